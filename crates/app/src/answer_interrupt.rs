@@ -1,4 +1,4 @@
-//! Answering interrupts: the questions that are open, whether the caller has seen them, and giving the answer.
+//! Answers interrupts: finds open questions, checks that the caller has seen them, and gives the answer.
 
 use wopr_core::{Command, OpenInterrupt, Resolve, RunKey, Seq};
 use wopr_engine::{Done, Opened, SideRows, View};
@@ -6,14 +6,14 @@ use wopr_engine::{Done, Opened, SideRows, View};
 use crate::{App, AskedAt, Caller, Error, Looked, Open, Scope, questions, staleness};
 
 impl App {
-    /// The questions at an open interrupt of a run: its own, or those of its child and the children of that as they are
-    /// now.
+    /// The questions at an open interrupt of a run: its own, or the current ones of its child and further
+    /// descendants.
     pub async fn questions_at(&self, view: &View, open: &OpenInterrupt<'_>) -> Result<Vec<Open>, Error> {
         Ok(questions::at(&self.engine, view, open).await?)
     }
 
-    /// A question that a run asked, from its log or from that of the child that it mirrors; and the runs that were read
-    /// on the way, each up to the event that asks.
+    /// Finds a question of a run in its log, or in that of the child it mirrors. Also returns the runs that
+    /// were read on the way, each with the position after the event that asks.
     pub async fn look_up_question(
         &self,
         key: RunKey,
@@ -22,8 +22,9 @@ impl App {
         Ok(questions::look_up(&self.engine, key, id).await?)
     }
 
-    /// Whether somebody else has settled a question since the caller last looked or answered, in the run or in a child
-    /// on the way to the open question. What this process does not remember counts as not seen.
+    /// Returns `true` if somebody else has settled a question since the caller last looked or answered, in
+    /// the run or in a child on the way to the open question. Reads that this process does not remember count
+    /// as unseen.
     pub async fn is_stale(
         &self,
         view: &View,
@@ -33,7 +34,7 @@ impl App {
         Ok(staleness::is_stale(&self.engine, &self.last_reads, view, way, looked).await?)
     }
 
-    /// Gives an answer in the caller's name. The run is loaded no second time unless another writer was first.
+    /// Answers in the name of the caller. The run is loaded again only if another writer was first.
     pub async fn answer_interrupt(
         &self,
         caller: &Caller,
@@ -46,7 +47,7 @@ impl App {
             .await
     }
 
-    /// Gives an answer in the name of a token's holder; the face has verified the token.
+    /// Answers in the name of a token's holder. The protocol face has verified the token.
     pub async fn answer_by_token(
         &self,
         key: &RunKey,

@@ -1,4 +1,4 @@
-//! The handle that faces have: what a caller may see, and reads that need no more than that.
+//! The application's handle for protocol faces: visibility of runs, and reads that need no further rules.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use wopr_store::Summary;
 
 use crate::{Caller, Error, LastReads};
 
-/// What an operator decides about use cases.
+/// Settings of the use cases that an operator chooses.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// A caller sees only the runs that its principal created.
     pub private_runs: bool,
-    /// How long the record of a request that took effect is kept.
+    /// How long the idempotency record of a request is kept.
     pub idempotency_retention_ms: u64,
-    /// Push subscriptions that a run may have.
+    /// Maximum push subscriptions of a run.
     pub max_subscriptions: usize,
 }
 
@@ -36,19 +36,20 @@ impl App {
         }
     }
 
-    /// How far each caller has read each run.
+    /// The last read position of each caller in each run.
     #[must_use]
     pub const fn last_reads(&self) -> &LastReads {
         &self.last_reads
     }
 
-    /// The principal whose runs alone a caller sees; `None` where runs are not private.
+    /// The principal whose runs the caller is restricted to; `None` if runs are not private.
     #[must_use]
     pub fn owner(&self, caller: &Caller) -> Option<PrincipalId> {
         self.options.private_runs.then(|| caller.principal.clone())
     }
 
-    /// Whether a caller sees a run, if it exists. A caller cannot name a run of another tenant.
+    /// Returns `true` if the caller may see the run, which need not exist. A caller can only name runs of its
+    /// own tenant.
     pub async fn sees(&self, caller: &Caller, run: &RunKey) -> Result<bool, Error> {
         let Some(owner) = self.owner(caller) else {
             return Ok(true);
@@ -56,45 +57,45 @@ impl App {
         if self.engine.creator_at_hand(run).as_ref() == Some(&owner) {
             return Ok(true);
         }
-        // The same row tells whether the run exists at all, so the time that an answer takes does not tell a caller
-        // that another principal has such a run.
+        // The same row says if the run exists at all, so the response time does not reveal that another
+        // principal has such a run.
         let summary = self.engine.summary(run).await?;
         Ok(summary.is_some_and(|(summary, _)| summary.principal == owner))
     }
 
-    /// A run, which the caller is known to see.
+    /// Reads a run. The caller must have checked that it is visible.
     pub async fn view(&self, key: &RunKey) -> Result<Option<View>, Error> {
         Ok(self.engine.view(key).await?)
     }
 
-    /// The summary row of a run and the length of its log, without loading the run.
+    /// Reads the summary row of a run and the length of its log, without loading the run.
     pub async fn summary(&self, key: &RunKey) -> Result<Option<(Summary, Seq)>, Error> {
         Ok(self.engine.summary(key).await?)
     }
 
-    /// Events from a position on: at most `limit`, and fewer if they are large.
+    /// Reads at most `limit` events, starting at `from`; fewer if they are large.
     pub async fn events(&self, key: &RunKey, from: Seq, limit: usize) -> Result<Option<Events>, Error> {
         Ok(self.engine.events(key, from, limit).await?)
     }
 
-    /// The last events before a position.
+    /// Reads the last events before `end`.
     pub async fn events_before(&self, key: &RunKey, end: Seq, limit: usize) -> Result<Option<Events>, Error> {
         Ok(self.engine.events_before(key, end, limit).await?)
     }
 
-    /// Events that this process has in memory. `None` says nothing about the run.
+    /// Reads events from the memory of this process. `None` says nothing about the run.
     #[must_use]
     pub fn events_at_hand(&self, key: &RunKey, from: Seq, limit: usize) -> Option<Events> {
         self.engine.events_at_hand(key, from, limit)
     }
 
-    /// A run that ended in this process a moment ago. `None` says nothing about the run.
+    /// A run that ended in this process recently. `None` says nothing about the run.
     #[must_use]
     pub fn ended(&self, key: &RunKey) -> Option<Arc<Decided>> {
         self.engine.ended(key)
     }
 
-    /// Tells when the log of a run may have grown.
+    /// Follows a run's log: completes whenever it may have grown.
     #[must_use]
     pub fn tail(&self, key: &RunKey) -> Tail {
         self.engine.tail(key)
@@ -115,12 +116,12 @@ impl App {
         self.engine.new_run_id()
     }
 
-    /// Whether the store answers and takes writes. The error is for the log.
+    /// Checks that the store answers and accepts writes. The error is for the log.
     pub async fn ready(&self) -> Result<(), Error> {
         Ok(self.engine.store().ready().await?)
     }
 
-    /// Does work for a tenant that takes processor time, in turn with decisions on the tenant's runs.
+    /// Runs CPU-bound work for a tenant, in turn with decisions on its runs.
     pub async fn compute<T: Send + 'static>(
         &self,
         tenant: &TenantId,
@@ -130,7 +131,7 @@ impl App {
         Ok(self.engine.compute(tenant, n_bytes, work).await?)
     }
 
-    /// The current version of a workflow as far as this process knows.
+    /// The current version of a workflow known to this process.
     #[must_use]
     pub fn workflow(&self, tenant: &TenantId, id: &WorkflowId) -> Option<Arc<Plan>> {
         self.engine.workflow(tenant, id)

@@ -1,4 +1,4 @@
-//! Who calls, and what they may do. A face finds the caller; the use cases decide by it.
+//! The authenticated caller and its permissions. A protocol face authenticates it; use cases check it.
 
 use std::sync::Arc;
 
@@ -6,30 +6,24 @@ use wopr_core::{Membership, PrincipalId, TenantId};
 
 use crate::{Scope, Scopes};
 
-/// Who calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     /// The id of the key, token or certificate, for logs.
     pub key_id: Arc<str>,
     pub tenant: TenantId,
     pub principal: PrincipalId,
-    /// What they may do.
     pub scopes: Scopes,
-    /// Their roles and groups, for gates that ask for one.
+    /// Roles and groups, for gates that require one.
     pub membership: Arc<Membership>,
 }
 
 impl Caller {
-    /// Whether the caller may do something.
     #[must_use]
     pub const fn may(&self, scope: Scope) -> bool {
         self.scopes.has(scope)
     }
 
-    /// Demands a scope.
-    ///
-    /// # Errors
-    /// The missing scope.
+    /// Fails with the missing scope unless the caller has it.
     pub const fn require(&self, scope: Scope) -> Result<(), Forbidden> {
         if self.may(scope) {
             Ok(())

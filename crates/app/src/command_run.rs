@@ -1,15 +1,15 @@
-//! Cancelling, pausing and resuming runs.
+//! Cancels, pauses and resumes runs.
 
 use wopr_core::{Command, DrainPolicy, Event, RunKey, Timestamp};
 use wopr_engine::{Done, Opened, SideRows};
 
 use crate::{App, Caller, Error, Scope};
 
-/// Events in which the pause of a paused run is looked for, from the end of its log.
+/// Events at the end of a log in which the pause of a paused run is looked for.
 const PAUSE_WINDOW: usize = 256;
 
 impl App {
-    /// Cancels a run. A run that has ended refuses it.
+    /// Cancels a run. Refused if the run has ended.
     pub async fn cancel_run(
         &self,
         caller: &Caller,
@@ -25,7 +25,6 @@ impl App {
         self.command(key, command, side_rows).await
     }
 
-    /// Pauses a run.
     pub async fn pause_run(
         &self,
         caller: &Caller,
@@ -68,12 +67,12 @@ impl App {
         Ok(paused)
     }
 
-    /// Commands a run that the caller is known to be allowed to command.
+    /// Sends a command to a run. The caller must have checked that it is allowed.
     pub async fn command(&self, key: &RunKey, command: Command, side_rows: SideRows) -> Result<Done, Error> {
         Ok(self.engine.command(key, command, side_rows).await?)
     }
 
-    /// Commands a run that was loaded before; it is loaded again only if another writer was first.
+    /// Sends a command to a run that is already loaded; it is loaded again only if another writer was first.
     pub async fn command_opened(
         &self,
         opened: Opened,

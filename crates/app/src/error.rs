@@ -1,4 +1,4 @@
-//! Why a use case did not take effect, in words of no protocol. Each face has one table from these to its own.
+//! Protocol-independent errors of use cases. Each protocol face maps them to its own.
 
 use wopr_core::Refusal;
 use wopr_engine::CommandError;
@@ -11,27 +11,27 @@ pub enum Error {
     /// The caller's tenant has no such run, or the caller may not see it.
     #[error("find the run")]
     NoRun,
-    /// The caller's tenant has no such workflow, or it may not be started.
+    /// The caller's tenant has no such workflow, or it is not active.
     #[error("find the workflow")]
     NoWorkflow,
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
-    /// The run does not follow the command; it is unchanged.
+    /// The run refused the command and is unchanged.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The idempotency key was used for a different request.
+    /// The idempotency key was used for another request.
     #[error("reuse an idempotency key for another request")]
     KeyReused,
-    /// The subscription that comes along would be one too many for its run; nothing happened.
+    /// The new subscription would exceed the limit of its run. Nothing was changed.
     #[error("register more than {most} subscriptions with a run")]
     TooManySubscriptions { most: usize },
-    /// Too many writers at one run, or too much of the tenant waits already.
+    /// Too many concurrent writers, or too much work of the tenant waiting; try again.
     #[error("wait for other work of the tenant")]
     Busy { retry_after_ms: u64 },
-    /// The store does not answer or takes no writes; the text is for the log.
+    /// The store does not answer or does not accept writes. The text is for the log.
     #[error("reach the store: {0}")]
     Unavailable(String),
-    /// A broken promise of the host; the text is for the log.
+    /// A broken invariant of the host. The text is for the log.
     #[error("keep a promise of our own: {0}")]
     Internal(String),
 }

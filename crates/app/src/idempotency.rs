@@ -1,4 +1,4 @@
-//! Requests that take effect once: their records, and what a repeat is answered with.
+//! Idempotent requests: their records and replays.
 
 use wopr_core::Timestamp;
 use wopr_engine::{Done, Idempotency};
@@ -7,20 +7,23 @@ use wopr_store::{IdempotencyKey, IdempotencyRecord};
 use crate::{App, Error};
 
 impl App {
-    /// When the record of a request that is made now may be forgotten.
+    /// When the idempotency record of a request made now expires.
     #[must_use]
     pub fn idempotency_expiry(&self) -> Timestamp {
         let retention = self.options.idempotency_retention_ms;
         self.engine.now().plus_millis(retention)
     }
 
-    /// The record of a request under a key, if it took effect before.
+    /// The record of a request that took effect before.
     pub async fn recorded(&self, key: &IdempotencyKey) -> Result<Option<IdempotencyRecord>, Error> {
         let now = self.engine.now();
         Ok(self.engine.store().idempotency(key, now).await?)
     }
 
-    /// The outcome of a request, if it took effect before. The same key with another request is an error.
+    /// Replays a request if it took effect before.
+    ///
+    /// # Errors
+    /// [`Error::KeyReused`] if the key was used for another request.
     pub async fn replay(&self, once: &Idempotency) -> Result<Option<Done>, Error> {
         match self.recorded(&once.key).await? {
             Some(record) if record.digest == once.digest => Ok(Some(Done::Replayed(record))),
@@ -29,8 +32,7 @@ impl App {
         }
     }
 
-    /// Records a request that needed no append of its own. Returns the record of an earlier one with the same key, which
-    /// stays.
+    /// Records a request that needed no append. If a record with the same key exists, keeps and returns it.
     pub async fn remember(&self, record: IdempotencyRecord) -> Result<Option<IdempotencyRecord>, Error> {
         let now = self.engine.now();
         Ok(self.engine.store().remember(record, now).await?)

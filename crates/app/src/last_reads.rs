@@ -1,8 +1,8 @@
-//! The position in each run's log up to which each caller has read.
+//! Remembers how far each caller has read each run's log.
 //!
-//! An answer that names no question counts only while nobody else has settled one that its caller may have meant. What
-//! a caller was shown is remembered for as long as there is room, and in this process only: after that the caller's
-//! own messages say what it knows, or it names the question.
+//! An answer that names no question is accepted only if nobody else has settled a question that its caller
+//! may have meant. The positions are bounded in number and kept only in the memory of this process. Beyond
+//! that, the caller's own messages show what it has read, or it must name the question.
 
 use std::collections::HashMap;
 
@@ -10,27 +10,27 @@ use parking_lot::Mutex;
 use wopr_core::{PrincipalId, RunId, RunKey, Seq, TenantId};
 use wopr_engine::View;
 
-/// Readers of runs that are remembered.
+/// Maximum readers remembered.
 const MAX: usize = 65_536;
 
-/// Tenants whose readers are remembered. A bound on the search for the one that has most of them.
+/// Maximum tenants whose readers are remembered. Bounds the search for the one with the most readers.
 const MAX_TENANTS: usize = 1_024;
 
 /// A principal and a run of its tenant.
 type Reader = (RunId, PrincipalId);
 
-/// The last reads of a host.
 #[derive(Debug, Default)]
 pub struct LastReads(Mutex<Memory>);
 
-/// Where there is no more room, the tenant with most readers forgets some: no tenant's reads cost another its memory.
+/// If the limit is reached, the tenant with the most readers loses some, so that tenants do not displace each
+/// other's.
 #[derive(Debug, Default)]
 struct Memory {
     tenants: HashMap<TenantId, Generations>,
     n_readers: usize,
 }
 
-/// The older half is forgotten at once: no list to keep in order.
+/// The older half is forgotten at once, which needs no ordered list.
 #[derive(Debug, Default)]
 struct Generations {
     newer: HashMap<Reader, Seq>,
@@ -38,14 +38,14 @@ struct Generations {
 }
 
 impl LastReads {
-    /// Notes that a principal was shown a run as it is. One that has ended asks nothing, so nobody needs to know.
+    /// Notes that a principal was shown a run as it is. A run that has ended asks nothing, so it is skipped.
     pub fn note_view(&self, view: &View, principal: &PrincipalId) {
         if !view.run.status.is_terminal() {
             self.note(&view.key, principal, view.run.head);
         }
     }
 
-    /// Notes that a principal was shown a run up to a place of its log.
+    /// Notes that a principal was shown a run's log up to `head`.
     pub fn note(&self, run: &RunKey, principal: &PrincipalId, head: Seq) {
         let reader = (run.run.clone(), principal.clone());
         let mut memory = self.0.lock();
@@ -55,7 +55,7 @@ impl LastReads {
         }
     }
 
-    /// How far a principal has seen a run, if that is remembered.
+    /// How far a principal has read a run, if that is remembered.
     pub fn of(&self, run: &RunKey, principal: &PrincipalId) -> Option<Seq> {
         self.0
             .lock()
@@ -87,7 +87,7 @@ impl Memory {
         self.age(tenant, share / 2);
     }
 
-    /// Makes the newer half of a tenant the older one once it is full.
+    /// Turns the newer half of a tenant into the older one once it is full.
     fn age(&mut self, tenant: &TenantId, half: usize) {
         if let Some(generations) = self.tenants.get_mut(tenant)
             && generations.newer.len() >= half
@@ -97,7 +97,7 @@ impl Memory {
         }
     }
 
-    /// Forgets readers of the tenant that has most of them, the older ones first.
+    /// Forgets readers of the tenant with the most readers, the older half first.
     fn forget_readers(&mut self) {
         let all = self.tenants.values_mut();
         let Some(most) = all.max_by_key(|generations| generations.len()) else {
@@ -111,7 +111,7 @@ impl Memory {
         self.n_readers -= forgotten.len();
     }
 
-    /// Forgets the tenant that has fewest readers.
+    /// Forgets the tenant with the fewest readers.
     fn forget_tenant(&mut self) {
         let all = self.tenants.iter();
         let fewest = all.min_by_key(|(_, generations)| generations.len());
@@ -144,7 +144,7 @@ mod tests {
         ["ada", "bob"].map(|name| PrincipalId::parse(name).unwrap())
     }
 
-    /// The readers that are remembered; what is counted is what is held.
+    /// The number of readers remembered. Checks that it is counted correctly.
     fn held(reads: &LastReads) -> usize {
         let memory = reads.0.lock();
         let n = memory.tenants.values().map(Generations::len).sum();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_read_of_each_principal_is_remembered_within_bounds() {
+    fn the_latest_read_of_each_principal_is_remembered_up_to_a_limit() {
         let seen = LastReads::default();
         let [ada, bob] = principals();
         seen.note(&run(0, 0), &ada, Seq(4));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_of_one_tenant_do_not_make_those_of_another_forgotten() {
+    fn reads_of_one_tenant_do_not_displace_those_of_another() {
         let seen = LastReads::default();
         let [ada, bob] = principals();
         for n in 0..100 {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn many_tenants_share_the_room() {
+    fn many_tenants_share_the_limit() {
         let seen = LastReads::default();
         let [ada, _] = principals();
         for tenant in 0..MAX_TENANTS + 9 {

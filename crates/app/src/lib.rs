@@ -1,8 +1,8 @@
-//! The application layer of wopr: every use case once, whatever protocol asks for it.
+//! The application layer of wopr: each use case exists once and serves every protocol.
 //!
-//! A use case takes a [`Caller`], decides whether the caller may do it, makes it take effect once, and fails with an
-//! [`Error`]. Faces parse requests into use cases and render what they return; they see neither the engine nor the
-//! store. Nothing here knows a protocol, a URL or a header.
+//! A use case takes a [`Caller`], checks that the caller may perform it, makes it take effect once, and fails
+//! with an [`Error`]. Protocol faces parse requests into use cases and render the results; they see neither
+//! the engine nor the store. This crate contains no protocol, URL or header.
 
 mod answer_interrupt;
 mod app;
@@ -33,7 +33,7 @@ pub use scopes::{Scope, Scopes};
 pub use staleness::Looked;
 pub use start_run::NewRun;
 
-// What use cases take and return beside their own types.
+// Types that use cases take and return besides their own.
 pub use wopr_engine::{
     AUTH_REQUIRED_WORKFLOW, Decided, Delivery, Done, Events, Idempotency, NewMessage, NewSubscription,
     Notifier, Opened, RegisterError, Registered, SideRows, Tail, Undelivered, View, WorkflowLimit,

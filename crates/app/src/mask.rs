@@ -1,8 +1,9 @@
-//! Redaction of the values of a run: the one filter that every face applies.
+//! Redaction of run values: the one filter that every protocol face applies.
 //!
-//! No reader sees a value that a workflow marks as sensitive. The contents of artifacts, and the files of messages, are for
-//! readers with the scope `artifacts:read`; others see references: the name of the node that made the artifact in OpenWOP's
-//! documents, the address of the artifact in A2A's. Both go by names and do not travel with the value.
+//! No reader sees a value that a workflow marks as sensitive. Contents of artifacts and files of messages are
+//! visible only with the scope `artifacts:read`. Other readers get references: the name of the producing node
+//! in OpenWOP documents, the URL of the artifact in A2A documents. Both rules go by name and do not follow
+//! the value.
 
 use std::sync::Arc;
 
@@ -12,28 +13,27 @@ use wopr_engine::View;
 
 use crate::{Caller, Scope};
 
-/// What stands for a value that is kept from views.
+/// Replaces a redacted value.
 pub const REDACTED: &str = "[REDACTED]";
-/// Outputs of gates that an answer becomes as a whole.
+/// Outputs of gates that contain a whole answer.
 const WHOLE_ANSWERS: [&str; 3] = ["answers", "event", "resumeValue"];
-/// Outputs of gates that a part of an answer becomes.
+/// Outputs of gates that contain a part of an answer.
 const PARTS_OF_ANSWERS: [&str; 3] = ["feedback", "refineFeedback", EDITED];
-/// Starts the names of variables that hold what was asked of a gate's askers.
+/// Prefix of variables that hold the questions a reviewer asked at a gate.
 const EXCHANGES: &str = "_askExchanges:";
-/// What a reviewer puts in the place of an artifact.
+/// The output with which a reviewer replaces an artifact.
 pub const EDITED: &str = "editedArtifactData";
 
-/// What a workflow keeps from a reader.
+/// The values that a workflow hides from a reader.
 #[derive(Debug, Clone, Default)]
 pub struct Mask {
-    /// `None` where nothing is kept from this reader.
+    /// `None` if nothing is hidden from this reader.
     plan: Option<Arc<Plan>>,
-    /// Whether the contents of artifacts are kept, too.
+    /// The contents of artifacts are hidden, too.
     keeps_contents: bool,
 }
 
 impl Mask {
-    /// Keeps nothing.
     #[must_use]
     pub const fn nothing() -> Self {
         Self {
@@ -42,13 +42,12 @@ impl Mask {
         }
     }
 
-    /// What a workflow keeps from everybody.
+    /// The mask for readers of artifacts: hides only sensitive values.
     #[must_use]
     pub fn of(plan: &Arc<Plan>) -> Self {
         Self::for_reader(plan, true)
     }
 
-    /// What a workflow keeps from a reader who may read artifacts or not.
     #[must_use]
     pub fn for_reader(plan: &Arc<Plan>, reads_artifacts: bool) -> Self {
         let keeps = plan.has_sensitive() || !reads_artifacts;
@@ -58,26 +57,25 @@ impl Mask {
         }
     }
 
-    /// What a run's workflow keeps from a caller.
     #[must_use]
     pub fn for_caller(view: &View, caller: &Caller) -> Self {
         Self::for_reader(&view.plan, reads_artifacts(caller))
     }
 
-    /// Whether the contents of artifacts are kept.
     #[must_use]
     pub const fn keeps_contents(&self) -> bool {
         self.keeps_contents
     }
 
-    /// Whether an output is kept from everybody.
+    /// Returns `true` if an output is sensitive, and so hidden from everybody.
     #[must_use]
     pub fn hides_output(&self, node: &NodeId, port: &str) -> bool {
         let plan = self.plan.as_ref();
         plan.is_some_and(|plan| plan.is_sensitive_output(node, port))
     }
 
-    /// Whether an output is kept from this reader, or is shown as a reference: it is sensitive, or of an artifact.
+    /// Returns `true` if an output is hidden from this reader or shown as a reference: it is sensitive, or
+    /// belongs to an artifact.
     #[must_use]
     pub fn keeps_output(&self, node: &NodeId, port: &str) -> bool {
         self.hides_output(node, port) || self.is_content(node, port)
@@ -88,7 +86,7 @@ impl Mask {
         plan.is_some_and(|plan| plan.is_content_alone(node, port))
     }
 
-    /// Whether an answer to a gate, or a part of one, becomes something that is kept from everybody.
+    /// Returns `true` if a gate's answer, or a part of it, becomes a sensitive value.
     #[must_use]
     pub fn hides_answers(&self, node: &NodeId) -> bool {
         let Some(plan) = &self.plan else { return false };
@@ -96,13 +94,14 @@ impl Mask {
         plan.is_sensitive(node.as_str()) || ports.any(|port| plan.is_sensitive_output(node, port))
     }
 
-    /// Whether an input is kept from everybody.
+    /// Returns `true` if an input is sensitive.
     #[must_use]
     pub fn hides_input(&self, name: &str) -> bool {
         self.plan.as_ref().is_some_and(|plan| plan.is_sensitive(name))
     }
 
-    /// An object whose members are named like variables or channels, or like nodes with their outputs.
+    /// Masks an object whose members are named after variables or channels, or after nodes with their
+    /// outputs.
     #[must_use]
     pub fn object(&self, object: &Object) -> Object {
         if self.plan.is_none() {
@@ -112,7 +111,7 @@ impl Mask {
         object.iter().map(member).collect()
     }
 
-    /// What a run was given, under the names of variables. Nothing of it was made by a node.
+    /// Masks the inputs of a run, named after variables. No node made them, so they contain no artifacts.
     #[must_use]
     pub fn inputs(&self, inputs: &Object) -> Object {
         let shown = |(name, value): (&String, &Value)| {
@@ -126,7 +125,7 @@ impl Mask {
         inputs.iter().map(shown).collect()
     }
 
-    /// The value of a variable or a channel, or of what carries a node's name.
+    /// Masks the value of a variable or a channel, or of a member named after a node.
     #[must_use]
     pub fn value(&self, name: &str, value: &Value) -> Value {
         let Some(plan) = &self.plan else {
@@ -135,7 +134,7 @@ impl Mask {
         if plan.is_sensitive(name) {
             return redacted();
         }
-        // What a reviewer asked is of the kind of what a reviewer said.
+        // Questions of a reviewer are as sensitive as the reviewer's feedback.
         if let Some(gate) = name.strip_prefix(EXCHANGES).map(NodeId::parse)
             && gate.is_ok_and(|gate| plan.is_sensitive_output(&gate, "feedback"))
         {
@@ -152,7 +151,6 @@ impl Mask {
         }
     }
 
-    /// The outputs of a node.
     #[must_use]
     pub fn outputs(&self, node: &NodeId, outputs: &Object) -> Object {
         let member = |(port, value): (&String, &Value)| {
@@ -170,7 +168,6 @@ impl Mask {
         outputs.iter().map(member).collect()
     }
 
-    /// One output of a node, or a piece of one.
     #[must_use]
     pub fn output(&self, node: &NodeId, port: &str, value: &Value) -> Value {
         if self.hides_output(node, port) {
@@ -182,7 +179,7 @@ impl Mask {
         }
     }
 
-    /// What a run ended with: the outputs of its last node, or of its last ones by their names.
+    /// Masks the result of a run: the outputs of its last node, or of its last nodes by name.
     #[must_use]
     pub fn result(&self, outputs: &Object) -> Object {
         let Some(plan) = &self.plan else {
@@ -208,12 +205,12 @@ impl Mask {
         outputs.iter().map(member).collect()
     }
 
-    /// What a node was answered, which becomes its outputs.
+    /// Masks an answer to a node, which becomes the node's outputs.
     #[must_use]
     pub fn answer(&self, node: &NodeId, answer: &Value) -> Value {
         match answer {
             _ if WHOLE_ANSWERS.iter().any(|port| self.hides_output(node, port)) => redacted(),
-            // Which of them become outputs, and beside which others, the answer alone does not say.
+            // The answer alone does not say which parts become outputs, and next to which others.
             Value::Object(parts) => {
                 let part = |(name, value): (&String, &Value)| (name.clone(), self.output(node, name, value));
                 Value::Object(parts.iter().map(part).collect())
@@ -222,8 +219,8 @@ impl Mask {
         }
     }
 
-    /// The content of an artifact, for a reader of artifacts. Outputs that nobody could tell to be sensitive when the
-    /// workflow was registered are kept here.
+    /// Masks the content of an artifact for a reader of artifacts. Hides sensitive outputs that could not be
+    /// recognized as such when the workflow was registered.
     #[must_use]
     pub fn content(&self, node: &NodeId, content: &Value) -> Value {
         if self.hides_output(node, "text") {
@@ -242,12 +239,11 @@ impl Mask {
     }
 }
 
-/// Whether a caller is shown the contents of artifacts and files.
 pub fn reads_artifacts(caller: &Caller) -> bool {
     caller.may(Scope::ArtifactsRead)
 }
 
-/// A definition as callers read it: without the values of what it marks as sensitive.
+/// A definition for callers: without the values that it marks as sensitive.
 pub fn definition(plan: &Plan) -> Value {
     let mut document = plan.definition.document.clone();
     if plan.has_sensitive() {
@@ -260,7 +256,7 @@ pub fn definition(plan: &Plan) -> Value {
     document
 }
 
-/// Whether a definition has the mark of a redacted value in the place of a value, as one that was read and sent back has.
+/// Returns `true` if a definition contains [`REDACTED`] as a value, as one that was read and sent back does.
 pub fn is_redacted_definition(document: &Value) -> bool {
     let mut document = document.clone();
     let mut found = false;
@@ -270,8 +266,8 @@ pub fn is_redacted_definition(document: &Value) -> bool {
     found
 }
 
-/// Visits the values that a definition gives to variables, channels and outputs, those of nodes that are asked for by
-/// the node's id and the name.
+/// Visits the values that a definition assigns to variables, channels and outputs. `is_wanted` gets the
+/// node's id for outputs, and the name.
 fn written_values(
     document: &mut Value,
     is_wanted: impl Fn(Option<&str>, &str) -> bool,
@@ -306,7 +302,7 @@ fn written_values(
         let config = node.get("config").and_then(Value::as_object);
         let target = config.and_then(|config| written_by(type_id, config));
         let is_written = target.is_some_and(|name| is_wanted(None, name));
-        // A type whose only output is a text has it in its configuration.
+        // These node types have their only output, a text, in their configuration.
         let said: &[&str] = match type_id {
             "core.template" => &["template"],
             "core.stream" => &["chunks", "expression"],
@@ -342,7 +338,7 @@ fn written_values(
     }
 }
 
-/// What stands for the content of an artifact.
+/// Replaces the content of an artifact.
 pub fn reference(node: &NodeId) -> Value {
     Value::String(format!("[ARTIFACT {node}]"))
 }

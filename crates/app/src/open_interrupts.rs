@@ -1,4 +1,4 @@
-//! The interrupts that a run waits for, as a fold of its log that is small enough for a stream to keep.
+//! The open interrupts of a run, as a fold of its log that is small enough to keep for each stream.
 
 use wopr_core::{Asked, Event, InterruptKind, OpenInterrupt, Plan, Run, RunId, StepId};
 
@@ -13,7 +13,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// The interrupt's id as the run shows it: unique within the run and its children.
+    /// The interrupt's id, unique within the run and its children.
     #[must_use]
     pub fn id(&self) -> String {
         match &self.child {
@@ -39,7 +39,7 @@ impl From<&OpenInterrupt<'_>> for Waiting {
     }
 }
 
-/// Open interrupts in the order in which they were requested.
+/// Open interrupts, in the order of their requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpenInterrupts(Vec<Waiting>);
 
@@ -55,7 +55,7 @@ impl OpenInterrupts {
         &self.0
     }
 
-    /// Folds an event in; true if an interrupt was opened, replaced or closed.
+    /// Applies an event. Returns `true` if it opened, replaced or closed an interrupt.
     pub fn apply(&mut self, event: &Event) -> bool {
         match event {
             Event::RunCompleted { .. } | Event::RunFailed { .. } | Event::RunCancelled { .. } => {
@@ -88,7 +88,8 @@ impl OpenInterrupts {
                 }
                 true
             }
-            // A node's own interrupt is resolved before the node goes on; a mirrored one closes where its node does.
+            // A node's own interrupt is resolved before the node continues; a mirrored one closes together
+            // with its node.
             Event::InterruptResolved { step, .. }
             | Event::NodeResumed { step, .. }
             | Event::NodeCompleted { step, .. }

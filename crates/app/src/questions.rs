@@ -1,7 +1,8 @@
-//! The questions that a run waits for, its own and those of its children, each where it is asked.
+//! The open questions of a run: its own, and those of its children at the run that asks.
 //!
-//! A parent's log mirrors one question of a child at a time, and hears of it later. So what is open is read from the
-//! children themselves. Both faces show, name and count questions by this list.
+//! A parent's log mirrors only one question of a child at a time, and with a delay. Open questions are
+//! therefore read from the children themselves. All protocol faces show, name and count questions by this
+//! list.
 
 use serde_json::Value;
 use wopr_core::{
@@ -10,29 +11,29 @@ use wopr_core::{
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 
-/// Deepest chain of children that is followed; the kernel refuses deeper ones.
+/// Deepest chain of children that is followed; the kernel allows no deeper one.
 const MAX_DEPTH: usize = 40;
 
-/// Events read at once while a question is looked up in a log.
+/// Events read at once when looking up a question in a log.
 const PAGE: usize = 256;
-/// Pages read before a question counts as lost: older ones are not open any more.
+/// Maximum pages read when looking up a question. An older question is not open any more.
 const MAX_PAGES: usize = 16;
 
-/// Most questions at one node of a run. Further ones appear when earlier ones are answered.
+/// Maximum questions shown at one node of a run. Others appear when these are answered.
 pub const MAX_SHOWN: usize = 100;
 
-/// A question where it is asked.
+/// A question, at the run that asks it.
 #[derive(Debug, Clone)]
 pub struct AskedAt {
     /// The run that asks.
     pub key: RunKey,
     /// The execution that asks.
     pub step: StepId,
-    /// The question.
+    /// The content of the question.
     pub data: Value,
-    /// Since when.
+    /// When the question was asked.
     pub at: Timestamp,
-    /// Until when, if it times out.
+    /// When the question times out.
     pub deadline: Option<Timestamp>,
 }
 
@@ -57,24 +58,22 @@ impl AskedAt {
     }
 }
 
-/// An open question of a run, at the node of that run where it shows.
+/// An open question, as shown at a node of a run.
 #[derive(Debug, Clone)]
 pub struct Open {
-    /// Its id as the run shows it: that of a child's begins with the path to the child.
+    /// Unique within the run. The id of a child's question begins with the path to the child.
     pub id: String,
-    /// What kind of answer it wants.
     pub kind: InterruptKind,
-    /// The execution of the run where it shows.
+    /// The execution that shows the question.
     pub shown_at: StepId,
-    /// The child of the run that leads to it; none if the run asks.
+    /// The child that leads to the question; `None` if the run itself asks.
     pub child: Option<RunId>,
-    /// Where it is asked.
     pub asked: AskedAt,
-    /// The children on the way to it, each with the length of its log when it was read.
+    /// The children on the way to the question, each with the length of its log when it was read.
     pub way: Vec<(RunKey, Seq)>,
 }
 
-/// What is asked where a run waits: by the run, or by its child and the children of that.
+/// The questions at an open interrupt: the run's own, or those of its child and further descendants.
 pub(crate) async fn at(
     engine: &Engine,
     view: &View,
@@ -115,13 +114,13 @@ pub(crate) async fn at(
                 }
             }
         }
-        // The first asked is looked at first.
+        // Look at the first question asked first.
         left[n_before..].reverse();
     }
     Ok(found)
 }
 
-/// What a run asks itself where it waits; none if a child does.
+/// The run's own question at an open interrupt; `None` if a child asks.
 pub fn here(view: &View, open: &OpenInterrupt<'_>) -> Option<Open> {
     let Asked::Here(asked) = open.asked else {
         return None;
@@ -149,14 +148,14 @@ fn step(open: &OpenInterrupt<'_>) -> StepId {
     }
 }
 
-/// The id that a child's interrupt has there, of the id that its parent shows at an execution.
+/// Converts the interrupt id that a parent shows at an execution to the id in the child.
 pub fn within<'i>(id: &'i str, step: &StepId) -> &'i str {
     let inner = id.strip_prefix(step.key().as_str());
     inner.and_then(|inner| inner.strip_prefix('/')).unwrap_or(id)
 }
 
-/// Finds an interrupt in a run's log, or in that of the child it mirrors; and the runs that were read on the way, each
-/// up to the event that tells of it.
+/// Finds an interrupt in a run's log, or in that of the child it mirrors. Also returns the runs that were
+/// read on the way, each with the position after the event found.
 pub(crate) async fn look_up(
     engine: &Engine,
     key: RunKey,

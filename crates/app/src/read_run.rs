@@ -1,4 +1,4 @@
-//! Finding, listing and waiting for runs, and what is kept beside their logs.
+//! Finds, lists and waits for runs, and reads their side rows.
 
 use std::future::Future;
 
@@ -9,8 +9,8 @@ use wopr_store::{BlobRow, MessageRow, RunFilter, RunPage, TaskCursor, TaskFilter
 use crate::{App, Caller, Error, Scope};
 
 impl App {
-    /// The key of a run that the caller names and may see. A missing scope is reported before the run is looked up, so
-    /// it tells nothing about the run.
+    /// Returns the key of a run that the caller names and may see. Checks the scope before looking up the
+    /// run, so that a missing scope reveals nothing about the run.
     pub async fn find_key(&self, caller: &Caller, id: &str, scope: Scope) -> Result<RunKey, Error> {
         caller.require(scope)?;
         let run = RunId::parse(id).map_err(|_| Error::NoRun)?;
@@ -21,24 +21,24 @@ impl App {
         }
     }
 
-    /// A run that the caller names and may see.
+    /// Reads a run that the caller names and may see.
     pub async fn find_run(&self, caller: &Caller, id: &str, scope: Scope) -> Result<View, Error> {
         let key = self.find_key(caller, id, scope).await?;
         self.engine.view(&key).await?.ok_or(Error::NoRun)
     }
 
-    /// A run that the caller names and may see, loaded once to be looked at and then commanded.
+    /// Loads a run that the caller names and may see, to be inspected and then commanded.
     pub async fn open_run(&self, caller: &Caller, id: &str, scope: Scope) -> Result<Opened, Error> {
         let key = self.find_key(caller, id, scope).await?;
         self.open(&key).await
     }
 
-    /// A run that the caller is known to see, loaded once to be looked at and then commanded.
+    /// Loads a run to be inspected and then commanded. The caller must have checked that it is visible.
     pub async fn open(&self, key: &RunKey) -> Result<Opened, Error> {
         self.engine.open_run(key).await?.ok_or(Error::NoRun)
     }
 
-    /// Runs of a tenant, newest first.
+    /// Lists runs of a tenant, newest first.
     pub async fn list_runs(
         &self,
         tenant: &TenantId,
@@ -53,7 +53,7 @@ impl App {
             .await?)
     }
 
-    /// The statuses of some children of a run, without those that are gone.
+    /// The statuses of the first `limit` children of a run, without removed ones.
     pub async fn children(&self, parent: &View, limit: usize) -> Result<Vec<(RunId, RunStatus)>, Error> {
         let mut shown = Vec::new();
         for child in parent.run.children.iter().take(limit) {
@@ -68,8 +68,8 @@ impl App {
         Ok(shown)
     }
 
-    /// Waits until a run has ended or waits for an answer, and `is_fresh` holds of it; returns the run as it is then,
-    /// or when `given_up` completes.
+    /// Waits until a run has ended or waits for an answer, and `is_fresh` accepts it, or until `given_up`
+    /// completes. Returns the run as it is then.
     pub async fn wait_run(
         &self,
         key: &RunKey,
@@ -94,12 +94,12 @@ impl App {
         }
     }
 
-    /// The row that keeps since when a run has been in its state.
+    /// Reads the row with the time of the run's last change of state.
     pub async fn task(&self, key: &RunKey) -> Result<Option<(TaskRow, Seq)>, Error> {
         Ok(self.engine.store().task(key).await?)
     }
 
-    /// Runs of a tenant by their last change of state, newest first.
+    /// Lists runs of a tenant by their last change of state, newest first.
     pub async fn list_tasks(
         &self,
         tenant: &TenantId,
@@ -114,12 +114,12 @@ impl App {
             .await?)
     }
 
-    /// The newest messages kept with a run, oldest first.
+    /// Reads the newest messages of a run, oldest first.
     pub async fn messages(&self, key: &RunKey, limit: usize) -> Result<Vec<MessageRow>, Error> {
         Ok(self.engine.store().messages(key, limit).await?)
     }
 
-    /// Bytes kept with a run.
+    /// Reads a file of a run.
     pub async fn blob(&self, key: &RunKey, id: &str) -> Result<Option<BlobRow>, Error> {
         Ok(self.engine.store().blob(key, id).await?)
     }

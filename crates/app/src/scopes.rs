@@ -1,4 +1,4 @@
-//! What callers may do: scopes, as keys, tokens and certificates name them.
+//! Scopes of callers, as named by keys, tokens and certificates.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! scopes {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// Something a key may do. There is no implication between scopes.
+        /// A permission of a caller. No scope implies another.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Scope {
@@ -14,10 +14,9 @@ macro_rules! scopes {
         }
 
         impl Scope {
-            /// Every scope.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The scope as a key names it.
+            /// The scope as written in keys and tokens.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -29,37 +28,29 @@ macro_rules! scopes {
 }
 
 scopes! {
-    /// Read workflow definitions.
     ManifestRead = "manifest:read",
     /// Start runs.
     RunsCreate = "runs:create",
-    /// Read runs and their events.
     RunsRead = "runs:read",
     /// Cancel, pause and resume runs.
     RunsCancel = "runs:cancel",
-    /// Read artifacts.
     ArtifactsRead = "artifacts:read",
-    /// Manage webhooks.
     WebhooksManage = "webhooks:manage",
-    /// Answer interrupts.
     ApprovalsRespond = "approvals:respond",
-    /// Read the audit log.
     AuditRead = "audit:read",
-    /// Register workflows (a scope of this host).
+    /// Register workflows (specific to this host).
     WorkflowsWrite = "workflows:write",
-    /// Manage keys (a scope of this host).
+    /// Manage keys (specific to this host).
     KeysManage = "keys:manage",
 }
 
 impl Scope {
-    /// Reads a scope.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|scope| scope.as_str() == text)
     }
 }
 
-/// A set of scopes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Scopes(u16);
@@ -68,34 +59,32 @@ impl Scopes {
     /// Every scope, written `*`.
     pub const ALL: Self = Self(u16::MAX);
 
-    /// The set of one scope.
     #[must_use]
     pub const fn one(scope: Scope) -> Self {
         Self(1 << scope as u8)
     }
 
-    /// The set with those of another.
+    /// The union of two sets.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether the set holds a scope.
     #[must_use]
     pub const fn has(self, scope: Scope) -> bool {
         self.0 & (1 << scope as u8) != 0
     }
 
-    /// Whether every scope of `other` is in this set.
+    /// Returns `true` if this set contains every scope of `other`.
     #[must_use]
     pub const fn covers(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Reads scope names.
+    /// Parses scope names.
     ///
     /// # Errors
-    /// Names the first text that is no scope.
+    /// Names the first text that is not a scope.
     pub fn parse<T: AsRef<str>>(names: &[T]) -> Result<Self, String> {
         let mut set = Self(0);
         for name in names {

@@ -1,8 +1,8 @@
-//! Whether an answer that names no question still means the one that is open.
+//! Checks that an answer without a question id still means the open question.
 //!
-//! A caller that answers "yes" means the question it saw last. If somebody else has answered since, or time ran out,
-//! what is open now may be another question, and the answer is refused. The log says what was asked and who settled
-//! it; a child's question is looked up in the child's log.
+//! A caller that answers "yes" means the question it saw last. If somebody else has answered since, or the
+//! question timed out, the open question may be another one, and the answer is refused. The logs show which
+//! questions were asked and who settled them; a child's question is looked up in the child's log.
 
 use wopr_core::{Event, NodeId, PrincipalId, RunKey, Seq, StepId};
 use wopr_engine::{Engine, View};
@@ -12,27 +12,24 @@ use crate::{Caller, LastReads, OpenInterrupts, Waiting, questions::within};
 
 /// Events read at once.
 const PAGE: usize = 256;
-/// Pages read at most. In a longer log an answer has to name its question.
+/// Maximum pages read. If the log is longer, the answer has to name its question.
 const MAX_PAGES: u64 = 64;
-/// Deepest chain of children that is followed; the kernel refuses deeper ones.
+/// Deepest chain of children that is followed; the kernel allows no deeper one.
 const MAX_DEPTH: usize = 40;
 
-/// What a caller knows of a run that it answers.
+/// The caller's knowledge of a run that it answers.
 #[derive(Debug, Clone, Copy)]
 pub struct Looked<'a> {
-    /// Who answers.
     pub caller: &'a Caller,
     /// Only questions at this node count.
     pub node: Option<&'a NodeId>,
-    /// Where the log of the run ended when the caller's last message was taken.
+    /// The end of the run's log when the caller's last message was accepted.
     pub said: Seq,
 }
 
-/// Whether somebody else has settled a question since the caller last looked or answered: in the run, or in a child on
-/// the way to the open one. What this process does not remember as seen counts as unseen.
-///
-/// # Errors
-/// The store does not answer.
+/// Returns `true` if somebody else has settled a question since the caller last looked or answered, in the
+/// run or in a child on the way to the open question. Reads that this process does not remember count as
+/// unseen.
 pub(crate) async fn is_stale(
     engine: &Engine,
     last_reads: &LastReads,
@@ -49,7 +46,7 @@ pub(crate) async fn is_stale(
         principal,
         node,
     };
-    // A parent hears of its child's answers later, and only of the question it mirrors.
+    // A parent learns of its child's answers later, and only of the question it mirrors.
     let children = way.iter().map(|(run, head)| {
         let since = Since {
             run,
@@ -67,19 +64,20 @@ pub(crate) async fn is_stale(
     Ok(false)
 }
 
-/// Who looks, and from where on.
+/// A run to check, and the position to start from.
 #[derive(Debug, Clone, Copy)]
 struct Since<'a> {
     run: &'a RunKey,
-    /// What comes before it was seen by the principal.
+    /// The principal has seen everything before this position.
     seq: Seq,
-    /// Whose answers do not count.
+    /// The principal that answers.
     principal: &'a PrincipalId,
     /// Only questions at this node count.
     node: Option<&'a NodeId>,
 }
 
-/// Whether a question was settled since then by somebody else, or by nobody, and the principal has answered none since.
+/// Returns `true` if a question was settled since then, by somebody else or by a timeout, and the principal
+/// has not settled one after it.
 async fn is_changed(engine: &Engine, since: Since<'_>) -> Result<bool, ReadError> {
     let mut open = OpenInterrupts::default();
     let mut from = Seq(0);
@@ -110,7 +108,7 @@ async fn is_changed(engine: &Engine, since: Since<'_>) -> Result<bool, ReadError
     Ok(true)
 }
 
-/// Whether a question was settled by the principal itself.
+/// Returns `true` if the principal itself settled the question.
 async fn is_by(engine: &Engine, since: Since<'_>, gone: &Waiting, event: &Event) -> Result<bool, ReadError> {
     let name = since.principal.as_str();
     let Some((child, id)) = &gone.child else {
@@ -125,7 +123,7 @@ async fn is_by(engine: &Engine, since: Since<'_>, gone: &Waiting, event: &Event)
     Ok(by.as_deref() == Some(name))
 }
 
-/// Who answered a question of a run, or of the child that it mirrors.
+/// Finds who answered a question of a run, or of the child that it mirrors.
 async fn answerer(engine: &Engine, run: RunKey, id: &str) -> Result<Option<String>, ReadError> {
     let (mut run, mut id) = (run, id);
     for _ in 0..MAX_DEPTH {

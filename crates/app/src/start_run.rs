@@ -1,4 +1,4 @@
-//! Starting a run.
+//! Starts runs.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use wopr_engine::{Create, Done, SideRows, Start};
 
 use crate::{App, Caller, Error, Scope};
 
-/// A run to start, as a face reads it from a request.
+/// A run to start, as read from a request.
 #[derive(Debug)]
 pub struct NewRun {
     /// From [`App::new_run_id`].
@@ -18,16 +18,16 @@ pub struct NewRun {
     pub configurable: Object,
     pub tags: Vec<String>,
     pub metadata: Object,
-    /// The group of runs that it belongs to, if its protocol has one.
+    /// The group of runs it belongs to, if the protocol has such groups.
     pub context: Option<String>,
-    /// The request's W3C trace context.
+    /// W3C trace context of the request.
     pub trace: Option<String>,
     pub side_rows: SideRows,
 }
 
 impl App {
-    /// Starts a run of a workflow that is named by its id. A request that took effect before is answered as it was
-    /// then, even if the workflow is gone by now.
+    /// Starts a run of the workflow with this id. A request that took effect before is replayed, even if the
+    /// workflow is gone by now.
     pub async fn start_run(
         &self,
         caller: &Caller,
@@ -45,7 +45,7 @@ impl App {
         }
     }
 
-    /// Starts a run of a workflow that was looked up before.
+    /// Starts a run of a workflow that is already looked up.
     pub async fn start_run_of(&self, caller: &Caller, plan: Arc<Plan>, new: NewRun) -> Result<Done, Error> {
         caller.require(Scope::RunsCreate)?;
         let NewRun {

@@ -6,24 +6,24 @@ use wopr_store::{DeliveryCursor, DeliveryFilter, DeliveryRow, PushRow, Put};
 use crate::{App, Caller, Error};
 
 impl App {
-    /// The subscriptions of a run, in the order in which they were set.
+    /// The subscriptions of a run, in the order of their creation.
     pub async fn subscriptions(&self, run: &RunKey) -> Result<Vec<PushRow>, Error> {
         Ok(self.engine.store().pushes(run).await?)
     }
 
-    /// Adds a subscription, or replaces the one of its id.
+    /// Adds a subscription, or replaces the one with the same id.
     pub async fn subscribe(&self, run: &RunKey, row: PushRow) -> Result<Put, Error> {
         let most = self.options.max_subscriptions;
         Ok(self.engine.put_push(run, row, most).await?)
     }
 
-    /// Removes a subscription and its waiting deliveries, if it is there.
+    /// Removes a subscription and its pending deliveries, if it exists.
     pub async fn unsubscribe(&self, run: &RunKey, id: &str) -> Result<(), Error> {
         self.engine.store().drop_push(run, id).await?;
         Ok(())
     }
 
-    /// Deliveries that wait, or that were given up.
+    /// Lists deliveries that are pending or dead-lettered.
     pub async fn list_deliveries(
         &self,
         filter: &DeliveryFilter,
@@ -33,8 +33,8 @@ impl App {
         Ok(self.engine.store().deliveries(filter, after, limit).await?)
     }
 
-    /// Lets deliveries of a run that were given up be tried again: those of one subscription or of all. Returns how
-    /// many. A run that the caller does not see has none.
+    /// Retries dead-lettered deliveries of a run, of one subscription or of all. Returns how many. If the
+    /// caller may not see the run, there are none.
     pub async fn retry_deliveries(
         &self,
         caller: &Caller,

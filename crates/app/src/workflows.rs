@@ -1,4 +1,4 @@
-//! Registering, finding and listing workflows.
+//! Registers, finds and lists workflows.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use wopr_engine::{RegisterError, Registered};
 use crate::{App, Error};
 
 impl App {
-    /// Registers a definition for a tenant, or for every tenant.
+    /// Registers a definition for one tenant, or for all (`None`).
     pub async fn register_workflow(
         &self,
         tenant: Option<&TenantId>,
@@ -18,8 +18,8 @@ impl App {
         self.engine.register(tenant, document).await
     }
 
-    /// The current version of a workflow. One that this process does not know is looked up in the store, where another
-    /// process may have registered it.
+    /// The current version of a workflow. If it is unknown to this process, reads the registry first, because
+    /// another process may have registered it.
     pub async fn find_workflow(
         &self,
         tenant: &TenantId,
@@ -28,19 +28,19 @@ impl App {
         Ok(self.engine.find_workflow(tenant, id).await?)
     }
 
-    /// The current versions of a tenant's workflows, by id.
+    /// The current versions of a tenant's workflows, ordered by id.
     #[must_use]
     pub fn workflows(&self, tenant: &TenantId) -> Vec<Arc<Plan>> {
         self.engine.workflows(tenant)
     }
 
-    /// The workflows that unauthenticated clients may know of, by id.
+    /// The workflows visible without authentication, ordered by id.
     #[must_use]
     pub fn public_workflows(&self, tenant: &TenantId) -> Vec<Arc<Plan>> {
         self.engine.public_workflows(tenant)
     }
 
-    /// Grows when a workflow changes.
+    /// A counter that grows whenever a workflow becomes current.
     #[must_use]
     pub fn workflows_generation(&self) -> u64 {
         self.engine.workflows_generation()

@@ -1,8 +1,8 @@
-//! Workflows of a host, compiled: the current version of each, and older ones that runs are pinned to.
+//! The compiled workflows of a host: current versions, and old versions that runs are pinned to.
 //!
-//! The registry is the truth and other processes write to it too. What is current here is what was when it was last
-//! caught up with: after each registration of this process, on a hint, at every poll, and whenever a workflow is
-//! missing. Catching up reads what has changed since and nothing else.
+//! The registry in the store is authoritative, and other processes write to it too. The versions current here
+//! are those at the last catch-up, which happens after each registration by this process, on a hint, at every
+//! poll, and whenever a workflow is missing. A catch-up reads only what has changed since the previous one.
 
 use std::{
     collections::HashMap,
@@ -29,33 +29,30 @@ use crate::{
     pinned::{Pinned, Version},
 };
 
-/// Bytes of definitions that are read from the registry at once.
+/// Maximum bytes of definitions read from the registry at once.
 const PAGE: usize = 8 << 20;
-/// A definition is as heavy as its author likes, whatever its size: it is never compiled in place.
+/// Compiling can be expensive for a definition of any size, so it never happens in place.
 const HEAVY: usize = usize::MAX;
 
-/// A registered version.
+/// A registered version of a workflow.
 #[derive(Debug, Clone)]
 pub struct Registered {
-    /// The version, compiled.
     pub plan: Arc<Plan>,
-    /// Whether the store did not know it.
+    /// The store did not have this version before.
     pub is_new: bool,
 }
 
-/// Why a workflow was not registered.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// The definition breaks rules.
+    /// The definition is invalid.
     #[error(transparent)]
     Invalid(#[from] Problems),
-    /// The tenant's workflows take as much as they may.
+    /// The tenant's workflows would exceed a limit.
     #[error("register the workflow: {0}")]
     Full(WorkflowLimit),
-    /// The store does not take writes now.
     #[error("write: {0}")]
     Unavailable(String),
-    /// Too much of the tenant waits to be computed.
+    /// Too much work of the tenant is already waiting.
     #[error("compile the workflow: {0}")]
     Busy(CommandError),
 }
@@ -76,7 +73,7 @@ impl From<WorkflowLimit> for RegisterError {
     fn from(limit: WorkflowLimit) -> Self {
         match limit {
             WorkflowLimit::Workflows { .. } | WorkflowLimit::Bytes { .. } => Self::Full(limit),
-            // A definition without so many patterns is accepted.
+            // The author can fix this one in the definition itself, by using fewer patterns.
             WorkflowLimit::Patterns { .. } => {
                 Self::Invalid(Problems(vec![Problem::new("definition", limit.to_string())]))
             }
@@ -84,33 +81,32 @@ impl From<WorkflowLimit> for RegisterError {
     }
 }
 
-/// The current version of each owner that has one.
+/// The current version of one workflow for each owner.
 type Owners = Vec<(Owner, Arc<Plan>)>;
 
 #[derive(Debug)]
 pub(crate) struct Catalog {
     node_types: NodeTypes,
-    /// Compiles where it is asked to: threads come to an end in no order that could be repeated.
+    /// Compiles in place, because the order in which threads finish is not repeatable.
     is_repeatable: bool,
     current: RwLock<HashMap<WorkflowId, Owners>>,
-    /// What the current versions take.
+    /// Memory taken by the current versions.
     holdings: Holdings,
     pinned: Pinned,
-    /// Grows when something here changes.
+    /// Grows when a current version changes.
     generation: AtomicU64,
-    /// Rounds of catching up that have begun.
+    /// Number of catch-up rounds that have begun.
     rounds: AtomicU64,
     caught_up: tokio::sync::Mutex<CaughtUp>,
 }
 
-/// How far this process has caught up.
 #[derive(Debug, Default)]
 struct CaughtUp {
-    /// With every change up to this one.
+    /// The newest revision that has been read.
     seen: Revision,
-    /// In this round.
+    /// The last completed round.
     round: u64,
-    /// Current versions in the registry for which their owner has no room here.
+    /// Current versions in the registry that exceed a limit of their owner here.
     left_out: Vec<LeftOut>,
 }
 
@@ -137,10 +133,10 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Reads what was registered since the last time, by whomever. `compiled` is a version that need not be compiled
-    /// again.
+    /// Reads what any process has registered since the last time. `compiled` is a version that need not be
+    /// compiled again.
     ///
-    /// However many ask at once, a round that began after they did serves them all.
+    /// Concurrent callers share a round if it began after they called.
     pub(crate) async fn catch_up(
         &self,
         store: &dyn Store,
@@ -155,7 +151,7 @@ impl Catalog {
         loop {
             let page = store.workflows_since(caught_up.seen, PAGE).await?;
             if page.is_empty() {
-                // A change that came later may have made room for one that was left out.
+                // A later change may have made room for a version that was left out.
                 let mut left_out = caught_up.left_out.iter();
                 let Some(first) = left_out.position(|left| self.holdings.check(&left.claim).is_ok()) else {
                     break;
@@ -166,7 +162,7 @@ impl Catalog {
             for (revision, row) in page {
                 self.catch_up_with(revision, row, &mut caught_up.left_out, compiled)
                     .await;
-                // Whoever goes away before this leaves the rest to the next round.
+                // Updated for each row: if the caller is dropped here, the next round reads only the rest.
                 caught_up.seen = revision;
             }
         }
@@ -174,8 +170,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Makes a version that is current in the registry the current one here, if it can be offered and there is room
-    /// for it. Otherwise whatever was current stays so.
+    /// Makes the registry's current version current here, if this host offers it and its owner's limits allow
+    /// it. Otherwise the previous one stays current.
     async fn catch_up_with(
         &self,
         revision: Revision,
@@ -196,7 +192,7 @@ impl Catalog {
         if self.holdings.has(&claim) {
             return;
         }
-        // Before it is parsed: a definition for which there is no room may be one for which there is no memory.
+        // Checked before parsing: a definition beyond the limits might exhaust the memory.
         let mut checked = self.holdings.check(&claim);
         if checked.is_ok() {
             let is_compiled = |plan: &&Arc<Plan>| *plan.id() == claim.id && *plan.version() == claim.version;
@@ -206,8 +202,8 @@ impl Catalog {
             };
             let plan = match plan {
                 Ok(plan) => plan,
-                // A type that was offered before (conformance mode) may not be now, or is only by a later wopr that
-                // shares the store.
+                // The version may use a node type that was offered before (conformance mode) and is not now,
+                // or that only a newer wopr sharing the store knows.
                 Err(error) => {
                     return tracing::warn!(workflow = %claim.id, %error, "stored workflow not offered");
                 }
@@ -230,16 +226,15 @@ impl Catalog {
         }
     }
 
-    /// Grows with each change of what is current.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// Compiles beside the threads of input and output. Rounds of catching up are made one after the other, so it is one
-    /// definition at a time.
+    /// Compiles on a blocking thread. Catch-up rounds do not overlap, so at most one definition compiles at a
+    /// time.
     async fn compile_aside(&self, body: Vec<u8>) -> Result<Arc<Plan>, String> {
         let node_types = self.node_types;
-        // One definition must not keep a host from starting, whatever is the matter with it.
+        // A definition that makes the compiler panic must not keep the host from starting.
         let compiling = move || catch_unwind(AssertUnwindSafe(|| compile(&body, node_types)));
         let compiled = match self.is_repeatable {
             true => compiling(),
@@ -298,11 +293,11 @@ impl Catalog {
                 if !self.holdings.has(&claim) {
                     return Err(error.into());
                 }
-                // A store that takes no writes has it already: nothing is left to be done.
+                // The store does not accept writes, but already has this version as the current one.
                 false
             }
         };
-        // What is current is the registry's to say: another process may have been there in between.
+        // The registry decides which version is current: another process may have registered one in between.
         self.catch_up(store, Some(&plan)).await?;
         let caught_up = self.caught_up.lock().await;
         let left_out = caught_up.left_out.iter().find(|left| {
@@ -310,13 +305,13 @@ impl Catalog {
             (&other.owner, &other.id, &other.version) == (&claim.owner, &claim.id, &claim.version)
         });
         match left_out {
-            // Another process took the room meanwhile.
+            // Another process used up the limit meanwhile.
             Some(left) => Err(left.limit.into()),
             None => Ok(Registered { plan, is_new }),
         }
     }
 
-    /// The current version; a tenant's own wins over a shared one.
+    /// The current version; a tenant's own takes precedence over a shared one.
     pub(crate) fn current(&self, tenant: &TenantId, id: &WorkflowId) -> Option<Arc<Plan>> {
         let current = self.current.read();
         pick(current.get(id)?, tenant)
@@ -332,7 +327,7 @@ impl Catalog {
         plans
     }
 
-    /// The current versions that anybody may know of: the shared ones, and those of a tenant that say they are public.
+    /// The publicly visible current versions: public shared ones, and those that the tenant marked as public.
     pub(crate) fn public(&self, tenant: &TenantId) -> Vec<Arc<Plan>> {
         let current = self.current.read();
         let public = |(owner, plan): &&(Owner, Arc<Plan>)| match owner {
@@ -343,7 +338,7 @@ impl Catalog {
             .values()
             .filter_map(|owners| {
                 let mut known = owners.iter().filter(public);
-                // A tenant's own wins over a shared one.
+                // A tenant's own version takes precedence over a shared one.
                 let first = known.next()?;
                 let own = known
                     .find(|(owner, _)| owner.is_some())
@@ -355,7 +350,7 @@ impl Catalog {
         plans
     }
 
-    /// A version of a tenant's workflow, if it is compiled already.
+    /// A version of a tenant's workflow, if it is already compiled.
     fn compiled(&self, version: &Version) -> Option<Arc<Plan>> {
         let (tenant, id, hash) = version;
         let current = self.current(tenant, id).filter(|plan| plan.version() == hash);
@@ -369,7 +364,7 @@ fn compile(body: &[u8], node_types: NodeTypes) -> Result<Arc<Plan>, String> {
     plan.map(Arc::new).map_err(|problems| problems.to_string())
 }
 
-/// A definition that keeps the rules, with its text.
+/// A valid definition, with its text.
 struct Admitted {
     plan: Arc<Plan>,
     body: Vec<u8>,
@@ -386,10 +381,7 @@ impl Admitted {
 }
 
 impl Engine {
-    /// Registers a workflow for a tenant, or for all (`None`), and makes it the current version.
-    ///
-    /// # Errors
-    /// See [`RegisterError`].
+    /// Registers a workflow for one tenant, or for all (`None`), and makes it the current version.
     pub async fn register(
         &self,
         tenant: Option<&TenantId>,
@@ -408,7 +400,7 @@ impl Engine {
         catalog.put(store, tenant.cloned(), admitted?, now).await
     }
 
-    /// The version a run is pinned to.
+    /// The version that a run is pinned to.
     pub(crate) async fn version(
         &self,
         tenant: &TenantId,
@@ -419,7 +411,7 @@ impl Engine {
         if let Some(plan) = self.shared.catalog.compiled(&version) {
             return Ok(plan);
         }
-        // Seldom needed, and kept apart from what always is.
+        // Rarely needed; boxed to keep the caller's future small.
         Box::pin(self.pinned_version(version)).await
     }
 
@@ -427,7 +419,7 @@ impl Engine {
         let (tenant, id, hash) = &version;
         let row = self.shared.store.workflow(tenant, id, hash).await?;
         let row = row.ok_or_else(|| ReadError::Corrupt(format!("workflow {id} has no version {hash}")))?;
-        // What a run was started with it may finish with, whatever this host offers to new runs.
+        // A run may finish with the node types it was started with, even if this host no longer offers them.
         let node_types = NodeTypes { conformance: true };
         let compiling = move || (compile(&row.body, node_types), parsed_size(&row.body));
         let (plan, n_bytes) = match self.compute(tenant, HEAVY, compiling).await {
@@ -449,13 +441,12 @@ fn pick(owners: &[(Owner, Arc<Plan>)], tenant: &TenantId) -> Option<Arc<Plan>> {
         .map(|(_, plan)| Arc::clone(plan))
 }
 
-/// The workflows a tenant's runs may start.
+/// The workflows that runs of a tenant may start.
 #[derive(Debug)]
 pub(crate) struct TenantCatalog<'a> {
     catalog: &'a Catalog,
     tenant: &'a TenantId,
     allowance: &'a Allowance,
-    /// Whether one was asked for that is not known here.
     has_missed: AtomicBool,
 }
 
@@ -469,7 +460,7 @@ impl<'a> TenantCatalog<'a> {
         }
     }
 
-    /// Whether a workflow was asked for that is not known here, but may be in the registry.
+    /// Returns `true` if a workflow was looked up that is unknown here but may be in the registry.
     pub(crate) fn has_missed(&self) -> bool {
         self.has_missed.load(Ordering::Relaxed)
     }

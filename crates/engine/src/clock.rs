@@ -1,8 +1,9 @@
-//! The time of day, as a parameter.
+//! Clocks, passed as a parameter.
 //!
-//! [`SystemClock`] is the machine's, which may be set. A host goes by [`SteadyClock`]: it advances as the process sees
-//! time pass, follows the machine's clock forward, and never goes back, also not behind what an earlier start kept in
-//! the store. So what waits, waits as long as it should, and no idempotency key is forgotten early.
+//! [`SystemClock`] reads the system clock, which an administrator or NTP may set. A host uses
+//! [`SteadyClock`]: it advances with the monotonic clock, follows the system clock forward, and never goes
+//! back, not even behind the time that an earlier process stored. So no wait ends early or lasts longer than
+//! it should, and no idempotency key expires early.
 
 use std::{
     sync::Arc,
@@ -13,44 +14,41 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use wopr_core::Timestamp;
 
-/// A clock that gets ahead of, or behind, the time that passed by so much at once was set.
+/// A difference from the monotonic clock of at least this much between two reads counts as a step.
 const STEP_MS: i64 = 1_000;
 
-/// Tells the time.
 pub trait Clock: Send + Sync + std::fmt::Debug + 'static {
-    /// The time now.
     fn now(&self) -> Timestamp;
 
-    /// The time now as the machine tells it, which may go back: for comparing with what others dated, such as
-    /// certificates and the tokens of an issuer.
+    /// The current time of the system clock, which may go back. For comparison with external timestamps, such
+    /// as those of certificates and tokens.
     fn time_of_day(&self) -> Timestamp {
         self.now()
     }
 
-    /// Does not go back behind a time from now on. A clock that is set by hand takes no notice.
+    /// Never returns an earlier time from now on. Clocks that tests set by hand ignore this.
     fn not_before(&self, _mark: Timestamp) {}
 
-    /// Goes by a clock that several processes share, whose time now this is, instead of the machine's.
+    /// Follows a clock shared by several processes, currently at `shared`, instead of the system clock.
     fn follow(&self, _shared: Timestamp) {}
 
-    /// How it was set while it ran.
+    /// How often and how far the underlying clock was set.
     fn steps(&self) -> Steps {
         Steps::default()
     }
 }
 
-/// How a clock was set while a host ran.
+/// How often and how far a clock was set while a host ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// How often it was set back.
+    /// Number of steps back.
     pub back: u64,
-    /// How often it was set forward, or stood still with the machine.
+    /// Number of steps forward. A suspended machine also counts.
     pub forward: u64,
-    /// How far the host's time is ahead of it now, in milliseconds.
+    /// How far the host's time is ahead of the clock now, in milliseconds.
     pub ahead_ms: u64,
 }
 
-/// The system's clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -61,7 +59,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that never goes back, over one that may.
+/// A clock that never goes back, on top of one that may.
 #[derive(Debug)]
 pub struct SteadyClock {
     machine: Arc<dyn Clock>,
@@ -70,11 +68,12 @@ pub struct SteadyClock {
 
 #[derive(Debug, Default)]
 struct State {
-    /// A time that was told, and when: since then time passed as the process saw it pass.
+    /// The last time returned, with the moment it was returned.
     told: Option<At>,
-    /// The same of the clock that several processes share, where there is one.
+    /// The last time of the shared clock, if there is one.
     shared: Option<At>,
-    /// By how much the clock below was ahead of `told` at the last look, in milliseconds; negative if behind.
+    /// How far the underlying clock was ahead of `told` at the last read, in milliseconds; negative if
+    /// behind.
     gap_ms: i64,
     steps: Steps,
 }
@@ -91,17 +90,17 @@ impl At {
         Self { time, moment }
     }
 
-    /// What time it is now, if this was right.
+    /// The time now, assuming that `time` was right at `moment`.
     fn passed(self) -> Timestamp {
         self.time.plus_millis(millis(self.moment.elapsed()))
     }
 }
 
-/// A clock was set by so many milliseconds.
+/// A step of the underlying clock, in milliseconds.
 struct Step(i64);
 
 impl SteadyClock {
-    /// A steady clock over one that may be set.
+    /// Creates a steady clock on top of `machine`, which may be set.
     #[must_use]
     pub fn over(machine: Arc<dyn Clock>) -> Self {
         Self {
@@ -191,7 +190,8 @@ impl Clock for SteadyClock {
     fn follow(&self, shared: Timestamp) {
         let mut state = self.state.lock();
         if state.shared.is_none() {
-            // Nothing was told by this clock yet that it could go back behind: the other may be ahead by much.
+            // Nothing has been read from this clock yet, so it may still go back: the local clock may be far
+            // ahead.
             state.told = None;
             state.gap_ms = 0;
         }
@@ -217,7 +217,7 @@ mod tests {
 
     const HOUR: i64 = 3_600_000;
 
-    /// A machine's clock: right but for what it was set by.
+    /// A system clock that a test can set.
     #[derive(Debug)]
     struct Machine {
         booted: Instant,
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_is_set_back_neither_stops_nor_turns_back_time() {
+    async fn time_advances_while_the_system_clock_is_set_back() {
         let (machine, clock) = clocks();
         let begun = clock.now();
         machine.set(-HOUR);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_is_set_forward_is_followed_and_not_followed_back() {
+    async fn time_follows_the_system_clock_forward_and_never_back() {
         let (machine, clock) = clocks();
         machine.set(HOUR);
         let later = clock.now();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn small_corrections_are_no_steps() {
+    async fn small_corrections_do_not_count_as_steps() {
         let (machine, clock) = clocks();
         let mut last = clock.now();
         for correction in [300, -500, 200, -900, 900] {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_start_does_not_begin_before_what_was_kept() {
+    async fn time_never_starts_before_the_stored_time() {
         let (machine, clock) = clocks();
         let kept = clock.now();
         machine.set(-HOUR);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn processes_that_share_a_clock_agree_whatever_their_own_say() {
+    async fn processes_follow_the_shared_clock_instead_of_their_own() {
         let (ahead, behind) = (Machine::new(), Machine::new());
         ahead.set(HOUR);
         behind.set(-HOUR);
@@ -342,7 +342,7 @@ mod tests {
         }
         pass(700).await;
         assert!(clocks.iter().all(|clock| clock.now() == shared.now()));
-        // As after a failover to a server whose clock is behind.
+        // Like after a failover to a server whose clock is behind.
         let last = shared.now();
         shared.set(-HOUR);
         for clock in &clocks {

@@ -1,4 +1,4 @@
-//! Commands: load the run, decide, commit, and decide again when another writer was first.
+//! Commands: load the run, decide, commit, and start over if another writer was first.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -21,19 +21,19 @@ use crate::{
     view::{Open, Opened},
 };
 
-/// Decisions that lose this often in a row answer [`CommandError::Busy`].
+/// Attempts that lose against other writers before the answer is [`CommandError::Busy`].
 const MAX_ATTEMPTS: u32 = 16;
-/// Deepest chain of children an answer is forwarded through; the kernel refuses deeper ones.
+/// Longest chain of children that an answer is forwarded through; the kernel allows no deeper one.
 const MAX_FORWARDS: usize = 40;
-/// How long a caller told `Busy` should wait.
+/// How long a caller should wait after `Busy`.
 const RETRY_AFTER_MS: u64 = 1_000;
 
-/// What a decision is good for.
+/// A decision, and whether it can be used.
 enum Decided {
-    /// It can be committed, with what it uses of what its tree may grow.
+    /// It can be committed; the allowance covers the children it creates.
     Now(Decision, Arc<Allowance>),
-    /// It needed a workflow which is known only now, or children that were granted only now, so that it has to be made
-    /// again.
+    /// It has to be repeated, because a workflow became known or descendants were granted only after it was
+    /// made.
     TooEarly(Decision),
 }
 
@@ -53,10 +53,11 @@ struct Made {
 }
 
 impl Engine {
-    /// Creates a run and lets it go as far as it can: one append.
+    /// Creates a run and executes it as far as possible, in one append.
     pub async fn create(&self, create: Create) -> Result<Done, CommandError> {
         let once = create.side_rows.idempotency.clone();
-        // Kept apart, here and below: it is kilobytes, with which every future around it would be copied.
+        // Boxed, here and below: the future is kilobytes large and would be copied into every future around
+        // it.
         match (Box::pin(self.create_once(create)).await, once) {
             // The workflow may have changed since the request took effect.
             (Err(error @ CommandError::Refused(_)), Some(once)) => self.replay_or(error, &once).await,
@@ -98,15 +99,15 @@ impl Engine {
         }));
         let mut uncertain = UncertainCommits::default();
         for attempt in 0..MAX_ATTEMPTS {
-            // No race to lose, the run is this caller's alone; but an append in doubt may turn out to have happened,
-            // or not.
+            // Nobody else writes to this run, so there is no race to lose. But an uncertain append may turn
+            // out to have committed, or not.
             let decided = self
                 .decide(&view, Cow::Owned(command), now, Guard::Create)
                 .await?;
             let began = decided.decision().run.started.clone();
             let began =
                 began.ok_or_else(|| CommandError::Internal("a start without its event".to_owned()))?;
-            // What was begun is all that is needed to begin it again, which seldom has to be done.
+            // Rarely needed, so the command is recreated from its event instead of being cloned up front.
             let again = || Command::Start(Box::new(StartRun::again(&began, bounds)));
             let Decided::Now(decision, allowance) = decided else {
                 command = again();
@@ -138,7 +139,7 @@ impl Engine {
         })
     }
 
-    /// What an attempt to commit came to; `None` if it has to be decided again.
+    /// Concludes an attempt to commit. Returns `None` if the command has to be decided again.
     async fn conclude(
         &self,
         committed: Result<View, Failed>,
@@ -155,16 +156,16 @@ impl Engine {
             Err(Failed::Replayed(record)) => replay(record, side_rows.idempotency.as_ref()).map(Some),
             Err(Failed::Error(error)) => Err(error),
         };
-        // What stands in the way may be the command's own effect, of an earlier attempt.
+        // An apparent conflict may be the effect of this command's own earlier attempt.
         match self.settle(uncertain).await? {
             Some(view) => Ok(Some(Done::Fresh(view))),
             None => otherwise,
         }
     }
 
-    /// Commands a run: load, decide, append; decided again when another writer was first.
+    /// Sends a command to a run.
     ///
-    /// An answer to an interrupt that the run mirrors from a child goes to that child.
+    /// An answer to an interrupt that the run mirrors from a child is forwarded to that child.
     pub async fn command(
         &self,
         key: &RunKey,
@@ -174,7 +175,7 @@ impl Engine {
         self.command_from(key, None, command, side_rows).await
     }
 
-    /// Commands a run that was loaded before: it is not loaded again unless another writer was first.
+    /// Sends a command to a run that is already loaded. It is loaded again only if another writer was first.
     pub async fn command_opened(
         &self,
         opened: Opened,
@@ -203,7 +204,7 @@ impl Engine {
             command => Box::pin(self.command_fenced(key, opened, &command, side_rows, None)).await,
         };
         match (done, once) {
-            // The same request may have taken effect between the look and the decision.
+            // The same request may have taken effect between the first lookup and the decision.
             (Err(error @ CommandError::Refused(_)), Some(once)) => self.replay_or(error, &once).await,
             (done, _) => done,
         }
@@ -216,7 +217,7 @@ impl Engine {
         }
     }
 
-    /// Follows an answer to the run that asks. Each run on the way is loaded once.
+    /// Forwards an answer to the run that asks. Loads each run on the way once.
     async fn resolve(
         &self,
         key: &RunKey,
@@ -233,7 +234,7 @@ impl Engine {
         while ancestors.len() < MAX_FORWARDS {
             let view = &target.view;
             let child = if let Some(id) = &resolve.interrupt {
-                // The id says by which children the question is reached, whatever they ask by now.
+                // The id names the children that lead to the question, whatever they ask now.
                 let Some((via, rest)) = child_on_path(&view.run, id) else {
                     break;
                 };
@@ -257,7 +258,7 @@ impl Engine {
                 if resolve.ordinal.is_some_and(|wanted| wanted != ordinal) {
                     return Err(Refusal::NoInterrupt.into());
                 }
-                // It is for the question that this run shows; the child may ask another one by now.
+                // The answer is for the question this run shows; the child may ask another one by now.
                 resolve.interrupt = Some(id.to_owned());
                 resolve.ordinal = None;
                 continue;
@@ -272,8 +273,8 @@ impl Engine {
         if ancestors.is_empty() {
             return Ok(done);
         }
-        // Those that mirror the question hear of the answer now, so that the caller sees what it did. The answer has
-        // been given whether they do or not; who does not hear now is told by the inbox's loop.
+        // Update the ancestors that mirror the question now, so that the caller sees the effect. The answer
+        // stands even if this fails; the inbox loop will then catch up.
         for ancestor in ancestors.iter().rev() {
             if let Err(error) = self.hear(ancestor).await {
                 tracing::warn!(run = %ancestor, %error, "answer not heard yet");
@@ -299,27 +300,27 @@ impl Engine {
         let _lock = match self.shared.locks.try_hold(key) {
             Some(lock) => lock,
             None => {
-                // It is about to change, and nothing large is held while others are waited for.
+                // The run is about to change, and nothing large may be held while waiting.
                 opened = None;
                 self.shared.locks.hold(key).await
             }
         };
         let (mut heard, mut uncertain) = (UncertainCommits::default(), UncertainCommits::default());
         for attempt in 0..MAX_ATTEMPTS {
-            // What was loaded before the lock was held may be old. Then the append conflicts, as it does where another
-            // process was first, and the run is loaded again.
+            // A run loaded before the lock was taken may be outdated. The append then conflicts, as it does
+            // if another process was first, and the run is loaded again.
             let open = match opened.take() {
                 Some(open) => open,
                 None => self.open_existing(key).await?,
             };
-            // After the load: what is not there by now was not there when it was made, so nothing is decided on top
-            // of an effect of this command itself.
+            // After the load: an uncertain append that is not in the log now was not in it at the load
+            // either, so nothing is decided on top of this command's own effect.
             self.settle(&mut heard).await?;
             if let Some(view) = self.settle(&mut uncertain).await? {
                 return Ok(Done::Fresh(view));
             }
             if !open.inbox.is_empty() {
-                // What others said comes first; a lost race here is a lost attempt.
+                // Messages from other runs come first. A lost race here counts as a lost attempt.
                 Box::pin(self.consume_inbox(open, &mut heard)).await?;
                 continue;
             }
@@ -351,7 +352,7 @@ impl Engine {
         })
     }
 
-    /// Lets a run hear what others told it, under its lock.
+    /// Consumes a run's inbox, under its lock.
     pub(crate) async fn hear(&self, key: &RunKey) -> Result<(), CommandError> {
         let _lock = self.shared.locks.hold(key).await;
         let mut uncertain = UncertainCommits::default();
@@ -373,7 +374,7 @@ impl Engine {
         })
     }
 
-    /// Decides on as many inbox rows at once as one decision takes in; `false` if another writer was first.
+    /// Decides on as many inbox rows as one decision can take. Returns `false` if it has to be repeated.
     async fn consume_inbox(
         &self,
         open: Open,
@@ -389,8 +390,8 @@ impl Engine {
         let now = self.now();
         let guard = Guard::At(view.run.head);
         let (decision, allowance) = if view.run.status.is_terminal() && view.run.started.is_some() {
-            // Nothing can follow the end; the rows only have to go. One that ended before it began still answers its
-            // start.
+            // Nothing can follow the end; the rows only have to be removed. A run that ended before it
+            // started still answers its start.
             (unchanged(&view), None)
         } else {
             let mut messages = Vec::with_capacity(inbox.len());
@@ -428,7 +429,7 @@ impl Engine {
         match committed {
             Ok(_) => {
                 if is_rest {
-                    // In turn with others that were told.
+                    // In turn with other runs that have messages.
                     self.shared.inboxes.tell(view.key);
                 }
                 Ok(true)
@@ -445,7 +446,8 @@ impl Engine {
         }
     }
 
-    /// Decides: here where that is little work, else in turn with other tenants. A command that is lent is copied once.
+    /// Decides in place if that is little work, otherwise in turn with other tenants. Clones a borrowed
+    /// command only once.
     async fn decide(
         &self,
         view: &View,
@@ -491,8 +493,7 @@ impl Engine {
         Ok(Decided::Now(decision, allowance))
     }
 
-    /// Makes a decision, with the children it may create. One that is given up leaves no trace: what it was allowed goes
-    /// back.
+    /// Makes a decision with an allowance for new children. If `decide` gives up, the allowance is returned.
     fn make(
         &self,
         key: &RunKey,
@@ -518,15 +519,15 @@ impl Engine {
         }))
     }
 
-    /// Waits a little, longer with each lost attempt and never the same for two.
+    /// Waits a random time, up to a limit that doubles with each lost attempt.
     async fn back_off(&self, attempt: u32) {
         let most = 1_u64 << attempt.min(6);
-        let [entropy_source] = self.shared.entropy_source.roll::<1>();
-        tokio::time::sleep(Duration::from_millis(u64::from(entropy_source) % (most + 1))).await;
+        let [byte] = self.shared.entropy_source.roll::<1>();
+        tokio::time::sleep(Duration::from_millis(u64::from(byte) % (most + 1))).await;
     }
 }
 
-/// The child that an interrupt's id leads to first, and the id that the interrupt has there.
+/// The child that an interrupt id leads through first, and the interrupt's id in that child.
 fn child_on_path<'r>(run: &'r Run, id: &str) -> Option<(&'r Child, String)> {
     run.children.iter().find_map(|child| {
         let rest = id.strip_prefix(child.step.key().as_str())?.strip_prefix('/')?;
@@ -534,7 +535,7 @@ fn child_on_path<'r>(run: &'r Run, id: &str) -> Option<(&'r Child, String)> {
     })
 }
 
-/// The node of an interrupt's id.
+/// The node that an interrupt id names.
 fn node_of(id: &str) -> Option<NodeId> {
     let (node, _) = id.rsplit_once(':')?;
     NodeId::parse(node).ok()

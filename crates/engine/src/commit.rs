@@ -1,4 +1,4 @@
-//! From a decision to the batch that commits it.
+//! Turns a decision into the batch that commits it.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -15,12 +15,13 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 
 use crate::{HttpCall, Request, View};
 
-/// A fold is stored each time a log passes a multiple of this.
+/// A snapshot is stored each time the log passes a multiple of this length.
 const SNAPSHOT_EVERY: u64 = 256;
-/// A fold is also stored when the events after the last one exceed so many bytes: each load reads them.
+/// A snapshot is also stored when the events after the last one exceed this size, because each load reads
+/// them.
 const SNAPSHOT_BYTES: usize = 4 << 20;
 
-/// An effect as its row's body.
+/// The stored body of an effect row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StoredEffect {
     pub(crate) step: StepId,
@@ -31,8 +32,8 @@ pub(crate) struct StoredEffect {
     pub(crate) request: Request,
 }
 
-/// The state of the A2A task a run is, and what it waits for (seed 000, forward projection). A run that declined
-/// what it was asked is the one that is `rejected`.
+/// The A2A task state of a run, and the kind of interrupt it waits for (seed 000, forward projection). A
+/// failed run is `rejected` if it declined what it was asked.
 #[must_use]
 pub fn task_state(
     status: RunStatus,
@@ -50,7 +51,7 @@ pub fn task_state(
         RunStatus::Failed => TaskState::Failed,
         RunStatus::Cancelled => TaskState::Canceled,
     };
-    // The record's two words: an external event is reported as a clarification (contract.md).
+    // The row knows two kinds: external events count as clarifications (contract.md).
     let interrupt = match (state, kind) {
         (TaskState::InputRequired, Some(InterruptKind::Approval)) => Some(TaskInterrupt::Approval),
         (
@@ -62,18 +63,19 @@ pub fn task_state(
     (state, interrupt)
 }
 
-/// The workflow of conformance mode that asks for a credential.
+/// The conformance workflow that asks for a credential.
 pub const AUTH_REQUIRED_WORKFLOW: &str = "a2a-conformance-auth";
 
-/// Whether the questions of a workflow are shown as `auth-required`. RFC 0100 has runs never project to that state, so
-/// only the workflow that conformance kits ask for it does; outside of conformance mode none has nodes like its first.
+/// Returns `true` if the interrupts of a workflow are shown as `auth-required`. RFC 0100 never projects runs
+/// to that state, except for the workflow that conformance kits use; outside of conformance mode no workflow
+/// has its node types.
 #[must_use]
 pub fn asks_for_authentication(plan: &Plan) -> bool {
     let mut nodes = plan.definition.nodes.iter();
     plan.id().as_str() == AUTH_REQUIRED_WORKFLOW && nodes.any(|node| node.type_id.starts_with("conformance."))
 }
 
-/// What a batch needs to know besides the decision.
+/// The input of [`prepare`] besides the decision.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     pub(crate) view: &'a View,
@@ -84,22 +86,22 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Timestamp,
     pub(crate) epoch: Epoch,
     pub(crate) lease_until: Timestamp,
-    /// The lease an outcome was won under.
+    /// The effect that the command settles, with the lease of its attempt.
     pub(crate) fence: Option<(EffectKey, Fence)>,
-    /// Tells this commit from every other.
+    /// A random value, unique to this commit.
     pub(crate) mark: String,
 }
 
-/// A decision taken apart: the batch, and what to do once it is durable.
+/// A prepared commit: the batch, and what to do once it is durable.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) batch: Batch,
     pub(crate) run: Run,
     pub(crate) summary: Summary,
-    /// The events of the batch, as they were before they were encoded.
+    /// The events of the batch before encoding.
     pub(crate) events: Vec<Recorded>,
     pub(crate) effects: Vec<(EffectKey, StoredEffect)>,
-    /// Runs that were told something.
+    /// Runs that receive messages.
     pub(crate) told: Vec<RunId>,
     pub(crate) next_timer: Option<Timestamp>,
     pub(crate) children: usize,
@@ -187,8 +189,8 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         })
         .collect();
     let is_resumed = |recorded: &Recorded| matches!(recorded.event, Event::RunResumed { .. });
-    // Of a run that was in quarantine, work is handed out again. One that ended there has nothing left to do, but what
-    // it was told may have to be answered: only its start says who waits for it.
+    // Releases the work rows of a run that may have been quarantined. A run that ended in quarantine has no
+    // work left, but its inbox may hold its start, which has to be answered: only the start names the parent.
     let was_held = matches!(view.run.status, RunStatus::Paused | RunStatus::Cancelling);
     let ends_held = was_held && run.status.is_terminal();
     batch.hold = (ends_held || events.iter().any(is_resumed)).then_some(Hold::Release);
@@ -331,7 +333,7 @@ fn stored_effect(run: &RunKey, trace: Option<&String>, effect: Effect) -> Stored
     }
 }
 
-/// The logical invocation id of OpenWOP v1 §17.2: stable over attempts, retries and restarts.
+/// The logical invocation id of OpenWOP v1 §17.2: the same for all attempts, retries and restarts.
 fn invocation_id(run: &RunKey, node: &NodeId, ordinal: u32, provider: &str) -> String {
     let mut hasher = Sha256::new();
     let ordinal = ordinal.to_string();

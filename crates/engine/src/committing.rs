@@ -1,7 +1,7 @@
-//! Committing a decision: one append, and what follows from it once it is durable.
+//! Commits a decision: one append, then its follow-up.
 //!
-//! Append and follow-up are one piece of work. A caller that goes away, as a client that disconnects makes its
-//! handler do, takes back neither.
+//! Append and follow-up are one unit of work. It completes even if the caller is dropped, as when a client
+//! disconnects.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::{
     uncertain_commit::UncertainCommit,
 };
 
-/// What an append is about.
+/// The input of an append besides the decision.
 pub(crate) struct Change<'a> {
     pub(crate) view: &'a View,
     pub(crate) task: Option<&'a TaskRow>,
@@ -36,20 +36,20 @@ pub(crate) struct Change<'a> {
 pub(crate) enum Failed {
     Conflict,
     Replayed(IdempotencyRecord),
-    /// Nobody knows; the log may tell later.
+    /// The outcome is unknown; the log may tell later.
     InDoubt(Box<UncertainCommit>),
     Error(CommandError),
 }
 
-/// How an append ended that did not fail for sure.
+/// The outcome of an append that did not certainly fail.
 enum Appended {
     Yes,
-    /// It may yet turn out to have happened. The event that would be its first.
+    /// The append may have committed, or may commit later. Holds its first event.
     InDoubt(StoredEvent),
 }
 
 impl Engine {
-    /// Appends a decision and, once it is durable, acts on it.
+    /// Appends a decision and acts on it once it is durable.
     pub(crate) async fn commit(
         &self,
         change: Change<'_>,
@@ -65,7 +65,7 @@ impl Engine {
             fence,
             consumed,
         } = change;
-        let is_quiet = is_quiet(&decision) && extras_empty(side_rows);
+        let is_quiet = is_quiet(&decision) && has_no_side_rows(side_rows);
         if is_quiet && clears_nothing(&decision) && consumed.is_empty() {
             return Ok(View {
                 run: decision.run,
@@ -78,8 +78,8 @@ impl Engine {
             guard,
             task_before: task,
             n_tail_bytes,
-            // What only clears away does not change a run, and the time until it is removed does not begin again.
-            // Clocks of two replicas differ; the time of a run, as that of its events, never goes back.
+            // An append that only clears work rows does not change the run, so its retention period does not
+            // start over. Clocks of replicas differ, but the times of a run and of its events never go back.
             now: match is_quiet {
                 true => view.summary.updated_at,
                 false => now.max(view.summary.updated_at),
@@ -149,7 +149,7 @@ impl Engine {
             is_released: batch.hold.is_some(),
             children,
         };
-        // A caller that goes away takes back neither the append nor what follows from it.
+        // The append and its follow-up complete even if the caller is dropped.
         let engine = self.clone();
         let change = (!batch.events.is_empty()).then(|| self.shared.recent_runs.change(&after.key));
         let committing = async move {
@@ -177,7 +177,8 @@ impl Engine {
         }
     }
 
-    /// Appends. An outcome in doubt is looked for in the log at once, as most have happened or never will.
+    /// Appends a batch. If the outcome is unknown, looks for the batch in the log at once, which settles most
+    /// cases.
     async fn append(&self, batch: Batch, key: &RunKey) -> Result<Appended, Failed> {
         let first = batch.events.first().cloned();
         match self.shared.store.append(batch).await {
@@ -194,7 +195,7 @@ impl Engine {
             Err(AppendError::Corrupt(why)) => Err(Failed::Error(CommandError::Internal(why))),
             Err(AppendError::Unknown(why)) => {
                 tracing::warn!(run = %key, %why, "commit in doubt");
-                // Without events there is nothing that could happen twice: it is decided again on what is there.
+                // Without events nothing can happen twice, so the command is simply decided again.
                 let Some(first) = first else {
                     return Err(Failed::Conflict);
                 };
@@ -207,12 +208,12 @@ impl Engine {
     }
 }
 
-/// Claims that no work rows of the run go.
+/// Returns `true` if the decision clears no work rows.
 fn clears_nothing(decision: &Decision) -> bool {
     decision.settled.is_empty() && decision.timers_cleared.is_empty()
 }
 
-/// Claims that the run is as it was: at the most, work rows of it go.
+/// Returns `true` if the decision leaves the run unchanged, except that it may clear work rows.
 fn is_quiet(decision: &Decision) -> bool {
     let Decision {
         run: _,
@@ -232,7 +233,7 @@ fn is_quiet(decision: &Decision) -> bool {
         && messages.is_empty()
 }
 
-fn extras_empty(side_rows: &SideRows) -> bool {
+fn has_no_side_rows(side_rows: &SideRows) -> bool {
     let SideRows {
         idempotency,
         messages,

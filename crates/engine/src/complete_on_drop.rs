@@ -1,8 +1,8 @@
 //! Futures that run to completion even if their caller is dropped.
 //!
-//! A client that disconnects makes its handler's future be dropped, wherever it stands. What must not be taken back
-//! half way is awaited through [`CompleteOnDrop`]: as long as somebody waits it is polled in place, which costs no task
-//! and no wake-up; dropped before its end, it becomes a task. As in a task, a panic stays inside.
+//! When a client disconnects, its handler's future is dropped at an arbitrary point. Work that must not be
+//! left half done is awaited through [`CompleteOnDrop`]: it is polled in place, at the cost of neither a task
+//! nor a wake-up, and becomes a task only if it is dropped before it ends. As in a task, a panic is caught.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -15,17 +15,17 @@ use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 use crate::panics::Panicked;
 
-/// A future that ends, whether it is awaited to the end or not.
+/// A future that runs to completion even if it is dropped.
 pub(crate) struct CompleteOnDrop<T: Send + 'static> {
-    /// `None` once it is over.
+    /// `None` once the work has ended.
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     runtime: Handle,
-    /// Makes the owner of the tracker wait for it, by whatever means it goes on.
+    /// Makes the tracker's owner wait for the work, in place or as a task.
     token: TaskTrackerToken,
 }
 
 impl<T: Send + 'static> CompleteOnDrop<T> {
-    /// Begins nothing yet.
+    /// Creates the future. The work does not begin before the first poll.
     pub(crate) fn new(
         work: impl Future<Output = T> + Send + 'static,
         runtime: Handle,
@@ -44,7 +44,7 @@ impl<T: Send + 'static> Future for CompleteOnDrop<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let work = self.work.as_mut().expect("a future is not polled after its end");
-        // Nothing looks at it again after a panic.
+        // Unwind safe: the work is not polled again after a panic.
         let ended = match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(value)) => Ok(value),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_awaited_in_place() {
+    async fn work_is_polled_in_place() {
         let tracker = TaskTracker::new();
         let (here, there) = tokio::spawn(async move {
             let work = complete_on_drop(&tracker, async { tokio::task::id() });
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_goes_on_when_it_is_dropped() {
+    async fn work_continues_after_the_future_is_dropped() {
         let tracker = TaskTracker::new();
         let (go, may_go) = oneshot::channel::<()>();
         let (done, is_done) = oneshot::channel();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_stays_inside() {
+    async fn a_panic_is_returned_as_an_error() {
         let tracker = TaskTracker::new();
         let work = complete_on_drop(&tracker, async { panic!("on purpose") });
         assert_eq!(

@@ -1,14 +1,14 @@
-//! Where runs are decided: on the thread that asks, or on one of few beside those of input and output.
+//! Runs CPU-bound work on the caller's thread or on a few blocking threads.
 //!
-//! Most decisions take some ten microseconds, less than it costs to hand them to another thread. They are made where
-//! they are asked for, as long as what they are about is small and their tenant is trusted. One that turns out to be more
-//! work than [`BRIEF`] is given up there and made again elsewhere, so that even a trusted tenant holds no thread of input
-//! and output for longer than that. A tenant is trusted once a
-//! number of its decisions on other threads were short, and no longer when one that was not has been made in place. That
-//! number doubles each time, so that of the decisions of a tenant that tries to be in the way almost none is.
+//! Most decisions take about ten microseconds, less than handing them to another thread costs. They run in
+//! place if their input is small and their tenant is trusted. A decision that needs more than [`BRIEF`] units
+//! of work is abandoned and repeated on another thread, so that even a trusted tenant cannot block an I/O
+//! thread for longer. A tenant becomes trusted after a number of short decisions on other threads, and loses
+//! trust with one long decision in place. The required number grows each time, so that almost no decision of
+//! an abusive tenant runs in place.
 //!
-//! Elsewhere tenants take turns, and whoever has used least processor time comes first. A tenant has a bounded queue; who
-//! finds it full is told to come back.
+//! On the other threads, tenants take turns; the one with the least processor time used comes first. Each
+//! tenant has a bounded queue. If it is full, the caller gets [`CommandError::Busy`].
 
 use std::{
     collections::HashMap,
@@ -24,38 +24,37 @@ use wopr_store::with_timeout;
 
 use crate::{CommandError, Engine, turns::Turns};
 
-/// The most bytes, decoded, that are decided on in place.
+/// Maximum input size, decoded, of work done in place.
 const SMALL: usize = 128 << 10;
-/// Processor time a decision takes that is short.
+/// Maximum processor time of a short decision.
 const SHORT: Duration = Duration::from_millis(1);
-/// Units of work after which a decision that is made in place is given up: about a millisecond.
+/// Units of work after which a decision in place is abandoned: about a millisecond.
 pub(crate) const BRIEF: u64 = 100_000;
-/// Short decisions in a row by which a tenant earns trust at first.
+/// Consecutive short decisions that first earn a tenant trust.
 const FIRST_PROOFS: u32 = 16;
-/// The most that are ever asked for.
+/// Maximum number of short decisions required.
 const MOST_PROOFS: u32 = 1 << 20;
-/// Tenants remembered; when there are more, all are forgotten and have to prove themselves anew.
+/// Maximum tenants remembered. When the limit is reached, all are forgotten and have to earn trust again.
 const MAX_TENANTS: usize = 16_384;
-/// Decisions of a tenant that wait.
+/// Maximum waiting decisions of a tenant.
 const MAX_WAITING: usize = 256;
 /// How long a decision waits for its turn.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a caller should wait whose tenant has too much waiting.
+/// How long a caller should wait if its tenant's queue is full.
 const RETRY_AFTER_MS: u64 = 1_000;
 
-/// Who may decide in place, and the turns of the others.
 #[derive(Debug)]
 pub(crate) struct DecisionPool {
     turns: Turns,
     tenants: Mutex<HashMap<TenantId, Trust>>,
 }
 
-/// What a tenant's decisions were like.
+/// A tenant's progress towards trust.
 #[derive(Debug, Clone, Copy)]
 struct Trust {
-    /// Short ones that are still to be seen.
+    /// Short decisions still missing.
     to_prove: u32,
-    /// How many it takes the next time.
+    /// Short decisions required after the next long one.
     next: u32,
 }
 
@@ -69,7 +68,7 @@ impl Default for Trust {
 }
 
 impl Trust {
-    /// Takes in how long a decision took, and whether it was made in place.
+    /// Accounts for a decision.
     fn note(&mut self, took: Duration, is_in_place: bool) {
         if took <= SHORT {
             self.to_prove = self.to_prove.saturating_sub(1);
@@ -83,7 +82,7 @@ impl Trust {
 }
 
 impl DecisionPool {
-    /// So many threads; by default one less than there are processors.
+    /// Creates a pool of `threads` threads; by default one less than there are processors.
     pub(crate) fn new(threads: Option<usize>) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         let threads = threads.unwrap_or(processors - 1).max(1);
@@ -110,7 +109,7 @@ impl DecisionPool {
     }
 }
 
-/// Processor time of this thread so far.
+/// Processor time that this thread has used.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(
@@ -120,10 +119,11 @@ fn processor_time() -> Duration {
 }
 
 impl Engine {
-    /// Does work of a tenant that takes the processor and nothing else, about so many bytes.
+    /// Runs CPU-bound work for a tenant, in place or on another thread. `n_bytes` is the approximate size of
+    /// its input.
     ///
     /// # Errors
-    /// [`CommandError::Busy`]: too much of the tenant waits already.
+    /// [`CommandError::Busy`] if too much work of the tenant is already waiting.
     pub(crate) async fn think<T: Send + 'static>(
         &self,
         tenant: &TenantId,
@@ -136,8 +136,8 @@ impl Engine {
         Box::pin(self.think_elsewhere(tenant, work)).await
     }
 
-    /// Does work of a tenant, about so many bytes, if it may be done in place; `None` if it may not, or if the work says
-    /// that it is too much for there.
+    /// Runs work in place if that is allowed for this tenant and input size. Returns `None` if it is not, or
+    /// if the work itself gives up because it takes too long.
     pub(crate) fn think_briefly<T>(
         &self,
         tenant: &TenantId,
@@ -152,12 +152,12 @@ impl Engine {
         n_bytes <= SMALL && (self.is_repeatable() || self.shared.decision_pool.is_trusted(tenant))
     }
 
-    /// Whether all that happens can be made to happen again; threads come to an end in no such order.
+    /// Returns `true` in a simulation, which must be repeatable: the order in which threads finish is not.
     fn is_repeatable(&self) -> bool {
         self.shared.options.seed.is_some()
     }
 
-    /// Does work in place, and notes how long it took.
+    /// Runs work in place and accounts for its processor time.
     fn noting<T>(&self, tenant: &TenantId, work: impl FnOnce() -> T) -> T {
         let began = processor_time();
         let done = work();
@@ -166,10 +166,10 @@ impl Engine {
         done
     }
 
-    /// Does work of a tenant in its turn, on a thread that is neither of input nor of output.
+    /// Runs work for a tenant in its turn, on a blocking thread.
     ///
     /// # Errors
-    /// As [`Self::think`].
+    /// Same as [`Self::think`].
     pub(crate) async fn think_elsewhere<T: Send + 'static>(
         &self,
         tenant: &TenantId,
@@ -186,7 +186,7 @@ impl Engine {
         let mut turn = turn.and_then(Result::ok).ok_or_else(busy)?;
         let (engine, tenant) = (self.clone(), tenant.clone());
         let span = tracing::Span::current();
-        // The turn goes along: it lasts as long as the work, whoever still waits for that.
+        // The turn moves into the task: it lasts as long as the work, even if the caller is dropped.
         let working = self.shared.runtime.spawn_blocking(move || {
             let _entered = span.entered();
             let began = processor_time();
@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Creates a run of a template; says where it stands afterwards.
+    /// Creates a run and returns its status.
     async fn create(engine: &Engine, tenant: &TenantId, workflow: &str) -> Result<RunStatus, CommandError> {
         let id = WorkflowId::parse(workflow).expect("valid");
         let create = Create {
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_heavy_decision_of_a_trusted_tenant_waits_for_its_turn_elsewhere() {
+    async fn a_heavy_decision_of_a_trusted_tenant_moves_to_the_pool() {
         let options = Options {
             deciders: Some(1),
             ..Options::default()
@@ -276,7 +276,7 @@ mod tests {
         for _ in 0..FIRST_PROOFS {
             decision_pool.note(&tenant, SHORT, false);
         }
-        // The only thread is taken, and whoever waits for it loses patience.
+        // The only thread is busy, so the heavy decision times out.
         let turn = decision_pool.turns.take(&other, 1).await.expect("none waits");
         let light = create(&engine, &tenant, "light").await;
         assert_eq!(light.expect("decided in place"), RunStatus::Completed);
@@ -291,7 +291,7 @@ mod tests {
     const LONG: Duration = Duration::from_millis(2);
 
     #[test]
-    fn trust_is_earned_by_short_decisions_and_lost_by_a_long_one_in_place() {
+    fn short_decisions_earn_trust_and_a_long_one_in_place_loses_it() {
         let decision_pool = DecisionPool::new(Some(1));
         let tenant = TenantId::parse("acme").expect("valid");
         let prove = |n: u32| {
@@ -308,7 +308,7 @@ mod tests {
         prove(8 * FIRST_PROOFS);
         decision_pool.note(&tenant, LONG, true);
         prove(64 * FIRST_PROOFS);
-        // One where it is in nobody's way begins the count anew.
+        // A long decision on another thread restarts the count.
         decision_pool.note(&tenant, LONG, false);
         prove(64 * FIRST_PROOFS);
     }

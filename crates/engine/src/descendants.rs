@@ -1,9 +1,9 @@
-//! How far trees of runs may grow.
+//! Limits the size of run trees.
 //!
-//! The count is in the row of the root, where all processes see it. They take from it in blocks, so that most children
-//! cost no write of their own: a tree never has more than was granted, and what a process took and did not use when it
-//! died, less than a block, is lost to the tree. The children of a root's very first decision are not counted, as the
-//! row is not there yet; a decision has few.
+//! The count lives in the row of the root, where all processes see it. Processes reserve descendants in
+//! blocks, so most children need no extra write. A tree never exceeds its limit; if a process dies, the
+//! unused rest of its block, less than one block, is lost to the tree. The children of a root's very first
+//! decision are not counted, because the row does not exist yet; one decision creates few.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,12 +15,12 @@ use wopr_core::{RunId, RunKey, TenantId};
 
 use crate::{CommandError, Engine, committing::Failed, slots::Held};
 
-/// Runs granted at once, unless more are wanted.
+/// Descendants reserved at once, unless the decision needs more.
 const BLOCK: u64 = 32;
-/// Roots remembered. A tenant that has its share of them loses what was granted to its oldest.
+/// Maximum roots remembered. A tenant that exceeds its share loses the reservation of its oldest root.
 const MAX_ROOTS: usize = 4_096;
 
-/// What was granted to this process and not used yet.
+/// Descendants reserved by this process and not used yet.
 #[derive(Debug, Default)]
 pub(crate) struct Descendants(Mutex<Granted>);
 
@@ -60,7 +60,7 @@ impl Granted {
 }
 
 impl Descendants {
-    /// Takes all there is.
+    /// Takes everything that is reserved for the root.
     fn take(&self, root: &RunKey) -> u64 {
         self.0.lock().remove(root).unwrap_or(0)
     }
@@ -72,12 +72,12 @@ impl Descendants {
     }
 }
 
-/// What one decision may use. What it has not used when it is dropped goes back.
+/// The descendants one decision may create. Dropping it returns the unused ones.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     engine: Engine,
     run: RunKey,
-    /// A run that is not created yet has no row to count in.
+    /// The run has no row yet that could count.
     is_first: bool,
     state: Mutex<State>,
     wanted: AtomicU64,
@@ -101,7 +101,6 @@ impl Allowance {
         }
     }
 
-    /// Takes one.
     pub(crate) fn admits(&self, root: &RunId) -> bool {
         if self.is_first && *root == self.run.run {
             return true;
@@ -121,12 +120,13 @@ impl Allowance {
         true
     }
 
-    /// Claims that the decision lacked some.
+    /// Returns `true` if a child was refused.
     pub(crate) fn is_short(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) > 0
     }
 
-    /// Asks for what a decision lacked; whether there is more now, so that it is to be made again.
+    /// Reserves what the decision lacked. Returns `true` if there is more now and the decision is to be
+    /// repeated.
     pub(crate) async fn grow(&self) -> Result<bool, CommandError> {
         let wanted = self.wanted.load(Ordering::Relaxed);
         let root = self.state.lock().root.clone();
@@ -140,7 +140,7 @@ impl Allowance {
         Ok(granted > 0)
     }
 
-    /// Notes whether the decision was committed. One in doubt may have been.
+    /// Marks the used descendants as spent if the decision committed, or may have.
     pub(crate) fn conclude<T>(&self, committed: &Result<T, Failed>) {
         match committed {
             Ok(_) | Err(Failed::InDoubt(_)) => self.state.lock().used = 0,
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_of_many_trees_loses_only_grants_of_its_own() {
+    fn a_tenant_with_many_trees_loses_only_its_own_grants() {
         let granted = Descendants::default();
         granted.put(root("modest", 0), 31);
         for n in 0..2 * MAX_ROOTS {

@@ -1,8 +1,8 @@
-//! The port to the outside: what the engine asks an executor to do, and what it gets back.
+//! The port for effects: requests to an executor, and their outcomes.
 //!
-//! An effect is at-least-once with a stable key: the same key reaches the outside on every attempt of one
-//! logical invocation, so a peer that honours idempotency keys sees one. The engine leases, retries and
-//! records; an executor only performs one attempt.
+//! Effects are at-least-once with a stable idempotency key: all attempts of one logical invocation send the
+//! same key, so a peer that honors it performs the invocation once. The engine leases, retries and records;
+//! an executor performs a single attempt.
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 
@@ -12,21 +12,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_core::{RunKey, value_size};
 
-/// What to do, as stored in the effect's row.
+/// The request of an effect, as stored in its row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Request {
     /// An HTTP call through the egress gate.
     Http(HttpCall),
     /// The conformance suite's countable side effect: appends a line to a ledger.
-    SideEffect {
-        /// What to record.
-        payload: Value,
-    },
+    SideEffect { payload: Value },
 }
 
 impl Request {
-    /// The bytes it takes while it is attempted.
+    /// Bytes taken while an attempt is running.
     pub(crate) fn n_bytes(&self) -> usize {
         match self {
             Self::Http(call) => {
@@ -39,7 +36,7 @@ impl Request {
     }
 }
 
-/// An HTTP call. Shown without what could be secret.
+/// An HTTP call. `Debug` omits everything that may be secret.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct HttpCall {
     /// Upper-case method.
@@ -48,7 +45,7 @@ pub struct HttpCall {
     pub url: String,
     /// Header fields, in order.
     pub headers: Vec<(String, String)>,
-    /// Body, as JSON text, which takes no more memory than its length; `None` sends none.
+    /// JSON text, which takes no more memory than its length.
     pub body: Option<String>,
     /// Time limit of one attempt.
     pub timeout_ms: u64,
@@ -64,27 +61,24 @@ impl fmt::Debug for HttpCall {
     }
 }
 
-/// One attempt to perform.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    /// The run it belongs to.
     pub run: RunKey,
-    /// Stable over attempts and restarts; sent as `Idempotency-Key` where the protocol has one.
+    /// The same for all attempts and restarts; sent as `Idempotency-Key` where the protocol has one.
     pub idempotency_key: String,
     /// W3C trace context to propagate.
     pub traceparent: Option<String>,
-    /// What to do.
     pub request: Request,
-    /// Keeps what the executor holds for the outcome.
+    /// Holds the executor's permits until the outcome is recorded.
     pub keep: Keep,
 }
 
-/// Keeps what an executor holds of a budget, for the memory of its outcome, until the outcome is recorded.
+/// Holds permits for the memory of an outcome until the outcome is recorded.
 #[derive(Clone, Default)]
 pub struct Keep(Arc<Mutex<Vec<Box<dyn Any + Send>>>>);
 
 impl Keep {
-    /// Drops something once the outcome of the attempt is recorded, or nobody wants it.
+    /// Drops `held` once the outcome of the attempt is recorded or discarded.
     pub fn until_recorded(&self, held: impl Any + Send) {
         self.0.lock().push(Box::new(held));
     }
@@ -100,26 +94,25 @@ impl fmt::Debug for Keep {
     }
 }
 
-/// How an attempt ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// Done; the outputs become the node's.
+    /// The value becomes the outputs of the node.
     Done(Value),
-    /// Not done. `retryable` failures are retried as the node's policy says.
+    /// `retryable` failures are retried according to the node's policy.
     Failed {
-        /// Stable code, for example `external_call_failed`.
+        /// A stable code, for example `external_call_failed`.
         code: String,
-        /// What a client may read.
+        /// Safe to show to clients.
         message: String,
-        /// Whether another attempt could succeed.
+        /// Another attempt could succeed.
         retryable: bool,
-        /// How long the peer asks to be left alone.
+        /// The backoff that the peer requested.
         retry_after: Option<Duration>,
     },
 }
 
 impl Outcome {
-    /// The bytes it takes until it is recorded.
+    /// Bytes taken until the outcome is recorded.
     pub(crate) fn n_bytes(&self) -> usize {
         match self {
             Self::Done(outputs) => value_size(outputs),
@@ -128,12 +121,12 @@ impl Outcome {
     }
 }
 
-/// Performs attempts.
 #[async_trait]
 pub trait Executor: Send + Sync + fmt::Debug + 'static {
-    /// Performs one attempt and always comes back: time limits are the executor's.
+    /// Performs one attempt. Must always return: enforcing time limits is up to the executor.
     ///
     /// # Cancel safety
-    /// Dropping the future abandons the attempt; whether the outside saw it is unknown, as with a crash.
+    /// Dropping the future abandons the attempt. As after a crash, it is unknown whether the peer saw the
+    /// request.
     async fn run(&self, attempt: Attempt) -> Outcome;
 }

@@ -1,8 +1,8 @@
-//! Performing effects: leased attempts, renewed while they last, recorded when they end.
+//! Performs effects: leases attempts, renews their leases while they run, and records their outcomes.
 //!
-//! An attempt begins only after the batch that asked for it is durable. Its outcome is appended under the lease it
-//! was won with; if the lease was lost, or the execution is over, the outcome is dropped. A process that dies leaves
-//! its rows, and the next epoch attempts them again with the same idempotency key.
+//! An attempt begins only after the batch that requested it is durable. Its outcome is appended under its
+//! lease; if the lease was lost or the execution is over, the outcome is dropped. If a process dies, its rows
+//! remain, and another epoch attempts them again with the same idempotency key.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -23,37 +23,38 @@ use crate::{
     stats::Counters,
 };
 
-/// Tries to append an outcome while the store is away, before the attempt is left to the next lease.
+/// Tries to append an outcome while the store is unavailable, before the attempt is left to the next lease.
 const APPEND_TRIES: u32 = 8;
-/// Bytes of requests that are leased at once.
+/// Maximum bytes of requests leased at once.
 const LEASE_BYTES: usize = 16 << 20;
-/// Attempts under way at once that have one chance left. They may take long, so they are not made one by one.
+/// Maximum concurrent attempts of suspects, which have one chance left. Attempts may take long, so suspects
+/// do not run one by one.
 const SUSPECTS: usize = 8;
-/// However much is heard of a run, its attempts look no more often whether their lease is still theirs.
+/// Minimum interval between lease checks of an attempt, however often its run changes.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct Effects {
     slots: Slots,
-    /// What the requests of attempts under way take, and their outcomes until they are recorded.
+    /// Bytes taken by the requests of running attempts, and by their outcomes until they are recorded.
     bytes: Slots,
     suspects: Suspects,
-    /// Told when a slot is free again and rows may wait for one.
+    /// Notified when a slot becomes free that rows may be waiting for.
     freed: Notify,
-    /// Attempts under way, to be told when theirs may be over.
+    /// Running attempts, to be notified when their effect may be settled.
     attempts: Mutex<HashMap<RunKey, Listeners>>,
 }
 
-/// The attempts of one run, each with what wakes it.
+/// The attempts of one run, each with its wake-up.
 type Listeners = Vec<(EffectKey, Arc<Notify>)>;
 
-/// What an attempt holds until it is over.
+/// The capacity that an attempt holds until it is over.
 struct Begun {
     _slot: Slot,
     bytes: Slot,
 }
 
-/// Hears of news about a run, until dropped.
+/// Listens for changes of a run, until dropped.
 struct News {
     engine: Engine,
     run: RunKey,
@@ -83,7 +84,7 @@ impl Effects {
         }
     }
 
-    /// What to lease: no more than fits, and of each tenant no more than its share.
+    /// The quota for the next lease: what fits, and for each tenant at most its share.
     fn quota(&self) -> Quota {
         let mut without = self.slots.crowded();
         without.extend(self.bytes.crowded());
@@ -100,26 +101,27 @@ impl Effects {
         }
     }
 
-    /// Claims that nothing can be begun.
+    /// Returns `true` if no attempt can begin.
     fn is_full(&self) -> bool {
         self.slots.free() == 0 || self.bytes.free() == 0
     }
 
-    /// Takes a slot for a request of so many bytes.
+    /// Takes a slot for a request of this size.
     fn take(&self, tenant: &TenantId, n_bytes: usize) -> Option<Begun> {
         let bytes = self.bytes.take_sized(tenant, n_bytes)?;
         let slot = self.slots.take(tenant)?;
         Some(Begun { _slot: slot, bytes })
     }
 
-    /// Lets the attempts of a run look whether they are still wanted.
+    /// Makes the attempts of a run check their leases.
     pub(crate) fn look(&self, run: &RunKey) {
         for (_, heard) in self.attempts.lock().get(run).into_iter().flatten() {
             heard.notify_one();
         }
     }
 
-    /// Lets every attempt look, run by run in the order of their keys: a simulation repeats it.
+    /// Makes every attempt check its lease. Goes through the runs in key order, so that simulations are
+    /// repeatable.
     pub(crate) fn look_all(&self) {
         let attempts = self.attempts.lock();
         let mut of_runs: Vec<_> = attempts.iter().collect();
@@ -129,7 +131,7 @@ impl Effects {
         }
     }
 
-    /// Lets the attempts at an effect look: it is over.
+    /// Wakes the attempts at an effect that has been settled.
     pub(crate) fn settled(&self, run: &RunKey, key: &EffectKey) {
         let attempts = self.attempts.lock();
         for (_, heard) in attempts
@@ -144,7 +146,7 @@ impl Effects {
 }
 
 impl Engine {
-    /// Leases rows nobody works at: those of dead processes, and those that found no free slot.
+    /// Leases effects that no process works on: those of dead processes, and those that found no free slot.
     pub(crate) async fn run_effects(self) {
         let stop = self.shared.stop.clone();
         while !stop.is_cancelled() {
@@ -165,13 +167,14 @@ impl Engine {
                         let mut all_begun = true;
                         for effect in leased {
                             if shared.run_backoff.is_left_alone(&effect.run) {
-                                // What it asks for could not be recorded. Nobody tries again before the lease is over.
+                                // The outcome could not be recorded. Keep the lease, so that nobody retries
+                                // before it expires.
                                 continue;
                             }
                             all_begun &= self.begin_leased(effect).await;
                         }
                         if n_bytes >= LEASE_BYTES && all_begun {
-                            // There may be more, and room for it.
+                            // There may be more effects, and capacity for them.
                             continue;
                         }
                     }
@@ -188,7 +191,8 @@ impl Engine {
         }
     }
 
-    /// Begins an attempt this process holds the lease of; without a free slot, or while stopping, gives it back.
+    /// Begins an attempt whose lease this process holds. Without a free slot, or while the engine stops,
+    /// releases the lease instead.
     pub(crate) fn begin_effect(&self, run: RunKey, key: EffectKey, effect: StoredEffect, fence: Fence) {
         let _is_begun = self.begin_suspect(run, key, effect, fence, None);
     }
@@ -204,7 +208,7 @@ impl Engine {
         let engine = self.clone();
         let begun = self.shared.effects.take(&run.tenant, effect.request.n_bytes());
         let is_begun = begun.is_some();
-        // What is not begun is not kept in memory while it is given back.
+        // Without a slot, drop the request before releasing the lease, to free its memory.
         let begun = begun.map(|begun| (begun, effect, self.news(&run, &key)));
         let span = of_run(&run);
         let work = async move {
@@ -220,7 +224,7 @@ impl Engine {
         is_begun
     }
 
-    /// Begins a leased attempt; `false` if there was no room for it.
+    /// Begins a leased attempt. Returns `false` if there was no capacity for it.
     async fn begin_leased(&self, effect: LeasedEffect) -> bool {
         let LeasedEffect {
             run,
@@ -239,7 +243,7 @@ impl Engine {
                 let why = CommandError::Internal(format!("effect {}: {error}", key.0));
                 let is_unread = async { Err::<(), _>(why) };
                 drop(self.attend(&run, Box::pin(is_unread)).await);
-                // Looked at again once it is left alone no more.
+                // The effect can be leased again once its run's backoff is over.
                 self.give_back(&run, &key, fence).await;
                 false
             }
@@ -297,7 +301,7 @@ impl Engine {
             () = self.lease_lost(run, key, fence, &news) => None,
             () = self.shared.stop.cancelled() => None,
         };
-        // Its own outcome is no news.
+        // Stop listening first: the attempt's own outcome must not wake it.
         drop(news);
         match outcome {
             Some(outcome) => {
@@ -320,7 +324,8 @@ impl Engine {
         self.shared.effects.freed.notify_one();
     }
 
-    /// An executor panicked. That fails the attempt, so that the node's policy bounds how often it is made.
+    /// The outcome of an attempt whose executor panicked: a failure, so that the node's retry policy limits
+    /// further attempts.
     fn broken_off(&self, run: &RunKey, Panicked(text): &Panicked) -> Outcome {
         Counters::add(&self.shared.counters.panics, 1);
         tracing::error!(%run, panic = text, "attempt panicked");
@@ -354,7 +359,7 @@ impl Engine {
         self.give_back(run, key, fence).await;
     }
 
-    /// Renews the lease, now and then and when there is news of the run, until it is lost.
+    /// Renews the lease, periodically and when the run changes, until it is lost.
     async fn lease_lost(&self, run: &RunKey, key: &EffectKey, fence: Fence, news: &News) {
         let renewing = self.shared.options.lease / 3;
         loop {
@@ -410,7 +415,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn attempts_look_in_the_order_of_their_runs() {
+    async fn attempts_are_woken_in_the_order_of_their_runs() {
         let effects = Effects::new(1, 1 << 20);
         let (saw, mut looks) = tokio::sync::mpsc::unbounded_channel();
         for n in (0_u8..32).rev() {

@@ -1,4 +1,4 @@
-//! The engine's handle: starting and stopping it, what is registered, and reading runs.
+//! The engine's handle: starting and stopping, registered workflows, and reading runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,21 +30,18 @@ use crate::{
     view::{self, Open, decode_events},
 };
 
-/// How long to try to say that a process ends in order.
+/// Time limit for recording a clean shutdown in the store.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The store does not answer.
     #[error("read the store: {0}")]
     Read(#[from] ReadError),
-    /// The store does not take writes.
     #[error("write the store: {0}")]
     Write(#[from] WriteError),
 }
 
-/// A durable engine over one store. Clones share it.
+/// A durable engine over one store. Clones share the same engine.
 #[derive(Debug, Clone)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
@@ -79,7 +76,7 @@ pub(crate) struct Shared {
     pub(crate) run_ids: RunIds,
 }
 
-/// An engine that takes requests and does nothing by itself yet.
+/// An engine that accepts requests but has not started its loops.
 #[derive(Debug)]
 pub struct Prepared {
     engine: Engine,
@@ -87,13 +84,12 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The engine.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Lets it recover what earlier epochs left and work at what is due, until [`Engine::stop`].
+    /// Starts the loops, which recover what earlier epochs left and do due work until [`Engine::stop`].
     #[must_use]
     pub fn begin(self) -> Engine {
         let Self { engine, hints } = self;
@@ -119,10 +115,7 @@ impl Prepared {
 }
 
 impl Engine {
-    /// Begins a new epoch, recovers what earlier ones left, and goes on until [`Engine::stop`].
-    ///
-    /// # Errors
-    /// See [`StartError`].
+    /// Begins a new epoch, recovers what earlier ones left, and runs until [`Engine::stop`].
     pub async fn start(
         store: Arc<dyn Store>,
         executor: Arc<dyn Executor>,
@@ -133,18 +126,15 @@ impl Engine {
         Ok(prepared.begin())
     }
 
-    /// Begins a new epoch and takes requests; nothing that is due is worked at before [`Prepared::begin`]. What has to
-    /// be there for runs to go on, their workflows above all, can be brought in before that.
-    ///
-    /// # Errors
-    /// See [`StartError`].
+    /// Begins a new epoch and accepts requests, but does no due work before [`Prepared::begin`]. The caller
+    /// can first register what runs need to continue, such as their workflows.
     pub async fn prepare(
         store: Arc<dyn Store>,
         executor: Arc<dyn Executor>,
         clock: Arc<dyn Clock>,
         options: Options,
     ) -> Result<Prepared, StartError> {
-        // Listened to before anything is read, so that nothing falls between the two.
+        // Subscribe before the first read, so that no hint is missed.
         let hints = store.hints();
         if let Some(time) = store.time().await? {
             clock.follow(time);
@@ -190,14 +180,14 @@ impl Engine {
         })
     }
 
-    /// Stops taking up work, gives back what is under way, and waits for it. Commands that come later still work;
-    /// what they leave to do is done by the next start.
+    /// Stops taking up work, releases leases and waits for running tasks. Later commands still work; their
+    /// follow-up is done after the next start.
     pub async fn stop(&self) {
         self.shared.stop.cancel();
         self.shared.tails.wake_all();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
-        // Whoever does not hear of it counts a death of what was in hand, and nothing was.
+        // Without a clean end, other processes would count a death for rows that nobody holds.
         let ending = self.shared.store.end_epoch(self.shared.epoch);
         match tokio::time::timeout(FAREWELL, ending).await {
             Ok(Ok(())) => {}
@@ -207,11 +197,10 @@ impl Engine {
         tracing::info!("engine stopped");
     }
 
-    /// Does work for a tenant that takes the processor and nothing else, about so many bytes: where and in turn with the
-    /// decisions on its runs.
+    /// Runs CPU-bound work for a tenant in the decision pool. `n_bytes` is the approximate size of its input.
     ///
     /// # Errors
-    /// [`CommandError::Busy`]: too much of the tenant waits already.
+    /// [`CommandError::Busy`] if too much work of the tenant is already waiting.
     pub async fn compute<T: Send + 'static>(
         &self,
         tenant: &TenantId,
@@ -221,11 +210,11 @@ impl Engine {
         self.think(tenant, n_bytes, work).await
     }
 
-    /// The current version of a workflow. One that is not known here is looked for in the registry, where another
-    /// process may have put it.
+    /// Returns the current version of a workflow. If it is unknown to this process, reads the registry first,
+    /// because another process may have registered it.
     ///
     /// # Errors
-    /// See [`ReadError`]; only a workflow that is not known here has any.
+    /// Only for a workflow unknown to this process: the registry could not be read.
     pub async fn find_workflow(
         &self,
         tenant: &TenantId,
@@ -234,47 +223,44 @@ impl Engine {
         if let Some(plan) = self.workflow(tenant, id) {
             return Ok(Some(plan));
         }
-        // Seldom needed, and kept apart from what always is.
+        // Rarely needed; boxed to keep the caller's future small.
         Box::pin(self.catch_up()).await?;
         Ok(self.workflow(tenant, id))
     }
 
-    /// Reads what other processes have registered; `true` if something here has changed.
-    ///
-    /// # Errors
-    /// See [`ReadError`].
+    /// Reads what other processes have registered. Returns `true` if a current version changed.
     pub async fn catch_up(&self) -> Result<bool, ReadError> {
         let before = self.workflows_generation();
         self.shared.catalog.catch_up(&*self.shared.store, None).await?;
         Ok(self.workflows_generation() != before)
     }
 
-    /// Grows when a workflow becomes current, for those who keep something made from them.
+    /// A counter that grows whenever a workflow becomes current, for invalidating caches.
     #[must_use]
     pub fn workflows_generation(&self) -> u64 {
         self.shared.catalog.generation()
     }
 
-    /// The current version of a workflow, as far as this process knows.
+    /// The current version of a workflow known to this process.
     #[must_use]
     pub fn workflow(&self, tenant: &TenantId, id: &WorkflowId) -> Option<Arc<Plan>> {
         self.shared.catalog.current(tenant, id)
     }
 
-    /// The current versions of a tenant's workflows, by id, as far as this process knows.
+    /// The current versions of a tenant's workflows known to this process, ordered by id.
     #[must_use]
     pub fn workflows(&self, tenant: &TenantId) -> Vec<Arc<Plan>> {
         self.shared.catalog.all(tenant)
     }
 
-    /// The current workflows that anybody may know of, by id: those the operator gave that are public, and those a
-    /// tenant registered that say `metadata.public: true`.
+    /// The current workflows visible without authentication, ordered by id: the operator's public ones, and
+    /// the tenant's own with `metadata.public: true`.
     #[must_use]
     pub fn public_workflows(&self, tenant: &TenantId) -> Vec<Arc<Plan>> {
         self.shared.catalog.public(tenant)
     }
 
-    /// A fresh run id, above those this engine made before within the same millisecond.
+    /// Creates a run id, larger than all ids this engine created before within the same millisecond.
     #[must_use]
     pub fn new_run_id(&self) -> RunId {
         let Shared {
@@ -286,25 +272,25 @@ impl Engine {
         run_ids.next(&**clock, entropy_source)
     }
 
-    /// The time, which never goes back.
+    /// The current time, which never goes back.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.shared.clock.now()
     }
 
-    /// The time as the machine tells it, for comparing with what others dated.
+    /// The current time of the system clock, for comparison with external timestamps.
     #[must_use]
     pub fn time_of_day(&self) -> Timestamp {
         self.shared.clock.time_of_day()
     }
 
-    /// The store, for reads of side rows.
+    /// The store, for reading side rows.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.shared.store
     }
 
-    /// What the engine did since it started.
+    /// Counters of the engine's activity since it started.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = self.shared.counters.read();
@@ -312,10 +298,7 @@ impl Engine {
         stats
     }
 
-    /// Reads a run. One that this process decided a moment ago is not loaded again.
-    ///
-    /// # Errors
-    /// See [`ReadError`].
+    /// Reads a run. A run that this process decided recently is served from memory.
     pub async fn view(&self, key: &RunKey) -> Result<Option<View>, ReadError> {
         if let Some(view) = self.decided_view(key).await? {
             return Ok(Some(view));
@@ -323,20 +306,17 @@ impl Engine {
         Ok(self.open(key, Purpose::View).await?.map(|open| open.view))
     }
 
-    /// Loads a run that is going to be commanded.
+    /// Loads a run for a command.
     pub async fn open_run(&self, key: &RunKey) -> Result<Option<Opened>, ReadError> {
         Ok(self.open(key, Purpose::Command).await?.map(Opened))
     }
 
-    /// The summary row of a run and the number of its events.
+    /// Reads the summary row of a run and the number of its events.
     pub async fn summary(&self, key: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError> {
         self.shared.store.summary(key).await
     }
 
-    /// Reads a page of a run's log, from a position on: at most `limit` events, and fewer if they are large.
-    ///
-    /// # Errors
-    /// See [`ReadError`].
+    /// Reads at most `limit` events of a run's log, starting at `from`; fewer if they are large.
     pub async fn events(&self, key: &RunKey, from: Seq, limit: usize) -> Result<Option<Events>, ReadError> {
         let Some(page) = self.shared.store.events(key, from, limit).await? else {
             return Ok(None);
@@ -348,17 +328,15 @@ impl Engine {
         }))
     }
 
-    /// A run that ended in this process a moment ago, without asking the store. `None` says nothing about the run.
+    /// A run that ended in this process recently, from memory. `None` says nothing about the run.
     #[must_use]
     pub fn ended(&self, key: &RunKey) -> Option<Arc<Decided>> {
         let decided = self.shared.recent_runs.find(key, self.now());
         decided.filter(|decided| decided.summary.status.is_terminal())
     }
 
-    /// A run that this process decided a moment ago, as it is now. `None` says nothing about the run.
-    ///
-    /// # Errors
-    /// See [`ReadError`]. The store is asked only where another process may have appended since.
+    /// A run that this process decided recently, in its current state. `None` says nothing about the run. The
+    /// store is read only if another process may have appended since.
     pub async fn decided(&self, key: &RunKey) -> Result<Option<Arc<Decided>>, ReadError> {
         let Shared {
             recent_runs, store, ..
@@ -369,7 +347,7 @@ impl Engine {
         if decided.summary.status.is_terminal() || !store.is_shared() {
             return Ok(Some(decided));
         }
-        // A head is cheaper than a run.
+        // Reading the head is cheaper than loading the run.
         let heads = store.heads(std::slice::from_ref(key)).await?;
         if heads.first() == Some(&Some(decided.head)) {
             return Ok(Some(decided));
@@ -378,9 +356,9 @@ impl Engine {
         Ok(None)
     }
 
-    /// The end of a log that this process appended to a moment ago, from a position on, at most `limit` events, without
-    /// asking the store. `None` says nothing about the run. Where other processes append too only logs that have ended
-    /// are found: to confirm a head would cost as much as to read the events.
+    /// Reads at most `limit` events from memory, starting at `from`, if this process appended to the run
+    /// recently. `None` says nothing about the run. With a shared store only runs that have ended are found:
+    /// confirming the head of another would cost as much as reading its events.
     #[must_use]
     pub fn events_at_hand(&self, key: &RunKey, from: Seq, limit: usize) -> Option<Events> {
         let Shared {
@@ -399,14 +377,13 @@ impl Engine {
         })
     }
 
-    /// Who created a run that this process decided a moment ago. `None` says nothing about the run.
+    /// The creator of a run that this process decided recently. `None` says nothing about the run.
     #[must_use]
     pub fn creator_at_hand(&self, key: &RunKey) -> Option<PrincipalId> {
         let decided = self.shared.recent_runs.find(key, self.now())?;
         Some(decided.summary.principal.clone())
     }
 
-    /// The view of a run that this process decided a moment ago.
     async fn decided_view(&self, key: &RunKey) -> Result<Option<View>, ReadError> {
         let Some(decided) = self.decided(key).await? else {
             return Ok(None);
@@ -431,7 +408,7 @@ impl Engine {
         }))
     }
 
-    /// Follows a run's log. Make the tail first, then read, then await the tail.
+    /// Follows a run's log. Create the tail first, then read the log, then await the tail.
     #[must_use]
     pub fn tail(&self, key: &RunKey) -> Tail {
         self.shared.tails.follow(key)
@@ -456,7 +433,7 @@ impl Engine {
         }
     }
 
-    /// Catches up with the registry now and then, and when there is a hint.
+    /// Catches up with the registry periodically and on hints.
     async fn run_registry(self) {
         loop {
             tokio::select! {
@@ -471,7 +448,7 @@ impl Engine {
         }
     }
 
-    /// Sleeps; `true` if the engine stops meanwhile.
+    /// Sleeps. Returns `true` if the engine stops meanwhile.
     pub(crate) async fn paused_for(&self, time: Duration) -> bool {
         tokio::time::timeout(time, self.shared.stop.cancelled())
             .await

@@ -1,9 +1,8 @@
-//! Randomness: the system's, or a seed's for simulations.
+//! Random bytes: from the system, or from a seed in simulations.
 
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-/// Where the engine's random bytes come from.
 #[derive(Debug)]
 pub(crate) struct EntropySource(Option<Mutex<StdRng>>);
 

@@ -1,36 +1,35 @@
-//! Why a command did not take effect. Every face maps this to its own shape.
+//! Errors of commands. Each protocol maps them to its own format.
 
 use wopr_core::Refusal;
 use wopr_store::{ReadError, WriteError};
 
-/// Why a command did not take effect.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// No such run in the tenant.
+    /// The tenant has no such run.
     #[error("find the run")]
     NotFound,
-    /// The run does not follow the command; it is unchanged.
+    /// The run refused the command and is unchanged.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The idempotency key was used for a different request.
+    /// The idempotency key was used for another request.
     #[error("reuse an idempotency key for another request")]
     KeyReused,
-    /// The receiver that comes along would be one too many for its run; nothing happened.
+    /// The command's subscription would exceed the limit of its run. Nothing was changed.
     #[error("register more than {most} receivers with a run")]
     TooManyReceivers {
-        /// How many it may have.
+        /// Maximum subscriptions of the run.
         most: usize,
     },
-    /// Too many writers at one run; try again.
+    /// Too many concurrent writers, or too much work of the tenant waiting; try again.
     #[error("append against too many other writers")]
     Busy {
-        /// When to try again.
+        /// How long to wait before trying again.
         retry_after_ms: u64,
     },
-    /// The store does not take writes now.
+    /// The store does not accept writes now.
     #[error("write: {0}")]
     Unavailable(String),
-    /// A broken promise of ours; details are for the log.
+    /// A broken invariant. The details belong in the log, not in a response.
     #[error("keep a promise of our own: {0}")]
     Internal(String),
 }

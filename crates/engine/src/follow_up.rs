@@ -1,4 +1,4 @@
-//! Follow-up of a durable append: wakes followers, notifies receivers and other runs, starts effects.
+//! Follow-up of a durable append: wakes followers, the push loop and other runs, and starts effects.
 
 use wopr_core::{NodeId, Recorded, RunId, RunKey, RunStatus, Timestamp};
 use wopr_store::{EffectKey, Fence};
@@ -9,25 +9,23 @@ use crate::{Decided, Engine, View, commit, recent_runs::Change, stats::Counters}
 pub(crate) struct FollowUp {
     pub(crate) was_terminal: bool,
     pub(crate) settled: Vec<EffectKey>,
-    /// What was appended.
     pub(crate) events: Vec<Recorded>,
-    /// Its size as stored.
+    /// Stored size of the events.
     pub(crate) n_bytes: usize,
-    /// Whether nobody is likely to read the run at once if this was its end.
+    /// If this append ended the run, its log is unlikely to be read soon.
     pub(crate) is_log_unread: bool,
-    /// Whether a receiver came along, for which something may have waited under its id.
+    /// The append added a subscription, which may have replaced one that has pending deliveries.
     pub(crate) is_heard: bool,
     pub(crate) effects: Vec<(EffectKey, commit::StoredEffect)>,
     pub(crate) told: Vec<RunId>,
     pub(crate) next_timer: Option<Timestamp>,
-    /// Whether work of the run is handed out again.
+    /// The append releases the run's work rows.
     pub(crate) is_released: bool,
     pub(crate) children: usize,
 }
 
 impl Engine {
-    /// Does what follows from an append, now that it is durable. The change is there where what was appended is the end
-    /// of the log.
+    /// Acts on an append that is durable. `change` is set if the appended events are the end of the log.
     pub(crate) fn act(&self, after: &View, follow_up: FollowUp, change: Option<Change>) {
         let FollowUp {
             was_terminal,
@@ -55,7 +53,7 @@ impl Engine {
             }
         }
         if let Some(change) = change.filter(|_| !(is_terminal && is_log_unread)) {
-            // Before anybody is woken who would look for it.
+            // Before waking followers, which will look for it.
             keep(change, after, events, n_bytes);
         }
         shared.tails.grew(&after.key, after.run.head);
@@ -83,10 +81,10 @@ impl Engine {
     }
 }
 
-/// Keeps a run as an append left it.
+/// Caches the run as the append left it.
 fn keep(change: Change, after: &View, events: Vec<Recorded>, n_bytes: usize) {
     let is_whole = after.run.head.0 == events.len() as u64;
-    // Where the events are not the whole log the fold is kept beside them, which holds what was there before.
+    // A partial log is cached together with the fold, which includes the earlier events.
     let n_bytes = match is_whole {
         true => n_bytes,
         false => after.held.n_bytes().saturating_add(2 * n_bytes),

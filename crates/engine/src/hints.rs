@@ -1,7 +1,7 @@
 //! Receives hints from other processes that share the store.
 //!
-//! A hint only brings forward what polling would find anyway: followers read, attempts look whether their lease is
-//! still theirs, and the loops look for work that its process left behind. So it may be wrong, late or missing.
+//! A hint only brings forward what polling would find anyway: it makes followers read, effect attempts check
+//! their lease, and the loops look for work. So a hint may be wrong, late or missing.
 
 use std::{future::pending, time::Duration};
 
@@ -16,8 +16,8 @@ use wopr_store::Hint;
 
 use crate::Engine;
 
-/// How long another process may take to do the work it told of before this one looks for it. However many hints
-/// come, the loops look no more often than that.
+/// How long another process has to do the work that its hint announces before this process looks for it. Also
+/// the minimum interval between two such looks, however many hints arrive.
 const GATHER: Duration = Duration::from_millis(100);
 
 /// Wakes the loops that look for work.
@@ -40,7 +40,7 @@ impl WakeHints {
 }
 
 impl Engine {
-    /// Passes hints on until the engine stops, or the store gives no more.
+    /// Handles hints until the engine stops or the store closes the stream.
     pub(crate) async fn run_hints(self, mut hints: Receiver<Hint>) {
         let shared = &self.shared;
         let mut look_at = None;

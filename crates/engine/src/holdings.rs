@@ -1,52 +1,46 @@
-//! How much the current workflows of each tenant take, and what they may take.
+//! Memory taken by the current workflows of each tenant, and its limits.
 //!
-//! Current workflows stay compiled for good. So a registration reserves room for its workflow before it writes: of two
-//! registrations at once that both see room for one, only one gets it. Other processes write to the registry too, so
-//! what is read from there is admitted by the same bounds.
+//! Current workflows stay compiled permanently. A registration therefore reserves memory before it writes: if
+//! two concurrent registrations exceed a limit together, one is refused. Other processes write to the registry
+//! too, so workflows read from it are checked against the same limits.
 
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use wopr_core::{ContentHash, TenantId, WorkflowId};
 
-/// What the compiled patterns of the current workflows of one tenant may take, in bytes.
+/// Maximum bytes of the compiled patterns of one tenant's current workflows.
 const MAX_PATTERN_BYTES: usize = 16 << 20;
 
-/// The tenant of a workflow; `None` owns the shared ones.
+/// The tenant of a workflow; `None` for shared workflows.
 pub(crate) type Owner = Option<TenantId>;
 
-/// A bound on the current workflows of one tenant, which another workflow would exceed.
+/// A limit on the current workflows of one tenant that a registration would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WorkflowLimit {
-    /// There are as many as there may be.
     #[error("the tenant has {most} workflows, which limits.max_workflows allows")]
-    Workflows {
-        /// How many there may be.
-        most: usize,
-    },
-    /// Their definitions take too much memory together.
+    Workflows { most: usize },
+    /// Total size of the parsed definitions, in bytes.
     #[error(
         "the workflows of the tenant would take over {most} bytes of memory, which limits.max_workflow_bytes allows; {taken} are taken"
     )]
     Bytes {
-        /// How much they may take.
         most: usize,
-        /// How much they take without it.
+        /// Size of the other workflows.
         taken: usize,
     },
-    /// Their compiled patterns take too much memory together.
+    /// Total size of the compiled patterns, in bytes.
     #[error(
         "the compiled patterns of all workflows of the tenant would exceed {most} bytes; {taken} are taken"
     )]
     Patterns {
-        /// How much they may take.
         most: usize,
-        /// How much they take without it.
+        /// Size of the other workflows.
         taken: usize,
     },
 }
 
-/// What a version of a workflow takes while it is current.
+/// The memory that one version of a workflow takes while it is current.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     pub(crate) owner: Owner,
@@ -57,9 +51,9 @@ pub(crate) struct Claim {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Weight {
-    /// Of the definition once it is parsed.
+    /// Size of the parsed definition.
     pub(crate) bytes: usize,
-    /// Of the compiled patterns.
+    /// Size of the compiled patterns.
     pub(crate) patterns: usize,
 }
 
@@ -100,9 +94,9 @@ pub(crate) struct Holdings {
 #[derive(Debug, Default)]
 struct Held {
     current: HashMap<WorkflowId, (ContentHash, Weight)>,
-    /// Of all that are current.
+    /// The sum over all current workflows.
     total: Weight,
-    /// Being registered, each under a number of its own.
+    /// Registrations in progress, each under a unique number.
     reserved: Vec<(u64, Claim)>,
     last: u64,
 }
@@ -114,7 +108,7 @@ impl Held {
     }
 }
 
-/// LoadBudget for a workflow that is being registered, until dropped.
+/// Memory reserved for a workflow that is being registered, until dropped.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     owners: Arc<Mutex<HashMap<Owner, Held>>>,
@@ -143,7 +137,7 @@ impl Holdings {
         }
     }
 
-    /// Keeps room for a workflow, beside what is current and what else is being registered.
+    /// Reserves memory for a workflow, next to current workflows and other registrations in progress.
     pub(crate) fn reserve(&self, claim: Claim) -> Result<Reserved, WorkflowLimit> {
         let mut owners = self.owners.lock();
         let owner = claim.owner.clone();
@@ -165,7 +159,7 @@ impl Holdings {
         })
     }
 
-    /// Whether this version is its owner's current one.
+    /// Returns `true` if this version is its owner's current one.
     pub(crate) fn has(&self, claim: &Claim) -> bool {
         let owners = self.owners.lock();
         owners
@@ -173,7 +167,7 @@ impl Holdings {
             .is_some_and(|held| held.is_current(claim))
     }
 
-    /// Whether there is room for a workflow beside what is current.
+    /// Checks that a workflow fits next to the current ones.
     pub(crate) fn check(&self, claim: &Claim) -> Result<(), WorkflowLimit> {
         match self.owners.lock().get(&claim.owner) {
             Some(held) => self.check_within(held, claim, false),
@@ -181,7 +175,7 @@ impl Holdings {
         }
     }
 
-    /// Counts a workflow as current, in place of its version of before.
+    /// Counts a version as current, replacing the previous version of the workflow.
     pub(crate) fn add(&self, claim: Claim) {
         let mut owners = self.owners.lock();
         let held = owners.entry(claim.owner).or_default();
@@ -202,7 +196,7 @@ impl Holdings {
                     continue;
                 }
                 if other.id == claim.id {
-                    // Only one of the two will be current.
+                    // Only one of the two versions will be current.
                     own = own.max(other.weight);
                     if is_new {
                         is_new = false;
@@ -217,7 +211,7 @@ impl Holdings {
                 taken.add(other.weight);
             }
         }
-        // A version that takes no more than the one of before is always welcome.
+        // A version that takes no more than its predecessor is always accepted.
         let before = before.unwrap_or_default();
         if is_new && n_workflows >= self.max_workflows {
             let most = self.max_workflows;
@@ -253,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn registrations_at_once_share_the_room_that_is_left() {
+    fn concurrent_registrations_share_the_remaining_limit() {
         let holdings = Holdings::new(3, 100);
         holdings.add(claim("a", "w1", 40));
         let first = holdings.reserve(claim("a", "w2", 40)).expect("room");
@@ -261,14 +255,14 @@ mod tests {
             holdings.reserve(claim("a", "w3", 40)).err(),
             Some(WorkflowLimit::Bytes { most: 100, taken: 80 })
         );
-        // The same registration twice needs its room once, and another tenant has its own.
+        // Registering the same workflow twice needs its memory once; another tenant has its own limits.
         drop(holdings.reserve(claim("a", "w2", 40)).expect("room"));
         drop(holdings.reserve(claim("b", "w3", 100)).expect("room"));
         let third = holdings.reserve(claim("a", "w3", 1)).expect("room");
         let fourth = holdings.reserve(claim("a", "w4", 1));
         assert_eq!(fourth.err(), Some(WorkflowLimit::Workflows { most: 3 }));
         drop(third);
-        // Once it is current, its reservation no longer counts beside it.
+        // The workflow is current now, so its reservation no longer counts.
         holdings.add(claim("a", "w2", 40));
         drop(holdings.reserve(claim("a", "w4", 20)).expect("room"));
         drop(first);
@@ -276,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_takes_less_is_admitted_beyond_the_bounds() {
+    fn a_smaller_version_is_accepted_beyond_the_limits() {
         let holdings = Holdings::new(1, 10);
         for id in ["w1", "w2"] {
             holdings.add(claim("a", id, 50));

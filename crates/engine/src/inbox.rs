@@ -1,7 +1,7 @@
-//! Inboxes: deliver messages from other runs.
+//! Delivers messages between runs.
 //!
-//! The rows are the truth; the set here only says which runs to look at. However many rows a run has, it hears them in
-//! one append, and however many runs there are, each has its turn.
+//! The rows are authoritative; the queue here only says which runs to look at. A run consumes many rows in
+//! one append, and runs take turns, however many there are.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -27,23 +27,23 @@ use crate::{
     task_pool::TaskPool,
 };
 
-/// Runs that hear at once: enough to fill a group commit.
+/// Maximum runs that consume their inbox at once: enough to fill a group commit.
 const ROUND: usize = 256;
-/// Runs remembered; beyond it the sweep finds them.
+/// Maximum runs queued. Beyond it, the sweep finds them.
 const MAX_PENDING: usize = 65_536;
-/// Rows read by one page of the sweep.
+/// Runs read by one page of the sweep.
 const SWEEP_PAGE: usize = 256;
-/// Pause after a round in which a run could not hear, unless it is left alone for a while of its own.
+/// Pause after a round in which a run that is not in backoff failed.
 const AFTER_TROUBLE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct Inboxes {
     pending: Mutex<Pending>,
     told: Notify,
-    /// Those that hear, shared by tenants.
+    /// Runs that consume their inbox, shared between tenants.
     slots: Slots,
     suspects: Suspects,
-    /// Whether what the next sweep finds was left by a process that may have died of it.
+    /// The next sweep may find rows left by a process that died because of them.
     is_recovering: AtomicBool,
 }
 
@@ -59,30 +59,30 @@ impl Default for Inboxes {
     }
 }
 
-/// Runs that wait for their turn.
+/// The queue of runs with messages, by tenant.
 #[derive(Debug, Default)]
 struct Pending {
     tenants: BTreeMap<TenantId, Queue>,
     held: Held,
-    /// The tenant whose turn was last.
+    /// The tenant served last.
     last: Option<TenantId>,
-    /// Runs that a process left which may have died of them.
+    /// Runs left by a process that may have died because of them.
     inherited: HashSet<RunKey>,
-    /// Where the last sweep ended because there was no more room, and the next begins.
+    /// Where the last sweep ran out of space, and the next one begins.
     swept: Option<RunKey>,
 }
 
-/// Runs of a tenant that wait for their turn.
+/// The queue of one tenant.
 #[derive(Debug, Default)]
 struct Queue {
     runs: BTreeSet<RunId>,
-    /// The last that had its turn. The next round begins behind it, so that those who are told ever again do not keep
-    /// others from theirs.
+    /// The run served last. The next round begins after it, so that runs that get messages all the time do
+    /// not starve others.
     last: Option<RunId>,
 }
 
 impl Queue {
-    /// Takes out runs in the order of ids, and from the first again after the last.
+    /// Removes runs in id order, beginning after the last one served and wrapping around.
     fn take(&mut self, most: usize) -> Vec<RunId> {
         let taken: Vec<_> = match &self.last {
             None => self.runs.iter().take(most).cloned().collect(),
@@ -113,7 +113,7 @@ impl Inboxes {
         self.told.notify_one();
     }
 
-    /// Looks for what another process left.
+    /// Treats the rows found by the next sweep as left by a dead process.
     pub(crate) fn recover(&self) {
         self.is_recovering.store(true, Ordering::Relaxed);
     }
@@ -127,7 +127,7 @@ impl Inboxes {
 }
 
 impl Pending {
-    /// Takes in a run; `false` if there is no room for it.
+    /// Queues a run. Returns `false` if there is no space for it.
     fn add(&mut self, run: RunKey, most: usize) -> bool {
         let RunKey { tenant, run } = run;
         let is_known = self
@@ -144,8 +144,8 @@ impl Pending {
         self.tenants.entry(tenant).or_default().runs.insert(run)
     }
 
-    /// Takes in a page of a sweep; a tenant for whose runs there is no room is left out from there on, and its last run
-    /// that had room is kept.
+    /// Queues a page of a sweep. If there is no space for a tenant, skips the rest of its runs and remembers
+    /// the last run queued before them. Returns that tenant if the page ends with skipped runs.
     fn add_page(&mut self, page: Vec<RunKey>, most: usize, is_inherited: bool) -> Option<TenantId> {
         let mut left_out: Option<TenantId> = None;
         let mut before: Option<RunKey> = None;
@@ -169,7 +169,7 @@ impl Pending {
         left_out
     }
 
-    /// Takes out a round: as much of each tenant as of another, as far as it has as much.
+    /// Removes a round of runs, divided evenly between the tenants.
     fn take(&mut self, most: usize, without: &[TenantId]) -> Vec<RunKey> {
         let behind = |last: &Option<TenantId>| match last {
             None => Bound::Unbounded,
@@ -189,19 +189,19 @@ impl Pending {
             let each = ((most - taken.len()) / order.len()).max(1);
             let mut rest = Vec::new();
             for tenant in order {
-                let load_budget = each.min(most - taken.len());
+                let n_most = each.min(most - taken.len());
                 let Some(queue) = self.tenants.get_mut(&tenant) else {
                     continue;
                 };
-                let runs = queue.take(load_budget);
+                let runs = queue.take(n_most);
                 self.held.remove(&tenant, runs.len());
                 let is_empty = queue.runs.is_empty();
                 taken.extend(runs.into_iter().map(|run| RunKey::new(tenant.clone(), run)));
-                if load_budget > 0 {
+                if n_most > 0 {
                     self.last = Some(tenant.clone());
                 }
                 if is_empty {
-                    // Its place in the order is forgotten with it.
+                    // The tenant loses its place in the order.
                     self.tenants.remove(&tenant);
                 } else {
                     rest.push(tenant);
@@ -213,9 +213,9 @@ impl Pending {
     }
 }
 
-/// Behind every run of a tenant.
+/// A key after every run of the tenant.
 pub(crate) fn end_of(tenant: TenantId) -> RunKey {
-    /// The last millisecond that an id can tell.
+    /// The last millisecond that an id can encode.
     const LAST: i64 = (1 << 48) - 1;
     RunKey::new(tenant, RunId::from_parts(Timestamp::from_millis(LAST), [255; 10]))
 }
@@ -263,7 +263,7 @@ impl Engine {
         suspects: Option<Arc<tokio::sync::OwnedSemaphorePermit>>,
     ) {
         let shared = &self.shared;
-        // The sweep tells of it again.
+        // The sweep will find it again.
         if shared.run_backoff.is_left_alone(&run) {
             return;
         }
@@ -285,8 +285,8 @@ impl Engine {
         }
     }
 
-    /// Lets runs hear that a process left which may have died of them: noted first, and those with one chance left one by
-    /// one.
+    /// Claims runs left by a process that may have died because of them before they consume their inbox.
+    /// Suspects, which have one chance left, are claimed one by one.
     async fn claim_and_hear(&self, hearing: &mut TaskPool<RunKey, bool>, runs: Vec<RunKey>) {
         let shared = &self.shared;
         let suspects = shared.inboxes.suspects.begin(u32::MAX).map(Arc::new);
@@ -298,7 +298,8 @@ impl Engine {
         {
             Ok(claimed) => {
                 if claimed.len() < runs.len() {
-                    // Another process has them, or they wait for the one suspect: found again.
+                    // Another process has them, or they wait for the one suspect: let the sweep find them
+                    // again.
                     shared.inboxes.recover();
                 }
                 for run in claimed {
@@ -312,8 +313,8 @@ impl Engine {
         }
     }
 
-    /// Finds runs with rows that no hint announced: those of an earlier epoch or another process. As many as there is
-    /// room for; where there is none for a tenant, the next sweep goes on there.
+    /// Finds runs with rows that no hint announced: those of an earlier epoch or another process. If the
+    /// queue runs out of space for a tenant, the next sweep continues there.
     async fn sweep(&self) {
         let Inboxes {
             pending,
@@ -345,7 +346,7 @@ impl Engine {
                     }
                     if is_last {
                         if begins_at.is_some() {
-                            // From the start again, so that nobody before it is passed over for good.
+                            // Begin from the start again, so that no earlier run is skipped forever.
                             pending.swept = None;
                         }
                         return;
@@ -376,19 +377,19 @@ mod tests {
     }
 
     #[test]
-    fn runs_told_again_and_again_keep_no_others_from_their_turn() {
+    fn runs_with_frequent_messages_do_not_starve_others() {
         let mut pending = Pending::default();
         pending.add_page(runs(0..10), 99, false);
         let mut heard = BTreeSet::new();
         for _ in 0..4 {
-            // The first are told in every round.
+            // The first runs get messages in every round.
             pending.add_page(runs(0..3), 99, false);
             let round = pending.take(3, &[]);
             assert_eq!(round.len(), 3);
             heard.extend(round);
         }
         assert!(heard.into_iter().eq(runs(0..10)));
-        // Behind the last of its keys comes the first.
+        // After the last run comes the first.
         pending.add_page(runs(0..10), 99, false);
         assert_eq!(pending.take(3, &[]), runs([2, 3, 4]));
         assert_eq!(pending.take(99, &[]), runs([5, 6, 7, 8, 9, 0, 1]));
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_with_many_runs_leaves_turns_for_others() {
+    fn a_tenant_with_many_runs_does_not_starve_others() {
         let mut pending = Pending::default();
         pending.add_page(runs(0..200), 1_000, false);
         assert!(pending.add(of("zeta", 1), 1_000));
@@ -409,9 +410,9 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_goes_on_where_there_was_no_more_room() {
+    fn a_sweep_continues_where_the_queue_was_full() {
         let mut pending = Pending::default();
-        // A tenant has three quarters at the most.
+        // A tenant may take three quarters of the space.
         assert_eq!(pending.add_page(runs(0..2), 4, false), None);
         let acme = TenantId::parse("acme").expect("valid");
         let mut page = runs(2..5);
@@ -422,7 +423,7 @@ mod tests {
         let mut round = pending.take(99, &[]);
         round.sort();
         assert_eq!(round, [runs(0..3), vec![of("zeta", 0)]].concat());
-        // One that is there needs no room.
+        // A run that is already queued needs no space.
         assert_eq!(pending.add_page(runs(3..6), 4, true), None);
         assert!(pending.add(of("acme", 4), 4) && !pending.add(of("acme", 6), 4));
         assert!(pending.inherited.contains(&of("acme", 3)));

@@ -1,9 +1,9 @@
 //! The clock that leases are measured by.
 //!
-//! Processes that share a store measure them by its clock, so theirs need not agree. Between two looks at that clock,
-//! and where a store belongs to one process, time passes as this process sees it pass, which does not jump when
-//! somebody sets the system's clock. Timers come due, and what expires does, by the engine's [`Clock`], which follows the
-//! store's clock as well, but never back.
+//! Processes that share a store measure leases by its clock, so their own clocks need not agree. Between two
+//! reads of that clock, and for a store that belongs to one process, time advances with the monotonic clock,
+//! which does not jump when the system clock is set. Timers and expiry use the engine's [`Clock`] instead,
+//! which follows the store's clock too, but never goes back.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use crate::Clock;
 pub(crate) struct LeaseClock(Mutex<(Timestamp, Instant)>);
 
 impl LeaseClock {
-    /// A clock that goes by the store's, or begins at `now` where the store has none.
+    /// Starts at the store's time, or at `now` if the store has no clock.
     pub(crate) async fn start(store: &dyn Store, now: Timestamp) -> Result<Self, ReadError> {
         let time = store.time().await?.unwrap_or(now);
         Ok(Self(Mutex::new((time, Instant::now()))))
     }
 
-    /// Looks at the store's clock again, and has the engine's follow it.
+    /// Reads the store's clock again and makes the engine's clock follow it.
     pub(crate) async fn set(&self, store: &dyn Store, clock: &dyn Clock) -> Result<(), ReadError> {
         if let Some(time) = store.time().await? {
             *self.0.lock() = (time, Instant::now());
@@ -33,7 +33,7 @@ impl LeaseClock {
         Ok(())
     }
 
-    /// The time now, and when a lease ends that begins now.
+    /// Returns the current time, and the end of a lease of this length that begins now.
     pub(crate) fn lease(&self, length: Duration) -> (Timestamp, Timestamp) {
         let (time, at) = *self.0.lock();
         let now = time.plus_millis(millis(at.elapsed()));

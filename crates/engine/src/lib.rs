@@ -1,15 +1,15 @@
-//! The runtime around the kernel: it loads, decides, commits, and only then acts.
+//! The runtime around the kernel: load a run, decide, commit, and only then act.
 //!
 //! ```text
 //!   faces -> Engine -> lock(run) -> load + fold -> decide -> append -> wake tails
 //!                                                              |-> effects  (leased, renewed, recorded)
 //!                                                              |-> timers   (rows; one loop)
 //!                                                              |-> inboxes  (children, parents)
-//!                                                              '-> pushes   (receivers of updates)
+//!                                                              '-> pushes   (webhook deliveries)
 //! ```
 //!
-//! A run that waits is rows and nothing else. Recovery is the loops' first round: they read work rows, never all
-//! runs. There is no HTTP here and no SQL.
+//! A waiting run takes no memory: it exists only as rows. Recovery is the first round of each loop, which
+//! reads work rows and never all runs. This crate contains no HTTP and no SQL.
 
 mod catalog;
 mod clock;

@@ -1,14 +1,14 @@
 //! Bounds the memory of loaded runs.
 //!
-//! Loading goes by turns, of which there are few. A large run needs room besides, for as long as it is in memory. The
-//! store says how many bytes a run has before it reads them, so that a large one waits for room, without a turn, and is
-//! read then. How much it takes once it is decoded is known when it has been read: if that is more, and there is no more
-//! room, it is let go of and waits again. Turns and room are shared by tenants: each waits in a queue of its own, and none
-//! gets all of the room. The last that were large are remembered, and wait for room before they are looked at: so small
-//! runs are not behind large ones.
+//! Concurrent loads are limited by turns. A large run needs a permit in addition, for as long as it stays in
+//! memory. The store reports the size of a run before reading it, so a large run waits for its permit without
+//! holding a turn, and is read afterwards. Its decoded size is known only after reading: if that exceeds the
+//! permit and no more budget is free, the run is dropped and waits again. Turns and budget are shared between
+//! tenants: each has its own queue, and none can take the whole budget. Runs that were large recently are
+//! remembered and wait for a permit before anything is read, so they do not delay small runs.
 //!
-//! Whoever reads a run may then command it, with the run in hand. Commands have room of their own, and wait for nobody
-//! who waits for room; so neither is ever stuck.
+//! A caller may command a run it has just read while it still holds it. Commands therefore have a budget of
+//! their own, which readers cannot exhaust, so the two cannot deadlock.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -18,31 +18,28 @@ use wopr_store::{ReadError, with_timeout};
 
 use crate::turns::{Full, Turn, Turns};
 
-/// Runs that are being loaded at once.
+/// Maximum concurrent loads.
 const TURNS: usize = 32;
-/// The most bytes, as far as is known before it is decoded, of a run that needs no room.
+/// Maximum stored size in bytes of a run that needs no permit.
 const SMALL: usize = 256 << 10;
-/// Bytes of larger ones for each purpose.
+/// Budget in bytes of larger runs, for each purpose.
 const BYTES: usize = 96 << 20;
-/// How many times a run is in memory while it is decided: as it was, as it becomes, and in its events.
+/// Copies of a run in memory while it is decided: the state before, the state after, and the events.
 pub const TIMES_DECIDED: usize = 3;
-/// Large runs remembered; when there are more, all are forgotten.
+/// Maximum large runs remembered. When the limit is reached, all are forgotten.
 const MAX_KNOWN: usize = 1_024;
-/// Loads of a tenant that wait, of each kind.
+/// Maximum waiting loads of a tenant, in each queue.
 const MAX_WAITING: usize = 1_024;
-/// How long to wait for a turn or for room before whoever asks is refused.
+/// How long a load waits for a turn or for budget before it is refused.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What a run is loaded for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To be shown.
     View,
-    /// To decide a command.
     Command,
 }
 
-/// The room a run takes, until the last that has it is dropped; none if it is small.
+/// The share of the budget that a run takes, until the last clone is dropped. A small run takes none.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LoadPermit {
     _share: Option<Arc<Turn>>,
@@ -50,17 +47,16 @@ pub(crate) struct LoadPermit {
 }
 
 impl LoadPermit {
-    /// How large the run was when it was loaded.
+    /// The size of the run when the permit was taken.
     pub(crate) const fn n_bytes(&self) -> usize {
         self.n_bytes
     }
 
-    /// The most bytes that may be read into it.
+    /// Maximum bytes that may be read under this permit.
     pub(crate) const fn readable(&self) -> usize {
         if self.n_bytes > SMALL { self.n_bytes } else { SMALL }
     }
 
-    /// Of a run that needs no room.
     const fn small(n_bytes: usize) -> Self {
         Self {
             _share: None,
@@ -82,7 +78,7 @@ pub(crate) struct LoadBudget {
     turns: Turns,
     views: Turns,
     commands: Turns,
-    /// Runs that were large, and how large.
+    /// The sizes of runs that were large.
     known: Mutex<HashMap<RunKey, usize>>,
 }
 
@@ -104,7 +100,7 @@ impl LoadBudget {
         }
     }
 
-    /// Waits for room for a run that is known to be large; none otherwise.
+    /// Waits for a permit if the run is known to be large; returns `None` otherwise.
     pub(crate) async fn expect(
         &self,
         purpose: Purpose,
@@ -117,7 +113,7 @@ impl LoadBudget {
         }
     }
 
-    /// Remembers how large a run is.
+    /// Remembers the size of a run.
     pub(crate) fn note(&self, key: &RunKey, n_bytes: usize) {
         let mut known = self.known.lock();
         if n_bytes <= SMALL {
@@ -130,7 +126,7 @@ impl LoadBudget {
         known.insert(key.clone(), n_bytes);
     }
 
-    /// Waits for a turn to load a run, which ends when it is decoded.
+    /// Waits for a turn to load a run. The caller holds it until the run is decoded.
     pub(crate) async fn turn(&self, tenant: &TenantId) -> Result<Turn, ReadError> {
         match with_timeout(TIMEOUT, self.turns.take(tenant, 1)).await {
             Some(Ok(turn)) => Ok(turn),
@@ -138,17 +134,17 @@ impl LoadBudget {
         }
     }
 
-    /// The room for what was loaded, if there is some at once.
+    /// Takes a permit for a loaded run if the budget has room now.
     pub(crate) fn try_hold(&self, purpose: Purpose, tenant: &TenantId, n_bytes: usize) -> Option<LoadPermit> {
         if n_bytes <= SMALL {
             return Some(LoadPermit::small(n_bytes));
         }
-        let load_budget = self.of(purpose);
-        let share = load_budget.try_take(tenant, self.share(purpose, n_bytes));
+        let turns = self.of(purpose);
+        let share = turns.try_take(tenant, self.share(purpose, n_bytes));
         share.map(|share| LoadPermit::large(share, n_bytes))
     }
 
-    /// Waits for room for a run of so many bytes.
+    /// Waits for a permit for a run of this size.
     pub(crate) async fn hold(
         &self,
         purpose: Purpose,
@@ -175,7 +171,7 @@ impl LoadBudget {
         }
     }
 
-    /// Kilobytes; a run that is larger than all of the room has all of it.
+    /// The cost of a run in kilobytes. A run larger than the budget takes all of it.
     fn share(&self, purpose: Purpose, n_bytes: usize) -> usize {
         let times = match purpose {
             Purpose::View => 1,
@@ -196,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn large_runs_share_the_room_and_small_ones_need_none() {
+    async fn large_runs_share_the_budget_and_small_runs_need_no_permit() {
         let (load_budget, acme) = (LoadBudget::new(2 * SMALL), tenant("acme"));
         let first = load_budget.try_hold(Purpose::View, &acme, LARGE).unwrap();
         assert!(load_budget.try_hold(Purpose::View, &acme, LARGE).is_none());
@@ -213,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn few_load_at_once_and_who_waits_is_told() {
+    async fn concurrent_loads_are_limited_and_waiting_times_out() {
         let (load_budget, acme) = (LoadBudget::default(), tenant("acme"));
         let mut turns = Vec::new();
         for _ in 0..TURNS {
@@ -228,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tenant_with_many_large_runs_leaves_room_for_others() {
+    async fn a_tenant_with_many_large_runs_leaves_budget_for_others() {
         let (load_budget, acme, other) = (LoadBudget::default(), tenant("acme"), tenant("other"));
         let held: Vec<_> =
             std::iter::from_fn(|| load_budget.try_hold(Purpose::View, &acme, 1 << 20)).collect();
@@ -241,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tenant_that_waits_for_many_loads_is_not_ahead_of_another() {
+    async fn a_tenant_with_many_waiting_loads_does_not_delay_another() {
         let (load_budget, acme, other) = (Arc::new(LoadBudget::default()), tenant("acme"), tenant("other"));
         let mut turns = Vec::new();
         for _ in 0..TURNS {

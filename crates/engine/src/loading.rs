@@ -1,4 +1,4 @@
-//! Reading runs, with room for what is read.
+//! Loads runs within the load budget.
 
 use wopr_core::{RunKey, Seq};
 use wopr_store::{Load, Loaded, ReadError};
@@ -11,20 +11,19 @@ use crate::{
     view::decode_events,
 };
 
-/// How often a run may turn out to need more room than it was given before the load is refused.
+/// How often a run may outgrow its permit before the load is refused.
 const MAX_TRIES: u32 = 4;
 
-/// A run that was read.
 pub(crate) struct Fetched {
     pub(crate) loaded: Loaded,
-    /// The room it takes once it is decoded.
+    /// Permit for the decoded run.
     pub(crate) held: LoadPermit,
-    /// Ends when it is decoded.
+    /// Turn to load, held until the run is decoded.
     pub(crate) turn: Turn,
 }
 
 impl Engine {
-    /// Reads a run once there is room for it.
+    /// Reads a run once the load budget has room for it.
     pub(crate) async fn fetch(&self, key: &RunKey, purpose: Purpose) -> Result<Option<Fetched>, ReadError> {
         let Shared {
             store, load_budget, ..
@@ -39,7 +38,7 @@ impl Engine {
                     let n_bytes = loaded.parsed_size();
                     load_budget.note(key, n_bytes);
                     if held.n_bytes() < n_bytes {
-                        // A tenant that has none gets room most easily.
+                        // Give the permit back first: a tenant without permits gets one most easily.
                         drop(held);
                         held = load_budget
                             .try_hold(purpose, &key.tenant, n_bytes)
@@ -52,7 +51,7 @@ impl Engine {
                     n_bytes
                 }
             };
-            // Nothing is in hand while it waits.
+            // Hold nothing while waiting.
             drop((held, turn));
             held = Box::pin(load_budget.hold(purpose, &key.tenant, needed)).await?;
         }
@@ -61,11 +60,8 @@ impl Engine {
         )))
     }
 
-    /// Reads the last events of a run's log before a position: at most `limit`, and fewer if they are large, but one at
-    /// least if there is any.
-    ///
-    /// # Errors
-    /// See [`ReadError`].
+    /// Reads the last events of a run's log before a position: at most `limit`, and fewer if they are large,
+    /// but at least one if there are any.
     pub async fn events_before(
         &self,
         key: &RunKey,
@@ -83,7 +79,7 @@ impl Engine {
                 end = page.head;
                 continue;
             }
-            // A page that is cut ends too early.
+            // A page cut short ends before `end`.
             if page.events.len() < expected {
                 n = expected / 2;
                 continue;

@@ -1,7 +1,7 @@
 //! One decision at a time per run, within this process.
 //!
-//! The store's sequence check is what keeps a log right; this only avoids deciding twice for nothing. An entry lives
-//! while somebody holds or awaits it.
+//! Correctness rests on the store's sequence check; the lock only avoids decisions that would conflict. An
+//! entry exists while somebody holds or awaits it.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use wopr_core::RunKey;
 
-/// Few enough to be cheap, enough that commands of different runs rarely meet.
+/// Few enough to be cheap, and enough that commands of different runs rarely contend.
 const SHARDS: usize = 64;
 
 type Shard = Mutex<HashMap<RunKey, Arc<tokio::sync::Mutex<()>>>>;
@@ -33,7 +33,7 @@ impl Default for Locks {
     }
 }
 
-/// Holds a run.
+/// The lock of a run, held until dropped.
 #[derive(Debug)]
 pub(crate) struct RunLock<'a> {
     shard: &'a Shard,
@@ -42,7 +42,7 @@ pub(crate) struct RunLock<'a> {
 }
 
 impl Locks {
-    /// Holds a run if nobody else does.
+    /// Takes the lock of a run if it is free.
     pub(crate) fn try_hold(&self, key: &RunKey) -> Option<RunLock<'_>> {
         let (shard, mutex) = self.entry(key);
         let mut lock = RunLock {
@@ -56,7 +56,7 @@ impl Locks {
 
     pub(crate) async fn hold(&self, key: &RunKey) -> RunLock<'_> {
         let (shard, mutex) = self.entry(key);
-        // The lock is made first, so that a caller dropped while waiting still cleans up.
+        // Created before waiting, so that a caller dropped while it waits still cleans up.
         let mut lock = RunLock {
             shard,
             key: key.clone(),
@@ -77,7 +77,7 @@ impl Drop for RunLock<'_> {
     fn drop(&mut self) {
         self.guard = None;
         let mut entries = self.shard.lock();
-        // Only the map's own reference is left: nobody holds and nobody waits.
+        // Only the map's own reference is left: nobody holds or awaits the lock.
         if entries
             .get(&self.key)
             .is_some_and(|mutex| Arc::strong_count(mutex) == 1)

@@ -1,4 +1,4 @@
-//! The port through which receivers get the updates of a run.
+//! The port that delivers updates of a run to its subscriptions.
 //!
 //! The implementation decides content, format and transport. The engine decides when, how often and in
 //! which order to send.
@@ -11,18 +11,16 @@ use wopr_store::Update;
 
 use crate::View;
 
-/// Something to tell a receiver.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Delivery {
-    /// The run.
     pub run: RunKey,
-    /// The receiver's id.
+    /// The id of the subscription.
     pub push: String,
-    /// The receiver, as it was registered.
+    /// The subscription as registered.
     pub receiver: Vec<u8>,
-    /// The event it tells of.
+    /// An update to deliver to a subscription.
     pub seq: Seq,
-    /// What to tell, as [`Notifier::updates`] made it.
+    /// The content, as returned by [`Notifier::updates`].
     pub body: Vec<u8>,
 }
 
@@ -36,28 +34,27 @@ impl fmt::Debug for Delivery {
     }
 }
 
-/// Why a receiver was not told.
+/// A failed delivery attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undelivered {
-    /// A short reason that an operator may read and that holds nothing of what was sent or answered.
+    /// A short reason for operators. Contains nothing that was sent or received.
     pub reason: String,
-    /// How long the receiver wants to be left alone.
+    /// The backoff that the receiving server requested.
     pub retry_after: Option<Duration>,
 }
 
-/// Tells receivers.
 #[async_trait]
 pub trait Notifier: Send + Sync + fmt::Debug + 'static {
-    /// What receivers are told of some events of a run, at most one update of each; `before` is the run without them.
-    /// The same events give the same updates, whoever asks.
+    /// Returns the updates for these events, at most one per event. `before` is the run without them. The
+    /// result depends only on the arguments, so every process computes the same updates.
     fn updates(&self, before: &View, events: &[Recorded]) -> Vec<Update>;
 
-    /// Tells a receiver. It may have been told the same before.
+    /// Delivers an update once. It may have been delivered before.
     ///
     /// # Errors
-    /// See [`Undelivered`]; the same is tried again later.
+    /// The attempt failed; the engine retries later.
     ///
     /// # Cancel safety
-    /// The engine drops this when it takes too long, or stops.
+    /// The engine drops the future when it takes too long or the engine stops.
     async fn deliver(&self, delivery: &Delivery) -> Result<(), Undelivered>;
 }

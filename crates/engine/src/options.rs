@@ -1,4 +1,4 @@
-//! How an engine runs.
+//! Configuration of an engine.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,37 +6,35 @@ use wopr_core::{HostBounds, NodeTypes};
 
 use crate::{Notifier, PushOptions};
 
-/// How an engine runs.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Bounds of every run.
+    /// Limits of every run.
     pub bounds: HostBounds,
-    /// Optional node types.
+    /// Optional node types that this host offers.
     pub node_types: NodeTypes,
-    /// Threads that decide beside those of input and output; one less than there are processors where absent.
+    /// Threads for decisions; `None` means one less than there are processors.
     pub deciders: Option<usize>,
-    /// Runs below one root.
+    /// Maximum runs in a tree, not counting its root.
     pub max_descendants: u64,
-    /// Current workflows of one tenant; the shared ones count as those of another.
+    /// Maximum current workflows of one tenant. The shared ones have a limit of their own.
     pub max_workflows: usize,
-    /// What their definitions may take once they are parsed, in bytes.
+    /// Maximum bytes of the parsed definitions of a tenant's current workflows.
     pub max_workflow_bytes: usize,
-    /// Effect attempts under way at once.
+    /// Maximum concurrent effect attempts.
     pub max_effects: usize,
-    /// What effects under way may take: their requests, and their outcomes until they are recorded, in bytes.
+    /// Maximum bytes of running effects: their requests, and their outcomes until they are recorded.
     pub max_effect_bytes: usize,
-    /// How long a lease lasts without being renewed.
+    /// Duration of a lease that is not renewed.
     pub lease: Duration,
-    /// How often work rows and, where other processes append too, the ends of followed logs are looked for without a
-    /// hint.
+    /// Interval of polling without a hint: for work rows and, if other processes append too, for growth of
+    /// followed logs.
     pub poll: Duration,
-    /// How long a tree of runs is kept after the last of them ended; `None` keeps all.
+    /// How long a run tree is kept after its last run ended; `None` keeps everything.
     pub retention: Option<Duration>,
-    /// Who tells others what happens to runs; without one nobody is told.
+    /// Sends push notifications; `None` sends none.
     pub notifier: Option<Arc<dyn Notifier>>,
-    /// When and how often they are told.
     pub push: PushOptions,
-    /// Makes ids and pauses repeatable, for simulations only: run ids can then be guessed.
+    /// Makes ids and pauses repeatable, for simulations only: run ids become predictable.
     pub seed: Option<u64>,
 }
 

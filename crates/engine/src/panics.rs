@@ -1,9 +1,9 @@
-//! Panics: where they are caught, and how the host goes on.
+//! Catches panics of background work and restarts loops.
 //!
-//! A panic is a bug, and a bug in the work at one run must cost that run alone. A request that panics is answered by its
-//! face. Work of the background loops is guarded here: a panic becomes an error that is logged and
-//! counted, and the run is left alone for a while (see [`crate::run_backoff`]). A loop that panics itself begins anew.
-//! What ends the process (a stack that overflows, memory that is not there) is not caught.
+//! A panic is a bug, and it must cost only the run it happens in. Panics in requests are handled by the
+//! server. Panics in background work are caught here and become errors that are logged and counted, and the
+//! run is paused (see [`crate::run_backoff`]). A loop that panics itself is restarted. Stack overflow and
+//! memory exhaustion end the process and are not caught.
 
 use std::{
     any::Any,
@@ -18,15 +18,15 @@ use wopr_core::RunKey;
 
 use crate::{CommandError, Engine, stats::Counters};
 
-/// Pause before a loop that panicked begins anew.
+/// Pause before a loop that panicked is restarted.
 const AFTER_PANIC: Duration = Duration::from_secs(1);
 
-/// What was awaited panicked; this is what it said.
+/// The future panicked; holds the panic message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Panicked(pub(crate) String);
 
 impl Panicked {
-    /// Reads what a panic left.
+    /// Reads the message of a panic payload.
     pub(crate) fn of(payload: &(dyn Any + Send)) -> Self {
         let text = payload.downcast_ref::<&str>().copied();
         let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
@@ -34,9 +34,9 @@ impl Panicked {
     }
 }
 
-/// Awaits work in place; a panic ends it.
+/// Awaits a future in place and catches its panic.
 pub(crate) async fn caught<T>(mut work: impl Future<Output = T> + Unpin) -> Result<T, Panicked> {
-    // Nothing looks at the work again after a panic.
+    // Unwind safe: the future is not polled again after a panic.
     poll_fn(
         |context| match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut work).poll(context))) {
             Ok(poll) => poll.map(Ok),
@@ -47,8 +47,8 @@ pub(crate) async fn caught<T>(mut work: impl Future<Output = T> + Unpin) -> Resu
 }
 
 impl Engine {
-    /// Works at a run on behalf of nobody who waits. If it panics, or what is stored of the run cannot be read, the
-    /// run is left alone for a while.
+    /// Does background work on a run. If it panics, or the stored run cannot be read, the run is paused (see
+    /// [`crate::run_backoff`]).
     pub(crate) async fn attend<T>(
         &self,
         run: &RunKey,
@@ -84,7 +84,7 @@ impl Engine {
         done
     }
 
-    /// Runs a loop until it ends in order.
+    /// Runs a loop until it returns, restarting it after panics.
     pub(crate) async fn keep<F>(self, what: &'static str, looping: impl Fn(Self) -> F)
     where
         F: Future<Output = ()>,
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panic_is_caught_with_its_words() {
+    async fn a_panic_is_caught_with_its_message() {
         assert_eq!(caught(Box::pin(async { 7 })).await, Ok(7));
         let text = "on purpose";
         let panicked = caught(Box::pin(async { panic!("{text}") })).await;

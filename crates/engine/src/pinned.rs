@@ -1,21 +1,21 @@
-//! Compiled old versions of workflows, which runs are pinned to.
+//! Cache of compiled old versions of workflows, which runs are pinned to.
 //!
-//! A version that is not kept is compiled again when a run needs it. The memory is shared by tenants: a tenant has at
-//! most half of it, its versions make room for its own first, and those of the tenant with the most for all others.
+//! An evicted version is compiled again when a run needs it. The memory is shared between tenants. One tenant
+//! may take half of it; beyond that, its own least recently used versions are evicted. If the total is
+//! exceeded, the tenant that takes the most is evicted from.
 
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use wopr_core::{ContentHash, Plan, TenantId, WorkflowId};
 
-/// What all kept versions may take, in bytes.
+/// Maximum bytes of all cached versions.
 const MAX_BYTES: usize = 64 << 20;
-/// What those of one tenant may take.
+/// Maximum bytes of one tenant's versions.
 const MAX_TENANT_BYTES: usize = MAX_BYTES / 2;
-/// What a version takes at least, so that small ones are bounded in number.
+/// Minimum size a version counts with, to limit the number of small ones.
 const LEAST_BYTES: usize = 16 << 10;
 
-/// Names a version.
 pub(crate) type Version = (TenantId, WorkflowId, ContentHash);
 
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Pinned {
         self.0.lock().get(version).map(Arc::clone)
     }
 
-    /// Keeps a version that takes so many bytes, if it may.
+    /// Caches a version of this size, if it is not too large.
     pub(crate) fn keep(&self, version: Version, plan: Arc<Plan>, n_bytes: usize) {
         self.0.lock().keep(version, plan, n_bytes);
     }
@@ -96,7 +96,7 @@ impl<T> Kept<T> {
         self.of_tenants.get(tenant).copied().unwrap_or(0)
     }
 
-    /// Drops the tenant's version that was not used for longest.
+    /// Evicts the tenant's least recently used version.
     fn drop_oldest(&mut self, tenant: &TenantId) {
         let own = self.entries.iter().filter(|((owner, ..), _)| owner == tenant);
         let oldest = own.min_by_key(|(_, entry)| entry.used);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_of_one_tenant_make_room_for_its_own() {
+    fn a_tenant_over_its_share_evicts_its_own_versions() {
         let mut kept = Kept::default();
         kept.keep(version("b", 0), (), 10 << 20);
         for n in 0..100 {
@@ -141,14 +141,14 @@ mod tests {
         }
         assert!(kept.get(&version("b", 0)).is_some());
         assert_eq!((kept.entries.len(), kept.n_bytes), (4, 40 << 20));
-        // The one that was used last stays.
+        // The most recently used version is kept.
         assert!(kept.get(&version("a", 97)).is_some());
         kept.keep(version("a", 100), (), 10 << 20);
         assert!(kept.get(&version("a", 97)).is_some() && kept.get(&version("a", 98)).is_none());
     }
 
     #[test]
-    fn the_tenant_with_the_most_makes_room_for_others() {
+    fn the_largest_tenant_is_evicted_from_first() {
         let mut kept = Kept::default();
         for n in 0..3 {
             kept.keep(version("a", n), (), 10 << 20);

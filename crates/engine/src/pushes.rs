@@ -1,14 +1,15 @@
-//! Telling receivers what happens to their runs: at least once, in order for each, for up to a day.
+//! Delivers updates to the subscriptions of runs: at least once, in order per subscription, for up to a day.
 //!
 //! ```text
-//!   outbox --expand--> deliveries --(receiver leased, one attempt at a time)--> delivered
-//!                          ^                                               '--> failed: pause, then again
-//!                          '--------------------------------------------------- given up after a day
+//!   outbox --expand--> deliveries --(lease the subscription, one attempt at a time)--> delivered
+//!                          ^                                                  '--> failed: backoff, retry
+//!                          '------------------------------------------------------ dead letter after a day
 //! ```
 //!
-//! The rows are the truth; what an append says only shortens the wait. A receiver that is slow or away costs a slot
-//! while an attempt lasts and then waits for its time, so it keeps nobody else from being told, and no run waits for
-//! any. A process that dies leaves a lease, and whoever takes it over tells what was not settled once more.
+//! The rows are authoritative; a wake-up from an append only shortens the wait. A slow or unreachable
+//! subscription takes a slot during an attempt and then waits for its backoff, so it delays neither other
+//! subscriptions nor runs. If a process dies, another takes over its leases and repeats the attempts that
+//! were not settled.
 
 use std::{
     cmp::Reverse,
@@ -45,48 +46,49 @@ use crate::{
     view::{decode_base, decode_events},
 };
 
-/// Runs whose events are made deliveries of at once.
+/// Maximum runs whose events are expanded into deliveries at once.
 const ROUND: usize = 64;
 /// Events of a run read at once.
 const PAGE: usize = 256;
-/// LoadBudget for a page of a log while all of it is folded again.
+/// Load budget for a page of the log while the whole log is folded again.
 const FOLDING: usize = 16 << 20;
-/// What a receiver is told in a row before others have their turn.
+/// Deliveries of one subscription made in a row before others get their turn.
 const BURST: usize = 16;
-/// Rounds are at least this far apart: what is appended meanwhile costs one look and not one each.
+/// Minimum interval between rounds. Appends in between cost one look together instead of one each.
 const GATHER: Duration = Duration::from_millis(20);
-/// Pause before a receiver is looked at again whose deliveries could not be read, or could not be settled.
+/// Pause before a subscription is leased again whose deliveries could not be read or settled.
 const AFTER_TROUBLE: Duration = Duration::from_millis(500);
-/// Receivers remembered that failed, each with its time; beyond it they are found by polling.
+/// Maximum due times of failed subscriptions remembered. Polling finds the others.
 const MAX_DATES: usize = 4_096;
-/// How much later than a receiver is due it is looked for, so that it is found.
+/// Delay after a due time before looking, so that the subscription is certainly due by then.
 const MARGIN: Duration = Duration::from_millis(2);
-/// Receivers told at once that have one chance left.
+/// Maximum suspect subscriptions, which have one chance left, served at once.
 const SUSPECTS: usize = 8;
-/// Deaths of processes in a row, with a receiver in hand and no attempt settled in between, after which its deliveries are
-/// given up. Far more than quarantine a run: a push is owed to somebody, and seldom what ends a process.
+/// Consecutive deaths of processes that held a subscription, without a settled attempt in between, after
+/// which its deliveries are dead-lettered. Far more than quarantine a run: deliveries are owed to a client
+/// and rarely kill a process.
 const HOPELESS: u32 = 20;
-/// Tries to say how an attempt ended while the store is away, before it is left to the next lease.
+/// Tries to settle an attempt while the store is unavailable, before it is left to the next lease.
 const SETTLE_TRIES: u32 = 8;
 
-/// Who tells, and how many at once.
+/// State of the push loop: slots, wake-ups and due times.
 #[derive(Debug)]
 pub(crate) struct Pushes {
     slots: Slots,
-    /// Runs whose events are made deliveries of, shared by tenants.
+    /// Slots for expanding outboxes, shared between tenants.
     expanding: Slots,
     suspects: Suspects,
-    /// Outboxes with one chance left.
+    /// Suspect outboxes, which have one chance left.
     suspect_outboxes: Suspects,
-    /// Whether the outboxes that are found next were left by a process that may have died of them.
+    /// The next outboxes found may have been left by a process that died because of them.
     is_recovering: AtomicBool,
     freed: Notify,
     stirred: Notify,
-    /// When receivers are due that failed here, the first on top. A rough guide: the rows are looked at every so often
-    /// anyway.
+    /// Due times of subscriptions that failed in this process, the earliest on top. Only a hint: the loop
+    /// polls the rows anyway.
     due: Mutex<BinaryHeap<Reverse<Instant>>>,
     dated: Notify,
-    /// Whether this process has heard of a receiver at all; without one an append wakes nobody.
+    /// This process has seen a subscription. Until then, appends do not wake the loop.
     is_used: AtomicBool,
 }
 
@@ -106,7 +108,7 @@ impl Pushes {
         }
     }
 
-    /// Looks for what another process left.
+    /// Treats the next outboxes found as left by a dead process.
     pub(crate) fn recover(&self) {
         self.is_recovering.store(true, Ordering::Relaxed);
     }
@@ -122,14 +124,14 @@ impl Pushes {
         }
     }
 
-    /// Something was appended.
+    /// Wakes the loop after an append.
     pub(crate) fn stir(&self) {
         if self.is_used.load(Ordering::Relaxed) {
             self.stirred.notify_one();
         }
     }
 
-    /// A receiver is due after a pause.
+    /// Remembers that a subscription is due after the pause.
     fn due_after(&self, pause: Duration) {
         let mut due = self.due.lock();
         if due.len() < MAX_DATES {
@@ -138,7 +140,7 @@ impl Pushes {
         }
     }
 
-    /// Forgets who is due by now; whether there was any, and when the next is.
+    /// Drops the due times up to `now`. Returns whether there were any, and the next due time.
     fn due_by(&self, now: Instant) -> (bool, Option<Instant>) {
         let mut due = self.due.lock();
         let before = due.len();
@@ -153,19 +155,15 @@ impl Pushes {
     }
 }
 
-/// What comes after an attempt.
+/// How to continue after an attempt.
 enum Next {
-    /// The one behind it.
+    /// With the next delivery.
     GoOn,
-    /// Nothing, for now.
     Stop,
 }
 
 impl Engine {
-    /// Registers a receiver with a run, at most so many.
-    ///
-    /// # Errors
-    /// See [`WriteError`].
+    /// Registers a subscription to a run, which may have at most `most`.
     pub async fn put_push(&self, run: &RunKey, row: PushRow, most: usize) -> Result<Put, WriteError> {
         self.shared.pushes.is_used();
         let put = self
@@ -177,10 +175,8 @@ impl Engine {
         Ok(put)
     }
 
-    /// Lets what was given up be tried again: all of a receiver's, or the one of an event. Says how many there were.
-    ///
-    /// # Errors
-    /// See [`WriteError`].
+    /// Retries dead-lettered deliveries: all of a subscription, or the one for event `seq`. Returns how many
+    /// there were.
     pub async fn retry_push(&self, run: &RunKey, push: &str, seq: Option<Seq>) -> Result<usize, WriteError> {
         let now = self.lease_time();
         let n_retried = self.shared.store.retry_push(run, push, seq, now).await?;
@@ -193,14 +189,14 @@ impl Engine {
         self.shared.lease_clock.lease(Duration::ZERO).0
     }
 
-    /// Makes deliveries, leases receivers that are due, and tells them.
+    /// The push loop: expands outboxes, leases due subscriptions and delivers their updates.
     pub(crate) async fn run_pushes(self) {
         let Some(notifier) = self.shared.options.notifier.clone() else {
             return;
         };
         let stop = self.shared.stop.clone();
         let mut next_look = Instant::now();
-        // One more than there are slots: so no round waits for a run to end.
+        // One more than there are slots, so that no round waits for a task to end.
         let mut expanding = TaskPool::new(ROUND + 1);
         while !stop.is_cancelled() {
             let began = Instant::now();
@@ -233,8 +229,8 @@ impl Engine {
         expanding.rest().await;
     }
 
-    /// Makes deliveries of everything that was appended; of how many runs, and whether it met any that are in hand since
-    /// an earlier look, of which more may have been appended than they know.
+    /// Expands all outboxes. Returns how many runs were expanded, and whether to look again soon: an outbox
+    /// was skipped because its run was already in progress, and may have grown since.
     async fn expand_all(
         &self,
         notifier: &Arc<dyn Notifier>,
@@ -245,8 +241,8 @@ impl Engine {
         let is_recovering = self.shared.pushes.is_recovering.swap(false, Ordering::Relaxed);
         loop {
             let epoch = self.shared.epoch;
-            let notes = match self.shared.store.outbox(epoch, after.as_ref(), ROUND).await {
-                Ok(notes) => notes,
+            let rows = match self.shared.store.outbox(epoch, after.as_ref(), ROUND).await {
+                Ok(rows) => rows,
                 Err(error) => {
                     if is_recovering {
                         self.shared.pushes.recover();
@@ -255,35 +251,33 @@ impl Engine {
                     return (n_expanded, is_more_left);
                 }
             };
-            let is_last = notes.len() < ROUND;
-            after = notes.last().map(|note| note.run.clone());
-            let n_found = notes.len();
-            let notes = self.with_slots(notes);
-            if notes.len() < n_found {
+            let is_last = rows.len() < ROUND;
+            after = rows.last().map(|row| row.run.clone());
+            let n_found = rows.len();
+            let rows = self.with_slots(rows);
+            if rows.len() < n_found {
                 is_more_left = true;
                 if is_recovering {
                     self.shared.pushes.recover();
                 }
             }
-            // What else a tenant has that has its share waits as well.
+            // If a tenant has used up its share, its remaining outboxes are skipped.
             let crowded = self.shared.pushes.expanding.crowded();
             after = after.map(|last: RunKey| match crowded.contains(&last.tenant) {
                 true => end_of(last.tenant),
                 false => last,
             });
-            let (notes, suspects) = if is_recovering {
-                self.claim_outboxes(notes).await
+            let (rows, suspects) = if is_recovering {
+                self.claim_outboxes(rows).await
             } else {
-                (notes, None)
+                (rows, None)
             };
-            for (note, slot) in notes {
+            for (row, slot) in rows {
                 let (engine, notifier, suspects) = (self.clone(), Arc::clone(notifier), suspects.clone());
-                let (span, key) = (of_run(&note.run), note.run.clone());
+                let (span, key) = (of_run(&row.run), row.run.clone());
                 let work = async move {
-                    let run = note.run.clone();
-                    let expanded = engine
-                        .attend(&run, Box::pin(engine.expand(&notifier, note)))
-                        .await;
+                    let run = row.run.clone();
+                    let expanded = engine.attend(&run, Box::pin(engine.expand(&notifier, row))).await;
                     drop((slot, suspects));
                     if let Err(error) = &expanded {
                         tracing::warn!(%error, "deliveries not made yet");
@@ -302,7 +296,7 @@ impl Engine {
                 }
                 return (n_expanded, is_more_left);
             }
-            // Receivers do not wait until every outbox has been looked at.
+            // Due subscriptions do not wait until every outbox has been looked at.
             if leased.elapsed() >= GATHER {
                 self.lease_due(notifier).await;
                 leased = Instant::now();
@@ -310,28 +304,28 @@ impl Engine {
         }
     }
 
-    /// The outboxes that may be worked at, as far as there are slots for their tenants.
-    fn with_slots(&self, notes: Vec<OutboxRow>) -> Vec<(OutboxRow, Slot)> {
+    /// Keeps the outboxes whose run is not in backoff and whose tenant has a free slot.
+    fn with_slots(&self, rows: Vec<OutboxRow>) -> Vec<(OutboxRow, Slot)> {
         let Shared {
             pushes, run_backoff, ..
         } = &*self.shared;
-        let with_slot = |note: OutboxRow| {
-            let slot = pushes.expanding.take(&note.run.tenant)?;
-            Some((note, slot))
+        let with_slot = |row: OutboxRow| {
+            let slot = pushes.expanding.take(&row.run.tenant)?;
+            Some((row, slot))
         };
-        let is_tried = |note: &OutboxRow| !run_backoff.is_left_alone(&note.run);
-        notes.into_iter().filter(is_tried).filter_map(with_slot).collect()
+        let is_tried = |row: &OutboxRow| !run_backoff.is_left_alone(&row.run);
+        rows.into_iter().filter(is_tried).filter_map(with_slot).collect()
     }
 
-    /// Notes that outboxes are in hand that a process left which may have died of them; those that may be worked at.
+    /// Claims outboxes left by a process that may have died because of them. Returns those claimed.
     async fn claim_outboxes(
         &self,
-        notes: Vec<(OutboxRow, Slot)>,
+        rows: Vec<(OutboxRow, Slot)>,
     ) -> (Vec<(OutboxRow, Slot)>, Option<Arc<OwnedSemaphorePermit>>) {
         let shared = &self.shared;
-        let runs: Vec<_> = notes.iter().map(|(note, _)| note.run.clone()).collect();
+        let runs: Vec<_> = rows.iter().map(|(row, _)| row.run.clone()).collect();
         if runs.is_empty() {
-            return (notes, None);
+            return (rows, None);
         }
         let suspects = shared.pushes.suspect_outboxes.begin(u32::MAX).map(Arc::new);
         let most = usize::from(suspects.is_some());
@@ -349,28 +343,28 @@ impl Engine {
         if claimed.len() < runs.len() {
             shared.pushes.recover();
         }
-        let is_claimed = |(note, _): &(OutboxRow, Slot)| claimed.contains(&note.run);
-        (notes.into_iter().filter(is_claimed).collect(), suspects)
+        let is_claimed = |(row, _): &(OutboxRow, Slot)| claimed.contains(&row.run);
+        (rows.into_iter().filter(is_claimed).collect(), suspects)
     }
 
-    /// Makes deliveries of what was appended to a run.
-    async fn expand(&self, notifier: &Arc<dyn Notifier>, note: OutboxRow) -> Result<(), CommandError> {
+    /// Expands the outbox of a run into deliveries.
+    async fn expand(&self, notifier: &Arc<dyn Notifier>, row: OutboxRow) -> Result<(), CommandError> {
         let store = &self.shared.store;
-        let Some(mut before) = self.as_of(&note.run, note.from).await? else {
+        let Some(mut before) = self.as_of(&row.run, row.from).await? else {
             return Ok(());
         };
-        let mut from = note.from;
-        while from < note.to {
-            let limit = usize::try_from(note.to.0 - from.0).map_or(PAGE, |left| left.min(PAGE));
-            let Some(page) = store.events(&note.run, from, limit).await? else {
+        let mut from = row.from;
+        while from < row.to {
+            let limit = usize::try_from(row.to.0 - from.0).map_or(PAGE, |left| left.min(PAGE));
+            let Some(page) = store.events(&row.run, from, limit).await? else {
                 return Ok(());
             };
             let Some(last) = page.events.last() else {
-                let why = format!("run {}: the log ends before event {from}", note.run);
+                let why = format!("run {}: the log ends before event {from}", row.run);
                 return Err(CommandError::Internal(why));
             };
             let part = OutboxRow {
-                run: note.run.clone(),
+                run: row.run.clone(),
                 from,
                 to: last.seq.next(),
             };
@@ -379,7 +373,7 @@ impl Engine {
             let n_made = updates.len();
             match store.expand(&part, &updates, self.lease_time()).await {
                 Ok(true) => Counters::add(&self.shared.counters.pushes_made, n_made),
-                // More was appended meanwhile, or another process was first: it is looked at again.
+                // More events were appended meanwhile, or another process was first: the next look continues.
                 Ok(false) => return Ok(()),
                 Err(WriteError::Unavailable(why)) => return Err(CommandError::Unavailable(why)),
                 Err(WriteError::Corrupt(why)) => return Err(CommandError::Internal(why)),
@@ -389,7 +383,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Folds a page of its log into a run, where decisions are made, and says what receivers are told of it.
+    /// Folds a page of the log into a run, on the decision pool, and returns the updates for it.
     async fn advance(
         &self,
         before: View,
@@ -410,7 +404,7 @@ impl Engine {
         Ok(self.think(&tenant, n_bytes, work).await??)
     }
 
-    /// A run as it was when its log had a length, with room for it; none if it is gone.
+    /// Loads a run as it was at `head`, with a load permit; `None` if the run is gone.
     async fn as_of(&self, key: &RunKey, head: Seq) -> Result<Option<View>, CommandError> {
         let Shared {
             load_budget, store, ..
@@ -430,7 +424,8 @@ impl Engine {
         let n_bytes = view.held.n_bytes();
         let is_newer = loaded.snapshot.as_ref().is_some_and(|base| base.head > head);
         if is_newer {
-            // The fold of then is gone. All of the log before is read again, and the run grows meanwhile.
+            // The snapshot is newer than `head`. The whole log is read again from the start, and the run
+            // grows meanwhile.
             drop((loaded.snapshot, loaded.tail, turn));
             view.held = LoadPermit::default();
             view.held = Box::pin(load_budget.hold(Purpose::View, &key.tenant, n_bytes + FOLDING)).await?;
@@ -462,7 +457,7 @@ impl Engine {
         Ok(Some(view))
     }
 
-    /// Leases receivers that are due, as many as there are free slots; whether there may be more.
+    /// Leases due subscriptions, as many as there are free slots. Returns `true` if there may be more.
     async fn lease_due(&self, notifier: &Arc<dyn Notifier>) -> bool {
         let shared = &self.shared;
         let free = shared.pushes.slots.free();
@@ -498,17 +493,18 @@ impl Engine {
         is_full
     }
 
-    /// Longer than an attempt and what is settled around it, so that no lease ends while its holder lives.
+    /// The duration of a lease: longer than an attempt and its settling, so that it does not expire while its
+    /// holder lives.
     fn push_lease(&self) -> Duration {
         let Options { timeout, .. } = self.shared.options.push;
         self.shared.options.lease.max(timeout.saturating_mul(2))
     }
 
-    /// Tells a receiver what waits for it, one after the other, until one attempt fails.
+    /// Sends the pending deliveries of a subscription one after the other, until one attempt fails.
     async fn tell(&self, notifier: &dyn Notifier, lease: &LeasedPush, slot: Option<Slot>) {
         let waiting = match self.shared.store.waiting(&lease.run, &lease.id, BURST).await {
             Ok(waiting) if slot.is_some() => waiting,
-            // Without a slot somebody else may begin at once.
+            // Without a slot, another process may lease it at once.
             Ok(_) => return self.let_lease_go(lease, Duration::ZERO).await,
             Err(error) => {
                 tracing::warn!(run = %lease.run, %error, "cannot read what waits for a receiver");
@@ -541,8 +537,8 @@ impl Engine {
         }
     }
 
-    /// Makes one attempt and says how it ended. `then` is what follows unless it has to be made again; without it
-    /// another delivery waits.
+    /// Makes one attempt and settles it. `then` applies unless the attempt is to be retried; `None` means
+    /// that another delivery is pending.
     async fn attempt_push(
         &self,
         notifier: &dyn Notifier,
@@ -619,7 +615,7 @@ impl Engine {
         }
     }
 
-    /// Gives up what three processes died at; it can be tried again.
+    /// Dead-letters a delivery that processes kept dying at. It can be retried by request.
     async fn give_push_up(&self, lease: &LeasedPush, seq: Seq, then: Option<Then>) -> Next {
         Counters::add(&self.shared.counters.pushes_given_up, 1);
         let error = "processes died while it was told";
@@ -641,7 +637,7 @@ impl Engine {
         u64::try_from(age).is_ok_and(|age| age >= millis(self.shared.options.push.give_up_after))
     }
 
-    /// Twice as long as the last one, up to a bound, and never the same for two.
+    /// The backoff before the next attempt: doubles with each attempt, up to a limit, with random jitter.
     fn push_pause(&self, attempts: u64, retry_after: Option<Duration>) -> Duration {
         let Options {
             first_pause,
@@ -650,8 +646,8 @@ impl Engine {
         } = self.shared.options.push;
         let doublings = u32::try_from(attempts).unwrap_or(u32::MAX).min(30);
         let longest = first_pause.saturating_mul(1 << doublings).min(longest_pause);
-        let [entropy_source] = self.shared.entropy_source.roll::<1>();
-        let pause = longest / 2 + longest.mul_f64(f64::from(entropy_source) / 510.0);
+        let [byte] = self.shared.entropy_source.roll::<1>();
+        let pause = longest / 2 + longest.mul_f64(f64::from(byte) / 510.0);
         pause.max(retry_after.unwrap_or_default().min(longest_pause))
     }
 
@@ -661,8 +657,8 @@ impl Engine {
         self.settle_attempt(lease, None, Then::Due(due)).await;
     }
 
-    /// Says how an attempt ended; whether the lease is still this process's. What could not be said in time is tried
-    /// again by whoever has the next lease.
+    /// Settles an attempt. Returns `true` if this process still has the lease. If the store stays
+    /// unavailable, the holder of the next lease repeats the attempt.
     async fn settle_attempt(
         &self,
         lease: &LeasedPush,
@@ -706,18 +702,18 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How others are told what happens to runs.
+/// Timing and limits of push notifications.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Receivers that are told something at once.
+    /// Maximum concurrent delivery attempts.
     pub max_active: usize,
-    /// How long an attempt may take.
+    /// Time limit of one attempt.
     pub timeout: Duration,
-    /// The pause after a first attempt that failed; about half of it at least.
+    /// The backoff after the first failed attempt; jitter shortens it to half at most.
     pub first_pause: Duration,
-    /// The longest pause between two attempts.
+    /// The maximum backoff.
     pub longest_pause: Duration,
-    /// How long something is tried before it is given up.
+    /// Age at which a failing delivery is dead-lettered.
     pub give_up_after: Duration,
 }
 

@@ -1,8 +1,8 @@
-//! Quarantine: runs that processes died at, and runs whose rows cannot be read.
+//! Quarantine of runs that processes died while working on, and of runs whose rows cannot be read.
 //!
-//! The store counts the deaths of whoever had a row in hand and hands a row out no more after three. What is left to do
-//! is to say so in the run's log. That needs neither the run nor its workflow, only its summary: to read what killed
-//! three processes might kill a fourth.
+//! The store counts the deaths of processes that held a row, and stops handing the row out after three. What
+//! remains is to record that in the run's log. This needs only the summary, not the run or its workflow:
+//! reading what killed three processes might kill a fourth.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,20 +13,20 @@ use wopr_store::{AppendError, Batch, Guard, Hold, LAST_CHANCE, ReadError, Stored
 
 use crate::{CommandError, Engine, commit::task_state, stats::Counters};
 
-/// Why a run is paused that is in quarantine.
+/// The pause reason of a run in quarantine.
 pub const QUARANTINED: &str = "quarantined";
 
-/// How often a process says that it lives.
+/// How often a process reports that it is alive.
 const BEAT: Duration = Duration::from_secs(1);
-/// How long a process is silent that counts as dead. Less than any lease lasts by default, so that what a dead one had
-/// in hand has counted before another takes it over.
+/// Silence after which a process counts as dead. Shorter than the default lease, so that a death is counted
+/// before another process takes over the lease.
 const SILENCE: Duration = Duration::from_secs(3);
-/// Runs quarantined in a row.
+/// Runs quarantined in one round.
 const PAGE: usize = 256;
 /// Tries to append against other writers.
 const TRIES: usize = 8;
 
-/// How many rows are in hand at once that have one chance left.
+/// Limits how many suspect rows, which have one chance left, are held at once.
 #[derive(Debug)]
 pub(crate) struct Suspects(Arc<Semaphore>);
 
@@ -35,12 +35,12 @@ impl Suspects {
         Self(Arc::new(Semaphore::new(most)))
     }
 
-    /// How many more may be.
+    /// How many more suspects may be held.
     pub(crate) fn load_budget(&self) -> usize {
         self.0.available_permits()
     }
 
-    /// Notes one, if it is one, until dropped.
+    /// Takes a permit if the row is a suspect.
     pub(crate) fn begin(&self, deaths: u32) -> Option<OwnedSemaphorePermit> {
         (deaths >= LAST_CHANCE)
             .then(|| Arc::clone(&self.0).try_acquire_owned().ok())
@@ -49,7 +49,8 @@ impl Suspects {
 }
 
 impl Engine {
-    /// Says that this process lives, learns which others do not, and pauses runs at which too many died.
+    /// Reports that this process is alive, detects dead processes, and quarantines runs at which too many
+    /// died.
     pub(crate) async fn run_quarantine(self) {
         let shared = &self.shared;
         let silence = SILENCE.min(shared.options.lease / 2);
@@ -74,7 +75,7 @@ impl Engine {
         }
     }
 
-    /// Pauses the runs that are parked; `false` if it has to be tried again.
+    /// Quarantines the parked runs. Returns `false` if it has to be tried again.
     async fn quarantine_all(&self) -> bool {
         let runs = match self.shared.store.parked(PAGE).await {
             Ok(runs) => runs,
@@ -90,7 +91,7 @@ impl Engine {
         is_all
     }
 
-    /// Pauses a run until it is resumed, without reading it; `false` if it has to be tried again.
+    /// Pauses a run until it is resumed, without reading it. Returns `false` if it has to be tried again.
     pub(crate) async fn quarantine(&self, run: &RunKey, why: &str) -> bool {
         let _lock = self.shared.locks.hold(run).await;
         for _ in 0..TRIES {
@@ -101,7 +102,7 @@ impl Engine {
                     return true;
                 }
                 Err(AppendError::Conflict { actual: Some(_), .. } | AppendError::Unknown(_)) => {}
-                // It is on its way out.
+                // The run is being removed.
                 Err(AppendError::Conflict { actual: None, .. }) => return true,
                 Err(error) => {
                     tracing::warn!(%run, %error, "run not quarantined yet");
@@ -126,7 +127,7 @@ impl Engine {
         let mut batch = if is_silent {
             Batch::new(run.clone(), Guard::At(head), Vec::new(), summary)
         } else {
-            // A run that is being cancelled goes on with that once it is resumed.
+            // A run that is being cancelled continues to cancel once it is resumed.
             let status = match summary.status {
                 RunStatus::Cancelling => RunStatus::Cancelling,
                 _ => RunStatus::Paused,
@@ -163,7 +164,7 @@ impl Engine {
         };
         batch.hold = Some(Hold::Park);
         let head = batch.head();
-        // Not read, so there is nothing to keep of it.
+        // The run was not read, so there is nothing to cache.
         let _change = shared.recent_runs.change(run);
         shared.store.append(batch).await?;
         shared.tails.grew(run, head);
@@ -171,7 +172,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A run whose rows cannot be read is quarantined once that has been so a few times.
+    /// Quarantines a run whose rows could not be read several times in a row.
     pub(crate) async fn give_up(&self, run: &RunKey, error: &CommandError, in_a_row: u32) {
         if in_a_row >= wopr_store::PARKED && matches!(error, CommandError::Internal(_)) {
             let has_paused = self.quarantine(run, "what is stored of it cannot be read").await;

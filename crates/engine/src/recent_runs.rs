@@ -1,12 +1,14 @@
-//! Runs that this process decided a moment ago, in memory.
+//! In-memory cache of runs that this process decided recently.
 //!
-//! Most clients follow the run they have just started or answered, by a stream or by asking again and again. What a
-//! decision added is at hand when its append is durable, so its first readers need not ask the store. An entry is never
-//! older than what was acknowledged: it goes before the next append of its run begins, and only the last of several
-//! appends under way leaves one. A log that has ended cannot change any more, so its entry is good whoever else writes to
-//! the store; any other is good as long as this process is the only writer, or the store confirms the head.
+//! Most clients follow the run they have just started or answered, by a stream or by polling. The events of a
+//! decision are in memory when its append is durable, so the first readers need not read the store. An entry
+//! is never older than the last acknowledged append: it is removed before the next append of its run begins,
+//! and of several concurrent appends only the last one leaves an entry. The log of an ended run cannot
+//! change, so its entry is valid even if other processes write to the store. Any other entry is valid while
+//! this process is the only writer, or if the store confirms the head.
 //!
-//! Nothing depends on an entry being here: they are few, small, shared by tenants, and last for [`MAX_AGE`].
+//! The cache is only an optimization: it is small, shared between tenants, and entries expire after
+//! [`MAX_AGE`].
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -18,33 +20,33 @@ use parking_lot::Mutex;
 use wopr_core::{Recorded, Run, RunKey, Seq, TenantId, Timestamp};
 use wopr_store::Summary;
 
-/// The most runs kept. When there are more, the tenant with the most gives its oldest.
+/// Maximum runs kept. Beyond it, the tenant with the most loses its oldest.
 const MAX_RUNS: usize = 1_024;
-/// The most bytes kept, as stored; decoded they take a few times as many. Shared in the same way.
+/// Maximum stored bytes kept; decoded they take several times as much. Shared between tenants in the same
+/// way.
 const MAX_BYTES: usize = 2 << 20;
-/// A run of which more than this would be kept is not.
+/// Maximum stored bytes kept of one run. Larger runs are not cached.
 const MAX_RUN_BYTES: usize = 32 << 10;
-/// How long a run is kept: its client comes at once or not at all.
+/// How long a run is kept. Clients read it at once or not at all.
 const MAX_AGE: Duration = Duration::from_secs(2);
 
-/// A run as its last decision left it, and what that added to its log.
+/// A run as its last decision left it, and the events of that decision.
 #[derive(Debug)]
 pub struct Decided {
-    /// Its summary.
     pub summary: Summary,
-    /// The last events of its log; in most cases all of it.
+    /// The last events of the log; usually all of it.
     pub events: Vec<Recorded>,
-    /// How many events the log holds.
+    /// Number of events in the log.
     pub head: Seq,
-    /// The fold of its log, where the events are not all of it.
+    /// The fold of the log, if `events` is not all of it.
     pub(crate) run: Option<Run>,
 }
 
 impl Decided {
-    /// The most bytes of a run of which anything is kept.
+    /// Maximum stored bytes kept of one run.
     pub(crate) const MOST: usize = MAX_RUN_BYTES;
 
-    /// The events from a position on; `None` if some of them are only in the store.
+    /// The events starting at `position`; `None` if some of them are only in the store.
     #[must_use]
     pub fn from(&self, position: Seq) -> Option<&[Recorded]> {
         let first = self.head.0.checked_sub(self.events.len() as u64)?;
@@ -62,13 +64,13 @@ pub(crate) struct RecentRunCache {
 #[derive(Debug, Default)]
 struct Kept {
     runs: HashMap<RunKey, Entry>,
-    /// By when they came, the oldest first.
+    /// Runs by insertion number, oldest first.
     order: BTreeMap<u64, RunKey>,
     tenants: HashMap<TenantId, Share>,
     bytes: usize,
-    /// Where the next one stands in the order.
+    /// The next insertion number.
     next: u64,
-    /// Runs with appends under way.
+    /// Runs with appends in progress.
     changing: HashMap<RunKey, Changing>,
 }
 
@@ -80,32 +82,32 @@ struct Entry {
     place: u64,
 }
 
-/// What is kept of a tenant's runs.
+/// What the cache holds of one tenant.
 #[derive(Debug, Default)]
 struct Share {
     bytes: usize,
     places: BTreeSet<u64>,
 }
 
-/// Appends to a run that are under way.
+/// Concurrent appends to one run.
 #[derive(Debug, Default)]
 struct Changing {
     n: usize,
-    /// The longest log that one of them left.
+    /// The length of the longest log that one of them left.
     head: Seq,
 }
 
-/// An append to a run, until its outcome is known or nobody will know it.
+/// An append in progress, until its outcome is known or never will be.
 #[derive(Debug)]
 pub(crate) struct Change {
     recent_runs: Arc<RecentRunCache>,
     key: RunKey,
-    /// What the run is by now, with its size.
+    /// The run after the append, with its stored size.
     after: Option<(Decided, usize)>,
 }
 
 impl Change {
-    /// Keeps the run as this append left it, now that it is durable.
+    /// Caches the run as this append left it. To be called once the append is durable.
     pub(crate) fn keep(mut self, decided: Decided, bytes: usize) {
         self.after = Some((decided, bytes));
     }
@@ -118,7 +120,7 @@ impl Drop for Change {
 }
 
 impl RecentRunCache {
-    /// Keeps runs no longer than the store does.
+    /// Creates a cache that keeps runs no longer than the store does.
     pub(crate) fn new(retention: Option<Duration>) -> Self {
         let max_age = retention.map_or(MAX_AGE, |retention| retention.min(MAX_AGE));
         Self {
@@ -127,14 +129,14 @@ impl RecentRunCache {
         }
     }
 
-    /// Forgets a run that is about to be appended to. Nothing is kept of it before the append is over, nor if that
-    /// ends without anybody knowing how.
+    /// Removes a run that is about to be appended to. It is not cached before the append is over, nor if the
+    /// outcome stays unknown.
     pub(crate) fn change(self: &Arc<Self>, key: &RunKey) -> Change {
         let mut kept = self.kept.lock();
         let dropped = kept.remove(key);
         kept.changing.entry(key.clone()).or_default().n += 1;
         drop(kept);
-        // Not under the lock: an entry is many small pieces of memory.
+        // Outside the lock, because freeing an entry means freeing many small allocations.
         drop(dropped);
         Change {
             recent_runs: Arc::clone(self),
@@ -168,14 +170,13 @@ impl RecentRunCache {
         drop(dropped);
     }
 
-    /// Finds a run.
     pub(crate) fn find(&self, key: &RunKey, now: Timestamp) -> Option<Arc<Decided>> {
         let kept = self.kept.lock();
         let entry = kept.runs.get(key)?;
         (now < entry.until).then(|| Arc::clone(&entry.decided))
     }
 
-    /// Forgets a run that another process has changed.
+    /// Removes an entry found outdated because another process appended to the run.
     pub(crate) fn forget(&self, key: &RunKey, outdated: &Arc<Decided>) {
         let mut kept = self.kept.lock();
         let entry = kept.runs.get(key);
@@ -221,7 +222,7 @@ impl Kept {
         Some(entry)
     }
 
-    /// Drops what is too old, and of the tenants with the most what is too much.
+    /// Drops expired entries and, beyond the limits, the oldest entries of the tenants that hold the most.
     fn make_room(&mut self, now: Timestamp, dropped: &mut Vec<Entry>) {
         while let Some(key) = self.superfluous(now) {
             dropped.extend(self.remove(&key));
@@ -262,7 +263,7 @@ mod tests {
         RunKey::new(TenantId::parse("acme").expect("a tenant"), run)
     }
 
-    /// A log whose events from `first` to `head` are at hand, decided at a time.
+    /// A decided run whose cached events are `first..head`.
     fn decided(first: u64, head: u64, millis: i64) -> Decided {
         let event = |seq| Recorded {
             is_untrusted: false,
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_found_by_their_place() {
+    fn events_are_found_by_position() {
         let ended = decided(3, 6, 0);
         assert_eq!(places(&ended, 2), None, "only in the store");
         assert_eq!(places(&ended, 3), Some(vec![3, 4, 5]));
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_found_for_a_while() {
+    fn a_run_is_cached_until_it_expires() {
         for (retention, end) in [(None, 2_000), (Some(60_000), 2_000), (Some(50), 50), (Some(0), 0)] {
             let recent_runs = Arc::new(RecentRunCache::new(retention.map(Duration::from_millis)));
             keep(&recent_runs, &key(1), decided(0, 2, 7), 10);
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn the_cache_is_bounded() {
         let recent_runs = Arc::new(RecentRunCache::new(None));
         keep(&recent_runs, &key(0), decided(0, 2, 0), MAX_RUN_BYTES + 1);
         assert!(recent_runs.find(&key(0), at(0)).is_none(), "too large");
@@ -348,20 +349,20 @@ mod tests {
     }
 
     #[test]
-    fn an_append_under_way_hides_what_was_before_it() {
+    fn an_append_in_progress_hides_the_previous_entry() {
         let recent_runs = Arc::new(RecentRunCache::new(None));
         keep(&recent_runs, &key(1), decided(0, 2, 0), 1);
         let change = recent_runs.change(&key(1));
         assert_eq!(head(&recent_runs, 1), None);
         change.keep(decided(2, 3, 0), 1);
         assert_eq!(head(&recent_runs, 1), Some(3));
-        // Nobody knows how it ended.
+        // The outcome stays unknown.
         drop(recent_runs.change(&key(1)));
         assert_eq!(head(&recent_runs, 1), None);
     }
 
     #[test]
-    fn of_several_appends_under_way_only_the_longest_log_is_kept() {
+    fn of_concurrent_appends_only_the_longest_log_is_cached() {
         for is_late_last in [true, false] {
             let recent_runs = Arc::new(RecentRunCache::new(None));
             let (early, late) = (recent_runs.change(&key(1)), recent_runs.change(&key(1)));
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_that_decides_much_leaves_what_others_decided() {
+    fn a_busy_tenant_does_not_evict_the_runs_of_others() {
         let recent_runs = Arc::new(RecentRunCache::new(None));
         let of = |tenant: &str, n| {
             let tenant = TenantId::parse(tenant).expect("a tenant");
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_found_outdated_is_forgotten() {
+    fn only_the_outdated_entry_is_removed() {
         let recent_runs = Arc::new(RecentRunCache::new(None));
         keep(&recent_runs, &key(1), decided(0, 2, 0), 1);
         let found = recent_runs.find(&key(1), at(0)).expect("kept");

@@ -1,4 +1,4 @@
-//! What faces ask of the engine, and what they get.
+//! Requests to the engine and their results.
 
 use std::sync::Arc;
 
@@ -7,91 +7,80 @@ use wopr_store::{BlobRow, IdempotencyKey, IdempotencyRecord, PushRow};
 
 use crate::View;
 
-/// How a run is begun, as a face knows it.
+/// Parameters of a new run that the caller chooses.
 #[derive(Debug, Clone)]
 pub struct Start {
-    /// The owner.
     pub tenant: TenantId,
-    /// Who starts it.
     pub principal: PrincipalId,
-    /// Through which face.
+    /// The protocol of the request.
     pub origin: Origin,
-    /// What it is given.
     pub inputs: Object,
-    /// Per-run overrides.
+    /// Overrides for this run.
     pub configurable: Object,
-    /// Labels.
     pub tags: Vec<String>,
-    /// Kept with it.
     pub metadata: Object,
     /// The A2A context.
     pub context: Option<String>,
-    /// W3C trace context of the request, for the run's calls to the outside.
+    /// W3C trace context of the request, propagated to the run's outgoing calls.
     pub trace: Option<String>,
 }
 
-/// A run to create.
 #[derive(Debug)]
 pub struct Create {
-    /// Its id, from [`crate::Engine::new_run_id`].
+    /// From [`crate::Engine::new_run_id`].
     pub run: RunId,
-    /// The version of the workflow that it runs.
     pub workflow: Arc<Plan>,
-    /// How it is begun.
     pub start: Start,
-    /// What commits with it.
+    /// Rows committed together with the first append.
     pub side_rows: SideRows,
 }
 
-/// Side rows of a command.
+/// Rows committed together with a command.
 #[derive(Debug, Default)]
 pub struct SideRows {
-    /// Makes the command take effect once.
+    /// Makes the command take effect at most once.
     pub idempotency: Option<Idempotency>,
-    /// A2A messages exchanged.
+    /// The A2A messages exchanged.
     pub messages: Vec<NewMessage>,
-    /// Bytes the run refers to.
+    /// Files that the run refers to.
     pub blobs: Vec<BlobRow>,
-    /// Who is told what happens to the run from this command on; there if and only if the command takes effect.
+    /// A subscription to the events from this command on. It exists if and only if the command takes effect.
     pub push: Option<NewSubscription>,
-    /// Claims that who asks is answered from the run itself and does not read its log next, so that the log of a run
-    /// that ends need not be kept in memory for that.
+    /// The caller is answered from the run itself and does not read its log next, so the log need not be
+    /// cached if the command ends the run.
     pub is_log_unread: bool,
 }
 
-/// Somebody who wants to be told what happens to a run.
+/// A subscription to register with a command.
 #[derive(Debug, Clone)]
 pub struct NewSubscription {
-    /// The run, which need not be the one that takes the command: an answer to a child is told of as its parent's.
+    /// The run to subscribe to. Not necessarily the run that receives the command: for an answer to a child
+    /// it is the ancestor that the client knows.
     pub run: RunId,
-    /// Who, and where; one of the same id is replaced.
+    /// Replaces a subscription with the same id.
     pub row: PushRow,
-    /// Most receivers the run may have.
+    /// Maximum subscriptions of the run.
     pub most: usize,
 }
 
-/// An A2A message to keep.
 #[derive(Debug, Clone)]
 pub struct NewMessage {
     /// Unique within the run.
     pub id: String,
-    /// The message.
     pub body: Vec<u8>,
 }
 
-/// Makes the response to replay from the run as it is after the append.
+/// Creates the response to replay, from the run as it is after the append.
 pub type Respond = Arc<dyn Fn(&View) -> Vec<u8> + Send + Sync>;
 
-/// Makes a command take effect once.
+/// Makes a command take effect at most once.
 #[derive(Clone)]
 pub struct Idempotency {
-    /// Names the request.
     pub key: IdempotencyKey,
     /// Digest of the request.
     pub digest: String,
-    /// When the record may be forgotten.
+    /// When the record may be deleted.
     pub expires_at: Timestamp,
-    /// Makes the response to replay.
     pub respond: Respond,
 }
 
@@ -103,15 +92,14 @@ impl std::fmt::Debug for Idempotency {
     }
 }
 
-/// How a command ended.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
     reason = "the large variant is the common one and is moved once"
 )]
 pub enum Done {
-    /// It took effect; the run as it is now.
+    /// The command took effect now. Holds the run after it.
     Fresh(View),
-    /// It had taken effect before.
+    /// The command had taken effect before. Holds its record.
     Replayed(IdempotencyRecord),
 }

@@ -1,14 +1,14 @@
-//! Retention: removes records of requests at their expiry and, if a period is set, trees of runs.
+//! Retention: deletes expired idempotency records and, if a retention period is set, old run trees.
 //!
-//! A tree is a run without parent and everything that descends from it. Its time has come when every run of it has
-//! ended and none was appended to for the period. Then nothing can change it any more, so reading it page by page
-//! is as good as reading it at one moment, and reading it twice, once to judge and once to mark, as good as holding
-//! it. It goes whole and at once, as [`wopr_store::Retention`] promises, and is swept in steps, each followed by a
-//! rest as long as it took: removing never takes more than half of the store's time. Processes that share a store may
-//! all do this; what one has begun any of them finishes, whatever their settings say by then.
+//! A tree is a run without a parent and all its descendants. It is removed once all its runs have ended and
+//! none was appended to for the period. Nothing can change such a tree, so it is safe to read it page by
+//! page, and twice: once to check it and once to mark it. A tree disappears atomically, as
+//! [`wopr_store::Retention`] promises, and is swept in steps. After each step the loop rests as long as the
+//! step took, so removal uses at most half of the store's time. All processes that share a store may do this;
+//! any of them finishes what another began, whatever its own settings.
 //!
-//! A look begins where the last one stopped. What lies before that had not ended, and comes behind it when it does;
-//! or it had, and its tree was not yet over, which is remembered.
+//! Each pass continues where the last one stopped. A tree before that position either had not ended, and
+//! moves behind it when it ends, or had ended too recently, and is remembered.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -22,19 +22,20 @@ use wopr_store::{Child, ReadError, Removal, Store, Swept, TaskCursor, WriteError
 
 use crate::{Engine, stats::Counters};
 
-/// How often to look at most.
+/// Maximum interval between passes.
 const EVERY: Duration = Duration::from_secs(60);
-/// How often to look within a period: so much longer than wanted things are kept at the worst.
+/// Passes per retention period. Runs are kept at most one interval too long.
 const LOOKS_PER_PERIOD: u32 = 8;
-/// How often to look from the beginning, at tasks too that were written by a clock far behind this one's.
+/// How often a pass starts from the beginning, to find tasks written by a clock far behind this one.
 const AFRESH_EVERY: Duration = Duration::from_secs(3_600);
-/// Tasks looked at, and children read, by one call; and runs marked by one write.
+/// Tasks examined or children read by one call, and runs marked by one write.
 const PAGE: usize = 256;
-/// Roots of a tenant remembered whose trees are not over; a look begins at the first that has no room here.
+/// Maximum trees of a tenant remembered because they have not expired. Beyond it, the next pass starts at the
+/// first one not remembered.
 const MAX_WAITING: usize = 4_096;
-/// Rows swept, or records forgotten, by one write.
+/// Rows swept, or records deleted, by one write.
 const ROWS: usize = 256;
-/// The longest rest after a write.
+/// Maximum rest after a write.
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
@@ -45,25 +46,25 @@ enum Trouble {
     Write(#[from] WriteError),
 }
 
-/// How far tenants' tasks have been looked at.
+/// The progress of passes, per tenant.
 #[derive(Debug, Default)]
 struct Looks {
     tenants: HashMap<TenantId, Look>,
-    /// When to look from the beginning again.
+    /// When to start from the beginning again.
     afresh_at: Option<Instant>,
 }
 
-/// How far a tenant's tasks have been looked at.
+/// The progress of a pass through one tenant's tasks.
 #[derive(Debug, Default)]
 struct Look {
-    /// Behind the last that needs no further look.
+    /// The position after the last task that needs no further look.
     place: Option<TaskCursor>,
-    /// Roots before it that have ended, while something that descends from them has not, or not long ago.
+    /// Roots before `place` that have ended, but whose tree has not expired.
     waiting: BTreeSet<RunId>,
 }
 
 impl Looks {
-    /// Begins a look: where the last one stopped, by tenant.
+    /// Begins a pass. Returns the progress to continue from, by tenant.
     fn begin(&mut self, now: Instant) -> HashMap<TenantId, Look> {
         let last = mem::take(&mut self.tenants);
         if self.afresh_at.is_some_and(|at| now < at) {
@@ -74,20 +75,20 @@ impl Looks {
     }
 }
 
-/// Goes through all that descends from some roots. However large their trees are, no more of them is held than a page of
-/// each generation.
+/// Walks the descendants of some roots. Holds at most one page of each generation, however large the trees
+/// are.
 #[derive(Debug)]
 struct Walk {
-    /// The last one's children come next.
+    /// The children of the last generation come next.
     generations: Vec<Generation>,
 }
 
-/// Runs of one generation whose children are gone through.
+/// Runs of one generation whose children are being read.
 #[derive(Debug)]
 struct Generation {
     /// Each with its root.
     parents: HashMap<RunId, RunId>,
-    /// The last of their children that was gone to.
+    /// The last child read.
     after: Option<Child>,
 }
 
@@ -99,14 +100,14 @@ impl Walk {
         }
     }
 
-    /// Leaves out what is to come of a tree.
+    /// Skips the rest of a tree.
     fn leave(&mut self, root: &RunId) {
         for generation in &mut self.generations {
             generation.parents.retain(|_, of| of != root);
         }
     }
 
-    /// The next page, each run with its root; `None` at the end.
+    /// Reads the next page of descendants, each with its root; `None` at the end.
     async fn next(
         &mut self,
         store: &dyn Store,
@@ -159,7 +160,7 @@ impl Engine {
         };
         let stop = self.shared.stop.clone();
         let mut looks = Looks::default();
-        // Cut off anywhere it goes on at the next look.
+        // Safe to cancel at any point: the next pass continues.
         stop.run_until_cancelled(async {
             loop {
                 if let Err(error) = self.let_go(&mut looks).await {
@@ -177,7 +178,7 @@ impl Engine {
         let mut runs = self.sweep_removed().await?;
         if let Some(period) = self.shared.options.retention {
             let before = earlier(self.now(), period);
-            // What an error cuts off begins afresh.
+            // If an error interrupts the pass, the next one starts from the beginning.
             let mut last_looks = looks.begin(Instant::now());
             let mut tenant = None;
             while let Some(next) = self.shared.store.next_tenant(tenant.as_ref()).await? {
@@ -203,17 +204,17 @@ impl Engine {
         }
     }
 
-    /// Marks what is missing of trees that somebody began to mark.
+    /// Marks the rest of trees whose removal was interrupted.
     async fn finish_begun(&self) -> Result<(), Trouble> {
         for RunKey { tenant, run } in self.shared.store.begun_removals(PAGE).await? {
-            // That their time had come was found out by whoever began.
+            // The process that began has already checked that the tree has expired.
             self.mark_descendants(&tenant, vec![run.clone()]).await?;
             self.mark(&tenant, vec![root(run)]).await?;
         }
         Ok(())
     }
 
-    /// Removes a tenant's trees whose time has come; how many runs went.
+    /// Removes a tenant's expired trees. Returns how many runs were removed.
     async fn remove_ended(
         &self,
         tenant: &TenantId,
@@ -251,7 +252,7 @@ impl Engine {
         }
     }
 
-    /// Removes those of a page of trees whose time has come; the roots of the others.
+    /// Removes the expired trees among `roots`. Returns the other roots.
     async fn remove_trees(
         &self,
         tenant: &TenantId,
@@ -279,9 +280,9 @@ impl Engine {
                 .cloned()
                 .collect();
             self.mark_descendants(tenant, parents).await?;
-            // Each behind all that descends from it, for with its root a tree is gone.
+            // A root is marked after its descendants, because marking it removes the tree.
             self.mark(tenant, over.into_iter().map(root).collect()).await?;
-            // Page by page, so that there are never many marks.
+            // After each page, so that there are never many marked runs.
             *runs += self.sweep_removed().await?;
         }
         Ok(waiting)
@@ -298,7 +299,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Marks a page of runs.
     async fn mark(&self, tenant: &TenantId, removals: Vec<Removal>) -> Result<(), Trouble> {
         let since = Instant::now();
         self.shared.store.remove(tenant, &removals).await?;
@@ -306,7 +306,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Sweeps until nothing is left to; how many runs went.
+    /// Sweeps until nothing is left. Returns how many runs were removed.
     async fn sweep_removed(&self) -> Result<usize, Trouble> {
         let mut n_runs = 0;
         loop {
@@ -322,7 +322,7 @@ impl Engine {
     }
 }
 
-/// Leaves the store to others for as long as the last write took.
+/// Rests for as long as the last write took.
 async fn rest(since: Instant) {
     tokio::time::sleep(since.elapsed().min(LONGEST_REST)).await;
 }
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_walk_through_large_trees_holds_little_and_leaves_none_out() {
+    async fn a_walk_visits_all_descendants_in_bounded_memory() {
         const WIDE: usize = 1_000;
         let store = MemoryStore::new();
         let tenant = TenantId::parse("acme").expect("valid");
@@ -397,7 +397,7 @@ mod tests {
             );
         }
 
-        // What is left is not gone through any further, and the other one whole.
+        // A tree that is left is not read any further, and the other one is read completely.
         let mut walk = Walk::new(&[run_id(1), run_id(2)]);
         let mut n_found = [0; 2];
         while let Some(page) = walk.next(&store, &tenant).await.expect("reads") {

@@ -1,10 +1,10 @@
-//! Runs that could not be worked at because of something in themselves, and when to try again.
+//! Backoff for runs whose background work failed because of the run itself.
 //!
-//! Its rows stay due, so without a pause such a run would be tried at full speed for ever, and hundreds of them would
-//! keep the others from their turn. Each is left alone for a while that doubles with each failure in a row. One that
-//! panics is never given up: a later wopr, or a restart, may know better. One whose rows cannot be read is quarantined
-//! soon (see [`crate::quarantine`]). This is about the loops of this process; a command of a
-//! client is tried at once, whatever happened before.
+//! The rows of such a run stay due, so without a pause the loops would retry it at full speed forever, and
+//! hundreds of such runs would starve the others. The pause doubles with each consecutive failure. A run that
+//! panics is retried indefinitely, because an upgrade or a restart may fix it. A run whose rows cannot be
+//! read is quarantined soon (see [`crate::quarantine`]). The backoff applies only to the loops of this
+//! process: commands of clients are never delayed.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -12,11 +12,9 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use wopr_core::RunKey;
 
-/// The pause after the first failure.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest pause.
 const LONGEST: Duration = Duration::from_secs(300);
-/// Runs remembered; beyond it the others are tried at the loops' own pace.
+/// Maximum runs remembered. Beyond it, failing runs are retried without backoff.
 const MAX: usize = 4_096;
 
 #[derive(Debug, Default)]
@@ -29,7 +27,7 @@ struct Backoff {
 }
 
 impl RunBackoff {
-    /// Takes in another failure of a run; how long it is left alone, and how many there were in a row.
+    /// Counts a failure of a run. Returns the pause and the number of consecutive failures.
     pub(crate) fn add(&self, run: &RunKey) -> (Duration, u32) {
         let now = Instant::now();
         let mut runs = self.0.lock();
@@ -49,12 +47,12 @@ impl RunBackoff {
         (pause, backoff.in_a_row)
     }
 
-    /// A run could be worked at.
+    /// Resets a run after a success.
     pub(crate) fn forget(&self, run: &RunKey) {
         self.0.lock().remove(run);
     }
 
-    /// Whether it is too early to try again.
+    /// Returns `true` while the run's pause lasts.
     pub(crate) fn is_left_alone(&self, run: &RunKey) -> bool {
         let runs = self.0.lock();
         runs.get(run)
@@ -74,7 +72,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pauses_double_up_to_the_longest_and_end() {
+    async fn pauses_double_up_to_a_maximum_and_expire() {
         let run_backoff = RunBackoff::default();
         let pauses: Vec<_> = (0..20).map(|_| run_backoff.add(&run(1)).0.as_secs()).collect();
         assert_eq!(pauses[..10], [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]);

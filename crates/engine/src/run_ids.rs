@@ -1,22 +1,23 @@
-//! Ids of runs that ascend.
+//! Generates ascending run ids.
 //!
-//! Ids of one process ascend within a millisecond too, so that lists show the newest first where their times are equal.
-//! They stay unguessable: within a millisecond the random part grows by a random step of 56 bits. What is made at once
-//! by several processes is in no order, nor are children, whose ids are derived from their parent's.
+//! Ids of one process ascend even within a millisecond, so that lists show the newest run first. They stay
+//! unguessable: within a millisecond the random part grows by a random step of 56 bits. Ids that several
+//! processes generate within a millisecond are unordered, and so are ids of children, which are derived from
+//! the parent's.
 
 use parking_lot::Mutex;
 use wopr_core::{RunId, Timestamp};
 
 use crate::{clock::Clock, entropy::EntropySource};
 
-/// Bits of an id after its time that are free: ten bytes, less the version and the variant of a UUID.
+/// Bits of an id that are not the time: ten bytes, less version and variant of a UUID.
 const FREE: u32 = 74;
 /// Free bits in the last eight bytes.
 const LOW: u32 = 62;
-/// Bits of a step: more than can be guessed, and room for 130,000 ids in a millisecond at the least.
+/// Bits of a step: too many to guess, and few enough for at least 130,000 ids per millisecond.
 const STEP: u32 = 56;
 
-/// The id that was made last.
+/// The last id generated.
 #[derive(Debug, Default)]
 pub(crate) struct RunIds(Mutex<Option<Last>>);
 
@@ -27,19 +28,19 @@ struct Last {
 }
 
 impl RunIds {
-    /// Makes the next id. After a clock that went back ids have its time, and ascend from there.
+    /// Generates the next id. If the clock went back, ids follow it and ascend from there.
     pub(crate) fn next(&self, clock: &dyn Clock, entropy_source: &EntropySource) -> RunId {
         let mut last = self.0.lock();
-        // Under the lock: who reads the time first has the lower id.
+        // Read under the lock, so that ids ascend in the order of their times.
         let at = clock.now();
         let rolled = number(entropy_source.roll());
-        // The highest bit is left to the steps of this millisecond.
+        // The highest bit is reserved for the steps of this millisecond.
         let fresh = rolled >> (128 - FREE + 1);
         let random = match *last {
             Some(last) if last.at == at => {
                 let step = (rolled >> (128 - STEP)) + 1;
                 let grown = last.random + step;
-                // Out of room, which no machine is fast enough for, ids are in no order rather than not made.
+                // No machine is fast enough to run out. If one does, ids are unordered rather than refused.
                 if grown >> FREE == 0 { grown } else { fresh }
             }
             Some(_) | None => fresh,
@@ -49,14 +50,14 @@ impl RunIds {
     }
 }
 
-/// Ten random bytes as the highest bits of a number.
+/// Returns ten random bytes as the highest bits of a number.
 fn number(bytes: [u8; 10]) -> u128 {
     let mut wide = [0; 16];
     wide[..10].copy_from_slice(&bytes);
     u128::from_be_bytes(wide)
 }
 
-/// The free bits of an id where a UUID of version 7 has them, in their order.
+/// Places the free bits of an id where a UUID of version 7 has them, in order.
 fn entropy(random: u128) -> [u8; 10] {
     let (high, low) = (random >> LOW, random & ((1 << LOW) - 1));
     let mut bytes = [0; 10];
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_went_back_is_followed() {
+    fn ids_follow_a_clock_that_goes_back() {
         let ids = RunIds::default();
         let before = made(1, &Still(9), &ids, 1);
         let after = made(100, &Still(3), &ids, 2);
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn every_free_bit_of_an_id_counts() {
+    fn every_free_bit_of_an_id_is_used() {
         let at = Timestamp::from_millis(1);
         let id = |random: u128| RunId::from_parts(at, entropy(random));
         let numbers: Vec<u128> = (0..FREE).map(|bit| 1 << bit).collect();
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_millisecond_still_makes_ids() {
+    fn ids_are_generated_even_if_a_millisecond_is_exhausted() {
         let at = Timestamp::from_millis(1);
         let full = Last {
             at,

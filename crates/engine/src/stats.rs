@@ -1,4 +1,4 @@
-//! Counters of what the engine did since it started.
+//! Counters of the engine's activity since it started.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,46 +6,38 @@ use wopr_core::RunStatus;
 
 use crate::Steps;
 
-/// What the engine did since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Runs created, children included.
+    /// Includes children.
     pub runs_created: u64,
-    /// Runs that completed.
     pub runs_completed: u64,
-    /// Runs that failed.
     pub runs_failed: u64,
-    /// Runs that were cancelled.
     pub runs_cancelled: u64,
-    /// Batches appended.
     pub appends: u64,
-    /// Appends that lost against another writer and were decided again.
+    /// Appends refused because another writer was first; the engine decides those commands again.
     pub conflicts: u64,
-    /// Timers that fired.
     pub timers_fired: u64,
-    /// Effect attempts begun.
     pub effects_started: u64,
-    /// Effect outcomes dropped because the lease was lost or the execution over.
+    /// Outcomes of effects dropped because the lease was lost or the execution was over.
     pub effects_dropped: u64,
-    /// Effect attempts under way.
     pub effects_active: u64,
-    /// Runs paused because processes died at them, or what is stored of them cannot be read.
+    /// Runs quarantined because processes died while working on them, or because their rows cannot be read.
     pub runs_quarantined: u64,
-    /// Runs removed after their time.
+    /// Runs removed after their retention period.
     pub runs_removed: u64,
-    /// Updates that receivers are to be told, not counted once for each.
+    /// Updates expanded into deliveries. An update counts once, however many subscriptions the run has.
     pub pushes_made: u64,
-    /// Attempts to tell a receiver that it took.
+    /// Delivery attempts that succeeded.
     pub pushes_delivered: u64,
-    /// Attempts in vain after which another follows.
+    /// Delivery attempts that failed and are retried.
     pub pushes_failed: u64,
-    /// Deliveries given up.
+    /// Deliveries that were dead-lettered.
     pub pushes_given_up: u64,
-    /// Attempts under way.
+    /// Delivery attempts in progress.
     pub pushes_active: u64,
-    /// Panics that were caught, of work at a run and of loops; those of requests are not among them.
+    /// Panics caught in background work and loops, not in requests.
     pub panics: u64,
-    /// How the clock was set.
+    /// How often and how far the system clock was set.
     pub clock: Steps,
 }
 

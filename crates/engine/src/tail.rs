@@ -1,10 +1,10 @@
 //! Wake-ups for readers that follow a log.
 //!
-//! A tail is a hint: it says that a log may have grown. Readers always read the store by cursor, so a missed or a
-//! spurious wake-up costs a look and nothing else. A run nobody follows has no entry here.
+//! A tail is a hint: it says that a log may have grown. Readers always read the store by position, so a
+//! missed or a spurious wake-up does no harm. A run without followers has no entry here.
 //!
-//! Appends of this process wake at once, and so do hints of others. What neither told of is found by looking at how
-//! long the followed logs are, all of them in one read, so what it costs does not depend on how many readers wait.
+//! Appends of this process and hints from others wake followers at once. For the rest, a loop polls the
+//! lengths of all followed logs in one read, so the cost does not depend on the number of readers.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -14,13 +14,12 @@ use wopr_core::{RunKey, Seq};
 
 use crate::Engine;
 
-/// Logs looked at by one read.
+/// Logs polled by one read.
 const PAGE: usize = 1_024;
-/// How much more seldom to look where no other process appends. What there is to find is then an append that was in
-/// doubt, happened after all, and whose command had given up by then.
+/// How much longer the poll interval is if no other process appends. All that polling can find then is an
+/// uncertain append that committed after its command gave up.
 const ALONE: u32 = 10;
 
-/// Follows one run's log.
 #[derive(Debug)]
 pub struct Tail {
     key: RunKey,
@@ -33,11 +32,11 @@ pub(crate) struct Tails {
     followed: Mutex<HashMap<RunKey, Followed>>,
 }
 
-/// A log that somebody follows.
 #[derive(Debug)]
 struct Followed {
     sender: watch::Sender<()>,
-    /// How long it was when its followers were last woken, or were found to know; `None` before the first look.
+    /// The length of the log when its followers were last woken, or known to be up to date; `None` before the
+    /// first poll.
     seen: Option<Option<Seq>>,
 }
 
@@ -59,14 +58,14 @@ impl Tails {
         }
     }
 
-    /// Wakes who follows a log that may have grown.
+    /// Wakes the followers of a log that may have grown.
     pub(crate) fn wake(&self, key: &RunKey) {
         if let Some(followed) = self.followed.lock().get(key) {
             followed.sender.send_replace(());
         }
     }
 
-    /// Wakes who follows a log that is at least so long now.
+    /// Wakes the followers of a log that has at least `head` events now.
     pub(crate) fn grew(&self, key: &RunKey, head: Seq) {
         if let Some(followed) = self.followed.lock().get_mut(key) {
             followed.seen = Some(followed.seen.flatten().max(Some(head)));
@@ -80,14 +79,14 @@ impl Tails {
         }
     }
 
-    /// What is followed, in the order of keys: a simulation wakes readers in the same order each time.
+    /// The followed runs in key order, so that a simulation wakes readers in the same order each time.
     fn keys(&self) -> Vec<RunKey> {
         let mut keys: Vec<_> = self.followed.lock().keys().cloned().collect();
         keys.sort_unstable();
         keys
     }
 
-    /// Wakes who follows one of these logs and may not know how long it is.
+    /// Wakes the followers of those logs whose length has changed.
     fn look(&self, logs: impl Iterator<Item = (RunKey, Option<Seq>)>) {
         let mut followed = self.followed.lock();
         for (key, head) in logs {
@@ -102,12 +101,13 @@ impl Tails {
 }
 
 impl Tail {
-    /// Returns after the next append since this tail was made or last returned, and now and then without one.
+    /// Returns after the next append since the tail was created or this last returned. May also return
+    /// without one.
     ///
     /// # Cancel safety
     /// A dropped call misses nothing: the next one returns at once if there was an append.
     pub async fn changed(&mut self) {
-        // A closed channel cannot be: the entry lives as long as this tail.
+        // The channel is never closed: the entry lives as long as this tail.
         let _ = self.receiver.changed().await;
     }
 }
@@ -115,7 +115,7 @@ impl Tail {
 impl Drop for Tail {
     fn drop(&mut self) {
         let mut followed = self.tails.followed.lock();
-        // This receiver still counts.
+        // This tail's own receiver still counts.
         if followed
             .get(&self.key)
             .is_some_and(|followed| followed.sender.receiver_count() <= 1)
@@ -126,7 +126,7 @@ impl Drop for Tail {
 }
 
 impl Engine {
-    /// Looks now and then how long the followed logs are.
+    /// Polls the lengths of the followed logs.
     pub(crate) async fn run_tails(self) {
         let shared = &self.shared;
         let every = if shared.store.is_shared() {

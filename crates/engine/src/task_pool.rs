@@ -1,8 +1,8 @@
 //! Concurrent work of a loop on runs: bounded, and a slow run does not delay the others.
 //!
-//! Most of it takes milliseconds. But a run whose row another process holds, one that was stopped in the middle of an
-//! append, takes as long as the database lets it, and a loop that waited for all of a round would work at nothing else
-//! meanwhile.
+//! Most tasks take milliseconds. But if another process was suspended in the middle of an append, a task on
+//! that run waits for the database as long as the database allows. A loop that joined all tasks of a round
+//! would do nothing else meanwhile.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,11 +15,11 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-/// How long a loop waits for a round: longer than work on runs that nobody holds takes, and no longer than others may
-/// well wait.
+/// How long a loop waits for a round: longer than uncontended work takes, and short enough that other work
+/// can wait for it.
 const ROUND: Duration = Duration::from_millis(50);
 
-/// What is under way, by what it is about.
+/// Running tasks, at most one per key.
 #[derive(Debug)]
 pub(crate) struct TaskPool<K, T> {
     most: usize,
@@ -38,18 +38,17 @@ impl<K: Clone + Eq + Hash, T: Send + 'static> TaskPool<K, T> {
         }
     }
 
-    /// How much more may be begun.
+    /// How many more tasks may begin.
     pub(crate) fn load_budget(&self) -> usize {
         self.most.saturating_sub(self.tasks.len())
     }
 
-    /// Whether nothing is in hand.
     pub(crate) fn are_empty(&self) -> bool {
         self.tasks.is_empty()
     }
 
-    /// Begins something; `false` if it is in hand, and may have looked at the store already: it has to be begun again
-    /// after a round.
+    /// Begins a task. Returns `false` if one with this key is running: it may have read the store already, so
+    /// the caller has to begin again after a round.
     pub(crate) fn begin(&mut self, about: K, work: impl Future<Output = T> + Send + 'static) -> bool {
         let is_new = self.in_hand.insert(about.clone());
         if is_new {
@@ -59,8 +58,8 @@ impl<K: Clone + Eq + Hash, T: Send + 'static> TaskPool<K, T> {
         is_new
     }
 
-    /// Waits until all has ended that is in hand, or a round's time is over and there is room for more; what it came to,
-    /// none of what broke off.
+    /// Waits until all tasks have ended, or the round's time is over and more tasks may begin. Returns the
+    /// outcomes; `None` for a task that panicked.
     pub(crate) async fn round(&mut self) -> Vec<Option<T>> {
         let until = Instant::now() + ROUND;
         let mut ended = Vec::new();
@@ -88,7 +87,7 @@ impl<K: Clone + Eq + Hash, T: Send + 'static> TaskPool<K, T> {
         ended
     }
 
-    /// Waits until nothing is in hand.
+    /// Waits until all tasks have ended.
     pub(crate) async fn rest(mut self) {
         while self.tasks.join_next().await.is_some() {}
     }
@@ -101,31 +100,31 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_takes_long_is_in_nobodys_way() {
+    async fn a_slow_task_does_not_delay_others() {
         let (finish, finished) = oneshot::channel::<&str>();
-        let mut hands = TaskPool::new(3);
-        assert!(hands.begin(1, async { finished.await.unwrap() }));
-        assert!(hands.begin(2, async { "quick" }));
+        let mut pool = TaskPool::new(3);
+        assert!(pool.begin(1, async { finished.await.unwrap() }));
+        assert!(pool.begin(2, async { "quick" }));
         let begun = Instant::now();
-        assert_eq!(hands.round().await, [Some("quick")]);
-        assert_eq!((begun.elapsed(), hands.load_budget()), (ROUND, 2));
-        assert!(hands.begin(3, async { "quick" }));
-        assert_eq!(hands.round().await.len(), 1);
-        assert!(!hands.begin(1, async { panic!("it is in hand") }));
+        assert_eq!(pool.round().await, [Some("quick")]);
+        assert_eq!((begun.elapsed(), pool.load_budget()), (ROUND, 2));
+        assert!(pool.begin(3, async { "quick" }));
+        assert_eq!(pool.round().await.len(), 1);
+        assert!(!pool.begin(1, async { panic!("it is in hand") }));
         finish.send("long").unwrap();
-        assert_eq!(hands.round().await, [Some("long")]);
-        assert!(hands.are_empty() && hands.begin(1, async { "again" }));
+        assert_eq!(pool.round().await, [Some("long")]);
+        assert!(pool.are_empty() && pool.begin(1, async { "again" }));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn full_hands_wait_for_room() {
-        let mut hands = TaskPool::new(1);
+    async fn a_full_pool_waits_for_a_task_to_end() {
+        let mut pool = TaskPool::new(1);
         // sleep: longer than a round, in virtual time
-        assert!(hands.begin(1, tokio::time::sleep(ROUND * 10)));
-        assert_eq!(hands.load_budget(), 0);
-        assert_eq!(hands.round().await.len(), 1);
-        assert!(hands.begin(2, async { panic!("as what nobody thought of") }));
-        assert_eq!(hands.round().await, [None]);
-        hands.rest().await;
+        assert!(pool.begin(1, tokio::time::sleep(ROUND * 10)));
+        assert_eq!(pool.load_budget(), 0);
+        assert_eq!(pool.round().await.len(), 1);
+        assert!(pool.begin(2, async { panic!("as what nobody thought of") }));
+        assert_eq!(pool.round().await, [None]);
+        pool.rest().await;
     }
 }

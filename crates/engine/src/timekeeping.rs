@@ -1,7 +1,7 @@
-//! Timekeeping: reads the clock often enough to notice that it was set, and records the time in the store.
+//! Timekeeping: reads the clock often enough to notice that it was set, and stores the current time.
 //!
-//! What is noted is where a later start begins at least. While nothing is appended and the clock agrees, it is noted
-//! seldom: a host that waits should not keep a disk busy.
+//! The stored time is a lower bound for the next start. While nothing is appended and the clock agrees, it is
+//! stored rarely, so that an idle host does not keep a disk busy.
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -10,14 +10,14 @@ use wopr_core::Timestamp;
 
 use crate::Engine;
 
-/// How often the time is noted while runs go on, or while time is ahead of the clock.
+/// Interval of storing the time while runs progress, or while the engine's time is ahead of the clock.
 const BUSY: Duration = Duration::from_secs(5);
-/// How often it is noted otherwise.
+/// Interval otherwise.
 const IDLE: Duration = Duration::from_secs(60);
-/// Time that is ahead of the clock by so many milliseconds would be lost with the process.
+/// From this difference on, the engine's time counts as ahead of the clock, and a crash must not lose it.
 const AHEAD_MS: u64 = 1_000;
 
-/// How long a stop may take to note the time once more.
+/// Time limit for storing the time once more while stopping.
 const LAST: Duration = Duration::from_secs(1);
 
 impl Engine {
@@ -28,7 +28,7 @@ impl Engine {
         let looking = async {
             loop {
                 tokio::time::sleep(self.shared.options.poll.max(BUSY / 5)).await;
-                // Looked at each time, so that a step is seen soon.
+                // Read in each round, so that a step is noticed soon.
                 let now = self.now();
                 let appended = self.shared.counters.appends.load(Relaxed);
                 let is_busy = appended != appends || self.shared.clock.steps().ahead_ms >= AHEAD_MS;
@@ -39,13 +39,13 @@ impl Engine {
             }
         };
         stop.run_until_cancelled(looking).await;
-        // A database that does not answer must not hold up the stop.
+        // A database that does not answer must not delay shutdown.
         let _ = tokio::time::timeout(LAST, self.keep_time(self.now())).await;
     }
 
     async fn keep_time(&self, at: Timestamp) {
         if let Err(error) = self.shared.store.keep_time(at).await {
-            // Whoever appends hears of it as well.
+            // Appends report the same trouble more loudly.
             tracing::debug!(%error, "time not kept");
         }
     }

@@ -1,13 +1,13 @@
-//! Firing timers: one loop that leases what is due and commands the runs.
+//! Fires timers: one loop that leases due timers and sends their commands to the runs.
 //!
-//! The rows are the truth. A hint only shortens the sleep; firing twice is harmless, because the append clears the
-//! row and the kernel drops what is over. So the lease spares processes that share a store each other's work and is
-//! not what keeps it right: that is the sequence. It is short, is not renewed, and a process that dies leaves what it
-//! had in hand to whoever looks when it is over.
+//! The rows are authoritative. A hint only shortens the sleep, and firing twice is harmless, because the
+//! append clears the row and the kernel ignores timers that are over. The lease only prevents duplicate work
+//! between processes that share a store; correctness rests on the sequence check. The lease is short and not
+//! renewed: if a process dies, another takes its timers over when the lease expires.
 //!
-//! Whoever waits longest is first. A timer that does not fire goes behind those that wait: it is given back for a while
-//! later, or, where its run is left alone, stays leased; one whose run somebody holds is waited for beside the others.
-//! So however many do not fire, every other has its turn.
+//! The timer that has waited longest fires first. A timer that fails to fire moves behind those that wait: it
+//! is released with a later due time or, if its run is in backoff, stays leased. A timer whose run is locked
+//! waits concurrently with the others. So timers that do not fire cannot starve those that do.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -25,28 +25,29 @@ use crate::{
     task_pool::TaskPool,
 };
 
-/// Timers being fired. One that fires may be set again at once, which is another lease and so another fence.
+/// Timers being fired. A timer may be set again while it fires; the new lease has another fence.
 type Firing = TaskPool<(RunKey, TimerKey, Fence), Fired>;
 
 /// Timers fired at once: enough to fill a group commit.
 const ROUND: usize = 256;
-/// How long a timer is in one process's hands, unless leases are shorter anyhow. Firing takes milliseconds.
+/// Duration of a timer's lease, unless leases are configured shorter. Firing takes milliseconds.
 const LEASE: Duration = Duration::from_secs(5);
-/// Pause before a timer that could not be fired is tried again, and after a round that came to nothing.
+/// Pause before a timer that could not be fired is retried, and after a round in which none could.
 const AFTER_TROUBLE: Duration = Duration::from_millis(500);
-/// First pause where the store calls a timer due that cannot be leased: its lease ends by another clock than the time of
-/// day. It doubles, up to [`AFTER_TROUBLE`], while nothing can be leased: the clocks may differ by much.
+/// First pause if the store has a due timer that cannot be leased, because its lease ends by the clock of
+/// leases and not by the time of day. It doubles, up to [`AFTER_TROUBLE`], while nothing can be leased: the
+/// two clocks may differ by much.
 const HELD: Duration = Duration::from_millis(20);
 
-/// Wakes the loop when a timer is set that is due before it would look.
+/// Wakes the loop when a timer is set that is due before the next look.
 #[derive(Debug)]
 pub(crate) struct Timers {
     next: Mutex<Option<Timestamp>>,
     earlier: Notify,
-    /// Those being fired, shared by tenants.
+    /// Timers being fired, shared between tenants.
     slots: Slots,
     suspects: Suspects,
-    /// Whether more were due than were leased in the last round.
+    /// More timers were due than were leased in the last round.
     is_behind: AtomicBool,
 }
 
@@ -63,11 +64,12 @@ impl Default for Timers {
 }
 
 impl Timers {
-    /// What to lease: as it comes, unless there is more than fits or a tenant has its share in hand already.
-    fn quota(&self, load_budget: usize) -> Quota {
+    /// The quota for the next lease: no limit per tenant, unless the loop is behind or a tenant has used up
+    /// its share.
+    fn quota(&self, free: usize) -> Quota {
         let without = self.slots.crowded();
         let is_behind = self.is_behind.load(Ordering::Relaxed);
-        let rows = load_budget.min(self.slots.free());
+        let rows = free.min(self.slots.free());
         Quota {
             rows,
             per_tenant: if is_behind || !without.is_empty() {
@@ -91,13 +93,12 @@ impl Timers {
     }
 }
 
-/// What became of a timer.
 #[derive(Debug)]
 enum Fired {
     Yes,
-    /// Its run will be tried again after a while of its own.
+    /// The run is in backoff.
     LeftAlone,
-    /// It has to be tried again soon.
+    /// The timer has to be retried soon.
     NotNow,
 }
 
@@ -125,25 +126,26 @@ impl Engine {
         firing.rest().await;
     }
 
-    /// Fires the next round of what is due and says how long nothing is, or for how long to leave to others what they
-    /// hold.
+    /// Fires the next round of due timers. Returns how long to sleep: until the next timer is due, or until
+    /// one leased by another process may be available.
     async fn fire_due(&self, firing: &mut Firing, held: &mut Duration) -> Result<Duration, WriteError> {
         let shared = &self.shared;
-        let load_budget = firing.load_budget();
+        let free = firing.load_budget();
         let (now, until) = shared.lease_clock.lease(LEASE.min(shared.options.lease));
-        let quota = shared.timers.quota(load_budget);
+        let quota = shared.timers.quota(free);
         let leased = shared
             .store
             .lease_timers(shared.epoch, self.now(), now, until, &quota)
             .await?;
         let n_leased = leased.len();
-        let is_behind = n_leased >= quota.per_tenant.min(load_budget);
+        let is_behind = n_leased >= quota.per_tenant.min(free);
         shared.timers.is_behind.store(is_behind, Ordering::Relaxed);
         if n_leased > 0 {
             *held = HELD;
         }
         for timer in leased {
-            // The lease keeps it from coming back at once. When it is over, another process may know better.
+            // Otherwise the timer stays leased, so that it does not come back at once. Another process may
+            // succeed later.
             if !shared.run_backoff.is_left_alone(&timer.run) {
                 let engine = self.clone();
                 let about = (timer.run.clone(), timer.key.clone(), timer.fence);
@@ -158,7 +160,7 @@ impl Engine {
                     drop((slot, suspect));
                     fired
                 };
-                // Each lease has a fence of its own, so none is in hand.
+                // Cannot fail: each lease has a unique fence, so the key is new.
                 let _ = firing.begin(about, work.instrument(span));
             }
         }
@@ -174,7 +176,7 @@ impl Engine {
         if is_behind && n_leased > 0 {
             return Ok(if is_stuck { AFTER_TROUBLE } else { Duration::ZERO });
         }
-        // Read before the hint is reset would lose a hint that came in between; so reset first.
+        // Reset the hint before reading: a hint that arrives in between would be lost otherwise.
         shared.timers.next.lock().take();
         let Some(next) = shared.store.next_due().await? else {
             return Ok(shared.options.poll);
@@ -220,7 +222,8 @@ impl Engine {
                 if self.shared.run_backoff.is_left_alone(&run) {
                     return Fired::LeftAlone;
                 }
-                // Not by a time of day that may be put right by then: it would be due as much later.
+                // Not simply the time of day: if the clock is set back later, the timer would be that much
+                // later.
                 let (steady, _) = self.shared.lease_clock.lease(Duration::ZERO);
                 let again = self
                     .now()
@@ -234,7 +237,7 @@ impl Engine {
         }
     }
 
-    /// Gives a timer back whose tenant has enough in hand; it keeps its place.
+    /// Releases a timer whose tenant has used up its share; it keeps its place.
     async fn postpone(&self, timer: &LeasedTimer) -> Fired {
         let LeasedTimer {
             run,

@@ -1,4 +1,4 @@
-//! What faces read: a folded run with its plan, and pages of its log.
+//! Read models: a folded run with its plan, and pages of its log.
 
 use std::sync::Arc;
 
@@ -10,20 +10,18 @@ use crate::load_budget::LoadPermit;
 /// A run as of one moment.
 #[derive(Debug, Clone)]
 pub struct View {
-    /// Which run.
     pub key: RunKey,
-    /// The version it runs.
+    /// The version that the run is pinned to.
     pub plan: Arc<Plan>,
-    /// The fold of its log.
+    /// The fold of the run's log.
     pub run: Run,
-    /// Its summary row.
     pub summary: Summary,
-    /// Its room in memory.
+    /// Permit for the memory of the run.
     pub(crate) held: LoadPermit,
 }
 
 impl View {
-    /// The same run before its first event, which takes no room.
+    /// Returns the run as it was before its first event. It needs no load permit.
     #[must_use]
     pub fn unstarted(self) -> Self {
         Self {
@@ -37,15 +35,14 @@ impl View {
 /// A page of a log.
 #[derive(Debug, Clone)]
 pub struct Events {
-    /// The events.
     pub events: Vec<Recorded>,
-    /// How many events the log holds.
+    /// Number of events in the log.
     pub head: Seq,
-    /// The run's status when it held that many.
+    /// The run's status as of `head`.
     pub status: RunStatus,
 }
 
-/// A run that was loaded to be looked at and then commanded: [`crate::Engine::command_opened`].
+/// A run loaded to be inspected and then commanded with [`crate::Engine::command_opened`].
 #[derive(Debug)]
 pub struct Opened(pub(crate) Open);
 
@@ -62,7 +59,7 @@ pub(crate) struct Open {
     pub(crate) view: View,
     pub(crate) task: Option<TaskRow>,
     pub(crate) inbox: Vec<InboxRow>,
-    /// Whether the inbox may hold more.
+    /// The inbox may hold more rows than were read.
     pub(crate) is_inbox_cut: bool,
     /// Bytes of the events after the snapshot.
     pub(crate) n_tail_bytes: usize,
@@ -78,12 +75,12 @@ pub(crate) fn decode_events(stored: &[StoredEvent]) -> Result<Vec<Recorded>, Rea
         .collect()
 }
 
-/// Reads a fold of a log's prefix.
+/// Decodes a snapshot.
 pub(crate) fn decode_base(key: &RunKey, snapshot: &Snapshot) -> Result<Run, ReadError> {
     format::decode_run(&snapshot.body).map_err(|error| ReadError::Corrupt(format!("run {key}: {error}")))
 }
 
-/// Folds what was loaded.
+/// Folds a loaded run.
 pub(crate) fn open(
     key: &RunKey,
     plan: Arc<Plan>,

@@ -1,8 +1,8 @@
-//! Builders and harnesses shared by tests; never part of a build that ships.
+//! Builders and harnesses shared by tests; never part of a release build.
 //!
-//! [`Workflow`] builds definitions. [`Script`] drives runs of them through the kernel in memory, with a clock that
-//! only moves when told, and holds every decision against the kernel's invariants. [`line()`] prints an event
-//! in one line, for snapshots.
+//! [`Workflow`] builds definitions. [`Script`] drives their runs through the kernel in memory, with a manual
+//! clock, and checks the kernel's invariants after every decision. [`line()`] prints an event in one line,
+//! for snapshots.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,9 +1,10 @@
-//! Events in one line each.
+//! Prints events, one line each.
 
 use serde_json::{Value, json};
 use wopr_core::{ApprovalAction, Event, Failure, Object, Recorded, RunId, StepId};
 
-/// An event in one line: its place, its OpenWOP name and what tells it from its like. Runs are named by `name`.
+/// Formats an event in one line: its position, its OpenWOP name and its distinguishing fields. `name` formats
+/// run ids.
 #[must_use]
 pub fn line(recorded: &Recorded, name: impl Fn(&RunId) -> String) -> String {
     let (what, rest) = describe(&recorded.event, &name);

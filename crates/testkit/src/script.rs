@@ -1,8 +1,8 @@
 //! Drives runs through the kernel in memory.
 //!
-//! A script is a host without a store: it keeps every run's log, timers, effects and mail, and moves its clock
-//! only when told. Each decision is made twice, folded from the log, stored and read back, and held
-//! against the invariants; a difference fails the test where it happens.
+//! A script is a host without a store: it keeps the log, timers, effects and messages of every run, and a
+//! manual clock. Each decision is made twice, folded from the log, encoded and decoded, and checked against
+//! the invariants; any difference fails the test at once.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -19,10 +19,11 @@ use wopr_core::{
 
 use crate::{Workflow, line};
 
-/// Logs longer than this are folded from the last decision only; folding all of it each time would be quadratic.
+/// Longer logs are folded only from the last decision; folding them from the start each time would be
+/// quadratic.
 const WHOLE_LOG: usize = 2_000;
 
-/// Runs in memory; number 0 is the one that was started, children follow in the order of their creation.
+/// Runs in memory. Run 0 is the started one; children follow in the order of their creation.
 #[derive(Debug, Clone)]
 pub struct Script {
     workflows: Workflows,
@@ -31,12 +32,12 @@ pub struct Script {
     now: Timestamp,
     n_decisions: u64,
     mail: VecDeque<Mail>,
-    /// What a run is being told.
+    /// The messages in the current command.
     in_hand: VecDeque<Mail>,
     holds_mail: bool,
 }
 
-/// What one run tells another.
+/// A message from one run to another.
 #[derive(Debug, Clone)]
 struct Mail {
     to: RunId,
@@ -67,16 +68,16 @@ struct Hosted {
 }
 
 impl Script {
-    /// A host of these workflows; the first is the one that [`Self::start`] starts.
+    /// Creates a host of these workflows. [`Self::start`] starts a run of the first one.
     #[must_use]
     pub fn of(workflows: &[&Workflow]) -> Self {
         Self::of_plans(workflows.iter().map(|workflow| workflow.plan()))
     }
 
-    /// A host of these plans; the first is the one that [`Self::start`] starts.
+    /// Creates a host of these plans. [`Self::start`] starts a run of the first one.
     ///
     /// # Panics
-    /// Without a plan.
+    /// If there are no plans.
     #[must_use]
     pub fn of_plans(plans: impl IntoIterator<Item = Arc<Plan>>) -> Self {
         let plans: Vec<_> = plans.into_iter().collect();
@@ -92,13 +93,13 @@ impl Script {
         }
     }
 
-    /// A host of one workflow whose run is started without inputs.
+    /// Creates a host of one workflow and starts its run without inputs.
     #[must_use]
     pub fn started(workflow: &Workflow) -> Self {
         Self::of(&[workflow]).start(json!({}))
     }
 
-    /// What a run of the first workflow is given.
+    /// Start parameters with these inputs.
     #[must_use]
     pub fn start_run(inputs: Value) -> StartRun {
         StartRun {
@@ -119,7 +120,7 @@ impl Script {
         }
     }
 
-    /// Starts the run.
+    /// Starts the root run.
     ///
     /// # Panics
     /// If the start is refused.
@@ -129,7 +130,7 @@ impl Script {
         self
     }
 
-    /// Starts the run with these overrides.
+    /// Starts the root run with these overrides.
     ///
     /// # Panics
     /// If the start is refused.
@@ -141,28 +142,25 @@ impl Script {
         self
     }
 
-    /// Starts the run, or tells why not.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
+    /// Starts the root run, unless the kernel refuses.
     pub fn try_start(&mut self, start: StartRun) -> Result<(), Refusal> {
         self.add_pending();
         self.tell(0, Command::Start(Box::new(start)))
     }
 
-    /// Adds the run without starting it.
+    /// Adds the root run without starting it.
     pub fn add_pending(&mut self) {
         let id = RunId::from_parts(self.now, [0; 10]);
         self.runs.push(Hosted::new(id, self.root.clone()));
     }
 
-    /// Sends a command to a run; afterwards mail is delivered unless it is held.
+    /// Sends a command to a run and, unless messages are held back, delivers the resulting messages.
     ///
     /// # Errors
-    /// The kernel's refusal; the run is as it was.
+    /// The kernel's refusal; the run is unchanged.
     ///
     /// # Panics
-    /// If the decision breaks a promise.
+    /// If the decision violates an invariant.
     pub fn tell(&mut self, run: usize, command: Command) -> Result<(), Refusal> {
         self.tell_one(run, command)?;
         if !self.holds_mail {
@@ -202,7 +200,7 @@ impl Script {
         }
         hosted.commit(&decision);
         let from = hosted.id.clone();
-        // What was not heard comes first the next time.
+        // Messages that the decision did not consume come first the next time.
         for unheard in std::mem::take(&mut self.in_hand)
             .into_iter()
             .skip(decision.heard)
@@ -230,7 +228,7 @@ impl Script {
         Ok(())
     }
 
-    /// Every child that a run waits for will be heard of.
+    /// Checks that every run waiting for a child will get the child's message.
     fn check_families(&self) {
         for parent in &self.runs {
             let waits = |from: &RunId, to: &RunId| self.mail.iter().any(|m| m.from == *from && m.to == *to);
@@ -247,16 +245,16 @@ impl Script {
         }
     }
 
-    /// Keeps mail between runs until [`Self::deliver`].
+    /// Holds back messages between runs until [`Self::deliver`].
     pub fn hold_mail(&mut self) {
         self.holds_mail = true;
     }
 
-    /// Delivers mail until there is none, now and after each command from here on; what one run is told at once
-    /// is one command.
+    /// Delivers all messages, now and again after each later command. All messages waiting for one run are
+    /// delivered in one command.
     ///
     /// # Panics
-    /// If a run refuses its mail.
+    /// If a run refuses its messages.
     pub fn deliver(&mut self) {
         self.holds_mail = false;
         while let Some(first) = self.mail.front() {
@@ -272,10 +270,10 @@ impl Script {
         }
     }
 
-    /// Moves the clock, firing timers of all runs as they come due.
+    /// Advances the clock and fires the timers of all runs as they become due.
     ///
     /// # Panics
-    /// If a standing timer is refused otherwise than as stale.
+    /// If the kernel refuses a timer for another reason than `Stale`.
     pub fn wait(&mut self, ms: u64) {
         let until = self.now.plus_millis(ms);
         while let Some((due, run, timer)) = self.next_timer().filter(|(due, ..)| *due <= until) {
@@ -288,23 +286,22 @@ impl Script {
         self.now = until;
     }
 
-    /// The time.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// Moves the clock back, as another replica's may be.
+    /// Sets the clock back, like that of another replica.
     pub fn set_back(&mut self, ms: i64) {
         self.now = Timestamp::from_millis(self.now.millis() - ms);
     }
 
-    /// Moves the clock without firing anything.
+    /// Advances the clock without firing timers.
     pub fn skip(&mut self, ms: u64) {
         self.now = self.now.plus_millis(ms);
     }
 
-    /// The timer that comes due next: when, of which run, which.
+    /// The next timer to become due: its time, run and key.
     #[must_use]
     pub fn next_timer(&self) -> Option<(Timestamp, usize, Timer)> {
         let all = self.runs.iter().enumerate();
@@ -313,34 +310,25 @@ impl Script {
             .map(|(due, run, timer)| (*due, run, timer.clone()))
     }
 
-    /// Fires a timer of the root now, whether it stands or not.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
+    /// Fires a timer of the root run now, even if it is not set.
     pub fn fire(&mut self, timer: Timer) -> Result<(), Refusal> {
         self.tell(0, Command::Timer(timer))
     }
 
-    /// Answers an interrupt of the root.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
+    /// Answers an interrupt of the root run.
     pub fn answer(&mut self, node: &str, value: Value) -> Result<(), Refusal> {
         self.answer_in(0, node, value)
     }
 
     /// Answers an interrupt of any run.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
     pub fn answer_in(&mut self, run: usize, node: &str, value: Value) -> Result<(), Refusal> {
         self.tell(run, Command::Resolve(Self::resolve(node, value)))
     }
 
-    /// An answer by the one who started the run, to the interrupt that is open at a node.
+    /// An answer, by the principal who started the run, to the open interrupt of a node.
     ///
     /// # Panics
-    /// If the node id is none.
+    /// If the node id is invalid.
     #[must_use]
     pub fn resolve(node: &str, value: Value) -> Resolve {
         Resolve {
@@ -355,24 +343,18 @@ impl Script {
         }
     }
 
-    /// Ends the effect under way at a node of the root.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
+    /// Ends the running effect of a node of the root run.
     ///
     /// # Panics
-    /// If no effect is under way there.
+    /// If the node has no running effect.
     pub fn outcome(&mut self, node: &str, outcome: Result<Value, Failure>) -> Result<(), Refusal> {
         self.outcome_after(node, outcome, None)
     }
 
-    /// Ends the latest attempt at a node, by a peer that asks to be left alone for so many milliseconds.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
+    /// Ends the latest attempt at a node of the root run; the peer requested this backoff.
     ///
     /// # Panics
-    /// If no effect is under way there.
+    /// If the node has no running effect.
     pub fn outcome_after(
         &mut self,
         node: &str,
@@ -390,95 +372,76 @@ impl Script {
         self.tell(0, command)
     }
 
-    /// Cancels the root.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
     pub fn cancel(&mut self) -> Result<(), Refusal> {
         self.cancel_run(0)
     }
 
     /// Cancels any run.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
     pub fn cancel_run(&mut self, run: usize) -> Result<(), Refusal> {
         let by = PrincipalId::parse("ada").ok();
         self.tell(run, Command::Cancel { reason: None, by })
     }
 
     /// Pauses the root.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
     pub fn pause(&mut self) -> Result<(), Refusal> {
         let drain = DrainPolicy::DrainCurrentNode;
         self.tell(0, Command::Pause { reason: None, drain })
     }
 
-    /// Resumes the root.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
     pub fn resume(&mut self) -> Result<(), Refusal> {
         self.tell(0, Command::Resume { reason: None })
     }
 
-    /// The status of the root.
+    /// The status of the root run.
     #[must_use]
     pub fn status(&self) -> &'static str {
         self.status_of(0)
     }
 
-    /// The status of any run.
     #[must_use]
     pub fn status_of(&self, run: usize) -> &'static str {
         self.runs[run].run.status.as_str()
     }
 
-    /// A run.
     #[must_use]
     pub fn run(&self, run: usize) -> &Run {
         &self.runs[run].run
     }
 
-    /// The id of a run.
     #[must_use]
     pub fn id(&self, run: usize) -> &RunId {
         &self.runs[run].id
     }
 
-    /// The plan of a run.
     #[must_use]
     pub fn plan(&self, run: usize) -> &Arc<Plan> {
         &self.runs[run].plan
     }
 
-    /// How many runs there are.
     #[must_use]
     pub fn n_runs(&self) -> usize {
         self.runs.len()
     }
 
-    /// The log of a run.
+    /// The event log of a run.
     #[must_use]
     pub fn events(&self, run: usize) -> &[Recorded] {
         &self.runs[run].log
     }
 
-    /// Effects that the root has under way or had, oldest first.
+    /// All effects that the root run has requested, oldest first.
     #[must_use]
     pub fn effects(&self) -> &[Effect] {
         &self.runs[0].effects
     }
 
-    /// A variable of the root; null if it is not set.
+    /// A variable of the root run; null if it is not set.
     #[must_use]
     pub fn variable(&self, name: &str) -> Value {
         self.runs[0].run.variables.get(name).cloned().unwrap_or_default()
     }
 
-    /// The standing timers of a run, each with the milliseconds until it is due.
+    /// The timers of a run, each with the milliseconds until it is due.
     #[must_use]
     pub fn timers(&self, run: usize) -> String {
         let timers = self.runs[run].timers.iter();
@@ -486,7 +449,8 @@ impl Script {
         each.collect::<Vec<_>>().join(", ")
     }
 
-    /// What was recorded since this was last asked, run by run; lines of children are marked.
+    /// The events recorded since the last call, run by run, one per line. Lines of children start with
+    /// `[runN]`.
     pub fn news(&mut self) -> String {
         let mut lines = Vec::new();
         for run in 0..self.runs.len() {
@@ -504,7 +468,7 @@ impl Script {
         lines.join("\n")
     }
 
-    /// The whole log of a run.
+    /// The whole log of a run, one line per event.
     #[must_use]
     pub fn log(&self, run: usize) -> String {
         let lines: Vec<_> = self.runs[run]
@@ -585,7 +549,7 @@ impl Hosted {
         self.hold(invariant::check_run(&self.run, &self.plan, &self.outstanding));
     }
 
-    /// Fails with the log if a promise does not hold.
+    /// Panics with the log if an invariant is violated.
     fn hold(&self, kept: Result<(), Violation>) {
         if let Err(violation) = kept {
             let log: Vec<_> = self

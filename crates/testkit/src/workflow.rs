@@ -5,14 +5,14 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wopr_core::{Definition, NodeTypes, Plan, Problems};
 
-/// A definition in the making.
+/// A builder of a workflow definition.
 #[derive(Debug, Clone)]
 pub struct Workflow {
     document: Value,
 }
 
 impl Workflow {
-    /// An empty definition.
+    /// Creates an empty definition.
     #[must_use]
     pub fn new(id: &str) -> Self {
         Self {
@@ -30,33 +30,33 @@ impl Workflow {
         }
     }
 
-    /// A node with settings.
+    /// Adds a node with this configuration.
     #[must_use]
     pub fn node(self, id: &str, type_id: &str, config: Value) -> Self {
         self.raw_node(json!({ "id": id, "typeId": type_id, "name": id, "config": config }))
     }
 
-    /// A node with settings and input ports.
+    /// Adds a node with this configuration and these input ports.
     #[must_use]
     pub fn wired(self, id: &str, type_id: &str, config: Value, inputs: Value) -> Self {
         self.raw_node(json!({ "id": id, "typeId": type_id, "name": id, "config": config, "inputs": inputs }))
     }
 
-    /// A node as it stands in the document.
+    /// Adds a node as written in the document.
     #[must_use]
     pub fn raw_node(mut self, node: Value) -> Self {
         self.list("nodes").push(node);
         self
     }
 
-    /// Nodes that do nothing.
+    /// Adds nodes without effect, with these space-separated ids.
     #[must_use]
     pub fn noops(self, ids: &str) -> Self {
         ids.split_whitespace()
             .fold(self, |workflow, id| workflow.node(id, "core.noop", json!({})))
     }
 
-    /// A node that waits for an approval.
+    /// Adds a node that waits for an approval.
     #[must_use]
     pub fn gate(self, id: &str) -> Self {
         self.node(
@@ -66,19 +66,19 @@ impl Workflow {
         )
     }
 
-    /// A node that waits for a time.
+    /// Adds a node that waits for a time.
     #[must_use]
     pub fn delay(self, id: &str, ms: u64) -> Self {
         self.node(id, "core.delay", json!({ "delayMs": ms }))
     }
 
-    /// A node with a side effect.
+    /// Adds a node with a side effect.
     #[must_use]
     pub fn effect(self, id: &str) -> Self {
         self.node(id, "core.conformance.side-effect", json!({}))
     }
 
-    /// Edges, one a line or comma: `a -> b`, `a -> b any_failed`.
+    /// Adds edges, separated by commas or newlines: `a -> b`, `a -> b any_failed`.
     #[must_use]
     pub fn edges(mut self, text: &str) -> Self {
         for edge in text
@@ -98,13 +98,13 @@ impl Workflow {
         self
     }
 
-    /// An edge with a condition.
+    /// Adds an edge with a condition.
     #[must_use]
     pub fn edge_if(self, source: &str, target: &str, condition: Value) -> Self {
         self.raw_edge(json!({ "sourceNodeId": source, "targetNodeId": target, "condition": condition }))
     }
 
-    /// An edge as it stands in the document; without an id it gets one.
+    /// Adds an edge as written in the document, with a generated id unless it has one.
     #[must_use]
     pub fn raw_edge(mut self, mut edge: Value) -> Self {
         let edges = self.list("edges");
@@ -115,7 +115,7 @@ impl Workflow {
         self
     }
 
-    /// A variable, with further fields if `rest` has some.
+    /// Adds a variable, with the further fields in `rest`.
     #[must_use]
     pub fn variable(mut self, name: &str, kind: &str, rest: Value) -> Self {
         let mut variable = json!({ "name": name, "type": kind });
@@ -126,23 +126,19 @@ impl Workflow {
         self
     }
 
-    /// Any field of the definition.
+    /// Sets a field of the definition.
     #[must_use]
     pub fn set(mut self, field: &str, value: Value) -> Self {
         self.document[field] = value;
         self
     }
 
-    /// The document.
     #[must_use]
     pub fn document(&self) -> Value {
         self.document.clone()
     }
 
-    /// The plan.
-    ///
-    /// # Errors
-    /// What the definition breaks.
+    /// Compiles the definition.
     pub fn compile(&self) -> Result<Plan, Problems> {
         Plan::compile(
             Definition::parse(self.document())?,
@@ -150,10 +146,10 @@ impl Workflow {
         )
     }
 
-    /// The plan of a definition that is right.
+    /// Compiles a definition that must be valid.
     ///
     /// # Panics
-    /// If the definition is wrong.
+    /// If the definition is invalid.
     #[must_use]
     pub fn plan(&self) -> Arc<Plan> {
         match self.compile() {

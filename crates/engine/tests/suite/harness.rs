@@ -1,4 +1,4 @@
-//! An engine over a store, with executors that tests steer.
+//! An engine over a store, with an executor that tests control.
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,7 +40,7 @@ impl Executor for Steered {
         self.0.send((attempt, reply)).await.expect("the test listens");
         match outcome.await {
             Ok(outcome) => outcome,
-            // The test dropped the attempt: it hangs, as a lost peer does.
+            // The test dropped the reply: the attempt hangs, as with a lost peer.
             Err(_) => std::future::pending().await,
         }
     }
@@ -116,7 +116,7 @@ pub(crate) async fn create_as(
         .expect("creates")
 }
 
-/// The current version of a workflow, which is there.
+/// The current version of a workflow, which must be registered.
 pub(crate) async fn plan(engine: &Engine, tenant: &TenantId, workflow: &str) -> Arc<Plan> {
     let id = WorkflowId::parse(workflow).expect("valid");
     let found = engine.find_workflow(tenant, &id).await.expect("reads");

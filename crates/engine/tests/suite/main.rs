@@ -1,4 +1,4 @@
-//! The engine over real stores: runs, waits, effects, children, and what a restart finds.
+//! Tests of the engine over real stores: runs, waits, effects, children and restarts.
 
 #![expect(clippy::panic, reason = "a test that goes wrong says where")]
 

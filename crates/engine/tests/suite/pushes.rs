@@ -1,4 +1,5 @@
-//! Receivers are told at least once and in order, whatever becomes of other receivers or of the process. Time is virtual.
+//! Push notifications arrive at least once and in order, despite failing subscriptions and restarts. Time is
+//! virtual.
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +34,7 @@ impl Clock for Virtual {
     }
 }
 
-/// How a receiver answers.
+/// The response of a receiving server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mood {
     Takes,
@@ -42,12 +43,12 @@ enum Mood {
     Panics,
 }
 
-/// Keeps what it was given to deliver.
+/// A notifier that records its deliveries.
 #[derive(Debug, Default)]
 struct Postbox {
     moods: Mutex<BTreeMap<String, Mood>>,
     attempts: Mutex<Vec<(String, u64, Instant)>>,
-    /// Where updates were made.
+    /// The threads on which updates were computed.
     threads: Mutex<Vec<ThreadId>>,
     told: Mutex<Vec<(String, u64)>>,
     heard: Notify,
@@ -75,7 +76,7 @@ impl Postbox {
             .collect()
     }
 
-    /// Waits until a receiver was told of the event.
+    /// Waits until an event has been delivered to a subscription.
     async fn has(&self, push: &str, seq: u64) {
         while !self.told(push).contains(&seq) {
             self.heard.notified().await;
@@ -161,7 +162,7 @@ impl World {
         }
     }
 
-    /// A run that waits, with receivers that hear of what comes then.
+    /// Creates a waiting run with subscriptions to its later events.
     async fn asks(&self, pushes: &[&str]) -> View {
         let view = fresh(create(&self.engine, "ask", json!({}), SideRows::default()).await);
         assert_eq!(view.run.status, RunStatus::WaitingApproval);
@@ -201,7 +202,7 @@ fn push(id: &str) -> PushRow {
     }
 }
 
-/// A receiver that comes along with a command.
+/// Side rows with a new subscription.
 fn along(run: &RunId, id: &str) -> SideRows {
     SideRows {
         push: Some(NewSubscription {
@@ -221,7 +222,7 @@ fn pause() -> Command {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_receiver_that_comes_with_an_answer_hears_of_it_and_one_too_many_refuses_it() {
+async fn an_answer_can_add_a_subscription_up_to_the_limit() {
     let world = World::new().await;
     let view = world.asks(&["a", "b"]).await;
     let yes = || answer("ask", json!({"action": "accept"}));
@@ -249,7 +250,7 @@ fn seqs(from: u64, view: &View) -> Vec<u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_created_with_a_receiver_tells_it_everything_in_order() {
+async fn a_subscription_created_with_a_run_gets_all_events_in_order() {
     let world = World::new().await;
     let run = world.engine.new_run_id();
     let view = fresh(create_as(&world.engine, run.clone(), "ask", json!({}), along(&run, "a")).await);
@@ -264,7 +265,7 @@ async fn a_run_created_with_a_receiver_tells_it_everything_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn receivers_that_hang_or_fail_delay_nobody_else() {
+async fn hanging_or_failing_subscriptions_do_not_delay_others() {
     let world = World::new().await;
     world.postbox.mood("hangs", Mood::Hangs);
     world.postbox.mood("fails", Mood::Fails);
@@ -277,7 +278,7 @@ async fn receivers_that_hang_or_fail_delay_nobody_else() {
     assert!(began.elapsed() < Duration::from_secs(1));
     assert_eq!(world.postbox.told("well"), seqs(view.run.head.0, &ended));
 
-    // They are tried again, and once they take something it is all of it, in order.
+    // They are retried, and once they accept, everything arrives in order.
     for id in ["hangs", "fails", "breaks"] {
         let first = view.run.head.0;
         while world.postbox.attempts(id, first).len() < 3 {
@@ -294,7 +295,7 @@ async fn receivers_that_hang_or_fail_delay_nobody_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_failed_is_tried_again_at_its_own_time() {
+async fn each_failed_delivery_is_retried_after_its_own_backoff() {
     let world = World::new().await;
     let names = ["a", "b", "c", "d", "e", "f"];
     for name in names {
@@ -302,13 +303,13 @@ async fn who_failed_is_tried_again_at_its_own_time() {
     }
     let view = world.asks(&names).await;
     world.approve(&view.key).await;
-    // sleep: time is virtual, and passes here until all were tried twice
+    // sleep: virtual time passes until all have been tried twice
     tokio::time::sleep(Duration::from_secs(2)).await;
     let pauses = names.map(|name| {
         let attempts = world.postbox.attempts(name, view.run.head.0);
         (attempts[1] - attempts[0]).as_millis()
     });
-    // Half a second to a whole one, and no matter of how often somebody looks.
+    // Between half a second and a whole one, however often the loop looks.
     assert!(
         pauses.iter().all(|pause| (500..1_050).contains(pause)),
         "{pauses:?}"
@@ -318,7 +319,7 @@ async fn who_failed_is_tried_again_at_its_own_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_for_a_day_is_given_up_and_can_be_tried_again() {
+async fn deliveries_failing_for_a_day_are_dead_lettered_and_can_be_retried() {
     let world = World::new().await;
     world.postbox.mood("a", Mood::Fails);
     let view = world.asks(&["a"]).await;
@@ -328,7 +329,6 @@ async fn what_is_refused_for_a_day_is_given_up_and_can_be_tried_again() {
     let began = Instant::now();
     while world.deliveries(true).await.is_empty() {
         assert!(began.elapsed() < 2 * day, "given up in time");
-        // sleep: time is virtual, and passes here from one attempt to the next
         tokio::time::sleep(Duration::from_secs(60)).await;
     }
     let attempts = world.postbox.attempts("a", first);
@@ -342,9 +342,9 @@ async fn what_is_refused_for_a_day_is_given_up_and_can_be_tried_again() {
             .last()
             .is_some_and(|last| *last > Duration::from_secs(1_700))
     );
-    // None of those behind was tried before: they have as little time left.
+    // None of the later deliveries was tried before: they expire at the same age.
     while world.deliveries(true).await.len() < seqs(first, &ended).len() {
-        // sleep: time is virtual, and passes here from one attempt to the next
+        // sleep: virtual time passes from one attempt to the next
         tokio::time::sleep(Duration::from_secs(60)).await;
     }
     for delivery in world.deliveries(true).await {
@@ -371,7 +371,7 @@ async fn what_is_refused_for_a_day_is_given_up_and_can_be_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_process_tells_what_the_last_one_left() {
+async fn the_next_process_delivers_what_the_previous_one_left() {
     for is_orderly in [true, false] {
         let world = World::new().await;
         world.postbox.mood("a", Mood::Hangs);
@@ -391,7 +391,7 @@ async fn the_next_process_tells_what_the_last_one_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_receiver_that_is_dropped_hears_nothing_more() {
+async fn a_removed_subscription_gets_no_more_deliveries() {
     let world = World::new().await;
     world.postbox.mood("a", Mood::Fails);
     let view = world.asks(&["a", "b"]).await;
@@ -411,13 +411,13 @@ async fn a_receiver_that_is_dropped_hears_nothing_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_log_is_told_from_where_a_receiver_came() {
+async fn a_subscription_to_a_long_log_gets_events_from_its_creation_on() {
     let world = World::new().await;
     let view = fresh(create(&world.engine, "wait", json!({}), SideRows::default()).await);
-    // Commands work on, but nobody is told.
+    // Commands still work, but nothing is delivered.
     world.engine.stop().await;
     let mut since = None;
-    // Past a snapshot, and a page.
+    // Past a snapshot, and past a page.
     for n in 0..350 {
         if n == 130 {
             let put = world.engine.put_push(&view.key, push("a"), 10).await;
@@ -443,7 +443,7 @@ async fn a_long_log_is_told_from_where_a_receiver_came() {
     );
 }
 
-/// A run of a tenant that waits, with receivers that hear of what comes then.
+/// Creates a waiting run of a tenant with subscriptions to its later events.
 async fn asks_of(world: &World, name: &str, pushes: &[String]) -> RunKey {
     let start = Start {
         tenant: TenantId::parse(name).expect("valid"),
@@ -464,10 +464,10 @@ async fn asks_of(world: &World, name: &str, pushes: &[String]) -> RunKey {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_receivers_of_one_tenant_do_not_delay_those_of_another() {
+async fn slow_subscriptions_of_one_tenant_do_not_delay_another() {
     let world = World::new().await;
     let options = Options::default().push;
-    // Far more receivers that hang than may be told at once, of many runs.
+    // Far more hanging subscriptions than slots, across many runs.
     let n_runs = 4 * options.max_active / 64;
     for run in 0..n_runs {
         let names: Vec<_> = (0..64).map(|n| format!("slow-{run}-{n}")).collect();
@@ -483,10 +483,10 @@ async fn slow_receivers_of_one_tenant_do_not_delay_those_of_another() {
     };
     while begun("slow-") < options.max_active / 2 {
         tokio::task::yield_now().await;
-        // sleep: time is virtual, and passes here until the flood has all it gets
+        // sleep: virtual time passes until the flood holds all the slots it can get
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // None of them has ended, and each of the other tenant's is told at once, one run after the other.
+    // None of the hanging attempts has ended, yet each update of the other tenant is delivered at once.
     for n in 0..8 {
         let names = [format!("quick-{n}")];
         let key = asks_of(&world, "modest", &names).await;
@@ -501,7 +501,7 @@ async fn slow_receivers_of_one_tenant_do_not_delay_those_of_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn updates_are_made_where_decisions_are() {
+async fn updates_are_computed_on_the_decision_pool() {
     let world = World::new().await;
     let view = world.asks(&["a"]).await;
     let ended = world.approve(&view.key).await;
@@ -510,7 +510,7 @@ async fn updates_are_made_where_decisions_are() {
     assert!(!threads.is_empty() && !threads.contains(&thread::current().id()));
 }
 
-/// Takes the room for views of runs that a tenant may have.
+/// Takes all of the load budget for views that a tenant can get.
 async fn fill(world: &World, runs: &[&RunKey]) -> Vec<View> {
     let mut held = Vec::new();
     for run in runs {
@@ -522,7 +522,7 @@ async fn fill(world: &World, runs: &[&RunKey]) -> Vec<View> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deliveries_of_large_runs_wait_for_room_and_leave_others_theirs() {
+async fn deliveries_of_large_runs_wait_for_budget_without_delaying_others() {
     let world = World::new().await;
     let large = |n: usize| json!({ "text": "x".repeat(n) });
     let huge = fresh(create(&world.engine, "ask", large(20 << 20), SideRows::default()).await);
@@ -537,14 +537,14 @@ async fn deliveries_of_large_runs_wait_for_room_and_leave_others_theirs() {
     }
     let held = fill(&world, &[&huge.key, &many[0]]).await;
     for run in &many {
-        // Which, unlike an answer, views nothing.
+        // Unlike an answer, cancelling loads no view.
         let cancel = Command::Cancel {
             reason: None,
             by: None,
         };
         world.command(run, cancel).await;
     }
-    // Another tenant does not notice that those wait.
+    // Another tenant is not affected by the waiting deliveries.
     let start = Start {
         tenant: TenantId::parse("other").expect("valid"),
         ..start(json!({}))
@@ -560,7 +560,7 @@ async fn deliveries_of_large_runs_wait_for_room_and_leave_others_theirs() {
     let other = fresh(world.engine.create(other).await.expect("created"));
     world.postbox.has("other", other.run.head.0 - 1).await;
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
-    // sleep: time is virtual, and those that wait have been tried again and again when it is over
+    // sleep: virtual time passes while the waiting deliveries are retried repeatedly
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(world.postbox.told("large"), [0; 0]);
     drop(held);

@@ -1,4 +1,4 @@
-//! Runs at which processes die, and runs that cannot be read.
+//! Quarantine of runs at which processes die, and of runs that cannot be read.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use wopr_store::{Batch, Guard, MemoryStore, SqliteStore, Store, StoredEvent, Tim
 
 use crate::harness::{Attempts, Steered, create, engine, fresh, node, reaches, steered, tenant, workflow};
 
-/// A process that works for a while and dies without a word.
+/// Runs a process for a while and then kills it without a clean shutdown.
 fn live<T>(store: &Arc<dyn Store>, executor: &Arc<Steered>, work: impl AsyncFnOnce(&Engine) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -70,11 +70,11 @@ fn a_run_at_which_three_processes_died(store: &Arc<dyn Store>) {
     live(store, &executor, async |engine| {
         reaches(engine, &key, RunStatus::Paused).await;
         assert_eq!(reason(engine, &key).await.as_deref(), Some(QUARANTINED));
-        // The others go on.
+        // Other runs continue.
         fresh(create(engine, "gate", json!({}), SideRows::default()).await);
         assert!(attempts.lock().await.try_recv().is_err());
     });
-    // It stays so over restarts, until somebody releases it.
+    // The run stays paused over restarts, until somebody resumes it.
     live(store, &executor, async |engine| {
         reaches(engine, &key, RunStatus::Paused).await;
         assert_eq!(engine.stats().runs_quarantined, 0);
@@ -92,7 +92,7 @@ fn a_run_at_which_three_processes_died(store: &Arc<dyn Store>) {
 }
 
 #[test]
-fn a_run_in_hand_at_three_deaths_is_paused_until_it_is_resumed() {
+fn a_run_at_which_three_processes_died_is_paused_until_resumed() {
     let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
     a_run_at_which_three_processes_died(&memory);
     let dir = tempfile::tempdir().expect("temp dir");
@@ -103,7 +103,7 @@ fn a_run_in_hand_at_three_deaths_is_paused_until_it_is_resumed() {
 }
 
 #[test]
-fn a_process_that_ends_in_order_counts_no_death() {
+fn a_clean_shutdown_counts_no_death() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let (executor, attempts) = steered();
     let key = live(&store, &executor, async |engine| {
@@ -133,7 +133,7 @@ fn a_process_that_ends_in_order_counts_no_death() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_cannot_be_read_is_quarantined_and_others_go_on() {
+async fn an_unreadable_run_is_quarantined_and_others_continue() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let (executor, _attempts) = steered();
     let engine = engine(Arc::clone(&store), executor).await;

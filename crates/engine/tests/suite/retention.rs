@@ -1,4 +1,4 @@
-//! Trees that have had their time go, whole, and nothing else does. Time is virtual.
+//! Expired run trees are removed completely, and nothing else is. Time is virtual.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use wopr_store::{
 use crate::harness::{node, plan, principal, start, steered, tenant, workflow};
 
 const PERIOD: Duration = Duration::from_secs(600);
-/// A period and the time until the next look, and then some.
+/// A period, the time until the next pass, and some more.
 const LONG: Duration = Duration::from_secs(600 + 60 + 30);
 
 /// Follows the virtual time of the runtime.
@@ -52,12 +52,12 @@ impl World {
         Self { store, engine }
     }
 
-    /// A run as its last append leaves it, now.
+    /// Stores a run as of now.
     async fn put(&self, n: u64, parent: Option<u64>, status: RunStatus) {
         put(&self.store, n, parent, status, self.engine.now()).await;
     }
 
-    /// The runs that are there, by number.
+    /// The numbers of the stored runs.
     async fn runs(&self) -> Vec<u64> {
         let page = self
             .store
@@ -108,7 +108,7 @@ async fn put(store: &MemoryStore, n: u64, parent: Option<u64>, status: RunStatus
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_period_everything_stays() {
+async fn nothing_is_removed_without_a_retention_period() {
     let world = World::new(None).await;
     world.put(1, None, RunStatus::Completed).await;
     world.wait(PERIOD * 20).await;
@@ -117,7 +117,7 @@ async fn without_a_period_everything_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_goes_when_its_period_is_over_and_not_before() {
+async fn a_run_is_removed_after_its_retention_period() {
     let world = World::new(Some(PERIOD)).await;
     for (n, status) in (1..).zip(RunStatus::ALL) {
         world.put(n, None, status).await;
@@ -135,7 +135,7 @@ async fn a_run_goes_when_its_period_is_over_and_not_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tree_waits_for_the_last_of_its_runs() {
+async fn a_tree_is_kept_until_its_last_run_expires() {
     let world = World::new(Some(PERIOD)).await;
     world.put(1, None, RunStatus::Completed).await;
     world.put(2, Some(1), RunStatus::Completed).await;
@@ -153,7 +153,7 @@ async fn a_tree_waits_for_the_last_of_its_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_child_never_goes_without_its_root() {
+async fn a_child_is_never_removed_without_its_root() {
     let world = World::new(Some(PERIOD)).await;
     world.put(1, None, RunStatus::WaitingApproval).await;
     world.put(2, Some(1), RunStatus::Completed).await;
@@ -162,7 +162,7 @@ async fn a_child_never_goes_without_its_root() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn trees_larger_than_a_page_and_pages_of_trees_go() {
+async fn large_trees_and_many_trees_are_removed() {
     let world = World::new(Some(PERIOD)).await;
     let mut n = 0;
     let mut next = || {
@@ -192,7 +192,7 @@ async fn trees_larger_than_a_page_and_pages_of_trees_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_another_began_is_finished_even_by_one_that_keeps_everything() {
+async fn interrupted_removals_are_finished_by_any_process() {
     let store = Arc::new(MemoryStore::new());
     let now = Timestamp::from_millis(0);
     put(&store, 1, None, RunStatus::Completed, now).await;
@@ -215,7 +215,7 @@ async fn what_another_began_is_finished_even_by_one_that_keeps_everything() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repeated_request_outlives_its_run_and_starts_no_second_one() {
+async fn a_repeated_request_is_replayed_after_its_run_is_removed() {
     let world = World::new(Some(PERIOD)).await;
     world
         .engine
@@ -258,7 +258,7 @@ async fn a_repeated_request_outlives_its_run_and_starts_no_second_one() {
         "no run"
     );
 
-    // When the key has had its own time, it is a new one.
+    // Once the record has expired too, the key is new.
     world.wait(Duration::from_secs(3_600)).await;
     let Done::Fresh(second) = world.engine.create(create()).await.expect("creates") else {
         panic!("the key is free")
@@ -267,8 +267,8 @@ async fn a_repeated_request_outlives_its_run_and_starts_no_second_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_task_of_a_run_says_when_it_ended() {
-    // The state of a task is what roots are found by: every end of a run is one of its ends.
+async fn final_run_statuses_map_to_final_task_states() {
+    // Roots are found by task state, so every final run status must map to a final task state.
     for status in RunStatus::ALL {
         let (state, _) = wopr_engine::task_state(status, None, None);
         let is_end = matches!(

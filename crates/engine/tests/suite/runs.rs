@@ -1,4 +1,4 @@
-//! What runs do over a store, and what is left of them when the engine goes.
+//! Runs over a store: their progress, and what survives a restart of the engine.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn once(key: &str, digest: &str) -> SideRows {
 }
 
 #[tokio::test]
-async fn the_patterns_of_a_tenants_workflows_are_bounded_together() {
+async fn the_total_pattern_size_of_a_tenant_is_limited() {
     let (executor, _attempts) = steered();
     let engine = engine(Arc::new(MemoryStore::new()), executor).await;
     let (one, other) = (tenant(), wopr_core::TenantId::parse("other").expect("an id"));
@@ -57,7 +57,7 @@ async fn the_patterns_of_a_tenants_workflows_are_bounded_together() {
     }
     let (n, error) = refused.expect("an end");
     assert!(n > 2 && error.contains("patterns"), "{n}: {error}");
-    // A new version of one takes the place of the old, and another tenant has a share of its own.
+    // A new version replaces the old one, and another tenant has its own limit.
     assert!(engine.register(Some(&one), large(0)).await.is_ok());
     assert!(engine.register(Some(&other), large(n)).await.is_ok());
     engine.stop().await;
@@ -136,7 +136,7 @@ async fn a_delay_and_an_approval_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn an_effect_cut_off_by_the_end_is_attempted_again_with_the_same_key() {
+async fn an_effect_interrupted_by_shutdown_is_retried_with_the_same_key() {
     let dir = tempfile::tempdir().expect("temp dir");
     let (executor, attempts) = steered();
     let first = engine(sqlite(&dir), executor.clone()).await;
@@ -166,7 +166,7 @@ async fn an_effect_cut_off_by_the_end_is_attempted_again_with_the_same_key() {
 }
 
 #[tokio::test]
-async fn an_attempt_outlives_its_lease_by_renewing() {
+async fn a_long_attempt_renews_its_lease() {
     let (executor, attempts) = steered();
     let engine = engine(Arc::new(MemoryStore::new()), executor).await;
     engine
@@ -197,7 +197,7 @@ async fn an_attempt_outlives_its_lease_by_renewing() {
 }
 
 #[tokio::test]
-async fn a_request_takes_effect_once_under_concurrency() {
+async fn concurrent_repeats_of_a_request_take_effect_once() {
     let dir = tempfile::tempdir().expect("temp dir");
     let (executor, _attempts) = steered();
     let engine = engine(sqlite(&dir), executor).await;
@@ -232,7 +232,7 @@ async fn a_request_takes_effect_once_under_concurrency() {
 }
 
 #[tokio::test]
-async fn a_parent_mirrors_its_child_and_an_answer_reaches_it() {
+async fn an_answer_to_a_parent_reaches_the_child_that_asks() {
     let (executor, _attempts) = steered();
     let engine = engine(Arc::new(MemoryStore::new()), executor).await;
     engine
@@ -333,7 +333,7 @@ async fn a_cancel_reaches_grandchildren() {
 }
 
 #[tokio::test]
-async fn many_commanders_of_one_run_agree() {
+async fn only_one_of_several_concurrent_final_commands_succeeds() {
     let (executor, _attempts) = steered();
     let engine = engine(Arc::new(MemoryStore::new()), executor).await;
     let gate = node("gate", "core.approvalGate", json!({}));
@@ -368,7 +368,7 @@ async fn many_commanders_of_one_run_agree() {
 }
 
 #[tokio::test]
-async fn an_effect_carries_the_trace_of_the_request_that_began_its_run() {
+async fn an_effect_carries_the_trace_of_the_request_that_started_its_run() {
     let (executor, attempts) = steered();
     let engine = engine(Arc::new(MemoryStore::new()), executor).await;
     let call = node("call", "core.conformance.side-effect", json!({}));
@@ -397,7 +397,7 @@ async fn an_effect_carries_the_trace_of_the_request_that_began_its_run() {
 }
 
 #[tokio::test]
-async fn an_answer_repeated_at_the_same_time_is_given_once() {
+async fn concurrent_repeats_of_an_answer_take_effect_once() {
     let (executor, _attempts) = steered();
     let engine = engine(Arc::new(MemoryStore::new()), executor).await;
     engine
@@ -431,7 +431,7 @@ async fn an_answer_repeated_at_the_same_time_is_given_once() {
 }
 
 #[tokio::test]
-async fn a_run_that_ended_here_is_read_without_the_store() {
+async fn a_recently_ended_run_is_read_from_memory() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let (executor, _attempts) = steered();
     let engine = engine(Arc::clone(&store), executor.clone()).await;
@@ -449,7 +449,7 @@ async fn a_run_that_ended_here_is_read_without_the_store() {
         .expect("registers");
     let ended = fresh(create(&engine, "one", json!({"a": 1}), SideRows::default()).await);
     let waits = fresh(create(&engine, "two", json!({}), SideRows::default()).await);
-    // What the store has is taken away behind the engine's back.
+    // Remove the run from the store behind the engine's back.
     let removal = wopr_store::Removal {
         run: ended.key.run.clone(),
         root: ended.key.run.clone(),
@@ -462,7 +462,7 @@ async fn a_run_that_ended_here_is_read_without_the_store() {
         .expect("reads")
         .expect("is remembered");
     assert_eq!((read.run, read.summary), (ended.run, ended.summary));
-    // One that may go on is always asked of the store, and so is one of another tenant.
+    // A run that may still change is always read from the store, and so is one of another tenant.
     assert!(engine.ended(&waits.key).is_none());
     let of_others = wopr_core::RunKey::new(wopr_core::TenantId::parse("other").expect("valid"), read.key.run);
     assert!(engine.view(&of_others).await.expect("reads").is_none());

@@ -1,4 +1,4 @@
-//! What tenants share: one that floods the host leaves room for another.
+//! Capacity shared by tenants: one that floods the host leaves some for another.
 
 use std::{sync::Arc, time::Duration};
 
@@ -59,7 +59,7 @@ async fn slow_calls_of_one_tenant_leave_slots_for_another() {
         assert_eq!(attempt.run.tenant, tenant("greedy"));
         held.push(reply);
     }
-    // None of those ends, and more of them wait.
+    // None of those attempts ends, and more are waiting.
     let modest = create(&engine, "modest").await;
     let (attempt, reply) = attempts.recv().await.expect("an attempt");
     assert_eq!(attempt.run, modest);
@@ -67,7 +67,7 @@ async fn slow_calls_of_one_tenant_leave_slots_for_another() {
     let next = create(&engine, "modest").await;
     let (attempt, _reply) = attempts.recv().await.expect("an attempt");
     assert_eq!(attempt.run, next);
-    // What becomes free goes to those that wait.
+    // Freed slots go to the waiting attempts.
     held.pop()
         .expect("one")
         .send(Outcome::Done(json!({})))
@@ -104,7 +104,7 @@ async fn large_requests_share_their_memory(store: Arc<dyn Store>) {
         assert_eq!(attempt.run.tenant, tenant("greedy"));
         held.push((attempt, reply));
     }
-    // There are slots for all of them, but not the memory, of which something is left for another tenant.
+    // There are slots for all of them, but not enough memory, of which some is left for another tenant.
     let modest = create(&engine, "modest").await;
     let (attempt, _reply) = attempts.recv().await.expect("an attempt");
     assert_eq!(attempt.run, modest);
@@ -126,7 +126,7 @@ async fn large_requests_of_one_tenant_leave_memory_for_another() {
     large_requests_share_their_memory(Arc::new(store)).await;
 }
 
-/// A workflow of as many children as this.
+/// A workflow that starts `n` children.
 fn children(id: &str, of: &str, n: usize) -> serde_json::Value {
     let nodes: Vec<_> = (0..n)
         .map(|n| {
@@ -141,7 +141,7 @@ fn children(id: &str, of: &str, n: usize) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn a_tree_of_runs_stops_growing_at_its_bound() {
+async fn a_run_tree_stops_growing_at_its_limit() {
     let (executor, _attempts) = steered();
     let options = Options {
         max_descendants: 300,
@@ -173,7 +173,7 @@ async fn a_tree_of_runs_stops_growing_at_its_bound() {
         .list_runs(&tenant("bomb"), &RunFilter::default(), None, 10_000)
         .await
         .expect("reads");
-    // Those of the root's first decision are not counted.
+    // The children of the root's first decision are not counted.
     let n_children = page.runs.len() - 1;
     assert!((200..=300 + 12).contains(&n_children), "{n_children}");
     let mut refused = 0;
@@ -189,7 +189,7 @@ async fn a_tree_of_runs_stops_growing_at_its_bound() {
         }
     }
     assert!(refused > 0);
-    // Another tree is not concerned.
+    // Another tree is not affected.
     let view = engine
         .view(&create(&engine, "modest").await)
         .await
@@ -199,13 +199,13 @@ async fn a_tree_of_runs_stops_growing_at_its_bound() {
     engine.stop().await;
 }
 
-/// Whether work is done by whoever asks for it: at once, although the one thread beside this one is busy.
+/// Returns `true` if work is done in place: it completes at once although the only blocking thread is busy.
 async fn is_done_in_place<T>(work: impl Future<Output = T>) -> (bool, T) {
     let (free, held) = std::sync::mpsc::channel::<()>();
     let (began, begins) = tokio::sync::oneshot::channel();
     let busy = tokio::task::spawn_blocking(move || {
         began.send(()).expect("the test waits");
-        // Until the other end is dropped.
+        // Blocks until the sender is dropped.
         let _ = held.recv();
     });
     begins.await.expect("it begins");
@@ -220,7 +220,7 @@ async fn is_done_in_place<T>(work: impl Future<Output = T>) -> (bool, T) {
 }
 
 #[test]
-fn definitions_of_tenants_are_compiled_beside_the_threads_of_input_and_output() {
+fn definitions_of_tenants_are_compiled_on_blocking_threads() {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().max_blocking_threads(1).build();
     runtime
@@ -229,7 +229,7 @@ fn definitions_of_tenants_are_compiled_beside_the_threads_of_input_and_output() 
 }
 
 async fn definitions_are_compiled_aside() {
-    // Nothing but what is asked for here is registered or caught up with.
+    // Workflows are registered and caught up with only when the test asks for it.
     let options = Options {
         poll: Duration::from_secs(3_600),
         ..Options::default()
@@ -246,7 +246,7 @@ async fn definitions_are_compiled_aside() {
     .expect("starts");
     let document = |name: &str| workflow("w", &[node(name, "core.noop", json!({}))], &[]);
     engine.register(None, document("n")).await.expect("registers");
-    // Its decisions are short, so they are made in place by now.
+    // Its decisions are short, so by now they are made in place.
     for _ in 0..64 {
         create(&engine, "trusted").await;
     }
@@ -262,7 +262,7 @@ async fn definitions_are_compiled_aside() {
     let (is_in_place, refused) = is_done_in_place(refused).await;
     assert!(!is_in_place && matches!(refused, Err(RegisterError::Invalid(_))));
 
-    // Another process, which finds them in the registry.
+    // Another process finds them in the registry.
     let other = Engine::start(store, executor, Arc::new(SystemClock), options)
         .await
         .expect("starts");

@@ -1,4 +1,4 @@
-//! What is read of a run at once is bounded in bytes.
+//! Loads and reads of a run are bounded in bytes.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::harness::{create, fresh, node, reaches, steered, workflow};
 const N_CALLS: usize = 7;
 const OUTPUT: usize = 700 << 10;
 
-/// A run of some calls in a row that answer the better part of a megabyte each.
+/// Creates a run of several calls in a row whose results take almost a megabyte each.
 async fn heavy(store: Arc<dyn Store>) -> (Engine, View) {
     let (executor, attempts) = steered();
     let options = Options {
@@ -46,7 +46,7 @@ async fn heavy(store: Arc<dyn Store>) -> (Engine, View) {
 }
 
 #[tokio::test]
-async fn a_log_of_large_events_is_folded_by_its_bytes() {
+async fn a_log_of_large_events_gets_snapshots_by_size() {
     let files = tempfile::tempdir().expect("a directory");
     let path = files.path().join("wopr.db");
     let sqlite = wopr_store::SqliteStore::open(path, wopr_store::sqlite::Options::default());
@@ -62,7 +62,7 @@ async fn a_log_of_large_events_is_folded_by_its_bytes() {
 }
 
 #[tokio::test]
-async fn a_log_of_large_events_is_read_in_parts_in_either_direction() {
+async fn a_log_of_large_events_is_paged_in_both_directions() {
     let (engine, view) = heavy(Arc::new(MemoryStore::new())).await;
     let head = view.run.head;
     let (mut forward, mut from) = (Vec::new(), Seq(0));

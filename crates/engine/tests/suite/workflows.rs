@@ -1,4 +1,4 @@
-//! How many workflows a tenant may have, and how much they may take.
+//! Limits on the number and the size of a tenant's workflows.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ fn other() -> TenantId {
     TenantId::parse("other").expect("valid")
 }
 
-/// A workflow with a description of so many bytes.
+/// A workflow with a description of this size.
 fn described(id: &str, n_bytes: usize) -> Value {
     let mut document = workflow(id, &[node("n", "core.noop", json!({}))], &[]);
     document["description"] = "x".repeat(n_bytes).into();
@@ -24,7 +24,7 @@ async fn engine(store: &Arc<dyn Store>, max_workflows: usize, max_workflow_bytes
     let options = Options {
         max_workflows,
         max_workflow_bytes,
-        // Nothing is read that the test does not ask for.
+        // The registry is read only when the test asks for it.
         poll: Duration::from_secs(600),
         ..Options::default()
     };
@@ -49,7 +49,7 @@ async fn on_each_store<F: Future<Output = ()>>(check: impl Fn(Arc<dyn Store>) ->
 }
 
 #[tokio::test]
-async fn a_tenant_has_no_more_workflows_than_it_may() {
+async fn the_number_of_workflows_of_a_tenant_is_limited() {
     on_each_store(async |store| {
         let engine = engine(&store, 5, 64 << 20).await;
         let registering = (0..20).map(|n| {
@@ -71,7 +71,7 @@ async fn a_tenant_has_no_more_workflows_than_it_may() {
             }
         }
         assert_eq!((n_registered, engine.workflows(&tenant()).len()), (5, 5));
-        // A new version of one takes the place of the old, and another tenant has workflows of its own.
+        // A new version replaces the old one, and another tenant has its own limit.
         let known = names(&engine, &tenant());
         engine
             .register(Some(&tenant()), described(&known[0], 100))
@@ -87,7 +87,7 @@ async fn a_tenant_has_no_more_workflows_than_it_may() {
 }
 
 #[tokio::test]
-async fn the_definitions_of_a_tenant_are_bounded_together() {
+async fn the_total_definition_size_of_a_tenant_is_limited() {
     on_each_store(async |store| {
         let engine = engine(&store, 100, 1 << 20).await;
         for id in ["w1", "w2", "w3"] {
@@ -101,7 +101,7 @@ async fn the_definitions_of_a_tenant_are_bounded_together() {
         assert!(most == 1 << 20 && taken > 900 << 10);
         let larger = engine.register(Some(&tenant()), described("w1", 600 << 10)).await;
         assert!(matches!(larger, Err(RegisterError::Full(_))), "{larger:?}");
-        // Nothing of what was refused was stored, and smaller versions make room.
+        // The refused version was not stored, and smaller versions make room.
         let workflow = WorkflowId::parse("w4").expect("valid");
         let found = engine.find_workflow(&tenant(), &workflow).await;
         assert!(found.expect("reads").is_none());
@@ -119,7 +119,7 @@ async fn the_definitions_of_a_tenant_are_bounded_together() {
 }
 
 #[tokio::test]
-async fn an_engine_starts_whatever_other_processes_registered() {
+async fn an_engine_starts_with_workflows_beyond_its_limits() {
     on_each_store(async |store| {
         let generous = engine(&store, 100, 64 << 20).await;
         for id in ["w1", "w2", "w3", "w4"] {
@@ -128,7 +128,7 @@ async fn an_engine_starts_whatever_other_processes_registered() {
         }
         let strict = engine(&store, 100, 700 << 10).await;
         assert_eq!(names(&strict, &tenant()), ["w1", "w2"]);
-        // What is left out is current as soon as there is room for it, whoever made it.
+        // A version that was left out becomes current as soon as there is room, whoever made it.
         let small = described("w1", 10);
         generous.register(Some(&tenant()), small).await.expect("stored");
         strict.catch_up().await.expect("reads");

@@ -1,4 +1,4 @@
-//! The last days of a world: everything has had its time, and goes, by whole trees or not at all.
+//! The end of a world's life: every run expires and is removed, by whole trees or not at all.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -7,16 +7,16 @@ use wopr_store::{Log, Retention};
 
 use super::{cluster::Cluster, store::Server};
 
-/// How long runs are kept: longer than any world lives before it ages.
+/// Retention period of runs: longer than any world lives before it ages.
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(24 * 3_600);
 /// Looks at the store while processes still fail and die.
 const CRUEL_LOOKS: u64 = 60;
 /// Looks after which nothing may be left.
 const LOOKS: u64 = 600;
-/// Longest time between two looks.
+/// Maximum time between two looks.
 const PAUSE_MS: u64 = 2_000;
 
-/// Lets a day pass in which nothing happens but forgetting.
+/// Lets a day pass in which only retention is active.
 pub(crate) async fn age(cluster: &Cluster) {
     let fate = Arc::clone(&cluster.fate);
     let families = families(&cluster.server);

@@ -1,7 +1,7 @@
-//! Clients: they create runs, see them through, insist on answers, and believe what they are told.
+//! Clients: they create runs, drive them to their end, insist on answers, and rely on what they are told.
 //!
-//! Every command carries a mark that shows in the log if it took effect. So a client can tell afterwards whether what was
-//! acknowledged is there, whether it is there once, and whether anything it never sent twice happened twice.
+//! Each command carries a mark that appears in the log if it took effect. So a client can check at the end
+//! that each acknowledged command is in the log exactly once, and that nothing it sent once happened twice.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,9 +17,9 @@ use wopr_store::{IdempotencyKey, ReadError};
 use super::{cluster::Cluster, postman, workflows};
 use crate::harness::{principal, tenant};
 
-/// How long a client waits for an answer before it asks again.
+/// How long a client waits for a response before it asks again.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
-/// How often a client sends a command that got no answer, under one key.
+/// How often a client sends a command that gets no response, under one key.
 const TRIES: u64 = 3;
 
 /// One client, with one run.
@@ -29,13 +29,13 @@ pub(crate) struct Client {
     pub(crate) name: String,
 }
 
-/// What a client can say at the end.
+/// A client's findings at the end.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) run: RunKey,
-    /// Marks of what it sent, each with whether it was acknowledged.
+    /// The marks of its commands, each with whether it was acknowledged.
     pub(crate) sent: Vec<(String, bool)>,
-    /// The log as it was streamed to it, if it followed.
+    /// The log as it was streamed, if the client followed it.
     pub(crate) streamed: Option<Vec<Recorded>>,
 }
 
@@ -69,7 +69,7 @@ impl Client {
         workflows::LATE
     }
 
-    /// Creates the run, twice or more under one key, now and then at two processes at once.
+    /// Creates the run, usually several times under one key, sometimes at two processes at once.
     async fn create(&self, workflow: &str) -> RunKey {
         let fate = &self.cluster.fate;
         let configurable = if fate.once_in(12) {
@@ -114,7 +114,7 @@ impl Client {
         let push = self.cluster.fate.once_in(3).then(|| postman::receiver(&run));
         let id = WorkflowId::parse(workflow).expect("valid");
         let found = tokio::time::timeout(TIMEOUT, engine.find_workflow(&tenant(), &id)).await;
-        // It was registered before this client began, so only a store that does not answer hides it.
+        // It was registered before this client began, so only a failing store hides it.
         let Ok(Ok(Some(plan))) = found else { return None };
         let create = Create {
             run,
@@ -164,7 +164,7 @@ impl Client {
         }
     }
 
-    /// Watches the run and commands it until it has ended.
+    /// Watches the run and sends it commands until it has ended.
     async fn see_through(&self, key: &RunKey) -> Vec<(String, bool)> {
         let fate = &self.cluster.fate;
         let mut sent = Vec::new();
@@ -234,7 +234,7 @@ impl Client {
         }))
     }
 
-    /// Sends a command, under a key or once; returns the head it was acknowledged with.
+    /// Sends a command, with a key or only once. Returns the head at which it was acknowledged.
     async fn send(self, key: RunKey, command: Command, mark: String) -> (String, Option<Seq>) {
         let fate = &self.cluster.fate;
         let has_key = fate.once_in(2);
@@ -276,11 +276,11 @@ impl Client {
         (mark, None)
     }
 
-    /// What was acknowledged is in the log.
+    /// Checks that an acknowledged command is in the log.
     fn check_done(&self, command: &Command, view: &View, mark: &str) {
         let is_there = self.cluster.server.witness.n_marked(mark) > 0;
         let is_fine = match command {
-            // One that comes after another has nothing left to say.
+            // A second cancel adds nothing.
             Command::Cancel { .. } => is_there || view.run.status == RunStatus::Cancelling,
             Command::Pause { .. }
             | Command::Resume { .. }
@@ -330,7 +330,7 @@ impl Client {
         }
     }
 
-    /// Streams the log from its start to its end, now from this process and now from that.
+    /// Streams the log from start to end, from changing processes.
     async fn follow(self, key: RunKey) -> Vec<Recorded> {
         let fate = Arc::clone(&self.cluster.fate);
         let mut log: Vec<Recorded> = Vec::new();
@@ -348,7 +348,7 @@ impl Client {
         }
     }
 
-    /// Waits for news and reads a page of it; `None` if the process does not answer.
+    /// Waits for new events and reads a page of them; `None` if the process does not answer.
     async fn read_page(&self, engine: &Engine, key: &RunKey, log: &mut Vec<Recorded>) -> Option<()> {
         let fate = &self.cluster.fate;
         let mut tail = engine.tail(key);
@@ -368,7 +368,6 @@ impl Client {
     }
 }
 
-/// Makes a request take effect once.
 fn once(key: &str, digest: &str) -> SideRows {
     SideRows {
         idempotency: Some(Idempotency {

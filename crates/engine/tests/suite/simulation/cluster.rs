@@ -1,4 +1,4 @@
-//! The processes of a world, and whoever starts them again.
+//! The processes of a world, and the supervisor that restarts them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,12 +17,11 @@ use super::{
     workflows,
 };
 
-/// How long a process that was asked to stop may take, before it is killed.
+/// How long a process may take to stop before it is killed.
 const GRACE: Duration = Duration::from_secs(15);
-/// Node executions of a run: more than a decision's bound has room for, few enough to be quick.
+/// Node executions of a run: more than one decision may have, and few enough to be fast.
 const NODE_EXECUTIONS: u32 = 200;
 
-/// The processes of a world.
 #[derive(Debug, Clone)]
 pub(crate) struct Cluster {
     pub(crate) fate: Arc<Fate>,
@@ -41,7 +40,7 @@ struct Replica {
     engine: Engine,
 }
 
-/// What the disasters of a world came to.
+/// Counts of the disasters in a world.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Toll {
     pub(crate) n_deaths: u64,
@@ -49,7 +48,7 @@ pub(crate) struct Toll {
 }
 
 impl Cluster {
-    /// So many processes, started.
+    /// Starts this number of processes.
     pub(crate) async fn start(fate: &Arc<Fate>, n_replicas: u64) -> (Self, mpsc::UnboundedReceiver<u64>) {
         let (deaths, died) = mpsc::unbounded_channel();
         let cluster = Self {
@@ -80,7 +79,7 @@ impl Cluster {
         (cluster, died)
     }
 
-    /// Starts a process, as often as it takes.
+    /// Starts a process, retrying until it succeeds.
     async fn start_one(&self) {
         while !self.try_start().await {
             self.fate.linger(300).await;
@@ -113,7 +112,8 @@ impl Cluster {
                 .ok()?;
             let edition = *self.edition.lock();
             let is_new = self.registered.lock().replace(edition) != Some(edition);
-            // What its directory holds. Usually others have registered it, and it was read from the store just now.
+            // The workflows of its directory. Usually another process has registered them, and they were just
+            // read from the store.
             if is_new || self.fate.once_in(4) {
                 for document in workflows::all(edition) {
                     while engine.register(None, document.clone()).await.is_err() {
@@ -141,7 +141,7 @@ impl Cluster {
         }
     }
 
-    /// Starts again what dies, for as long as it is let.
+    /// Restarts processes that die, until the world ends.
     pub(crate) async fn keep_up(&self, mut died: mpsc::UnboundedReceiver<u64>, toll: &Mutex<Toll>) {
         while let Some(number) = died.recv().await {
             toll.lock().n_deaths += 1;
@@ -152,7 +152,7 @@ impl Cluster {
                 replicas.len() < n_before
             };
             if !was_up {
-                // It died while it started or was being stopped: whoever did that starts another.
+                // It died while starting or stopping; that code starts another.
                 continue;
             }
             self.fate.linger(2_500).await;
@@ -160,7 +160,7 @@ impl Cluster {
         }
     }
 
-    /// Some process that takes connections, as soon as there is one; it may stand still.
+    /// Waits for a process that accepts connections. It may be frozen.
     pub(crate) async fn any(&self) -> (u64, Engine) {
         loop {
             {
@@ -178,7 +178,7 @@ impl Cluster {
         }
     }
 
-    /// Kills one, whatever it is at.
+    /// Kills a process, whatever it is doing.
     pub(crate) fn kill_one(&self) {
         let replicas = self.replicas.lock();
         if !replicas.is_empty() {
@@ -188,7 +188,7 @@ impl Cluster {
         }
     }
 
-    /// Stops one in order and starts its successor, which may bring another edition of the workflows.
+    /// Stops a process cleanly and starts its successor, which may bring another edition of the workflows.
     pub(crate) async fn replace_one(&self, toll: &Mutex<Toll>) {
         let replica = {
             let mut replicas = self.replicas.lock();
@@ -200,7 +200,7 @@ impl Cluster {
         };
         let number = replica.process.number;
         self.fate.tell(|| format!("p{number} is stopped in order"));
-        // Its end is no death: whoever keeps up the cluster need not hear of it, for the successor starts here.
+        // Not a death: the supervisor need not know, because the successor is started here.
         if tokio::time::timeout(GRACE, replica.engine.stop()).await.is_err() {
             self.fate.tell(|| format!("p{number} did not stop in time"));
         }
@@ -212,7 +212,7 @@ impl Cluster {
         self.start_one().await;
     }
 
-    /// Registers the workflow that comes late, at one process only.
+    /// Registers the late workflow, at one process only.
     pub(crate) async fn register_late(&self) {
         loop {
             let (number, engine) = self.any().await;
@@ -223,7 +223,7 @@ impl Cluster {
         }
     }
 
-    /// Lets everybody go on who stands still, with a clock that is right.
+    /// Thaws all frozen processes and corrects their clocks.
     pub(crate) fn mend(&self) {
         for replica in self.replicas.lock().iter() {
             replica.process.thaw();

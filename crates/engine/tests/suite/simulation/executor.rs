@@ -1,4 +1,5 @@
-//! What performs effects: it succeeds, fails for now or for good, takes longer than its lease, and panics.
+//! The executor of the simulation: attempts succeed, fail with or without retry, outlast their lease, and
+//! panic.
 
 use std::{panic::resume_unwind, sync::Arc, time::Duration};
 
@@ -8,12 +9,11 @@ use wopr_engine::{Attempt, Executor, Outcome};
 
 use super::{fate::Fate, process::Process, store::Server};
 
-/// How long an attempt takes, if it is none of the slow ones.
+/// Maximum duration of an ordinary attempt.
 const USUAL_MS: u64 = 1_500;
-/// A peer that does not answer, within a time limit far beyond any lease.
+/// Duration of an attempt at an unresponsive peer, whose time limit is far beyond any lease.
 const HANG: Duration = Duration::from_secs(25);
 
-/// The executor of one process.
 #[derive(Debug)]
 pub(crate) struct Fickle {
     pub(crate) server: Arc<Server>,
@@ -24,7 +24,7 @@ pub(crate) struct Fickle {
 #[async_trait]
 impl Executor for Fickle {
     async fn run(&self, attempt: Attempt) -> Outcome {
-        // What a dead process, or one that stands still, begins reaches nobody.
+        // Effects of a dead or frozen process reach nobody.
         self.process.live().await;
         let (fate, odds) = (&self.fate, &self.fate.odds);
         let call = self
@@ -38,7 +38,7 @@ impl Executor for Fickle {
         }
         self.process.live().await;
         if fate.strikes(odds.attempt_panics) {
-            // Without the hook that would print it.
+            // Bypasses the panic hook, which would print it.
             resume_unwind(Box::new("simulated"));
         }
         if fate.strikes(odds.attempt_fails) {

@@ -1,4 +1,4 @@
-//! What an engine asks of its store while nothing happens: nothing that grows with what is parked there.
+//! Reads of an idle engine: their number does not grow with the parked runs in the store.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 impl Calm {
-    /// Lets time pass and says how often each thing was read meanwhile.
+    /// Lets time pass and counts the reads of each kind meanwhile.
     async fn reads_in(&self, time: Duration) -> BTreeMap<&'static str, u64> {
         let before = self.server.n_reads();
         tokio::time::sleep(time).await; // sleep: virtual time
@@ -42,7 +42,7 @@ async fn parked_runs_are_not_looked_through_for_what_has_had_its_time() {
     for _ in 0..PARKED {
         calm.create("gate").await;
     }
-    // The first look at them all, and one afresh each hour.
+    // The first pass through all tasks, and one from the beginning each hour.
     tokio::time::sleep(HOUR).await; // sleep: virtual time
     let reads = calm.reads_in(24 * HOUR).await["roots"];
     let (looks, pages) = (24 * 60, PARKED as u64 / 256);
@@ -53,7 +53,7 @@ async fn parked_runs_are_not_looked_through_for_what_has_had_its_time() {
     calm.end().await;
 }
 
-/// Follows many runs that wait, for an hour; then another process appends to one of them, and says nothing.
+/// Follows many waiting runs for an hour. Then another process appends to one of them without a hint.
 async fn many_follow(is_embedded: bool, poll: Duration) {
     const READERS: u64 = 200;
     let calm = Calm::with(None, is_embedded, Options::default()).await;
@@ -73,12 +73,12 @@ async fn many_follow(is_embedded: bool, poll: Duration) {
     let followed = calm.create("gate").await;
     let mut tail = calm.engine.tail(&followed);
     tokio::time::sleep(poll * 2).await; // sleep: virtual time
-    // What was made before the first look is looked at once more.
+    // A tail created before the first poll is woken once more.
     tail.changed().await;
 
     let reads = calm.reads_in(HOUR).await;
     assert_eq!(reads["events"], 0, "no reader has anything to read");
-    // A look takes its time, too.
+    // A poll takes time, too.
     let looks = HOUR.as_secs() / poll.as_secs();
     assert!(
         (looks - looks / 100 - 1..=looks + 1).contains(&reads["heads"]),

@@ -1,5 +1,6 @@
-//! A commit in doubt that happens after it was looked for in vain: the command that made it takes effect once, its caller
-//! is told so, and what follows from it is done. Worlds of the simulator meet this by chance; here it is made to happen.
+//! Uncertain commits that are written after the log was checked without finding them: the command takes
+//! effect once, its caller gets success, and the follow-up is done. Simulated worlds meet this by chance;
+//! these tests force it.
 
 use serde_json::json;
 use wopr_core::RunStatus;
@@ -41,7 +42,7 @@ async fn an_answer_that_is_written_late_is_given_once_and_its_caller_is_told_so(
     calm.server.doubt_next();
     let command = answer("gate", json!({ "action": "accept" }));
     let done = calm.engine.command(&run, command, SideRows::default()).await;
-    // Decided again on top of itself, it would be refused as answered already.
+    // Decided again on top of itself, it would be refused as already answered.
     fresh(done.expect("it took effect"));
     assert!(calm.server.has_doubt_passed());
     reaches(&calm.engine, &run, RunStatus::Completed).await;
@@ -70,7 +71,7 @@ async fn a_receiver_that_came_with_an_answer_in_doubt_is_there_once() {
     let there = calm.server.store.pushes(&run).await.expect("pushes");
     assert_eq!(there, [receiver(&run.run).row]);
 
-    // An answer that is refused brings none.
+    // A refused answer registers no subscription.
     let side_rows = SideRows {
         push: Some(NewSubscription {
             row: PushRow {

@@ -1,5 +1,5 @@
-//! Runs at which every step panics, as a bug in deciding or applying them would make it: they cost the others nothing and
-//! are tried ever less often. And executors that panic.
+//! Runs at which every step panics, as with a bug in deciding or applying: they do not delay other runs and
+//! are retried ever less often. Also executors that panic.
 
 use std::{collections::BTreeSet, panic::resume_unwind, sync::Arc, time::Duration};
 
@@ -19,14 +19,15 @@ use super::{
 use crate::harness::{answer, create, fresh, reaches};
 
 const HOUR: Duration = Duration::from_secs(3_600);
-/// More than an hour has room for when pauses double up to five minutes, and far less than a loop at full speed makes.
+/// More tries than fit into an hour when pauses double up to five minutes, and far fewer than a loop at full
+/// speed makes.
 const TRIES_IN_AN_HOUR: u64 = 25;
 /// More than one round of the loops.
 const MANY: usize = 300;
-/// More than are left alone at once, by more than a round.
+/// More runs than the backoff remembers, by more than a round.
 const UNCOUNTED: usize = 4_096 + 2 * MANY;
 
-/// One process in a world where nothing fails but what a test mines.
+/// One process in a world without faults, except for the mines of a test.
 pub(super) struct Calm {
     fate: Arc<Fate>,
     pub(super) server: Arc<Server>,
@@ -63,7 +64,7 @@ impl Calm {
         }
     }
 
-    /// Another process over the same store.
+    /// Starts another process over the same store.
     pub(super) async fn another(&self) -> Engine {
         let (fate, server, deaths) = (&self.fate, &self.server, &self.deaths);
         start(fate, server, deaths, None, self.options.clone()).await.0
@@ -86,7 +87,7 @@ impl Calm {
         runs
     }
 
-    /// Lets an hour pass and says how often each run panicked in it, on average.
+    /// Lets an hour pass and returns how often each run panicked in it, on average.
     async fn hour_of_panics(&self, n_runs: usize) -> u64 {
         let before = self.server.n_struck();
         tokio::time::sleep(HOUR).await; // sleep: virtual time
@@ -104,7 +105,6 @@ impl Calm {
     }
 }
 
-/// Starts a process.
 async fn start(
     fate: &Arc<Fate>,
     server: &Arc<Server>,
@@ -147,7 +147,7 @@ async fn timers_of_runs_that_panic_hold_up_no_others() {
 
     let tries = calm.hour_of_panics(MANY).await;
     assert!((10..TRIES_IN_AN_HOUR).contains(&tries), "{tries}");
-    // Others go on as if nothing were.
+    // Other runs are not affected.
     let created = tokio::time::Instant::now();
     let sound = calm.create("delay").await;
     reaches(&calm.engine, &sound, RunStatus::Completed).await;
@@ -157,7 +157,7 @@ async fn timers_of_runs_that_panic_hold_up_no_others() {
         created.elapsed()
     );
 
-    // A run that is mended goes on by itself.
+    // A repaired run continues by itself.
     calm.server.mine(BTreeSet::new());
     tokio::time::sleep(HOUR).await; // sleep: virtual time
     for run in &mined {
@@ -251,7 +251,7 @@ async fn a_call_whose_outcome_panics_is_made_ever_less_often() {
     let sound = calm.create("effect").await;
     reaches(&calm.engine, &sound, RunStatus::Completed).await;
     let tries = calm.hour_of_panics(1).await;
-    // Each is made under a lease, which has to end first.
+    // Each attempt is made under a lease, which has to expire first.
     assert!((5..TRIES_IN_AN_HOUR).contains(&tries), "{tries}");
     let started = calm.engine.stats().effects_started;
     assert!(started <= TRIES_IN_AN_HOUR, "{started} calls");
@@ -262,14 +262,14 @@ async fn a_call_whose_outcome_panics_is_made_ever_less_often() {
     calm.end().await;
 }
 
-/// Panics at each attempt, and counts them.
+/// Panics at each attempt.
 #[derive(Debug)]
 struct Panicking;
 
 #[async_trait]
 impl Executor for Panicking {
     async fn run(&self, _: Attempt) -> Outcome {
-        // Without the hook that would print it.
+        // Bypasses the panic hook, which would print it.
         resume_unwind(Box::new("simulated"))
     }
 }

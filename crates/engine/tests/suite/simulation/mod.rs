@@ -1,36 +1,36 @@
-//! A seeded simulator: processes that come and go over one store, clients that insist, and everything that can go wrong on
-//! the way between them. Time is virtual, so minutes pass in milliseconds, and a seed lives the same life each time.
+//! A seeded simulator: processes that come and go over one store, persistent clients, and faults everywhere
+//! in between. Time is virtual, so minutes pass in milliseconds, and a seed always produces the same world.
 //!
 //! ```text
 //! clients ──> engines, one per process ──> connections that fail ──> one store
 //!    │                    └── executors that fail                      │
-//!    └──────────── what they were told ──> witness <── every write ─────┘
+//!    └───────────────── responses ───────> witness <── every write ─────┘
 //! ```
 //!
 //! | what goes wrong | where |
 //! | --- | --- |
-//! | which faults a world knows, and how often they strike | [`fate`] |
-//! | a process dies, stands still, has a wrong clock, at any step to the store or back; hints are lost, late, doubled | [`process`] |
-//! | the store conflicts, refuses, does not say whether it wrote, writes later | [`store`] |
-//! | attempts fail, hang beyond their lease, come back after it was lost, panic | [`executor`] |
-//! | processes are replaced by ones with other workflows, one of them alone learns of a new one | [`cluster`] |
-//! | trees of runs are taken out a day after they ended, by processes that fail and die | [`aging`] |
-//! | every step at some runs panics, in worlds of their own | [`mines`] |
-//! | nothing, in worlds of their own where reads are counted | [`idle`] |
-//! | one commit in doubt happens just after nobody found it, in worlds of their own | [`late`] |
-//! | one process dies, or stands still, with timers in hand, in worlds of their own | [`turns`] |
-//! | clients ask twice, ask two processes at once, answer against each other, cancel trees, pause | [`client`] |
+//! | which faults a world has, and how often they strike | [`fate`] |
+//! | a process dies, freezes, or has a wrong clock, at any step to the store or back; hints are lost, late, doubled | [`process`] |
+//! | the store conflicts, refuses, leaves the outcome of a write unknown, writes later | [`store`] |
+//! | attempts fail, outlast their lease, return after it was lost, panic | [`executor`] |
+//! | processes are replaced by ones with other workflows, or one of them alone registers a new one | [`cluster`] |
+//! | run trees expire after a day and are removed by processes that fail and die | [`aging`] |
+//! | every step at some runs panics, in separate worlds | [`mines`] |
+//! | nothing, in separate worlds where reads are counted | [`idle`] |
+//! | an uncertain commit is written just after a check did not find it, in separate worlds | [`late`] |
+//! | a process dies or freezes while it holds timers, in separate worlds | [`turns`] |
+//! | clients repeat requests, ask two processes at once, answer against each other, cancel trees, pause | [`client`] |
 //!
-//! The promises are those of `wopr_core::invariant`, which the kernel's property tests hold too. [`witness`] checks
-//! them at every write, and [`world`] at the end: everything that was begun has ended, and clients saw nothing else than
-//! what is there.
+//! The invariants are those of `wopr_core::invariant`, which the kernel's property tests check too.
+//! [`witness`] checks them at every write, and [`world`] at the end: everything that was begun has ended, and
+//! clients saw only what is there.
 //!
 //! # Running it
 //!
-//! `cargo xtask sim --seeds N` lives many worlds; without it, the suite lives a few. A world that breaks a promise is told
-//! with the way it came to that, and `cargo xtask sim --seed K` repeats it. Its seed goes into `seeds.txt`, which is lived
-//! first from then on. A change of the simulator itself makes other worlds of the same seeds; the kept ones then are
-//! ordinary ones.
+//! `cargo xtask sim --seeds N` runs many worlds; without it, the suite runs a few. If a world violates an
+//! invariant, the simulator prints its last events, and `cargo xtask sim --seed K` repeats it. Add its seed
+//! to `seeds.txt`, whose seeds run first from then on. A change to the simulator itself changes the world of
+//! every seed; the kept seeds are then ordinary ones.
 
 #![expect(
     clippy::print_stdout,
@@ -64,21 +64,21 @@ use std::{
 use parking_lot::Mutex;
 use world::Lived;
 
-/// Seeds that broke a promise once.
+/// Seeds that once violated an invariant.
 const KEPT: &str = include_str!("seeds.txt");
-/// Worlds of an ordinary run of the suite.
+/// Worlds in an ordinary run of the suite.
 const WORLDS: u64 = 150;
-/// Worlds that are lived twice: enough that some processes fall behind with their hints.
+/// Worlds that run twice: enough that some processes lag behind with their hints.
 const TWICE: u64 = 25;
-/// How often a long run says how far it is.
+/// How often a long run reports its progress.
 const NEWS: Duration = Duration::from_secs(5);
-/// How much of a broken world's story is told.
+/// How many events of a broken world are printed.
 const STORY: usize = 120;
 
-/// What is asked for, by variables that `cargo xtask sim` sets.
+/// The options, from environment variables that `cargo xtask sim` sets.
 #[derive(Debug)]
 struct Asked {
-    /// One seed, with its story.
+    /// Run this seed only, and print its story.
     seed: Option<u64>,
     first: u64,
     n_seeds: u64,
@@ -103,10 +103,10 @@ impl Asked {
     }
 }
 
-/// In so many worlds there is some of everything.
+/// This many worlds contain some of everything.
 const EVENTFUL: u64 = 20;
 
-/// Lives the world of a seed; whatever panics in it breaks it.
+/// Runs the world of a seed. A panic in it counts as a violation.
 fn live(seed: u64, has_story: bool) -> world::Life {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -158,7 +158,7 @@ fn replicas_keep_every_promise_whatever_fails() {
         let workers: Vec<_> = (0..asked.n_jobs).map(|_| scope.spawn(work)).collect();
         let mut last_news = Instant::now();
         while workers.iter().any(|worker| !worker.is_finished()) {
-            std::thread::sleep(Duration::from_millis(20)); // sleep: between looks at how far it is
+            std::thread::sleep(Duration::from_millis(20)); // sleep: between progress reports
             if last_news.elapsed() >= NEWS {
                 last_news = Instant::now();
                 print_news(n_seeds, &sum.lock(), began.elapsed());
@@ -171,14 +171,14 @@ fn replicas_keep_every_promise_whatever_fails() {
     let (n_lived, lived) = *sum.lock();
     print_news(n_seeds, &(n_lived, lived), began.elapsed());
     assert_eq!(n_lived, n_seeds, "every world was lived");
-    // Worlds in which nothing fails would keep every promise.
+    // Worlds without faults would keep every invariant.
     assert!(
         n_lived < EVENTFUL || lived.is_eventful(),
         "in so many worlds everything happens: {lived}"
     );
 }
 
-/// Lives a world once more and tells how it goes.
+/// Runs a world once more and prints its last events.
 fn tell(seed: u64) {
     let life = live(seed, true);
     for line in &life.story[life.story.len().saturating_sub(STORY)..] {
@@ -195,7 +195,7 @@ fn tell(seed: u64) {
 fn print_news(n_seeds: u64, (n_lived, sum): &(u64, Lived), took: Duration) {
     let per_second = f64::from(u32::try_from(*n_lived).unwrap_or(u32::MAX)) / took.as_secs_f64();
     println!("{n_lived} of {n_seeds} seeds, {per_second:.0}/s: {sum}");
-    // For a pipe. Whether anybody listens is nothing to a test.
+    // For a pipe. A closed one must not fail the test.
     let _ = stdout().flush();
 }
 

@@ -1,8 +1,9 @@
-//! What tells receivers: it succeeds, fails, takes longer than it may, and panics; and an account of what they took.
+//! The notifier of the simulation: deliveries succeed, fail, time out and panic. Also a record of what
+//! arrived.
 //!
-//! Every event is an update, so a receiver that was there from the beginning has to take every place of the log, each
-//! for the first time when all before it were taken. Only where deliveries were given up, and tried again later, may
-//! others have come before them.
+//! Every event has an update, so a subscription registered with the run must receive every position of the
+//! log, each for the first time after all before it. Later positions may come first only if deliveries were
+//! dead-lettered and retried later.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,14 +21,14 @@ use wopr_store::{DeliveryFilter, Epoch, MemoryStore, PushRow, Pushes as _, Updat
 use super::{fate::Fate, process::Process};
 use crate::harness::tenant;
 
-/// The one receiver of a run that has any.
+/// The id of a run's only subscription.
 const ID: &str = "receiver";
-/// How long an attempt takes, if it is none of the slow ones.
+/// Maximum duration of an ordinary attempt.
 const USUAL_MS: u64 = 1_000;
-/// A receiver that does not answer.
+/// Duration of an attempt at an unresponsive server.
 const HANG: Duration = Duration::from_secs(25);
 
-/// When and how often they are told: often enough that a world sees the end of it.
+/// Push options with short pauses, so that a world sees deliveries being dead-lettered.
 pub(crate) fn options() -> PushOptions {
     PushOptions {
         max_active: 3,
@@ -38,7 +39,7 @@ pub(crate) fn options() -> PushOptions {
     }
 }
 
-/// A receiver to register.
+/// A subscription to register.
 pub(crate) fn receiver(run: &RunId) -> NewSubscription {
     let row = PushRow {
         id: ID.to_owned(),
@@ -52,22 +53,22 @@ pub(crate) fn receiver(run: &RunId) -> NewSubscription {
     }
 }
 
-/// What receivers took, by run.
+/// What subscriptions received, by run.
 #[derive(Debug, Default)]
 pub(crate) struct Taken(Mutex<BTreeMap<RunKey, Told>>);
 
-/// What the receiver of one run took.
+/// What the subscription of one run received.
 #[derive(Debug, Default)]
 struct Told {
     seqs: BTreeSet<u64>,
-    /// The first event that was told before an earlier one.
+    /// The first event that arrived before an earlier one.
     early: Option<u64>,
-    /// Deliveries were given up, so later events were told before them.
+    /// Deliveries were dead-lettered, so later events may arrive before them.
     has_gaps: bool,
 }
 
 impl Told {
-    /// How many events from the first on were told.
+    /// How many events arrived without a gap, from the first on.
     fn n_dense(&self) -> u64 {
         (0..).zip(&self.seqs).take_while(|(n, seq)| n == *seq).count() as u64
     }
@@ -83,7 +84,7 @@ impl Taken {
         told.seqs.insert(seq);
     }
 
-    /// Notes whether deliveries of a run were given up, before they are tried again.
+    /// Notes if deliveries of a run were dead-lettered, before they are retried.
     pub(crate) async fn look_for_gaps(&self, store: &MemoryStore, run: &RunKey) {
         let filter = DeliveryFilter {
             tenant: run.tenant.clone(),
@@ -97,7 +98,7 @@ impl Taken {
         }
     }
 
-    /// Claims that nothing is left to be told.
+    /// Returns `true` if nothing is left to deliver.
     pub(crate) async fn is_all(&self, store: &MemoryStore) -> bool {
         let filter = DeliveryFilter {
             tenant: tenant(),
@@ -106,7 +107,7 @@ impl Taken {
             given_up: false,
         };
         let mut is_told = true;
-        // Whoever may have claimed it.
+        // Whichever epoch has claimed it.
         for epoch in 0..64 {
             let outbox = store.outbox(Epoch(epoch), None, 1).await.expect("never fails");
             is_told &= outbox.is_empty();
@@ -115,7 +116,7 @@ impl Taken {
         is_told && deliveries.is_empty()
     }
 
-    /// Holds what was told of a run against the length of its log.
+    /// Checks the deliveries of a run against the length of its log.
     pub(crate) async fn check(&self, fate: &Fate, store: &MemoryStore, run: &RunKey, head: u64) {
         let has_receiver = !store.pushes(run).await.expect("never fails").is_empty();
         let (n_taken, early) = match self.0.lock().get(run) {
@@ -133,7 +134,7 @@ impl Taken {
     }
 }
 
-/// Tells receivers for one process.
+/// The notifier of one process.
 #[derive(Debug)]
 pub(crate) struct Postman {
     pub(crate) taken: Arc<Taken>,
@@ -156,7 +157,7 @@ impl Notifier for Postman {
     }
 
     async fn deliver(&self, delivery: &Delivery) -> Result<(), Undelivered> {
-        // What a dead process, or one that stands still, begins reaches nobody.
+        // Deliveries of a dead or frozen process reach nobody.
         self.process.live().await;
         let (fate, odds) = (&self.fate, &self.fate.odds);
         fate.linger(USUAL_MS).await;
@@ -165,7 +166,7 @@ impl Notifier for Postman {
         }
         self.process.live().await;
         if fate.strikes(odds.attempt_panics) {
-            // Without the hook that would print it.
+            // Bypasses the panic hook, which would print it.
             resume_unwind(Box::new("simulated"));
         }
         if fate.strikes(odds.attempt_fails) {

@@ -1,8 +1,9 @@
-//! One process of a cluster: it lives, stands still, or is dead, and has a wall clock of its own.
+//! One process of a cluster: running, frozen or dead, with its own wall clock.
 //!
-//! A process meets its fate at the steps of its way to the store and back, which is every moment at which the world can
-//! tell the difference. A dead one takes no further step: its tasks stay where they are until the world ends. One that
-//! is stopped, as by SIGSTOP, stands where it is while time goes on for everybody else, and does not know.
+//! Faults strike at the steps on the way to the store and back, which are all the moments at which the world
+//! can tell a difference. A dead process takes no further step: its tasks hang until the world ends. A
+//! process that is frozen, as by SIGSTOP, stays where it is while time passes for the others, and does not
+//! notice.
 
 use std::{
     sync::{
@@ -20,13 +21,13 @@ use wopr_store::Hint;
 
 use super::fate::Fate;
 
-/// The world's beginning.
+/// The time at which a world begins.
 const EPOCH: i64 = 1_700_000_000_000;
-/// Longest standstill: far longer than a lease.
+/// Maximum duration of a freeze: far longer than a lease.
 const MAX_FREEZE_MS: u64 = 20_000;
-/// How far a wall clock may be off, either way.
+/// Maximum deviation of a wall clock, either way.
 const MAX_SKEW_MS: i64 = 30_000;
-/// Hints a process may lag behind; few, so that losing them happens.
+/// Hints a process may lag behind; few, so that it loses some.
 const HINTS: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,14 +37,14 @@ enum Life {
     Dead,
 }
 
-/// One life of one process.
+/// One life of a process.
 #[derive(Debug)]
 pub(crate) struct Process {
-    /// Unique in the world; the epoch of its engine too.
+    /// Unique in the world; also the epoch of its engine.
     pub(crate) number: u64,
     fate: Arc<Fate>,
     life: Mutex<Life>,
-    /// Not a `watch`, which wakes those who wait in an order of its own dice.
+    /// Not a `watch`, which wakes its waiters in a random order of its own.
     changed: Notify,
     skew: AtomicI64,
     hints: broadcast::Sender<Hint>,
@@ -65,12 +66,11 @@ impl Process {
         })
     }
 
-    /// Returns if the process lives, and as long as it does not, not at all.
+    /// Returns once the process is running. Never returns if it is dead.
     pub(crate) async fn live(&self) {
         self.reached(Life::Running).await;
     }
 
-    /// Returns once the process is dead.
     pub(crate) async fn ended(&self) {
         self.reached(Life::Dead).await;
     }
@@ -85,7 +85,7 @@ impl Process {
         }
     }
 
-    /// Changes to another life, unless it is over; says whether it changed.
+    /// Changes the state, unless the process is dead. Returns `true` if it changed.
     fn turn(&self, next: Life) -> bool {
         let mut life = self.life.lock();
         if *life == Life::Dead || *life == next {
@@ -96,7 +96,7 @@ impl Process {
         true
     }
 
-    /// A step of the way to the store or back, at which fate may have something in store.
+    /// A step on the way to the store or back, at which faults may strike.
     pub(crate) async fn step(self: &Arc<Self>, what: &'static str) {
         self.live().await;
         let odds = &self.fate.odds;
@@ -116,15 +116,15 @@ impl Process {
         self.live().await;
     }
 
-    /// The end; whoever keeps the cluster hears of it.
+    /// Kills the process and notifies the supervisor.
     pub(crate) fn die(&self) {
         if self.turn(Life::Dead) {
-            // The cluster's keeper is gone only when the world is.
+            // The receiver is dropped only when the world ends.
             let _ = self.deaths.send(self.number);
         }
     }
 
-    /// The end, in order: nobody needs to be told.
+    /// Ends the process cleanly, without notifying the supervisor.
     pub(crate) fn retire(&self) {
         self.turn(Life::Dead);
     }
@@ -145,12 +145,12 @@ impl Process {
         });
     }
 
-    /// Stands still until it is thawed.
+    /// Freezes the process until it is thawed.
     pub(crate) fn stand_still(&self) {
         self.turn(Life::Frozen);
     }
 
-    /// Goes on, if it stood still.
+    /// Continues if the process was frozen.
     pub(crate) fn thaw(&self) {
         self.turn(Life::Running);
     }
@@ -163,7 +163,7 @@ impl Process {
         self.skew.store(skew, Ordering::Relaxed);
     }
 
-    /// Puts the clock right.
+    /// Corrects the clock.
     pub(crate) fn mend_clock(&self) {
         self.skew.store(0, Ordering::Relaxed);
     }
@@ -172,7 +172,7 @@ impl Process {
         self.hints.subscribe()
     }
 
-    /// Another process changed something; the word of it may be lost, come twice, or late.
+    /// Receives a hint from another process, which may be lost, doubled or late.
     pub(crate) fn hint(&self, hint: &Hint) {
         let odds = &self.fate.odds;
         if self.fate.strikes(odds.hint_lost) {
@@ -182,7 +182,7 @@ impl Process {
             *self.late_hint.lock() = Some(hint.clone());
             return;
         }
-        // Nobody may be listening.
+        // There may be no listener.
         let _ = self.hints.send(hint.clone());
         if self.fate.strikes(odds.hint_twice) {
             let _ = self.hints.send(hint.clone());
@@ -193,12 +193,11 @@ impl Process {
     }
 }
 
-/// The time by a clock that is right.
+/// The time of a correct clock.
 pub(crate) fn wall_time(fate: &Fate) -> Timestamp {
     Timestamp::from_millis(EPOCH + fate.wall_time())
 }
 
-/// The wall clock of a process.
 #[derive(Debug)]
 pub(crate) struct WallClock(pub(crate) Arc<Process>);
 

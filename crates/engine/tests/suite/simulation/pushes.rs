@@ -1,4 +1,4 @@
-//! The same connection for receivers and what is told them.
+//! The faulty connection, for subscriptions and deliveries.
 
 use async_trait::async_trait;
 use wopr_core::{RunKey, Seq, Timestamp};

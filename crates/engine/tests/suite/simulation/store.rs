@@ -1,7 +1,7 @@
 //! A process's connection to the one store, which conflicts, refuses, answers late and goes silent.
 //!
-//! The store behind it is the executable specification and never fails. What fails here is the way there and back. Every
-//! write that happens is shown to the witness in the moment it happens.
+//! The store behind it is the reference implementation and never fails; only the way there and back does. The
+//! witness sees every write at the moment it happens.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,20 +29,20 @@ use super::{
     witness::Witness,
 };
 
-/// Longest a commit in doubt takes to happen after all.
+/// Maximum delay until an uncertain commit is written after all.
 const MAX_LATENESS_MS: u64 = 400;
 
-/// The store, as a server that several processes share.
+/// The store, as a server shared by several processes.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) store: MemoryStore,
     pub(crate) witness: Witness,
     fate: Arc<Fate>,
-    /// Whether a process that starts is the only one, and ends the leases of those before it.
+    /// The store belongs to one process: a process that starts ends the leases of those before it.
     is_embedded: bool,
     epochs: AtomicU64,
     processes: Mutex<Vec<Arc<Process>>>,
-    /// Runs at which whoever loads them panics.
+    /// Loading one of these runs panics.
     mines: Mutex<BTreeSet<RunKey>>,
     n_struck: AtomicU64,
     n_reads: Mutex<BTreeMap<&'static str, u64>>,
@@ -50,21 +50,21 @@ pub(crate) struct Server {
     doom: Mutex<Option<Doom>>,
 }
 
-/// A process that ends, or stands still, when it has timers in hand.
+/// A process that dies or freezes as soon as it has leased timers.
 #[derive(Debug)]
 struct Doom {
     process: u64,
     is_end: bool,
 }
 
-/// One commit in doubt, for a test that wants it at a certain moment.
+/// An uncertain commit that a test schedules for a certain moment.
 #[derive(Debug, Default)]
 enum UncertainCommit {
     #[default]
     None,
-    /// The next append is it.
+    /// The next append is uncertain.
     Next,
-    /// It happens as soon as somebody has looked for it in vain.
+    /// Written as soon as somebody has looked for it without finding it.
     InFlight(Box<Batch>),
 }
 
@@ -85,7 +85,7 @@ impl Server {
         })
     }
 
-    /// The next process, connected.
+    /// Connects a process.
     pub(crate) fn connect(self: &Arc<Self>, process: &Arc<Process>) -> Arc<Connection> {
         let mut processes = self.processes.lock();
         processes.retain(|process| !process.is_dead());
@@ -100,37 +100,38 @@ impl Server {
         self.epochs.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// From now on, loading one of these runs panics, and of no others.
+    /// Makes loading these runs panic, and no others.
     pub(crate) fn mine(&self, runs: BTreeSet<RunKey>) {
         *self.mines.lock() = runs;
     }
 
-    /// How often somebody panicked so.
+    /// How often such a load panicked.
     pub(crate) fn n_struck(&self) -> u64 {
         self.n_struck.load(Ordering::Relaxed)
     }
 
-    /// How often each thing was read.
+    /// The number of reads of each kind.
     pub(crate) fn n_reads(&self) -> BTreeMap<&'static str, u64> {
         self.n_reads.lock().clone()
     }
 
-    /// Leaves the next append in doubt, and makes it happen right after somebody looked for it and found nothing.
+    /// Makes the outcome of the next append unknown, and writes it right after somebody looked for it without
+    /// finding it.
     pub(crate) fn doubt_next(&self) {
         *self.uncertain.lock() = UncertainCommit::Next;
     }
 
-    /// Whether an append was left in doubt and has happened since.
+    /// Returns `true` if an uncertain append has been written since.
     pub(crate) fn has_doubt_passed(&self) -> bool {
         matches!(*self.uncertain.lock(), UncertainCommit::None)
     }
 
-    /// Lets a process die as soon as it has leased timers, or stand still until it is thawed.
+    /// Lets a process die, or freeze until it is thawed, as soon as it has leased timers.
     pub(crate) fn doom(&self, process: u64, is_end: bool) {
         *self.doom.lock() = Some(Doom { process, is_end });
     }
 
-    /// Whether somebody is doomed who has not met it yet.
+    /// Returns `true` if a doomed process has not leased timers yet.
     pub(crate) fn has_doom(&self) -> bool {
         self.doom.lock().is_some()
     }
@@ -146,7 +147,7 @@ impl Server {
         }
     }
 
-    /// Takes an append that is to be left in doubt.
+    /// Takes the batch if it is to be uncertain.
     fn hold(&self, batch: Batch) -> Result<(), Box<Batch>> {
         let mut uncertain = self.uncertain.lock();
         match &*uncertain {
@@ -158,7 +159,7 @@ impl Server {
         }
     }
 
-    /// Makes an append happen that is in flight to a run.
+    /// Writes the uncertain append to this run, if there is one.
     async fn land(&self, run: &RunKey, by: u64) {
         let landing = {
             let mut uncertain = self.uncertain.lock();
@@ -178,12 +179,12 @@ impl Server {
     fn step_on(&self, run: &RunKey) {
         if self.mines.lock().contains(run) {
             self.n_struck.fetch_add(1, Ordering::Relaxed);
-            // Without the hook that would print it.
+            // Bypasses the panic hook, which would print it.
             resume_unwind(Box::new("simulated"));
         }
     }
 
-    /// Appends; what is appended is seen by the witness at once and by other processes when they are told, or look.
+    /// Appends a batch. The witness sees it at once; other processes see it on a hint or when they look.
     async fn append(&self, batch: Batch, by: u64) -> Result<(), AppendError> {
         let copy = batch.clone();
         let done = self.store.append(batch).await;
@@ -223,7 +224,6 @@ impl Server {
     }
 }
 
-/// One process's connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     server: Arc<Server>,
@@ -256,7 +256,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The way back from a write that happened.
+    /// The way back from a write that took effect.
     pub(super) async fn written<T>(&self, what: &'static str, value: T) -> Result<T, WriteError> {
         self.process.step(what).await;
         if self.fate().strikes(self.fate().odds.unacknowledged) {
@@ -297,7 +297,7 @@ impl Log for Connection {
             fate.tell(|| format!("p{by} leaves a commit to {} in flight", batch.run));
             tokio::spawn(async move {
                 server.fate.linger(MAX_LATENESS_MS).await;
-                // Nobody waits for it any more.
+                // The caller is gone.
                 let _ = server.append(batch, by).await;
             });
             self.process.step("silence").await;
@@ -317,7 +317,7 @@ impl Log for Connection {
         self.read("load").await?;
         self.server.step_on(run);
         let loaded = self.server.store.load_within(run, most).await;
-        // What was read may be old by the time it is used.
+        // The run may change before the caller uses it.
         self.process.step("loaded").await;
         loaded
     }
@@ -409,7 +409,7 @@ impl Log for Connection {
 impl Work for Connection {
     async fn time(&self) -> Result<Option<Timestamp>, ReadError> {
         self.read("time").await?;
-        // The server has a clock, and it is right; a file has none.
+        // A server has a correct clock; a file has none.
         Ok((!self.server.is_embedded).then(|| process::wall_time(&self.server.fate)))
     }
 
@@ -427,7 +427,8 @@ impl Work for Connection {
     async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError> {
         self.process.live().await;
         if self.server.is_embedded {
-            // Nobody else has the file; its numbers are not ours, and only what they do counts.
+            // No other process has the file. The store's epoch numbers are not used; only the effect of
+            // beginning one matters.
             self.server.store.begin_epoch(now).await?;
         }
         Ok(Epoch(self.process.number))
@@ -526,7 +527,7 @@ impl Work for Connection {
     ) -> Result<Vec<RunKey>, WriteError> {
         self.write("claim").await?;
         if !self.server.is_embedded {
-            // Nobody here says who lives, so nobody's claim would ever end.
+            // The simulated server detects no deaths, so no claim would ever end.
             return self.written("claimed", runs.to_vec()).await;
         }
         let claimed = self.server.store.claim(mailbox, epoch, runs, suspects).await?;

@@ -1,4 +1,5 @@
-//! Timers that processes share: one has the turn to fire each, and who dies or stands still loses it to another.
+//! Timers shared by processes: one process leases and fires each, and loses it to another if it dies or
+//! freezes.
 
 use std::time::Duration;
 
@@ -9,13 +10,13 @@ use wopr_testkit::Workflow;
 use super::mines::Calm;
 use crate::harness::{log, reaches};
 
-/// What the runs of these tests wait.
+/// The delay of the runs in these tests.
 const DELAY: Duration = Duration::from_secs(60);
-/// How long a timer is in one process's hands.
+/// Duration of a timer's lease.
 const TURN: Duration = Duration::from_secs(5);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A process over a store it shares.
+/// A process over a shared store.
 async fn calm() -> Calm {
     let calm = Calm::with(None, false, Options::default()).await;
     let delay = u64::try_from(DELAY.as_millis()).expect("small");

@@ -1,8 +1,9 @@
-//! Sees every write of a world in the moment it happens, and holds it against the promises.
+//! Sees every write of a world at the moment it happens, and checks it against the invariants.
 //!
-//! The witness keeps its own fold of every log, its own list of what is left to do, and who holds which lease. It learns
-//! of them from batches alone, so it judges what engine and kernel left in the store, not what they meant to. A broken
-//! promise is found at the commit that breaks it, and told with the log of the run.
+//! The witness keeps its own fold of every log, its own list of outstanding work, and the holder of each
+//! lease. It learns of them from batches alone, so it judges what engine and kernel wrote to the store, not
+//! what they intended. A violation is found at the commit that causes it, and reported with the log of the
+//! run.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -28,7 +29,6 @@ use super::fate::Fate;
 
 type Kept = Result<(), String>;
 
-/// Sees every write.
 #[derive(Debug)]
 pub(crate) struct Witness {
     fate: Arc<Fate>,
@@ -39,11 +39,11 @@ pub(crate) struct Witness {
 struct Seen {
     plans: HashMap<(WorkflowId, ContentHash), Arc<Plan>>,
     runs: BTreeMap<RunKey, Known>,
-    /// What runs were told and have not heard: target, source and the source's event.
+    /// Messages sent and not consumed: target, source and the source's event.
     mail: HashSet<(RunKey, RunId, Seq)>,
     records: HashMap<IdempotencyKey, IdempotencyRecord>,
     invocations: HashMap<String, Invocation>,
-    /// Attempts begun, each with its invocation and the process that made it.
+    /// Attempts begun, each with its invocation and its process.
     calls: Vec<(String, u64)>,
     /// Commits that carry a client's mark.
     marks: HashMap<String, u32>,
@@ -57,18 +57,18 @@ struct Known {
     checker: LogChecker,
     outstanding: OutstandingWork,
     parent: Option<RunId>,
-    /// The process that holds the newest lease of an effect.
+    /// The process that holds the newest lease of each effect.
     holders: HashMap<EffectKey, u64>,
 }
 
-/// One logical call to the outside: how often it was handed out, and how often it was made.
+/// One logical call to the outside: how often it was leased, and how often attempted.
 #[derive(Debug, Default)]
 struct Invocation {
     granted: usize,
     begun: usize,
 }
 
-/// What of a stored effect the witness reads.
+/// The fields of a stored effect that the witness needs.
 #[derive(Debug, Deserialize)]
 struct Stored {
     step: StepId,
@@ -115,13 +115,13 @@ impl Witness {
         }
     }
 
-    /// An effect was handed out.
+    /// An effect was leased.
     pub(crate) fn leased(&self, effect: &LeasedEffect, to: u64) {
         let mut seen = self.seen.lock();
         self.fate.holds(seen.leased(effect, to));
     }
 
-    /// An attempt begins; what is returned names it.
+    /// An attempt begins. Returns its number.
     pub(crate) fn begun(&self, idempotency_key: &str, by: u64) -> usize {
         let mut seen = self.seen.lock();
         self.fate.holds(seen.begin(idempotency_key, by));
@@ -141,12 +141,11 @@ impl Witness {
         }
     }
 
-    /// How many commits carry a client's mark.
+    /// The number of commits that carry a client's mark.
     pub(crate) fn n_marked(&self, mark: &str) -> u32 {
         self.seen.lock().marks.get(mark).copied().unwrap_or(0)
     }
 
-    /// The record under an idempotency key.
     pub(crate) fn record(&self, key: &IdempotencyKey) -> Option<IdempotencyRecord> {
         self.seen.lock().records.get(key).cloned()
     }
@@ -159,14 +158,13 @@ impl Witness {
         })
     }
 
-    /// The run that created a run.
     pub(crate) fn parent(&self, key: &RunKey) -> Option<RunKey> {
         let seen = self.seen.lock();
         let parent = seen.runs.get(key)?.parent.clone()?;
         Some(key.sibling(parent))
     }
 
-    /// Runs are about to be taken out.
+    /// Runs are about to be marked as removed.
     pub(crate) fn removed(&self, tenant: &TenantId, removals: &[Removal]) {
         let seen = self.seen.lock();
         for removal in removals {
@@ -178,17 +176,16 @@ impl Witness {
         }
     }
 
-    /// Every run there is, children too.
+    /// All runs, including children.
     pub(crate) fn keys(&self) -> Vec<RunKey> {
         self.seen.lock().runs.keys().cloned().collect()
     }
 
-    /// Whether every run has heard what it was told.
+    /// Returns `true` if every run has consumed its messages.
     pub(crate) fn all_is_heard(&self) -> bool {
         self.seen.lock().mail.is_empty()
     }
 
-    /// Attempts begun.
     pub(crate) fn n_calls(&self) -> usize {
         self.seen.lock().calls.len()
     }
@@ -215,7 +212,7 @@ impl Seen {
         }
         for (source, seq) in &batch.inbox_consumed {
             let was_told = self.mail.remove(&(key.clone(), source.clone(), *seq));
-            // Two may hear at once what changes nothing, for then neither moves the log.
+            // Two processes may consume a message at once if it changes nothing: neither extends the log.
             if !was_told && !batch.events.is_empty() {
                 return Err(format!("it hears event {seq} of {source}, which nobody told it"));
             }
@@ -336,7 +333,7 @@ impl Known {
         }
     }
 
-    /// Takes in the events, and returns the marks of clients they carry.
+    /// Applies the events and returns the client marks they carry.
     fn append(&mut self, batch: &Batch) -> Result<HashSet<String>, String> {
         let mut marks = HashSet::new();
         for stored in &batch.events {
@@ -371,14 +368,14 @@ impl Known {
         Ok(marks)
     }
 
-    /// What a client wrote into its command, where the event is the command's own.
+    /// The client mark of an event that a client's command caused directly.
     fn mark(&self, event: &Event) -> Option<String> {
         let feedback = |value: &serde_json::Value| value.get("feedback")?.as_str().map(str::to_owned);
         match event {
             Event::CancelRequested {
                 reason, parent: None, ..
             } => reason.clone(),
-            // Otherwise the end of a cancel that was counted when it was asked for.
+            // Otherwise it ends a cancellation whose mark was counted with the request.
             Event::RunCancelled {
                 reason, parent: None, ..
             } if self.run.status != RunStatus::Cancelling => reason.clone(),
@@ -389,7 +386,7 @@ impl Known {
         }
     }
 
-    /// Ends effects; an outcome counts under the newest lease alone, and comes from who holds it.
+    /// Settles effects. An outcome counts only under the newest lease, and only from its holder.
     fn settle(&mut self, key: &RunKey, batch: &Batch, calls: &[(String, u64)]) -> Kept {
         let new = &self.log[usize::try_from(batch.expected().0).expect("small")..];
         for settled in &batch.effects_settled {
@@ -444,7 +441,6 @@ impl Known {
     }
 }
 
-/// Events in one line each.
 pub(crate) fn lines(log: &[Recorded]) -> Vec<String> {
     log.iter()
         .map(|recorded| line(recorded, ToString::to_string))
@@ -471,7 +467,8 @@ fn effect_of(key: &EffectKey) -> Result<(StepId, u32), String> {
     }
 }
 
-/// The stable key of an execution's call to the outside, worked out once more from the specification (OpenWOP v1 §17.2).
+/// The stable key of an execution's call to the outside, derived independently from the specification
+/// (OpenWOP v1 §17.2).
 fn invocation(run: &RunKey, step: &StepId) -> String {
     let ordinal = step.ordinal.to_string();
     let parts = [

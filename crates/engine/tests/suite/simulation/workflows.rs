@@ -1,9 +1,9 @@
-//! What the runs of a world do.
+//! The workflows of a world's runs.
 
 use serde_json::{Value, json};
 use wopr_testkit::Workflow;
 
-/// Workflows that are there from the start, each with how likely a client is to choose it.
+/// Workflows that exist from the start, each with its weight in a client's choice.
 pub(crate) const KINDS: [(&str, u64); 14] = [
     ("pure", 4),
     ("delay", 6),
@@ -21,10 +21,10 @@ pub(crate) const KINDS: [(&str, u64); 14] = [
     ("long", 1),
 ];
 
-/// A workflow that only one process is told of, while the world is on its way.
+/// A workflow that one process registers while the world is running.
 pub(crate) const LATE: &str = "late";
 
-/// Every workflow that processes register when they start. A later edition is another version of some.
+/// The workflows that processes register when they start. A later edition has new versions of some.
 pub(crate) fn all(edition: u64) -> Vec<Value> {
     let sub = |child: &str| json!({ "workflowId": child });
     let tolerant = |child: &str| json!({ "workflowId": child, "onChildFailure": "absorb", "propagateCancellation": false });
@@ -94,7 +94,6 @@ pub(crate) fn all(edition: u64) -> Vec<Value> {
     .collect()
 }
 
-/// The one that comes late.
 pub(crate) fn late() -> Value {
     Workflow::new(LATE).delay("wait", 20).document()
 }

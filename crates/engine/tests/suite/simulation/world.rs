@@ -1,4 +1,4 @@
-//! One simulated world: disasters for a while, then peace, and everything must have come right.
+//! One simulated world: faults for a while, then none, and everything must come to rest.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -18,11 +18,11 @@ use super::{
 };
 use crate::harness::answer;
 
-/// How long a world may take to come to rest once nothing fails any more: longer than the longest lease, attempt, wrong
-/// clock and row of refusals together.
+/// How long a world may take to come to rest once nothing fails any more: longer than the longest lease,
+/// attempt, clock error and series of refusals together.
 const PEACE: Duration = Duration::from_secs(600);
 
-/// What a world saw.
+/// Counts of what happened in a world.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Lived {
     n_runs: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Lived {
 }
 
 impl Lived {
-    /// Claims that everything that can happen in a world did.
+    /// Returns `true` if everything that can happen in a world has happened.
     pub(crate) fn is_eventful(self) -> bool {
         let Self {
             n_runs,
@@ -69,17 +69,17 @@ impl fmt::Display for Lived {
     }
 }
 
-/// How a world went.
+/// The result of a world.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Life {
-    /// What it saw, or which promise it broke.
+    /// The counts, or the violated invariant.
     pub(crate) outcome: Result<Lived, String>,
-    /// How it came to that, if it was written down.
+    /// The events of the world, if they were written down.
     pub(crate) story: Vec<String>,
 }
 
 impl Life {
-    /// The end of a world in which the simulator itself panicked.
+    /// The result of a world in which the simulator itself panicked.
     pub(crate) fn panicked() -> Self {
         Self {
             outcome: Err("it panicked, see above".to_owned()),
@@ -88,7 +88,7 @@ impl Life {
     }
 }
 
-/// Lives one world to its end.
+/// Runs one world to its end.
 pub(crate) async fn live(seed: u64, has_story: bool) -> Life {
     let fate = Arc::new(Fate::new(seed, has_story));
     fate.tell(|| format!("{:?}", fate.odds));
@@ -119,7 +119,7 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
         let cluster = cluster.clone();
         clients.spawn(Client { cluster, name }.run());
     }
-    // On top of what strikes at the steps of a process: what operators and their tools do.
+    // Operator actions, in addition to the faults at the steps of processes.
     for _ in 0..fate.below(6) {
         fate.linger(4_000).await;
         match fate.below(4) {
@@ -170,8 +170,8 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
     }
 }
 
-/// Children may still be ending when their parent has; they must, without anybody's help. Only what outlived its parent
-/// and asks gets an answer.
+/// Waits until all runs have ended. Children may end after their parent, and must do so without help. Only a
+/// child that outlives its parent and asks is answered here.
 async fn rest(cluster: &Cluster) {
     let witness = &cluster.server.witness;
     loop {
@@ -187,7 +187,7 @@ async fn rest(cluster: &Cluster) {
         }
         let store = &cluster.server.store;
         if all_over && witness.all_is_heard() && cluster.taken.is_all(store).await {
-            // What is put aside does not show; once it is let go it has to be told, too.
+            // Dead-lettered deliveries are not pending; once retried, they have to arrive, too.
             release_all(cluster).await;
             if cluster.taken.is_all(store).await {
                 return;
@@ -197,7 +197,7 @@ async fn rest(cluster: &Cluster) {
     }
 }
 
-/// As an operator does: lets go on what so many processes died at that it was put aside.
+/// Acts as an operator: keeps resuming quarantined runs and retrying dead-lettered deliveries.
 async fn release(cluster: &Cluster) {
     loop {
         tokio::time::sleep(Duration::from_secs(5)).await; // sleep: virtual time
@@ -220,7 +220,7 @@ async fn release_all(cluster: &Cluster) {
         if summary.status == RunStatus::Paused {
             let resume = Command::Resume { reason: None };
             let resumed = engine.command(&key, resume, SideRows::default());
-            // Somebody else may have been faster.
+            // Another process may have resumed it first.
             let _ = tokio::time::timeout(TIMEOUT, resumed).await;
         }
     }
@@ -240,7 +240,7 @@ async fn answer_orphan(cluster: &Cluster, key: &RunKey) {
             };
             resolve.voter = Some(voter.to_owned());
             let told = engine.command(key, Command::Resolve(resolve), SideRows::default());
-            // The second is refused where one is enough.
+            // Refused if the first answer was enough.
             let _ = tokio::time::timeout(TIMEOUT, told).await;
         }
     }
@@ -262,7 +262,7 @@ fn stuck(cluster: &Cluster) -> Lived {
     Lived::default()
 }
 
-/// What a client was told, and what it was not, against what there is.
+/// Checks what a client was told, and what it was not, against the store.
 fn check(cluster: &Cluster, report: &Report) {
     let (fate, witness) = (&cluster.fate, &cluster.server.witness);
     let Some(account) = witness.account(&report.run) else {
