@@ -97,7 +97,7 @@ impl Effects {
             bytes,
             bytes_per_tenant: self.bytes.share().min(bytes),
             without,
-            suspects: self.suspects.load_budget(),
+            suspects: self.suspects.free(),
         }
     }
 

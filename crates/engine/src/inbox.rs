@@ -230,7 +230,7 @@ impl Engine {
                 self.sweep().await;
                 next_sweep = tokio::time::Instant::now() + self.shared.options.poll;
             }
-            let (runs, inherited) = self.shared.inboxes.take(hearing.load_budget());
+            let (runs, inherited) = self.shared.inboxes.take(hearing.free());
             if runs.is_empty() && inherited.is_empty() && hearing.are_empty() {
                 tokio::select! {
                     biased;

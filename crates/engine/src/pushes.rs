@@ -120,7 +120,7 @@ impl Pushes {
             bytes: usize::MAX,
             bytes_per_tenant: usize::MAX,
             without: self.slots.crowded(),
-            suspects: self.suspects.load_budget(),
+            suspects: self.suspects.free(),
         }
     }
 

@@ -36,7 +36,7 @@ impl Suspects {
     }
 
     /// How many more suspects may be held.
-    pub(crate) fn load_budget(&self) -> usize {
+    pub(crate) fn free(&self) -> usize {
         self.0.available_permits()
     }
 

@@ -39,7 +39,7 @@ impl<K: Clone + Eq + Hash, T: Send + 'static> TaskPool<K, T> {
     }
 
     /// How many more tasks may begin.
-    pub(crate) fn load_budget(&self) -> usize {
+    pub(crate) fn free(&self) -> usize {
         self.most.saturating_sub(self.tasks.len())
     }
 
@@ -107,7 +107,7 @@ mod tests {
         assert!(pool.begin(2, async { "quick" }));
         let begun = Instant::now();
         assert_eq!(pool.round().await, [Some("quick")]);
-        assert_eq!((begun.elapsed(), pool.load_budget()), (ROUND, 2));
+        assert_eq!((begun.elapsed(), pool.free()), (ROUND, 2));
         assert!(pool.begin(3, async { "quick" }));
         assert_eq!(pool.round().await.len(), 1);
         assert!(!pool.begin(1, async { panic!("it is in hand") }));
@@ -121,7 +121,7 @@ mod tests {
         let mut pool = TaskPool::new(1);
         // sleep: longer than a round, in virtual time
         assert!(pool.begin(1, tokio::time::sleep(ROUND * 10)));
-        assert_eq!(pool.load_budget(), 0);
+        assert_eq!(pool.free(), 0);
         assert_eq!(pool.round().await.len(), 1);
         assert!(pool.begin(2, async { panic!("as what nobody thought of") }));
         assert_eq!(pool.round().await, [None]);

@@ -80,7 +80,7 @@ impl Timers {
             bytes: usize::MAX,
             bytes_per_tenant: usize::MAX,
             without,
-            suspects: self.suspects.load_budget(),
+            suspects: self.suspects.free(),
         }
     }
 
@@ -130,7 +130,7 @@ impl Engine {
     /// one leased by another process may be available.
     async fn fire_due(&self, firing: &mut Firing, held: &mut Duration) -> Result<Duration, WriteError> {
         let shared = &self.shared;
-        let free = firing.load_budget();
+        let free = firing.free();
         let (now, until) = shared.lease_clock.lease(LEASE.min(shared.options.lease));
         let quota = shared.timers.quota(free);
         let leased = shared

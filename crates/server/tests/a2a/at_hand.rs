@@ -136,10 +136,16 @@ async fn an_answer_loads_its_run_once() {
                 if names_it {
                     with["metadata"] = json!({ "openwop": { "interrupt": about } });
                 }
-                alice.send(alice.text(&format!("a-{names_it}"), "red", with)).await;
+                alice
+                    .send(alice.text(&format!("a-{names_it}"), "red", with))
+                    .await;
             }
             let cost = store.take();
-            assert_eq!(cost.get("load_within"), Some(&1), "over REST: {over_rest}: {cost:?}");
+            assert_eq!(
+                cost.get("load_within"),
+                Some(&1),
+                "over REST: {over_rest}: {cost:?}"
+            );
         }
     }
     server.stop().await;
