@@ -1,4 +1,4 @@
-//! A2A in both versions: JSON-RPC requests as they come, and everything else of the protocol as documents.
+//! A2A in both versions: JSON-RPC request bodies, and all other documents of the protocol.
 
 use std::fmt::Debug;
 
@@ -13,15 +13,14 @@ use wopr_wire::{
     json::Decode,
 };
 
-/// The forms a document is written in.
+/// The encodings of a document.
 const FORMS: [Form; 3] = [Form::V1_0, Form::V0_3Rpc, Form::V0_3Proto];
 
-/// A body is a request or is refused under an id, in JSON-RPC's words. What is read as a document of 1.0 is written and
-/// read again as the same, and can be written in every form of the protocol. What the short cut reads is what is read
-/// without it.
+/// A body is parsed as a request, or rejected with its id and a JSON-RPC error. A parsed 1.0 document
+/// survives a round trip and can be written in every encoding. The fast path parses the same as the slow one.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn a2a_1(data: &[u8]) {
     if let Some((id, message)) = plain::send_message(data) {
         let request = rpc::Request::parse(data).unwrap();
@@ -51,10 +50,10 @@ pub fn a2a_1(data: &[u8]) {
     }
 }
 
-/// Like [`a2a_1`] for 0.3: what is read comes back through the model of 1.0 as the same.
+/// Like [`a2a_1`] for 0.3: a parsed document survives the conversion to the 1.0 model and back.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn a2a_03(data: &[u8]) {
     let Some(document) = call(data, Version::V0_3) else {
         return;
@@ -65,7 +64,7 @@ pub fn a2a_03(data: &[u8]) {
     survives::<v03::Message, model::Message>(&document);
     survives::<v03::SendResult, model::SendMessageResponse>(&document);
     if let Some(card) = comes_back::<v03::AgentCard>(&document) {
-        // A card says its version once for all interfaces; we write the one we speak, whatever was read.
+        // A 0.3 card has one version for all interfaces; we always write ours.
         let written = v03::AgentCard::from(model::AgentCard::from(card));
         let again = v03::AgentCard::from(model::AgentCard::from(written.clone()));
         assert_eq!(again, written);
@@ -77,7 +76,8 @@ pub fn a2a_03(data: &[u8]) {
     }
 }
 
-/// Reads a body as a request, and its parameters; returns them, or the body if it is no request.
+/// Parses a body as a request with its parameters. Returns the parameters, or the whole body if it is not a
+/// request.
 fn call(data: &[u8], version: Version) -> Option<Value> {
     let request = match rpc::Request::parse(data) {
         Ok(request) => request,
@@ -110,7 +110,7 @@ fn call(data: &[u8], version: Version) -> Option<Value> {
     Some(params)
 }
 
-/// A request that is read is written by a client, and read again as the same. As a reply the document may be anything.
+/// A parsed request survives a round trip. The document may also be parsed as a reply.
 fn asks_again(operation: Operation, form: Form, document: &Value) {
     if let Ok(request) = Request::decode(operation, form, document.clone()) {
         assert_eq!(request.operation(), operation);
@@ -122,7 +122,7 @@ fn asks_again(operation: Operation, form: Form, document: &Value) {
     let _ = exchange::read_item(form, document.clone());
 }
 
-/// A document that is read is written, and read again as the same.
+/// A parsed document survives a round trip.
 fn comes_back<T: Decode + Serialize + PartialEq + Debug>(document: &Value) -> Option<T> {
     let read = T::decode(document.clone()).ok()?;
     let written = serde_json::to_value(&read).unwrap();
@@ -131,7 +131,7 @@ fn comes_back<T: Decode + Serialize + PartialEq + Debug>(document: &Value) -> Op
     Some(read)
 }
 
-/// A document of 0.3 comes back from 1.0 as what it means there.
+/// A parsed 0.3 document keeps its meaning when it is converted to 1.0 and back.
 fn survives<Old, New>(document: &Value)
 where
     Old: Decode + Serialize + PartialEq + Debug + From<New>,

@@ -1,12 +1,12 @@
-//! Configuration: the file, and settings as texts.
+//! Configuration: files, and settings given as text.
 
 use wopr_server::{Config, Overrides, config::SETTINGS};
 
-/// A file is a configuration or is refused by the line; shown again it has no secret and is still a file. A text is a
-/// value of a setting or is refused by name.
+/// A file is parsed, or rejected with a line number. Printed again, it contains no secrets and can still be
+/// parsed. A text is a valid value of a setting, or is rejected with the setting's name.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

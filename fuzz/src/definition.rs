@@ -1,19 +1,20 @@
-//! Definitions: from bytes to a plan, and the first decisions of a run of it.
+//! Definitions: from bytes to a plan, and the first decisions of its run.
 
 use serde_json::{Value, json};
 use wopr_core::{Command, Definition, Failure, NodeTypes, Plan};
 use wopr_testkit::Script;
 
-/// Node executions of a run; a loop has turned by then.
+/// Maximum node executions of a run: enough for a loop to repeat.
 const EXECUTIONS: u32 = 40;
-/// How often the run is given what it waits for.
+/// Number of times that the run is given what it waits for.
 const ROUNDS: usize = 8;
 
-/// A document is a definition or is refused with its problems. A valid one means the same after it was stored and read
-/// again, plans, and its run keeps the kernel's invariants, which [`Script`] checks at each decision.
+/// A document is a valid definition, or is rejected with its problems. A valid one compiles to the same plan
+/// after it was stored and read again. Its run keeps the kernel's invariants, which [`Script`] checks at each
+/// decision.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn definition(data: &[u8]) {
     let Ok(document) = serde_json::from_slice::<Value>(data) else {
         return;
@@ -39,7 +40,7 @@ pub fn definition(data: &[u8]) {
 
 fn live(plan: Plan) {
     let mut script = Script::of_plans([plan.into()]);
-    // Children are not begun: a workflow may call itself.
+    // Children are not started, because a workflow may call itself.
     script.hold_mail();
     let mut start = Script::start_run(json!({}));
     start.bounds.node_executions = EXECUTIONS;
@@ -54,11 +55,11 @@ fn live(plan: Plan) {
         finish_effects(&mut script, round);
         if let Some((_, 0, timer)) = script.next_timer() {
             script.skip(1_000);
-            // A timer of the root; that it is stale by now is an answer too.
+            // A timer of the root run; it may be refused as stale.
             let _ = script.fire(timer);
         }
     }
-    // Whatever it waits for, it can be ended.
+    // A run can always be cancelled, whatever it waits for.
     if !script.run(0).status.is_terminal() {
         let _ = script.cancel();
     }
@@ -76,7 +77,7 @@ fn answer(script: &mut Script, round: usize) {
             json!({ "approve": round.is_multiple_of(2), "answers": {} }),
         );
         resolve.voter = Some(format!("voter-{round}"));
-        // It may not fit the question.
+        // The answer may not fit the interrupt.
         let _ = script.tell(0, Command::Resolve(resolve));
     }
 }
@@ -91,7 +92,7 @@ fn finish_effects(script: &mut Script, round: usize) {
         } else {
             Ok(wopr_core::Object::new())
         };
-        // It may be over already.
+        // The effect may have ended already.
         let _ = script.tell(
             0,
             Command::Effect {

@@ -1,4 +1,4 @@
-//! Addresses that strangers register: which of them this host would call.
+//! URLs registered by untrusted clients: which ones this host would call.
 
 use std::{net::IpAddr, sync::OnceLock};
 
@@ -7,11 +7,11 @@ use wopr_connect::egress::{Class, Gate, Limits, Policy, classify};
 
 use crate::host;
 
-/// A text is registered or refused, and what is registered is an address that anybody may call: https, no credentials in
-/// it, no literal address that is not public, however it is written.
+/// A text is registered or rejected. A registered URL is https, has no credentials, and has no literal
+/// non-public address in any notation.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn egress(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -37,13 +37,13 @@ pub fn egress(data: &[u8]) {
             let name = name.trim_end_matches('.');
             assert!(!name.is_empty() && !name.eq_ignore_ascii_case("localhost"));
             assert!(!name.to_ascii_lowercase().ends_with(".localhost"));
-            // A name that reads as an address to the system's resolver.
+            // A name that the system's resolver would parse as an address.
             name.parse().ok()
         }
     };
     if let Some(address) = address {
         assert!(matches!(classify(address), Class::Public), "registered {address}");
     }
-    // Read again it is the same, and still fine.
+    // Parsed again, it is the same and still accepted.
     assert_eq!(host::block_on(gate.register(url.as_str())).unwrap(), url);
 }

@@ -1,18 +1,18 @@
-//! Expressions and templates: from a source, and what it is evaluated in, to a bounded value.
+//! Expressions and templates: parsing and evaluating a source in a context, with bounded results.
 
 use serde_json::{Value, json};
 use wopr_core::{Expression, Template};
 
-/// About the largest value of an evaluation: what it may come to, and once more for what cannot be measured while
-/// it is built.
+/// Approximate maximum size of a result: the limit itself, plus the same again for what cannot be measured
+/// while it is built.
 const MAX_VALUE: usize = 2 * 1024 * 1024;
 
-/// A source is an expression or is refused. Evaluated twice it gives the same; what it gives is bounded, and how long it
-/// takes is for whoever runs this to bound. The bytes are the source, then perhaps a line of three dashes and a JSON
-/// document it is evaluated in.
+/// A source is a valid expression, or is rejected. Evaluation is deterministic and its result is bounded; the
+/// fuzzer limits its time. The bytes are the source, optionally followed by a line of three dashes and a JSON
+/// document as the context.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn expression(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -28,7 +28,7 @@ pub fn expression(data: &[u8]) {
                 "an expression grew beyond its bound"
             );
         }
-        // Whether it counts as true is a question of its own: it can be answered where the value is too large.
+        // Truthiness is evaluated separately, because it may be known even if the value is too large.
         let _ = expression.holds(&context);
         let again = Expression::parse(&expression.to_string());
         assert_eq!(again.as_ref(), Ok(&expression), "shown and read again it differs");

@@ -1,4 +1,4 @@
-//! A host to ask: in memory, with a clock that stands still, and networks that lead nowhere or to one answer.
+//! An in-memory host with a frozen clock, and networks that fail or return fixed bytes.
 
 use std::{
     cell::RefCell,
@@ -29,26 +29,26 @@ use wopr_testkit::Workflow;
 
 use crate::signed;
 
-/// A bearer secret that may do everything.
+/// A bearer secret with all scopes.
 pub(crate) const KEY: &str = "fuzz-secret-0123456789abcdef";
-/// The workflows there are.
+/// The registered workflows.
 pub(crate) const WORKFLOWS: [&str; 4] = ["pure", "gate", "delay", "ask"];
-/// The issuer whose tokens open the host, and for whom they are.
+/// The issuer whose tokens the host accepts.
 pub(crate) const ISSUER: &str = "https://issuer.test";
-/// See [`ISSUER`].
+/// The audience of those tokens.
 pub(crate) const AUDIENCE: &str = "wopr";
-/// What may be called, though it is not public.
+/// Addresses that may be called although they are not public.
 pub(crate) const PEERS: &str = "10.0.0.0/8";
-/// One of them.
+/// An address in [`PEERS`].
 pub(crate) const PEER: &str = "10.0.0.1";
-/// The time it is, in milliseconds since 1970.
+/// The current time, in milliseconds since 1970.
 const NOW: i64 = 1_700_000_000_000;
-/// The same in seconds.
+/// The current time, in seconds since 1970.
 pub(crate) const NOW_SECONDS: f64 = 1_700_000_000.0;
-/// Requests after which a host is made anew: what they stored would slow the next ones down.
+/// A host is replaced after this many requests, because stored runs would slow down later ones.
 const REQUESTS: u32 = 2_000;
 
-/// Made once, for the roots in it: a network is made for each input, and none speaks TLS.
+/// Created once for its root certificates: a network is made for each input, and none uses TLS.
 static SYSTEM: LazyLock<Network> = LazyLock::new(Network::default);
 
 thread_local! {
@@ -60,12 +60,12 @@ thread_local! {
     static HOST: RefCell<Option<(Arc<Host>, u32)>> = const { RefCell::new(None) };
 }
 
-/// Waits, in virtual time.
+/// Runs a future with virtual time.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     RUNTIME.with(|runtime| runtime.block_on(future))
 }
 
-/// The host of this thread.
+/// Returns the host of this thread.
 pub(crate) fn the_host() -> Arc<Host> {
     HOST.with_borrow_mut(|kept| {
         if let Some((host, left)) = kept
@@ -126,7 +126,7 @@ async fn open() -> Arc<Host> {
     host
 }
 
-/// A clock that stands still, so that the same bytes do the same.
+/// A frozen clock, so that equal inputs behave equally.
 #[derive(Debug)]
 struct Standstill;
 
@@ -136,7 +136,7 @@ impl Clock for Standstill {
     }
 }
 
-/// A network without names, peers and roots.
+/// A network without names, peers and root certificates.
 pub(crate) fn nowhere() -> Network {
     Network {
         resolver: Arc::new(Nowhere),
@@ -162,7 +162,7 @@ impl Dial for Nowhere {
     }
 }
 
-/// A network without names, where every connection gives the same bytes once something was sent, and ends.
+/// A network without names. Every connection returns the same bytes after the first write, then ends.
 pub(crate) fn answering(answer: Vec<u8>) -> Network {
     Network {
         resolver: Arc::new(Nowhere),
@@ -189,7 +189,7 @@ impl Dial for Answering {
 struct Answer {
     rest: VecDeque<u8>,
     is_asked: bool,
-    /// Who waits until something is sent.
+    /// The waiting reader, woken by the first write.
     reader: Option<Waker>,
 }
 

@@ -1,4 +1,4 @@
-//! Expressions and templates inside a run: what their evaluation costs a decision.
+//! Expressions and templates in a run: the work that their evaluation costs a decision.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use wopr_core::{
 };
 use wopr_testkit::Script;
 
-/// What a decision in place may cost, and less.
+/// Smaller work budgets for a decision.
 const SMALL_BUDGETS: [u64; 3] = [1_000, 10_000, 100_000];
-/// Decisions of a run; a loop has turned by then.
+/// Number of decisions of a run: enough for a loop to repeat.
 const ROUNDS: usize = 4;
 
 #[derive(Debug)]
@@ -23,12 +23,12 @@ impl Catalog for Nothing {
     }
 }
 
-/// A source that is taken with a definition costs no decision more than its budget, means the same each time, and the
-/// same to a decision with a small budget, unless that says that it is too small. The bytes are the source, then
-/// perhaps a line of three dashes and a JSON object that is the run's input.
+/// A source accepted in a definition never exceeds the budget of a decision and evaluates deterministically.
+/// With a smaller budget, a decision gives the same result or reports that the budget is too small. The bytes
+/// are the source, optionally followed by a line of three dashes and a JSON object as the run's input.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn interpreter(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -46,7 +46,7 @@ pub fn interpreter(data: &[u8]) {
     }
 }
 
-/// A node with the source, and an edge that is taken where it holds.
+/// A workflow with a node that evaluates the source, and an edge with the source as its condition.
 fn around(type_id: &str, config: &Value, source: &str) -> Value {
     json!({
         "id": "w", "name": "w", "version": "1", "triggers": [], "variables": [], "metadata": {}, "settings": {},

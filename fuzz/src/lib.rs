@@ -1,14 +1,13 @@
-//! What is fuzzed: everything of wopr that reads what others write, as functions over bytes.
+//! The fuzz targets: functions over bytes for everything in wopr that parses untrusted input.
 //!
-//! A function here takes any bytes and returns, or panics where a promise does not hold: that nothing panics, that what
-//! was read is written and read again as the same, that work stays within its bounds, that a request is answered and
-//! not answered with 500. It knows nothing of a fuzzer. `fuzz_targets/` hands these functions to libFuzzer, one binary
-//! each, for `cargo xtask fuzz` and cargo-fuzz; `tests/corpus.rs` runs them over the kept inputs in the ordinary suite,
-//! on any toolchain.
+//! Each function accepts any bytes, and panics if a property does not hold: no panics, lossless round trips,
+//! bounded work, no responses with status 500. The functions do not depend on a fuzzer. `fuzz_targets/` wraps
+//! them in one libFuzzer binary each, for `cargo xtask fuzz` and cargo-fuzz; `tests/corpus.rs` runs them on
+//! the stored inputs in the ordinary test suite, with any toolchain.
 //!
-//! `corpus/<target>` holds inputs that were written as a start, or found and minimised; one that broke a promise once is
-//! called after what it broke and stays. `dictionaries/<target>.dict` names the words that a fuzzer would take long to
-//! find.
+//! `corpus/<target>` contains handwritten inputs, and inputs found by the fuzzer and minimized. An input that
+//! once violated a property is named after the problem and kept. `dictionaries/<target>.dict` lists tokens
+//! that a fuzzer would take long to find.
 
 #![expect(
     clippy::unwrap_used,
@@ -48,12 +47,11 @@ pub use sse::sse;
 pub use stored::stored;
 pub use token::token;
 
-/// Something that takes any bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// Its name, which is that of its binary, its corpus and its dictionary.
+    /// The name, also of its binary, corpus and dictionary.
     pub name: &'static str,
-    /// Panics if a promise does not hold.
+    /// Panics if a property does not hold.
     pub run: fn(&[u8]),
 }
 
@@ -63,7 +61,6 @@ impl Target {
     }
 }
 
-/// Every target, by name.
 pub const TARGETS: [Target; 18] = [
     Target::new("a2a_03", a2a_03),
     Target::new("a2a_1", a2a_1),

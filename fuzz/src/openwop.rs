@@ -1,15 +1,15 @@
-//! The bodies and queries of OpenWOP's REST API.
+//! Bodies and queries of OpenWOP's REST API.
 
 use wopr_wire::{
     json::{self, BodyError, Decode},
     openwop::{control, run, stream, task_state},
 };
 
-/// A body is what it should be, or is refused by the field. One that is read as a run to create is written and read again
-/// as the same. Queries are read or refused.
+/// A body is parsed, or rejected with the name of the field. A parsed request to create a run survives a
+/// round trip. Queries are parsed or rejected.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn openwop(data: &[u8]) {
     if let Some(request) = read::<run::CreateRunRequest>(data) {
         let written = serde_json::to_vec(&request).unwrap();

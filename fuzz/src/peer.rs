@@ -1,4 +1,4 @@
-//! What others answer when they are called: heads, bodies, and when they want to be asked again.
+//! Responses of called peers: heads, bodies, and `Retry-After`.
 
 use wopr_connect::{
     Http,
@@ -9,14 +9,14 @@ use wopr_engine::{HttpCall, Keep, Outcome};
 
 use crate::host;
 
-/// A body of an answer that is read.
+/// Maximum response body in bytes.
 const MAX_BODY: usize = 64 << 10;
 
-/// Whatever a peer answers, a call has an outcome: done, with a status that says so and no larger than it may be, or
-/// failed with a code. The bytes are the answer as it comes over the connection.
+/// Whatever a peer sends, the call succeeds with a matching status and a body within the limit, or fails with
+/// an error code. The bytes are the response as sent over the connection.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn peer(data: &[u8]) {
     let limits = Limits {
         response_body: MAX_BODY,
@@ -45,7 +45,8 @@ pub fn peer(data: &[u8]) {
             let status = done["status"].as_u64().unwrap();
             assert!((200..300).contains(&status), "done with {status}");
             assert_eq!(done["contentTrust"], "untrusted");
-            // What is no text or JSON comes as base64, and what is no UTF-8 is replaced by three bytes for one.
+            // Bodies that are neither text nor JSON are encoded as base64, and invalid UTF-8 is replaced by
+            // three bytes per byte.
             let size = done["body"].to_string().len();
             assert!(size <= 8 * MAX_BODY, "a body of {size} bytes");
         }

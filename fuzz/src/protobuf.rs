@@ -1,4 +1,4 @@
-//! The protocol buffers of A2A: bytes of a message, and the spellings of its JSON.
+//! A2A's protocol buffers: encoded messages, and the variants of their JSON.
 
 use std::ptr;
 
@@ -12,12 +12,12 @@ use wopr_wire::{
     json::Object,
 };
 
-/// Bytes are a message or are refused by the path. What is read is canonical already, is the same again once it was
-/// written, and is taken or refused as a request. A document that is made canonical stays as it is from then on. The
-/// first byte says which message.
+/// Bytes are decoded as a message, or rejected with the path of the field. A decoded message is canonical,
+/// survives a round trip, and is accepted or rejected as a request. Canonicalizing a document twice changes
+/// nothing. The first byte selects the message type.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn protobuf(data: &[u8]) {
     let Some((pick, bytes)) = data.split_first() else {
         return;
@@ -47,7 +47,8 @@ fn is_sound(version: Version, message: &Message, object: &Object) {
     let mut spelled = object.clone();
     protobuf::canonical(message, &mut spelled);
     assert_eq!(&spelled, object, "read from bytes, and not canonical");
-    // Numbers of enumerations that nobody knows are read, for whoever takes the document to refuse, and not written.
+    // Unknown enum values are decoded, so that the receiver of the document can reject them, but they cannot
+    // be encoded.
     if let Ok(written) = protobuf::write(message, object) {
         assert_eq!(
             protobuf::read(message, &written).as_ref(),

@@ -1,6 +1,6 @@
-//! Whole requests to a whole host: every route, header and body of every face.
+//! Complete requests to a complete host: all routes, headers and bodies of all protocols.
 //!
-//! The network is left out: hyper reads what comes from a socket, and it has fuzz targets of its own.
+//! The network is left out, because hyper parses the socket's bytes and has its own fuzz targets.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use wopr_wire::sse::Decoder;
 
 use crate::host;
 
-/// More of an answer is not read.
+/// Maximum response body in bytes; the rest is not read.
 const MAX_BODY: usize = 8 << 20;
 /// Longer than any request waits, in virtual time.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Any request is answered, by something other than 500, and what is answered is of the type it says.
+/// Every request gets a response other than 500, whose body matches its content type.
 ///
-/// The bytes are a request line, header lines, an empty line, and a body. In path and body `~` stands for a run that waits
-/// for an answer, in the path `^` for a token that gives it, in a header's value `~` for the key; without an
-/// `authorization` the key is sent.
+/// The bytes are a request line, header lines, an empty line, and a body. In path and body, `~` stands for a
+/// run that waits for an answer; in the path, `^` stands for a token that answers it; in a header value, `~`
+/// stands for the key. Without an `authorization` header, the key is sent.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn http(data: &[u8]) {
     let run = waiting_run();
     if let Some(request) = read(data, &run) {
@@ -33,11 +33,11 @@ pub fn http(data: &[u8]) {
     }
 }
 
-/// Any place to go on from is understood, or is refused; no stream and no list breaks on it. The bytes are a place as a
-/// header, as a query parameter and as a page token.
+/// Every cursor is accepted or rejected; none breaks a stream or a list. The bytes are used as a cursor in a
+/// header, a query parameter and a page token.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn cursor(data: &[u8]) {
     let run = waiting_run();
     let text = String::from_utf8_lossy(data);
@@ -77,7 +77,7 @@ pub fn cursor(data: &[u8]) {
     }
 }
 
-/// Whether somebody with this `authorization` is let in, whatever they may do there.
+/// Returns `true` if this `authorization` header is authenticated, regardless of its permissions.
 pub(crate) fn admits(authorization: HeaderValue) -> bool {
     let call = Request::get("/v1/runs?limit=1").header(header::AUTHORIZATION, authorization);
     let (status, _) = ask(call.body(Body::empty()).unwrap());
@@ -88,7 +88,7 @@ fn bearer() -> String {
     format!("Bearer {}", host::KEY)
 }
 
-/// A run that waits at a gate.
+/// Starts a run that waits at a gate, and returns its id.
 fn waiting_run() -> String {
     let call = Request::post("/v1/runs")
         .header(header::AUTHORIZATION, bearer())
@@ -111,7 +111,7 @@ fn read(data: &[u8], run: &str) -> Option<Request<Body>> {
     let mut lines = head.lines();
     let (method, path) = lines.next()?.split_once(' ')?;
     let path = path.replace('~', run).replace('^', &token(run));
-    // A server is given a path, whatever a client wrote.
+    // A server only sees a path, whatever the client sent.
     let uri: Uri = path.parse().ok().filter(|_| path.starts_with('/'))?;
     let mut request = Request::builder()
         .method(Method::from_bytes(method.as_bytes()).ok()?)
@@ -157,7 +157,7 @@ fn ask(request: Request<Body>) -> (StatusCode, Vec<u8>) {
     let (parts, body) = host::block_on(async {
         let response = Faces::new(&host).answer(request).await;
         let (parts, body) = response.into_parts();
-        // A stream goes on; what came so far counts.
+        // A stream does not end; only the part received so far is checked.
         let read = tokio::time::timeout(TIMEOUT, to_bytes(body, MAX_BODY)).await;
         let body = read.ok().and_then(Result::ok).map(Vec::from);
         (parts, body)
@@ -169,7 +169,7 @@ fn ask(request: Request<Body>) -> (StatusCode, Vec<u8>) {
     (status, body)
 }
 
-/// An answer is of the type it says.
+/// Checks that the body matches its content type.
 fn check_body(what: &str, response: &Response<()>, body: &[u8]) {
     let media_type = response.headers().get(header::CONTENT_TYPE);
     let media_type = media_type

@@ -1,18 +1,18 @@
-//! JSON Schemas of definitions, and values that are checked against them.
+//! JSON Schemas in definitions, and the validation of values.
 
 use serde_json::{Value, json};
 use wopr_core::{NodeTypes, Plan, Refusal};
 use wopr_testkit::Script;
 
-/// Words by which a schema means something else inside of another.
+/// Keywords whose meaning changes when a schema is nested in another one.
 const BOUND_TO_THE_ROOT: [&str; 5] = ["$ref", "$id", "$anchor", "$dynamicRef", "$schema"];
 
-/// A schema is taken with a definition or refused with it. A value matches it each time or never; it matches `not` of it
-/// where it does not match it, and combinations with itself, with everything and with nothing alike. The bytes are the
-/// schema, a line of three dashes, and a value.
+/// A schema is accepted or rejected with its definition. Validation of a value is deterministic, and
+/// consistent with `not` and with combinations of the schema with itself, `true` and `false`. The bytes are
+/// the schema, a line of three dashes, and a value.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn schema(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -39,14 +39,14 @@ pub fn schema(data: &[u8]) {
         (true, json!({ "oneOf": [schema, false] })),
         (true, json!({ "if": schema, "then": true, "else": false })),
     ] {
-        // It may be more than is taken, or more work than is done.
+        // The combination may exceed the limits on size or work.
         if let Some(combined_matches) = check(&combined, &value) {
             assert_eq!(combined_matches == matches, same, "{combined} on {value}");
         }
     }
 }
 
-/// Whether a value is taken as the answer to a question with this schema; `None` where nobody can say.
+/// Validates a value as the answer to a question with this schema. Returns `None` if a limit is exceeded.
 fn check(schema: &Value, value: &Value) -> Option<bool> {
     let document = json!({
         "id": "w", "name": "w", "version": "1", "triggers": [], "variables": [], "metadata": {}, "settings": {},
@@ -57,7 +57,7 @@ fn check(schema: &Value, value: &Value) -> Option<bool> {
         "edges": [],
     });
     let plan = Plan::admit(document, NodeTypes::default()).ok()?;
-    // A script decides everything twice.
+    // A script makes every decision twice.
     let mut script = Script::of_plans([plan.into()]).start(json!({}));
     match script.answer("ask", json!({ "answers": { "q": value } })) {
         Ok(()) => Some(true),

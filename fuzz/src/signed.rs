@@ -1,4 +1,4 @@
-//! What is signed: tokens of an issuer, its keys, agent cards, and the canonical JSON that signatures are over.
+//! Signed data: an issuer's tokens and keys, agent cards, and the canonical JSON that is signed.
 
 use std::sync::LazyLock;
 
@@ -13,23 +13,23 @@ use wopr_wire::{
 
 use crate::{host, requests};
 
-/// Longer tokens are not looked at.
+/// Longer tokens are rejected unread.
 const MAX_TOKEN: usize = 16 << 10;
-/// The issuer's key, and one that signs cards. Nobody else has them.
+/// The signing key of the issuer and of cards. Inputs cannot know its private half.
 static KEY: LazyLock<SigningKey> = LazyLock::new(|| SigningKey::ed25519("known", &[7; 32]).unwrap());
 
-/// The keys of the issuer that the host trusts, as it publishes them.
+/// The JWK set of the issuer that the host trusts.
 pub(crate) fn published_keys() -> String {
     json!({ "keys": [KEY.jwk()] }).to_string()
 }
 
-/// A key set is read or refused, and so is a token; its header is the same when it was written and read again. A card is
-/// checked against any keys, and accepted once it was signed by a known one. Canonical JSON is canonical already.
+/// Key sets and tokens are parsed or rejected; a token's header survives a round trip. A card is verified
+/// against any keys, and accepted if signed by a known one. Canonicalizing JSON twice changes nothing.
 ///
-/// The bytes are a key set, perhaps a line of three dashes, and a token or a card.
+/// The bytes are a key set, optionally followed by a line of three dashes and a token or a card.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn signed(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -77,11 +77,11 @@ fn is_accepted(mut card: Value) {
     );
 }
 
-/// A token lets in whom the issuer means, and nobody else: whatever it claims, who comes in has the right issuer and
-/// audience and time left. The bytes are claims, which the issuer signs; as a token of their own they open nothing.
+/// A token authenticates only with the right issuer, audience and expiry, whatever else it claims. The bytes
+/// are claims, which the issuer signs; used directly as a token they are rejected.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn claims(data: &[u8]) {
     let admits = |token: &[u8]| {
         let value = HeaderValue::from_bytes(&[b"Bearer ", token].concat());
@@ -103,7 +103,7 @@ pub fn claims(data: &[u8]) {
             "expired, and let in"
         );
     }
-    // The last character of a signature of 64 bytes has two bits that carry nothing; the first one has none.
+    // The last character of a 64-byte signature has two unused bits, so the first character is changed.
     let other = if signature.starts_with('A') { "B" } else { "A" };
     let turned = format!("{protected}.{payload}.{other}{}", &signature[1..]);
     assert!(!admits(turned.as_bytes()), "let in by a signature that is none");

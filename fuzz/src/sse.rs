@@ -1,15 +1,15 @@
-//! Event streams: those we follow, however they arrive, and those we write.
+//! Event streams: those we read, in any chunks, and those we write.
 
 use wopr_wire::sse::{Decoder, Event, Head, SseError, write_frame};
 
-/// Small, so that it is reached.
+/// Small, so that inputs reach it.
 const LIMIT: usize = 512;
 
-/// A stream gives the same events however it is cut into chunks, and holds no more than it may. What we write as one
-/// frame is read as one event with the same data. The first byte says how to cut.
+/// A stream yields the same events regardless of its chunks, and memory stays within the limit. A frame that
+/// we write is parsed as one event with the same data. The first byte determines the chunk size.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn sse(data: &[u8]) {
     let Some((cut, stream)) = data.split_first() else {
         return;
@@ -18,7 +18,7 @@ pub fn sse(data: &[u8]) {
     let cut = decode(stream, usize::from(*cut).max(1));
     assert_eq!(whole, cut, "cut differently it is another stream");
     let n_bytes: usize = whole.0.iter().map(|event| event.data.len()).sum();
-    // What is no UTF-8 is replaced by three bytes for one.
+    // Invalid UTF-8 is replaced by three bytes per byte.
     assert!(n_bytes <= 3 * stream.len());
 
     let mut frame = Vec::new();

@@ -1,11 +1,11 @@
-//! Stored events and snapshots: what a database holds, read by this version.
+//! Stored events and snapshots, read by this version.
 
 use wopr_core::{Seq, format};
 
-/// A stored body is read or refused. What was read is written, and read again as the same.
+/// A stored body is parsed or rejected. A parsed body survives a round trip.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn stored(data: &[u8]) {
     if let Ok(recorded) = format::decode_event(Seq(7), data) {
         let again = format::decode_event(Seq(7), &format::encode_event(&recorded));

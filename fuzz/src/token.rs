@@ -8,12 +8,12 @@ use crate::{host, requests};
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
-/// Nobody gets in by a text of their own: no token opens that was not minted here, a true one does not once a bit of it
-/// is turned, and no header is a caller unless it holds a key. The bytes are a text; where they are short they also say
-/// which bit to turn.
+/// Forged credentials are rejected: tokens not created here, valid tokens with a flipped bit, and
+/// `authorization` headers without a known key. The bytes are a text; if they are short, they also select the
+/// bit to flip.
 ///
 /// # Panics
-/// If a promise does not hold.
+/// If a property does not hold.
 pub fn token(data: &[u8]) {
     let host = host::the_host();
     if let Ok(text) = std::str::from_utf8(data) {

@@ -10,7 +10,6 @@ use crate::fuzz::Effort;
 use crate::siege::Duration;
 use crate::sim::Worlds;
 
-/// What `cargo xtask help` prints.
 pub(crate) const USAGE: &str = "\
 usage: cargo xtask <chore>
 
@@ -47,45 +46,35 @@ usage: cargo xtask <chore>
   tidy     only this repository's own rules on its files
   help     this text";
 
-/// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Chore {
-    /// Everything.
     Test(Selection),
-    /// Only the chaos tests.
     Chaos(Amount),
-    /// Only the siege.
     Siege(Duration),
-    /// Only the simulator.
     Simulate(Worlds),
-    /// Only the fuzz targets.
     Fuzz(Effort),
-    /// Only the set-up.
     Setup,
-    /// A command with a database server.
+    /// A command that needs a database server.
     Postgres(Vec<String>),
-    /// A corpus of this code, under the name of a version.
+    /// Cut a corpus from this code, for the given version.
     Corpus(String),
-    /// Only what needs no build of tests.
+    /// The checks that do not build tests.
     Lint,
     /// Only the rules on files.
     Tidy,
-    /// The usage text.
     Help,
 }
 
-/// Which tests to run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
-    /// Leaves out what takes minutes by itself: simulator, fuzz targets, chaos and siege.
+    /// Skips the steps that take minutes: simulator, fuzz targets, chaos and siege.
     pub(crate) is_quick: bool,
-    /// Leaves the interop tests out.
     pub(crate) without_interop: bool,
     /// A nextest filter expression.
     pub(crate) filter: Option<String>,
 }
 
-/// Reads the arguments after the program's name.
+/// Parses the arguments after the program name.
 pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Chore> {
     let mut args = args.peekable();
     let chore = match args.next().as_deref() {
@@ -224,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn test_takes_its_options_in_any_order() {
+    fn test_options_are_accepted_in_any_order() {
         let expected = Chore::Test(Selection {
             is_quick: true,
             without_interop: true,
@@ -240,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn invalid_command_lines_are_rejected() {
         for line in [
             "tset",
             "test --filter",
@@ -273,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn worlds_are_counted_or_named() {
+    fn simulator_worlds_are_given_by_count_or_seed() {
         assert_eq!(parse_line("sim").unwrap(), Chore::Simulate(Worlds::default()));
         let many = Worlds {
             seeds: 7,
@@ -303,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn chaos_comes_in_any_amount() {
+    fn chaos_options_are_parsed() {
         assert_eq!(parse_line("chaos").unwrap(), Chore::Chaos(Amount::default()));
         let long = Amount {
             rounds: LONG,
@@ -323,14 +312,14 @@ mod tests {
     }
 
     #[test]
-    fn a_siege_lasts_as_long_as_asked() {
+    fn siege_duration_is_parsed() {
         assert_eq!(parse_line("siege").unwrap(), Chore::Siege(Duration::default()));
         let long = Duration { minutes: 5 };
         assert_eq!(parse_line("siege --minutes 5").unwrap(), Chore::Siege(long));
     }
 
     #[test]
-    fn a_command_keeps_its_options() {
+    fn pg_passes_options_to_its_command() {
         let words = ["cargo", "test", "--", "--nocapture"].map(str::to_owned);
         assert_eq!(
             parse_line("pg -- cargo test -- --nocapture").unwrap(),
@@ -339,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn no_chore_asks_for_help() {
+    fn missing_chore_prints_help() {
         assert_eq!(parse_line("").unwrap(), Chore::Help);
     }
 }

@@ -1,4 +1,4 @@
-//! A browser for the tests of the pages: Chromium, driven by its chromedriver.
+//! A browser for the tests of web pages: Chromium, controlled by chromedriver.
 
 use std::process::Command;
 
@@ -8,12 +8,12 @@ use crate::debian;
 use crate::plan::Outcome;
 use crate::process::read;
 
-/// Tells tests where the driver is, unless it is on the path.
+/// The variable that tells tests the path of chromedriver, unless it is in `PATH`.
 const VARIABLE: &str = "WOPR_INTEROP_CHROMEDRIVER";
-/// Debian's package; it brings the browser of the same version.
+/// The Debian package, which depends on the matching browser.
 const PACKAGE: &str = "chromium-driver";
 
-/// Chromium and chromedriver are installed.
+/// Installs Chromium and chromedriver.
 pub(crate) fn set_up() -> Result<Outcome> {
     let version = match version() {
         Ok(version) => version,

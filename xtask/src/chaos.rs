@@ -1,5 +1,6 @@
-//! The chaos tests at length: hosts as processes, killed and frozen under load, their database and their clocks put
-//! wrong. `crates/cli/tests/proc/chaos` says what is done and what must hold; here is only how often.
+//! The long-running chaos tests: host processes are killed and frozen under load, with faults in the database
+//! and clock jumps. `crates/cli/tests/proc/chaos` implements the tests; this module only decides how often
+//! they run.
 
 use std::process::Command;
 
@@ -10,24 +11,22 @@ use crate::faketime;
 use crate::plan::{Outcome, Step};
 use crate::process::{cargo, in_ci, run_test};
 
-/// Kills of one round on one store.
+/// Kills per round and store.
 pub(crate) const KILLS: u32 = 100;
 /// Rounds of a long run.
 pub(crate) const LONG: u32 = 20;
 
-/// A store under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Store {
-    /// One host.
+    /// A single host.
     Sqlite,
-    /// Three replicas over a database server of their own.
+    /// Three replicas that share a database server.
     Postgres,
 }
 
 impl Store {
     pub(crate) const ALL: [Self; 2] = [Self::Sqlite, Self::Postgres];
 
-    /// The store of this name on the command line.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|store| store.name() == name)
     }
@@ -46,7 +45,6 @@ impl Store {
         }
     }
 
-    /// The name of the step.
     const fn title(self) -> &'static str {
         match self {
             Self::Sqlite => "chaos on SQLite",
@@ -55,16 +53,15 @@ impl Store {
     }
 }
 
-/// How much chaos.
+/// The amount of chaos testing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Amount {
-    /// Only on this store.
+    /// Only this store; both if `None`.
     pub(crate) store: Option<Store>,
-    /// Kills in a round.
     pub(crate) kills: u32,
-    /// How often, each time on an empty store.
+    /// Number of rounds, each on an empty store.
     pub(crate) rounds: u32,
-    /// The first round's seed; each further round has the next one. Without it, each draws its own.
+    /// Seed of the first round; each further round adds one. Without it, every round draws its own.
     pub(crate) seed: Option<u64>,
 }
 
@@ -79,7 +76,7 @@ impl Default for Amount {
     }
 }
 
-/// Clocks can be made to jump, or it is said that they cannot.
+/// Installs libfaketime, or reports that clock jumps are skipped.
 pub(crate) fn set_up() -> Result<Outcome> {
     if faketime::find().is_none()
         && let Err(error) = debian::install("faketime", "find libfaketime")
@@ -105,7 +102,7 @@ pub(crate) fn set_up() -> Result<Outcome> {
     })
 }
 
-/// A step for each store.
+/// Returns a step for each store.
 pub(crate) fn steps(amount: Amount) -> Vec<Step> {
     let stores = Store::ALL.into_iter();
     stores
@@ -114,7 +111,7 @@ pub(crate) fn steps(amount: Amount) -> Vec<Step> {
         .collect()
 }
 
-/// Every round passes.
+/// Runs all rounds on one store.
 fn on(store: Store, amount: Amount) -> Result<Outcome> {
     let Amount {
         store: _,
@@ -136,8 +133,8 @@ fn on(store: Store, amount: Amount) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// The test by plain cargo, which has no time limit and shows what is done; with the features of the whole workspace,
-/// so that nothing is built twice.
+/// Uses plain `cargo test`, which has no time limit and streams its output. Enables the features of the whole
+/// workspace, so that nothing is built twice.
 fn command(store: Store) -> Command {
     let mut command = cargo();
     command.args(["test", "--quiet", "--workspace", "--test", "proc", "--"]);
@@ -151,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_store_has_a_step_unless_one_is_named() {
+    fn every_store_has_a_step_unless_one_is_named() {
         assert_eq!(steps(Amount::default()).len(), 2);
         for store in Store::ALL {
             assert_eq!(Store::parse(store.name()), Some(store));

@@ -1,4 +1,4 @@
-//! Which steps each chore consists of.
+//! The steps of each chore.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use crate::plan::{self, Step};
 use crate::sim::{self, Worlds};
 use crate::{browser, clients, corpus, deny, lint, postgres, siege, suite, tidy, workspace};
 
-/// Runs a chore from the root of the workspace, wherever it was called.
+/// Runs a chore from the workspace root, regardless of the current directory.
 pub(crate) fn run(chore: Chore) -> Result<()> {
     workspace::enter()?;
     match chore {
@@ -69,14 +69,14 @@ fn only_siege(duration: siege::Duration) -> Vec<Step> {
     steps
 }
 
-// The dependency rules bring their own tool, so of the set-up only the tests' part is left here.
+// The dependency check installs its own tool, so only the tests' part of the setup remains.
 fn test(selection: Selection) -> Vec<Step> {
     let mut steps = lint();
     if !selection.without_interop {
         steps.push(Step::new("interop clients", clients::set_up));
         steps.push(Step::new("browser", browser::set_up));
     }
-    // Chosen tests are all that is wanted then.
+    // A filter selects specific tests, so the long steps are skipped.
     let is_long = !selection.is_quick && selection.filter.is_none();
     steps.extend([
         Step::new("postgres", postgres::set_up),

@@ -1,10 +1,10 @@
-//! Clients that nobody here wrote, for tests to drive: a Python environment or a folder of Node packages each under
+//! Third-party clients for the interop tests: Python environments and folders of Node packages under
 //! `target/interop`.
 //!
-//! Each holds exactly what its requirements or lock file pins and is made again when that file or the Python or Node it
-//! stands on changes. Tests learn of it by a variable that names the environment's Python, or the folder. Nothing is
-//! installed outside `target`, except Debian's `python3-venv` where the system's Python cannot make environments, and
-//! Debian's `npm` where there is no Node.
+//! Each contains exactly the versions pinned in its requirements or lock file, and is rebuilt when that file
+//! or the underlying Python or Node changes. A variable tells tests the path of the environment's Python, or
+//! of the folder. Nothing is installed outside `target`, except Debian's `python3-venv` if the system's
+//! Python cannot create environments, and Debian's `npm` if Node is missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,19 +18,18 @@ use crate::process::{read, run};
 
 const HOME: &str = "target/interop";
 
-/// The Pythons to try, in order; the pins hold from 3.11 on.
+/// The Python commands to try, in order; the pinned versions need 3.11 or later.
 const PYTHONS: [&str; 3] = ["python3", "python3.11", "/usr/bin/python3"];
 const OLDEST: (u32, u32) = (3, 11);
 
-/// One client in its own environment.
+/// A Python client with its own environment.
 struct Client {
-    /// Folder below `target/interop`.
     name: &'static str,
-    /// What tells tests where its Python is.
+    /// The variable that tells tests the path of its Python.
     variable: &'static str,
-    /// Exact pins of the client and of all it needs.
+    /// The file that pins the client and all its dependencies.
     requirements: &'static str,
-    /// The module tests use.
+    /// The module that tests import.
     module: &'static str,
 }
 
@@ -55,11 +54,10 @@ const CLIENTS: [Client; 3] = [
     },
 ];
 
-/// One client in JavaScript.
+/// A JavaScript client.
 struct Script {
-    /// Folder below `target/interop`.
     name: &'static str,
-    /// What tells tests where its packages are.
+    /// The variable that tells tests the folder of its packages.
     variable: &'static str,
     /// The folder with `package.json` and the lock file.
     sources: &'static str,
@@ -78,10 +76,10 @@ const SCRIPTS: [Script; 2] = [
     },
 ];
 
-/// What says which packages a script needs.
+/// The files that define a client's packages.
 const LOCK: [&str; 2] = ["package.json", "package-lock.json"];
 
-/// The oldest Node the SDKs run on.
+/// The oldest version of Node that the SDKs support.
 const OLDEST_NODE: u32 = 20;
 
 impl Script {
@@ -89,7 +87,7 @@ impl Script {
         Path::new(HOME).join(self.name)
     }
 
-    /// Installs what the lock file says, unless that is there.
+    /// Installs the locked packages unless they are up to date.
     fn set_up(&self, node: &str) -> Result<()> {
         let mut wanted = node.to_owned();
         for file in LOCK {
@@ -106,7 +104,7 @@ impl Script {
             fs::copy(Path::new(self.sources).join(file), self.folder().join(file))
                 .context("copy the lock file")?;
         }
-        // Packages run nothing of their own when they are installed.
+        // `--ignore-scripts`: packages must not run code during installation.
         run(Command::new("npm")
             .args([
                 "ci",
@@ -121,7 +119,7 @@ impl Script {
     }
 }
 
-/// The Node of this machine, as it prints its version; Debian's where there is none.
+/// Returns the version that `node` prints; installs Debian's Node if it is missing.
 fn node() -> Result<String> {
     let version = || read(Command::new("node").arg("--version"));
     let has_npm = read(Command::new("npm").arg("--version")).is_ok();
@@ -161,7 +159,7 @@ impl Client {
     }
 }
 
-/// Every client is installed and can be imported.
+/// Installs every client and checks that it can be imported.
 pub(crate) fn set_up() -> Result<Outcome> {
     let mut python = Python::find()?;
     for client in &CLIENTS {
@@ -182,7 +180,7 @@ pub(crate) fn set_up() -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// The variables that tell tests where the clients are.
+/// Returns the variables that tell tests where the clients are.
 pub(crate) fn variables() -> Result<Vec<(&'static str, PathBuf)>> {
     let root = std::env::current_dir().context("find the current directory")?;
     let pythons = CLIENTS
@@ -205,7 +203,7 @@ fn make(client: &Client, python: &mut Python) -> Result<()> {
         command.args(["-m", "pip", "--disable-pip-version-check", "--no-input"]);
         command
     };
-    // Without dependencies: what is not pinned is not installed, and `pip check` says if something is missing.
+    // `--no-deps`, so that nothing unpinned is installed; `pip check` reports missing packages.
     run(pip().args([
         "install",
         "--quiet",
@@ -217,10 +215,9 @@ fn make(client: &Client, python: &mut Python) -> Result<()> {
     run(Command::new(client.python()).args(["-c", &format!("import {}", client.module)]))
 }
 
-/// A Python to make environments with.
+/// A Python that can create environments.
 struct Python {
     program: &'static str,
-    /// As it prints it.
     version: String,
 }
 
@@ -244,7 +241,7 @@ impl Python {
         )
     }
 
-    /// Debian ships venv apart from Python.
+    /// Debian packages venv separately from Python.
     fn from_debian() -> Result<Self> {
         let program = "/usr/bin/python3";
         debian::install(
@@ -255,7 +252,7 @@ impl Python {
         Ok(Self { program, version })
     }
 
-    /// An empty environment; what was in the folder is gone.
+    /// Creates an empty environment and deletes the previous contents of the folder.
     fn venv(&self, folder: &Path) -> Result<()> {
         run(Command::new(self.program)
             .args(["-m", "venv", "--clear"])
@@ -273,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_python_is_old_by_number_not_by_text() {
+    fn python_versions_are_compared_numerically() {
         let is_new = |said| parse_version(said).is_some_and(|version| version >= OLDEST);
         assert!(is_new("Python 3.11.2\n"));
         assert!(is_new("Python 3.100.0"));
@@ -283,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_told_by_its_major_version() {
+    fn node_major_version_is_parsed() {
         assert_eq!(parse_node("v20.20.2\n"), Some(20));
         assert_eq!(parse_node("v8.0.0"), Some(8));
         assert_eq!(parse_node("20"), None);

@@ -1,10 +1,11 @@
-//! A PostgreSQL server that is made for somebody and thrown away after them.
+//! A temporary PostgreSQL server.
 //!
-//! It listens on a socket in a folder of its own and on no port, so it meets no other server and nobody else
-//! reaches it. It syncs like any other: tests are to meet the real thing. PostgreSQL refuses to run as root, so
-//! for root it runs as `postgres` or `nobody`.
+//! It listens only on a Unix socket in its own folder, so it does not conflict with other servers and is not
+//! reachable from outside. It syncs to disk as in production, because tests should see the real behavior.
+//! PostgreSQL refuses to run as root, so for root it runs as `postgres` or `nobody`.
 //!
-//! The chaos tests compile this file too, to have a server they may restart, so it uses nothing else of this crate.
+//! The chaos tests compile this file too, because they restart their server. It therefore uses nothing else
+//! of this crate.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -16,27 +17,27 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 
-/// The oldest version wopr works with.
+/// The oldest version that wopr supports.
 pub(crate) const OLDEST: u32 = 14;
-/// The first version that can be told to compare text as people do, which no test may depend on.
+/// The first version with selectable locale providers. Tests must not depend on a linguistic collation.
 const WITH_LOCALE_PROVIDER: u32 = 15;
-/// Where Debian keeps each version's programs.
+/// Debian's folder of PostgreSQL versions.
 const DEBIAN: &str = "/usr/lib/postgresql";
-/// Who runs the server where we are root.
+/// Users to run the server as if the current user is root.
 const USERS: [&str; 2] = ["postgres", "nobody"];
-/// How long a server may take to start.
+/// Startup timeout.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How often it is asked meanwhile.
+/// Interval between two connection attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// One version's programs.
+/// The executables of one version.
 pub(crate) struct Programs {
     pub(crate) folder: PathBuf,
     pub(crate) version: u32,
 }
 
 impl Programs {
-    /// The newest there is, Debian's or those on the path.
+    /// Finds the newest installed version, from Debian or in `PATH`.
     pub(crate) fn find() -> Option<Self> {
         let debian = fs::read_dir(DEBIAN).into_iter().flatten().flatten();
         let on_path = read(Command::new("pg_config").arg("--bindir"));
@@ -64,14 +65,14 @@ fn parse_version(said: &str) -> Option<u32> {
     digits.parse().ok()
 }
 
-/// A user the server may run as.
+/// A user to run the server as.
 struct User {
     uid: u32,
     gid: u32,
 }
 
 impl User {
-    /// Who can run the server where we are root.
+    /// Chooses the user if the current user is root.
     fn instead_of_root() -> Result<Self> {
         let number = |option: &str, name: &str| -> Option<u32> {
             read(Command::new("id").args([option, name]))
@@ -90,7 +91,7 @@ impl User {
     }
 }
 
-/// A running server and its files. Dropping stops it and removes everything it wrote.
+/// A running server and its files. Dropping it stops the server and deletes the files.
 pub(crate) struct Cluster {
     programs: Programs,
     user: Option<User>,
@@ -99,17 +100,17 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Makes a cluster, starts its server and waits until it takes connections.
+    /// Creates a cluster, starts its server and waits until it accepts connections.
     pub(crate) fn start(programs: Programs) -> Result<Self> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // Short, because the name of a socket has hardly more than a hundred characters.
+        // Short, because socket paths are limited to little more than a hundred characters.
         let name = format!("wopr-pg-{}-{:08x}", std::process::id(), since.subsec_nanos());
         let folder = std::env::temp_dir().join(name);
         fs::DirBuilder::new()
             .mode(0o700)
             .create(&folder)
             .with_context(|| format!("make {}", folder.display()))?;
-        // From here on dropping cleans up.
+        // From here on, dropping cleans up.
         let mut cluster = Self {
             programs,
             user: None,
@@ -117,7 +118,7 @@ impl Cluster {
             postmaster: None,
         };
         let folder = fs::metadata(&cluster.folder).context("look at the folder just made")?;
-        // It belongs to us.
+        // The folder is ours, so its owner is the current user.
         let is_root = folder.uid() == 0;
         if is_root {
             let User { uid, gid } = *cluster.user.insert(User::instead_of_root()?);
@@ -130,7 +131,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Where clients find it; its user is `wopr`.
+    /// The connection URL; its user is `wopr`.
     pub(crate) fn url(&self) -> String {
         let socket = self.folder.to_string_lossy().replace('/', "%2F");
         format!("postgres://wopr@{socket}/postgres")
@@ -140,17 +141,17 @@ impl Cluster {
         self.folder.join("data")
     }
 
-    /// What the server has to say, over every start.
+    /// The log file, which covers all starts.
     pub(crate) fn log(&self) -> PathBuf {
         self.folder.join("log")
     }
 
-    /// One of the programs, as the server's user.
+    /// Creates a command that runs one of the executables as the server's user.
     fn command(&self, program: &str, dies_with_us: bool) -> Command {
         let program = self.programs.folder.join(program);
         let mut command = Command::new("setpriv");
         if dies_with_us {
-            // A fast shutdown, should this process be killed.
+            // Requests a fast shutdown if this process is killed.
             command.arg("--pdeathsig=INT");
         }
         match &self.user {
@@ -158,13 +159,13 @@ impl Cluster {
                 command.args([format!("--reuid={uid}"), format!("--regid={gid}")]);
                 command.arg("--clear-groups").arg(program);
             }
-            // Only Linux has it; elsewhere the server outlives a killed test run.
+            // Only Linux has `setpriv`; elsewhere the server outlives a killed test run.
             None if dies_with_us && cfg!(target_os = "linux") => {
                 command.arg(program);
             }
             None => command = Command::new(program),
         }
-        // Ours may be closed to it.
+        // The server's user may have no access to the current directory.
         command.current_dir(&self.folder);
         command
     }
@@ -182,7 +183,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts the server and does not wait for it.
+    /// Starts the server without waiting for it.
     pub(crate) fn launch(&mut self) -> Result<()> {
         let log = File::options().create(true).append(true).open(self.log());
         let log = log.context("open the server's log")?;
@@ -202,7 +203,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until the server takes connections.
+    /// Waits until the server accepts connections.
     pub(crate) fn wait(&mut self) -> Result<()> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -225,8 +226,8 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// Stops the server the way `pg_ctl` calls `mode`, and waits until it has: `immediate` as a crash would, without
-    /// a checkpoint, `fast` in order but without waiting for clients.
+    /// Stops the server with a shutdown mode of `pg_ctl` and waits for it: `immediate` simulates a crash
+    /// without a checkpoint, `fast` shuts down without waiting for clients.
     pub(crate) fn stop(&mut self, mode: &str) -> Result<()> {
         let Some(mut postmaster) = self.postmaster.take() else {
             return Ok(());
@@ -236,7 +237,7 @@ impl Cluster {
             .arg(self.data());
         let stopped = read(&mut stop);
         if stopped.is_err() {
-            // It may be gone already; if not, its children notice.
+            // Fails if the postmaster has already exited; otherwise its children notice and exit.
             let _ = postmaster.kill();
         }
         postmaster.wait().context("wait for the end of PostgreSQL")?;
@@ -255,7 +256,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Runs to success, for what it prints.
+/// Runs a command and returns its output.
 fn read(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
@@ -276,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_its_first_number() {
+    fn major_version_is_the_first_number() {
         assert_eq!(
             parse_version("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n"),
             Some(15)

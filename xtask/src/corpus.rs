@@ -1,7 +1,8 @@
-//! Cutting a corpus: what this code stores, kept as text for every later version to open.
+//! Cuts a corpus: the data that this code stores, kept as text so that later versions can be tested against
+//! it.
 //!
-//! A test writes it (`crates/cli/tests/corpus`) and holds this code to it at once, so a corpus that was cut is one
-//! that reads back. Here is only where it goes, and that none is ever replaced.
+//! A test in `crates/cli/tests/corpus` writes the corpus and immediately reads it back. This module chooses
+//! the location and ensures that an existing corpus is never replaced.
 
 use std::fs;
 use std::path::Path;
@@ -12,12 +13,12 @@ use crate::plan::{Outcome, Step};
 use crate::postgres::{self, Server};
 use crate::process::{cargo, run};
 
-/// Where the versions are kept.
+/// The folder with one corpus per version.
 pub(crate) const FOLDER: &str = "crates/store/tests/corpus";
-/// Tells the test where to write.
+/// The variable that tells the test where to write.
 const PLACE: &str = "WOPR_CORPUS_CUT";
 
-/// The steps of a cut.
+/// Returns the steps that cut a corpus.
 pub(crate) fn steps(version: String) -> Vec<Step> {
     vec![
         Step::new("postgres", postgres::set_up),
@@ -33,7 +34,7 @@ fn cut(version: &str) -> Result<Outcome> {
             folder.display()
         );
     }
-    // Written beside and named when it is whole, so that a cut that fails leaves nothing behind.
+    // Written to a temporary folder and moved when complete, so that a failed cut leaves nothing behind.
     let unfinished = Path::new("target/corpus").join(version);
     if unfinished.exists() {
         fs::remove_dir_all(&unfinished).context("remove what an earlier cut left")?;
@@ -59,7 +60,7 @@ fn cut(version: &str) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Whether a text is the number of a release, such as `0.1.0`.
+/// Returns `true` for a release version such as `0.1.0`.
 pub(crate) fn is_version(text: &str) -> bool {
     let parts: Vec<_> = text.split('.').collect();
     parts.len() == 3
@@ -74,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_has_three_numbers() {
+    fn version_has_three_numbers() {
         for good in ["0.1.0", "1.20.3"] {
             assert!(is_version(good), "{good}");
         }

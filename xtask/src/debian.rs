@@ -1,4 +1,4 @@
-//! Installing what Debian packages, where that is ours to do: as root on a machine with apt (a container, CI).
+//! Installs Debian packages when running as root on a machine with apt (a container, CI).
 
 use std::process::Command;
 
@@ -6,12 +6,11 @@ use anyhow::{Result, bail};
 
 use crate::process::{read, run};
 
-/// Whether programs run as root.
 fn is_root() -> bool {
     read(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
 }
 
-/// Installs a package; elsewhere only says what is missing.
+/// Installs a package if possible; otherwise fails with `missing`.
 pub(crate) fn install(package: &str, missing: &str) -> Result<()> {
     let has_apt = read(Command::new("apt-get").arg("--version")).is_ok();
     if !(is_root() && has_apt) {

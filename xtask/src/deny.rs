@@ -1,8 +1,8 @@
-//! The rules on dependencies (`deny.toml`), and the tool that checks them.
+//! Checks the dependency rules in `deny.toml` with cargo-deny.
 //!
-//! cargo-deny is pinned and installed under `target/tools` if it is not there: rules pass or fail the same
-//! way everywhere, and nobody's own tools are touched. The advisory database is not consulted, since a
-//! verdict must not change while the commit stays the same.
+//! cargo-deny is pinned and installed under `target/tools` if it is missing, so that the rules behave the
+//! same everywhere and the user's own tools are not touched. The advisory database is not consulted, because
+//! the result for a commit must not change over time.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,17 +15,17 @@ use crate::process::{cargo, in_ci, read, run};
 const VERSION: &str = "0.20.2";
 const TOOLS: &str = "target/tools";
 
-/// cargo-deny is there.
+/// Installs cargo-deny.
 pub(crate) fn set_up() -> Result<Outcome> {
     with_tool(|_| Ok(()))
 }
 
-/// Bans, licenses and sources are as `deny.toml` wants them.
+/// Checks bans, licenses and sources against `deny.toml`.
 pub(crate) fn check() -> Result<Outcome> {
     with_tool(|tool| run(Command::new(tool).args(["check", "bans", "licenses", "sources"])))
 }
 
-/// Without the tool a run on somebody's machine goes on with a note; a CI run fails.
+/// Without the tool, a CI run fails and a local run skips the step.
 fn with_tool(work: impl FnOnce(&Path) -> Result<()>) -> Result<Outcome> {
     let tool = match found().map_or_else(install, Ok) {
         Ok(tool) => tool,
@@ -36,7 +36,7 @@ fn with_tool(work: impl FnOnce(&Path) -> Result<()>) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// The pinned version, ours or one on the path.
+/// Finds the pinned version, installed by us or in `PATH`.
 fn found() -> Option<PathBuf> {
     let wanted = format!("cargo-deny {VERSION}");
     [
@@ -49,7 +49,8 @@ fn found() -> Option<PathBuf> {
 
 fn install() -> Result<PathBuf> {
     println!("cargo-deny {VERSION} is not here; building it into {TOOLS} (once)");
-    // Its release profile (one unit, full LTO) costs minutes that a tool used for seconds never gives back.
+    // Its release profile (one codegen unit, full LTO) costs minutes of compile time for a tool that runs for
+    // seconds.
     run(cargo()
         .args([
             "install",

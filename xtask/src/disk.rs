@@ -1,4 +1,4 @@
-//! How much room is left on the disk. A build without any ends with errors that name everything else.
+//! Reports free disk space, because a build without space fails with misleading errors.
 
 use std::env;
 use std::path::Path;
@@ -6,7 +6,8 @@ use std::process::Command;
 
 use crate::process::read;
 
-/// What is free where a build writes: here, and where programs are installed from. Nothing where `df` cannot say.
+/// Returns the free space in the two places that builds write to: the current directory, and the temporary
+/// directory used by `cargo install`. `None` if `df` fails.
 pub(crate) fn told() -> Option<String> {
     let (here, passing) = (free(Path::new("."))?, free(&env::temp_dir())?);
     Some(format!(
@@ -17,13 +18,13 @@ pub(crate) fn told() -> Option<String> {
     ))
 }
 
-/// Free KiB where a path lies.
+/// Free space at a path in KiB.
 fn free(path: &Path) -> Option<u64> {
     let said = read(Command::new("df").arg("-Pk").arg(path)).ok()?;
     available(&said)
 }
 
-/// The fourth column of the one line below the heads, as POSIX has it.
+/// Parses the fourth column of the line below the header, in POSIX format.
 fn available(said: &str) -> Option<u64> {
     said.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()
 }
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_df_says_is_read() {
+    fn df_output_is_parsed() {
         let said = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/vda 264239180 93000000 1572864 99% /\n";
         assert_eq!(available(said).map(shown), Some("1.5 GiB".to_owned()));
         assert_eq!(available("nothing"), None);

@@ -1,16 +1,16 @@
-//! Where libfaketime is, by which a process sees another time than there is.
+//! Finds libfaketime, which shifts the clock of a process.
 //!
 //! The chaos tests compile this file too, so it uses nothing else of this crate.
 
 use std::fs;
 use std::path::PathBuf;
 
-/// Where Debian's package `libfaketime` keeps it, and where its own installation does.
+/// The library folders of Debian's package `libfaketime` and of a manual installation.
 const FOLDERS: [&str; 2] = ["/usr/lib", "/usr/local/lib"];
-/// The one for programs with threads.
+/// The variant for multithreaded programs.
 const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 
-/// The library in a folder of this machine's libraries, or in one below: Debian has one for each architecture.
+/// Searches the library folders and their subfolders, since Debian has one for each architecture.
 pub(crate) fn find() -> Option<PathBuf> {
     for folder in FOLDERS {
         let below = fs::read_dir(folder).into_iter().flatten().flatten();

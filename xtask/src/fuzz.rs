@@ -1,8 +1,8 @@
-//! Fuzz targets: everything that parses, given what a fuzzer makes of the inputs that are kept. `fuzz/src/lib.rs` says
-//! what must hold; here is only how the targets are built, and for how long each is tried.
+//! The fuzz targets: all parsers, starting from a corpus of inputs. `fuzz/src/lib.rs` documents the
+//! properties; this module only decides how the targets are built and how long each one runs.
 //!
-//! libFuzzer comes with its crate and needs of the compiler only that our libraries count what they run through. The
-//! stable compiler can do that, by flags of LLVM; so neither a nightly one nor cargo-fuzz has to be there.
+//! The libFuzzer crate only requires our libraries to be compiled with coverage instrumentation, which the
+//! stable compiler supports through LLVM flags. Neither a nightly toolchain nor cargo-fuzz is needed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,9 @@ use crate::plan::{Outcome, Step};
 use crate::process::{cargo, in_ci, read, run};
 use crate::rustc::{self, Scope};
 
-/// Seconds of a run in CI: what its three minutes leave beside the build.
+/// Duration of a CI run: what is left of its three minutes after the build.
 const SECONDS: u64 = 75;
-/// Debug assertions and overflow checks stay; everything else is counting: each edge, and what is compared with what.
+/// Debug assertions and overflow checks stay on; the other flags instrument edges and comparisons.
 const FLAGS: [&str; 7] = [
     "-Copt-level=1",
     "-Cpasses=sancov-module",
@@ -30,25 +30,25 @@ const FLAGS: [&str; 7] = [
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
     "--cfg=fuzzing",
 ];
-/// One file for each target.
+/// The folder with one source file per target.
 const SOURCES: &str = "fuzz/fuzz_targets";
-/// The inputs that are kept.
+/// The corpus.
 const CORPUS: &str = "fuzz/corpus";
-/// Inputs that broke a promise.
+/// Inputs that violated a property.
 const ARTIFACTS: &str = "fuzz/artifacts";
-/// Inputs that were found on the way, and what the fuzzer printed.
+/// New inputs found by the fuzzer, and its output.
 const FOUND: &str = "target/fuzz";
-/// How long one input may take, in seconds.
+/// Timeout for one input, in seconds.
 const TIMEOUT: u64 = 10;
-/// What one target may take of memory, in MiB.
+/// Memory limit of one target, in MiB.
 const MEMORY: u64 = 2_048;
 
-/// How much fuzzing.
+/// The amount of fuzzing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Effort {
-    /// Seconds in all, beside the build.
+    /// Total duration in seconds, not counting the build.
     pub(crate) seconds: u64,
-    /// Only these; every one if there is none.
+    /// Only these targets; all if empty.
     pub(crate) targets: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ impl Default for Effort {
     }
 }
 
-/// Builds the targets, then tries them.
+/// Returns the steps that build and run the targets.
 pub(crate) fn steps(effort: Effort) -> Vec<Step> {
     vec![Step::new("fuzz targets", move || fuzz(&effort))]
 }
@@ -91,7 +91,7 @@ fn fuzz(effort: &Effort) -> Result<Outcome> {
     bail!("{} broke a promise", failed.join(", "));
 }
 
-/// libFuzzer is C++.
+/// Compiling libFuzzer requires a C++ compiler.
 fn find_compiler() -> Result<()> {
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
     if read(Command::new(compiler).arg("--version")).is_ok() {
@@ -100,7 +100,7 @@ fn find_compiler() -> Result<()> {
     debian::install("g++", "find a C++ compiler, which libFuzzer is built with")
 }
 
-/// The names of all targets.
+/// Lists all targets.
 fn known() -> Result<Vec<String>> {
     let mut names = Vec::new();
     for file in fs::read_dir(SOURCES).with_context(|| format!("list {SOURCES}"))? {
@@ -123,14 +123,14 @@ fn chosen(known: &[String], wanted: &[String]) -> Result<Vec<String>> {
     Ok(if wanted.is_empty() { known } else { wanted }.to_vec())
 }
 
-/// How long each target is tried, so that all of them take that many seconds.
+/// Returns the time for each target, so that all of them together take `seconds`.
 fn share(seconds: u64, n_targets: usize, jobs: usize) -> Duration {
     let rounds = n_targets.div_ceil(jobs.max(1)).max(1) as u64;
     Duration::from_secs((seconds / rounds).max(1))
 }
 
-/// Compiles our libraries anew, and of the dependencies none but libFuzzer: the whole workspace is named, and one of its
-/// tests, so that they have the features they have for the tests.
+/// Recompiles our libraries, but of the dependencies only libFuzzer. Names the whole workspace and one of its
+/// tests, so that features are unified as in the test build.
 fn build(targets: &[String]) -> Result<()> {
     let mut command = cargo();
     command.args(["build", "--workspace", "--features", "wopr-fuzz/libfuzzer"]);
@@ -142,9 +142,9 @@ fn build(targets: &[String]) -> Result<()> {
     run(&mut command)
 }
 
-/// Tries all targets, some at once, and names those that failed.
+/// Runs all targets, several in parallel, and returns the ones that failed.
 fn try_all(targets: &[String], share: Duration, jobs: usize) -> Result<Vec<String>> {
-    // Cargo puts what it builds beside this program.
+    // Cargo puts its other binaries next to this program.
     let program = std::env::current_exe().context("find this program")?;
     let binaries = program.parent().context("find the folder of this program")?;
     let queue = Mutex::new(targets.iter());
@@ -169,7 +169,7 @@ fn try_all(targets: &[String], share: Duration, jobs: usize) -> Result<Vec<Strin
     })
 }
 
-/// Tries one target, says how it went, and whether every promise held.
+/// Runs one target, prints the result, and returns `true` if all properties held.
 fn try_one(binary: &Path, target: &str, share: Duration) -> Result<bool> {
     let found = Path::new(FOUND).join(target);
     let artifacts = Path::new(ARTIFACTS).join(target);
@@ -207,7 +207,7 @@ fn try_one(binary: &Path, target: &str, share: Duration) -> Result<bool> {
     Ok(status.success())
 }
 
-/// What was done, in a line.
+/// Formats the result as one line.
 fn account(target: &str, said: &str) -> String {
     let stat = |name: &str| {
         let line = said.lines().rev().find_map(|line| line.strip_prefix(name));
@@ -225,7 +225,7 @@ fn account(target: &str, said: &str) -> String {
     )
 }
 
-/// What went wrong, and how to see it again.
+/// Describes a failure and how to reproduce it.
 fn complaint(target: &str, binary: &Path, said: &str) -> String {
     let lines: Vec<_> = said.lines().collect();
     let from = lines
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn all_targets_are_tried_unless_some_are_named() {
+    fn all_targets_run_unless_some_are_named() {
         let known = names(&["a", "b", "c"]);
         assert_eq!(chosen(&known, &[]).unwrap(), known);
         assert_eq!(chosen(&known, &names(&["c"])).unwrap(), ["c"]);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_add_up_to_what_was_asked() {
+    fn shares_add_up_to_the_requested_time() {
         assert_eq!(share(80, 14, 2), Duration::from_secs(11));
         assert_eq!(share(80, 1, 2), Duration::from_secs(80));
         assert_eq!(share(80, 3, 2), Duration::from_secs(40));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_told_in_a_line() {
+    fn successful_run_is_reported_in_one_line() {
         let said = "#2\tINITED cov: 10 ft: 1\n#9\tDONE   cov: 512 ft: 9 corp: 3/7b\nDone 9 runs\n\
                     stat::number_of_executed_units: 9\nstat::new_units_added:          3\n";
         let told = account("sse", said);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_promise_names_its_input() {
+    fn failure_report_names_the_input() {
         let said = "#2 INITED\nthread '<unnamed>' panicked at fuzz/src/sse.rs:1:\ncut differently\n\
                     artifact_prefix='x/'; Test unit written to fuzz/artifacts/sse/crash-1\nBase64: \n";
         let told = complaint("sse", Path::new("target/debug/sse"), said);

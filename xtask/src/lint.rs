@@ -1,4 +1,4 @@
-//! The lints that the toolchain brings.
+//! Lints of the Rust toolchain.
 
 use std::process::Command;
 
@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 use crate::plan::Outcome;
 use crate::process::{cargo, in_ci, read, run};
 
-/// The lock file is the committed one. Cargo quietly completes one that does not fit the manifests, and then CI
-/// tests other versions than the commit names. While a change is being made that is only worth a note.
+/// Checks that the lock file fits the manifests. Cargo silently updates one that does not, and CI would then
+/// test other versions than the commit specifies. In a local run this is only a note.
 pub(crate) fn lock_file() -> Result<Outcome> {
     let git = [
         "-c",
@@ -30,13 +30,12 @@ pub(crate) fn lock_file() -> Result<Outcome> {
     Ok(Outcome::Skipped(what.to_owned()))
 }
 
-/// Every file is formatted.
 pub(crate) fn format() -> Result<Outcome> {
     run(cargo().args(["fmt", "--all", "--check"]))?;
     Ok(Outcome::Done)
 }
 
-/// No warning in any target.
+/// Requires that no target has warnings.
 pub(crate) fn clippy() -> Result<Outcome> {
     run(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     Ok(Outcome::Done)

@@ -1,11 +1,12 @@
-//! Chores of this repository, as `cargo xtask <chore>`.
+//! The chores of this repository: `cargo xtask <chore>`.
 //!
-//! A chore is a list of [`plan::Step`]s: they run in order, what they print is streamed, the first
-//! failure ends the list, and the list with its durations is printed last. `test` is the one command
-//! that CI runs too; every other chore is a part of it. Nothing here is needed to build or run `wopr`.
+//! A chore is a list of [`plan::Step`]s. They run in order and stream their output; the first failure ends
+//! the list, and a summary with durations is printed last. `test` is the command that CI runs; all other
+//! chores are parts of it. Nothing here is needed to build or run `wopr`.
 //!
-//! Places: `lint` and `tidy` judge the sources, `deny` the dependencies, `clients`, `browser` and `postgres` set up
-//! what tests need, `suite`, `sim`, `fuzz`, `chaos` and `siege` run them. A further chore is a variant in `args`, a line in `chore`, and a file.
+//! `lint` and `tidy` check the sources and `deny` the dependencies; `clients`, `browser` and `postgres` set
+//! up what tests need; `suite`, `sim`, `fuzz`, `chaos` and `siege` run them. To add a chore, add a variant in
+//! `args`, a line in `chore`, and a file.
 
 #![expect(
     clippy::print_stdout,

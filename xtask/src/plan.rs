@@ -1,4 +1,4 @@
-//! A chore as a list of steps, and the account of how they went.
+//! Runs the steps of a chore and reports the results.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -7,14 +7,12 @@ use anyhow::{Result, anyhow};
 
 use crate::disk;
 
-/// One step of a chore.
 pub(crate) struct Step {
     name: &'static str,
     work: Box<dyn FnOnce() -> Result<Outcome>>,
 }
 
 impl Step {
-    /// A step of this name that does this work.
     pub(crate) fn new(name: &'static str, work: impl FnOnce() -> Result<Outcome> + 'static) -> Self {
         Self {
             name,
@@ -23,16 +21,15 @@ impl Step {
     }
 }
 
-/// How a step ended that did not fail.
+/// The outcome of a step that did not fail.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// What it promises now holds.
     Done,
-    /// It could not be done here and the rest may go on; says why.
+    /// Skipped on this machine, for the given reason; the remaining steps continue.
     Skipped(String),
 }
 
-/// Runs the steps in order up to the first failure, then prints how each went.
+/// Runs the steps in order until one fails, then prints a summary.
 pub(crate) fn run(steps: Vec<Step>) -> Result<()> {
     let tell_room = || {
         if let Some(room) = disk::told() {
@@ -84,7 +81,7 @@ fn play(steps: Vec<Step>) -> (Account, Option<anyhow::Error>) {
     (account, failure)
 }
 
-/// What happened, step by step.
+/// The results so far.
 #[derive(Debug, Default)]
 struct Account {
     lines: Vec<Line>,
@@ -153,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_failure_ends_the_list_and_is_named() {
+    fn first_failure_ends_the_list_and_is_named() {
         let ran = Rc::new(RefCell::new(Vec::new()));
         let step = |name: &'static str, fails: bool| {
             let ran = Rc::clone(&ran);
@@ -175,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skipped_step_is_no_failure_but_shows() {
+    fn skipped_step_is_reported_but_does_not_fail() {
         let steps = vec![
             Step::new("one", || Ok(Outcome::Skipped("no network".to_owned()))),
             Step::new("two", || Ok(Outcome::Done)),

@@ -1,7 +1,7 @@
-//! A PostgreSQL server for the tests, thrown away after them.
+//! A temporary PostgreSQL server for the tests.
 //!
-//! Tests learn of it by a variable that holds its URL; where that is set already, the server it names is used and
-//! none is made.
+//! Its URL is passed to the tests in a variable. If that variable is already set, the named server is used
+//! instead.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -13,10 +13,10 @@ use crate::debian;
 use crate::plan::Outcome;
 use crate::process::forget_package;
 
-/// Tells tests where the server is.
+/// The variable that tells tests the server's URL.
 const VARIABLE: &str = "WOPR_TEST_POSTGRES";
 
-/// PostgreSQL is installed. Also where a server is named: the chaos tests have one of their own.
+/// Installs PostgreSQL. Needed even if a server is given, because the chaos tests start their own.
 pub(crate) fn set_up() -> Result<Outcome> {
     if given().is_some() {
         println!("{VARIABLE} names a server; none is made for the tests of the store");
@@ -35,7 +35,7 @@ pub(crate) fn set_up() -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Runs a command with a server that lives as long.
+/// Runs a command with a server that is stopped afterwards.
 pub(crate) fn with(words: &[String]) -> Result<()> {
     if given().is_none() {
         set_up()?;
@@ -57,19 +57,20 @@ pub(crate) fn with(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The server the caller named.
+/// The server given by the user.
 fn given() -> Option<OsString> {
     std::env::var_os(VARIABLE).filter(|url| !url.is_empty())
 }
 
-/// A server of ours, or the one the caller named. Dropping stops ours and removes everything it wrote.
+/// A temporary server, or the one given by the user. Dropping it stops a temporary server and deletes its
+/// files.
 pub(crate) struct Server {
     url: OsString,
     _cluster: Option<Cluster>,
 }
 
 impl Server {
-    /// Starts a server and waits until it takes connections.
+    /// Starts a server and waits until it accepts connections.
     pub(crate) fn start() -> Result<Self> {
         if let Some(url) = given() {
             return Ok(Self { url, _cluster: None });
@@ -82,7 +83,7 @@ impl Server {
         })
     }
 
-    /// What tests find it by.
+    /// The variable to set for tests.
     pub(crate) fn variable(&self) -> (&'static str, &OsString) {
         (VARIABLE, &self.url)
     }

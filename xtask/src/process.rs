@@ -1,21 +1,21 @@
-//! Running other programs: shown before they run, streamed while they run, named when they fail.
+//! Runs other programs: prints the command, streams its output, and names it in errors.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-/// A cargo of the toolchain that runs this program.
+/// Uses the cargo of the toolchain that runs this program.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     forget_package(&mut command);
     command
 }
 
-/// Starts a program as if we had not been started by cargo.
+/// Removes the environment variables that `cargo run` sets.
 ///
-/// `cargo run` describes this package to us in variables. Left in place they would describe it to the build
-/// scripts of other packages, and these would run again each time the calling chore differs.
+/// They describe this package. Build scripts of other packages would see them and run again whenever the
+/// calling chore differs.
 pub(crate) fn forget_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -25,7 +25,7 @@ pub(crate) fn forget_package(command: &mut Command) {
     }
 }
 
-/// Runs to success.
+/// Runs a command and requires success.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     println!("$ {}", shown(command));
     let status = command
@@ -38,8 +38,8 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs the one test a command of `cargo test -- --exact` names. A name that no test has would pass with nothing run, so
-/// that is asked first.
+/// Runs the single test named by `cargo test -- --exact`. Checks that the test exists first, because an
+/// unknown name would pass without running anything.
 pub(crate) fn run_test(command: &mut Command, name: &str) -> Result<()> {
     let mut listing = Command::new(command.get_program());
     listing
@@ -51,7 +51,7 @@ pub(crate) fn run_test(command: &mut Command, name: &str) -> Result<()> {
             None => listing.env_remove(variable),
         };
     }
-    // What is compiled is shown while it is.
+    // Shows compiler output.
     listing.stderr(Stdio::inherit());
     let listed = read(&mut listing)?;
     if !listed
@@ -63,7 +63,7 @@ pub(crate) fn run_test(command: &mut Command, name: &str) -> Result<()> {
     run(command)
 }
 
-/// Runs to success, quietly, for what it prints.
+/// Runs a command quietly, requires success and returns its output.
 pub(crate) fn read(command: &mut Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())
@@ -81,7 +81,7 @@ pub(crate) fn read(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("read what `{}` printed", shown(command)))
 }
 
-/// Whether this is a CI run, where nothing may be skipped.
+/// Returns `true` in CI, where no step may be skipped.
 pub(crate) fn in_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| matches!(value.as_str(), "true" | "1"))
 }

@@ -1,9 +1,9 @@
-//! Our own crates compiled with further flags, and dependencies as they are.
+//! Compiles our own crates with additional flags, and dependencies without them.
 //!
-//! The simulator wants our crates optimized, fuzz targets want them to count what they run through. Flags for everything
-//! (`RUSTFLAGS`) and profiles would have each dependency compiled once more, which takes minutes and helps neither.
-//! Cargo lets a program stand before rustc for the packages of the workspace alone, and keeps apart what it makes by
-//! that program's path. So each set of flags is a script of one line here, under a path that changes with the flags.
+//! The simulator needs our crates optimized; fuzz targets need them instrumented. Setting `RUSTFLAGS` or a
+//! profile would recompile all dependencies, which takes minutes without benefit. Cargo supports a wrapper
+//! around rustc for workspace packages only, and caches its results by the wrapper's path. So each set of
+//! flags gets a one-line wrapper script, whose path depends on the flags.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -12,19 +12,18 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-/// Where the scripts are.
+/// The folder of the scripts.
 const FOLDER: &str = "target/rustc";
 
-/// What of our own crates has the flags.
+/// The crate types that get the flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// Libraries, programs and tests.
+    /// Libraries, binaries and tests.
     Everything,
-    /// Only libraries.
     Libraries,
 }
 
-/// Has a cargo command compile the packages of the workspace with further flags.
+/// Makes a cargo command compile the workspace packages with additional flags.
 pub(crate) fn with_flags(command: &mut Command, flags: &[&str], scope: Scope) -> Result<()> {
     command.env("RUSTC_WORKSPACE_WRAPPER", script(flags, scope)?);
     Ok(())
@@ -37,7 +36,7 @@ fn script(flags: &[&str], scope: Scope) -> Result<PathBuf> {
     fs::create_dir_all(FOLDER).with_context(|| format!("make {FOLDER}"))?;
     let folder = fs::canonicalize(FOLDER).with_context(|| format!("find {FOLDER}"))?;
     let path = folder.join(format!("{:016x}.sh", hasher.finish()));
-    // Left alone if it is there, so that nothing takes it for another one.
+    // An existing script is not rewritten, because a new modification time could trigger a rebuild.
     if !fs::read_to_string(&path).is_ok_and(|known| known == text) {
         fs::write(&path, &text).with_context(|| format!("write {}", path.display()))?;
         make_executable(&path).with_context(|| format!("make {} executable", path.display()))?;
@@ -70,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_hands_everything_on_and_adds_its_flags() {
+    fn wrapper_script_appends_its_flags() {
         assert_eq!(
             text(&["-Copt-level=1", "--cfg=fuzzing"], Scope::Everything),
             "#!/bin/sh\nexec \"$@\" -Copt-level=1 --cfg=fuzzing\n"
@@ -79,7 +78,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_script_can_leave_all_but_libraries_as_they_are() {
+    fn wrapper_script_can_apply_to_libraries_only() {
         let compiled = |words: &[&str]| {
             let mut shell = Command::new("sh");
             shell

@@ -1,5 +1,5 @@
-//! The siege: every known attack on one host at once, beside a tenant that must not notice. `crates/cli/tests/proc/siege`
-//! says what is done and what must hold; here is only for how long.
+//! The siege test: all known attacks on one host at once, next to a tenant that must not be affected.
+//! `crates/cli/tests/proc/siege` implements the test; this module only decides how long it runs.
 
 use std::process::Command;
 
@@ -8,10 +8,10 @@ use anyhow::Result;
 use crate::plan::{Outcome, Step};
 use crate::process::{cargo, run_test};
 
-/// Minutes on each store, where nobody says.
+/// Default duration on each store, in minutes.
 const MINUTES: u64 = 1;
 
-/// The stores, with the test and the name of the step of each.
+/// For each store: the name of the test and the title of its step.
 const STORES: [(&str, &str); 2] = [
     ("siege::a_host_on_sqlite_serves_its_tenant", "siege on SQLite"),
     (
@@ -20,14 +20,15 @@ const STORES: [(&str, &str); 2] = [
     ),
 ];
 
-/// The step among all tests: SQLite alone. PostgreSQL shares the processors of a small machine with the host and its
-/// attackers.
+/// The step for a full test run: SQLite only, because PostgreSQL would compete with the host and its
+/// attackers for the processors of a small machine.
 pub(crate) fn step(duration: Duration) -> Step {
     let (test, title) = STORES[0];
     Step::new(title, move || on(test, duration))
 }
 
-/// How long a siege lasts on each store, its second part; the first, without the hostile tenant, lasts half as long.
+/// Duration of the siege's second phase, per store. The first phase, without the hostile tenant, takes half
+/// as long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Duration {
     pub(crate) minutes: u64,
@@ -39,13 +40,13 @@ impl Default for Duration {
     }
 }
 
-/// Beside the heaviest workflow, which is measured on a machine that does nothing else.
+/// The fairness test next to the heaviest workflow, which needs an otherwise idle machine.
 const FAIR: (&str, &str) = (
     "siege::fair::a_tenant_waits_little_beside_the_heaviest_workflow",
     "fair shares",
 );
 
-/// A step for each store, and one for the shares of tenants.
+/// Returns a step for each store, and one for the fairness test.
 pub(crate) fn steps(duration: Duration) -> Vec<Step> {
     STORES
         .into_iter()
@@ -61,8 +62,8 @@ fn on(test: &str, duration: Duration) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// The test by plain cargo, which has no time limit and shows what was measured; of an optimised build, as bars of time and
-/// memory are those of a release.
+/// Uses plain `cargo test`, which has no time limit and streams its output. Optimized, because the limits on
+/// time and memory apply to release builds.
 fn command(test: &str) -> Command {
     let mut command = cargo();
     command.args(["test", "--quiet", "--profile", "measured"]);

@@ -1,5 +1,6 @@
-//! The simulator at length: many worlds of the engine's suite. `crates/engine/tests/suite/simulation` says what a world is
-//! and what must hold in it; here is only how many, and that they are quick.
+//! Runs the simulator of the engine's test suite with many worlds. `crates/engine/tests/suite/simulation`
+//! defines the worlds and their invariants; this module only chooses how many to run, and compiles them
+//! optimized.
 
 use std::process::Command;
 use std::thread;
@@ -10,23 +11,23 @@ use crate::plan::{Outcome, Step};
 use crate::process::{cargo, run_test};
 use crate::rustc::{self, Scope};
 
-/// What lives them.
+/// The test that runs the worlds.
 const TEST: &str = "simulation::replicas_keep_every_promise_whatever_fails";
-/// Worlds of a run in CI: what a minute is enough for.
+/// Number of worlds in CI: what fits in a minute.
 const SEEDS: u64 = 5_000;
-/// Debug assertions and overflow checks stay. A higher level takes longer to compile than it saves.
+/// Debug assertions and overflow checks stay on. A higher level takes longer to compile than it saves.
 const FLAGS: [&str; 1] = ["-Copt-level=1"];
 
-/// Which worlds.
+/// The worlds to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Worlds {
-    /// Only this one, with its story.
+    /// Only this world, with a detailed log.
     pub(crate) seed: Option<u64>,
-    /// The first of many.
+    /// The first seed.
     pub(crate) from: u64,
-    /// How many, after those that are kept.
+    /// Number of seeds, in addition to the stored ones.
     pub(crate) seeds: u64,
-    /// How many at once; as many as there are processors unless it is said.
+    /// Number of parallel jobs; by default the number of processors.
     pub(crate) jobs: Option<u64>,
 }
 
@@ -41,7 +42,6 @@ impl Default for Worlds {
     }
 }
 
-/// What lives them.
 pub(crate) fn steps(worlds: Worlds) -> Vec<Step> {
     vec![Step::new("simulator", move || live(worlds))]
 }
@@ -61,8 +61,9 @@ fn live(worlds: Worlds) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// The test by plain cargo, which has no time limit and shows how far it is. The other packages have no such test; they
-/// are named so that dependencies have the features they have in the whole workspace, and are not built twice.
+/// Uses plain `cargo test`, which has no time limit and shows progress. The other packages do not have this
+/// test; they are named so that features are unified as in the whole workspace and dependencies are not built
+/// twice.
 fn test() -> Command {
     let mut command = cargo();
     command.args([

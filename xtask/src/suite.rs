@@ -1,4 +1,4 @@
-//! Building and running the tests.
+//! Builds and runs the tests.
 
 use std::fs;
 use std::process::Command;
@@ -11,20 +11,20 @@ use crate::plan::Outcome;
 use crate::postgres::Server;
 use crate::process::{cargo, in_ci, read, run};
 
-/// The tests that drive other people's clients are called `interop*`, or their binary is.
+/// Tests that use third-party clients are in modules or binaries named `interop*`.
 const INTEROP_TESTS: &str = "test(/(^|::)interop/)";
 const INTEROP_BINARIES: &str = "binary(/^interop/)";
 
-/// `wopr` and every test binary are built.
+/// Builds `wopr` and all test binaries.
 ///
-/// With the test binaries, because a build of `wopr` alone resolves fewer features and would compile most
-/// dependencies a second time.
+/// Both in one command: building `wopr` alone enables fewer features and would compile most dependencies
+/// twice.
 pub(crate) fn build() -> Result<Outcome> {
     run(cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
     Ok(Outcome::Done)
 }
 
-/// Every selected test passes.
+/// Runs the selected tests.
 pub(crate) fn test(selection: &Selection) -> Result<Outcome> {
     let mut command = if has_nextest() {
         nextest(selection)?
@@ -39,20 +39,20 @@ pub(crate) fn test(selection: &Selection) -> Result<Outcome> {
     if !selection.without_interop {
         command.envs(clients::variables()?);
     }
-    // Stopped when this step ends, however it ends.
+    // The server stops when this step ends.
     let server = Server::start()?;
     let (name, url) = server.variable();
     run(command.env(name, url))?;
     Ok(Outcome::Done)
 }
 
-/// Every example in the documentation runs.
+/// Runs the examples in the documentation.
 pub(crate) fn doc_tests() -> Result<Outcome> {
     run(cargo().args(["test", "--doc", "--workspace"]))?;
     Ok(Outcome::Done)
 }
 
-/// The documentation builds without a warning: links in it lead somewhere.
+/// Builds the documentation and fails on warnings, such as broken links.
 pub(crate) fn docs() -> Result<Outcome> {
     run(cargo()
         .args(["doc", "--no-deps", "--workspace"])
@@ -76,7 +76,7 @@ fn nextest(selection: &Selection) -> Result<Command> {
     Ok(command)
 }
 
-/// What nextest is to run; `None` is everything.
+/// Returns the nextest filter; `None` selects all tests.
 fn expression(selection: &Selection, has_interop_binaries: bool) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(filter) = &selection.filter {
@@ -84,7 +84,7 @@ fn expression(selection: &Selection, has_interop_binaries: bool) -> Option<Strin
     }
     if selection.without_interop {
         parts.push(format!("not {INTEROP_TESTS}"));
-        // nextest refuses an expression about binaries that matches none.
+        // nextest rejects a binary filter that matches nothing.
         if has_interop_binaries {
             parts.push(format!("not {INTEROP_BINARIES}"));
         }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_and_no_interop_both_hold() {
+    fn filter_and_no_interop_are_combined() {
         assert_eq!(rendered(None, false, true), None);
         assert_eq!(
             rendered(Some("test(a) | test(b)"), false, true).unwrap(),

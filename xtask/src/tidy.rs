@@ -1,4 +1,4 @@
-//! This repository's own rules on its files, those no other tool knows.
+//! Repository rules on files that no other tool checks.
 //!
 //! A rule is a pure function from a [`Tree`] to findings, so its tests need no files.
 
@@ -30,7 +30,6 @@ const RULES: [fn(&Tree) -> Vec<Finding>; 8] = [
     unfinished::check,
 ];
 
-/// Every rule holds for every file.
 pub(crate) fn check() -> Result<Outcome> {
     let tree = Tree::read()?;
     let mut findings: Vec<Finding> = RULES.into_iter().flat_map(|rule| rule(&tree)).collect();

@@ -1,10 +1,10 @@
-//! Where the workspace is.
+//! Finds the workspace root.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// Makes the root of the workspace the current directory, so that every path here is relative to it.
+/// Changes the current directory to the workspace root, so that all paths here are relative to it.
 pub(crate) fn enter() -> Result<()> {
     let root = root()?;
     std::env::set_current_dir(&root).with_context(|| format!("enter {}", root.display()))

@@ -1,12 +1,12 @@
-//! Dependencies between our crates point down, as ARCHITECTURE.md draws them.
+//! Dependencies between our crates follow the layers drawn in ARCHITECTURE.md.
 //!
-//! The table below is the wall; moving it needs an ADR that says what that buys.
+//! Changing the table below needs an ADR that explains the benefit.
 
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-/// Each crate with those of ours it may depend on.
+/// Each crate, with those of our crates that it may depend on.
 const ARROWS: &[(&str, &[&str])] = &[
     (
         "wopr",
@@ -50,7 +50,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "wopr-wire",
         ],
     ),
-    // All of it serves tests.
+    // This crate is only used by tests.
     (
         "wopr-fuzz",
         &[
@@ -65,10 +65,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Crates that may only serve tests.
+/// Crates that only tests may use.
 const ONLY_FOR_TESTS: &str = "wopr-testkit";
 
-/// Where errors may lose their type outside tests.
+/// Crates that may use `anyhow` outside tests.
 const MAY_USE_ANYHOW: [&str; 2] = ["wopr", "xtask"];
 
 fn violations(metadata: &Value) -> Vec<String> {
@@ -81,7 +81,7 @@ fn violations(metadata: &Value) -> Vec<String> {
         };
         for dependency in list(package, "dependencies") {
             let used = text(dependency, "name");
-            // The kind of an ordinary dependency is null.
+            // For ordinary dependencies the kind is null.
             let is_for_tests = dependency["kind"] == "dev";
             if used == "anyhow" && !is_for_tests && !MAY_USE_ANYHOW.contains(&name) {
                 violations.push(format!("{name} uses anyhow outside its tests"));
@@ -126,7 +126,7 @@ fn dependencies_point_down() {
 }
 
 #[test]
-fn an_arrow_that_points_up_is_found() {
+fn upward_dependency_is_found() {
     let uses = |name: &str, used: &str, kind: Value| {
         let metadata = json!({"packages": [{"name": name, "dependencies": [{"name": used, "kind": kind}]}]});
         violations(&metadata)

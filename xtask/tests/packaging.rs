@@ -1,4 +1,4 @@
-//! What is packaged agrees with the workspace.
+//! Packaging files agree with the workspace.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ fn read(path: &str) -> String {
 }
 
 #[test]
-fn the_image_is_built_with_the_rust_the_workspace_asks_for() {
+fn image_uses_the_rust_version_of_the_workspace() {
     let manifest: Table = read("Cargo.toml").parse().unwrap();
     let version = manifest["workspace"]["package"]["rust-version"].as_str().unwrap();
     assert!(

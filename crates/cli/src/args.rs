@@ -1,4 +1,4 @@
-//! Flags that commands share.
+//! Flags shared by several commands.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::client::Trust;
 
-/// Which server is asked, and as whom.
+/// The server to call, and the credential.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Remote {
     /// The server's origin
@@ -22,7 +22,7 @@ pub(crate) struct Remote {
     pub(crate) authorities: Authorities,
 }
 
-/// Who vouches for a server that speaks TLS.
+/// Certificate authorities for TLS.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Authorities {
     /// Trust the certificate authorities in this PEM file instead of the machine's
@@ -31,16 +31,14 @@ pub(crate) struct Authorities {
 }
 
 impl Authorities {
-    /// Reads them.
     pub(crate) fn read(&self) -> Result<Trust> {
         self.cacert.as_deref().map_or(Ok(Trust::Machine), Trust::read)
     }
 }
 
-/// Where a host listens unless told otherwise.
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
 
-/// Whether the answer is for a machine.
+/// Output format.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Format {
     /// Print JSON

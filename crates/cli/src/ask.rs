@@ -1,6 +1,6 @@
-//! Asking a person what a run asks: approvals, clarifications, and whatever else an interrupt wants.
+//! Interactive prompts for interrupts: approvals, clarifications and custom ones.
 //!
-//! Questions go to standard error, so that results can be piped. Nothing here knows a server; what comes back is
+//! Prompts go to standard error, so that results can be piped. This module does not call a server; it returns
 //! the value that resolves the interrupt.
 
 use std::io::{self, BufRead as _, Write as _};
@@ -14,7 +14,7 @@ use crate::{
     render,
 };
 
-/// Asks what the interrupt asks; `None` when the person has no more to say (end of input).
+/// Prompts for an answer to the interrupt. Returns `None` at the end of input.
 pub(crate) fn ask(view: &InterruptView) -> Result<Option<Value>> {
     let paint = Paint::stderr();
     match view.kind.as_str() {
@@ -75,7 +75,7 @@ fn approve(paint: Paint, data: &Value) -> Result<Option<Value>> {
     Ok(answer)
 }
 
-/// The action a person means: its name, or a beginning of it that only one has. "yes" and "no" are understood.
+/// Finds the action by its name or a unique prefix of it; also accepts "yes" and "no".
 fn pick<'a>(actions: &[&'a str], answer: &str) -> Option<&'a str> {
     let answer = answer.trim().to_ascii_lowercase();
     let answer = match answer.as_str() {
@@ -126,7 +126,7 @@ fn clarify(paint: Paint, data: &Value) -> Result<Option<Value>> {
     Ok(Some(json!({ "answers": answers })))
 }
 
-/// A line as the value its schema wants: text, unless the schema wants something that is not text.
+/// Converts a line to the type that the schema requires; without one, the line is text.
 fn read_answer(schema: Option<&Value>, text: &str) -> Value {
     let as_text = Value::from(text);
     let wants_text = match schema {
@@ -157,7 +157,7 @@ fn json_line(paint: Paint, prompt: &str) -> Result<Option<Value>> {
     }
 }
 
-/// Reads a line; `None` at the end of input.
+/// Reads a line. Returns `None` at the end of input.
 fn line(paint: Paint, prompt: &str) -> Result<Option<String>> {
     let mut err = io::stderr().lock();
     write!(err, "  {} ", paint.cyan(format!("{}>", plain(prompt))))
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_beginning_is_enough_where_it_is_clear() {
+    fn unique_prefix_selects_an_action() {
         let actions = ["accept", "reject", "refine"];
         for (answer, wanted) in [
             ("accept", Some("accept")),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_the_type_its_schema_wants() {
+    fn answer_has_the_type_of_its_schema() {
         for (schema, text, wanted) in [
             (None, "5", json!("5")),
             (Some(json!({"type": "string"})), "5", json!("5")),

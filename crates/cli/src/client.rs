@@ -1,7 +1,7 @@
-//! A client of a wopr server: JSON requests, event streams, and errors a person can act on.
+//! A client of a wopr server: JSON requests, event streams, and actionable errors.
 //!
-//! There is one HTTP client here, for servers the user names on the command line. It follows no redirects, so a
-//! key never travels further than where it was sent. What the *host* calls goes through the egress gate instead.
+//! This is the HTTP client for servers that the user names on the command line. It follows no redirects, so a
+//! key is never forwarded to another server. Calls made by the *host* go through the egress gate instead.
 
 use std::{error::Error, path::Path, sync::Arc, time::Duration};
 
@@ -29,21 +29,20 @@ use crate::{
     exit::{Exit, Failure},
 };
 
-/// How long connecting may take.
+/// Connect timeout.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long an answer may take. A blocking send of A2A waits for a minute by default.
+/// Response timeout. A blocking A2A send waits for a minute by default.
 pub(crate) const ANSWER: Duration = Duration::from_secs(90);
-/// The largest answer that is read.
+/// Maximum size of a response body in bytes.
 pub(crate) const MAX_ANSWER: usize = 64 << 20;
-/// The largest event of a stream.
+/// Maximum size of a stream event in bytes.
 pub(crate) const MAX_EVENT: usize = 16 << 20;
 
-/// Which certificate authorities are trusted.
 #[derive(Debug, Clone)]
 pub(crate) enum Trust {
-    /// Those of this machine.
+    /// The authorities trusted by the operating system.
     Machine,
-    /// These and no others.
+    /// Only these authorities.
     These(Arc<RootCertStore>),
 }
 
@@ -72,16 +71,15 @@ impl Trust {
     }
 }
 
-/// Makes the HTTP client for an address.
 pub(crate) fn http(url: &Url, trust: &Trust) -> Result<reqwest::Client> {
     built(builder(tls(url, trust)?), is_here(url))
 }
 
-/// Makes the HTTP client for an address that speaks HTTP/2 and nothing else, with TLS or without.
+/// Makes an HTTP client that speaks only HTTP/2, with or without TLS.
 pub(crate) fn http2(url: &Url, trust: &Trust) -> Result<reqwest::Client> {
     let mut tls = tls(url, trust)?;
     tls.alpn_protocols = vec![b"h2".to_vec()];
-    // Without TLS there is no tunnel, and proxies do not pass HTTP/2 on.
+    // Proxies do not forward HTTP/2 without TLS, because there is no tunnel.
     built(
         builder(tls).http2_prior_knowledge(),
         is_here(url) || url.scheme() == "http",
@@ -90,7 +88,7 @@ pub(crate) fn http2(url: &Url, trust: &Trust) -> Result<reqwest::Client> {
 
 fn tls(url: &Url, trust: &Trust) -> Result<rustls::ClientConfig> {
     match trust {
-        // Plain http never asks, and needs no certificates on the machine.
+        // Plain HTTP verifies no certificates, so the machine does not need any.
         _ if url.scheme() != "https" => trusting(Arc::new(RootCertStore::empty())),
         Trust::Machine => Ok(egress::client_config().map_err(|error| Failure::cannot(Exit::Failed, &error))?),
         Trust::These(roots) => trusting(Arc::clone(roots)),
@@ -112,7 +110,7 @@ fn built(mut builder: reqwest::ClientBuilder, is_direct: bool) -> Result<reqwest
     builder.build().context("set up the HTTP client")
 }
 
-/// A TLS configuration that trusts these authorities and no others.
+/// Makes a TLS configuration that trusts only these authorities.
 fn trusting(roots: Arc<RootCertStore>) -> Result<rustls::ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider)
@@ -123,7 +121,7 @@ fn trusting(roots: Arc<RootCertStore>) -> Result<rustls::ClientConfig> {
     Ok(config)
 }
 
-/// Whether an address is this machine, where no proxy can help.
+/// Returns `true` for loopback addresses, which no proxy can reach for us.
 fn is_here(url: &Url) -> bool {
     match url.host() {
         Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
@@ -133,13 +131,13 @@ fn is_here(url: &Url) -> bool {
     }
 }
 
-/// Whether two addresses are one place: the same origin, or the same port of this machine by another name.
+/// Returns `true` if both addresses have the same origin, or are the same loopback port under different
+/// names.
 pub(crate) fn is_same_place(a: &Url, b: &Url) -> bool {
     let is_loopback = is_here(a) && is_here(b) && a.scheme() == b.scheme();
     a.origin() == b.origin() || (is_loopback && a.port_or_known_default() == b.port_or_known_default())
 }
 
-/// Reads an address of the command line.
 pub(crate) fn parse_url(text: &str) -> Result<Url> {
     let url = Url::parse(text).ok();
     let url = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
@@ -150,7 +148,7 @@ pub(crate) fn parse_url(text: &str) -> Result<Url> {
     Ok(url.ok_or_else(failure)?)
 }
 
-/// A server, and who calls it.
+/// A server, and the credential to call it with.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     http: reqwest::Client,
@@ -159,12 +157,10 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client of the server that flags and environment name.
     pub(crate) fn new(remote: &Remote) -> Result<Self> {
         Self::at(&remote.server, remote.key.clone(), &remote.authorities.read()?)
     }
 
-    /// A client of a server.
     pub(crate) fn at(server: &str, key: Option<String>, trust: &Trust) -> Result<Self> {
         let url = parse_url(server)?;
         Ok(Self {
@@ -174,7 +170,6 @@ impl Client {
         })
     }
 
-    /// The server's origin.
     pub(crate) fn base(&self) -> &str {
         &self.base
     }
@@ -187,12 +182,10 @@ impl Client {
         }
     }
 
-    /// Reads a document.
     pub(crate) async fn get(&self, path: &str) -> Result<Value> {
         self.answer(self.request(Method::GET, path)).await
     }
 
-    /// Sends a document.
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value> {
         let request = self.request(Method::POST, path);
         self.answer(
@@ -203,7 +196,6 @@ impl Client {
         .await
     }
 
-    /// Removes something.
     pub(crate) async fn delete(&self, path: &str) -> Result<Value> {
         self.answer(self.request(Method::DELETE, path)).await
     }
@@ -222,7 +214,7 @@ impl Client {
         serde_json::from_slice(&body).with_context(|| format!("read the answer of {}", self.base))
     }
 
-    /// Follows every item of a paged list.
+    /// Reads the items of all pages of a list, up to `most`.
     pub(crate) async fn pages(&self, path: &str, items: &str, most: usize) -> Result<Vec<Value>> {
         let mut all = Vec::new();
         let mut cursor: Option<String> = None;
@@ -249,13 +241,12 @@ impl Client {
         }
     }
 
-    /// A run as it is now.
     pub(crate) async fn run(&self, run: &str) -> Result<RunSnapshot> {
         let snapshot = self.get(&format!("/v1/runs/{}", escape(run))).await?;
         serde_json::from_value(snapshot).context("read the run")
     }
 
-    /// Every event of a run.
+    /// Reads all events of a run.
     pub(crate) async fn log(&self, run: &str) -> Result<Vec<Value>> {
         let path = format!("/v1/runs/{}/events?streamMode=debug", escape(run));
         let mut answer = self.get(&path).await?;
@@ -265,7 +256,7 @@ impl Client {
         }
     }
 
-    /// Follows the events of a run, from after `last` on. The stream ends with the run.
+    /// Streams the events of a run, starting after `last`. The stream ends with the run.
     pub(crate) async fn follow(
         &self,
         run: &str,
@@ -293,7 +284,7 @@ impl Client {
         unreachable_failure(&self.base, error)
     }
 
-    /// What a refusal means for a person.
+    /// Converts an error response for display.
     fn refused(&self, status: StatusCode, body: &[u8]) -> Failure {
         let envelope: Option<ErrorEnvelope> = serde_json::from_slice(body).ok();
         let text = match &envelope {
@@ -321,11 +312,10 @@ impl Client {
     }
 }
 
-/// What may help whose key a server does not know.
+/// Hint for an unknown key.
 pub(crate) const WRONG_KEY: &str = "the server does not know this key, or it was revoked; that of `wopr dev` is a new one at every \
                                     start, unless WOPR_API_KEY was set there";
 
-/// How the process ends when a server refuses.
 pub(crate) fn exit_of(status: StatusCode) -> Exit {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Exit::Unauthorised,
@@ -335,9 +325,9 @@ pub(crate) fn exit_of(status: StatusCode) -> Exit {
     }
 }
 
-/// Nothing answers, or not in time.
+/// The server cannot be reached, or timed out.
 pub(crate) fn unreachable_failure(base: &str, error: &(dyn Error + 'static)) -> Failure {
-    // The innermost cause says what happened; those around it say that a request was sent.
+    // The innermost cause says what happened; the outer ones only say that a request was sent.
     let mut cause = error;
     while let Some(below) = cause.source() {
         cause = below;
@@ -349,7 +339,7 @@ pub(crate) fn unreachable_failure(base: &str, error: &(dyn Error + 'static)) -> 
         .hint("is a server running there? `wopr dev` starts one; --server or WOPR_SERVER names another")
 }
 
-/// An answer is larger than allowed, as it is or once it is parsed.
+/// A response exceeds a size limit, either in bytes or once parsed.
 #[derive(Debug)]
 struct NotTaken(String);
 
@@ -361,7 +351,7 @@ impl std::fmt::Display for NotTaken {
 
 impl Error for NotTaken {}
 
-/// Refuses JSON that takes too much memory once it is parsed, before it is.
+/// Rejects JSON that would take too much memory, before parsing it.
 fn weigh(text: &[u8], limit: usize) -> Result<(), NotTaken> {
     match wopr_connect::weigh(text, limit) {
         Ok(_) => Ok(()),
@@ -369,7 +359,7 @@ fn weigh(text: &[u8], limit: usize) -> Result<(), NotTaken> {
     }
 }
 
-/// Reads a whole answer of bounded size, also once it is parsed.
+/// Reads a response body within the size limits.
 pub(crate) async fn read(response: Response) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
     let mut body = Vec::new();
     let mut chunks = response.bytes_stream();
@@ -384,7 +374,7 @@ pub(crate) async fn read(response: Response) -> Result<Vec<u8>, Box<dyn Error + 
     Ok(body)
 }
 
-/// A stream ends before it should.
+/// A stream ended prematurely.
 pub(crate) fn broken_off(error: &(dyn Error + 'static)) -> Failure {
     let mut cause = error;
     while let Some(below) = cause.source() {
@@ -393,19 +383,18 @@ pub(crate) fn broken_off(error: &(dyn Error + 'static)) -> Failure {
     Failure::new(Exit::Unreachable, format!("the stream broke off: {cause}"))
 }
 
-/// Whether an answer is a stream of events.
 pub(crate) fn is_event_stream(response: &Response) -> bool {
     let media = response.headers().get(CONTENT_TYPE);
     let media = media.and_then(|value| value.to_str().ok());
     media.is_some_and(|media| media.starts_with(sse::CONTENT_TYPE))
 }
 
-/// An answer that should be a stream is none.
+/// The response should have been a stream.
 pub(crate) fn no_stream(endpoint: &str) -> Failure {
     Failure::new(Exit::Failed, format!("{endpoint} answered without a stream"))
 }
 
-/// The events of a stream, as they arrive.
+/// Decodes the events of a stream as they arrive.
 pub(crate) fn events(response: Response) -> impl Stream<Item = Result<sse::Event>> + Unpin + use<> {
     struct Reading<S> {
         chunks: S,
@@ -439,7 +428,7 @@ pub(crate) fn events(response: Response) -> impl Stream<Item = Result<sse::Event
     ))
 }
 
-/// A text as one segment of a path, or one value of a query.
+/// Percent-encodes text for use as a path segment or a query value.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -457,7 +446,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_checked_before_anything_is_sent() {
+    fn invalid_addresses_are_rejected_before_any_request() {
         assert!(parse_url("http://127.0.0.1:8080").is_ok());
         for text in ["", "localhost:8080", "ftp://x", "file:///etc/passwd", "http:"] {
             assert!(parse_url(text).is_err(), "{text}");
@@ -477,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_too_many_values_is_a_failure_of_its_server() {
+    fn too_many_values_fail_the_response() {
         let text = format!("[{}0]", "{\"\":0},".repeat(1 << 20));
         let error = weigh(text.as_bytes(), MAX_EVENT).unwrap_err();
         let failure = unreachable_failure("http://x", &error);
@@ -486,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_holds_any_text() {
+    fn any_text_fits_one_path_segment() {
         assert_eq!(escape("a/b:c é?"), "a%2Fb%3Ac%20%C3%A9%3F");
     }
 }

@@ -1,22 +1,20 @@
-//! The workflows of `examples/`, inside the binary: what `dev`, `demo` and `run` know without any file.
+//! The workflows of `examples/`, embedded in the binary for `dev`, `demo` and `run`.
 
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// An example: its id, and its definition.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Example {
-    /// The workflow's id, and the name of its file.
+    /// The workflow id, which is also the file name.
     pub(crate) id: &'static str,
-    /// The definition.
+    /// The definition as JSON.
     pub(crate) text: &'static str,
 }
 
 macro_rules! examples {
     ($($id:literal),+ $(,)?) => {
-        /// Every example, by id.
         pub(crate) const ALL: &[Example] = &[$(Example {
             id: $id,
             text: include_str!(concat!("../../../examples/", $id, ".json")),
@@ -33,18 +31,16 @@ examples!(
 );
 
 impl Example {
-    /// The definition as a document.
     pub(crate) fn document(self) -> Result<Value> {
         serde_json::from_str(self.text).with_context(|| format!("read the example {}", self.id))
     }
 }
 
-/// Finds an example.
 pub(crate) fn find(id: &str) -> Option<Example> {
     ALL.iter().copied().find(|example| example.id == id)
 }
 
-/// Writes every example into a folder, as `serve --workflows` reads them.
+/// Writes every example into a folder, for `serve --workflows`.
 pub(crate) fn write_to(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
     for example in ALL {
@@ -61,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_example_holds_and_is_named_by_its_id() {
+    fn every_example_is_valid_and_named_by_its_id() {
         for example in ALL {
             let plan = Plan::admit(example.document().unwrap(), NodeTypes::default()).unwrap();
             assert_eq!(plan.id().as_str(), example.id);

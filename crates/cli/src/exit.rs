@@ -1,7 +1,7 @@
-//! How the process ends: the exit codes, and errors that know theirs.
+//! Exit codes, and errors that carry one.
 //!
-//! Scripts branch on these numbers, so a number never changes its meaning. An error carries its code and a hint
-//! as a [`Failure`] somewhere in its chain; one without is a plain failure.
+//! Scripts branch on these numbers, so a number never changes its meaning. An error carries its code and a
+//! hint as a [`Failure`] somewhere in its chain; an error without one exits with [`Exit::Failed`].
 
 use std::{
     error::Error,
@@ -12,33 +12,22 @@ use std::{
 
 use crate::output::Paint;
 
-/// How the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
-    /// It did what was asked.
     Ok = 0,
-    /// The run failed or was cancelled, or the command did not succeed for a reason without a code of its own.
     Failed = 1,
-    /// The command line is wrong.
     Usage = 2,
-    /// The configuration does not hold, or a workflow definition is invalid.
     Config = 3,
-    /// There is no such run, workflow, key, task or file.
     NotFound = 4,
-    /// The key is missing, unknown or not allowed to do this.
     Unauthorised = 5,
-    /// The run waits for an answer.
     Waiting = 6,
-    /// Nothing answers at the server's address, or not in time.
     Unreachable = 7,
-    /// Another process has the database or the address, or the server is too busy.
     Busy = 8,
-    /// A signal ended the command.
     Interrupted = 130,
 }
 
-/// Every code with its meaning, as help shows it.
+/// Every code with its meaning, as shown by `--help`.
 const TABLE: [(Exit, &str); 10] = [
     (Exit::Ok, "done"),
     (
@@ -61,7 +50,7 @@ const TABLE: [(Exit, &str); 10] = [
     (Exit::Interrupted, "interrupted by a signal"),
 ];
 
-/// The exit codes as a text for help.
+/// Formats the exit codes for `--help`.
 pub(crate) fn table() -> String {
     let mut text = String::from("Exit codes:\n");
     for (exit, meaning) in TABLE {
@@ -70,13 +59,12 @@ pub(crate) fn table() -> String {
     text
 }
 
-/// Every code with its meaning.
 pub(crate) fn codes() -> impl Iterator<Item = (u8, &'static str)> {
     TABLE.into_iter().map(|(exit, meaning)| (exit as u8, meaning))
 }
 
 impl Exit {
-    /// How a command ends that could not read a file it was given.
+    /// Returns the exit code for a file that cannot be read.
     pub(crate) fn of_reading(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::NotFound {
             Self::NotFound
@@ -92,7 +80,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// An error for a person: a sentence, how the process ends, and what may help.
+/// An error shown to the user: a message, an exit code and an optional hint.
 #[derive(Debug)]
 pub(crate) struct Failure {
     exit: Exit,
@@ -101,7 +89,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// An error with a code. The text is a sentence without a final stop.
+    /// Creates an error. The text is a sentence without a final period.
     pub(crate) fn new(exit: Exit, text: impl Into<String>) -> Self {
         Self {
             exit,
@@ -110,7 +98,7 @@ impl Failure {
         }
     }
 
-    /// An error of ours, whose text is a fragment that follows "cannot", with everything below it.
+    /// Creates an error from one of ours, whose text is a fragment that follows "cannot". Appends its causes.
     pub(crate) fn cannot(exit: Exit, error: &dyn Error) -> Self {
         let mut text = format!("cannot {error}");
         let mut below = error.source();
@@ -126,13 +114,11 @@ impl Failure {
         Self::new(exit, text)
     }
 
-    /// Adds what may help.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// How the process ends.
     pub(crate) fn exit(&self) -> Exit {
         self.exit
     }
@@ -146,7 +132,7 @@ impl fmt::Display for Failure {
 
 impl Error for Failure {}
 
-/// Says what went wrong on standard error, and how to end. A reader that left is no error.
+/// Prints an error to standard error and returns the exit code. A broken pipe is not an error.
 pub(crate) fn report(error: &anyhow::Error) -> Exit {
     let is_broken_pipe = error.chain().any(|cause| {
         cause
@@ -158,7 +144,7 @@ pub(crate) fn report(error: &anyhow::Error) -> Exit {
     }
     let paint = Paint::stderr();
     let mut err = io::stderr().lock();
-    // Nobody is left to tell when standard error is closed.
+    // Errors are ignored because standard error may be closed.
     match error.downcast_ref::<Failure>() {
         Some(failure) => {
             let _ = writeln!(err, "{} {failure}", paint.red("error:"));
@@ -174,9 +160,9 @@ pub(crate) fn report(error: &anyhow::Error) -> Exit {
     }
 }
 
-/// Shows help, the version, or what is wrong with the command line.
+/// Prints help, the version or a usage error.
 pub(crate) fn refuse(stop: &clap::Error) -> ExitCode {
-    // A reader that left does not matter here either.
+    // A broken pipe is not an error.
     let _ = stop.print();
     if stop.use_stderr() {
         Exit::Usage.into()
@@ -190,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_is_listed_once_and_in_order() {
+    fn exit_codes_are_listed_once_and_in_order() {
         let codes: Vec<_> = codes().map(|(code, _)| code).collect();
         assert!(codes.is_sorted_by(|a, b| a < b));
         assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 7, 8, 130]);
@@ -198,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_each_cause_once() {
+    fn failure_reports_each_cause_once() {
         #[derive(Debug)]
         struct Outer(io::Error);
         impl fmt::Display for Outer {

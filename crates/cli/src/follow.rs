@@ -1,8 +1,8 @@
-//! Following a run to its end, across streams that end before it.
+//! Follows a run to its end, across interrupted streams.
 //!
-//! A stream may be cut at any time: the server loses its database, is restarted, or a connection breaks. Only the
-//! terminal event ends a run, so everything else is resumed after the last event seen. While nothing comes the pauses
-//! grow, and after a minute of that the last error is the answer.
+//! A stream may end at any time: the server loses its database or restarts, or a connection breaks. Only the
+//! terminal event ends a run, so any other end is resumed after the last event seen. The backoff grows while
+//! no event arrives; after a minute without one, the last error is returned.
 
 use std::{pin::Pin, time::Duration};
 
@@ -16,34 +16,30 @@ use crate::{
     exit::{Exit, Failure},
 };
 
-/// The first pause before a stream is resumed; each one after it is twice as long.
+/// Backoff before the first reconnect; it doubles with every attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
-/// How long a run is followed without any event coming by a stream that breaks again and again.
+/// Gives up if the stream keeps breaking for this long without an event.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 type Events = Pin<Box<dyn Stream<Item = Result<RunEventDoc>> + Send>>;
 
-/// A reader of a run's events.
+/// Reads the events of a run.
 pub(crate) struct Follower<'c> {
     client: &'c Client,
     run: &'c str,
     mode: &'static str,
-    /// The id of the last event seen.
+    /// Id of the last event seen.
     last: Option<String>,
     events: Option<Events>,
     pause: Duration,
-    /// When streams began to break, if no event came since.
+    /// Time of the first failure since the last event.
     failing_since: Option<Instant>,
     is_over: bool,
 }
 
 impl<'c> Follower<'c> {
-    /// Begins to follow a run from its first event.
-    ///
-    /// # Errors
-    /// The server cannot be reached, or refuses.
+    /// Follows a run from its first event.
     pub(crate) async fn start(client: &'c Client, run: &'c str, mode: &'static str) -> Result<Self> {
         let events = client.follow(run, mode, None).await?;
         Ok(Self {
@@ -58,10 +54,7 @@ impl<'c> Follower<'c> {
         })
     }
 
-    /// The next event; none after the terminal one.
-    ///
-    /// # Errors
-    /// The run cannot be followed any more.
+    /// Returns the next event, or `None` after the terminal one.
     pub(crate) async fn next(&mut self) -> Result<Option<RunEventDoc>> {
         while !self.is_over {
             let failure = match &mut self.events {
@@ -106,7 +99,7 @@ impl<'c> Follower<'c> {
     }
 }
 
-/// Whether a server that answers so may answer otherwise soon.
+/// Returns `true` if the error may be temporary.
 fn is_passing(error: &anyhow::Error) -> bool {
     let exit = error.downcast_ref::<Failure>().map(Failure::exit);
     matches!(exit, Some(Exit::Unreachable | Exit::Busy))

@@ -1,4 +1,4 @@
-//! A host in this process: its flags, its configuration, and how it is opened and served.
+//! An in-process host: its flags and configuration, and how it is opened and served.
 
 use std::{env, path::PathBuf, process, sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ use crate::{
     variables,
 };
 
-/// Random bytes of a secret.
+/// Number of random bytes in a secret.
 const SECRET_BYTES: usize = 24;
 
 /// Flags that say how a host is set up. Each wins over its environment variable, and that over the file.
@@ -70,7 +70,7 @@ pub(crate) struct HostArgs {
 }
 
 impl HostArgs {
-    /// What the flags override.
+    /// Returns the settings that the flags override.
     pub(crate) fn overrides(&self) -> Result<Overrides> {
         let mut overrides = Overrides::default()
             .with("store", self.store.as_deref())
@@ -96,12 +96,12 @@ impl HostArgs {
         Ok(overrides)
     }
 
-    /// The configuration: flags, then environment, then the file.
+    /// Loads the configuration; flags take precedence over environment variables, and those over the file.
     pub(crate) fn load(&self) -> Result<Config> {
         self.load_with(self.overrides()?)
     }
 
-    /// The configuration with overrides that were made from these flags.
+    /// Loads the configuration with overrides already computed from these flags.
     pub(crate) fn load_with(&self, overrides: Overrides) -> Result<Config> {
         let config = self.read(overrides);
         Ok(config.map_err(|error| {
@@ -113,7 +113,7 @@ impl HostArgs {
         })?)
     }
 
-    /// The configuration for who checks it, and needs no hint to do so.
+    /// Loads the configuration for `wopr config check`, without the hint to run that command.
     pub(crate) fn check(&self) -> Result<Config> {
         let config = self.read(self.overrides()?);
         Ok(config.map_err(|error| config_failure(&error))?)
@@ -124,13 +124,13 @@ impl HostArgs {
     }
 }
 
-/// A configuration error as a person sees it.
+/// Converts a configuration error for display.
 fn config_failure(error: &ConfigError) -> Failure {
     match error {
         ConfigError::Read { source, .. } if Exit::of_reading(source) == Exit::NotFound => {
             Failure::cannot(Exit::NotFound, error).hint("--config or WOPR_CONFIG names it")
         }
-        // It was read; what it says is wrong.
+        // The file was read; its content is invalid.
         ConfigError::File { path, reason } => Failure::new(
             Exit::Config,
             format!("the configuration file {} is invalid: {reason}", path.display()),
@@ -141,7 +141,7 @@ fn config_failure(error: &ConfigError) -> Failure {
     }
 }
 
-/// A secret that nobody can guess, marked as one of ours.
+/// Generates a secret with the prefix of our keys.
 pub(crate) fn new_secret() -> Result<String> {
     let mut bytes = [0; SECRET_BYTES];
     OsRng.try_fill_bytes(&mut bytes).map_err(|error| {
@@ -153,7 +153,7 @@ pub(crate) fn new_secret() -> Result<String> {
     Ok(format!("wopr_{}", URL_SAFE_NO_PAD.encode(bytes)))
 }
 
-/// A key of the tenant `default` with every scope.
+/// Creates a key of the tenant `default` with all scopes.
 pub(crate) fn full_key(id: &str, secret: &str) -> Result<Key> {
     Ok(Key {
         id: id.to_owned(),
@@ -167,17 +167,16 @@ pub(crate) fn full_key(id: &str, secret: &str) -> Result<Key> {
     })
 }
 
-/// A host that listens and does not serve yet.
+/// A host that listens but does not serve yet.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// The host.
     pub(crate) host: Arc<Host>,
-    /// Where a client on this machine reaches it.
+    /// The URL at which clients on this machine reach the host.
     pub(crate) origin: String,
     listener: TcpListener,
 }
 
-/// The line that says where a host listens.
+/// The line that announces the host's address.
 #[derive(Debug, Serialize)]
 struct Listening<'a> {
     listening: &'a str,
@@ -186,7 +185,7 @@ struct Listening<'a> {
     key: Option<&'a str>,
 }
 
-/// File descriptors of a host besides its connections: of the store, and of calls it makes.
+/// File descriptors that a host needs besides its connections: for the store, and for outgoing calls.
 const OTHER_FILES: u64 = 256;
 
 /// Binds the address, opens the store and starts the engine.
@@ -194,7 +193,7 @@ pub(crate) async fn open(config: Config) -> Result<Opened> {
     open_by(config, Host::open).await
 }
 
-/// Binds the address before anything else, so that a host whose address is taken has opened nothing.
+/// Binds the address first, so that nothing has been opened if the address is in use.
 async fn open_by<F>(mut config: Config, open: impl FnOnce(Config) -> F) -> Result<Opened>
 where
     F: Future<Output = Result<Arc<Host>, StartError>>,
@@ -214,8 +213,8 @@ where
     })
 }
 
-/// The same, once the database is reached, unless a signal or `stop` comes first. What was begun is undone or gone on
-/// with at the next start.
+/// Like [`open`], but waits until the database is reachable. Returns `None` if a signal or `stop` comes
+/// first; an unfinished migration is then rolled back, or resumed at the next start.
 pub(crate) async fn open_unless(
     config: Config,
     signals: &mut Signals,
@@ -228,7 +227,7 @@ pub(crate) async fn open_unless(
     }
 }
 
-/// Lets this process have a file descriptor for each connection it may serve, or says that the system does not.
+/// Raises the limit on open files, and warns if it is too low for the maximum number of connections.
 fn allow_connections(max_connections: usize) {
     let Some(allowed) = open_files::raise() else {
         return;
@@ -245,7 +244,7 @@ fn allow_connections(max_connections: usize) {
 }
 
 impl Opened {
-    /// Offers the embedded examples to every tenant.
+    /// Registers the embedded examples for every tenant.
     pub(crate) async fn add_examples(&self) -> Result<()> {
         for example in examples::ALL {
             self.add(example.document()?).await?;
@@ -253,14 +252,14 @@ impl Opened {
         Ok(())
     }
 
-    /// Offers a workflow to every tenant.
+    /// Registers a workflow for every tenant.
     pub(crate) async fn add(&self, document: Value) -> Result<()> {
         let registered = self.host.engine().register(None, document).await;
         registered.map_err(|error| Failure::cannot(Exit::Config, &error))?;
         Ok(())
     }
 
-    /// Says on standard output where the host listens, as one line of JSON.
+    /// Writes the host's address to standard output as one line of JSON.
     pub(crate) fn announce(&self, key: Option<&str>) -> Result<()> {
         output::json_line(&Listening {
             listening: &self.origin,
@@ -269,15 +268,15 @@ impl Opened {
         })
     }
 
-    /// Serves until a signal or `stop`, then stops in order. A second signal ends the process at once.
+    /// Serves until a signal or `stop`, then shuts down gracefully. A second signal exits at once.
     pub(crate) async fn serve(self, mut signals: Signals, stop: impl Future<Output = ()>) -> Result<()> {
         let (stopping, stopped) = oneshot::channel();
         let server = wopr_server::serve(self.host, self.listener, async {
-            // A sender that is gone wants a stop as well.
+            // A dropped sender requests a stop as well.
             let _ = stopped.await;
         });
         let asked = async {
-            // Whoever sends the first signal asks for an orderly stop, even if one is under way.
+            // The first signal requests a graceful shutdown, even if `stop` already started one.
             let impatient = tokio::select! {
                 () = signals.next() => 1,
                 () = stop => 2,
@@ -290,7 +289,7 @@ impl Opened {
         Ok(served.map_err(|error| Failure::cannot(Exit::Failed, &error))?)
     }
 
-    /// Serves in the background until the answer is dropped or stopped.
+    /// Serves in the background until the returned handle is stopped or dropped.
     pub(crate) fn in_background(self) -> Background {
         let (stopping, stopped) = oneshot::channel();
         let origin = self.origin.clone();
@@ -298,7 +297,7 @@ impl Opened {
         let listener = self.listener;
         let task = tokio::spawn(async move {
             Box::pin(wopr_server::serve(host, listener, async {
-                // Dropping the handle means the same as stopping.
+                // Dropping the handle stops the host too.
                 let _ = stopped.await;
             }))
             .await
@@ -311,29 +310,28 @@ impl Opened {
     }
 }
 
-/// A host that serves beside what this process does.
+/// A host that serves in a background task of this process.
 #[derive(Debug)]
 pub(crate) struct Background {
-    /// Where it is reached.
     pub(crate) origin: String,
     stopping: oneshot::Sender<()>,
     task: JoinHandle<Result<(), ServeError>>,
 }
 
-/// How long an in-process host may take to stop; its clients are this process, which is done with it.
+/// Shutdown timeout of an in-process host, whose only client is this process.
 const STOP: Duration = Duration::from_secs(10);
 
 impl Background {
-    /// Stops in order.
+    /// Shuts down gracefully.
     pub(crate) async fn stop(self) {
-        // A server that ended already took its receiver along.
+        // The receiver is gone if the server has already ended.
         let _ = self.stopping.send(());
-        // What was acknowledged is durable, so a stop that takes too long loses nothing.
+        // Acknowledged work is durable, so a shutdown that times out loses nothing.
         let _ = tokio::time::timeout(STOP, self.task).await;
     }
 }
 
-/// Sets up logging for a host, and logs what nobody would see otherwise: variables that change nothing.
+/// Sets up logging for a host, and warns about unknown `WOPR_` variables.
 pub(crate) fn init_logs(config: &Config) -> Result<()> {
     telemetry::init(&config.log).map_err(|error| Failure::cannot(Exit::Config, &error))?;
     for variable in variables::unknown() {
@@ -356,7 +354,7 @@ fn bind_failure(error: &ServeError) -> Failure {
     }
 }
 
-/// Why a host did not start, as a person sees it.
+/// Converts a startup error for display.
 fn start_failure(error: &StartError) -> Failure {
     match error {
         StartError::NoKeys => Failure::cannot(Exit::Config, error)
@@ -372,7 +370,7 @@ fn start_failure(error: &StartError) -> Failure {
     }
 }
 
-/// Why a database did not open, as a person sees it.
+/// Converts an error of opening a database for display.
 pub(crate) fn open_failure(error: &OpenError) -> Failure {
     match error {
         OpenError::Locked(_) => Failure::cannot(Exit::Busy, error)
@@ -398,7 +396,7 @@ pub(crate) fn open_failure(error: &OpenError) -> Failure {
     }
 }
 
-/// Why a PostgreSQL database did not open, as a person sees it.
+/// Converts an error of opening a PostgreSQL database for display.
 pub(crate) fn postgres_failure(error: &postgres::OpenError) -> Failure {
     match error {
         postgres::OpenError::Connect(_) | postgres::OpenError::Refused(_) => {

@@ -1,8 +1,8 @@
 //! The `wopr` command: a host, and a client of hosts and agents.
 //!
-//! This file is the table of contents. A command is a file in `commands/`; it speaks HTTP to a server or
-//! composes a host, and keeps no logic that belongs to either. [`exit`] says how the process ends, [`output`]
-//! how it talks, [`host`] how a host is opened here, [`client`] and [`agent`] how another is called.
+//! This file is the table of contents. Each command is a file in `commands/`; it either calls a server over
+//! HTTP or composes a host, and contains no logic of either. [`exit`] defines the exit codes, [`output`] the
+//! terminal output, [`host`] opens an in-process host, [`client`] and [`agent`] call remote ones.
 
 mod agent;
 mod args;
@@ -24,7 +24,8 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-/// A request makes a few hundred small pieces of memory on one thread and lets many of them go on another.
+/// A request allocates a few hundred small objects on one thread and frees many of them on another, which
+/// mimalloc handles well.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
         Ok(exit) => exit,
         Err(error) => exit::report(&error),
     };
-    // A thread that waits for a line from a terminal never ends; nothing else is left running here.
+    // A thread blocked on reading from the terminal never ends; nothing else is still running.
     runtime.shutdown_background();
     exit.into()
 }

@@ -1,11 +1,11 @@
-//! How many files this process may have open: every connection is one.
+//! The limit on open files, of which every connection takes one.
 //!
-//! Systems start programs with a low bound that they may raise themselves, up to a hard one. The low one is for programs
-//! that use `select`; a server and its load generator raise it.
+//! Systems start programs with a low soft limit, for the sake of programs that use `select`. A program may
+//! raise it up to the hard limit; servers and load generators do.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the bound as far as the system lets us and says how many files may be open then; `None` is any number.
+/// Raises the soft limit to the hard limit if possible. Returns the resulting limit; `None` means unlimited.
 pub(crate) fn raise() -> Option<u64> {
     let bounds = getrlimit(Resource::Nofile);
     let wanted = Rlimit {
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bound_is_raised_to_the_hard_one() {
+    fn soft_limit_is_raised_to_the_hard_limit() {
         let allowed = raise();
         let bounds = getrlimit(Resource::Nofile);
         assert_eq!(allowed, bounds.current);

@@ -1,7 +1,8 @@
-//! Talking to whoever runs the command: results on standard output, everything else on standard error.
+//! Terminal output: results on standard output, everything else on standard error.
 //!
-//! Colour and spinners exist only on a terminal, and not where `NO_COLOR` is set. Whatever came from elsewhere
-//! (a run's text, an agent's card) passes through [`plain`] first, so that it cannot steer the terminal.
+//! Colors and spinners are used only on a terminal, and never if `NO_COLOR` is set. External text (a run's
+//! text, an agent's card) passes through [`plain`] first, so that it cannot send control sequences to the
+//! terminal.
 
 use std::{
     borrow::Cow,
@@ -17,24 +18,21 @@ use serde::Serialize;
 use wopr_engine::{Clock as _, SystemClock};
 use wopr_wire::time::Timestamp;
 
-/// Time between two pictures of a spinner.
+/// Time between two frames of a spinner.
 const TICK: Duration = Duration::from_millis(90);
 
-/// Colours, or none.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Paint {
     is_on: bool,
 }
 
 impl Paint {
-    /// For standard output.
     pub(crate) fn stdout() -> Self {
         Self {
             is_on: io::stdout().is_terminal() && allows_colour(),
         }
     }
 
-    /// For standard error.
     pub(crate) fn stderr() -> Self {
         Self {
             is_on: io::stderr().is_terminal() && allows_colour(),
@@ -49,37 +47,31 @@ impl Paint {
         }
     }
 
-    /// Stands out.
     pub(crate) fn bold(self, text: impl Display) -> String {
         self.with("1", text)
     }
 
-    /// Steps back.
     pub(crate) fn dim(self, text: impl Display) -> String {
         self.with("2", text)
     }
 
-    /// Went wrong.
     pub(crate) fn red(self, text: impl Display) -> String {
         self.with("1;31", text)
     }
 
-    /// Went well.
     pub(crate) fn green(self, text: impl Display) -> String {
         self.with("32", text)
     }
 
-    /// Waits.
     pub(crate) fn yellow(self, text: impl Display) -> String {
         self.with("33", text)
     }
 
-    /// Names something.
     pub(crate) fn cyan(self, text: impl Display) -> String {
         self.with("36", text)
     }
 
-    /// A state, in its colour: of a run, a task or a node.
+    /// Colors the state of a run, a task or a node.
     pub(crate) fn state(self, state: &str) -> String {
         match state {
             "completed" | "active" | "valid" => self.green(state),
@@ -99,38 +91,38 @@ fn allows_colour() -> bool {
         && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Whether a person can be asked: both ends of the conversation are a terminal.
+/// Returns `true` if the user can be prompted: standard input and standard error are terminals.
 pub(crate) fn is_conversation() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Writes a line of the result.
+/// Writes a line of the result to standard output.
 pub(crate) fn line(text: impl Display) -> Result<()> {
     writeln!(io::stdout().lock(), "{text}").context("write to standard output")
 }
 
-/// Writes a line that is no result.
+/// Writes a line to standard error.
 pub(crate) fn note(text: impl Display) -> Result<()> {
     writeln!(io::stderr().lock(), "{text}").context("write to standard error")
 }
 
-/// Writes a document for a machine: indented, with a final line break.
+/// Writes indented JSON with a final line break to standard output.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).context("write the result as JSON")?;
     line(text)
 }
 
-/// Writes a document on one line, for a machine that reads line by line.
+/// Writes JSON on a single line to standard output.
 pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string(value).context("write the result as JSON")?;
     let mut out = io::stdout().lock();
-    // Flushed, because whoever started us may wait for exactly this line.
+    // Flushed because the parent process may wait for exactly this line.
     writeln!(out, "{text}")
         .and_then(|()| out.flush())
         .context("write to standard output")
 }
 
-/// A text from elsewhere without what would steer a terminal.
+/// Removes control characters from external text.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
     if text.contains(steers) {
@@ -140,16 +132,15 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The narrowest a table is laid out for, and how wide where there is no terminal.
+/// Minimum width of a table, and its width if standard output is not a terminal.
 const WIDTH: usize = 80;
-/// A text that is cut keeps so many characters.
+/// A shortened cell keeps at least this many characters.
 const LEAST: usize = 12;
-/// A line that continues a row begins with so many spaces.
+/// Indentation of the continuation lines of a row.
 const MARGIN: usize = 2;
-/// Spaces between columns.
+/// Number of spaces between columns.
 const GAP: usize = 2;
 
-/// A column of a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column {
     heading: &'static str,
@@ -158,41 +149,37 @@ pub(crate) struct Column {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Never cut, as somebody may have to copy it.
+    /// Never shortened, because the user may have to copy it.
     Whole,
-    /// Cut where the row would be too wide.
+    /// Shortened if the row would be too wide.
     Cut,
-    /// A status, in its colour.
+    /// A status, in color.
     State,
-    /// A time, shown as how long ago it was.
+    /// A time, shown as its age.
     Age,
 }
 
-/// A column that is shown whole.
 pub(crate) const fn whole(heading: &'static str) -> Column {
     let kind = Kind::Whole;
     Column { heading, kind }
 }
 
-/// A column whose texts are cut to fit.
 pub(crate) const fn cut(heading: &'static str) -> Column {
     let kind = Kind::Cut;
     Column { heading, kind }
 }
 
-/// A column of statuses.
 pub(crate) const fn state(heading: &'static str) -> Column {
     let kind = Kind::State;
     Column { heading, kind }
 }
 
-/// A column of times, shown as how long ago they were.
 pub(crate) const fn age(heading: &'static str) -> Column {
     let kind = Kind::Age;
     Column { heading, kind }
 }
 
-/// Writes rows under their headings, as wide as the terminal is, or [`WIDTH`].
+/// Writes a table to standard output, as wide as the terminal or [`WIDTH`].
 pub(crate) fn table(columns: &[Column], rows: &[Vec<String>]) -> Result<()> {
     let width = terminal_width().unwrap_or(WIDTH).max(WIDTH);
     for text in laid_out(Paint::stdout(), columns, rows, width, SystemClock.now().millis()) {
@@ -210,7 +197,7 @@ fn terminal_width() -> Option<usize> {
     (size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
-/// The lines of a table. A row that is too wide although its texts were cut goes on on further lines.
+/// Lays out the table. A row that is still too wide after its cells are shortened wraps to further lines.
 fn laid_out(
     paint: Paint,
     columns: &[Column],
@@ -253,7 +240,7 @@ fn laid_out(
                 }) => paint.state(&cell),
                 Some(_) | None => cell,
             });
-            // A line that continues a row with nothing.
+            // A continuation line may have no content.
             if !shown.trim().is_empty() {
                 text.push(shown);
             }
@@ -269,7 +256,7 @@ fn shown(kind: Kind, cell: &str, now_ms: i64) -> String {
     }
 }
 
-/// How long ago something was, in the largest unit that fits.
+/// Formats an age in the largest unit that fits.
 fn ago(millis: i64) -> String {
     let seconds = millis / 1_000;
     let (n, unit) = match seconds {
@@ -281,10 +268,10 @@ fn ago(millis: i64) -> String {
     format!("{n} {unit} ago")
 }
 
-/// Some of the columns, which share a line.
+/// The columns that share one line.
 struct Line {
     margin: usize,
-    /// Each with how wide it is.
+    /// Column index and width.
     columns: Vec<(usize, usize)>,
 }
 
@@ -316,7 +303,7 @@ fn shortened(cell: &str, width: usize) -> String {
     cut
 }
 
-/// Gives every column a line and a width.
+/// Assigns a line and a width to every column.
 fn broken(columns: &[Column], natural: &[usize], width: usize) -> Vec<Line> {
     let is_cut = |n: usize| columns.get(n).is_some_and(|column| column.kind == Kind::Cut);
     let least = |n: usize| {
@@ -342,7 +329,7 @@ fn broken(columns: &[Column], natural: &[usize], width: usize) -> Vec<Line> {
             }
         }
     }
-    // What is left of each line goes to its texts, the first ones first.
+    // The remaining space of each line goes to its shortened columns, from left to right.
     for line in &mut lines {
         let used: usize = line.columns.iter().map(|(_, width)| width + GAP).sum();
         let mut left = (width + GAP).saturating_sub(line.margin + used);
@@ -355,12 +342,12 @@ fn broken(columns: &[Column], natural: &[usize], width: usize) -> Vec<Line> {
     lines
 }
 
-/// Something under way: a spinner on a terminal, nothing elsewhere.
+/// A progress indicator: a spinner on a terminal, nothing elsewhere.
 #[derive(Debug)]
 pub(crate) struct Spinner(ProgressBar);
 
 impl Spinner {
-    /// Shows what is under way, until dropped.
+    /// Shows the spinner until it is dropped.
     pub(crate) fn start(text: impl Into<Cow<'static, str>>) -> Self {
         let is_shown = io::stderr().is_terminal() && allows_colour();
         let target = if is_shown {
@@ -379,12 +366,12 @@ impl Spinner {
         Self(bar)
     }
 
-    /// Writes a line of the result above the spinner.
+    /// Writes a line to standard output, above the spinner.
     pub(crate) fn line(&self, text: impl Display) -> Result<()> {
         self.0.suspend(|| line(text))
     }
 
-    /// Writes a line that is no result above the spinner.
+    /// Writes a line to standard error, above the spinner.
     pub(crate) fn note(&self, text: impl Display) -> Result<()> {
         self.0.suspend(|| note(text))
     }
@@ -401,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_from_elsewhere_cannot_steer_the_terminal() {
+    fn external_text_cannot_steer_the_terminal() {
         assert_eq!(plain("a\u{1b}[31mb\u{7}\nc\td\u{9b}2J"), "a[31mb\nc\td2J");
         assert!(matches!(plain("nothing to do"), Cow::Borrowed(_)));
     }
@@ -413,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_fits_its_width_and_cuts_no_id() {
+    fn table_fits_its_width_and_keeps_ids_whole() {
         let paint = Paint { is_on: false };
         let id = format!("run_{}", "x".repeat(28));
         let long = "words of a description ".repeat(20);

@@ -1,4 +1,4 @@
-//! How runs, events, tasks and answers look to a person.
+//! Formats runs, events, tasks and answers for display.
 
 use serde_json::Value;
 use wopr_wire::{
@@ -8,10 +8,10 @@ use wopr_wire::{
 
 use crate::output::{Paint, plain};
 
-/// The longest detail on a line of its own event.
+/// Maximum length of the detail on an event's line, in characters.
 const MAX_DETAIL: usize = 160;
 
-/// A state of a task as people say it: `input-required`.
+/// Formats a task state as A2A users write it: `input-required`.
 pub(crate) fn task_state(state: TaskState) -> String {
     let name = state.as_str();
     name.strip_prefix("TASK_STATE_")
@@ -20,12 +20,12 @@ pub(crate) fn task_state(state: TaskState) -> String {
         .replace('_', "-")
 }
 
-/// A member that is a text.
+/// Returns the string under `name`, or an empty one.
 pub(crate) fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A text as it is, anything else as JSON.
+/// Returns strings unquoted and other values as JSON.
 pub(crate) fn value(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -35,18 +35,18 @@ pub(crate) fn value(value: &Value) -> String {
     }
 }
 
-/// The texts of a list.
+/// Returns the strings in the list under `name`.
 pub(crate) fn texts<'v>(value: &'v Value, name: &str) -> Vec<&'v str> {
     let list = value.get(name).and_then(Value::as_array);
     list.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// A text on one line of bounded length.
+/// Shortens text to a single line of at most [`MAX_DETAIL`] characters.
 pub(crate) fn short(text: &str) -> String {
     cut(text, MAX_DETAIL)
 }
 
-/// A text on one line of at most so many characters.
+/// Shortens text to a single line of at most `most` characters.
 pub(crate) fn cut(text: &str, most: usize) -> String {
     let line = plain(text).split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().count() <= most {
@@ -57,12 +57,12 @@ pub(crate) fn cut(text: &str, most: usize) -> String {
     cut
 }
 
-/// The clock part of a time.
+/// Returns the time of day of a timestamp.
 pub(crate) fn clock(timestamp: &str) -> &str {
     timestamp.get(11..23).unwrap_or(timestamp)
 }
 
-/// An event on one line: when, what, where, and what matters of it.
+/// Formats an event as one line: time, type, node and detail.
 pub(crate) fn event(paint: Paint, event: &RunEventDoc) -> String {
     let timestamp = event.timestamp.to_string();
     let mut line = format!(
@@ -99,7 +99,7 @@ fn event_type(paint: Paint, name: &str) -> String {
     }
 }
 
-/// What a person wants to know of an event besides its type and node.
+/// Returns the most relevant part of an event's payload.
 fn detail(event: &RunEventDoc) -> String {
     let payload = &event.payload;
     let named = |name: &str| payload.get(name).filter(|value| !value.is_null()).map(value);
@@ -122,7 +122,6 @@ fn detail(event: &RunEventDoc) -> String {
     short(&found.unwrap_or_default())
 }
 
-/// A part of a message or an artifact as text.
 pub(crate) fn part(part: &Part) -> String {
     match &part.content {
         PartContent::Text(text) => text.clone(),
@@ -135,14 +134,13 @@ pub(crate) fn part(part: &Part) -> String {
     }
 }
 
-/// A message as text: what it says, or its data where it says nothing.
+/// Formats a message as text, or as its data if it has no text.
 pub(crate) fn message(message: &Message) -> String {
     let is_text = |part: &&Part| matches!(part.content, PartContent::Text(_));
     let said: Vec<_> = message.parts.iter().filter(is_text).cloned().collect();
     parts(if said.is_empty() { &message.parts } else { &said })
 }
 
-/// An artifact's content as text.
 pub(crate) fn artifact(artifact: &Artifact) -> String {
     parts(&artifact.parts)
 }
@@ -152,7 +150,6 @@ fn parts(parts: &[Part]) -> String {
     plain(&texts.join("\n")).into_owned()
 }
 
-/// A text with every line indented.
 pub(crate) fn indented(text: &str, by: usize) -> String {
     let margin = " ".repeat(by);
     let lines: Vec<_> = plain(text)
@@ -168,13 +165,13 @@ pub(crate) fn indented(text: &str, by: usize) -> String {
     lines.join("\n")
 }
 
-/// The artifact that an interrupt names. An approval that is about none has its own node there.
+/// Returns the artifact that an interrupt refers to. An approval without one names its own node there.
 pub(crate) fn artifact_id(view: &InterruptView) -> Option<&str> {
     let id = text(&view.data, "artifactId");
     (!id.is_empty() && id != view.node_id).then_some(id)
 }
 
-/// The run whose artifact an interrupt names: the one that asks, which may be a child of the one it is shown at.
+/// Returns the run that owns the artifact: the one that raised the interrupt, which may be a child run.
 pub(crate) fn artifact_run<'v>(view: &'v InterruptView, run: &'v str) -> &'v str {
     match text(&view.data, "artifactRunId") {
         "" => run,
@@ -182,7 +179,7 @@ pub(crate) fn artifact_run<'v>(view: &'v InterruptView, run: &'v str) -> &'v str
     }
 }
 
-/// The content of an artifact: a text as it is, all else as indented JSON.
+/// Formats an artifact's content: strings as they are, other values as indented JSON.
 pub(crate) fn content(artifact: &Value) -> String {
     match artifact.get("content") {
         None => String::new(),
@@ -194,14 +191,14 @@ pub(crate) fn content(artifact: &Value) -> String {
     }
 }
 
-/// What an interrupt says it is about, as lines.
+/// Returns the description of an interrupt, as lines.
 pub(crate) fn about(data: &Value) -> Vec<String> {
     let said = ["title", "description", "prompt"].map(|name| text(data, name));
     let said = said.into_iter().filter(|text| !text.is_empty());
     said.map(|text| plain(text).into_owned()).collect()
 }
 
-/// What an interrupt asks, as lines.
+/// Returns the question that an interrupt asks, as lines.
 pub(crate) fn question(view: &InterruptView) -> Vec<String> {
     let data = &view.data;
     let mut lines = Vec::new();
@@ -232,7 +229,7 @@ pub(crate) fn question(view: &InterruptView) -> Vec<String> {
     lines
 }
 
-/// An answer of the right shape, for a person to fill in.
+/// Returns a sample answer of the right shape.
 pub(crate) fn example_answer(view: &InterruptView) -> String {
     match view.kind.as_str() {
         "approval" => r#"{"action":"accept"}"#.to_owned(),
@@ -254,13 +251,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_are_said_as_people_say_them() {
+    fn task_states_are_lowercase_with_hyphens() {
         assert_eq!(task_state(TaskState::InputRequired), "input-required");
         assert_eq!(task_state(TaskState::Completed), "completed");
     }
 
     #[test]
-    fn a_detail_stays_on_its_line() {
+    fn detail_stays_on_one_line() {
         assert_eq!(short("a\n b\u{1b}[2J"), "a b[2J");
         assert_eq!(short(&"x".repeat(500)).chars().count(), MAX_DETAIL);
     }

@@ -1,4 +1,4 @@
-//! Signals: the first asks for an orderly stop, the second is obeyed at once.
+//! Signal handling: the first signal starts a graceful shutdown, the second one ends the process.
 
 use std::process;
 
@@ -7,11 +7,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Exit;
 
-/// What a process gets that writes a file beyond its limit (`ulimit -f`, `LimitFSIZE`); the number is that of Linux and
-/// the BSDs.
+/// SIGXFSZ, sent when a file would exceed its size limit (`ulimit -f`, `LimitFSIZE`). The number is the same
+/// on Linux and the BSDs.
 const FILE_TOO_LARGE: i32 = 25;
 
-/// SIGINT and SIGTERM, caught from the moment this is made.
+/// Receives SIGINT and SIGTERM from the moment it is created.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: Signal,
@@ -19,10 +19,10 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Begins to catch both signals. From then on a file that may not grow is an error of whoever writes it, as on a full
-    /// disk, and not the end of the process.
+    /// Installs the handlers. From then on, exceeding a file size limit is a write error, as on a full disk,
+    /// and does not kill the process.
     pub(crate) fn catch() -> Result<Self> {
-        // Dropping the listener does not take the handler away.
+        // The handler stays installed after the listener is dropped.
         drop(signal(SignalKind::from_raw(FILE_TOO_LARGE)).context("catch SIGXFSZ")?);
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).context("catch SIGINT")?,
@@ -30,10 +30,10 @@ impl Signals {
         })
     }
 
-    /// Waits for the next of them.
+    /// Waits for the next signal.
     ///
     /// # Cancel safety
-    /// A signal that arrives while nobody waits is kept.
+    /// Signals that arrive between two calls are kept.
     pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
@@ -41,7 +41,7 @@ impl Signals {
         }
     }
 
-    /// From now on the `n`th signal ends the process without asking anybody.
+    /// Makes the `n`th signal from now on exit the process immediately.
     pub(crate) fn end_at(mut self, n: u32) {
         tokio::spawn(async move {
             for _ in 0..n {

@@ -1,10 +1,10 @@
-//! The variables of the environment that wopr reads, to tell those that are misspelt.
+//! The environment variables that wopr reads, used to find misspelled ones.
 
 use std::env;
 
 use wopr_server::config::SETTINGS;
 
-/// Variables that are read beside those of the settings.
+/// Variables that wopr reads in addition to its settings.
 const OTHER_VARIABLES: [&str; 5] = [
     "WOPR_CACERT",
     "WOPR_CONFIG",
@@ -12,10 +12,10 @@ const OTHER_VARIABLES: [&str; 5] = [
     "WOPR_PUSH_TOKEN",
     "WOPR_SERVER",
 ];
-/// How the variables begin that only tests read.
+/// Prefixes of the variables that only tests read.
 const OF_TESTS: [&str; 4] = ["WOPR_TEST_", "WOPR_INTEROP_", "WOPR_SIM_", "WOPR_CRASH_"];
 
-/// Variables that look like ours and that nothing reads: most likely misspelt.
+/// Lists the `WOPR_` variables that nothing reads; most likely they are misspelled.
 pub(crate) fn unknown() -> Vec<String> {
     let mut unknown: Vec<_> = env::vars_os()
         .map(|(name, _)| name.to_string_lossy().into_owned())

@@ -1,4 +1,4 @@
-//! The gate and its executors against real sockets, all of them on loopback.
+//! Tests of the egress gate and its executors against real sockets on loopback.
 #![expect(
     clippy::panic,
     clippy::unwrap_used,

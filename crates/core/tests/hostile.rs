@@ -1,16 +1,17 @@
-//! No definition and no input make reading or deciding take more memory or time than allowed.
+//! Parsing and deciding stay within limits on memory and time for any definition and input.
 //!
-//! Documents of 64 KiB and inputs of 1 MiB that aim at the worst: each is registered or refused, and its run is decided
-//! for some rounds. Each step stays within 64 MiB beside what the caller holds; in a release build within 100 ms of
-//! processor time, in a debug build within the units of a decision. Inputs are those that a host takes whose bodies are
-//! of 1 MiB, which weighs them by what they become in memory. One test, for the counts are those of the process:
+//! Each case is a worst-case document of 64 KiB with inputs of 1 MiB. The document is registered or rejected,
+//! and its run is decided for several rounds. Each step may use 64 MiB in addition to what the caller holds.
+//! In a release build it may take 100 ms of CPU time, in a debug build the work units of one decision. Inputs
+//! are those that a host accepts within its 1 MiB body limit, which measures parsed size. This is a single
+//! test, because the counters are per process. Run it in release mode:
 //!
 //! ```text
 //! CARGO_PROFILE_RELEASE_LTO=off cargo test --release -p wopr-core --test hostile -- --nocapture
 //! ```
 //!
-//! That takes hours on a small machine. `WOPR_HOSTILE_CASES=TEXT` takes all cases whose name has the text in it, and
-//! `WOPR_HOSTILE_EVERY=N` each Nth case.
+//! That takes hours on a small machine. `WOPR_HOSTILE_CASES=TEXT` selects the cases whose name contains the
+//! text, and `WOPR_HOSTILE_EVERY=N` every Nth case.
 
 #![expect(
     clippy::unwrap_used,
@@ -38,13 +39,13 @@ const MAX_DOCUMENT: usize = 64 * 1024;
 const MAX_INPUT: usize = 1024 * 1024;
 const MAX_MEMORY: usize = 64 * 1024 * 1024;
 const MAX_MILLIS: f64 = 100.0;
-/// A decision about many run messages takes in another one until a tenth of a budget is spent.
+/// A decision takes further run messages until a tenth of its budget is spent.
 const MAX_MESSAGES_WORK: u64 = MAX_DECISION_WORK + MAX_DECISION_WORK / 10;
-/// Children that end at once.
+/// Number of children that end at the same time.
 const CHILDREN: usize = 12;
-/// Decisions that follow the first.
+/// Number of decisions after the first one.
 const ROUNDS: usize = 6;
-/// How often a case may take too long before it counts.
+/// Number of attempts before a case that takes too long fails.
 const TRIES: usize = 3;
 
 #[derive(Debug)]
@@ -56,7 +57,7 @@ impl Catalog for Nothing {
     }
 }
 
-/// Knows one workflow, under every name.
+/// Contains one workflow under every name.
 #[derive(Debug)]
 struct Only(Arc<Plan>);
 
@@ -71,7 +72,7 @@ struct Worst {
     memory: usize,
     millis: f64,
     work: u64,
-    /// What exceeded a bound.
+    /// The limits that were exceeded.
     exceeded: Vec<String>,
 }
 
@@ -82,7 +83,7 @@ fn millis() -> f64 {
     seconds * 1e3 + nanos / 1e6
 }
 
-/// Does something and says how much memory it took at most beside what was there, and how much time.
+/// Measures the time and the peak of additional memory.
 fn measured<T>(what: &str, worst: &mut Worst, work: impl FnOnce() -> T) -> T {
     MEMORY.reset_peak_memory();
     let began = millis();
@@ -106,7 +107,7 @@ fn attack(name: &str, document: &Value, inputs: &Value, worst: &mut Worst) {
     tried(worst, |worst| attack_once(name, document, inputs, worst));
 }
 
-/// Attacks; what takes too long is tried again, for a neighbour on the machine makes the same work take longer.
+/// Runs an attack. Repeats one that takes too long, because other processes may have slowed it down.
 fn tried(worst: &mut Worst, attack: impl Fn(&mut Worst)) {
     let mut last = Vec::new();
     for _ in 0..TRIES {
@@ -125,7 +126,7 @@ fn tried(worst: &mut Worst, attack: impl Fn(&mut Worst)) {
     worst.exceeded.append(&mut last);
 }
 
-/// Claims that the run of the harness is for this case.
+/// Returns `true` if the environment selects this case.
 fn is_wanted(name: &str) -> bool {
     env::var("WOPR_HOSTILE_CASES").map_or(true, |wanted| name.contains(&wanted))
 }
@@ -173,7 +174,8 @@ fn attack_once(name: &str, document: &Value, inputs: &Value, worst: &mut Worst) 
     }
 }
 
-/// Tells a run at once that all its children have ended, each with so much; told again, it hears of the rest.
+/// Sends a run the outcomes of all its children in one batch, each with these outputs; resends the messages
+/// that the decision did not take.
 fn tell_of_children(name: &str, document: &Value, outputs: &Object, worst: &mut Worst) {
     let child = Plan::admit(
         Workflow::new("child").noops("a").document(),
@@ -207,7 +209,7 @@ fn tell_of_children(name: &str, document: &Value, outputs: &Object, worst: &mut 
     let mut steps: Vec<_> = children.map(|child| child.step.clone()).collect();
     assert_eq!(steps.len(), CHILDREN, "{name}");
     let mut run = decision.run;
-    // A host loads as much as it has room for.
+    // A host loads as many messages as fit in its memory.
     let each = 2 * parsed_size(serde_json::to_string(outputs).unwrap().as_bytes());
     let at_once = (MAX_MEMORY / each).clamp(1, CHILDREN);
     while !steps.is_empty() {
@@ -231,7 +233,7 @@ fn tell_of_children(name: &str, document: &Value, outputs: &Object, worst: &mut 
     }
 }
 
-/// Runs that call children and do much once one has ended.
+/// Runs that call children and do a lot of work once one has ended.
 fn parents() -> Vec<(&'static str, Value)> {
     let calling = |then: &dyn Fn(usize, Workflow) -> Workflow| {
         let mut parent = Workflow::new("parent").noops("end");
@@ -288,7 +290,7 @@ fn node(id: usize, type_id: &str, config: Value) -> Value {
     json!({ "id": format!("n{id}"), "typeId": type_id, "name": "n", "config": config })
 }
 
-/// As many pieces as fit.
+/// Repeats `piece` as often as it fits.
 fn filled(piece: &str, between: &str, room: usize) -> String {
     let n = (room / (piece.len() + between.len())).max(1);
     vec![piece; n].join(between)
@@ -452,7 +454,7 @@ fn expressions() -> Vec<String> {
             "99999999999999999999 ** 3",
             "1e308 * 10",
             "x|round(400)",
-            // Long arguments of short values.
+            // Long arguments with short values.
             "range(1000)|map(attribute=x)|length",
             "range(1000)|selectattr(x)|length",
             "[[0], [0], [0]]|rejectattr(x|string)|length",
@@ -478,7 +480,7 @@ fn expressions() -> Vec<String> {
     all
 }
 
-/// Definitions around one expression.
+/// Definitions that contain one expression.
 fn around(expression: &str) -> Vec<(&'static str, Value)> {
     let room = 60_000;
     let tag = format!("{{{{ {expression} }}}}");
@@ -543,7 +545,7 @@ fn around(expression: &str) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Definitions that need no expression.
+/// Definitions without expressions.
 fn others() -> Vec<(String, Value)> {
     let edge = |n: usize, condition: Value| json!({ "id": n.to_string(), "sourceNodeId": "n0", "targetNodeId": "n1", "condition": condition });
     let pair = || vec![node(0, "core.noop", json!({})), node(1, "core.noop", json!({}))];
@@ -611,7 +613,7 @@ fn others() -> Vec<(String, Value)> {
         });
         all.push((name.to_owned(), definition(nodes.collect(), vec![], json!({}))));
     }
-    // Each holds all that there was before.
+    // Each value contains all previous ones.
     let nested = (0..300).map(|n| {
         node(
             n,
@@ -638,7 +640,7 @@ fn others() -> Vec<(String, Value)> {
         "a graph".to_owned(),
         definition(nodes, edges.collect(), json!({})),
     ));
-    // Two nodes, and as many edges between them as fit, in a loop.
+    // Two nodes in a loop, with as many edges between them as fit.
     for rule in ["all_success", "any_success", "all_complete"] {
         let pair = ["a", "b"].map(|id| json!({ "id": id, "typeId": "core.noop", "name": "n", "config": {} }));
         let mut edges: Vec<_> = (0..1_000)
@@ -651,7 +653,7 @@ fn others() -> Vec<(String, Value)> {
             definition(pair.to_vec(), edges, json!({})),
         ));
     }
-    // What warnings look at: conditions that are constant, and names that may be parts of others.
+    // Input for the lints: constant conditions, and names that may be part of others.
     let heavy = "range(1000)|map('string')|join|length > 0";
     let constants = (0..350).map(|n| edge(n, json!({ "type": "expression", "expression": heavy })));
     all.push((
@@ -752,9 +754,9 @@ fn schemas() -> Vec<(String, Value)> {
 }
 
 #[test]
-fn any_document_and_any_input_stay_within_memory_and_time() {
+fn any_document_and_input_stay_within_memory_and_time() {
     let mut worst = Worst::default();
-    // All combinations are for a build that is fast.
+    // Debug builds are too slow for all combinations.
     let every = match env::var("WOPR_HOSTILE_EVERY") {
         Ok(every) => every.parse().unwrap(),
         Err(_) if cfg!(debug_assertions) && env::var("WOPR_HOSTILE_CASES").is_err() => 41,
@@ -779,7 +781,7 @@ fn any_document_and_any_input_stay_within_memory_and_time() {
         for (shape, x) in &inputs {
             n += 1;
             if n.is_multiple_of(every) {
-                // What a child of a like run can end with.
+                // Outputs of a child that runs a similar workflow.
                 let outputs = Object::from_iter([("x".to_owned(), x.clone())]);
                 let name = format!("{name} over {shape}");
                 tried(&mut worst, |worst| {
@@ -801,7 +803,7 @@ fn any_document_and_any_input_stay_within_memory_and_time() {
                     &json!({ "x": x }),
                     &mut worst,
                 );
-                // Its names as those of variables.
+                // Its keys as variable names.
                 if let Value::Object(fields) = x {
                     let mut fields = fields.clone();
                     fields.insert("x".to_owned(), json!(1));
@@ -812,7 +814,7 @@ fn any_document_and_any_input_stay_within_memory_and_time() {
                         &mut worst,
                     );
                 }
-                // Two halves that are equal to the last.
+                // Two equal halves, so that a comparison reads all of them.
                 let half = match x {
                     Value::String(text) => json!(text[..text.len() / 2]),
                     Value::Array(items) => json!(items[..items.len() / 2]),

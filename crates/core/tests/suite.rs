@@ -1,4 +1,4 @@
-//! The kernel's behavior, by feature.
+//! Tests of the kernel's behavior, by feature.
 #![expect(
     clippy::panic,
     clippy::print_stdout,

@@ -1,4 +1,4 @@
-//! Decisions are numbered without gap or double, and their index lists them all.
+//! ADR numbers have no gaps or duplicates, and the index lists all of them.
 
 use super::{Finding, Tree};
 
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decisions_are_dense_and_listed() {
+    fn adrs_are_dense_and_listed() {
         let files = [
             (INDEX, "- [one](0001-one.md)\n- [three](0003-three.md)\n"),
             ("docs/adr/0001-one.md", ""),

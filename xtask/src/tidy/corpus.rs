@@ -1,7 +1,7 @@
-//! Every release has its corpus: what it stored, for later versions to open.
+//! Every release has a corpus of the data it stored, for tests of later versions.
 //!
-//! A version is released when the changelog has a heading for it, or when the workspace has gone on from it: the
-//! first, 0.1.0, as soon as the workspace is at any other.
+//! A version counts as released if the changelog has a heading for it. The first one, 0.1.0, also counts as
+//! soon as the workspace has another version.
 
 use toml::Table;
 
@@ -10,9 +10,9 @@ use crate::corpus::{FOLDER, is_version};
 
 const CHANGELOG: &str = "CHANGELOG.md";
 const MANIFEST: &str = "Cargo.toml";
-/// The first version whose databases every later one opens.
+/// The first version whose databases every later one can open.
 const FIRST: &str = "0.1.0";
-/// What a corpus consists of.
+/// The files of a corpus.
 const FILES: [&str; 4] = [
     "sqlite.sql",
     "sqlite.views.json",
@@ -50,7 +50,7 @@ fn workspace_version(tree: &Tree) -> Option<String> {
     version.as_str().map(str::to_owned)
 }
 
-/// The version a heading of the changelog is about: `## 0.1.0`, `## [0.1.0] - 2026-01-01`.
+/// Parses the version from a changelog heading: `## 0.1.0`, `## [0.1.0] - 2026-01-01`.
 fn released(line: &str) -> Option<&str> {
     let heading = line.strip_prefix("## ")?;
     let version = heading.split_whitespace().next()?;
@@ -69,14 +69,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_before_the_first_release() {
+    fn no_corpus_is_required_before_the_first_release() {
         let manifest = manifest("0.1.0");
         let files = [(CHANGELOG, UNRELEASED), (MANIFEST, manifest.as_str())];
         assert_eq!(Tree::findings(check, files), [""; 0]);
     }
 
     #[test]
-    fn the_first_release_is_missed_as_soon_as_the_workspace_has_gone_on() {
+    fn corpus_of_first_release_is_required_once_version_changes() {
         let manifest = manifest("0.2.0");
         let files = [(CHANGELOG, UNRELEASED), (MANIFEST, manifest.as_str())];
         let findings = Tree::findings(check, files);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_of_every_released_version_has_to_be_there() {
+    fn every_file_of_every_release_is_required() {
         let changelog = "## Unreleased\n\n## [0.2.0] - 2027-01-01\n\n## 0.1.0\n";
         let files = [
             (CHANGELOG, changelog),

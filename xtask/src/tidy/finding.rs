@@ -1,8 +1,8 @@
-//! What a rule found.
+//! Findings of the rules.
 
 use std::fmt;
 
-/// A place that breaks a rule.
+/// A rule violation and its place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Finding {
     path: String,
@@ -11,7 +11,7 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    /// A line of a file, counted from 1.
+    /// `line` is counted from 1.
     pub(super) fn at(path: &str, line: usize, what: impl Into<String>) -> Self {
         Self {
             path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! Links from one Markdown file to another file of the repository lead somewhere.
+//! Links between Markdown files of this repository have existing targets.
 
 use super::{Finding, Tree};
 
@@ -22,7 +22,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The targets of inline links, images and link definitions outside code, with their lines.
+/// Returns the targets of inline links, images and link definitions outside code, with their lines.
 fn targets(text: &str) -> Vec<(usize, &str)> {
     let mut targets = Vec::new();
     let mut is_code = false;
@@ -40,7 +40,7 @@ fn targets(text: &str) -> Vec<(usize, &str)> {
             targets.push((index + 1, clean(definition)));
         }
         for (at, mark) in line.match_indices("](") {
-            // An odd number of backticks before it: the link is inside inline code.
+            // An odd number of backticks precedes the link, so it is inside inline code.
             if line[..at].matches('`').count() % 2 == 1 {
                 continue;
             }
@@ -53,7 +53,7 @@ fn targets(text: &str) -> Vec<(usize, &str)> {
     targets
 }
 
-/// A target without its title and its angle brackets.
+/// Removes the title and angle brackets.
 fn clean(target: &str) -> &str {
     let target = target.trim();
     match target.strip_prefix('<').and_then(|rest| rest.split_once('>')) {
@@ -68,7 +68,7 @@ fn is_elsewhere(target: &str) -> bool {
         .any(|scheme| target.starts_with(scheme))
 }
 
-/// The path from the root that a link in a file means; `None` if it leaves the repository.
+/// Resolves a link to a path from the repository root. Returns `None` if it leaves the repository.
 fn resolve(file: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = match target.strip_prefix('/') {
         Some(_) => Vec::new(),
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_must_lead_to_a_file_or_folder() {
+    fn link_targets_must_exist() {
         let text = "[a](a.md) [b](../b.md#part) [c](<c d.md> \"title\") [up](..) [site](https://example.com/x.md)\n\
                     [here](#part) ![image](missing.png)\n\
                     [out](../../b.md)\n\

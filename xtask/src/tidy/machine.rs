@@ -1,8 +1,8 @@
-//! No file names a folder of somebody's machine.
+//! No file contains a path of a developer's machine.
 
 use super::{Finding, Tree};
 
-// In two pieces, so that this file keeps the rule.
+// Split so that this file does not violate the rule.
 const FOLDERS: [&str; 3] = [
     concat!("/ro", "ot/"),
     concat!("/ho", "me/"),
@@ -30,7 +30,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether a slash after this text begins a path, and is not in the middle of one or of a URL.
+/// Returns `true` if a slash after this text starts a path, and is not inside a path or URL.
 fn is_start_of_path(before: &str) -> bool {
     before
         .chars()
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_found_only_where_it_begins() {
+    fn path_is_found_only_at_its_start() {
         let [root, home, work] = FOLDERS;
         let text = format!(
             "see {home}me/wopr\nopen(\"{root}x\")\n{work}main\nsrc{work}timers.rs\nhttps://example.com{home}x\n../{}x\n",

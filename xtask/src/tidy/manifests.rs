@@ -1,4 +1,4 @@
-//! Every crate takes its lints from the workspace.
+//! Every crate inherits its lints from the workspace.
 
 use toml::Table;
 
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_crate_with_lints_of_its_own_is_found() {
+    fn crate_with_its_own_lints_is_found() {
         let files = [
             ("Cargo.toml", "[workspace]\n"),
             (

@@ -1,7 +1,8 @@
-//! Tests wait for what they wait for, not for time to pass.
+//! Tests wait for conditions, not for time to pass.
 //!
-//! A sleep in a test is too short on a busy machine and too long on every other. The few that are the point
-//! of a test (a fault injected at a random moment) say so: `// sleep: reason` in that line or the one before.
+//! A sleep in a test is too short on a busy machine and too long on all others. Where a sleep is intended
+//! (such as a fault injected at a random moment), explain it in that line or the one before: `// sleep:
+//! reason`.
 
 use super::{Finding, Tree};
 
@@ -13,7 +14,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         let mut is_test = is_test_file(path);
         let mut previous = "";
         for (index, line) in text.lines().enumerate() {
-            // Tests come last in a file.
+            // Tests are at the end of a file.
             is_test |= previous.trim() == "#[cfg(test)]" && line.trim_end().ends_with('{');
             if is_test && sleeps(line) && !has_reason(line) && !has_reason(previous) {
                 findings.push(Finding::at(
@@ -37,8 +38,8 @@ fn has_reason(line: &str) -> bool {
         .is_some_and(|(_, reason)| !reason.trim().is_empty())
 }
 
-/// Whether the line names the sleep of `std::thread` or `tokio::time`, or calls a function `sleep` it imported.
-/// A method of that name (a clock's) and a definition are something else.
+/// Returns `true` if the line uses the sleep of `std::thread` or `tokio::time`, or calls an imported function
+/// `sleep`. Methods of that name (of a clock) and definitions do not count.
 fn sleeps(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();
     let is_named = ["thread::sleep", "time::sleep"]
@@ -61,11 +62,11 @@ fn sleeps(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    // In two pieces, so that this file keeps the rule.
+    // Split so that this file does not violate the rule.
     const SLEEP: &str = concat!("sle", "ep(");
 
     #[test]
-    fn a_sleep_needs_a_reason() {
+    fn sleep_needs_a_reason() {
         let text = format!(
             "    std::thread::{SLEEP}x);\n    {SLEEP}x).await;\n    // sleep: the kill must hit at random\n    {SLEEP}x);\n    \
              {SLEEP}x); // sleep: \n    clock.{SLEEP}x);\n    async fn {SLEEP}x: u8) {{}}\n"
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_at_the_end_of_a_source_file_count() {
+    fn tests_at_the_end_of_a_source_file_are_checked() {
         let text = format!(
             "fn wait() {{ {SLEEP}x) }}\n\n#[cfg(test)]\nmod tests {{\n    fn f() {{ {SLEEP}x) }}\n}}\n"
         );

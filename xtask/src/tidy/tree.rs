@@ -1,4 +1,4 @@
-//! The files the rules look at: what is committed, or would be by `git add --all`.
+//! The files to check: those that are committed, or would be by `git add --all`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 
 use crate::process::read;
 
-/// Paths from the root of the repository, with `/`, and the text of those that are text.
+/// Paths from the repository root, with `/` as separator, and the content of text files.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     texts: BTreeMap<String, String>,
@@ -17,9 +17,9 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Reads the repository at the current directory.
+    /// Reads the repository in the current directory.
     pub(super) fn read() -> Result<Self> {
-        // A checkout may belong to another user than the one who runs the tests, as in a container.
+        // The checkout may belong to another user, as in a container.
         let listed = read(Command::new("git").args([
             "-c",
             "safe.directory=*",
@@ -32,7 +32,7 @@ impl Tree {
         .context("list the repository's files")?;
         let mut tree = Self::default();
         for path in listed.split_terminator('\0') {
-            // A file that is deleted but still in the index is not there to be judged.
+            // Skips files that are deleted but still in the index.
             let Ok(meta) = fs::symlink_metadata(path) else {
                 continue;
             };
@@ -55,7 +55,7 @@ impl Tree {
         }
     }
 
-    /// Text files whose path ends so, with their text.
+    /// Returns the text files whose path ends with `ending`.
     pub(super) fn texts<'a>(&'a self, ending: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.texts
             .iter()
@@ -63,12 +63,11 @@ impl Tree {
             .map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// The text of one file.
     pub(super) fn text(&self, path: &str) -> Option<&str> {
         self.texts.get(path).map(String::as_str)
     }
 
-    /// Whether there is such a file or folder; the empty path is the root.
+    /// Returns `true` if the file or folder exists; the empty path is the root.
     pub(super) fn has(&self, path: &str) -> bool {
         path.is_empty() || self.files.contains(path) || self.folders.contains(path)
     }
@@ -80,7 +79,6 @@ impl Tree {
 
 #[cfg(test)]
 impl Tree {
-    /// A tree of these files.
     pub(super) fn of<const N: usize>(files: [(&str, &str); N]) -> Self {
         let mut tree = Self::default();
         for (path, text) in files {
@@ -89,7 +87,7 @@ impl Tree {
         tree
     }
 
-    /// What a rule finds in a tree of these files, one line each.
+    /// Applies a rule to these files and returns its findings, one line each.
     pub(super) fn findings<const N: usize>(
         rule: fn(&Self) -> Vec<super::Finding>,
         files: [(&str, &str); N],

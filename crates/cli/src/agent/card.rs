@@ -1,4 +1,4 @@
-//! Finding an agent's card, and in it the interface to speak to.
+//! Fetches an agent's card and chooses the interface to use.
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
@@ -20,10 +20,9 @@ use crate::{
     output::plain,
 };
 
-/// Where a card lies below an agent's address.
 const CARD_PATH: &str = "/.well-known/agent-card.json";
 
-/// A binding that is spoken here.
+/// A supported A2A binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Binding {
     /// JSON-RPC over HTTP.
@@ -50,24 +49,23 @@ impl Binding {
     }
 }
 
-/// What an interface must be to be spoken to; nothing said is no restriction.
+/// Constraints on the interface; `None` means any.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Wanted {
     pub(crate) version: Option<Version>,
     pub(crate) binding: Option<Binding>,
 }
 
-/// The interface that is spoken to.
 #[derive(Debug, PartialEq)]
 pub(super) struct Found {
-    /// Its place in the card.
+    /// Index of the interface in the card.
     pub(super) index: usize,
     pub(super) binding: Binding,
     pub(super) version: Version,
     pub(super) address: Url,
 }
 
-/// Picks an interface: the newest version first, and within it the first the card names.
+/// Chooses the interface: the newest version first, then the order of the card.
 pub(super) fn choose(card: &AgentCard, place: &Url, wanted: Wanted) -> Option<Found> {
     let versions = [Version::V1_0, Version::V0_3];
     let mut versions = versions
@@ -92,7 +90,7 @@ pub(super) fn choose(card: &AgentCard, place: &Url, wanted: Wanted) -> Option<Fo
     })
 }
 
-/// The version a card names; what it does not say is none.
+/// Parses a version; `None` if it is not supported.
 fn version_of(text: &str) -> Option<Version> {
     if text.trim().is_empty() {
         return None;
@@ -100,7 +98,8 @@ fn version_of(text: &str) -> Option<Version> {
     Version::from_header(Some(text)).ok()
 }
 
-/// Where an interface is. gRPC is named by `host:port` alone, and is spoken with TLS if the card came with it.
+/// Parses an interface's URL. gRPC interfaces may be given as `host:port`; TLS is then used if the card was
+/// fetched over TLS.
 fn address(text: &str, binding: Binding, place: &Url) -> Option<Url> {
     let url = if binding == Binding::Grpc && !text.contains("://") {
         Url::parse(&format!("{}://{text}", place.scheme())).ok()?
@@ -112,7 +111,7 @@ fn address(text: &str, binding: Binding, place: &Url) -> Option<Url> {
     (is_http && is_anonymous).then_some(url)
 }
 
-/// The card offers nothing that is spoken here.
+/// The card offers no supported interface.
 pub(super) fn nothing_spoken(card: &AgentCard, address: &str, wanted: Wanted) -> Failure {
     let offered: Vec<_> = card
         .supported_interfaces
@@ -132,7 +131,7 @@ pub(super) fn nothing_spoken(card: &AgentCard, address: &str, wanted: Wanted) ->
     .hint(format!("its card offers {}", plain(&offered.join(", "))))
 }
 
-/// Reads a card of either version; a card of both is read as one of the newer.
+/// Parses a card of either version; a card valid in both is read as the newer one.
 pub(super) fn read(document: Value) -> Result<AgentCard, json::DecodeError> {
     if document.get("supportedInterfaces").is_some() {
         AgentCard::decode(document)
@@ -141,7 +140,7 @@ pub(super) fn read(document: Value) -> Result<AgentCard, json::DecodeError> {
     }
 }
 
-/// The card of an agent as it came, and where the agent is.
+/// Fetches the card of an agent and returns it unparsed, with the URL it was found at.
 pub(crate) async fn fetch(address: &str, key: Option<&str>, trust: &Trust) -> Result<(Url, Value)> {
     let url = parse_url(address)?;
     let http = client::http(&url, trust)?;
@@ -149,8 +148,7 @@ pub(crate) async fn fetch(address: &str, key: Option<&str>, trust: &Trust) -> Re
     Ok((url, document))
 }
 
-/// Fetches the card at an address: the document itself, or what lies at the well-known path below it or below its
-/// origin.
+/// Fetches the card from the address itself, or else from the well-known path below it or below its origin.
 async fn fetch_from(http: &reqwest::Client, url: &Url, key: Option<&str>) -> Result<Value> {
     let base = url.as_str().trim_end_matches('/');
     let mut places = if url.path().ends_with(".json") {
@@ -232,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_version_comes_first_then_the_order_of_the_card() {
+    fn newest_version_comes_first_then_card_order() {
         let both = interfaces(&[
             ("http://a/old", "JSONRPC", "0.3"),
             ("http://a/odd", "SOAP", "1.0"),
@@ -260,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_of_grpc_is_spoken_to_as_the_card_came() {
+    fn grpc_authority_inherits_tls_from_the_card() {
         for (text, place, wanted) in [
             ("a:50051", "http://a", Some("http://a:50051/")),
             ("a:443", "https://a", Some("https://a/")),
@@ -285,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_without_a_usable_address_or_version_is_passed_over() {
+    fn interface_with_unusable_address_or_version_is_skipped() {
         let odd = interfaces(&[
             ("dns:///a", "GRPC", "1.0"),
             ("http://a/1", "JSONRPC", ""),

@@ -1,8 +1,8 @@
-//! gRPC: the documents as bytes, over HTTP/2.
+//! The gRPC binding: protocol buffers over HTTP/2.
 //!
-//! A message comes with its length before it, and how the call ended in the trailers; there is little more to it, so
-//! it is spoken over the HTTP client that everything else here uses, with its TLS, timeouts and bounds. Compression is
-//! not offered, so nobody may use it.
+//! Messages are length-prefixed and the status comes in the trailers. Since there is little more to the
+//! protocol, it runs on the same HTTP client as the other bindings, with its TLS, timeouts and limits. We do
+//! not offer compression, so agents must not use it.
 
 use anyhow::{Context as _, Result};
 use base64::{
@@ -35,27 +35,26 @@ use crate::{
     exit::{Exit, Failure},
 };
 
-/// The media type, and what every request has beside it.
 const GRPC: &str = "application/grpc";
-/// The bytes before a message: whether it is compressed, and its length.
+/// Length of a message header: the compression flag and the length.
 const HEAD: usize = 5;
-/// The longest text of an error that is read.
+/// Maximum length of an error message in bytes.
 const MAX_TEXT: usize = 8 << 10;
 
-/// Asks and waits for the reply.
+/// Sends a request and waits for the reply.
 pub(super) async fn call(line: &Line, request: Request) -> Result<Reply> {
     let (operation, form) = (request.operation(), Form::proto(line.version()));
     let mut call = Call::start(line, request, None, MAX_ANSWER).await?;
     let reply = call.next().await?;
     if reply.is_some() {
-        // An error after the message means that it does not count.
+        // An error status after the message invalidates it.
         while call.next().await?.is_some() {}
     }
     let reply = reply.ok_or_else(|| line.unreadable(&"there is none"))?;
     Reply::decode(operation, form, Value::Object(reply)).map_err(|error| line.unreadable(&error))
 }
 
-/// Opens a stream. What is wrong with the request is told by its first item.
+/// Opens a stream. Its first item reports an invalid request.
 pub(super) async fn open(line: &Line, request: Request, last: Option<&str>) -> Result<Items> {
     let form = Form::proto(line.version());
     let mut call = Call::start(line, request, last, MAX_EVENT).await?;
@@ -72,15 +71,14 @@ pub(super) async fn open(line: &Line, request: Request, last: Option<&str>) -> R
     Ok(Box::pin(items))
 }
 
-/// A call under way.
 struct Call {
     response: &'static protobuf::Message,
     body: Body,
-    /// What came and was not yet a whole message.
+    /// Received bytes that do not form a complete message yet.
     buffer: BytesMut,
-    /// The largest message that is taken.
+    /// Maximum message size in bytes.
     max: usize,
-    /// How the call ended, where that came before any message.
+    /// The response headers, which hold the status if the call has no message.
     headers: HeaderMap,
     is_over: bool,
     endpoint: String,
@@ -134,7 +132,7 @@ impl Call {
         })
     }
 
-    /// The next message; none when the call ended well.
+    /// Reads the next message. Returns `None` when the call ended successfully.
     async fn next(&mut self) -> Result<Option<Object>> {
         loop {
             if let Some(message) = take(&mut self.buffer, self.max)? {
@@ -164,7 +162,7 @@ impl Call {
         }
     }
 
-    /// Learns how the call ended.
+    /// Reads the call's status.
     fn end(&mut self, trailers: &HeaderMap) -> Result<()> {
         self.is_over = true;
         let text = |name| trailers.get(name).and_then(|value| value.to_str().ok());
@@ -186,7 +184,7 @@ impl Call {
     }
 }
 
-/// Puts a message on the wire.
+/// Adds the message header.
 fn sealed(message: &[u8]) -> Result<Vec<u8>> {
     let length = u32::try_from(message.len()).context("send more than four gigabytes")?;
     let mut out = Vec::with_capacity(HEAD + message.len());
@@ -196,7 +194,7 @@ fn sealed(message: &[u8]) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Takes the first message, if it is there in full.
+/// Removes the first message from the buffer if it is complete.
 fn take(buffer: &mut BytesMut, max: usize) -> Result<Option<Bytes>> {
     let Some([compressed, length @ ..]) = buffer.first_chunk::<HEAD>() else {
         return Ok(None);
@@ -219,7 +217,7 @@ fn take(buffer: &mut BytesMut, max: usize) -> Result<Option<Bytes>> {
     Ok(Some(buffer.split_to(length).freeze()))
 }
 
-/// The reason in the details of a status, which are base64 with or without its padding.
+/// Extracts the reason from the status details, which are base64 with or without padding.
 fn details(text: &str) -> Option<String> {
     if text.len() > MAX_TEXT {
         return None;
@@ -229,7 +227,7 @@ fn details(text: &str) -> Option<String> {
     protobuf::status_reason(&bytes.ok()?)
 }
 
-/// The text of a status, with its escapes undone.
+/// Percent-decodes the status message.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.bytes().take(MAX_TEXT);
@@ -251,7 +249,7 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// What a status means, and its name.
+/// Maps a status code to its error.
 fn of_status<'a>(code: u8, kind: Option<Kind>, message: &'a str) -> Refusal<'a> {
     let (label, exit) = match code {
         1 => ("CANCELLED", Exit::Failed),
@@ -289,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_taken_one_by_one() {
+    fn messages_are_decoded_one_by_one() {
         let mut buffer = BytesMut::from(&sealed(b"one").unwrap()[..]);
         buffer.extend_from_slice(&sealed(b"").unwrap());
         buffer.extend_from_slice(&sealed(b"three").unwrap()[..7]);
@@ -302,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_too_large_or_compressed_is_refused_by_its_head() {
+    fn too_large_or_compressed_message_is_refused_by_its_header() {
         assert!(taken(b"\0\0\0\0", 10).unwrap().is_none());
         assert!(taken(b"\0\0\0\0\x0a", 10).unwrap().is_none());
         assert!(taken(b"\0\0\0\0\x0b", 10).is_err());
@@ -311,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_a_status_are_unescaped() {
+    fn status_messages_are_percent_decoded() {
         for (text, wanted) in [
             ("plain", "plain"),
             ("%C3%A9%20x", "\u{e9} x"),

@@ -1,6 +1,8 @@
-//! HTTP+JSON: an operation is a method and a path, and its parameters are what the path leaves over.
+//! The HTTP+JSON binding: a method and a path per operation, with the remaining parameters in the query or
+//! body.
 //!
-//! In 0.3 the documents are ProtoJSON, and some agents spell it as protocol buffers do; both are read.
+//! In 0.3 the documents are ProtoJSON, and some agents use the field names of protocol buffers; both
+//! spellings are read.
 
 use anyhow::{Context as _, Result};
 use futures_util::StreamExt as _;
@@ -24,7 +26,7 @@ use super::{
 };
 use crate::client;
 
-/// Asks and waits for the reply.
+/// Sends a request and waits for the reply.
 pub(super) async fn call(line: &Line, tenant: Option<&str>, request: Request) -> Result<Reply> {
     let operation = request.operation();
     let response = send(line, tenant, request, "application/json", None).await?;
@@ -43,7 +45,7 @@ pub(super) async fn call(line: &Line, tenant: Option<&str>, request: Request) ->
         .map_err(|error| line.unreadable(&error))
 }
 
-/// Opens a stream; an answer that is none is an error.
+/// Opens a stream. A response that is not a stream is an error.
 pub(super) async fn open(
     line: &Line,
     tenant: Option<&str>,
@@ -64,7 +66,7 @@ pub(super) async fn open(
         let event = event?;
         let document: Value = serde_json::from_str(&event.data).context("read an event of the stream")?;
         if document.get("error").is_some() {
-            // A stream that breaks says so as its last event.
+            // A broken stream reports its error as the last event.
             return Err(refusal::of_document(StatusCode::OK, &document, has_key).into());
         }
         let document = canonical(version, operation, document);
@@ -74,7 +76,7 @@ pub(super) async fn open(
     })))
 }
 
-/// Sends a request, by another method where the agent does not take the first.
+/// Sends a request, and retries with the fallback method if the agent rejects the first one.
 async fn send(
     line: &Line,
     tenant: Option<&str>,
@@ -110,7 +112,7 @@ async fn send(
     }
 }
 
-/// Where an operation is; below its tenant, if the interface has one.
+/// Builds the URL of an operation, below the tenant if the interface has one.
 fn address(line: &Line, tenant: Option<&str>, operation: Operation, names: &Names) -> Url {
     let (_, path) = paths::path_of(line.version(), operation, names);
     line.at(|base| {
@@ -122,7 +124,7 @@ fn address(line: &Line, tenant: Option<&str>, operation: Operation, names: &Name
     })
 }
 
-/// Puts what the path does not say into the query.
+/// Adds the parameters that are not part of the path to the query.
 fn with_query(mut url: Url, version: Version, names: &Names, document: &Object) -> Url {
     let mut rest = document.clone();
     paths::unbind(version, names, &mut rest);
@@ -132,7 +134,7 @@ fn with_query(mut url: Url, version: Version, names: &Names, document: &Object) 
             Value::String(text) => text.clone(),
             Value::Number(number) => number.to_string(),
             Value::Bool(flag) => flag.to_string(),
-            // No request that is sent by GET has any.
+            // No GET request has such parameters.
             Value::Null | Value::Array(_) | Value::Object(_) => continue,
         };
         url.query_pairs_mut().append_pair(name, &text);
@@ -140,7 +142,8 @@ fn with_query(mut url: Url, version: Version, names: &Names, document: &Object) 
     url
 }
 
-/// Respells an answer as it is read. The card over HTTP is the one of JSON-RPC, which has one spelling.
+/// Normalizes the spelling of a response. The card over HTTP is that of JSON-RPC, which has a single
+/// spelling.
 fn canonical(version: Version, operation: Operation, mut document: Value) -> Value {
     if operation != Operation::GetExtendedAgentCard
         && let (Some(method), Value::Object(object)) = (protobuf::method(version, operation), &mut document)

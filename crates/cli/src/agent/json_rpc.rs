@@ -1,4 +1,4 @@
-//! JSON-RPC: every request is a POST to one address.
+//! The JSON-RPC binding: every request is a POST to one URL.
 
 use anyhow::{Context as _, Result};
 use futures_util::StreamExt as _;
@@ -21,7 +21,7 @@ use crate::{
     exit::{Exit, Failure},
 };
 
-/// Asks and waits for the reply.
+/// Sends a request and waits for the reply.
 pub(super) async fn call(line: &Line, request: Request) -> Result<Reply> {
     let operation = request.operation();
     let response = post(line, request, "application/json", None).await?;
@@ -29,7 +29,7 @@ pub(super) async fn call(line: &Line, request: Request) -> Result<Reply> {
     Reply::decode(operation, Form::rpc(line.version()), result).map_err(|error| line.unreadable(&error))
 }
 
-/// Opens a stream; an answer that is none is an error.
+/// Opens a stream. A response that is not a stream is an error.
 pub(super) async fn open(line: &Line, request: Request, last: Option<&str>) -> Result<Items> {
     let form = Form::rpc(line.version());
     let response = post(line, request, sse::CONTENT_TYPE, last).await?;
@@ -65,7 +65,7 @@ async fn post(line: &Line, request: Request, accept: &str, last: Option<&str>) -
     line.send(request, accept, last).await
 }
 
-/// The result of an answer, or why there is none.
+/// Extracts the result from a response, or its error.
 async fn result_of(line: &Line, response: Response) -> Result<Value> {
     let status = response.status();
     let body = line.read(response).await?;

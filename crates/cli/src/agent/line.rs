@@ -1,4 +1,4 @@
-//! The way to an interface: where it is, who calls, what every request says, and what comes back as it happens.
+//! The connection to an interface: its URL, the credential, common headers, and the events of its streams.
 
 use std::pin::Pin;
 
@@ -17,13 +17,11 @@ use wopr_wire::a2a::{
 use super::{card::Binding, refusal};
 use crate::client::{self, ANSWER, Trust, unreachable_failure};
 
-/// An item of a stream with its id, if it has one.
+/// An item of a stream, with its event id if it has one.
 pub(crate) type Item = (Option<String>, StreamResponse);
 
-/// What happens, as it happens.
 pub(crate) type Items = Pin<Box<dyn Stream<Item = Result<Item>> + Send>>;
 
-/// The way to an interface.
 #[derive(Debug, Clone)]
 pub(super) struct Line {
     http: reqwest::Client,
@@ -33,7 +31,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// A way to `endpoint`, which a card at `place` names.
+    /// Creates a line to `endpoint`, which was named by a card fetched from `place`.
     pub(super) fn new(
         place: &Url,
         endpoint: Url,
@@ -43,12 +41,13 @@ impl Line {
         trust: &Trust,
     ) -> Result<Self> {
         Ok(Self {
-            // The interface may lie on another host than the card, with TLS or without.
+            // The interface may be on another host than the card, with or without TLS.
             http: match binding {
                 Binding::JsonRpc | Binding::HttpJson => client::http(&endpoint, trust)?,
                 Binding::Grpc => client::http2(&endpoint, trust)?,
             },
-            // The key was given for where the card lies: a card that points elsewhere must not carry it there.
+            // The key was given for the host of the card: a card that points elsewhere must not receive it
+            // there.
             key: key.filter(|key| !key.is_empty() && client::is_same_place(place, &endpoint)),
             endpoint,
             version,
@@ -63,12 +62,11 @@ impl Line {
         self.version
     }
 
-    /// Whether the agent is told who calls.
     pub(super) const fn has_key(&self) -> bool {
         self.key.is_some()
     }
 
-    /// An address at the interface with another path, or one below its own.
+    /// Returns the interface's URL with a modified path.
     pub(super) fn at(&self, path: impl FnOnce(&str) -> String) -> Url {
         let mut url = self.endpoint.clone();
         let path = path(self.endpoint.path());
@@ -76,7 +74,6 @@ impl Line {
         url
     }
 
-    /// A request of an operation.
     pub(super) fn request(&self, operation: Operation, method: Method, url: Url) -> RequestBuilder {
         let mut request = self.http.request(method, url);
         if self.version == Version::V1_0 {
@@ -85,7 +82,7 @@ impl Line {
         if let Some(key) = &self.key {
             request = request.header(AUTHORIZATION, format!("Bearer {key}"));
         }
-        // A message may take the agent as long as it likes, and a stream lasts as long as its task.
+        // No timeout: an agent may take any time to answer a message, and a stream lasts as long as its task.
         if operation.is_streaming() || operation == Operation::SendMessage {
             request
         } else {
@@ -93,7 +90,6 @@ impl Line {
         }
     }
 
-    /// Sends a request.
     pub(super) async fn send(
         &self,
         request: RequestBuilder,
@@ -108,13 +104,13 @@ impl Line {
         Ok(response.map_err(|error| unreachable_failure(self.endpoint(), &error))?)
     }
 
-    /// Reads a whole answer.
+    /// Reads a whole response body.
     pub(super) async fn read(&self, response: Response) -> Result<Vec<u8>> {
         let body = client::read(response).await;
         Ok(body.map_err(|error| unreachable_failure(self.endpoint(), &*error))?)
     }
 
-    /// The answer is not what it should be.
+    /// The response is malformed.
     pub(super) fn unreadable(&self, error: &dyn std::fmt::Display) -> anyhow::Error {
         refusal::unreadable(self.endpoint(), error).into()
     }

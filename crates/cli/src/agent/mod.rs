@@ -1,13 +1,13 @@
-//! A client of any A2A agent: binding and version are picked from the agent's card.
+//! A client for any A2A agent; it chooses binding and version from the agent's card.
 //!
 //! ```text
 //!   card -- which interface --.
 //!   Agent -- Request, Reply --+-- json_rpc, http_json, grpc -- line -- the network
 //! ```
 //!
-//! Everything is expressed in the 1.0 model and spelled by the tables of the protocol, so a task is the same through
-//! every binding. Cards and answers are anybody's: sizes are bounded, and the key stays where the card itself lies.
-//! What is not here: retries, and push notifications received.
+//! All bindings map to the 1.0 model, so a task looks the same through each of them. Cards and responses are
+//! untrusted: their sizes are limited, and the key is only sent to the host that serves the card. Retries and
+//! receiving push notifications are not covered.
 
 mod card;
 mod grpc;
@@ -43,38 +43,36 @@ use crate::{
     exit::{Exit, Failure},
 };
 
-/// An agent, and who calls it.
+/// An agent, and the credential to call it with.
 #[derive(Debug, Clone)]
 pub(crate) struct Agent {
     line: Line,
     binding: Binding,
-    /// What the interface wants to be told with every request.
+    /// The tenant that the interface requires in every request.
     tenant: Option<String>,
-    /// The card, in the model.
+    /// The parsed card.
     pub(crate) card: AgentCard,
-    /// The card as it came.
+    /// The card as received.
     pub(crate) document: Value,
-    /// Which of the card's interfaces is spoken to.
+    /// Index of the chosen interface in the card.
     pub(crate) chosen: usize,
 }
 
-/// What was found at an address.
 #[derive(Debug)]
 pub(crate) enum Sought {
-    /// An agent that can be spoken to.
     Agent(Box<Agent>),
-    /// A card, and why the agent cannot be spoken to by it.
+    /// Only a card: none of its interfaces can be used.
     CardOnly {
-        /// The card in the model, if it can be read.
+        /// The parsed card, if it is valid.
         card: Option<Box<AgentCard>>,
-        /// The card as it came.
+        /// The card as received.
         document: Value,
         failure: Failure,
     },
 }
 
 impl Agent {
-    /// Fetches the card and picks how to talk, among what is wanted.
+    /// Fetches the card and chooses an interface that meets the constraints.
     pub(crate) async fn find(
         address: &str,
         key: Option<String>,
@@ -87,7 +85,7 @@ impl Agent {
         }
     }
 
-    /// The same, with the card also where there is no way to talk to the agent.
+    /// Like [`Agent::find`], but returns the card even if no interface can be used.
     pub(crate) async fn try_find(
         address: &str,
         key: Option<String>,
@@ -132,17 +130,16 @@ impl Agent {
         })))
     }
 
-    /// Where requests go.
     pub(crate) fn endpoint(&self) -> &str {
         self.line.endpoint()
     }
 
-    /// How they are worded.
+    /// The protocol version of the chosen interface.
     pub(crate) fn version(&self) -> Version {
         self.line.version()
     }
 
-    /// Sends a message and waits for the answer.
+    /// Sends a message and waits for the response.
     pub(crate) async fn send(&self, request: SendMessageRequest) -> Result<SendMessageResponse> {
         match self.ask(Request::SendMessage(request)).await? {
             Reply::Sent(answer) => Ok(answer),
@@ -150,12 +147,12 @@ impl Agent {
         }
     }
 
-    /// Sends a message and follows what becomes of it.
+    /// Sends a message and streams the updates.
     pub(crate) async fn stream(&self, request: SendMessageRequest) -> Result<Items> {
         self.follow(Request::SendStreamingMessage(request), None).await
     }
 
-    /// Follows a task again, from after the event `last` on.
+    /// Resubscribes to a task, starting after the event `last`.
     pub(crate) async fn subscribe(&self, task: &str, last: Option<&str>) -> Result<Items> {
         let request = SubscribeToTaskRequest {
             tenant: None,
@@ -164,7 +161,6 @@ impl Agent {
         self.follow(Request::SubscribeToTask(request), last).await
     }
 
-    /// Reads a task.
     pub(crate) async fn get(&self, task: &str, history: Option<u32>) -> Result<Task> {
         let request = GetTaskRequest {
             tenant: None,
@@ -174,7 +170,6 @@ impl Agent {
         self.task(Request::GetTask(request)).await
     }
 
-    /// Reads a page of tasks.
     pub(crate) async fn list(&self, request: ListTasksRequest) -> Result<ListTasksResponse> {
         match self.ask(Request::ListTasks(request)).await? {
             Reply::Tasks(page) => Ok(page),
@@ -182,7 +177,6 @@ impl Agent {
         }
     }
 
-    /// Cancels a task.
     pub(crate) async fn cancel(&self, task: &str) -> Result<Task> {
         let request = CancelTaskRequest {
             tenant: None,
@@ -192,7 +186,6 @@ impl Agent {
         self.task(Request::CancelTask(request)).await
     }
 
-    /// Adds a push configuration.
     pub(crate) async fn set_push_config(
         &self,
         config: TaskPushNotificationConfig,
@@ -200,13 +193,11 @@ impl Agent {
         self.push_config(Request::CreatePushConfig(config)).await
     }
 
-    /// Reads a push configuration.
     pub(crate) async fn get_push_config(&self, task: &str, id: &str) -> Result<TaskPushNotificationConfig> {
         let (task_id, id) = (task.to_owned(), Some(id.to_owned()));
         self.push_config(Request::GetPushConfig { task_id, id }).await
     }
 
-    /// Reads a page of push configurations.
     pub(crate) async fn push_configs(
         &self,
         task: &str,
@@ -224,7 +215,6 @@ impl Agent {
         }
     }
 
-    /// Removes a push configuration.
     pub(crate) async fn delete_push_config(&self, task: &str, id: &str) -> Result<()> {
         let request = DeleteTaskPushNotificationConfigRequest {
             tenant: None,
@@ -237,7 +227,7 @@ impl Agent {
         }
     }
 
-    /// Reads the card for those it knows.
+    /// Reads the extended card, which requires authentication.
     pub(crate) async fn extended_card(&self) -> Result<AgentCard> {
         let request = Request::GetExtendedAgentCard(GetExtendedAgentCardRequest::default());
         match self.ask(request).await? {
@@ -278,7 +268,8 @@ impl Agent {
         }
     }
 
-    /// A reply to something else. Replies are read by what was asked, so this is said for completeness.
+    /// The reply does not match the request. Cannot happen, because replies are parsed by the type of the
+    /// request.
     fn unexpected(&self, reply: &Reply) -> anyhow::Error {
         let what = match reply {
             Reply::Sent(_) => "the answer to a message",
@@ -293,7 +284,7 @@ impl Agent {
     }
 }
 
-/// A message of a user, ready to be sent.
+/// Builds a user message.
 pub(crate) fn message(parts: Vec<Part>) -> Result<SendMessageRequest> {
     Ok(SendMessageRequest {
         tenant: None,
@@ -303,7 +294,7 @@ pub(crate) fn message(parts: Vec<Part>) -> Result<SendMessageRequest> {
     })
 }
 
-/// An id that nobody else has.
+/// Generates a unique id.
 fn new_id() -> Result<String> {
     let mut bytes = [0; 16];
     OsRng.try_fill_bytes(&mut bytes).map_err(|error| {

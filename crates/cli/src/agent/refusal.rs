@@ -1,4 +1,4 @@
-//! What an agent says when it does not do what it was asked, for a person.
+//! Converts an agent's error responses for display.
 
 use reqwest::StatusCode;
 use serde_json::Value;
@@ -13,18 +13,17 @@ use crate::{
 const NOT_ALLOWED: &str = "the agent knows this key, which may not do this";
 const NO_KEY: &str = "give a key with --key or WOPR_API_KEY; it goes only where the card itself lies";
 
-/// An error of the table, or of the binding's own.
+/// An A2A error, or one specific to the binding.
 #[derive(Debug)]
 pub(super) struct Refusal<'a> {
-    /// The row of the table, if it is one.
+    /// The A2A error, if it is one.
     pub(super) kind: Option<Kind>,
-    /// What the agent says.
     pub(super) message: &'a str,
-    /// How the binding names it.
+    /// The binding's name for the error.
     pub(super) label: &'a str,
-    /// How the command ends if the table does not say.
+    /// The exit code unless `kind` determines it.
     pub(super) exit: Exit,
-    /// Whether it knows who asks, and who may not.
+    /// The agent accepted the credential but denied the operation.
     pub(super) is_forbidden: bool,
 }
 
@@ -56,7 +55,6 @@ impl Refusal<'_> {
     }
 }
 
-/// An error of JSON-RPC.
 pub(super) fn of_rpc(error: &RemoteError) -> Failure {
     Refusal {
         kind: Kind::from_code(error.code),
@@ -68,13 +66,14 @@ pub(super) fn of_rpc(error: &RemoteError) -> Failure {
     .into_failure(true)
 }
 
-/// An error of HTTP, whose body may say more: `google.rpc.Status` under `error` in 1.0, in 0.3 whatever the agent likes.
+/// Converts an HTTP error. In 1.0 the body holds a `google.rpc.Status` under `error`; in 0.3 its form is
+/// undefined.
 pub(super) fn of_http(status: StatusCode, body: &[u8], has_key: bool) -> Failure {
     let document: Value = serde_json::from_slice(body).unwrap_or_default();
     of_document(status, &document, has_key)
 }
 
-/// The same with a body that was read.
+/// Like [`of_http`], for a body that was already parsed.
 pub(super) fn of_document(status: StatusCode, document: &Value, has_key: bool) -> Failure {
     let error = document.get("error").filter(|error| error.is_object());
     let error = error.unwrap_or(document);
@@ -102,7 +101,7 @@ pub(super) fn of_document(status: StatusCode, document: &Value, has_key: bool) -
     .into_failure(has_key)
 }
 
-/// An answer that is not what it should be.
+/// The response is malformed.
 pub(super) fn unreadable(endpoint: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(
         Exit::Failed,
@@ -120,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_of_http_is_known_by_its_reason_its_number_or_its_status() {
+    fn http_error_is_identified_by_reason_number_or_status() {
         let details =
             json!([{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "TASK_NOT_FOUND"}]);
         for (status, document, exit, text) in [

@@ -1,4 +1,4 @@
-//! A caller of a server: one request after the other on one connection.
+//! An HTTP caller: sequential requests on a single connection.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -7,23 +7,21 @@ use serde_json::Value;
 
 use super::http::{Connection, write_request};
 
-/// How long one exchange may take before it counts as failed.
+/// Timeout of one exchange.
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(30);
 
-/// A caller with its connection.
 #[derive(Debug)]
 pub(crate) struct Caller {
     address: SocketAddr,
-    /// Whole lines that every request has.
+    /// Header lines sent with every request, each with its line break.
     fields: String,
     connection: Option<Connection>,
     request: Vec<u8>,
-    /// The body of the last answer.
+    /// The body of the last response.
     pub(crate) answer: Vec<u8>,
 }
 
 impl Caller {
-    /// A caller that is not connected yet.
     pub(crate) fn new(address: SocketAddr, key: &str) -> Self {
         Self {
             address,
@@ -34,12 +32,11 @@ impl Caller {
         }
     }
 
-    /// The lines that every request has.
     pub(crate) fn fields(&self) -> &str {
         &self.fields
     }
 
-    /// Connects if there is no connection to go on with.
+    /// Connects unless there is a reusable connection.
     pub(crate) async fn connect(&mut self) -> Result<()> {
         if self.connection.is_none() {
             self.connection = Some(Connection::open(self.address).await.context("connect")?);
@@ -47,7 +44,8 @@ impl Caller {
         Ok(())
     }
 
-    /// Sends a ready request and reads the answer; its status. After a failure the connection is gone.
+    /// Sends a prepared request, reads the response and returns its status. The connection is dropped on
+    /// failure.
     pub(crate) async fn exchange(&mut self, request: &[u8]) -> Result<u16> {
         self.connect().await?;
         let mut connection = self.connection.take().context("connect")?;
@@ -68,7 +66,7 @@ impl Caller {
         Ok(status)
     }
 
-    /// Makes a request and sends it. `field` is a whole line, or none.
+    /// Builds and sends a request. `field` is a complete header line, or empty.
     pub(crate) async fn ask(
         &mut self,
         method: &str,
@@ -85,14 +83,14 @@ impl Caller {
         status.with_context(|| format!("ask the server: {method} {path}"))
     }
 
-    /// Reads something that is there.
+    /// Sends a GET request and requires success.
     pub(crate) async fn get(&mut self, path: &str) -> Result<()> {
         let status = self.ask("GET", path, "", None).await?;
         self.expect(status, 200, b"")
             .with_context(|| format!("read {path}"))
     }
 
-    /// Sends a document, which is taken.
+    /// Sends a POST request and requires success.
     pub(crate) async fn post(&mut self, path: &str, document: &Value) -> Result<()> {
         let body = document.to_string();
         let status = self.ask("POST", path, "", Some(body.as_bytes())).await?;
@@ -104,12 +102,12 @@ impl Caller {
         Ok(())
     }
 
-    /// The last answer as a document.
+    /// Parses the last response.
     pub(crate) fn document(&self) -> Result<Value> {
         serde_json::from_slice(&self.answer).with_context(|| format!("read {} as JSON", self.beginning()))
     }
 
-    /// Fails unless the last answer has this status and this part.
+    /// Fails unless the last response has the expected status and contains `part`.
     pub(crate) fn expect(&self, status: u16, expected: u16, part: &[u8]) -> Result<()> {
         if status == expected && contains(&self.answer, part) {
             return Ok(());
@@ -127,7 +125,7 @@ impl Caller {
     }
 }
 
-/// Whether a text has a part; the empty one is part of every text.
+/// Returns `true` if `text` contains `part`; an empty part is always contained.
 pub(crate) fn contains(text: &[u8], part: &[u8]) -> bool {
     part.is_empty() || text.windows(part.len()).any(|window| window == part)
 }

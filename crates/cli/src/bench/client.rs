@@ -1,5 +1,5 @@
-//! What one client does for one run: from the first byte of the request that starts it until the client has read
-//! what it waits for.
+//! A load client: executes one run at a time, from the first byte of the request that starts it until the
+//! client has read the expected result.
 
 use std::net::SocketAddr;
 
@@ -14,21 +14,21 @@ use super::{
     workflow::{APPROVAL, GATE},
 };
 
-/// How often a run is read at most before it counts as stuck.
+/// Maximum number of polls before a run counts as stuck.
 const POLLS: u32 = 10_000;
-/// Connections on which runs are parked: enough to fill group commits.
+/// Number of connections used to park runs: enough to fill group commits.
 const PARKING: usize = 32;
 
-/// A client that does one run after another on one connection.
+/// A client that executes runs one after another on one connection.
 #[derive(Debug)]
 pub(crate) struct Client {
     caller: Caller,
     way: Way,
-    /// The request that starts a run; of A2A, with a place for the message's id.
+    /// The request that starts a run. For A2A it contains a placeholder for the message id.
     start: Vec<u8>,
-    /// Where the id of a message goes, and what is in it besides the number.
+    /// The position of the placeholder, and the constant part of the ids.
     message: Option<Message>,
-    /// Runs that wait to be resumed.
+    /// Runs waiting to be resumed.
     parked: Vec<String>,
 }
 
@@ -39,11 +39,12 @@ struct Message {
     serial: u64,
 }
 
-/// As long as the ids that take its place, so that the length of a request never changes.
+/// Has the same length as the ids that replace it, so that the length of a request never changes.
 const PLACE: &str = "bench-0000000000000000-0000000000000000";
 
 impl Client {
-    /// Prepares a client. `number` keeps the ids of messages of several clients apart, across runs of the bench too.
+    /// Creates a client. `number` makes its message ids unique among all clients, including those of earlier
+    /// benchmarks.
     pub(crate) fn new(address: SocketAddr, key: &str, journey: Journey, number: u64) -> Self {
         let Journey { workflow, way } = journey;
         let caller = Caller::new(address, key);
@@ -84,17 +85,17 @@ impl Client {
         }
     }
 
-    /// Connects if there is no connection to go on with.
+    /// Connects unless there is a reusable connection.
     pub(crate) async fn connect(&mut self) -> Result<()> {
         self.caller.connect().await
     }
 
-    /// Whether there is something to do: a run to resume has to be there first.
+    /// Returns `true` if the client can start: resuming requires a parked run.
     pub(crate) fn is_ready(&self) -> bool {
         self.way != Way::Resume || !self.parked.is_empty()
     }
 
-    /// Sees to it that so many runs wait to be resumed. Other clients need no preparation.
+    /// Parks runs until `n` are waiting to be resumed. Does nothing for other journeys.
     pub(crate) async fn prepare(&mut self, n: usize) -> Result<()> {
         while self.way == Way::Resume && self.parked.len() < n {
             let run = self.begin().await.context("park a run")?;
@@ -103,7 +104,7 @@ impl Client {
         Ok(())
     }
 
-    /// Does one run. After a failure the connection is gone.
+    /// Executes one run. The connection is dropped on failure.
     pub(crate) async fn run(&mut self) -> Result<()> {
         match self.way {
             Way::Rest => {
@@ -132,7 +133,7 @@ impl Client {
         }
     }
 
-    /// Starts a run by REST and returns its id.
+    /// Starts a run over REST and returns its id.
     async fn begin(&mut self) -> Result<String> {
         let status = self.caller.exchange(&self.start).await.context("start a run")?;
         self.caller.expect(status, 201, b"\"runId\":\"")?;
@@ -141,7 +142,7 @@ impl Client {
             .context("find the id of the run in the answer")
     }
 
-    /// Sends a message of A2A, which is answered when the run has ended.
+    /// Sends a blocking A2A message, which is answered when the run has ended.
     async fn send(&mut self, part: &[u8]) -> Result<()> {
         let message = self.message.as_mut().context("send a message")?;
         message.serial += 1;
@@ -151,7 +152,7 @@ impl Client {
         self.caller.expect(status, 200, part)
     }
 
-    /// Reads a run again and again, until it has completed.
+    /// Polls a run until it has completed.
     async fn poll(&mut self, run: &str) -> Result<()> {
         const COMPLETED: &[u8] = b"\"status\":\"completed\"";
         let path = format!("/v1/runs/{run}");
@@ -165,7 +166,7 @@ impl Client {
         bail!("run {run} did not complete while it was read {POLLS} times")
     }
 
-    /// Reads the events of a run, to the end of the stream.
+    /// Reads the events of a run until the stream ends.
     async fn follow(&mut self, run: &str) -> Result<()> {
         let path = format!("/v1/runs/{run}/events");
         let accept = "accept: text/event-stream\r\n";
@@ -174,7 +175,7 @@ impl Client {
     }
 }
 
-/// Accepts what a run of [`APPROVAL`] waits for. The answer says that the run has completed.
+/// Accepts the approval that a run of [`APPROVAL`] waits for. The response shows that the run has completed.
 pub(crate) async fn resume(caller: &mut Caller, run: &str) -> Result<()> {
     const ACCEPT: &[u8] = br#"{"resumeValue":{"action":"accept"}}"#;
     let path = format!("/v1/runs/{run}/interrupts/{GATE}");
@@ -182,7 +183,7 @@ pub(crate) async fn resume(caller: &mut Caller, run: &str) -> Result<()> {
     caller.expect(status, 200, b"\"status\":\"completed\"")
 }
 
-/// A blocking send of A2A 1.0.
+/// A blocking A2A 1.0 send.
 fn send_message(workflow: &str) -> Value {
     let message = json!({
         "messageId": PLACE, "role": "ROLE_USER", "parts": [{"text": "go"}],
@@ -191,7 +192,7 @@ fn send_message(workflow: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}})
 }
 
-/// A blocking send of A2A 0.3.
+/// A blocking A2A 0.3 send.
 fn message_send(workflow: &str) -> Value {
     let message = json!({
         "kind": "message", "messageId": PLACE, "role": "user", "parts": [{"kind": "text", "text": "go"}],
@@ -201,7 +202,7 @@ fn message_send(workflow: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params})
 }
 
-/// The value of the first `runId`. A whole JSON parser would cost the server's time.
+/// Extracts the first `runId`. A full JSON parser would take CPU time from the server.
 fn run_id(answer: &[u8]) -> Option<&str> {
     const NAME: &[u8] = b"\"runId\":\"";
     let start = answer.windows(NAME.len()).position(|window| window == NAME)? + NAME.len();
@@ -209,7 +210,7 @@ fn run_id(answer: &[u8]) -> Option<&str> {
     std::str::from_utf8(&answer[start..start + length]).ok()
 }
 
-/// Makes so many runs that wait for an approval.
+/// Creates `n` runs that wait for an approval.
 pub(crate) async fn park(address: SocketAddr, key: &str, n: usize) -> Result<Vec<String>> {
     let journey = Journey {
         workflow: APPROVAL,
@@ -236,14 +237,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_id_of_a_run_is_found() {
+    fn run_id_is_extracted() {
         assert_eq!(run_id(br#"{"runId":"abc","status":"pending"}"#), Some("abc"));
         assert_eq!(run_id(br#"{"status":"pending"}"#), None);
         assert_eq!(run_id(br#"{"runId":"abc"#), None);
     }
 
     #[test]
-    fn ids_of_messages_have_the_length_of_their_place() {
+    fn message_ids_have_the_length_of_the_placeholder() {
         for (prefix, serial) in [(0, 1), (u64::MAX, u64::MAX)] {
             assert_eq!(format!("bench-{prefix:016x}-{serial:016x}").len(), PLACE.len());
         }

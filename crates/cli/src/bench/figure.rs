@@ -1,4 +1,4 @@
-//! A named figure, and the bar it is held against.
+//! Named figures and their targets.
 
 use std::fmt;
 
@@ -6,20 +6,17 @@ use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
 use super::latency::Summary;
 
-/// A figure of a report.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Figure {
-    /// What it is.
     pub(crate) name: String,
-    /// How much.
     pub(crate) value: f64,
-    /// Of what; empty where it is a number of its own.
+    /// Empty for dimensionless values.
     pub(crate) unit: &'static str,
-    /// What it is held against.
+    /// The target of the figure.
     pub(crate) bar: Option<Bar>,
 }
 
-/// What wopr promises of a figure.
+/// A target that wopr promises to meet.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Bar {
@@ -28,7 +25,7 @@ pub(crate) enum Bar {
 }
 
 impl Bar {
-    /// Whether a value keeps the promise.
+    /// Returns `true` if the value meets the target.
     pub(crate) fn holds(self, value: f64) -> bool {
         match self {
             Self::AtMost(most) => value <= most,
@@ -47,7 +44,6 @@ impl fmt::Display for Bar {
 }
 
 impl Figure {
-    /// A figure without a bar.
     pub(crate) fn new(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
         Self {
             name: name.into(),
@@ -57,24 +53,24 @@ impl Figure {
         }
     }
 
-    /// Holds it against a bar.
+    /// Sets the target.
     pub(crate) fn bar(mut self, bar: Bar) -> Self {
         self.bar = Some(bar);
         self
     }
 
-    /// Whether the bar holds; `None` where there is none.
+    /// Returns `true` if the value meets the target; `None` without a target.
     pub(crate) fn holds(&self) -> Option<bool> {
         self.bar.map(|bar| bar.holds(self.value))
     }
 
-    /// The value for people.
+    /// Formats the value for display.
     pub(crate) fn shown(&self) -> String {
         rounded(self.value)
     }
 }
 
-/// Three figures that count, whole numbers as they are.
+/// Rounds to three significant digits; whole numbers stay exact.
 fn rounded(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 100.0 || value.fract() == 0.0 => 0,
@@ -97,31 +93,30 @@ impl Serialize for Figure {
     }
 }
 
-/// The figures of a study as they come up.
+/// The figures of a study, in the order in which they were measured.
 #[derive(Debug, Default)]
 pub(crate) struct Figures(pub(crate) Vec<Figure>);
 
 impl Figures {
-    /// Adds one.
     pub(crate) fn add(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
         self.0.push(Figure::new(name, value, unit));
     }
 
-    /// Adds one if it is known.
+    /// Adds a figure unless the value is unknown.
     pub(crate) fn add_known(&mut self, name: impl Into<String>, value: Option<f64>, unit: &'static str) {
         if let Some(value) = value {
             self.add(name, value, unit);
         }
     }
 
-    /// Adds one that is held against a bar, if it is known.
+    /// Adds a figure with a target unless the value is unknown.
     pub(crate) fn hold(&mut self, name: impl Into<String>, value: Option<f64>, unit: &'static str, bar: Bar) {
         if let Some(value) = value {
             self.0.push(Figure::new(name, value, unit).bar(bar));
         }
     }
 
-    /// Adds p50, p99 and the largest of latencies, in milliseconds.
+    /// Adds the p50, p99 and maximum latency in milliseconds.
     pub(crate) fn add_latencies(&mut self, name: &str, summary: Option<Summary>) {
         let Some(summary) = summary else { return };
         for (quantile, micros) in [("p50", summary.p50), ("p99", summary.p99), ("max", summary.max)] {
@@ -130,7 +125,7 @@ impl Figures {
     }
 }
 
-/// Bytes as mebibytes.
+/// Converts bytes to mebibytes.
 pub(crate) fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
@@ -140,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_holds_or_is_missed() {
+    fn target_is_met_or_missed() {
         let figure = Figure::new("memory", 256.0, "MiB");
         assert_eq!(figure.holds(), None);
         assert_eq!(figure.clone().bar(Bar::AtMost(256.0)).holds(), Some(true));
@@ -149,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_reads_whether_it_holds() {
+    fn json_reports_if_a_target_is_met() {
         let figure = Figure::new("memory", 1.5, "MiB").bar(Bar::AtMost(2.0));
         let document = serde_json::to_value(figure).unwrap();
         let expected = serde_json::json!({
@@ -159,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_three_figures() {
+    fn values_are_shown_with_three_digits() {
         for (value, text) in [
             (12_345.6, "12346"),
             (3.0, "3"),

@@ -1,8 +1,8 @@
-//! A lean HTTP/1.1 client for load: one kept-alive connection, one request at a time, no TLS.
+//! A minimal HTTP/1.1 client for load: one persistent connection, one request at a time, no TLS.
 //!
-//! The generator shares its cores with the server it measures, so every microsecond spent here is one the server
-//! does not get. The client writes prepared bytes, reads into a buffer it keeps, and understands just what a
-//! server of ours sends: a status, `content-length` or chunks. It does not retry, follow or decompress.
+//! The load generator shares its cores with the server, so all CPU time spent here is taken from the server.
+//! The client writes prepared bytes, reads into a reused buffer, and parses only what our server sends: a
+//! status, and `content-length` or chunks. It does not retry, follow redirects or decompress.
 
 use std::{io, net::SocketAddr};
 
@@ -11,41 +11,39 @@ use tokio::{
     net::TcpStream,
 };
 
-/// The most bytes a head may have; ours have a few hundred.
+/// Maximum response head in bytes; ours have a few hundred.
 const HEAD_LIMIT: usize = 64 << 10;
-/// The most bytes a body may have, so that a broken server cannot fill our memory.
+/// Maximum body in bytes, so that a broken server cannot exhaust our memory.
 const BODY_LIMIT: usize = 256 << 20;
-/// How much is read at once.
+/// Size of one read in bytes.
 const READ_SIZE: usize = 16 << 10;
 
-/// A connection to a server.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
-    /// Bytes received and not yet consumed are those from `start` on.
+    /// Received bytes; those from `start` on are not consumed yet.
     input: Vec<u8>,
     start: usize,
-    /// What is still to come of the current body.
+    /// The unread rest of the current body.
     rest: Rest,
-    /// Whether the server wants this to have been the last exchange.
+    /// The server closes the connection after this exchange.
     is_last: bool,
 }
 
-/// How a body ends.
+/// How the end of a body is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rest {
-    /// It has ended.
+    /// The body has ended.
     Nothing,
-    /// After so many bytes.
+    /// By length; holds the number of bytes left.
     Bytes(usize),
-    /// With an empty chunk; so many bytes of the current one are still to come.
+    /// By an empty chunk; holds the number of bytes left of the current chunk.
     Chunks(usize),
-    /// With the connection.
+    /// By the end of the connection.
     Close,
 }
 
 impl Connection {
-    /// Connects.
     pub(crate) async fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -58,24 +56,25 @@ impl Connection {
         })
     }
 
-    /// Whether another request may follow: the last body was read and the server keeps the connection.
+    /// Returns `true` if another request may follow: the body was read and the server keeps the connection
+    /// open.
     pub(crate) fn is_reusable(&self) -> bool {
         self.rest == Rest::Nothing && !self.is_last
     }
 
-    /// Sends a whole request and returns the status of its answer; the body is still to be read.
+    /// Sends a request and returns the status of the response. The body is still unread.
     pub(crate) async fn send(&mut self, request: &[u8]) -> io::Result<u16> {
         self.stream.write_all(request).await?;
         loop {
             let status = self.head().await?;
-            // An interim answer is followed by the real one.
+            // Skips interim responses.
             if status >= 200 {
                 return Ok(status);
             }
         }
     }
 
-    /// Appends the whole body.
+    /// Appends the rest of the body.
     pub(crate) async fn body(&mut self, body: &mut Vec<u8>) -> io::Result<()> {
         while self.chunk(body).await? {
             if body.len() > BODY_LIMIT {
@@ -85,7 +84,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Appends what has arrived of the body, waiting until something has; `false` at its end.
+    /// Waits for body data and appends it. Returns `false` at the end of the body.
     pub(crate) async fn chunk(&mut self, body: &mut Vec<u8>) -> io::Result<bool> {
         match self.rest {
             Rest::Nothing => Ok(false),
@@ -100,7 +99,7 @@ impl Connection {
             Rest::Chunks(0) => {
                 let size = self.chunk_size().await?;
                 if size == 0 {
-                    // Trailers, of which there are none: an empty line.
+                    // Trailers; our server sends none, so this reads an empty line.
                     while !self.line().await?.is_empty() {}
                     self.rest = Rest::Nothing;
                     return Ok(false);
@@ -176,7 +175,7 @@ impl Connection {
             .ok_or_else(|| broken("the size of a chunk is not a number"))
     }
 
-    /// Moves up to `limit` bytes into `body`, at least one.
+    /// Moves at least one and at most `limit` bytes into `body`.
     async fn take(&mut self, limit: usize, body: &mut Vec<u8>) -> io::Result<usize> {
         if self.start == self.input.len() && !self.fill().await? {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -187,7 +186,7 @@ impl Connection {
         Ok(n)
     }
 
-    /// The next line, without its end.
+    /// Reads a line, without its line break.
     async fn line(&mut self) -> io::Result<&[u8]> {
         let mut searched = self.start;
         let end = loop {
@@ -197,7 +196,7 @@ impl Connection {
             if self.input.len() - self.start > HEAD_LIMIT {
                 return Err(broken("a line is too long"));
             }
-            // Filling moves what is left to the front.
+            // `fill` moves the unconsumed bytes to the front.
             searched = self.input.len() - self.start;
             if !self.fill().await? {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -208,7 +207,7 @@ impl Connection {
         Ok(line.strip_suffix(b"\r").unwrap_or(line))
     }
 
-    /// Reads more; `false` at the end of the connection.
+    /// Reads more data. Returns `false` at the end of the connection.
     async fn fill(&mut self) -> io::Result<bool> {
         self.input.drain(..self.start);
         self.start = 0;
@@ -217,7 +216,7 @@ impl Connection {
     }
 }
 
-/// The value of a line that has this field.
+/// Returns the value of a header line with this name.
 fn field<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let (head, value) = line.split_at_checked(name.len())?;
     if !head.eq_ignore_ascii_case(name) {
@@ -230,7 +229,7 @@ fn broken(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Writes the head of a request and its body into a buffer. `fields` are whole lines, each with its end.
+/// Writes a request. `fields` are complete header lines, each with its line break.
 pub(crate) fn write_request(out: &mut Vec<u8>, method: &str, path: &str, fields: &str, body: Option<&[u8]>) {
     for part in [method, " ", path, " HTTP/1.1\r\nhost: localhost\r\n", fields] {
         out.extend_from_slice(part.as_bytes());
@@ -256,17 +255,17 @@ mod tests {
 
     use super::*;
 
-    /// Answers one connection with these bytes, in pieces of every size from one byte up.
+    /// Serves one connection with these bytes, in pieces of the given size.
     async fn check(answer: &'static str, piece: usize) -> io::Result<(u16, String, bool)> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.set_nodelay(true).unwrap();
-            // Unread bytes would make the end a reset.
+            // Closing a socket with unread bytes would reset the connection.
             let _ = stream.read(&mut [0; 100]);
             for piece in answer.as_bytes().chunks(piece) {
-                // The client may have seen enough.
+                // Fails if the client has stopped reading.
                 let _ = stream.write_all(piece);
             }
         });
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_ends_as_its_head_says() {
+    async fn body_ends_as_its_head_says() {
         for piece in [1, 3, 7, 1_000] {
             for (answer, expected) in [
                 (
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_cut_short_is_an_error() {
+    async fn truncated_body_is_an_error() {
         for answer in [
             "",
             "HTTP/1.1 200 OK\r\ncontent-le",

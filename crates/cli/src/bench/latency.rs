@@ -1,56 +1,48 @@
 //! Latencies of a measurement, and their quantiles.
 //!
-//! Every value is kept: a bench is bounded in runs, and exact quantiles need no argument about buckets.
+//! Every value is kept: the number of runs is limited, and exact quantiles avoid the error of buckets.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// Values in the order they came.
+/// Values in the order of arrival, in units of 100 ns.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Latencies(Vec<u32>);
 
-/// What is told about latencies, in microseconds.
+/// A summary of latencies, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Summary {
-    /// How many there are.
     pub(crate) n: usize,
-    /// Half are at most this.
     pub(crate) p50: f64,
-    /// 99 of 100 are at most this.
     pub(crate) p99: f64,
-    /// 999 of 1,000 are at most this.
     pub(crate) p999: f64,
-    /// The largest.
     pub(crate) max: f64,
-    /// The average.
     pub(crate) mean: f64,
 }
 
 impl Latencies {
-    /// Adds a value, kept in units of 100 ns; more than seven minutes count as seven minutes.
+    /// Adds a value. Values above seven minutes are capped.
     pub(crate) fn add(&mut self, took: Duration) {
         self.0
             .push(u32::try_from(took.as_nanos() / 100).unwrap_or(u32::MAX));
     }
 
-    /// Adds the values of another measurement.
     pub(crate) fn append(&mut self, mut other: Self) {
         self.0.append(&mut other.0);
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Sorts and sums up; `None` if there is no value.
+    /// Computes the summary; `None` without values.
     pub(crate) fn summarize(mut self) -> Option<Summary> {
         self.0.sort_unstable();
         let values = self.0;
         let n = values.len();
         let micros = |value: u32| f64::from(value) / 10.0;
-        // The nearest rank: the smallest value that so many of a thousand do not exceed.
+        // Nearest rank: the smallest value that is not exceeded by `of_thousand` per mille of the values.
         let quantile = |of_thousand: usize| micros(values[(n * of_thousand).div_ceil(1_000).max(1) - 1]);
         let max = micros(*values.last()?);
         let sum: f64 = values.iter().copied().map(micros).sum();
@@ -70,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_values_that_occurred() {
+    fn quantiles_are_observed_values() {
         let mut latencies = Latencies::default();
         for micros in (1..=1_000).rev() {
             latencies.add(Duration::from_micros(micros));
@@ -90,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn one_value_is_every_quantile() {
+    fn single_value_is_every_quantile() {
         let mut latencies = Latencies::default();
         latencies.add(Duration::from_nanos(1_500));
         let summary = latencies.summarize().unwrap();

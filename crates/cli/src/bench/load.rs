@@ -1,8 +1,8 @@
-//! Closed-loop load: so many clients, each starting its next run when its last one completed.
+//! Closed-loop load: N clients, each of which starts its next run when the previous one has completed.
 //!
-//! A measurement is cut into rounds, with the raw cost of the disk taken in between while every client rests: both
-//! see the same moments of a disk that swings. All clients share one thread, which keeps the generator small
-//! beside the server.
+//! A measurement is divided into rounds. Between rounds all clients pause and the raw cost of the disk is
+//! measured, so that both see the same variations in disk speed. All clients share one thread, to keep the
+//! load generator small compared to the server.
 
 use std::{
     sync::{
@@ -26,75 +26,75 @@ use super::{
     server::Server,
 };
 
-/// The disk is probed so many times per second of load.
+/// Disk probes per second of load.
 const PROBES_PER_SECOND: f64 = 30.0;
-/// A client that fails so often in a row gives up: the server is gone, not busy.
+/// A client gives up after this many failures in a row: the server is gone, not busy.
 const FAILURES_IN_A_ROW: u32 = 5;
-/// The most runs that warm a server up.
+/// Maximum number of runs that warm up the server.
 const WARM_UP_RUNS: u64 = 10_000;
-/// Runs that each client may resume while the server warms up.
+/// Number of runs that each client can resume during warm-up.
 const WARM_UP_PARKED: usize = 64;
 
-/// One measurement.
+/// The parameters of one measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) scenario: Scenario,
     pub(crate) journey: Journey,
     pub(crate) concurrency: usize,
-    /// How long clients start new runs.
+    /// Time during which clients start new runs.
     pub(crate) time: Duration,
-    /// The most runs.
+    /// Maximum number of runs.
     pub(crate) runs: u64,
-    /// How long clients start runs that do not count.
+    /// Warm-up time, whose runs do not count.
     pub(crate) warm_up: Duration,
 }
 
 impl Plan {
-    /// How long a round is. One client alone ends a round without a rest, so its rounds may be short.
+    /// Duration of a round. A single client ends a round without idle time, so its rounds may be short.
     fn round(&self) -> Duration {
         Duration::from_millis(if self.concurrency == 1 { 250 } else { 1_000 })
     }
 
-    /// How many runs each client should find parked, given how many all of them did in how much time.
+    /// Number of runs to park for each client, given the total number of runs completed in `elapsed`.
     fn parked(&self, runs: usize, elapsed: Duration) -> usize {
         if self.journey.way != Way::Resume {
             return 0;
         }
         let per_second = runs as f64 / elapsed.as_secs_f64().max(0.001);
-        // Twice what is likely, so that hardly any client has nothing left to do.
+        // Twice the expected number, so that clients rarely run out of parked runs.
         let likely = 2.0 * per_second * self.time.as_secs_f64() / self.concurrency as f64;
         let most = usize::try_from(self.runs).unwrap_or(usize::MAX);
         (likely as usize).max(WARM_UP_PARKED).min(most)
     }
 }
 
-/// What was measured.
+/// The results of a measurement.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) latencies: Latencies,
     pub(crate) raw: Latencies,
     pub(crate) failures: u64,
     pub(crate) first_failure: Option<String>,
-    /// From the start of each round to its last answer, added up.
+    /// Total time from the start of each round to its last response.
     pub(crate) elapsed: Duration,
     pub(crate) used: Used,
     pub(crate) client: Option<Duration>,
     pub(crate) resident: Option<u64>,
 }
 
-/// Where a measurement takes place.
+/// The server under test, and the disk to probe.
 #[derive(Debug)]
 pub(crate) struct Target<'a> {
     server: &'a Server,
-    /// Absent where the store is somebody else's.
+    /// Absent if the store is not ours.
     place: Option<&'a Place>,
     probe: &'a mut Probe,
-    /// Keeps the ids of messages of all clients apart.
+    /// Number of the next client, which makes its message ids unique.
     next_client: u64,
 }
 
 impl<'a> Target<'a> {
-    /// Prepares measurements of a server, with the raw cost of a disk.
+    /// Prepares measurements of a server and of the raw disk cost.
     pub(crate) fn new(server: &'a Server, place: Option<&'a Place>, probe: &'a mut Probe) -> Result<Self> {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let nanos = since_epoch.context("read the clock")?.as_nanos();
@@ -106,7 +106,7 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// Measures.
+    /// Runs one measurement.
     pub(crate) async fn measure(&mut self, plan: Plan) -> Result<Outcome> {
         let mut clients = Vec::with_capacity(plan.concurrency);
         for _ in 0..plan.concurrency {
@@ -149,7 +149,7 @@ impl<'a> Target<'a> {
             }
         }
         outcome.used = Reading::take(self.server, self.place).await?.since(&before);
-        // Without what the server does while clients rest.
+        // Excludes what the server does while clients are idle.
         outcome.used.server = process.map(|_| spent.0);
         outcome.client = Some(spent.1);
         outcome.resident = process.and_then(Process::resident);
@@ -157,7 +157,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Lets every client prepare so many runs.
+/// Lets every client park `parked` runs.
 async fn prepare(clients: Vec<Client>, parked: usize) -> Result<Vec<Client>> {
     let mut tasks = JoinSet::new();
     for mut client in clients {
@@ -169,7 +169,7 @@ async fn prepare(clients: Vec<Client>, parked: usize) -> Result<Vec<Client>> {
     tasks.join_all().await.into_iter().collect()
 }
 
-/// One round. A client that gave up does not come back.
+/// Runs one round. Clients that gave up are not returned.
 async fn round(
     clients: Vec<Client>,
     time: Duration,

@@ -1,4 +1,4 @@
-//! What a server and its store used between two moments.
+//! Resources used by a server and its store between two moments.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::{
     server::Server,
 };
 
-/// Reads that make a server use all its connections to a database: twice as many as those are.
+/// Number of reads that make a server use all its database connections: twice the number of connections.
 const READS: usize = 32;
 
-/// What was used up to a moment.
+/// Cumulative resource usage at one moment.
 #[derive(Debug)]
 pub(crate) struct Reading {
     metrics: Metrics,
@@ -23,23 +23,22 @@ pub(crate) struct Reading {
     server: Option<Duration>,
 }
 
-/// What was used between two moments; what nobody tells is absent.
+/// Resources used between two moments; unknown values are absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Used {
-    /// Batches made durable.
+    /// Committed batches.
     pub(crate) appends: Option<f64>,
-    /// Times the disk was waited for.
+    /// Number of disk syncs.
     pub(crate) fsyncs: Option<f64>,
-    /// Bytes written: pages of SQLite's files, or of PostgreSQL's write-ahead log.
+    /// Bytes written to SQLite's files, or to PostgreSQL's write-ahead log.
     pub(crate) bytes: Option<f64>,
-    /// CPU time of the server.
     pub(crate) server: Option<Duration>,
-    /// CPU time of the database server, where there is one.
+    /// CPU time of the database server, if there is one.
     pub(crate) database: Option<Duration>,
 }
 
 impl Reading {
-    /// Reads. `place` is absent where the store is somebody else's.
+    /// Takes a reading. `place` is absent if the store is not ours.
     pub(crate) async fn take(server: &Server, place: Option<&Place>) -> Result<Self> {
         let cpu = server.process().and_then(Process::cpu);
         let metrics = server.counters().await?;
@@ -54,14 +53,15 @@ impl Reading {
         })
     }
 
-    /// What was used since an earlier reading.
+    /// Computes the difference to an earlier reading.
     pub(crate) fn since(&self, before: &Self) -> Used {
         let grown = |of: fn(&Written) -> Option<f64>| Some(of(&self.written)? - of(&before.written)?);
         let spent = |now: Option<Duration>, then: Option<Duration>| Some(now?.saturating_sub(then?));
         let count = |name| self.metrics.since(&before.metrics, name);
         Used {
             appends: count("wopr_store_appends_total"),
-            // SQLite's writer makes one per transaction; PostgreSQL shares them between processes and tells itself.
+            // SQLite's writer syncs once per transaction; PostgreSQL shares syncs between processes and
+            // counts them itself.
             fsyncs: grown(|written| written.fsyncs).or_else(|| count("wopr_store_groups_total")),
             bytes: grown(|written| written.bytes),
             server: spent(self.server, before.server),
@@ -70,7 +70,7 @@ impl Reading {
     }
 }
 
-/// Makes a server read from its store, on as many connections as it has.
+/// Makes the server read from its store on all its connections.
 async fn wake(server: &Server) -> Result<()> {
     let reading = (0..READS).map(|_| async {
         let mut caller = server.caller();
@@ -81,7 +81,6 @@ async fn wake(server: &Server) -> Result<()> {
 }
 
 impl Used {
-    /// Both together.
     pub(crate) fn plus(&self, other: &Self) -> Self {
         fn sum<T: std::ops::Add<Output = T>>(one: Option<T>, other: Option<T>) -> Option<T> {
             match (one, other) {
@@ -98,7 +97,7 @@ impl Used {
         }
     }
 
-    /// CPU time of the server and, where there is one, of the database.
+    /// CPU time of the server and the database server.
     pub(crate) fn cpu(&self) -> Option<Duration> {
         Some(self.server? + self.database.unwrap_or_default())
     }

@@ -1,13 +1,13 @@
-//! Counters of a server, in the text format of Prometheus.
+//! Counters of a server, in the Prometheus text format.
 
 use std::collections::HashMap;
 
-/// Counters at one moment, the series of a name added up.
+/// Counters at one moment; the series of each name are summed.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics(HashMap<String, f64>);
 
 impl Metrics {
-    /// Reads what it understands of a text.
+    /// Parses the text and ignores unknown lines.
     pub(crate) fn parse(text: &str) -> Self {
         let mut sums = HashMap::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -23,12 +23,12 @@ impl Metrics {
         Self(sums)
     }
 
-    /// How high a counter is; `None` if it is not told.
+    /// Returns the value of a counter; `None` if it is not reported.
     pub(crate) fn get(&self, name: &str) -> Option<f64> {
         self.0.get(name).copied()
     }
 
-    /// By how much a counter grew; `None` if it is not told.
+    /// Returns the increase of a counter; `None` if it is not reported.
     pub(crate) fn since(&self, before: &Self, name: &str) -> Option<f64> {
         Some(self.get(name)? - before.get(name).unwrap_or_default())
     }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_series_of_a_name_are_added_up() {
+    fn series_of_a_name_are_summed() {
         let before =
             Metrics::parse("# HELP a_total Text 1\na_total{x=\"1 2\"} 3\na_total{x=\"3\"} 4.5\n\nb nonsense");
         let after = Metrics::parse("a_total{x=\"1 2\"} 10\nc_total 2");

@@ -1,8 +1,8 @@
-//! `wopr bench`: how fast runs are, and what each costs, with the disk's own cost beside it.
+//! `wopr bench`: measures the throughput, latency and cost of runs, next to the raw cost of the disk.
 //!
-//! The server is a process of its own, a child on a new store unless `--server` names another. Load is closed-loop
-//! over HTTP. Nothing here tunes the server: it syncs as it always does. However a bench ends, its servers have
-//! ended and their stores are gone before it returns.
+//! The server is a child process on a new store unless `--server` names another one. Load is closed-loop over
+//! HTTP. The server is not tuned: it syncs as always. However a benchmark ends, its servers have stopped and
+//! their stores are deleted before it returns.
 //!
 //! ```text
 //!   run ── spawns ──> load thread ── journeys: rounds of N clients, each followed by probes of the disk ──> cells
@@ -48,39 +48,40 @@ use self::{
 };
 use crate::{exit::Exit, open_files, output, signals::Signals};
 
-/// Measure how fast runs are, and what each costs.
+/// Measure the throughput, latency and cost of runs.
 ///
-/// Journeys (rest, poll, a2a-1.0, a2a-0.3, chain, fan, waiting, resume) are made again and again by each number of clients
-/// and reported per run. Studies (subscribers, followers, children, list, parked, streams, flat) set up a situation of
-/// some size, on a store of their own, and tell named figures. Everything is removed afterwards, also after Ctrl-C.
+/// Journeys (rest, poll, a2a-1.0, a2a-0.3, chain, fan, waiting, resume) are repeated with each number of
+/// clients and reported per run. Studies (subscribers, followers, children, list, parked, streams, flat) set
+/// up a scenario of a given size on a store of their own, and report named figures. Everything is removed
+/// afterwards, even after Ctrl-C.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// What is measured; several may be given with commas between them
+    /// What to measure; separate several with commas
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["rest", "a2a-1.0", "a2a-0.3"])]
     scenario: Vec<Scenario>,
-    /// Where runs are kept: sqlite, in a new file, or a postgres://… URL, in a new schema of that database
+    /// The store: sqlite for a new file, or a postgres://… URL for a new schema in that database
     #[arg(long, default_value = "sqlite", value_name = "STORE")]
     store: Store,
-    /// How many clients of a journey at once; each number is measured by itself
+    /// Numbers of concurrent clients of a journey; each is measured separately
     #[arg(long, value_delimiter = ',', default_values = ["1", "32", "256"],
           value_parser = value_parser!(u16).range(1..=4096))]
     concurrency: Vec<u16>,
-    /// Seconds of each measurement
+    /// Duration of each measurement, in seconds
     #[arg(long, default_value = "5", value_parser = value_parser!(u32).range(1..=3600))]
     seconds: u32,
-    /// The most runs of each measurement
+    /// Maximum number of runs of each measurement
     #[arg(long, value_parser = value_parser!(u64).range(1..=100_000_000))]
     runs: Option<u64>,
-    /// How large a study is: its subscribers, children, streams, or stored runs [default: as each says above]
+    /// Size of a study: its subscribers, children, streams, or stored runs [default: as each says above]
     #[arg(long, value_parser = value_parser!(u32).range(1..=100_000_000))]
     size: Option<u32>,
-    /// Seconds of runs before each measurement of a journey that do not count
+    /// Warm-up before each measurement of a journey, in seconds
     #[arg(long, default_value = "1", value_parser = value_parser!(u32).range(0..=60))]
     warm_up: u32,
-    /// Where new files go; they are removed afterwards
+    /// The folder for new files, which are removed afterwards
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     folder: PathBuf,
-    /// A server that runs already, for journeys; otherwise one is started on a new store and stopped afterwards
+    /// A running server, for journeys; otherwise one is started on a new store and stopped afterwards
     #[arg(long, value_name = "URL", requires = "key", conflicts_with = "store")]
     server: Option<String>,
     /// The key for `--server`
@@ -91,28 +92,26 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Measures and prints the report. What was measured is printed even if runs failed.
-///
-/// # Errors
-/// A server does not start or does not answer, or a study cannot be set up.
+/// Measures and prints the report, even if runs failed.
 pub(crate) async fn run(args: Args) -> Result<Exit> {
     let mut signals = Signals::catch()?;
-    // Studies hold many connections, each a descriptor; one that needs more than there are says so.
+    // Studies open many connections, each of which is a file descriptor. A study that exceeds the limit
+    // reports it.
     open_files::raise();
     let is_json = args.json;
     let (stop, stopped) = oneshot::channel::<()>();
     let (sender, mut receiver) = oneshot::channel();
-    // A thread of its own with a runtime of its own: one thread for all clients disturbs the server least.
+    // All clients run on a single thread with its own runtime, which disturbs the server least.
     let load = thread::Builder::new().name("load".to_owned());
     load.spawn(move || {
-        // Nobody listens any more if the process is on its way out.
+        // Fails if the process is exiting.
         let _ = sender.send(measure(args, stopped));
     })
     .context("start the load")?;
     let report = tokio::select! {
         report = &mut receiver => report.context("measure")??,
         () = signals.next() => {
-            // A second signal does not wait for what is removed after the first.
+            // A second signal exits without waiting for the cleanup.
             signals.end_at(1);
             drop(stop);
             let _ = receiver.await;
@@ -134,7 +133,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit> {
     })
 }
 
-/// Measures everything, on the calling thread; `None` if it was stopped. Either way nothing is left behind.
+/// Measures everything on the calling thread. Returns `None` if stopped. Cleans up in either case.
 fn measure(args: Args, stopped: oneshot::Receiver<()>) -> Result<Option<Report>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -143,7 +142,7 @@ fn measure(args: Args, stopped: oneshot::Receiver<()>) -> Result<Option<Report>>
     runtime.block_on(async {
         tokio::select! {
             biased;
-            // The sender never sends; it is dropped.
+            // The sender never sends; dropping it signals the stop.
             _ = stopped => Ok(None),
             report = Box::pin(Bench::new(args).measure()) => report.map(Some),
         }
@@ -264,7 +263,7 @@ impl Bench {
     }
 }
 
-/// Of the last minute.
+/// The load average of the last minute.
 fn load_average() -> Option<f64> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
     text.split(' ').next()?.parse().ok()

@@ -1,7 +1,7 @@
-//! Where a measured store is: a new file, or a schema of its own in a PostgreSQL database.
+//! The location of a measured store: a new file, or a new schema in a PostgreSQL database.
 //!
-//! A place is gone when it is dropped, however the bench ends. What the disk had to do is told per store: SQLite's
-//! writes are those of the server's process; PostgreSQL counts its own.
+//! A place is deleted when it is dropped, however the benchmark ends. Disk usage is measured per store: for
+//! SQLite from the server process, for PostgreSQL from its statistics.
 
 use std::{
     fs,
@@ -17,26 +17,26 @@ use tokio_postgres::{Client, Config, NoTls};
 
 use super::process::Process;
 
-/// A backend of PostgreSQL adds to the statistics at most once a second, and then only when it has something to do.
+/// PostgreSQL backends report statistics at most once a second, and only when they have work.
 const STATISTICS_INTERVAL: Duration = Duration::from_millis(1_100);
-/// How long that may take. An idle backend does it after ten seconds on its own.
+/// Timeout for statistics. An idle backend reports them after ten seconds by itself.
 const STATISTICS_LIMIT: Duration = Duration::from_secs(12);
-/// Between two looks at statistics.
+/// Interval between two polls of the statistics.
 const STATISTICS_PAUSE: Duration = Duration::from_millis(250);
-/// Statistics count records, the log's position also what lies between them; so much of it has to be told.
+/// Statistics count records, but the log position also includes the gaps between them. Wait until this share
+/// of the log is reported.
 const STATISTICS_SHARE: f64 = 0.95;
 
-/// A kind of store to measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Store {
-    /// A new SQLite file in the folder of the bench.
+    /// A new SQLite file in the folder of the benchmark.
     Sqlite,
     /// A new schema in this database.
     Postgres(String),
 }
 
 impl Store {
-    /// The name in reports, without what the URL may hold.
+    /// The name in reports. Does not contain the URL, which may hold a password.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Sqlite => "sqlite",
@@ -59,11 +59,10 @@ impl FromStr for Store {
     }
 }
 
-/// A place for one store.
 #[derive(Debug)]
 pub(crate) struct Place {
     kind: Kind,
-    /// Holds the server's log, the raw file and, of SQLite, the store.
+    /// Contains the server's log, the probe file and, for SQLite, the store.
     folder: TempDir,
 }
 
@@ -73,19 +72,19 @@ enum Kind {
     Postgres(Box<Schema>),
 }
 
-/// What the disk has done for a store so far, as far as it is told.
+/// Cumulative disk usage of a store, where known.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Written {
-    /// Bytes: pages of SQLite's files, or of PostgreSQL's write-ahead log.
+    /// Bytes written to SQLite's files, or to PostgreSQL's write-ahead log.
     pub(crate) bytes: Option<f64>,
-    /// Times it was waited for. Of SQLite the server tells.
+    /// Number of disk syncs. For SQLite, the server reports it.
     pub(crate) fsyncs: Option<f64>,
     /// CPU time of the database server, if it is on this machine.
     pub(crate) cpu: Option<Duration>,
 }
 
 impl Place {
-    /// Makes a place. `folder` is where files go.
+    /// Creates a place. Files go below `folder`.
     pub(crate) async fn make(store: &Store, folder: &Path) -> Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("wopr-bench-")
@@ -98,12 +97,11 @@ impl Place {
         Ok(Self { kind, folder })
     }
 
-    /// Where files go.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What a server is told.
+    /// The store URL for the server's configuration.
     pub(crate) fn url(&self) -> String {
         match &self.kind {
             Kind::Sqlite => format!("sqlite:{}", self.file().display()),
@@ -115,7 +113,7 @@ impl Place {
         self.folder().join("bench.db")
     }
 
-    /// How many bytes the store has on the disk. SQLite's are exact once its server has stopped.
+    /// Size of the store on disk in bytes. Exact for SQLite only after the server has stopped.
     pub(crate) async fn size(&self) -> Result<u64> {
         match &self.kind {
             Kind::Sqlite => {
@@ -123,7 +121,7 @@ impl Place {
                 for suffix in ["", "-wal"] {
                     let mut name = self.file().into_os_string();
                     name.push(suffix);
-                    // The log is gone after an orderly stop.
+                    // The write-ahead log does not exist after a clean shutdown.
                     sum += fs::metadata(name).map_or(0, |file| file.len());
                 }
                 Ok(sum)
@@ -132,8 +130,8 @@ impl Place {
         }
     }
 
-    /// What the disk has done so far. `server` is the process that writes SQLite's files, `wake` makes it use all its
-    /// connections to a database.
+    /// Reads the disk usage so far. `server` is the process that writes SQLite's files; `wake` makes it use
+    /// all its database connections.
     pub(crate) async fn written(
         &self,
         server: Option<Process>,
@@ -149,19 +147,19 @@ impl Place {
     }
 }
 
-/// A schema of its own.
+/// A PostgreSQL schema for one store.
 #[derive(Debug)]
 struct Schema {
     name: String,
-    /// The database's URL, as it was given.
+    /// The database URL as given.
     base: String,
-    /// With the schema as the search path.
+    /// The URL with the schema as search path.
     url: String,
     client: Client,
-    /// The first process of the server, if that is on this machine.
+    /// The postmaster process, if it is on this machine.
     server: Option<Process>,
     major: i32,
-    /// The log and what statistics told of it, when the schema was made.
+    /// Log position and reported bytes when the schema was created.
     log_before: f64,
     told_before: f64,
 }
@@ -204,7 +202,7 @@ impl Schema {
             .context("ask the database who it is")?;
         schema.major = row.get(1);
         let backend = u32::try_from(row.get::<_, i32>(0)).ok().map(Process);
-        // The number may be one of another machine's.
+        // The process id may belong to another machine.
         schema.server = backend
             .filter(|backend| backend.name().is_some_and(|name| name.starts_with("postgres")))
             .and_then(Process::parent);
@@ -227,7 +225,7 @@ impl Schema {
         Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or(0))
     }
 
-    /// Waits until the statistics tell most of what is in the log, which itself is exact at once.
+    /// Waits until the statistics cover most of the log; the log position itself is always exact.
     async fn written(&self, wake: impl Future<Output = Result<()>>) -> Result<Written> {
         let cpu = self.server.and_then(Process::family_cpu);
         let (log, mut told_bytes, mut fsyncs) = self.statistics().await?;
@@ -251,7 +249,7 @@ impl Schema {
         })
     }
 
-    /// Bytes of the write-ahead log by its position, by the statistics, and how often it was synced.
+    /// Returns the bytes of the write-ahead log by position and by statistics, and the number of syncs.
     async fn statistics(&self) -> Result<(f64, f64, f64)> {
         let fsyncs = if self.major >= 18 {
             "(SELECT coalesce(sum(fsyncs), 0) FROM pg_stat_io WHERE object = 'wal')"
@@ -271,7 +269,7 @@ impl Schema {
 impl Drop for Schema {
     fn drop(&mut self) {
         let (base, name) = (self.base.clone(), self.name.clone());
-        // On a thread and a runtime of its own: those of the bench may be on their way out.
+        // Uses a separate thread and runtime, because those of the benchmark may be shutting down.
         let dropping = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -280,7 +278,7 @@ impl Drop for Schema {
         });
         let dropped = dropping.join().unwrap_or_else(|_| Err(anyhow!("it panicked")));
         if let Err(error) = dropped {
-            // Nobody is left to hand it to.
+            // Drop cannot return an error.
             let _ = crate::output::note(format!("the schema {} is left behind: {error:#}", self.name));
         }
     }
@@ -288,7 +286,7 @@ impl Drop for Schema {
 
 async fn drop_schema(base: &str, name: &str) -> Result<()> {
     let client = connect(base).await?;
-    // Whoever still has a transaction open would hold its end up for ever.
+    // Terminates other connections, whose open transactions would block the drop.
     client
         .execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1",
@@ -304,7 +302,7 @@ async fn drop_schema(base: &str, name: &str) -> Result<()> {
         .map_err(told)
 }
 
-/// Connects the bench itself, which does not speak TLS.
+/// Connects the benchmark itself, without TLS.
 async fn connect(url: &str) -> Result<Client> {
     let mut config: Config = without_ours(url)
         .parse()
@@ -317,13 +315,13 @@ async fn connect(url: &str) -> Result<Client> {
         .map_err(told)
         .context("connect to the database")?;
     tokio::spawn(async move {
-        // Its end is seen by the next query.
+        // The next query reports a lost connection.
         let _ = connection.await;
     });
     Ok(client)
 }
 
-/// A URL without the parameters that only wopr understands.
+/// Removes the parameters that only wopr understands.
 fn without_ours(url: &str) -> String {
     let Some((base, query)) = url.split_once('?') else {
         return url.to_owned();
@@ -340,7 +338,7 @@ fn without_ours(url: &str) -> String {
     }
 }
 
-/// The server's own words, which the driver's error leaves out.
+/// Keeps only the server's message, which the driver's error omits.
 fn told(error: tokio_postgres::Error) -> anyhow::Error {
     match error.as_db_error() {
         Some(db) => anyhow!("{}", db.message()),
@@ -353,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_is_named_or_given_by_its_url() {
+    fn store_is_named_or_given_by_its_url() {
         assert_eq!("sqlite".parse(), Ok(Store::Sqlite));
         let url = "postgres://u:p@h/d";
         assert_eq!(url.parse(), Ok(Store::Postgres(url.to_owned())));
@@ -362,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_parameters_are_taken_out_of_a_url() {
+    fn only_our_parameters_are_removed_from_a_url() {
         for (url, expected) in [
             ("postgres://h/d", "postgres://h/d"),
             ("postgres://h/d?hints=off", "postgres://h/d"),

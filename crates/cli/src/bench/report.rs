@@ -1,4 +1,4 @@
-//! The report: a table for people, JSON for machines.
+//! The report: a table for the terminal, and JSON.
 
 use std::fmt::Write as _;
 
@@ -11,41 +11,35 @@ use super::{
     scenario::Scenario,
 };
 
-/// What every p50 at one client may add to the disk's share, in microseconds.
+/// Target for p50 at one client: microseconds allowed in addition to the disk's share.
 const BAR_P50: f64 = 400.0;
-/// The disk's share of it: so many times F.
+/// The disk's share, as a multiple of F.
 const BAR_P50_RAW: f64 = 1.5;
-/// Where runs per second, CPU and fsyncs have their bars.
+/// Number of clients at which runs per second, CPU and fsyncs have targets.
 const BAR_CLIENTS: usize = 256;
 
-/// Everything a bench found out.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    /// The version of wopr that measured.
     pub(crate) version: &'static str,
-    /// Whether it was built with optimizations off.
     pub(crate) is_debug_build: bool,
-    /// The cores this machine lets us use.
+    /// CPU cores available to this process.
     pub(crate) n_cpus: usize,
-    /// Processes that ran or waited for a core, on average over the last minute, when the bench began.
+    /// Load average of the last minute at the start of the benchmark.
     pub(crate) load_average: Option<f64>,
-    /// `sqlite` or `postgres`; absent where the store is somebody else's.
+    /// `sqlite` or `postgres`; absent if the store is not ours.
     pub(crate) store: Option<&'static str>,
-    /// The kind of file system below the raw probe and, of SQLite, below the store.
+    /// File system type of the probe file and, for SQLite, the store.
     pub(crate) file_system: Option<String>,
     /// One per journey and number of clients.
     pub(crate) cells: Vec<Cell>,
-    /// One per study.
     pub(crate) studies: Vec<StudyReport>,
-    /// What the cells are held against.
+    /// Targets of the cells.
     pub(crate) bars: Vec<Figure>,
 }
 
-/// What a study found.
 #[derive(Debug, Serialize)]
 pub(crate) struct StudyReport {
     pub(crate) scenario: Scenario,
-    /// How many of what it is about.
     pub(crate) size: usize,
     pub(crate) figures: Vec<Figure>,
 }
@@ -61,29 +55,29 @@ pub(crate) struct Cell {
     pub(crate) first_failure: Option<String>,
     pub(crate) seconds: f64,
     pub(crate) runs_per_second: f64,
-    /// From the first request of a run until what its client waits for was read.
+    /// Time from the first request of a run until the client has read the expected result.
     pub(crate) latency: Option<Summary>,
-    /// F: appending 16 KiB to a growing file and `fdatasync`, between the rounds.
+    /// F: the latency of appending 16 KiB to a growing file and `fdatasync`, measured between rounds.
     pub(crate) raw: Option<Summary>,
     /// p50 of the latency as a multiple of p50 of F.
     pub(crate) p50_by_raw: Option<f64>,
-    /// What p50 is held against, at one client.
+    /// Target for p50, at one client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_bar: Option<f64>,
     pub(crate) appends_per_run: Option<f64>,
     pub(crate) fsyncs_per_run: Option<f64>,
     pub(crate) bytes_written_per_run: Option<f64>,
     pub(crate) server_cpu_per_run: Option<f64>,
-    /// CPU time of the database server; absent where there is none.
+    /// CPU time of the database server; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) database_cpu_per_run: Option<f64>,
     pub(crate) client_cpu_per_run: Option<f64>,
-    /// The server's memory afterwards, in bytes.
+    /// The server's resident memory after the measurement, in bytes.
     pub(crate) resident: Option<u64>,
 }
 
 impl Cell {
-    /// Sums a measurement up.
+    /// Summarizes a measurement.
     pub(crate) fn new(plan: Plan, outcome: Outcome) -> Self {
         let latency = outcome.latencies.summarize();
         let raw = outcome.raw.summarize();
@@ -117,12 +111,12 @@ impl Cell {
 }
 
 impl Report {
-    /// How many runs failed.
+    /// Number of failed runs.
     pub(crate) fn failures(&self) -> u64 {
         self.cells.iter().map(|cell| cell.failures).sum()
     }
 
-    /// Holds the cells against what wopr promises.
+    /// Compares the cells with their targets.
     pub(crate) fn compare(&mut self) {
         self.bars = self.cells.iter().flat_map(cell_bars).collect();
         for chain in self.cells.iter().filter(|cell| cell.scenario == Scenario::Chain) {
@@ -141,7 +135,7 @@ impl Report {
         }
     }
 
-    /// The tables.
+    /// Formats the report as tables.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         if !self.cells.is_empty() {
@@ -178,7 +172,7 @@ impl Report {
     }
 }
 
-/// What one cell is held against.
+/// Compares one cell with its targets.
 fn cell_bars(cell: &Cell) -> Vec<Figure> {
     let mut bars = Vec::new();
     if !cell.scenario.is_pure() {
@@ -283,7 +277,7 @@ fn figure_table(figures: &[Figure]) -> String {
     aligned(&rows)
 }
 
-/// Columns as wide as their widest field, the first to the left, the others to the right.
+/// Aligns columns to their widest field: the first one left, the others right.
 fn aligned(rows: &[Vec<String>]) -> String {
     let n_columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let mut widths = vec![0; n_columns];
@@ -373,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_counts_per_completed_run() {
+    fn cell_figures_are_per_completed_run() {
         let cell = Cell::new(plan(Scenario::Rest, 8), outcome(Duration::from_millis(1)));
         assert_eq!(cell.runs, 4);
         assert!((cell.runs_per_second - 2.0).abs() < 1e-9);
@@ -390,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_is_held_against_the_disk() {
+    fn one_client_is_compared_with_the_disk() {
         let cell = Cell::new(plan(Scenario::Rest, 1), outcome(Duration::ZERO));
         assert_eq!(cell.p50_bar, Some(3_400.0));
         let bars = report(vec![cell]).bars;
@@ -398,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn many_clients_are_held_against_cpu_and_fsyncs() {
+    fn many_clients_are_compared_by_cpu_and_fsyncs() {
         let cell = Cell::new(plan(Scenario::A2a1, 256), outcome(Duration::from_micros(4 * 90)));
         let bars = report(vec![cell]).bars;
         let held: Vec<_> = bars.iter().map(|bar| (bar.name.as_str(), bar.holds())).collect();
@@ -413,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_held_against_one_node() {
+    fn chain_is_compared_with_one_node() {
         let one = Cell::new(plan(Scenario::Rest, 32), outcome(Duration::from_millis(1)));
         let chain = Cell::new(plan(Scenario::Chain, 32), outcome(Duration::from_millis(3)));
         let report = report(vec![one, chain]);

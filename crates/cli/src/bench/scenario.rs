@@ -1,14 +1,14 @@
-//! What can be measured.
+//! The scenarios to measure.
 //!
-//! A scenario is either a journey, which many clients make again and again and which is told per run, or a study: a
-//! situation of a given size that is set up once and looked at from several sides.
+//! A scenario is either a journey, which many clients repeat and which is reported per run, or a study: a
+//! setup of a given size, which is measured in several ways.
 
 use clap::ValueEnum;
 use serde::Serialize;
 
 use super::workflow::{APPROVAL, CHAIN, FAN, ONE};
 
-/// A thing to measure.
+/// A scenario to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Scenario {
@@ -28,7 +28,7 @@ pub(crate) enum Scenario {
     Chain,
     /// A run of ten child runs at once, by REST
     Fan,
-    /// From the start of a run until it is seen to wait for an approval, by REST
+    /// From the start of a run until it waits for an approval, by REST
     Waiting,
     /// From the answer to a waiting run until it has completed, by REST
     Resume,
@@ -42,39 +42,36 @@ pub(crate) enum Scenario {
     List,
     /// Many runs that wait for an approval, a restart, and answers to some (20,000)
     Parked,
-    /// Many open SSE streams, with readers that do not read beside them (5,000)
+    /// Many open SSE streams, and readers that stop reading (5,000)
     Streams,
-    /// What a run costs with 1,000 runs stored, and with many (1,000,000)
+    /// The cost of a run with 1,000 runs stored, and with many (1,000,000)
     Flat,
 }
 
-/// A journey of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Journey {
-    /// What is run.
+    /// The workflow to run.
     pub(crate) workflow: &'static str,
-    /// How.
     pub(crate) way: Way,
 }
 
 /// How a run is started and followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Created, then its events read to the end.
+    /// Create, then read the events to the end.
     Rest,
-    /// Created, then read until it has completed.
+    /// Create, then poll until the run has completed.
     Poll,
-    /// A blocking send of A2A 1.0.
+    /// A blocking A2A 1.0 send.
     A2a1,
-    /// A blocking send of A2A 0.3.
+    /// A blocking A2A 0.3 send.
     A2a03,
-    /// Created, then seen to wait.
+    /// Create, then read until the run waits.
     Waiting,
-    /// Parked beforehand, then answered.
+    /// Answer a run that was parked beforehand.
     Resume,
 }
 
-/// A situation of some size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Study {
     Subscribers,
@@ -108,12 +105,11 @@ impl Scenario {
         }
     }
 
-    /// Whether it is a one-node run from its start to its end.
+    /// Returns `true` for journeys of a one-node run from start to end.
     pub(crate) fn is_pure(self) -> bool {
         matches!(self, Self::Rest | Self::Poll | Self::A2a1 | Self::A2a03)
     }
 
-    /// What it is.
     pub(crate) fn kind(self) -> Kind {
         let journey = |workflow, way| Kind::Journey(Journey { workflow, way });
         match self {
@@ -136,17 +132,16 @@ impl Scenario {
     }
 }
 
-/// The two kinds of scenarios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Told per run, for each number of clients.
+    /// Reported per run, for each number of clients.
     Journey(Journey),
-    /// Told as named figures.
+    /// Reported as named figures.
     Study(Study),
 }
 
 impl Study {
-    /// How large it is unless told otherwise.
+    /// The default size.
     pub(crate) fn usual_size(self) -> usize {
         match self {
             Self::Subscribers | Self::Followers => 1_000,

@@ -1,7 +1,7 @@
-//! Filling a store before its server starts.
+//! Fills a store before its server starts.
 //!
-//! Runs are created by the engine itself, in this process: the same decisions, the same rows, the same appends as
-//! behind a server, only without HTTP in between. So a filled store is one that a server could have left.
+//! The engine creates the runs in this process, without HTTP. It makes the same decisions, rows and appends
+//! as behind a server, so the store looks as if a server had filled it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,18 +18,19 @@ use super::{
     workflow,
 };
 
-/// Creates under way at once: many, to fill group commits.
+/// Number of concurrent creates: enough to fill group commits.
 const IN_FLIGHT: usize = 512;
-/// About how many ids are remembered.
+/// Approximate number of returned ids.
 const SAMPLE: usize = 4_096;
-/// How often a create is tried that the store had no room for.
+/// Maximum number of attempts to create a run if the store is overloaded.
 const TRIES: u32 = 100;
-/// Between two tries.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Said after so many runs.
+/// Report progress after this many runs.
 const NOTE_EVERY: usize = 100_000;
 
-/// Creates runs, the `n`th of the workflow that `choose(n)` names, and returns the ids of some, spread evenly.
+/// Creates runs; the `n`th one uses the workflow that `choose(n)` names. Returns a sample of ids, spread
+/// evenly.
 pub(crate) async fn fill(
     place: &Place,
     n_runs: usize,

@@ -1,7 +1,7 @@
-//! The server under load: a child of ours on a place of its own, or one that runs already.
+//! The server under test: a child process on its own place, or a running server.
 //!
-//! A child ends with its handle, however the bench ends. It is this program with its defaults, so what is measured
-//! is what everybody runs.
+//! A child ends with its handle, however the benchmark ends. It is this binary with default settings, so the
+//! results apply to what users run.
 
 use std::{
     fs,
@@ -19,50 +19,47 @@ use tokio::sync::oneshot;
 
 use super::{call::Caller, metrics::Metrics, place::Place, process::Process};
 
-/// How long a child may take until it says where it listens.
+/// Startup timeout of a child.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
-/// The key of our own servers. Only this machine reaches them, and only while the bench runs.
+/// The key of our own servers. They listen on loopback, and only while the benchmark runs.
 pub(crate) const KEY: &str = "key-of-wopr-bench-0123456789abcdef";
-/// The master key of our own servers, which keep nothing that is worth one.
+/// The master key of our own servers, which keep no secrets worth protecting.
 const MASTER_KEY: [u8; 32] = *b"master key of wopr bench servers";
 
-/// A server to put under load.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// Where it listens.
     pub(crate) address: SocketAddr,
-    /// The key to call it with.
     pub(crate) key: String,
-    /// From the start of the process until it answered that it is ready.
+    /// Time from the start of the process until it was ready.
     pub(crate) ready_after: Duration,
     child: Option<Running>,
 }
 
-/// A child; killed and waited for when dropped.
+/// A child process; killed and reaped on drop.
 #[derive(Debug)]
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself; there is nothing else to be done about a failure here.
+        // Fails if the process has ended by itself, which is fine.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The master key in the form in which servers are given it.
+/// Encodes the master key for the server's configuration.
 pub(crate) fn master_key() -> String {
     STANDARD.encode(MASTER_KEY)
 }
 
 impl Server {
-    /// Starts this program as a server on a place, with settings `name=value` besides the defaults, and waits until
-    /// it is ready.
+    /// Starts this binary as a server on a place, with additional settings `name=value`, and waits until it
+    /// is ready.
     pub(crate) async fn start(place: &Place, settings: &[String]) -> Result<Self> {
         let log = place.folder().join("server.log");
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
-        // What is measured are the defaults, not what this terminal happens to be set up for.
+        // Default settings are measured, so the environment of this terminal must not apply.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("WOPR_") {
                 command.env_remove(name);
@@ -78,7 +75,7 @@ impl Server {
             .current_dir(place.folder())
             .env("WOPR_API_KEY", KEY)
             .env("WOPR_MASTER_KEY", master_key())
-            // Open as long as we live, so that the child ends even if we are killed.
+            // Open as long as this process lives, so that the child ends even if we are killed.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(fs::File::create(&log).context("make the log of the server")?)
@@ -106,7 +103,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Uses a server that runs already.
+    /// Uses a running server.
     pub(crate) fn at(url: &str, key: &str) -> Result<Self> {
         let rest = url.strip_prefix("http://").with_context(|| {
             format!("use {url}: it has to begin with http://, load is not sent through TLS")
@@ -137,23 +134,22 @@ impl Server {
         })
     }
 
-    /// The process, if it is ours.
+    /// The server process, if it is ours.
     pub(crate) fn process(&self) -> Option<Process> {
         self.child.as_ref().map(|child| Process(child.0.id()))
     }
 
-    /// A caller of it.
     pub(crate) fn caller(&self) -> Caller {
         Caller::new(self.address, &self.key)
     }
 
-    /// Makes a workflow known to it.
     pub(crate) async fn register(&self, document: &Value) -> Result<()> {
         let registered = self.caller().post("/v1/workflows", document).await;
         registered.with_context(|| format!("register the workflow {}", document["id"]))
     }
 
-    /// Its counters. A server may keep them to itself; then the figures from them are left out.
+    /// Reads the server's counters. If a server does not expose them, the figures derived from them are
+    /// omitted.
     pub(crate) async fn counters(&self) -> Result<Metrics> {
         let mut caller = self.caller();
         let status = caller.ask("GET", "/metrics", "", None).await?;
@@ -162,7 +158,7 @@ impl Server {
     }
 }
 
-/// The first line of an output. The rest is drained on a thread, since a full pipe would stop its writer.
+/// Reads the first line of an output. A thread drains the rest, because a full pipe would block its writer.
 async fn first_line(output: impl std::io::Read + Send + 'static) -> Result<String> {
     let (sender, receiver) = oneshot::channel();
     thread::spawn(move || {
@@ -179,7 +175,7 @@ async fn first_line(output: impl std::io::Read + Send + 'static) -> Result<Strin
     }
 }
 
-/// The address in the line a server prints when it listens: the first value that is one, or an origin with one.
+/// Finds the address in the first line that a server prints: the first value that is an address or an origin.
 fn announced(line: &str) -> Result<SocketAddr> {
     let value: Value =
         serde_json::from_str(line).with_context(|| format!("read the line {line:?} as JSON"))?;
@@ -198,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_is_found_in_what_a_server_says() {
+    fn address_is_found_in_the_startup_line() {
         let expected: SocketAddr = "127.0.0.1:4711".parse().unwrap();
         for line in [
             r#"{"listening":"127.0.0.1:4711"}"#,
@@ -212,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_names_a_host_and_nothing_more() {
+    fn url_names_only_a_host() {
         for url in ["http://127.0.0.1:4711", "http://127.0.0.1:4711/"] {
             let server = Server::at(url, "k").unwrap();
             assert_eq!(server.address, "127.0.0.1:4711".parse().unwrap());

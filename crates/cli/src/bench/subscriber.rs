@@ -1,4 +1,4 @@
-//! Readers of a run's events as SSE, one connection each.
+//! SSE readers of run events, one connection each.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use super::{
     server::Server,
 };
 
-/// How long a reader waits for what it is to read.
+/// Read timeout.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Streams opened at once.
+/// Number of streams opened concurrently.
 const OPENING: usize = 64;
 
-/// A reader of a run of `wopr-bench-approval` that has read all there is so far: that the run waits.
+/// A reader of a `wopr-bench-approval` run that has read all events up to the approval.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
     connection: Connection,
@@ -25,7 +25,7 @@ pub(crate) struct Subscriber {
 }
 
 impl Subscriber {
-    /// Opens a reader for each of these runs, in their order.
+    /// Opens a reader for each run, in order.
     pub(crate) async fn open_all(
         server: &Server,
         runs: impl IntoIterator<Item = &String>,
@@ -74,7 +74,7 @@ impl Subscriber {
     }
 }
 
-/// Asks for a run's events and never reads them. It lasts until it is dropped.
+/// Requests a run's events and never reads them. The connection stays open until dropped.
 pub(crate) async fn idle_reader(server: &Server, run: &str) -> Result<TcpStream> {
     let mut stream = TcpStream::connect(server.address).await.context("connect")?;
     stream

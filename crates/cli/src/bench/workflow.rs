@@ -1,30 +1,30 @@
-//! The workflows that are run: small, and without calls to the outside, so that what is measured is ours.
+//! The measured workflows: small and without external calls, so that only wopr is measured.
 
 use serde_json::{Value, json};
 
-/// One node that does nothing.
+/// A single no-op node.
 pub(crate) const ONE: &str = "wopr-bench-one-node";
-/// Ten of them in a row.
+/// Ten no-op nodes in a row.
 pub(crate) const CHAIN: &str = "wopr-bench-chain";
-/// An approval, then a node that does nothing.
+/// An approval, then a no-op node.
 pub(crate) const APPROVAL: &str = "wopr-bench-approval";
-/// Ten child runs at once, each of one node.
+/// Ten concurrent child runs of one node each.
 pub(crate) const FAN: &str = "wopr-bench-fan";
 /// A node that fails.
 pub(crate) const FAILURE: &str = "wopr-bench-failure";
 /// Many child runs, in rounds.
 pub(crate) const CROWD: &str = "wopr-bench-crowd";
-/// As many child runs that all wait for an approval.
+/// The same number of child runs, which all wait for an approval.
 pub(crate) const WAITING_CROWD: &str = "wopr-bench-waiting-crowd";
 
-/// The node of [`APPROVAL`] that asks.
+/// The approval node of [`APPROVAL`].
 pub(crate) const GATE: &str = "gate";
-/// Children of one run of [`FAN`].
+/// Number of children of a [`FAN`] run.
 pub(crate) const FAN_WIDTH: usize = 10;
-/// The most children that [`CROWD`] has at once: a definition has at most 2,000 nodes.
+/// Maximum number of concurrent children of [`CROWD`]: a definition has at most 2,000 nodes.
 const CROWD_WIDTH: usize = 1_000;
 
-/// Those that every server is given.
+/// The workflows that are registered on every server.
 pub(crate) fn all() -> Vec<Value> {
     vec![one(), chain(), approval(), fan(), failure()]
 }
@@ -65,18 +65,16 @@ fn failure() -> Value {
     document(FAILURE, &[fail], &[])
 }
 
-/// A run with many children.
 #[derive(Debug)]
 pub(crate) struct Crowd {
-    /// Its definition.
     pub(crate) document: Value,
-    /// How many children it has in all.
+    /// Total number of children.
     pub(crate) children: usize,
-    /// How many nodes it executes.
+    /// Number of executed nodes.
     pub(crate) executions: usize,
 }
 
-/// A run with at least `size` children of one node each, as many at once as a definition may have.
+/// Creates a run with at least `size` one-node children, with as many at once as a definition may have.
 pub(crate) fn crowd(size: usize) -> Crowd {
     let rounds = size.div_ceil(CROWD_WIDTH);
     let width = size.div_ceil(rounds);
@@ -106,7 +104,7 @@ pub(crate) fn crowd(size: usize) -> Crowd {
     }
 }
 
-/// A run whose children all wait at once, at most as many as a definition may have.
+/// Creates a run whose children all wait concurrently, limited by what a definition may have.
 pub(crate) fn waiting_crowd(size: usize) -> Crowd {
     let width = size.min(CROWD_WIDTH);
     let nodes: Vec<_> = (0..width).map(|n| child(&format!("call{n}"), APPROVAL)).collect();
@@ -150,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_crowd_has_at_least_as_many_children_as_asked_for() {
+    fn crowd_has_at_least_the_requested_children() {
         for (size, children) in [(1, 1), (12, 12), (1_000, 1_000), (1_001, 1_002), (10_000, 10_000)] {
             let crowd = crowd(size);
             assert_eq!(crowd.children, children, "{size}");

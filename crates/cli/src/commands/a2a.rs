@@ -1,4 +1,4 @@
-//! `wopr a2a`: talking to any A2A agent.
+//! `wopr a2a`: a command-line client for any A2A agent.
 
 mod card;
 mod list;
@@ -23,10 +23,11 @@ use crate::{
     signals::Signals,
 };
 
-/// Talk to an A2A agent, of wopr or of anybody.
+/// Talk to an A2A agent.
 ///
-/// Version (1.0 or 0.3) and binding (JSON-RPC, HTTP+JSON, gRPC) are picked from the agent's card: the newest version
-/// first, then the order of the card. A task that ended well ends the command with 0, one that waits for input with 6.
+/// The protocol version (1.0 or 0.3) and binding (JSON-RPC, HTTP+JSON, gRPC) are chosen from the agent's
+/// card: the newest version first, then the order of the card. The command exits with 0 if the task
+/// completed, and with 6 if it waits for input.
 #[derive(Debug, Args)]
 pub(crate) struct A2a {
     #[command(subcommand)]
@@ -35,12 +36,12 @@ pub(crate) struct A2a {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show an agent's card; one of an agent that cannot be spoken to is shown too, says why, and ends with 1
+    /// Show an agent's card; if none of its interfaces can be used, say why and exit with 1
     Card {
         /// The agent, instead of --server
         #[arg(value_name = "URL")]
         agent: Option<String>,
-        /// Show the extended card for authenticated clients, in the form of 1.0
+        /// Show the extended card for authenticated clients, in its 1.0 form
         #[arg(long)]
         extended: bool,
         #[command(flatten)]
@@ -53,13 +54,13 @@ enum Verb {
     Send {
         #[command(flatten)]
         message: Box<Message>,
-        /// Answer as soon as the task is accepted
+        /// Return as soon as the task is accepted
         #[arg(long)]
         no_wait: bool,
         #[command(flatten)]
         place: Place,
     },
-    /// Send a message and show what happens as it happens
+    /// Send a message and stream the updates
     Stream {
         #[command(flatten)]
         message: Box<Message>,
@@ -70,7 +71,7 @@ enum Verb {
     Get {
         /// The task
         task: String,
-        /// Maximum number of messages of its history
+        /// Maximum number of history messages
         #[arg(long, value_name = "N")]
         history: Option<u32>,
         /// The agent, instead of --server
@@ -81,11 +82,11 @@ enum Verb {
     },
     /// List tasks, latest change first
     List(list::List),
-    /// Follow a task that is under way
+    /// Follow a running task
     Subscribe {
         /// The task
         task: String,
-        /// Only what came after this event
+        /// Only events after this one
         #[arg(long, visible_alias = "last-event-id", value_name = "ID")]
         after: Option<String>,
         /// The agent, instead of --server
@@ -104,29 +105,29 @@ enum Verb {
         #[command(flatten)]
         place: Place,
     },
-    /// Configure where an agent posts the updates of a task
+    /// Manage the push notification configurations of a task
     #[command(name = "push-config")]
     PushConfig(push_config::PushConfig),
 }
 
-/// What is sent.
+/// The message to send.
 #[derive(Debug, Args)]
 struct Message {
-    /// The text; several are several parts
+    /// The text; each argument becomes a part
     text: Vec<String>,
     /// A data part as JSON; may be given several times
     #[arg(long, value_name = "JSON")]
     data: Vec<String>,
-    /// The skill that is meant: on wopr a workflow
+    /// The skill to address: on wopr, a workflow
     #[arg(long, alias = "skill", value_name = "ID")]
     workflow: Option<String>,
-    /// The task the message goes to; a new one where absent
+    /// The task that the message belongs to [default: a new task]
     #[arg(long, value_name = "ID")]
     task: Option<String>,
-    /// The context the message belongs to
+    /// The context that the message belongs to
     #[arg(long, value_name = "ID")]
     context: Option<String>,
-    /// The message's own id, so that sending twice counts once [default: a random one]
+    /// The message id, so that a message sent twice counts once [default: a random id]
     #[arg(long, value_name = "ID")]
     message_id: Option<String>,
 }
@@ -194,7 +195,8 @@ impl A2a {
 
 impl Message {
     fn request(&self) -> Result<SendMessageRequest> {
-        // A text may well be an address, so one is never taken for the agent: the key would go there.
+        // Text may be a URL too, so the first argument is never taken for the agent: that server would
+        // receive the key.
         if self.text.len() > 1 && self.text.first().is_some_and(|text| parse_url(text).is_ok()) {
             output::note("the address is sent as text; --server names the agent")?;
         }
@@ -215,7 +217,7 @@ impl Message {
             message.message_id.clone_from(id);
         }
         if let Some(workflow) = &self.workflow {
-            // Ours by the first name, others by the second.
+            // wopr reads the first name, other agents the second.
             message
                 .metadata
                 .insert("openwop".to_owned(), json!({ "workflowId": workflow }));
@@ -252,7 +254,7 @@ impl Place {
         Ok(exit_of(task.status.state))
     }
 
-    /// Shows a stream to its end, or until a signal.
+    /// Prints a stream until it ends or a signal arrives.
     async fn follow(&self, mut items: impl Stream<Item = Result<Item>> + Unpin) -> Result<Exit> {
         #[derive(Serialize)]
         struct Line<'a> {
@@ -290,7 +292,7 @@ impl Place {
     }
 }
 
-/// How a command ends that saw a task in this state last.
+/// Returns the exit code for the last seen state of a task.
 fn exit_of(state: TaskState) -> Exit {
     match state {
         TaskState::Failed | TaskState::Canceled | TaskState::Rejected => Exit::Failed,
@@ -307,7 +309,7 @@ fn state_of(item: &StreamResponse) -> Option<TaskState> {
     }
 }
 
-/// An item of a stream, as a person reads it.
+/// Formats a stream item for display.
 pub(crate) fn lines_of(paint: Paint, item: &StreamResponse) -> Vec<String> {
     let state = |state: TaskState| paint.state(&render::task_state(state));
     let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! `wopr backup`: a copy of a SQLite database, also while a host serves it.
+//! `wopr backup`: copies a SQLite database, even while a host serves it.
 
 use std::{
     fs::{self, File},
@@ -22,20 +22,20 @@ use crate::{
     signals::Signals,
 };
 
-/// Copy a SQLite database, also while a host serves it.
+/// Copy a SQLite database, even while a host serves it.
 ///
-/// The copy is the database as of one moment after the start of this command. It is checked from its first page to its
-/// last before it gets its name, so a file of that name is a sound backup; one that is there already is left alone.
-/// It is a database like any other: put it in the place of one, or name it with --store.
+/// The copy is a consistent snapshot, taken after the command starts. All its pages are checked before the
+/// file gets its name, so a file of that name is a sound backup; existing files are never overwritten. To use
+/// the backup, put it in the place of the database or pass it with --store.
 #[derive(Debug, Args)]
 pub(crate) struct Backup {
-    /// The file to make
+    /// The file to create
     #[arg(value_name = "DEST")]
     dest: PathBuf,
-    /// Copy the master key beside the database too, to DEST.key; who has both reads everything
+    /// Also copy the master key file to DEST.key; anyone with both files can read everything
     #[arg(long)]
     with_key: bool,
-    /// Leave out free space; takes twice as long
+    /// Omit free space; takes twice as long
     #[arg(long)]
     compact: bool,
     /// The database: sqlite:PATH [default: sqlite:./wopr.db] [env: WOPR_STORE]
@@ -97,7 +97,7 @@ impl Backup {
         });
         let contents = tokio::select! {
             contents = copying => contents?,
-            // The file goes with its name here, and what is left of the copying with the process.
+            // The temporary file is deleted on drop; the copying task ends with the process.
             () = signals.next() => return Ok(Exit::Interrupted),
         };
         let contents = contents.map_err(|error| backup_failure(&error))?;
@@ -155,7 +155,7 @@ impl Backup {
     }
 }
 
-/// Where the master key is, for a person.
+/// Describes where the master key is kept.
 fn keeper(config: &Config) -> String {
     match (
         &config.secrets.master_key,
@@ -169,7 +169,7 @@ fn keeper(config: &Config) -> String {
             if beside.exists() {
                 beside.display().to_string()
             } else {
-                // Hosts are told of it by what this command was not told of.
+                // Hosts are configured in ways that this command cannot see.
                 "the one that hosts have as WOPR_MASTER_KEY or secrets.key_file".to_owned()
             }
         }
@@ -177,7 +177,7 @@ fn keeper(config: &Config) -> String {
     }
 }
 
-/// The key file beside the database, if that is where the key is.
+/// Returns the key file beside the database, if that is the one in use.
 fn key_beside(config: &Config, database: &Path) -> Result<PathBuf> {
     if config.secrets.master_key.is_some() || config.secrets.key_file.is_some() {
         let text = format!(
@@ -204,7 +204,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// An empty file in the folder of another, for its owner alone, which goes unless it is published.
+/// Creates an empty file in the same folder, readable only by its owner and deleted on drop unless published.
 fn temporary_beside(dest: &Path) -> Result<NamedTempFile> {
     let made = tempfile::Builder::new()
         .prefix(".wopr-backup-")
@@ -222,7 +222,7 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Gives a file that is on the disk its name, and puts the name on the disk.
+/// Renames a synced file and syncs the folder.
 fn publish(temporary: NamedTempFile, dest: &Path) -> Result<()> {
     let failed = |error: io::Error| {
         let text = format!("cannot give the backup its name {}: {error}", dest.display());

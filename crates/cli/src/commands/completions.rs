@@ -1,4 +1,4 @@
-//! `wopr completions`: what a shell needs to complete commands and flags.
+//! `wopr completions`: prints shell completions.
 
 use std::io::{self, Write as _};
 
@@ -20,7 +20,7 @@ pub(crate) struct Completions {
 
 impl Completions {
     pub(crate) fn run(self) -> Result<Exit> {
-        // Into memory first: the generator panics where the output cannot be written.
+        // Buffered, because the generator panics if writing fails.
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "wopr", &mut script);
         io::stdout()

@@ -1,4 +1,4 @@
-//! `wopr config`: what is in force, and what is wrong with it.
+//! `wopr config`: checks and prints the effective configuration.
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
@@ -30,9 +30,9 @@ enum Verb {
         #[command(flatten)]
         format: Format,
     },
-    /// Print every setting as it is in force; secrets are not shown
+    /// Print the effective value of every setting; secrets are hidden
     Print {
-        /// Print the annotated defaults instead, to begin a file with
+        /// Print the annotated defaults, as a starting point for a configuration file
         #[arg(long)]
         defaults: bool,
         #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `wopr deliveries`: push notifications that wait, or were given up.
+//! `wopr deliveries`: lists undelivered push notifications and retries them.
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -12,10 +12,10 @@ use crate::{
     render,
 };
 
-/// List push notifications that were not delivered, and try them again.
+/// List undelivered push notifications and retry them.
 ///
-/// A notification waits for its receiver, with longer and longer pauses, for a day; then it is given up and stays here
-/// until its run is removed. The caller's key needs the scope webhooks:manage.
+/// A notification is retried for a day with increasing backoff; then it is given up and listed here until its
+/// run is deleted. The key needs the scope webhooks:manage.
 #[derive(Debug, Args)]
 pub(crate) struct Deliveries {
     #[command(subcommand)]
@@ -26,10 +26,10 @@ pub(crate) struct Deliveries {
 enum Verb {
     /// List deliveries, by run, configuration and event
     List {
-        /// Only those of this run
+        /// Only deliveries of this run
         #[arg(long, value_name = "RUN")]
         run: Option<String>,
-        /// Only those that were given up
+        /// Only deliveries that were given up
         #[arg(long)]
         given_up: bool,
         /// Maximum number to list
@@ -40,14 +40,14 @@ enum Verb {
         #[command(flatten)]
         format: Format,
     },
-    /// Try what was given up again, as if it were new
+    /// Retry deliveries that were given up
     Retry {
         /// The run
         run: String,
-        /// Only what goes to this configuration
+        /// Only deliveries for this configuration
         #[arg(long, value_name = "ID")]
         push: Option<String>,
-        /// Only what tells of this event
+        /// Only the delivery of this event
         #[arg(long, value_name = "SEQUENCE", requires = "push")]
         event: Option<u64>,
         #[command(flatten)]

@@ -13,16 +13,16 @@ use crate::{
     signals::Signals,
 };
 
-/// What the flags say here, where their defaults are not those of `serve`.
+/// Help texts of flags whose defaults differ from those of `serve`.
 const STORE_HELP: &str = "Where runs are kept: sqlite:PATH, memory:, or postgres://… [default: sqlite:./wopr-dev.db] \
                           [env: WOPR_STORE]";
 const LOG_HELP: &str = "What is logged: a level, or directives such as info,wopr::access=debug [default: warn] \
                         [env: WOPR_LOG]";
 
-/// Serve the example workflows with a key made for it.
+/// Serve the example workflows with a generated key.
 ///
-/// Like `serve`, with the examples registered, a key printed, and the database at ./wopr-dev.db unless --store
-/// says otherwise. The key is a new one at every start; set WOPR_API_KEY, or one in the configuration, to keep it.
+/// Like `serve`, but registers the examples, prints a key and keeps the database at ./wopr-dev.db unless
+/// --store is given. The key changes at every start; set WOPR_API_KEY, or configure a key, to keep it.
 #[derive(Debug, Args)]
 #[command(
     mut_arg("store", |arg| arg.help(STORE_HELP)),

@@ -1,7 +1,7 @@
-//! `wopr doctor`: what would keep a host from working well, found before it matters.
+//! `wopr doctor`: finds problems of a host's environment before they matter.
 //!
-//! Without a server it looks at what `serve` with the same flags would meet; it changes nothing but a file of its
-//! own that it removes. With one it asks whether the server is ready, which needs no key.
+//! Without `--server` it examines what `serve` would use with the same flags; it changes nothing, apart from
+//! a temporary file. With `--server` it asks the server whether it is ready, which needs no key.
 
 use std::{
     fs::File,
@@ -31,23 +31,22 @@ use crate::{
     render,
 };
 
-/// Syncs of the disk that are measured.
+/// Number of disk syncs measured.
 const PROBES: usize = 16;
-/// What is written before each: about one small transaction.
+/// Data written before each sync: about one small transaction.
 const PAGE: [u8; 4096] = [0x5a; 4096];
-/// A sync that takes longer makes every run slow.
+/// A slower sync makes every run slow.
 const SLOW_SYNC: Duration = Duration::from_millis(20);
-/// The first second of 2025: a clock before it has not been set.
+/// The first second of 2025. An earlier time means that the clock was never set.
 const EARLIEST: u64 = 1_735_689_600;
 
 /// Check what a host needs: configuration, store, disk, keys, address and clock.
 ///
-/// Takes the flags of `serve`. Warnings do not fail the command. The file of a SQLite database that no host has open is
-/// read from its first page to its last. With --server it only asks that server whether it
-/// is ready.
+/// Takes the flags of `serve`. Warnings do not fail the command. If no host has the SQLite database open, all
+/// its pages are checked. With --server, only asks that server whether it is ready.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// Ask this server whether it is ready, and check nothing else
+    /// Only ask this server whether it is ready
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     #[command(flatten)]
@@ -71,7 +70,6 @@ struct Finding {
     text: String,
 }
 
-/// What was found so far.
 #[derive(Debug, Default)]
 struct Findings(Vec<Finding>);
 
@@ -91,7 +89,7 @@ impl Doctor {
         let exit = match &self.server {
             Some(server) => ask(server, &mut findings).await?,
             None => {
-                // What is wrong with the configuration is an error of its own, with its own exit code.
+                // Configuration errors have their own exit code.
                 let config = self.host.load()?;
                 examine(&config, &mut findings).await;
                 let has_error = findings.0.iter().any(|finding| finding.verdict == Verdict::Error);
@@ -120,7 +118,6 @@ impl Doctor {
     }
 }
 
-/// Asks a server whether it is ready.
 async fn ask(server: &str, findings: &mut Findings) -> Result<Exit> {
     let client = Client::at(server, None, &Trust::Machine)?;
     match client.get("/readyz").await {
@@ -140,7 +137,7 @@ async fn ask(server: &str, findings: &mut Findings) -> Result<Exit> {
     }
 }
 
-/// Checks what a host with this configuration would meet.
+/// Checks everything that a host with this configuration would use.
 async fn examine(config: &Config, findings: &mut Findings) {
     findings.add("configuration", Verdict::Ok, "it holds");
     clock(findings);
@@ -169,7 +166,7 @@ fn clock(findings: &mut Findings) {
     }
 }
 
-/// How many keys the store holds, if that can be known.
+/// Checks the store. Returns the number of keys, if known.
 async fn store(config: &Config, findings: &mut Findings) -> Option<usize> {
     let path = match &config.store {
         StoreUrl::Sqlite(path) => path,
@@ -242,7 +239,7 @@ async fn store(config: &Config, findings: &mut Findings) -> Option<usize> {
     }
 }
 
-/// Reads the file of a database that opens from its first page to its last, and says `text` if it is sound.
+/// Checks all pages of a SQLite database that could be opened; adds `text` if they are sound.
 fn pages(path: &Path, verdict: Verdict, text: String, findings: &mut Findings) {
     let damage = match sqlite::first_damage(path) {
         Ok(None) => return findings.add("store", verdict, text),
@@ -252,7 +249,7 @@ fn pages(path: &Path, verdict: Verdict, text: String, findings: &mut Findings) {
     findings.add("store", Verdict::Error, damage);
 }
 
-/// How many keys a PostgreSQL database holds, if that can be known.
+/// Checks a PostgreSQL database. Returns the number of keys, if known.
 async fn shared_store(url: &str, findings: &mut Findings) -> Option<usize> {
     let options = postgres::Options {
         connections: 1,
@@ -289,7 +286,7 @@ async fn shared_store(url: &str, findings: &mut Findings) -> Option<usize> {
     }
 }
 
-/// Whether the database's server keeps what it said is written.
+/// Checks that the database server syncs what it commits.
 async fn durability(url: &str, findings: &mut Findings) {
     match postgres::risks(url).await {
         Ok(risks) if risks.is_empty() => {
@@ -308,7 +305,7 @@ async fn durability(url: &str, findings: &mut Findings) {
     }
 }
 
-/// Measures what every acknowledged write waits for.
+/// Measures the latency of a sync, which every acknowledged write waits for.
 fn disk(folder: &Path, findings: &mut Findings) {
     match probe(folder) {
         Ok(median) => {

@@ -1,4 +1,4 @@
-//! `wopr exit-codes`: how commands end.
+//! `wopr exit-codes`: lists the exit codes.
 
 use anyhow::Result;
 use clap::Args;

@@ -1,4 +1,4 @@
-//! `wopr interrupts`: what runs wait for, and answering it.
+//! `wopr interrupts`: lists, shows and answers the interrupts of runs.
 
 use anyhow::{Error, Result};
 use clap::{Args, Subcommand};
@@ -14,10 +14,10 @@ use crate::{
     render,
 };
 
-/// The longest name of a node or an artifact in a list.
+/// Maximum length of a node or artifact name in a list.
 const LIST_CELL: usize = 14;
 
-/// List what runs wait for, and answer.
+/// List and answer the interrupts that runs wait for.
 #[derive(Debug, Args)]
 pub(crate) struct Interrupts {
     #[command(subcommand)]
@@ -26,7 +26,7 @@ pub(crate) struct Interrupts {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List what runs wait for
+    /// List open interrupts
     List {
         /// Maximum number to list
         #[arg(long, default_value_t = 50)]
@@ -36,7 +36,7 @@ enum Verb {
         #[command(flatten)]
         format: Format,
     },
-    /// Show what a run asks, what it is about, and the link to its page
+    /// Show an interrupt, its artifact, and the link to its page
     Show {
         /// The run
         run: String,
@@ -47,12 +47,12 @@ enum Verb {
         #[command(flatten)]
         format: Format,
     },
-    /// Answer what a run waits for; asks on a terminal when the command line has no answer
+    /// Answer an interrupt; prompts on a terminal if no answer is given
     Resolve(Box<Resolve>),
-    /// Make a link that answers one question in the name of an approver
+    /// Create a link that answers one interrupt on behalf of an approver
     ///
-    /// Whoever has the link answers as that approver: give it to nobody else. For another principal than the caller's
-    /// own, the key needs the scope keys:manage.
+    /// Anyone with the link can answer as that approver, so share it with nobody else. For a principal other
+    /// than the caller's own, the key needs the scope keys:manage.
     Token(Token),
 }
 
@@ -62,10 +62,10 @@ struct Token {
     run: String,
     /// The waiting node [default: the first one]
     node: Option<String>,
-    /// The approver whose answer it is [default: the key's own principal]
+    /// The approver to answer as [default: the key's own principal]
     #[arg(long = "for", value_name = "PRINCIPAL")]
     principal: Option<String>,
-    /// Only show the question
+    /// Only show the interrupt
     #[arg(long)]
     inspect: bool,
     #[command(flatten)]
@@ -83,10 +83,10 @@ struct Resolve {
     /// Accept an approval
     #[arg(long, group = "answer")]
     accept: bool,
-    /// Reject an approval, with the reason if one is given
+    /// Reject an approval, optionally with a reason
     #[arg(long, group = "answer", value_name = "WHY", num_args = 0..=1, default_missing_value = "")]
     reject: Option<String>,
-    /// Send an approval back with words
+    /// Return an approval with comments
     #[arg(long, group = "answer", value_name = "TEXT")]
     refine: Option<String>,
     /// Answer a question of a clarification: id=text, or id:=JSON; may be given several times
@@ -247,13 +247,13 @@ impl Token {
             render::text(&minted, "runId"),
             render::text(&minted, "expiresAt"),
         ))?;
-        // Alone on standard output, so that a script can take it.
+        // Only the link goes to standard output, so that scripts can capture it.
         output::line(render::text(&minted, "callbackUrl"))?;
         Ok(Exit::Ok)
     }
 }
 
-/// What a run waits for, at the node if one is named.
+/// Returns the open interrupt of a run, at the node if one is named.
 async fn open(client: &Client, run: &str, node: Option<String>) -> Result<InterruptView> {
     let snapshot = client.run(run).await?;
     let waits_at = snapshot.interrupt.as_ref().map(|view| view.node_id.clone());
@@ -268,7 +268,7 @@ async fn open(client: &Client, run: &str, node: Option<String>) -> Result<Interr
     })
 }
 
-/// The artifact that an interrupt is about. The question stands without it, so whatever fails here is no error.
+/// Fetches the artifact of an interrupt. Errors are ignored, since the interrupt can be answered without it.
 pub(super) async fn artifact_of(client: &Client, run: &str, view: &InterruptView) -> Option<Value> {
     let id = render::artifact_id(view)?;
     let run = render::artifact_run(view, run);
@@ -293,7 +293,7 @@ impl Resolve {
         };
         let path = format!("/v1/runs/{}/interrupts/{}", escape(&self.run), escape(&node));
         let mut body = json!({ "resumeValue": answer });
-        // What was read is what is answered, whoever answers meanwhile.
+        // Answers exactly the interrupt that was shown, even if another one opened meanwhile.
         if let Some(interrupt) = interrupt {
             body["interruptId"] = interrupt.into();
         }
@@ -310,14 +310,14 @@ impl Resolve {
         Ok(Exit::Ok)
     }
 
-    /// Adds what may help whose answer was refused: replies do not answer an approval.
+    /// Adds a hint to a rejected answer: replies do not answer an approval.
     async fn explain(&self, client: &Client, node: &str, refused: Error) -> Error {
         let refused = match refused.downcast::<Failure>() {
             Ok(failure) if failure.exit() == Exit::Failed && !self.replies.is_empty() => failure,
             Ok(failure) => return failure.into(),
             Err(error) => return error,
         };
-        // The refusal stands whether or not this can be read.
+        // The rejection is reported even if this read fails.
         let view = open(client, &self.run, Some(node.to_owned())).await;
         match view {
             Ok(view) if view.kind == "approval" => refused
@@ -356,7 +356,7 @@ impl Resolve {
         }
     }
 
-    /// The answer of the command line.
+    /// Returns the answer given on the command line.
     fn given(&self) -> Result<Option<Value>> {
         if self.accept {
             return Ok(Some(json!({ "action": "accept" })));

@@ -1,4 +1,4 @@
-//! `wopr keys`: API keys in the store, over a server or beside it.
+//! `wopr keys`: manages API keys, through a server or directly in the store.
 
 use std::path::PathBuf;
 
@@ -21,11 +21,11 @@ use crate::{
     output, render,
 };
 
-/// Make, list and revoke API keys.
+/// Create, list and revoke API keys.
 ///
-/// With --server (or WOPR_SERVER) the server does it and the key works at once; the caller's key needs the scope
-/// keys:manage. Otherwise the database is opened directly: hosts that have it open know a new key at its first use, and a
-/// revoked one opens nothing a second later.
+/// With --server (or WOPR_SERVER) the server does the work and the key is valid at once; the caller's key
+/// needs the scope keys:manage. Otherwise the database is opened directly: running hosts accept a new key at
+/// its first use, and reject a revoked one within a second.
 #[derive(Debug, Args)]
 pub(crate) struct Keys {
     #[command(subcommand)]
@@ -34,27 +34,27 @@ pub(crate) struct Keys {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Make a key; its secret is shown once
+    /// Create a key; its secret is shown only once
     Create {
-        /// Names the key in logs [default: a random one]
+        /// The name of the key in logs [default: a random one]
         #[arg(value_name = "NAME")]
         name: Option<String>,
         /// The same as NAME
         #[arg(long, conflicts_with = "name", value_name = "NAME")]
         id: Option<String>,
-        /// Who uses it [default: the name]
+        /// The principal that uses the key [default: the name]
         #[arg(long)]
         principal: Option<String>,
-        /// The tenant it opens; on a server always the caller's
+        /// The tenant that the key gives access to; on a server always the caller's
         #[arg(long, default_value = "default")]
         tenant: String,
-        /// What it may do; may be given several times, or separated by commas [default: everything]
+        /// A scope of the key; may be given several times, or separated by commas [default: all scopes]
         #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',')]
         scopes: Vec<String>,
-        /// A role of the key's user, for gates that ask for one; may be given several times
+        /// A role of the key's principal, for gates that require one; may be given several times
         #[arg(long = "role", value_name = "ROLE")]
         roles: Vec<String>,
-        /// A group of who uses it; may be given several times
+        /// A group of the key's principal; may be given several times
         #[arg(long = "group", value_name = "GROUP")]
         groups: Vec<String>,
         #[command(flatten)]
@@ -65,11 +65,11 @@ enum Verb {
         #[command(flatten)]
         place: Place,
     },
-    /// Revoke a key, at once and for good
+    /// Revoke a key, at once and permanently
     Revoke {
         /// The key's id
         id: String,
-        /// Its tenant, where keys of several tenants have this id; on a server always the caller's
+        /// The key's tenant, if keys of several tenants have this id; on a server always the caller's
         #[arg(long)]
         tenant: Option<String>,
         #[command(flatten)]
@@ -77,18 +77,18 @@ enum Verb {
     },
 }
 
-/// Where keys are kept.
+/// The server or database that keeps the keys.
 #[derive(Debug, Args)]
 struct Place {
-    /// The server to ask
+    /// The server to call
     #[arg(long, value_name = "URL", env = "WOPR_SERVER")]
     server: Option<String>,
-    /// The API key to ask with
+    /// The API key to call it with
     #[arg(long, value_name = "KEY", env = "WOPR_API_KEY", hide_env_values = true)]
     key: Option<String>,
     #[command(flatten)]
     authorities: Authorities,
-    /// The database to open instead of asking a server: sqlite:PATH [env: WOPR_STORE]
+    /// The database to open instead of calling a server: sqlite:PATH [env: WOPR_STORE]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// A configuration file that names the database
@@ -98,7 +98,7 @@ struct Place {
     format: Format,
 }
 
-/// A new key as asked for.
+/// Attributes of the key to create.
 struct Wanted {
     id: Option<String>,
     principal: Option<String>,
@@ -139,10 +139,10 @@ impl Keys {
     }
 }
 
-/// A database, opened for one command.
+/// A database, opened for a single command.
 enum Opened {
     Sqlite(SqliteStore),
-    /// A host has it open.
+    /// A host has the database open.
     Guest(sqlite::Guest),
     Postgres(PostgresStore),
 }
@@ -166,7 +166,7 @@ impl Opened {
 }
 
 impl Place {
-    /// The server to ask, unless a database was named.
+    /// Returns a client of the server, unless a database was given.
     fn client(&self) -> Result<Option<Client>> {
         match &self.server {
             Some(server) if self.store.is_none() => {
@@ -176,7 +176,7 @@ impl Place {
         }
     }
 
-    /// The database, opened for as long as the command takes. Only a key that is made may make a database too.
+    /// Opens the database. It is created only if `may_create` is set, which is when a key is created.
     async fn open(&self, may_create: bool) -> Result<Opened> {
         let args = HostArgs {
             store: self.store.clone(),
@@ -185,7 +185,7 @@ impl Place {
         };
         match args.load()?.store {
             StoreUrl::Sqlite(path) if !may_create && !path.exists() => {
-                // There may be what is left of one.
+                // Reports an error if only parts of a database, such as its log, are left.
                 sqlite::schema_version(&path).map_err(|error| host::open_failure(&error))?;
                 Err(Failure::new(Exit::NotFound, format!("there is no database {}", path.display())).into())
             }
@@ -251,7 +251,7 @@ async fn create(wanted: Wanted, place: &Place) -> Result<Exit> {
         render::text(&document, "principal"),
         render::text(&document, "tenant"),
     ))?;
-    // Alone on standard output, so that a script can take it.
+    // Only the secret goes to standard output, so that scripts can capture it.
     output::line(render::text(&document, "secret"))?;
     Ok(Exit::Ok)
 }
@@ -302,7 +302,7 @@ async fn create_here(wanted: Wanted, scopes: Scopes, place: &Place) -> Result<Va
     Ok(document)
 }
 
-/// A key as the server shows it.
+/// Formats a key as the server does.
 fn describe(row: &KeyRow) -> Value {
     let when = |at: Timestamp| time::Timestamp::from_millis(at.millis()).to_string();
     let mut document = json!({
@@ -419,7 +419,7 @@ async fn revoke(id: &str, tenant: Option<&str>, place: &Place) -> Result<Exit> {
                     let hint = "name the tenant of the one to revoke: --tenant TENANT";
                     return Err(Failure::new(Exit::Usage, several).hint(hint).into());
                 }
-                // Revoked before is as good.
+                // Revoking a revoked key succeeds.
                 store
                     .registry()
                     .revoke_key(&key.tenant, id, now()?)

@@ -1,4 +1,4 @@
-//! `wopr migrate`: bringing a database to the schema of this binary.
+//! `wopr migrate`: migrates a database to the schema of this binary.
 
 use std::path::PathBuf;
 
@@ -18,13 +18,13 @@ use crate::{
     output,
 };
 
-/// Bring a database to the schema of this binary.
+/// Migrate a database to the schema of this binary.
 ///
-/// `serve` does this by itself at start; migrating beforehand makes an upgrade a step of its own. No host may have
-/// a SQLite database open meanwhile.
+/// `serve` migrates at start; this command makes the migration a separate step of an upgrade. No host may
+/// have a SQLite database open meanwhile.
 #[derive(Debug, Args)]
 pub(crate) struct Migrate {
-    /// Only say whether there is something to do; ends with 3 if so
+    /// Only report whether a migration is needed; exits with 3 if so
     #[arg(long)]
     check: bool,
     /// The database: sqlite:PATH or postgres://… [default: sqlite:./wopr.db] [env: WOPR_STORE]
@@ -78,7 +78,7 @@ impl Migrate {
         self.say(before, Some(after), text, Exit::Ok)
     }
 
-    /// Here hosts may go on meanwhile: a migration takes a lock that only migrations take.
+    /// Hosts may keep running: the migration takes a lock that only migrations take.
     async fn run_on_postgres(&self, url: &str) -> Result<Exit> {
         let failed = |error: postgres::OpenError| host::postgres_failure(&error);
         let before = postgres::schema_version(url).await.map_err(failed)?;

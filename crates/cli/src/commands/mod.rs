@@ -1,4 +1,4 @@
-//! The command line, and the commands, one file each.
+//! The command line: one file per command.
 
 mod a2a;
 mod backup;
@@ -26,9 +26,8 @@ use crate::{
 };
 
 /// Durable workflows, served over OpenWOP and A2A.
-///
-/// wopr keeps every run as a log: it survives the process, is never run twice, and can be picked up again from any
-/// event. Try `wopr demo` first, then `wopr dev`.
+/// Every run is kept as a durable log: it survives crashes, is never executed twice, and can be resumed from
+/// any event. Try `wopr demo` first, then `wopr dev`.
 #[derive(Debug, Parser)]
 #[command(
     name = "wopr",
@@ -43,7 +42,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What can be asked of the binary.
+/// The subcommands of the binary.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Demo(demo::Demo),
@@ -67,7 +66,6 @@ pub(crate) enum Command {
     ExitCodes(exit_codes::ExitCodes),
 }
 
-/// Does what was asked.
 pub(crate) async fn run(command: Command) -> Result<Exit> {
     match command {
         Command::Demo(command) => Box::pin(command.run()).await,

@@ -1,7 +1,7 @@
-//! `wopr run`: a run from start to end, here or on a server.
+//! `wopr run`: executes a run from start to end, in this process or on a server.
 //!
-//! Without a server a host lives in this process for as long as the run does, and is spoken to over HTTP like any
-//! other, so both ways are one. Progress goes to standard error, what the run produced to standard output.
+//! Without a server, a host runs in this process until the run ends, and is called over HTTP like any other;
+//! so both modes share one code path. Progress goes to standard error, the run's outputs to standard output.
 
 use std::{fs, path::Path};
 
@@ -25,14 +25,15 @@ use crate::{
     signals::Signals,
 };
 
-/// What the text of an A2A message becomes, which no workflow has to declare.
+/// The input that receives the text of an A2A message; workflows do not have to declare it.
 const PROMPT: &str = "prompt";
 
 /// Run a workflow and follow it to its end.
 ///
-/// A FILE, or an example such as hello, runs in this process on a store in memory (--store keeps it). With
-/// --server the run lives there: a FILE is registered first, an ID must be known. At an interrupt a person is
-/// asked; without a terminal, and without --answer, the command says how to answer and ends with 6.
+/// A FILE, or an example such as hello, runs in this process with an in-memory store (--store keeps it). With
+/// --server the run executes on that server: a FILE is registered first, an ID must exist. At an interrupt
+/// the user is prompted; without a terminal and without --answer, the command explains how to answer and
+/// exits with 6.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// A workflow definition, or the id of a workflow
@@ -43,11 +44,11 @@ pub(crate) struct Run {
     #[arg(long = "input", short = 'i', value_name = "NAME=VALUE")]
     input: Vec<String>,
 
-    /// All inputs as a JSON object, or @FILE with one
+    /// All inputs as a JSON object, or @FILE that contains one
     #[arg(long, value_name = "JSON|@FILE")]
     inputs: Option<String>,
 
-    /// An answer to an interrupt as JSON; may be given several times, they are used in turn
+    /// An answer to an interrupt as JSON; may be given several times, for successive interrupts
     #[arg(long = "answer", value_name = "JSON")]
     answers: Vec<String>,
 
@@ -55,7 +56,7 @@ pub(crate) struct Run {
     #[arg(long = "tag", value_name = "TEXT")]
     tags: Vec<String>,
 
-    /// Start the run on a server and do not wait for it
+    /// Start the run on a server and return at once
     #[arg(long, requires = "server")]
     detach: bool,
 
@@ -70,11 +71,11 @@ pub(crate) struct Run {
     #[command(flatten)]
     authorities: Authorities,
 
-    /// Where the run is kept when it runs in this process [default: memory:]
+    /// The store when the run executes in this process [default: memory:]
     #[arg(long, value_name = "URL", conflicts_with = "server")]
     store: Option<String>,
 
-    /// A folder of workflows that it may start as children, when it runs in this process
+    /// A folder of workflows for child runs, when the run executes in this process
     #[arg(long, value_name = "DIR", conflicts_with = "server")]
     workflows: Vec<std::path::PathBuf>,
 
@@ -82,7 +83,7 @@ pub(crate) struct Run {
     format: Format,
 }
 
-/// How following a run ended.
+/// How following the run ended.
 enum End {
     Terminal(Box<RunSnapshot>),
     Waiting(Box<RunSnapshot>),
@@ -103,7 +104,7 @@ impl Run {
         done
     }
 
-    /// The host to run on, and the workflow's id there.
+    /// Returns the host to run on, and the workflow id.
     async fn open(&self) -> Result<(Client, Option<Background>, String)> {
         let document = self.document()?;
         if let Some(server) = &self.server {
@@ -127,7 +128,7 @@ impl Run {
                 ))
                 .into());
         };
-        // A definition that does not hold is refused before anything is opened.
+        // Checks the definition before anything is opened.
         let id = super::workflows::check(document.clone(), false)?;
         let secret = host::new_secret()?;
         let args = HostArgs {
@@ -151,7 +152,7 @@ impl Run {
         Ok((client, Some(background), id))
     }
 
-    /// The definition, if the target is one that lies here.
+    /// Reads the definition if the target is a file or an example.
     fn document(&self) -> Result<Option<Value>> {
         let path = Path::new(&self.target);
         if path.is_file() || self.target.ends_with(".json") {
@@ -240,7 +241,7 @@ impl Run {
         self.conclude(client, &run, end, outputs).await
     }
 
-    /// Says how it ended and what came of it.
+    /// Prints the result and returns the exit code.
     async fn conclude(&self, client: &Client, run: &str, end: End, outputs: Value) -> Result<Exit> {
         let (snapshot, exit) = match end {
             End::Interrupted => {
@@ -316,12 +317,12 @@ struct Following<'a> {
     events: Follower<'a>,
     answers: std::vec::IntoIter<Value>,
     is_quiet: bool,
-    /// What the run put out.
+    /// The run's outputs so far.
     outputs: Value,
 }
 
 impl Following<'_> {
-    /// Follows the run through every interrupt to its end, or until nobody answers.
+    /// Follows the run across interrupts until it ends or an interrupt stays unanswered.
     async fn finish(&mut self, signals: &mut Signals) -> Result<End> {
         loop {
             let spinner = (!self.is_quiet).then(|| Spinner::start("running"));
@@ -340,7 +341,7 @@ impl Following<'_> {
         }
     }
 
-    /// Shows events until the run ends or asks something.
+    /// Prints events until the run ends or waits for an answer.
     async fn read_events(&mut self, spinner: Option<&Spinner>) -> Result<()> {
         let paint = Paint::stderr();
         while let Some(event) = self.events.next().await? {
@@ -349,7 +350,7 @@ impl Following<'_> {
             }
             match event.event_type.as_str() {
                 "run.completed" => self.outputs = event.payload.get("outputs").cloned().unwrap_or_default(),
-                // The last event of those that ask something.
+                // The last event before the run waits.
                 "node.suspended" => return Ok(()),
                 _ => {}
             }
@@ -357,8 +358,8 @@ impl Following<'_> {
         Ok(())
     }
 
-    /// Answers the open interrupt: with what the command line has, else with what a person says. `false` when
-    /// there is nobody to ask.
+    /// Answers the open interrupt with the next `--answer`, or else prompts the user. Returns `false` if
+    /// neither is possible.
     async fn answer(&mut self, snapshot: &RunSnapshot, signals: &mut Signals) -> Result<bool> {
         let Some(view) = &snapshot.interrupt else {
             return Ok(true);
@@ -390,7 +391,7 @@ impl Following<'_> {
         }
     }
 
-    /// Shows what the question is about, if it names an artifact.
+    /// Prints the artifact that an interrupt refers to, if any.
     async fn show_draft(&self, snapshot: &RunSnapshot, view: &InterruptView) -> Result<()> {
         if let Some(artifact) = artifact_of(self.client, &snapshot.run_id, view).await {
             let paint = Paint::stderr();
@@ -400,10 +401,10 @@ impl Following<'_> {
     }
 }
 
-/// Names inputs that the workflow does not declare: most likely they are misspelt.
+/// Warns about inputs that the workflow does not declare: most likely they are misspelled.
 async fn warn_of_undeclared(client: &Client, workflow: &str, inputs: &Map<String, Value>) -> Result<()> {
-    // A workflow that declares nothing may still use anything, and a key may start runs without reading
-    // definitions.
+    // A workflow without declared inputs accepts any. The key may lack the scope to read definitions, so
+    // errors are ignored.
     if inputs.is_empty() {
         return Ok(());
     }
@@ -430,14 +431,15 @@ async fn warn_of_undeclared(client: &Client, workflow: &str, inputs: &Map<String
     Ok(())
 }
 
-/// Whether the server refused an answer that a person can give again.
+/// Returns `true` if the server rejected an answer that the user can correct.
 fn is_refusal(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<Failure>()
         .is_some_and(|failure| failure.exit() == Exit::Failed)
 }
 
-/// Answers an interrupt. Where a child asks, the answer may be sent to the node of the parent that waits for it.
+/// Answers an interrupt. If a child run raised it, the answer may be sent to the parent's node that waits for
+/// the child.
 pub(crate) async fn resolve(client: &Client, run: &str, view: &InterruptView, answer: &Value) -> Result<()> {
     let path = format!("/v1/runs/{}/interrupts/{}", escape(run), escape(&view.node_id));
     let body = json!({ "resumeValue": answer, "interruptId": view.interrupt_id });
@@ -445,7 +447,7 @@ pub(crate) async fn resolve(client: &Client, run: &str, view: &InterruptView, an
     Ok(())
 }
 
-/// Every artifact of a run, with content, oldest first.
+/// Fetches all artifacts of a run with their content, oldest first.
 pub(crate) async fn artifacts(client: &Client, run: &str) -> Result<Vec<Value>> {
     let mut list = client.get(&format!("/v1/runs/{}/artifacts", escape(run))).await?;
     let Some(Value::Array(known)) = list.get_mut("artifacts").map(Value::take) else {
@@ -460,7 +462,7 @@ pub(crate) async fn artifacts(client: &Client, run: &str) -> Result<Vec<Value>> 
     Ok(artifacts)
 }
 
-/// Writes what a run produced: the text it put out, else all its outputs, else its last artifact.
+/// Prints the run's text output, or else all its outputs, or else its last artifact.
 fn show_products(artifacts: &[Value], outputs: &Value) -> Result<()> {
     if let Some(text) = outputs.get("text").and_then(Value::as_str) {
         return output::line(output::plain(text));

@@ -1,4 +1,4 @@
-//! `wopr runs`: what a server's runs did and do.
+//! `wopr runs`: lists, shows and controls the runs of a server.
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -25,7 +25,7 @@ pub(crate) struct Runs {
 enum Verb {
     /// List runs, newest first
     List {
-        /// Only these statuses; several joined by commas
+        /// Only these statuses, separated by commas
         #[arg(long, value_name = "STATUS")]
         status: Option<String>,
         /// Only runs of this workflow
@@ -39,7 +39,7 @@ enum Verb {
         #[command(flatten)]
         format: Format,
     },
-    /// Show a run as it is now
+    /// Show the current state of a run
     Show {
         /// The run
         run: String,
@@ -52,7 +52,7 @@ enum Verb {
     Events {
         /// The run
         run: String,
-        /// Go on until the run ends
+        /// Keep following until the run ends
         #[arg(long, short = 'f')]
         follow: bool,
         #[command(flatten)]
@@ -60,11 +60,11 @@ enum Verb {
         #[command(flatten)]
         format: Format,
     },
-    /// Resume a run that is paused, also one that wopr put in quarantine after it had ended the process
+    /// Resume a paused run, or one that was quarantined after it crashed the process
     Release {
         /// The run
         run: String,
-        /// Why, for the log
+        /// The reason, for the log
         #[arg(long)]
         reason: Option<String>,
         #[command(flatten)]
@@ -72,11 +72,11 @@ enum Verb {
         #[command(flatten)]
         format: Format,
     },
-    /// Cancel a run; one that has ended stays as it is
+    /// Cancel a run; a run that has ended is not changed
     Cancel {
         /// The run
         run: String,
-        /// Why, for the log
+        /// The reason, for the log
         #[arg(long)]
         reason: Option<String>,
         #[command(flatten)]
@@ -232,7 +232,8 @@ async fn show(client: &Client, run: &str, format: Format) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Why a run failed: the node, how often it was tried, what it said, and why a question was closed without an answer.
+/// Explains why a run failed: the node, the number of attempts, the error, and why an interrupt was closed
+/// unanswered.
 async fn failure(client: &Client, run: &str, error: &RunError) -> Result<Vec<(&'static str, String)>> {
     let said = format!("{}: {}", error.code, error.message);
     let node = error
@@ -314,7 +315,7 @@ async fn cancel(client: &Client, run: &str, reason: Option<String>, format: Form
     Err(Failure::new(Exit::Failed, format!("the run had ended as {status}")).into())
 }
 
-/// Tells a run what to do and shows its status, which is given where it was shown as text.
+/// Sends a control request and prints the resulting status. Returns the status if it was printed as text.
 async fn steer(
     client: &Client,
     run: &str,

@@ -1,4 +1,4 @@
-//! `wopr serve`: a host, until it is told to stop.
+//! `wopr serve`: runs a host until it is stopped.
 
 use std::{
     io::{self, Read as _},
@@ -18,22 +18,23 @@ use crate::{
 
 /// Serve workflows over OpenWOP and A2A.
 ///
-/// Prints one line of JSON with the chosen address on standard output as soon as requests are taken; logs go to
-/// standard error. SIGTERM and SIGINT stop it in order, also while it starts: no new connections, streams end, requests
-/// in flight finish. A second signal ends it at once; nothing that was acknowledged is lost either way.
+/// Prints one line of JSON with the address on standard output once the host accepts requests; logs go to
+/// standard error. SIGTERM and SIGINT start a graceful shutdown, even during startup: new connections are
+/// refused, streams end, requests in flight finish. A second signal exits at once. Either way, nothing that
+/// was acknowledged is lost.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
     host: HostArgs,
 
-    /// Stop when standard input ends, so that a host never outlives the program that started it
+    /// Stop when standard input is closed, so that a host never outlives the program that started it
     #[arg(long, hide = true)]
     while_stdin: bool,
 }
 
 impl Serve {
     pub(crate) async fn run(self) -> Result<Exit> {
-        // Caught first, so that a signal during a long start stops it too.
+        // Installed first, so that a signal during a long startup works too.
         let mut signals = Signals::catch()?;
         let config = self.host.load()?;
         host::init_logs(&config)?;
@@ -44,7 +45,7 @@ impl Serve {
         };
         let mut stop = pin!(async {
             match end {
-                // A reader that is gone has seen the end.
+                // An error means that the reader thread has ended, so standard input is closed.
                 Some(end) => drop(end.await),
                 None => std::future::pending().await,
             }
@@ -58,8 +59,8 @@ impl Serve {
     }
 }
 
-/// Becomes ready when standard input ends. A thread of its own, because one of the runtime's would hold up its
-/// end.
+/// Completes when standard input ends. Reads on a separate thread, because a blocking read on a runtime
+/// thread would delay the runtime's shutdown.
 fn stdin_end() -> Result<oneshot::Receiver<()>> {
     let (ended, end) = oneshot::channel();
     thread::Builder::new()
@@ -68,7 +69,7 @@ fn stdin_end() -> Result<oneshot::Receiver<()>> {
             let mut stdin = io::stdin().lock();
             let mut buffer = [0; 256];
             while stdin.read(&mut buffer).is_ok_and(|n| n > 0) {}
-            // Nobody listens any more when the host has stopped on its own.
+            // Fails if the host has already stopped.
             let _ = ended.send(());
         })
         .context("watch standard input")?;

@@ -1,4 +1,4 @@
-//! `wopr workflows`: checking definitions here, and what a server offers.
+//! `wopr workflows`: validates definitions locally, and manages those of a server.
 
 mod checked;
 
@@ -34,12 +34,12 @@ pub(crate) struct Workflows {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Check definitions, as a host would at start
+    /// Validate definitions as a host does at start
     Validate {
         /// The files
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// Fail on warnings, too
+        /// Fail on warnings too
         #[arg(long)]
         strict: bool,
         /// Allow the node types of the conformance suite
@@ -54,15 +54,15 @@ enum Verb {
         #[arg(long)]
         conformance: bool,
     },
-    /// List the workflows of a server, or the files a host would skip
+    /// List the workflows of a server, or the files that a host would skip
     List {
-        /// The files in the workflow folders that a host skips at start, with what is wrong; asks no server
+        /// List files in the workflow folders that a host would skip at start, and why; calls no server
         #[arg(long)]
         rejected: bool,
         /// A workflow folder, for --rejected; may be given several times [env: WOPR_WORKFLOWS]
         #[arg(long, value_name = "DIR", requires = "rejected")]
         workflows: Vec<PathBuf>,
-        /// The configuration that names the folders, for --rejected
+        /// A configuration that names the folders, for --rejected
         #[arg(long, value_name = "FILE", env = "WOPR_CONFIG")]
         config: Option<PathBuf>,
         #[command(flatten)]
@@ -107,7 +107,6 @@ impl Workflows {
     }
 }
 
-/// Reads a definition's document.
 pub(crate) fn read(path: &Path) -> Result<Value> {
     let text = Text::read(path)?;
     text.document(path).map_err(|finding| {
@@ -116,7 +115,7 @@ pub(crate) fn read(path: &Path) -> Result<Value> {
     })
 }
 
-/// Checks a definition; its id, or every rule it breaks.
+/// Checks a definition. Returns its id, or an error that lists every violation.
 pub(crate) fn check(document: Value, conformance: bool) -> Result<String> {
     let plan = Plan::admit(document, NodeTypes { conformance }).map_err(|Problems(problems)| {
         let lines: Vec<_> = problems.iter().map(|problem| format!("\n  {problem}")).collect();
@@ -134,7 +133,7 @@ fn validate(files: &[PathBuf], strict: bool, conformance: bool, format: Format) 
         .collect();
     let exits: Vec<_> = checked.iter().map(|checked| checked.exit(strict)).collect();
     let bad = exits.iter().copied().find(|exit| *exit != Exit::Ok);
-    // A definition that breaks a rule says more than a file that is not there.
+    // An invalid definition takes precedence over a missing file.
     let exit = if exits.contains(&Exit::Config) {
         Exit::Config
     } else {
@@ -155,7 +154,7 @@ fn validate(files: &[PathBuf], strict: bool, conformance: bool, format: Format) 
     Ok(exit)
 }
 
-/// Does what a host does with its folders at start, without a host.
+/// Reads the workflow folders as a host does at start.
 fn rejected(workflows: Vec<PathBuf>, config: Option<PathBuf>, format: Format) -> Result<Exit> {
     let args = HostArgs {
         workflows,
@@ -197,16 +196,16 @@ fn rejected(workflows: Vec<PathBuf>, config: Option<PathBuf>, format: Format) ->
     Ok(Exit::Ok)
 }
 
-/// What a host will find in its folders.
+/// The definitions that a host would load from its folders.
 pub(crate) struct Survey {
     pub(crate) n_files: usize,
-    /// Files that it will skip, each with the first thing that is wrong.
+    /// Files that the host would skip, each with its first problem.
     pub(crate) skipped: Vec<String>,
-    /// Files whose workflow takes the place of another file's, because both have its id.
+    /// Files that replace another file's workflow because both have the same id.
     pub(crate) doubled: Vec<String>,
 }
 
-/// Looks through the folders of a configuration as a host does at start.
+/// Reads the folders of a configuration as a host does at start.
 pub(crate) fn survey(config: &Config) -> Result<Survey> {
     let checked = check_folders(config)?;
     let (mut skipped, mut doubled) = (Vec::new(), Vec::new());
@@ -300,7 +299,7 @@ async fn list(client: &Client, format: Format) -> Result<Exit> {
 }
 
 async fn register(client: &Client, file: &Path, format: Format) -> Result<Exit> {
-    // The server knows its own node types, so the rules are left to it.
+    // Not validated here, because only the server knows its node types.
     let registered = client.post("/v1/workflows", &read(file)?).await?;
     if format.json {
         output::json(&registered)?;

@@ -1,4 +1,4 @@
-//! `a2a` against a host of ours, in both versions over every binding.
+//! `a2a` commands against our own host, in both versions over every binding.
 
 use std::{
     io::{Read as _, Write as _},
@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 use crate::binary::{Host, KEY, Place, Said, examples, members};
 
-/// Every version and binding.
 const PAIRS: [[&str; 2]; 6] = [
     ["1.0", "jsonrpc"],
     ["1.0", "http-json"],
@@ -22,7 +21,7 @@ const PAIRS: [[&str; 2]; 6] = [
     ["0.3", "grpc"],
 ];
 
-/// Runs a command in a version over a binding.
+/// Runs an `a2a` command in a version over a binding.
 fn speak(place: &Place, [protocol, binding]: [&str; 2], args: &[&str]) -> Said {
     let mut all = vec!["a2a"];
     all.extend(args);
@@ -30,7 +29,7 @@ fn speak(place: &Place, [protocol, binding]: [&str; 2], args: &[&str]) -> Said {
     place.run(&all)
 }
 
-/// The same, that has to end with a code.
+/// Like [`speak`], but requires an exit code.
 fn ends(place: &Place, pair: [&str; 2], code: i32, args: &[&str]) -> Said {
     let said = speak(place, pair, args);
     assert_eq!(said.code, code, "{pair:?}: {said:#?}");
@@ -43,7 +42,7 @@ fn first_run(place: &Place, status: &str) -> String {
 }
 
 #[test]
-fn a_card_is_shown_and_every_version_and_binding_is_spoken() {
+fn card_is_shown_and_every_version_and_binding_works() {
     let mut place = Place::new();
     let host = place.serve();
     let said = place.ends(0, &["a2a", "card"]);
@@ -73,7 +72,7 @@ fn a_card_is_shown_and_every_version_and_binding_is_spoken() {
         let task = sent["task"]["id"].as_str().unwrap();
         let said = ends(&place, pair, 0, &["get", task, "--json"]).json();
         assert_eq!(said["status"]["state"], "TASK_STATE_COMPLETED");
-        // The task is the run.
+        // The task id is the run id.
         assert_eq!(
             place.json(&["runs", "show", task, "--json"])["status"],
             "completed"
@@ -82,7 +81,7 @@ fn a_card_is_shown_and_every_version_and_binding_is_spoken() {
 }
 
 #[test]
-fn a_task_is_streamed_answered_and_followed_again() {
+fn task_is_streamed_answered_and_resubscribed() {
     let mut place = Place::new();
     let _host = place.serve();
     for pair in PAIRS {
@@ -118,7 +117,7 @@ fn a_task_is_streamed_answered_and_followed_again() {
             items.iter().any(|item| item["artifactUpdate"].is_object()),
             "{items:#?}"
         );
-        // What happened can be read again, from any event on.
+        // The stream can be replayed from any event.
         let said = speak(&["subscribe", &task, "--last-event-id", "7"]);
         assert_eq!(said.code, 0, "{said:#?}");
         assert!(said.out.contains("completed"), "{said:#?}");
@@ -126,7 +125,7 @@ fn a_task_is_streamed_answered_and_followed_again() {
 }
 
 #[test]
-fn a_task_is_cancelled_and_an_unknown_one_is_not_found() {
+fn task_is_cancelled_and_unknown_task_is_not_found() {
     let mut place = Place::new();
     let host = place.serve();
     for pair in PAIRS {
@@ -168,7 +167,7 @@ fn a_task_is_cancelled_and_an_unknown_one_is_not_found() {
 }
 
 #[test]
-fn tasks_are_listed_by_pages() {
+fn tasks_are_listed_by_page() {
     let mut place = Place::new();
     let _host = place.serve();
     let mut tasks = Vec::new();
@@ -223,7 +222,7 @@ fn tasks_are_listed_by_pages() {
 }
 
 #[test]
-fn the_extended_card_is_for_those_the_agent_knows() {
+fn extended_card_requires_a_key() {
     let mut place = Place::new();
     let _host = place.serve();
     for pair in PAIRS {
@@ -251,7 +250,7 @@ fn the_extended_card_is_for_those_the_agent_knows() {
     }
 }
 
-/// Answers every request with a document, until the test ends. What was asked is collected.
+/// Answers every request with a document until the test ends. The receiver returns the requests.
 fn hostile(document: &'static str) -> (String, std::sync::mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
@@ -274,7 +273,7 @@ fn hostile(document: &'static str) -> (String, std::sync::mpsc::Receiver<String>
 }
 
 #[test]
-fn a_key_stays_where_the_card_lies() {
+fn key_is_sent_only_to_the_origin_of_the_card() {
     let place = Place::new();
     let (elsewhere, asked) = hostile("{}");
     let authority = elsewhere.strip_prefix("http://").unwrap();
@@ -290,7 +289,7 @@ fn a_key_stays_where_the_card_lies() {
         });
         let (origin, fetched) = hostile(card.to_string().leak());
         let said = place.run(&["a2a", "get", "t", &origin, "--key", "a-secret"]);
-        // What it answers is no answer of A2A.
+        // The response is not a valid A2A response.
         assert!(matches!(said.code, 1 | 7), "{said:#?}");
         assert!(fetched.recv().unwrap().contains("a-secret"));
         let request = asked.recv().unwrap();
@@ -304,7 +303,7 @@ fn a_key_stays_where_the_card_lies() {
 }
 
 #[test]
-fn every_binding_is_spoken_with_tls() {
+fn every_binding_works_over_tls() {
     let mut place = Place::new();
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -339,7 +338,7 @@ fn every_binding_is_spoken_with_tls() {
     place.set("WOPR_SERVER", &host.origin);
     place.set("WOPR_API_KEY", KEY);
     for pair in PAIRS {
-        // Whoever vouches for the host is not known here.
+        // The host's certificate authority is not trusted here.
         ends(&place, pair, 7, &["card"]);
     }
     let roots = roots.to_str().unwrap();
@@ -377,7 +376,7 @@ fn every_binding_is_spoken_with_tls() {
 }
 
 #[test]
-fn what_a_card_offers_is_all_there_is() {
+fn only_interfaces_in_the_card_are_used() {
     let place = Place::new();
     let (origin, _) = hostile(
         r#"{"name": "n", "description": "d", "version": "1", "capabilities": {}, "skills": [],
@@ -393,7 +392,7 @@ fn what_a_card_offers_is_all_there_is() {
     ] {
         let said = place.ends(1, &["a2a", "get", "t", &origin, args[0], args[1]]);
         assert!(said.err.contains("CARRIER-PIGEON 1.0"), "{said:#?}");
-        // The card is there to be looked at all the same.
+        // The card is shown anyway.
         let said = place.ends(1, &["a2a", "card", &origin, args[0], args[1]]);
         assert!(
             said.out.contains("CARRIER-PIGEON") && !said.out.contains("spoken here"),
@@ -416,13 +415,13 @@ fn what_a_card_offers_is_all_there_is() {
         let (origin, _) = hostile(document);
         let said = place.ends(1, &["a2a", "card", &origin]);
         assert!(said.err.contains("cannot read the card"), "{document}: {said:#?}");
-        // What is JSON is shown as it came.
+        // JSON is shown as received.
         assert_eq!(said.out.is_empty(), document.is_empty(), "{document}: {said:#?}");
     }
 }
 
 #[test]
-fn a_push_configuration_is_set_read_listed_and_removed() {
+fn push_configuration_is_set_read_listed_and_removed() {
     let mut place = Place::new();
     let _host = place.serve();
     let sent = place.run(&["a2a", "send", "a sale", "--workflow", "campaign-brief", "--json"]);
@@ -482,7 +481,7 @@ fn a_push_configuration_is_set_read_listed_and_removed() {
     }
 }
 
-/// What a host keeps of the token set last: two of the same are one.
+/// The stored fingerprint of the most recent token; equal tokens have equal fingerprints.
 fn fingerprint(host: &Host, task: &str) -> Option<String> {
     let authority = host.origin.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(authority).unwrap();
@@ -501,7 +500,7 @@ fn fingerprint(host: &Host, task: &str) -> Option<String> {
 }
 
 #[test]
-fn secrets_of_a_push_configuration_need_not_stand_in_the_command_line() {
+fn push_secrets_can_be_read_from_files_and_environment() {
     let mut place = Place::new();
     let host = place.serve();
     let sent = place.run(&["a2a", "send", "a sale", "--workflow", "campaign-brief", "--json"]);
@@ -528,7 +527,7 @@ fn secrets_of_a_push_configuration_need_not_stand_in_the_command_line() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // Whoever does not read it may be gone by then.
+        // The process may exit without reading its input.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -547,7 +546,7 @@ fn secrets_of_a_push_configuration_need_not_stand_in_the_command_line() {
         (&[][..], &env[..], "", &wanted),
         (&["--token-file", token], &[], "", &wanted),
         (&["--token-file", "-"], &[], "a-token\n", &wanted),
-        // What is said outright goes before the environment.
+        // Flags take precedence over the environment.
         (&["--token", "another"], &env, "", &another),
         (&["--token-file", other], &env, "", &another),
         (
@@ -562,7 +561,7 @@ fn secrets_of_a_push_configuration_need_not_stand_in_the_command_line() {
             "",
             &None,
         ),
-        // Without a scheme there is no use for it.
+        // Credentials in the environment are ignored without a scheme.
         (
             &["--token", "another"],
             &[("WOPR_PUSH_CREDENTIALS", "x")],
@@ -617,9 +616,9 @@ fn secrets_of_a_push_configuration_need_not_stand_in_the_command_line() {
 }
 
 #[test]
-fn who_pushes_nothing_is_followed_instead() {
+fn agent_without_push_support_suggests_following() {
     let place = Place::new();
-    // One document for everything: a card, and an error of JSON-RPC.
+    // The same document for every request: a card that is also a JSON-RPC error.
     let (origin, _) = hostile(
         r#"{"name": "n", "description": "d", "version": "1", "capabilities": {}, "skills": [],
             "defaultInputModes": [], "defaultOutputModes": [],
@@ -640,7 +639,7 @@ fn who_pushes_nothing_is_followed_instead() {
 }
 
 #[test]
-fn a_message_id_counts_once() {
+fn message_id_counts_once() {
     let mut place = Place::new();
     let _host = place.serve();
     let args = [
@@ -661,7 +660,7 @@ fn a_message_id_counts_once() {
 }
 
 #[test]
-fn the_signatures_of_a_card_are_checked() {
+fn card_signatures_are_verified() {
     let mut place = Place::new();
     {
         let _host = place.serve();
@@ -680,7 +679,7 @@ fn the_signatures_of_a_card_are_checked() {
     assert_eq!(told["signatures"][1]["covers"], "document");
     let keys = format!("{}/.well-known/jwks.json", host.origin);
     place.ends(0, &["a2a", "verify-card", &host.origin, "--keys", &keys]);
-    // Keys of somebody else under the same names do not help.
+    // Keys of another host with the same ids do not verify.
     let other = Place::new();
     let stranger =
         r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;

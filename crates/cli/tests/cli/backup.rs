@@ -1,4 +1,4 @@
-//! `backup`: a copy that serves.
+//! `backup`: a host can serve the copy.
 
 use std::{
     collections::BTreeSet,
@@ -14,10 +14,9 @@ use tokio::task::JoinSet;
 
 use crate::binary::{KEY, Place};
 
-/// Clients that start runs meanwhile.
+/// Clients that start runs during the backup.
 const CLIENTS: usize = 8;
 
-/// A client of hosts on this machine.
 fn client() -> Client {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
@@ -36,7 +35,7 @@ async fn ask(request: RequestBuilder) -> (u16, Value) {
     (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
 }
 
-/// Starts runs one after the other, and keeps the ids of those that were acknowledged.
+/// Starts runs one after another and records the ids of the acknowledged ones.
 struct Load {
     acknowledged: Arc<Mutex<BTreeSet<String>>>,
     stop: Arc<AtomicBool>,
@@ -85,7 +84,7 @@ impl Load {
     }
 }
 
-/// The runs a host lists, by status.
+/// Lists the runs of a host with their status.
 async fn list(client: &Client, origin: &str) -> Vec<(String, String)> {
     let mut runs = Vec::new();
     let mut cursor = String::new();
@@ -105,7 +104,7 @@ async fn list(client: &Client, origin: &str) -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_of_a_busy_host_serves_what_was_acknowledged_before() {
+async fn backup_of_a_busy_host_has_all_acknowledged_runs() {
     for compact in [false, true] {
         let mut place = Place::new();
         let host = place.serve();
@@ -145,7 +144,7 @@ async fn a_backup_of_a_busy_host_serves_what_was_acknowledged_before() {
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{text}");
         let made: Value = serde_json::from_slice(&output.stdout).unwrap();
-        // The host was not held up.
+        // The backup did not block the host.
         let after = load.now().len();
         load.reaches(after + 50).await;
         load.stop().await;
@@ -193,7 +192,7 @@ async fn a_backup_of_a_busy_host_serves_what_was_acknowledged_before() {
             };
             assert!(is_whole, "{run} is {status}: {log}");
         }
-        // The key came along: what was signed before is good still.
+        // The master key was copied too, so earlier signatures are still valid.
         let request = client
             .post(format!("{origin}/v1/interrupts/{token}"))
             .header("content-type", "application/json")
@@ -205,7 +204,7 @@ async fn a_backup_of_a_busy_host_serves_what_was_acknowledged_before() {
 }
 
 #[test]
-fn a_backup_says_what_it_holds_and_is_not_overwritten() {
+fn backup_reports_its_contents_and_is_not_overwritten() {
     let place = Place::new();
     place.ends(0, &["migrate"]);
     let said = place.ends(0, &["backup", "copy.db"]);
@@ -231,7 +230,7 @@ fn a_backup_says_what_it_holds_and_is_not_overwritten() {
 
 #[cfg(unix)]
 #[test]
-fn a_backup_is_for_its_owner_alone() {
+fn backup_is_readable_only_by_its_owner() {
     use std::os::unix::fs::PermissionsExt as _;
 
     let mut place = Place::new();
@@ -244,7 +243,7 @@ fn a_backup_is_for_its_owner_alone() {
         let mode = place.path().join(name).metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
-    // A second one fails before it copies anything, because of the key alone.
+    // A second backup fails before copying anything, just because the key file exists.
     std::fs::remove_file(place.path().join("copy.db")).unwrap();
     let said = place.ends(
         2,
@@ -254,7 +253,7 @@ fn a_backup_is_for_its_owner_alone() {
 }
 
 #[test]
-fn what_cannot_be_copied_is_told() {
+fn uncopyable_stores_are_reported() {
     let mut place = Place::new();
     let said = place.ends(4, &["backup", "copy.db"]);
     assert!(said.err.starts_with("error: cannot find a database"), "{said:#?}");
@@ -281,7 +280,7 @@ fn what_cannot_be_copied_is_told() {
 }
 
 #[test]
-fn a_backup_says_where_the_master_key_is() {
+fn backup_reports_the_location_of_the_master_key() {
     let mut place = Place::new();
     let backup = |place: &Place, dest: &str, expected: &str| {
         let said = place.ends(0, &["backup", dest, "--store", "sqlite:wopr.db"]);

@@ -1,4 +1,4 @@
-//! The binary as a process, and a host started from it.
+//! Runs the binary as a process, and hosts started from it.
 
 use std::{
     env,
@@ -15,19 +15,19 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The key of every host of these tests.
+/// The key of all hosts in these tests.
 pub(crate) const KEY: &str = "key-of-the-tests-0123456789abcdef";
-/// More than anything here takes, on any machine.
+/// More than anything here takes on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A folder, and the binary run in it.
+/// A folder in which the binary is run.
 #[derive(Debug)]
 pub(crate) struct Place {
     folder: TempDir,
     env: Vec<(String, String)>,
 }
 
-/// What a command said, and how it ended.
+/// The output and exit code of a command.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) code: i32,
@@ -47,18 +47,17 @@ impl Place {
         self.folder.path()
     }
 
-    /// Sets a variable for every command from now on.
+    /// Sets an environment variable for all further commands.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.env.push((name.to_owned(), value.to_owned()));
     }
 
-    /// The same folder, with commands that know no server and no key.
+    /// Clears the environment of further commands, including server and key.
     pub(crate) fn without_server(mut self) -> Self {
         self.env.clear();
         self
     }
 
-    /// Writes a file.
     pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -66,7 +65,7 @@ impl Place {
         path
     }
 
-    /// The binary with arguments, in the folder.
+    /// Creates a command that runs the binary in the folder.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wopr"));
         command.args(args).current_dir(self.path()).stdin(Stdio::null());
@@ -80,24 +79,24 @@ impl Place {
         command
     }
 
-    /// Runs a command to its end.
+    /// Runs a command to completion.
     pub(crate) fn run<S: AsRef<OsStr>>(&self, args: &[S]) -> Said {
         Said::of(self.command(args).output().unwrap())
     }
 
-    /// Runs a command that has to end with a code.
+    /// Runs a command and requires an exit code.
     pub(crate) fn ends<S: AsRef<OsStr>>(&self, code: i32, args: &[S]) -> Said {
         let said = self.run(args);
         assert_eq!(said.code, code, "{said:#?}");
         said
     }
 
-    /// Runs a command that has to end with 0 and print JSON.
+    /// Runs a command that must succeed and print JSON.
     pub(crate) fn json(&self, args: &[&str]) -> Value {
         self.ends(0, args).json()
     }
 
-    /// Starts a host on a store in the folder with the examples, and points every further command to it.
+    /// Starts a host with the examples on a store in the folder. Further commands use it.
     pub(crate) fn serve(&mut self) -> Host {
         let examples = examples();
         let args = [
@@ -119,7 +118,6 @@ impl Place {
     }
 }
 
-/// Where the examples lie.
 pub(crate) fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
 }
@@ -138,18 +136,18 @@ impl Said {
     }
 }
 
-/// A host that runs; killed when dropped.
+/// A running host; killed on drop.
 #[derive(Debug)]
 pub(crate) struct Host {
     child: Child,
-    /// What it said when it listened.
+    /// The startup line.
     pub(crate) line: Value,
     pub(crate) origin: String,
     logs: Option<thread::JoinHandle<String>>,
 }
 
 impl Host {
-    /// Starts a host and waits for its line.
+    /// Starts a host and waits for its startup line.
     pub(crate) fn start(mut command: Command) -> Self {
         command
             .stdin(Stdio::piped())
@@ -180,18 +178,16 @@ impl Host {
         self.child.id()
     }
 
-    /// Closes its standard input.
     pub(crate) fn close_stdin(&mut self) {
         drop(self.child.stdin.take());
     }
 
-    /// Waits for its end; how it ended, and what it logged.
+    /// Waits for the process. Returns its exit status and log.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let status = wait(&mut self.child);
         (status, self.logs.take().unwrap().join().unwrap())
     }
 
-    /// Ends it with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -200,13 +196,13 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It may be gone already.
+        // Fails if the process has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The first line of standard output that is wanted; `None` when there is none. The rest is read and dropped.
+/// Returns the first matching line of standard output, or `None`. Discards the rest.
 pub(crate) fn first_line(
     child: &mut Child,
     wanted: impl Fn(&str) -> bool + Send + 'static,
@@ -217,7 +213,7 @@ pub(crate) fn first_line(
         let mut sender = Some(sender);
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
             if sender.is_some() && wanted(&line) {
-                // Nobody waits any more when the test has failed.
+                // Fails if the test has stopped waiting.
                 let _ = sender.take().unwrap().send(line);
             }
         }
@@ -225,7 +221,7 @@ pub(crate) fn first_line(
     receiver.recv_timeout(LIMIT).ok()
 }
 
-/// Waits for the end of a process, but not for ever.
+/// Waits for a process, with a timeout.
 pub(crate) fn wait(child: &mut Child) -> ExitStatus {
     let pid = child.id();
     let (sender, receiver) = mpsc::channel::<()>();
@@ -240,7 +236,7 @@ pub(crate) fn wait(child: &mut Child) -> ExitStatus {
     status
 }
 
-/// Sends a signal; whether there was somebody to get it.
+/// Sends a signal. Returns `true` if the process exists.
 pub(crate) fn signal(pid: u32, name: &str) -> bool {
     let mut kill = Command::new("kill");
     let kill = kill
@@ -249,7 +245,6 @@ pub(crate) fn signal(pid: u32, name: &str) -> bool {
     kill.status().unwrap().success()
 }
 
-/// The names of a document's members.
 pub(crate) fn members(document: &Value) -> Vec<&str> {
     document.as_object().unwrap().keys().map(String::as_str).collect()
 }

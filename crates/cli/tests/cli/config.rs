@@ -1,4 +1,4 @@
-//! The configuration: where a value comes from, and what a wrong one does.
+//! Configuration: precedence of sources, and error reports.
 
 use crate::binary::Place;
 
@@ -34,7 +34,7 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file() {
 }
 
 #[test]
-fn what_is_printed_holds_no_secret_and_reads_back() {
+fn printed_configuration_has_no_secrets_and_can_be_loaded() {
     let mut place = Place::new();
     place.set("WOPR_API_KEY", "hunter2hunter2hunter2");
     let said = place.ends(0, &["config", "print"]);
@@ -45,7 +45,7 @@ fn what_is_printed_holds_no_secret_and_reads_back() {
 }
 
 #[test]
-fn a_wrong_configuration_ends_with_3_and_names_the_setting() {
+fn invalid_configuration_ends_with_3_and_names_the_setting() {
     let mut place = Place::new();
     place.write("unknown.toml", "[server]\nlissten = \"x\"\n");
     for (args, wanted) in [
@@ -83,7 +83,7 @@ fn a_wrong_configuration_ends_with_3_and_names_the_setting() {
 }
 
 #[test]
-fn a_check_says_what_a_person_should_know() {
+fn check_reports_warnings() {
     let place = Place::new();
     let checked = place.json(&["config", "check", "--json", "--store", "memory:"]);
     assert_eq!(checked["valid"], true);
@@ -92,7 +92,7 @@ fn a_check_says_what_a_person_should_know() {
 }
 
 #[test]
-fn a_file_that_is_not_there_ends_with_4_wherever_it_is_named() {
+fn missing_file_ends_with_4() {
     let place = Place::new();
     for args in [
         ["config", "check", "--config", "none.toml"].as_slice(),
@@ -109,7 +109,7 @@ fn a_file_that_is_not_there_ends_with_4_wherever_it_is_named() {
 }
 
 #[test]
-fn a_variable_that_nothing_reads_is_named() {
+fn unknown_environment_variable_is_reported() {
     let mut place = Place::new();
     place.set("WOPR_LISTN", "127.0.0.1:1");
     place.set("WOPR_TEST_POSTGRES", "x");

@@ -1,10 +1,10 @@
-//! Workflow definitions: good ones, bad ones, and those a host skips.
+//! Workflow definitions: valid ones, invalid ones, and files that a host skips.
 
 use serde_json::{Value, json};
 
 use crate::binary::{Place, examples, members};
 
-/// A definition with one node.
+/// A definition with a single node.
 fn definition(id: &str, type_id: &str) -> Value {
     json!({
         "id": id, "name": id, "version": "1", "edges": [], "triggers": [], "variables": [], "metadata": {},
@@ -16,7 +16,7 @@ fn definition(id: &str, type_id: &str) -> Value {
 }
 
 #[test]
-fn the_examples_hold() {
+fn examples_are_valid() {
     let place = Place::new();
     let mut args = vec!["workflows".to_owned(), "validate".to_owned(), "--json".to_owned()];
     for entry in examples().read_dir().unwrap() {
@@ -47,7 +47,7 @@ fn the_examples_hold() {
 }
 
 #[test]
-fn a_bad_file_is_named_with_place_and_rule() {
+fn invalid_file_is_reported_with_place_and_rule() {
     let place = Place::new();
     place.write("good.json", &definition("good", "core.noop").to_string());
     place.write("type.json", &definition("type", "core.fly").to_string());
@@ -85,7 +85,7 @@ fn a_bad_file_is_named_with_place_and_rule() {
 }
 
 #[test]
-fn conformance_types_hold_only_where_they_are_allowed() {
+fn conformance_types_are_valid_only_if_allowed() {
     let place = Place::new();
     place.write(
         "w.json",
@@ -96,7 +96,7 @@ fn conformance_types_hold_only_where_they_are_allowed() {
 }
 
 #[test]
-fn what_a_host_skips_is_listed_without_asking_it() {
+fn skipped_files_are_listed_without_a_server() {
     let place = Place::new();
     place.write("flows/good.json", &definition("good", "core.noop").to_string());
     place.write("flows/bad.json", &definition("bad", "core.fly").to_string());
@@ -117,7 +117,7 @@ fn what_a_host_skips_is_listed_without_asking_it() {
 }
 
 #[test]
-fn rejected_files_are_not_asked_of_a_server() {
+fn listing_rejected_files_calls_no_server() {
     let mut place = Place::new();
     place.set("WOPR_SERVER", "http://127.0.0.1:1");
     for args in [
@@ -227,7 +227,7 @@ fn every_mistake_has_a_line_a_caret_and_a_suggestion() {
 }
 
 #[test]
-fn a_syntax_error_has_a_line_and_a_caret() {
+fn syntax_error_has_a_line_and_a_caret() {
     let place = Place::new();
     place.write("cut.json", "{\n  \"id\": \"x\",\n  \"name\" \"X\"\n}");
     let said = place.ends(3, &["workflows", "validate", "cut.json"]);
@@ -249,7 +249,7 @@ fn a_syntax_error_has_a_line_and_a_caret() {
 }
 
 #[test]
-fn warnings_fail_only_where_asked_to() {
+fn warnings_fail_only_with_strict() {
     let mut document = definition("pay", "core.http.request");
     document["nodes"][0]["config"] = json!({ "url": "/pay" });
     let place = Place::new();
@@ -273,7 +273,7 @@ fn warnings_fail_only_where_asked_to() {
 }
 
 #[test]
-fn the_examples_have_no_warnings() {
+fn examples_have_no_warnings() {
     let place = Place::new();
     let mut args = vec![
         "workflows".to_owned(),
@@ -290,7 +290,7 @@ fn the_examples_have_no_warnings() {
 }
 
 #[test]
-fn the_schema_for_editors_is_printed() {
+fn editor_schema_is_printed() {
     let place = Place::new();
     let schema = place.ends(0, &["workflows", "schema"]).json();
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");

@@ -1,10 +1,10 @@
-//! The demo, end to end: what it shows, and that nothing of it stays.
+//! The demo, end to end: its output and its cleanup.
 
 use std::process::Stdio;
 
 use crate::binary::{Place, first_line, signal, wait};
 
-/// The numbers that follow "process " in a text.
+/// Extracts the numbers after "process ".
 fn processes(text: &str) -> Vec<u32> {
     text.split("process ")
         .skip(1)
@@ -16,11 +16,11 @@ fn processes(text: &str) -> Vec<u32> {
 }
 
 #[test]
-fn the_demo_shows_a_task_that_survives_and_leaves_nothing() {
+fn demo_shows_a_task_that_survives_and_leaves_nothing() {
     let mut place = Place::new();
     let temp = place.path().display().to_string();
     place.set("TMPDIR", &temp);
-    // Settings for other hosts do not reach the demo's.
+    // The environment must not affect the demo's host.
     place.set("WOPR_STORE", "redis:nonsense");
     for _ in 0..2 {
         let said = place.ends(0, &["demo"]);
@@ -63,7 +63,7 @@ fn the_demo_shows_a_task_that_survives_and_leaves_nothing() {
 }
 
 #[test]
-fn an_interrupted_demo_leaves_nothing_either() {
+fn interrupted_demo_leaves_nothing() {
     let mut place = Place::new();
     let temp = place.path().display().to_string();
     place.set("TMPDIR", &temp);
@@ -85,7 +85,7 @@ fn an_interrupted_demo_leaves_nothing_either() {
 }
 
 #[test]
-fn what_the_demo_keeps_can_be_served_again() {
+fn kept_demo_can_be_served_again() {
     let mut place = Place::new();
     let temp = place.path().display().to_string();
     place.set("TMPDIR", &temp);

@@ -1,4 +1,4 @@
-//! Following a run across streams that are cut, or end before the run does.
+//! Follows a run across streams that are interrupted, or end before the run does.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 
 use crate::binary::Place;
 
-/// How a stream ends.
 #[derive(Debug, Clone, Copy)]
 enum End {
     /// Without its last chunk, as when the connection breaks.
     Cut,
-    /// In order, as when the host stops.
+    /// Regularly, as when the host shuts down.
     Clean,
 }
 
-/// A server that answers each request in turn with these events, and gives what was asked for after which event.
+/// A server that answers each request with the next of these streams. Returns the `Last-Event-ID` of each
+/// request.
 fn server(streams: Vec<(Vec<(u64, &'static str)>, End)>) -> (String, JoinHandle<Vec<Option<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
@@ -50,7 +50,7 @@ fn server(streams: Vec<(Vec<(u64, &'static str)>, End)>) -> (String, JoinHandle<
     (origin, answering)
 }
 
-/// The event that a request asks to be resumed after.
+/// Reads the `Last-Event-ID` of a request.
 fn last_event_id(socket: &TcpStream) -> Option<String> {
     let mut lines = BufReader::new(socket).lines();
     let mut found = None;
@@ -68,7 +68,7 @@ fn last_event_id(socket: &TcpStream) -> Option<String> {
 }
 
 #[test]
-fn a_run_is_followed_across_cut_streams_to_its_terminal_event() {
+fn run_is_followed_across_interrupted_streams_to_its_terminal_event() {
     let (origin, answering) = server(vec![
         (vec![(0, "run.started"), (1, "node.started")], End::Cut),
         (vec![], End::Clean),

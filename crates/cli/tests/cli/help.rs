@@ -5,7 +5,7 @@ use std::process::Stdio;
 use crate::binary::{Place, wait};
 
 #[test]
-fn every_command_explains_itself() {
+fn every_command_has_help() {
     let place = Place::new();
     let help = place.ends(0, &["help"]).out;
     for command in [
@@ -35,7 +35,7 @@ fn every_command_explains_itself() {
 }
 
 #[test]
-fn the_defaults_in_help_are_those_of_the_command() {
+fn help_shows_the_defaults_of_the_command() {
     let place = Place::new();
     let dev = place.ends(0, &["dev", "--help"]).out;
     assert!(
@@ -48,7 +48,7 @@ fn the_defaults_in_help_are_those_of_the_command() {
 }
 
 #[test]
-fn exit_codes_are_documented_where_they_are_looked_for() {
+fn exit_codes_are_documented_in_help() {
     let place = Place::new();
     for args in [["help", "exit-codes"].as_slice(), &["--help"], &["exit-codes"]] {
         let out = place.ends(0, args).out;
@@ -68,7 +68,7 @@ fn exit_codes_are_documented_where_they_are_looked_for() {
 }
 
 #[test]
-fn a_wrong_command_line_ends_with_2_and_says_why() {
+fn invalid_command_line_ends_with_2_and_an_error() {
     let place = Place::new();
     for args in [
         [].as_slice(),
@@ -112,7 +112,7 @@ fn without_a_terminal_there_is_no_colour() {
 }
 
 #[test]
-fn completions_are_printed_and_a_reader_that_leaves_is_no_error() {
+fn completions_are_printed_and_a_broken_pipe_is_no_error() {
     let place = Place::new();
     for shell in ["bash", "zsh", "fish"] {
         assert!(

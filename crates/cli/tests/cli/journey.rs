@@ -1,11 +1,11 @@
-//! Runs from start to end: in the command itself, on a host, and across its death.
+//! Runs from start to end: in the command's process, on a host, and across a crash of the host.
 
 use serde_json::Value;
 
 use crate::binary::{Place, examples, members};
 
 #[test]
-fn a_run_needs_no_server() {
+fn run_needs_no_server() {
     let place = Place::new();
     let said = place.ends(0, &["run", "hello", "--input", "name=Ada"]);
     assert_eq!(said.out, "Hello, Ada!\n");
@@ -43,14 +43,14 @@ fn a_run_needs_no_server() {
 }
 
 #[test]
-fn a_run_can_wait_for_time_and_for_a_child() {
+fn run_can_wait_for_time_and_for_a_child() {
     let place = Place::new();
     let said = place.ends(0, &["run", "nightly-report", "-i", "team=day shift"]);
     assert!(said.out.starts_with("Hello, day shift!\n"), "{said:#?}");
 }
 
 #[test]
-fn what_cannot_run_says_why() {
+fn invalid_runs_report_the_reason() {
     let place = Place::new();
     let said = place.ends(4, &["run", "no-such-workflow"]);
     assert!(said.err.contains("campaign-brief"), "{said:#?}");
@@ -111,7 +111,7 @@ fn answers_come_from_the_command_line() {
 }
 
 #[test]
-fn with_nobody_to_ask_a_run_ends_as_waiting_and_says_how_to_answer() {
+fn without_an_answer_a_run_ends_as_waiting_with_instructions() {
     let place = Place::new();
     let said = place.ends(6, &["run", "campaign-brief"]);
     assert!(said.err.contains("--answer"), "{said:#?}");
@@ -121,7 +121,7 @@ fn with_nobody_to_ask_a_run_ends_as_waiting_and_says_how_to_answer() {
 }
 
 #[test]
-fn a_run_on_a_host_survives_it_and_is_answered_later() {
+fn run_on_a_host_survives_it_and_is_answered_later() {
     let mut place = Place::new();
     let host = place.serve();
     let said = place.ends(6, &["run", "campaign-brief", "-i", "prompt=a spring sale"]);
@@ -246,7 +246,7 @@ fn runs_are_listed_filtered_and_cancelled() {
 }
 
 #[test]
-fn lists_fit_80_columns_and_name_every_id_whole() {
+fn lists_fit_80_columns_and_keep_ids_whole() {
     let mut place = Place::new();
     let _host = place.serve();
     place.ends(0, &["run", "hello"]);
@@ -316,7 +316,7 @@ fn lists_fit_80_columns_and_name_every_id_whole() {
 }
 
 #[test]
-fn a_failed_run_is_shown_with_its_node_its_attempts_and_the_reason() {
+fn failed_run_is_shown_with_node_attempts_and_reason() {
     let mut place = Place::new();
     let _host = place.serve();
     let node = serde_json::json!({
@@ -343,7 +343,7 @@ fn a_failed_run_is_shown_with_its_node_its_attempts_and_the_reason() {
 }
 
 #[test]
-fn a_definition_is_registered_and_run_under_its_id() {
+fn definition_is_registered_and_run_by_its_id() {
     let mut place = Place::new();
     let _host = place.serve();
     let mut hello: Value =
@@ -366,9 +366,9 @@ fn a_definition_is_registered_and_run_under_its_id() {
 }
 
 #[test]
-fn nothing_at_the_address_ends_with_7_and_a_hint() {
+fn unreachable_server_ends_with_7_and_a_hint() {
     let place = Place::new();
-    // A port that was free a moment ago; nobody else listens on it for longer than this test.
+    // A port that was free a moment ago. Most likely nothing else listens on it during this test.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -393,7 +393,7 @@ fn nothing_at_the_address_ends_with_7_and_a_hint() {
 }
 
 #[test]
-fn hints_name_what_helps() {
+fn errors_have_helpful_hints() {
     let mut place = Place::new();
     let _host = place.serve();
     let wrong = ["--key", "wopr_wrong"];

@@ -1,9 +1,9 @@
-//! API keys: made beside a database, and over a host.
+//! API keys, managed directly in a database and through a host.
 
 use crate::binary::{Host, Place, members};
 
 #[test]
-fn keys_are_made_listed_and_revoked_in_a_database() {
+fn keys_are_created_listed_and_revoked_in_a_database() {
     let place = Place::new();
     let store = ["--store", "sqlite:wopr.db"];
     let with = |args: &[&'static str]| [args, &store].concat();
@@ -29,7 +29,7 @@ fn keys_are_made_listed_and_revoked_in_a_database() {
     assert_eq!(made["tenant"], "acme");
     assert_eq!(made["scopes"][0], "*");
 
-    // Ids are unique within a tenant, so a key that two tenants have is revoked by its tenant.
+    // Key ids are unique per tenant, so revoking one that two tenants have requires the tenant.
     place.ends(0, &with(&["keys", "create", "ci", "--tenant", "acme"]));
     let said = place.ends(2, &with(&["keys", "revoke", "ci"]));
     assert!(said.err.contains("--tenant"), "{said:#?}");
@@ -39,7 +39,7 @@ fn keys_are_made_listed_and_revoked_in_a_database() {
     assert!(!listed.out.contains(&secret), "{listed:#?}");
     assert_eq!(listed.json()["keys"].as_array().unwrap().len(), 3);
 
-    // A host on this database needs no other key.
+    // A host on this database accepts the key.
     let host = |place: &Place| {
         Host::start(place.command(&with(&["serve", "--while-stdin", "--listen", "127.0.0.1:0"])))
     };
@@ -52,7 +52,8 @@ fn keys_are_made_listed_and_revoked_in_a_database() {
     );
     assert!(said.err.contains("manifest:read"), "{said:#?}");
 
-    // Beside the host, too: what is made works at its first use, and what is revoked opens nothing a second later.
+    // While the host runs, too: a new key is accepted at its first use, a revoked one rejected within a
+    // second.
     let made = place.ends(0, &with(&["keys", "create", "late"]));
     let late = made.out.trim();
     place.ends(0, &["runs", "list", "--server", &running.origin, "--key", late]);
@@ -74,7 +75,7 @@ fn keys_are_made_listed_and_revoked_in_a_database() {
 }
 
 #[test]
-fn a_host_makes_keys_that_work_at_once() {
+fn host_creates_keys_that_are_valid_at_once() {
     let mut place = Place::new();
     let _host = place.serve();
     let secret = place

@@ -1,7 +1,8 @@
-//! The built binary, driven as people and scripts drive it.
+//! Tests of the built binary, used as users and scripts use it.
 //!
-//! Every test has a folder and a store of its own, listens on ports the system chooses, and waits for what it
-//! wants: a line, an end of a process. Nothing of the environment reaches the binary but what a test sets.
+//! Every test has its own folder and store, listens on ports chosen by the system, and waits for conditions:
+//! a line of output, the exit of a process. The binary sees only the environment variables that the test
+//! sets.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Push notifications of a host that is killed, and what an operator sees of them.
+//! Push notifications of a host that is killed, and the commands that manage them.
 
 use std::{
     collections::BTreeMap,
@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 
 use crate::binary::{Host, KEY, Place, examples};
 
-/// More than anything here takes, on any machine.
+/// More than anything here takes on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A receiver that keeps what it was sent, by task, and takes it or not.
+/// A receiver that records pushes by task, and accepts them or not.
 struct Receiver {
     address: String,
     takes: Arc<AtomicBool>,
@@ -35,7 +35,7 @@ impl Receiver {
             taken: Arc::default(),
         };
         let (takes, taken) = (Arc::clone(&receiver.takes), Arc::clone(&receiver.taken));
-        // Ends with the process of the test.
+        // Ends with the test process.
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let (takes, taken) = (Arc::clone(&takes), Arc::clone(&taken));
@@ -49,7 +49,7 @@ impl Receiver {
         format!("http://{}/push", self.address)
     }
 
-    /// The places in the log of a task that it was told of, in the order they came.
+    /// The sequence numbers of a task's pushes, in the order of arrival.
     fn places(&self, task: &str) -> Vec<u64> {
         let taken = self.taken.lock().unwrap();
         let bodies = taken.get(task).into_iter().flatten();
@@ -110,7 +110,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A host that may reach loopback, and what gives up soon if asked to.
+/// Starts a host that may call loopback addresses and gives up deliveries after the given time.
 fn serve_host(place: &mut Place, give_up: &str) -> Host {
     let args = [
         "serve",
@@ -187,13 +187,13 @@ fn crash_kills_lose_no_push_of_what_was_acknowledged() {
     let receiver = Receiver::start();
     let mut tasks = Vec::new();
     for round in 0..8 {
-        // Every other time nobody listens, so that there is something to lose.
+        // Every other time the receiver refuses, so that there are pending deliveries to lose.
         receiver.takes.store(round % 2 == 1, Ordering::SeqCst);
         let host = serve_host(&mut place, "24h");
         for n in 0..6 {
             tasks.push(send(&host, &receiver, round * 100 + n));
         }
-        // At once, in the middle of whatever it does.
+        // Immediately, whatever the host is doing.
         host.kill();
     }
     receiver.takes.store(true, Ordering::SeqCst);
@@ -203,7 +203,7 @@ fn crash_kills_lose_no_push_of_what_was_acknowledged() {
             receiver.has(task, "TASK_STATE_COMPLETED")
         });
         let places = receiver.places(task);
-        // More than once perhaps, but never before what came first.
+        // Pushes may be repeated, but must not arrive before earlier ones.
         let mut seen = Vec::new();
         for place in &places {
             if !seen.contains(place) {
@@ -219,7 +219,7 @@ fn crash_kills_lose_no_push_of_what_was_acknowledged() {
 }
 
 #[test]
-fn what_was_given_up_is_listed_and_tried_again() {
+fn given_up_deliveries_are_listed_and_retried() {
     let mut place = Place::new();
     let receiver = Receiver::start();
     receiver.takes.store(false, Ordering::SeqCst);

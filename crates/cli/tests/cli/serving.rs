@@ -1,4 +1,4 @@
-//! `serve` and `dev` as processes: how they begin, and how they end.
+//! Startup and shutdown of `serve` and `dev`.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::binary::{Host, KEY, Place, examples, members, signal};
 
 #[test]
-fn a_host_says_where_it_listens_and_stops_in_order() {
+fn host_prints_its_address_and_shuts_down_gracefully() {
     let mut place = Place::new();
     let host = place.serve();
     assert_eq!(members(&host.line), ["listening", "pid"]);
@@ -18,12 +18,12 @@ fn a_host_says_where_it_listens_and_stops_in_order() {
     let (status, log) = host.wait();
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(log.contains("host closed"), "{log}");
-    // And what it knew is still there.
+    // The data is still there.
     drop(place.serve());
 }
 
 #[test]
-fn what_a_start_changes_or_passes_over_is_logged() {
+fn changed_and_ignored_settings_are_logged_at_start() {
     let mut place = Place::new();
     place.set("WOPR_LISTNE", "127.0.0.1:1");
     let log_of = |place: &mut Place| {
@@ -50,7 +50,7 @@ fn what_a_start_changes_or_passes_over_is_logged() {
 }
 
 #[test]
-fn a_file_that_may_not_grow_is_a_full_disk_and_not_the_end_of_the_host() {
+fn file_size_limit_acts_like_a_full_disk() {
     let mut place = Place::new();
     let limited = [
         "-c",
@@ -83,7 +83,7 @@ fn a_file_that_may_not_grow_is_a_full_disk_and_not_the_end_of_the_host() {
 }
 
 #[test]
-fn an_interrupt_and_the_end_of_its_parent_stop_it_as_well() {
+fn interrupt_and_parent_exit_stop_the_host() {
     let mut place = Place::new();
     let host = place.serve();
     assert!(signal(host.pid(), "INT"));
@@ -94,7 +94,7 @@ fn an_interrupt_and_the_end_of_its_parent_stop_it_as_well() {
 }
 
 #[test]
-fn without_a_key_it_does_not_start_and_says_what_to_do() {
+fn without_a_key_the_host_does_not_start_and_says_why() {
     let place = Place::new();
     let said = place.ends(3, &["serve", "--listen", "127.0.0.1:0"]);
     assert!(
@@ -105,7 +105,7 @@ fn without_a_key_it_does_not_start_and_says_what_to_do() {
 }
 
 #[test]
-fn a_second_host_on_the_same_database_or_address_is_refused() {
+fn second_host_on_the_same_database_or_address_is_refused() {
     let mut place = Place::new();
     let host = place.serve();
     let args = ["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:wopr.db"];
@@ -121,7 +121,7 @@ fn a_second_host_on_the_same_database_or_address_is_refused() {
 }
 
 #[test]
-fn a_bad_workflow_file_is_skipped_and_logged() {
+fn invalid_workflow_file_is_skipped_and_logged() {
     let mut place = Place::new();
     place.write("flows/bad.json", "{}");
     let hello = std::fs::read_to_string(examples().join("hello.json")).unwrap();
@@ -176,7 +176,7 @@ fn a_bad_workflow_file_is_skipped_and_logged() {
 }
 
 #[test]
-fn dev_makes_a_key_and_serves_the_examples() {
+fn dev_generates_a_key_and_serves_the_examples() {
     let mut place = Place::new();
     let host = Host::start(place.command(&["dev", "--listen", "127.0.0.1:0"]));
     assert_eq!(members(&host.line), ["key", "listening", "pid"]);
@@ -203,7 +203,7 @@ fn dev_makes_a_key_and_serves_the_examples() {
 }
 
 #[test]
-fn a_failed_run_logs_one_line_with_its_node_code_and_id() {
+fn failed_run_logs_one_line_with_node_code_and_id() {
     let mut place = Place::new();
     place.set("WOPR_LOG_FORMAT", "json");
     let mut host = place.serve();
@@ -219,7 +219,7 @@ fn a_failed_run_logs_one_line_with_its_node_code_and_id() {
         let run = said.json()["runId"].as_str().unwrap().to_owned();
         (run, workflow["nodes"][0]["id"].clone())
     };
-    // One fails in the decision that starts it, the other with the outcome of an attempt.
+    // One fails in the decision that starts it, the other after an attempt.
     let at_once = failing(
         "at-once",
         "core.fail",

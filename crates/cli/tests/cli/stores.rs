@@ -1,11 +1,11 @@
-//! `migrate` and `doctor`: a database before a host opens it.
+//! `migrate` and `doctor`, on a database that no host has opened yet.
 
 use serde_json::Value;
 
 use crate::binary::{Place, signal};
 
 #[test]
-fn a_database_is_migrated_once() {
+fn database_is_migrated_once() {
     let place = Place::new();
     let store = ["--store", "sqlite:wopr.db"];
     let with = |args: &[&'static str]| [args, &store].concat();
@@ -31,7 +31,7 @@ fn a_database_is_migrated_once() {
 }
 
 #[test]
-fn a_database_in_use_is_left_alone() {
+fn database_in_use_is_not_touched() {
     let mut place = Place::new();
     let _host = place.serve();
     for args in [["migrate"].as_slice(), &["migrate", "--check"]] {
@@ -58,7 +58,7 @@ fn another_name_of_an_open_database_starts_no_second_host() {
     };
     let said = place.ends(8, &with(&serve, "sqlite:link.db"));
     assert!(said.err.contains("has this database open"), "{said:#?}");
-    // What may share the database finds the host's through a link, its log and its key included.
+    // Commands that may share the database find the host's through a link, with its log and key.
     place.ends(0, &["keys", "create", "ada", "--store", "sqlite:link.db"]);
     place.ends(
         0,
@@ -75,7 +75,7 @@ fn another_name_of_an_open_database_starts_no_second_host() {
             (3, &["backup", "again.db", "--store"]),
         ] {
             if store == "sqlite:wopr.db" && args[0] == "serve" {
-                // Locked as well, which is said first.
+                // It is locked too, which is reported first.
                 place.ends(8, &with(args, store));
                 continue;
             }
@@ -114,8 +114,8 @@ fn another_name_of_an_open_database_starts_no_second_host() {
     );
 }
 
-/// Every file of a folder and what is in it, but for what a look alone may leave: the lock file, the shared memory of the
-/// log, and a log without anything in it.
+/// Reads all files in a folder, except those that a read-only open may leave: the lock file, the shared
+/// memory file, and an empty write-ahead log.
 fn contents(folder: &std::path::Path) -> std::collections::BTreeMap<std::ffi::OsString, Vec<u8>> {
     let files = folder.read_dir().unwrap().flatten();
     let files = files.map(|file| (file.file_name(), std::fs::read(file.path()).unwrap()));
@@ -128,7 +128,7 @@ fn contents(folder: &std::path::Path) -> std::collections::BTreeMap<std::ffi::Os
 }
 
 #[test]
-fn a_start_that_is_refused_changes_nothing() {
+fn refused_start_changes_nothing() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     let key = ("WOPR_API_KEY", "key-of-the-tests-0123456789abcdef");
@@ -166,7 +166,7 @@ fn a_start_that_is_refused_changes_nothing() {
         for (code, variables, args) in &refusals {
             let mut place = Place::new();
             if !is_new {
-                // A host that was here before, and closed in order.
+                // A host that ran here before and shut down gracefully.
                 let mut host = place.serve();
                 host.close_stdin();
                 assert_eq!(host.wait().0.code(), Some(0));
@@ -189,7 +189,7 @@ fn a_start_that_is_refused_changes_nothing() {
 }
 
 #[test]
-fn a_log_whose_database_is_gone_is_thrown_away_by_nobody() {
+fn log_without_its_database_is_never_deleted() {
     let mut place = Place::new();
     place.serve().kill();
     let (database, log) = (place.path().join("wopr.db"), place.path().join("wopr.db-wal"));
@@ -215,7 +215,6 @@ fn a_log_whose_database_is_gone_is_thrown_away_by_nobody() {
     }
 }
 
-/// The verdict of a check.
 fn verdict<'v>(report: &'v Value, check: &str) -> &'v str {
     let checks = report["checks"].as_array().unwrap();
     let found = checks.iter().find(|finding| finding["check"] == check);
@@ -223,7 +222,7 @@ fn verdict<'v>(report: &'v Value, check: &str) -> &'v str {
 }
 
 #[test]
-fn a_doctor_finds_what_keeps_a_host_from_starting() {
+fn doctor_finds_what_prevents_a_host_from_starting() {
     let mut place = Place::new();
     let listen = ["--listen", "127.0.0.1:0"];
     let with = |args: &[&'static str]| [&["doctor", "--json"], args, &listen].concat();
@@ -258,7 +257,7 @@ fn a_doctor_finds_what_keeps_a_host_from_starting() {
 }
 
 #[test]
-fn a_doctor_reads_the_database_to_its_last_page() {
+fn doctor_checks_all_pages_of_the_database() {
     let mut place = Place::new();
     let host = place.serve();
     assert!(signal(host.pid(), "TERM"));
@@ -284,7 +283,7 @@ fn a_doctor_reads_the_database_to_its_last_page() {
 }
 
 #[test]
-fn a_doctor_beside_a_running_host_only_warns() {
+fn doctor_next_to_a_running_host_only_warns() {
     let mut place = Place::new();
     let host = place.serve();
     let address = host.origin.trim_start_matches("http://");
@@ -298,7 +297,7 @@ fn a_doctor_beside_a_running_host_only_warns() {
     ]);
     assert_eq!(verdict(&report, "store"), "warning");
     assert_eq!(verdict(&report, "address"), "warning");
-    // Asking the server itself takes no key.
+    // Asking the server itself needs no key.
     let report = place.json(&["doctor", "--json", "--server", &host.origin]);
     assert_eq!(verdict(&report, "server"), "ok");
 }

@@ -1,7 +1,8 @@
-//! A database as text, and back.
+//! Dumps a database as text, and loads it.
 //!
-//! SQLite's is SQL: its own schema and a statement per row. PostgreSQL's is a line of JSON per row; its schema comes
-//! from the migrations it had, which never change once they are released (each is told by its checksum).
+//! A SQLite dump is SQL: the schema, and one statement per row. A PostgreSQL dump has one line of JSON per
+//! row; the schema comes from the migrations, which never change once released (their checksums are
+//! verified).
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -11,13 +12,12 @@ use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls};
 use wopr_server::config::{Secret, StoreUrl};
 
-/// Where PostgreSQL keeps what was migrated, as the store calls it.
+/// The store's migration table in PostgreSQL.
 const HISTORY: &str = "wopr_schema_history";
-/// The shape of that table.
+/// The definition of that table.
 const HISTORY_TABLE: &str = "CREATE TABLE wopr_schema_history (version int4 PRIMARY KEY, name varchar(255),
     applied_on varchar(255), checksum varchar(255))";
 
-/// The databases a host runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backend {
     Sqlite,
@@ -25,7 +25,7 @@ pub(crate) enum Backend {
 }
 
 impl Backend {
-    /// The name of its files, and their ending.
+    /// The name of the dump file.
     pub(crate) fn file(self) -> &'static str {
         match self {
             Self::Sqlite => "sqlite.sql",
@@ -41,7 +41,7 @@ impl Backend {
     }
 }
 
-/// An empty database of its own.
+/// An empty, separate database.
 pub(crate) enum Database {
     Sqlite(TempDir),
     Postgres(String),
@@ -55,7 +55,6 @@ impl Database {
         }
     }
 
-    /// What a host is opened with.
     pub(crate) fn url(&self) -> StoreUrl {
         match self {
             Self::Sqlite(folder) => StoreUrl::Sqlite(folder.path().join("wopr.db")),
@@ -63,7 +62,7 @@ impl Database {
         }
     }
 
-    /// Everything in it, and the names of its tables that hold nothing.
+    /// Dumps all rows. Also returns the names of empty tables.
     pub(crate) async fn dump(&self) -> (String, Vec<String>) {
         match self {
             Self::Sqlite(folder) => dump_sqlite(&open(folder)),
@@ -71,7 +70,7 @@ impl Database {
         }
     }
 
-    /// Fills it with what was dumped.
+    /// Loads a dump.
     pub(crate) async fn load(&self, dump: &str) {
         match self {
             Self::Sqlite(folder) => open(folder).execute_batch(dump).unwrap(),
@@ -162,7 +161,7 @@ async fn load_postgres(client: &Client, dump: &str) {
         client.batch_execute(&migration(version)).await.unwrap();
     }
     client.batch_execute(HISTORY_TABLE).await.unwrap();
-    // Migrations put rows of their own into some tables.
+    // Migrations insert rows into some tables.
     let tables: BTreeSet<_> = lines.iter().map(|line| line["table"].as_str().unwrap()).collect();
     for table in tables {
         client
@@ -192,7 +191,7 @@ fn migration(version: u64) -> String {
     fs::read_to_string(file).unwrap()
 }
 
-/// The URL of a schema of its own in the server that the set-up of the tests started.
+/// Creates a schema in the server that the test setup started, and returns its URL.
 async fn schema() -> String {
     let server = std::env::var("WOPR_TEST_POSTGRES").expect(
         "WOPR_TEST_POSTGRES is set: run `cargo xtask test`, or a few tests with `cargo xtask pg -- cargo nextest run …`",
@@ -209,7 +208,7 @@ async fn schema() -> String {
 
 async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
-    // It ends with the client, or with an error the client sees too.
+    // Ends when the client is dropped, or with an error that the client also returns.
     tokio::spawn(connection);
     client
 }

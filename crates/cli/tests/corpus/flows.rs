@@ -1,4 +1,4 @@
-//! Workflows that between them write everything.
+//! Workflows that together produce every stored form.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ fn node(id: &str, type_id: &str, config: &Value) -> Value {
     })
 }
 
-/// Nodes one after the other.
+/// A sequence of nodes.
 fn chain(id: &str, nodes: &[Value]) -> Value {
     let edges: Vec<_> = nodes
         .windows(2)
@@ -21,7 +21,7 @@ fn chain(id: &str, nodes: &[Value]) -> Value {
     })
 }
 
-/// A call that nobody takes, since nothing listens on the reserved port 1; tried again after an hour.
+/// A call that fails, since nothing listens on the reserved port 1, and is retried after an hour.
 fn call() -> Value {
     let config = json!({ "method": "POST", "url": "http://127.0.0.1:1/", "timeoutMs": 5_000 });
     let mut call = chain("call", &[node("call", "core.http.request", &config)]);
@@ -29,7 +29,7 @@ fn call() -> Value {
     call
 }
 
-/// Variables, an artifact said by pieces, a vote, a channel, and a node that is skipped.
+/// Variables, a streamed artifact, a vote, a channel, and a skipped node.
 fn brief() -> Value {
     let quorum = json!({ "actions": ["accept", "reject"], "requiredApprovals": 2 });
     let mut draft = node(
@@ -64,7 +64,7 @@ fn brief() -> Value {
     brief
 }
 
-/// What is registered, in this order.
+/// All workflows, in registration order.
 pub(crate) fn all() -> Vec<Value> {
     let gate = || node("gate", "core.approvalGate", &json!({ "timeoutMs": 864_000_000 }));
     let question = json!({ "questions": [{ "id": "q", "question": "Which color?" }] });
@@ -101,7 +101,7 @@ pub(crate) fn all() -> Vec<Value> {
     ]
 }
 
-/// A later version of `changes`, registered when a run of the first waits.
+/// A later version of `changes`, registered while a run of the first version waits.
 pub(crate) fn changed() -> Value {
     let mut changed = chain("changes", &[node("other", "core.noop", &json!({}))]);
     changed["version"] = "2".into();

@@ -1,9 +1,10 @@
-//! Databases that releases left behind, opened by this code.
+//! Opens databases written by released versions.
 //!
-//! A corpus is what one version stored, as text: a host's whole database on each backend, with runs in every state,
-//! every event and every kind of work, and what the API showed of it. `cargo xtask corpus cut VERSION` cuts one from
-//! this code into `crates/store/tests/corpus`. From then on each later version opens it here, shows the same, and
-//! finishes what was left. The tests that cut one into a passing folder hold the machinery itself to that.
+//! A corpus is the data that one version stored, as text: a complete database on each backend, with runs in
+//! every state, every event and every kind of work, and what the API showed of it. `cargo xtask corpus cut
+//! VERSION` cuts one from this code into `crates/store/tests/corpus`. From then on, these tests open it with
+//! every later version, compare the API views, and finish the pending work. Other tests cut a corpus into a
+//! temporary folder, to test the procedure itself.
 
 #![expect(
     clippy::unwrap_used,
@@ -26,10 +27,10 @@ use std::{
 use dump::Backend;
 use story::Corpus;
 
-/// Names the folder that a cut goes to; without it, to one that passes.
+/// The variable with the folder for a cut; without it, a temporary folder is used.
 const CUT: &str = "WOPR_CORPUS_CUT";
 
-/// The versions that are kept.
+/// The folders of the stored versions.
 fn kept() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../store/tests/corpus");
     let Ok(entries) = fs::read_dir(folder) else {
@@ -43,7 +44,7 @@ fn kept() -> Vec<PathBuf> {
     versions
 }
 
-/// Cuts a corpus from this code, and holds this code to it.
+/// Cuts a corpus from this code and checks it.
 async fn cut(backend: Backend) {
     let passing = tempfile::tempdir().unwrap();
     let folder = env::var_os(CUT).map_or_else(|| passing.path().to_owned(), PathBuf::from);
@@ -59,24 +60,24 @@ async fn hold_to_every_version(backend: Backend) {
     }
 }
 
-// One thread each: a host is stopped before its loops have had a turn, so that it shows what is stored.
+// Single-threaded: the host is stopped before its loops first run, so that it shows exactly what is stored.
 
 #[tokio::test]
-async fn what_this_version_stores_on_sqlite_it_reads() {
+async fn this_version_reads_its_own_sqlite_corpus() {
     cut(Backend::Sqlite).await;
 }
 
 #[tokio::test]
-async fn what_this_version_stores_on_postgres_it_reads() {
+async fn this_version_reads_its_own_postgres_corpus() {
     cut(Backend::Postgres).await;
 }
 
 #[tokio::test]
-async fn what_every_release_stored_on_sqlite_is_read() {
+async fn every_released_sqlite_corpus_is_read() {
     hold_to_every_version(Backend::Sqlite).await;
 }
 
 #[tokio::test]
-async fn what_every_release_stored_on_postgres_is_read() {
+async fn every_released_postgres_corpus_is_read() {
     hold_to_every_version(Backend::Postgres).await;
 }

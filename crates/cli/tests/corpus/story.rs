@@ -1,7 +1,7 @@
-//! What is cut, and what is asked of it later.
+//! Writes a corpus, and checks it later.
 //!
-//! First a host lives: runs in every state come to be. Then its engine stops, and further runs are begun: what they
-//! leave to do stays as rows. So it is dumped. Whoever opens it later sees the same, and then everything goes on.
+//! First a host creates runs in every state. Then its engine stops and further runs are started, whose work
+//! remains as rows. This state is dumped. A later version must show the same views and then finish all runs.
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
@@ -16,12 +16,12 @@ use crate::{
     world::{ADAM, ALICE, TIMEOUT, World, tenant},
 };
 
-/// When a corpus begins: 2026-01-01.
+/// Start time of a corpus: 2026-01-01.
 const BEGIN: i64 = 1_767_225_600_000;
-/// Longer than every delay and pause of the workflows, shorter than their time limits.
+/// Longer than every delay and backoff of the workflows, but shorter than their timeouts.
 const LATER: Duration = Duration::from_secs(2 * 3_600);
 
-/// What one version stored, and what it showed of that.
+/// The stored data of one version, and its API views.
 pub(crate) struct Corpus {
     dump: String,
     shown: Shown,
@@ -29,13 +29,13 @@ pub(crate) struct Corpus {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Shown {
-    /// When it was dumped, in milliseconds.
+    /// Time of the dump, in milliseconds.
     now: i64,
-    /// Runs by what they are here for.
+    /// Run ids by purpose.
     runs: Map<String, Value>,
-    /// A secret that was made in the store.
+    /// A secret created in the store.
     made_key: String,
-    /// What the API showed, by path.
+    /// API responses by path.
     views: Map<String, Value>,
 }
 
@@ -64,7 +64,6 @@ impl Corpus {
     }
 }
 
-/// Cuts a corpus.
 pub(crate) async fn cut(backend: Backend) -> Corpus {
     let database = Database::new(backend).await;
     let world = World::open(database.url(), BEGIN, false).await;
@@ -97,7 +96,7 @@ pub(crate) async fn cut(backend: Backend) -> Corpus {
     shown.runs.insert("gone".to_owned(), gone.into());
     world.close().await;
     let (dump, empty) = database.dump().await;
-    // SQLite indexes records of requests when there are tens of thousands of them: the store's own tests do that.
+    // SQLite only indexes idempotency records beyond tens of thousands; the store's own tests cover that.
     let empty: Vec<_> = empty
         .iter()
         .filter(|table| *table != "idempotency_index")
@@ -116,7 +115,7 @@ async fn views(world: &World, shown: &Shown) -> Map<String, Value> {
     views::read(world, &runs, &[shown.run("long")]).await
 }
 
-/// Runs that come to be while the engine works; the one that is removed.
+/// Creates runs while the engine works. Returns the run that is removed.
 async fn live(world: &World, runs: &mut Map<String, Value>) -> String {
     for workflow in flows::all() {
         world.post("/v1/workflows", &workflow).await;
@@ -192,7 +191,7 @@ async fn live(world: &World, runs: &mut Map<String, Value>) -> String {
     world.run("noop", None, nothing()).await
 }
 
-/// Runs that are begun when nobody goes on with them.
+/// Starts runs while the engine is stopped.
 async fn leave(world: &World, runs: &mut Map<String, Value>) {
     world.advance(Duration::from_secs(1));
     let cancelling = runs["cancelling"].as_str().unwrap();
@@ -212,7 +211,7 @@ async fn leave(world: &World, runs: &mut Map<String, Value>) {
     }
 }
 
-/// A message with words and a file.
+/// A message with text and a file.
 fn message() -> Value {
     json!({
         "message": {
@@ -226,10 +225,10 @@ fn message() -> Value {
     })
 }
 
-/// Where nobody takes a push.
+/// A push URL that refuses connections.
 const NOBODY: &str = "http://127.0.0.1:1/push";
 
-/// Waits until something is to be pushed of a run.
+/// Waits until a run has deliveries.
 async fn has_deliveries(world: &World, run: &str) {
     let give_up = tokio::time::Instant::now() + TIMEOUT;
     let path = format!("/v1/host/wopr/deliveries?runId={run}");
@@ -247,7 +246,7 @@ async fn has_deliveries(world: &World, run: &str) {
     }
 }
 
-/// Waits until a log shows an event.
+/// Waits until a run's log contains an event.
 async fn sees(world: &World, run: &str, kind: &str) {
     let mut tail = world.host.engine().tail(&world.key(run));
     let give_up = tokio::time::Instant::now() + TIMEOUT;
@@ -262,7 +261,7 @@ async fn sees(world: &World, run: &str, kind: &str) {
     }
 }
 
-/// The name of a variant. One that is new has to come up in the story too.
+/// The name of a variant. New variants must also occur in the story.
 fn name(event: &Event) -> &'static str {
     match event {
         Event::RunStarted(_) => "run_started",
@@ -298,7 +297,7 @@ fn name(event: &Event) -> &'static str {
 
 const N_VARIANTS: usize = 28;
 
-/// Every status, every event and every kind of timer is there.
+/// Checks that every status, event and kind of timer occurs.
 async fn check_coverage(world: &World) {
     let engine = world.host.engine();
     let page = engine
@@ -344,7 +343,7 @@ async fn check_coverage(world: &World) {
     );
 }
 
-/// Holds this code to a corpus.
+/// Checks that this code reads a corpus.
 pub(crate) async fn hold(corpus: &Corpus, backend: Backend) {
     let Corpus { dump, shown } = corpus;
     let database = Database::new(backend).await;
@@ -369,9 +368,9 @@ pub(crate) async fn hold(corpus: &Corpus, backend: Backend) {
     world.close().await;
 }
 
-/// Everything that was left goes on and ends.
+/// Continues all unfinished runs to their end.
 async fn go_on(world: &World, shown: &Shown) {
-    // What takes nothing but a host.
+    // Runs that only need a host.
     world.reaches(shown.run("cancelling"), "cancelled").await;
     has_deliveries(world, shown.run("cancelling")).await;
     let accept = || json!({ "action": "accept" });
@@ -386,7 +385,7 @@ async fn go_on(world: &World, shown: &Shown) {
         world.answer(run, node, ALICE, accept()).await;
         world.reaches(run, "completed").await;
     }
-    // The version it was started with is the one it ended with.
+    // The run ended with the version it started with.
     let changes = world.get(&format!("/v1/runs/{}", shown.run("changes"))).await;
     assert!(changes["nodeStates"].get("then").is_some(), "{changes}");
     let answers = json!({ "answers": { "q": "red" } });
@@ -400,10 +399,10 @@ async fn go_on(world: &World, shown: &Shown) {
     world
         .post(&format!("/v1/runs/{}:resume", shown.run("paused")), &json!({}))
         .await;
-    // A call that was left is made, and fails as it must here.
+    // A pending call is made, and fails as expected.
     sees(world, shown.run("effect"), "node.retried").await;
 
-    // What takes time; what began to wait just now takes some more.
+    // Runs that wait for time; those that just started waiting need some more.
     world.advance(LATER);
     for (name, status) in [
         ("delay", "completed"),
@@ -415,7 +414,7 @@ async fn go_on(world: &World, shown: &Shown) {
         world.reaches(shown.run(name), status).await;
     }
 
-    // What was done is not done again.
+    // Completed work is not repeated.
     assert_eq!(
         world.run("noop", Some("order-1"), json!({})).await,
         shown.run("keyed"),
@@ -433,7 +432,7 @@ async fn go_on(world: &World, shown: &Shown) {
         200,
         "the key opens"
     );
-    // And there is more to come.
+    // New work is possible.
     let new = world
         .run("brief", None, json!({ "inputs": { "prompt": "autumn" } }))
         .await;

@@ -1,15 +1,16 @@
-//! What the API shows of a host, and whether it still does.
+//! Reads API views of a host, and compares them with earlier ones.
 //!
-//! A later version may show more. What was shown once stays: every member with its value, lists as long as they were.
+//! A later version may add to the views, but everything shown before must remain: all members with their
+//! values, and lists with their length.
 
 use serde_json::{Map, Value};
 
 use crate::world::World;
 
-/// Members that are made anew whenever they are read.
+/// Members that differ on every read.
 const FRESH: [&str; 3] = ["interruptToken", "callbackUrl", "expiresAt"];
 
-/// Everything of these runs, by path. The log of a run named in `without_log` is too long to be kept.
+/// Reads all views of these runs, by path. The logs of runs in `without_log` are too long to be stored.
 pub(crate) async fn read(world: &World, runs: &[&str], without_log: &[&str]) -> Map<String, Value> {
     let mut paths = vec![
         "/v1/runs?limit=100".to_owned(),
@@ -51,7 +52,7 @@ fn drop_fresh(view: &mut Value) {
     }
 }
 
-/// Where a view does not show what it showed.
+/// Lists the differences that lose information.
 pub(crate) fn lost(path: &str, was: &Value, is: &Value) -> Vec<String> {
     match (was, is) {
         (Value::Object(was), Value::Object(is)) => was
@@ -73,7 +74,7 @@ pub(crate) fn lost(path: &str, was: &Value, is: &Value) -> Vec<String> {
 }
 
 #[test]
-fn what_is_added_is_no_loss_and_what_changes_is() {
+fn additions_are_allowed_and_changes_are_not() {
     use serde_json::json;
 
     let was = json!({ "a": 1, "b": [{ "c": "x" }], "d": null });

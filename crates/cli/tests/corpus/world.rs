@@ -1,4 +1,4 @@
-//! A host in this process, by a clock that stands still.
+//! An in-process host with a frozen clock.
 
 use std::{
     sync::{
@@ -21,16 +21,16 @@ use wopr_server::{
     serve,
 };
 
-/// Every scope in tenant `acme`.
+/// A secret with all scopes in tenant `acme`.
 pub(crate) const ALICE: &str = "alice-secret-0123456789";
-/// Another principal of it.
+/// Another principal of that tenant.
 pub(crate) const ADAM: &str = "adam-secret-0123456789";
-/// A host's master key; a corpus is of one host.
+/// The master key of the host that a corpus comes from.
 const MASTER_KEY: &str = "Y29ycHVzIGNvcnB1cyBjb3JwdXMgY29ycHVzIGNvcnA=";
 /// Longer than anything here takes.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Tells the time it was told.
+/// A clock that shows the time it was set to.
 #[derive(Debug)]
 pub(crate) struct Still(AtomicI64);
 
@@ -79,7 +79,7 @@ fn config(store: StoreUrl) -> Config {
 }
 
 impl World {
-    /// Opens a database; `is_still` stops the engine before it has done anything but open.
+    /// Opens a database. With `is_still`, stops the engine right after opening.
     pub(crate) async fn open(store: StoreUrl, now: i64, is_still: bool) -> Self {
         let mut config = config(store);
         let listener = bind(&mut config).await.unwrap();
@@ -93,7 +93,7 @@ impl World {
         }
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(serve(Arc::clone(&host), listener, async {
-            // A dropped world stops as well.
+            // Dropping the world stops the host too.
             let _ = stopped.await;
         }));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// Stops in order; the database can be opened again.
+    /// Shuts down gracefully, so that the database can be opened again.
     pub(crate) async fn close(self) {
         drop(self.client);
         let _ = self.stop.send(());
@@ -160,7 +160,7 @@ impl World {
         (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
     }
 
-    /// How a caller is answered.
+    /// Returns the status code for a caller.
     pub(crate) async fn status(&self, path: &str, by: &str) -> u16 {
         self.ask(Method::GET, path, by, None, None).await.0
     }
@@ -181,7 +181,7 @@ impl World {
         answer
     }
 
-    /// Starts a run and gives its id; with a key, once.
+    /// Starts a run and returns its id; idempotent if a key is given.
     pub(crate) async fn run(&self, workflow: &str, key: Option<&str>, more: Value) -> String {
         let mut body = json!({ "workflowId": workflow });
         for (name, value) in more.as_object().unwrap() {
@@ -195,13 +195,12 @@ impl World {
         created["runId"].as_str().unwrap().to_owned()
     }
 
-    /// Answers what a node of a run asks.
+    /// Answers a node's interrupt.
     pub(crate) async fn answer(&self, run: &str, node: &str, by: &str, value: Value) {
         let path = format!("/v1/runs/{run}/interrupts/{node}");
         self.post_by(&path, by, &json!({ "resumeValue": value })).await;
     }
 
-    /// Calls an A2A 1.0 method.
     pub(crate) async fn a2a(&self, method: &str, params: Value) -> Value {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let version = Some(("a2a-version", "1.0"));
@@ -210,7 +209,6 @@ impl World {
         answer["result"].clone()
     }
 
-    /// Waits until a run has a status.
     pub(crate) async fn reaches(&self, run: &str, status: &str) {
         let key = self.key(run);
         let mut tail = self.host.engine().tail(&key);

@@ -1,5 +1,5 @@
-//! `wopr bench`, small: it ends by itself, leaves nothing behind, its report is JSON, and the promises that do not
-//! depend on the machine hold: appends, sizes on the disk and in memory. Times are never asserted.
+//! `wopr bench` with small sizes: it exits, leaves nothing behind and prints JSON, and the targets that do
+//! not depend on the machine are met: appends, disk and memory usage. Times are never checked.
 
 use std::{
     env, fs,
@@ -12,10 +12,10 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// More than a bench needs to clean up after a signal, on any machine.
+/// More than the cleanup after a signal takes on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Beside the binary: the system's folder for temporary files may be in memory, where nothing is synced.
+/// Next to the binary, because the system's temporary folder may be in memory, where nothing is synced.
 fn folder() -> TempDir {
     let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
     fs::create_dir_all(place).unwrap();
@@ -45,7 +45,7 @@ fn left_in(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The report of a bench that ended well and left nothing behind.
+/// Runs a benchmark that must succeed and leave nothing behind. Returns its report.
 fn report(args: &[&str]) -> Value {
     let folder = folder();
     let Output {
@@ -59,12 +59,12 @@ fn report(args: &[&str]) -> Value {
     serde_json::from_slice(&stdout).unwrap()
 }
 
-/// A figure of the only study of a report.
+/// A figure of the report's only study.
 fn figure(report: &Value, name: &str) -> f64 {
     find(report, name)["value"].as_f64().unwrap()
 }
 
-/// Whether the bar of a figure holds.
+/// Returns `true` if the figure meets its target.
 fn holds(report: &Value, name: &str) -> bool {
     find(report, name)["holds"].as_bool().unwrap()
 }
@@ -86,7 +86,7 @@ fn a_run_that_need_not_wait_is_one_append() {
         assert_eq!(cell["runs"], 50, "{cell:#}");
         assert_eq!(cell["failures"], 0, "{cell:#}");
         assert_eq!(cell["appends_per_run"], 1.0, "{cell:#}");
-        // Seldom one of the server's own writes is among them.
+        // Occasionally one of the server's own writes is included.
         assert!(cell["fsyncs_per_run"].as_f64().unwrap() <= 1.1, "{cell:#}");
         assert!(cell["server_cpu_per_run"].as_f64().is_some(), "{cell:#}");
         let is_pure = ["rest", "poll", "a2a-1.0", "a2a-0.3"].contains(&cell["scenario"].as_str().unwrap());
@@ -101,7 +101,7 @@ fn a_run_that_need_not_wait_is_one_append() {
 }
 
 #[test]
-fn a_fan_of_ten_costs_its_parent_a_few_appends() {
+fn fan_of_ten_costs_its_parent_a_few_appends() {
     let runs = ["--runs", "20", "--concurrency", "4"];
     let report = report(&[&["--scenario", "fan"][..], &runs].concat());
     let cell = &report["cells"][0];
@@ -110,14 +110,15 @@ fn a_fan_of_ten_costs_its_parent_a_few_appends() {
         (&20.into(), &0.into()),
         "{cell:#}"
     );
-    // One of the parent, one of each child, and one that hears of all of them; at worst one that hears of each.
+    // One of the parent, one per child, and one that takes the messages of all children; at worst one per
+    // message.
     let appends = cell["appends_per_run"].as_f64().unwrap();
     assert!((12.0..=21.0).contains(&appends), "{cell:#}");
 }
 
 #[test]
 fn many_children_cost_their_parent_few_appends() {
-    // Two rounds of children at once.
+    // Two rounds of concurrent children.
     let report = report(&["--scenario", "children", "--size", "1200"]);
     assert_eq!(figure(&report, "children"), 1_200.0);
     assert!(figure(&report, "appends of the parent") <= 60.0, "{report:#}");
@@ -125,7 +126,7 @@ fn many_children_cost_their_parent_few_appends() {
 }
 
 #[test]
-fn every_subscriber_hears_every_end() {
+fn every_subscriber_receives_every_end() {
     for scenario in ["subscribers", "followers"] {
         let report = report(&["--scenario", scenario, "--size", "40", "--seconds", "1"]);
         let rounds = figure(&report, "rounds");
@@ -135,7 +136,7 @@ fn every_subscriber_hears_every_end() {
 }
 
 #[test]
-fn lists_of_a_filled_store_are_read() {
+fn lists_of_a_filled_store_are_measured() {
     let report = report(&["--scenario", "list", "--size", "400"]);
     assert_eq!(figure(&report, "tasks that wait"), 4.0);
     for name in [
@@ -148,7 +149,7 @@ fn lists_of_a_filled_store_are_read() {
 }
 
 #[test]
-fn twenty_thousand_parked_runs_take_little() {
+fn twenty_thousand_parked_runs_stay_within_targets() {
     let report = report(&["--scenario", "parked"]);
     assert_eq!(report["studies"][0]["size"], 20_000);
     assert_eq!(figure(&report, "runs resumed"), 1_000.0);
@@ -158,7 +159,7 @@ fn twenty_thousand_parked_runs_take_little() {
 }
 
 #[test]
-fn five_thousand_streams_take_little() {
+fn five_thousand_streams_stay_within_targets() {
     let report = report(&["--scenario", "streams", "--seconds", "1"]);
     assert_eq!(figure(&report, "streams"), 5_000.0);
     for name in ["RSS with all of them open", "RSS in the end"] {
@@ -167,7 +168,7 @@ fn five_thousand_streams_take_little() {
 }
 
 #[test]
-fn stores_of_two_sizes_take_turns() {
+fn stores_of_two_sizes_are_compared() {
     let report = report(&["--scenario", "flat", "--size", "2000", "--seconds", "1"]);
     assert!(figure(&report, "runs measured on each") > 0.0);
     for name in ["CPU per run", "KiB written per run", "fsyncs per run"] {
@@ -179,13 +180,13 @@ fn stores_of_two_sizes_take_turns() {
 }
 
 #[test]
-fn an_interrupted_bench_leaves_nothing_behind() {
+fn interrupted_bench_leaves_nothing_behind() {
     let folder = folder();
     let mut running = bench(folder.path(), &["--scenario", "rest", "--seconds", "600"])
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    // The raw file is made when the server is up.
+    // The probe file is created once the server is running.
     let start = Instant::now();
     while !left_in(folder.path())
         .iter()
@@ -199,14 +200,14 @@ fn an_interrupted_bench_leaves_nothing_behind() {
     assert_eq!(left_in(folder.path()), Vec::<String>::new());
 }
 
-/// Where PostgreSQL is, as the set-up of the tests says.
+/// The URL of the PostgreSQL server of the test setup.
 fn postgres() -> String {
     env::var("WOPR_TEST_POSTGRES").expect(
         "WOPR_TEST_POSTGRES is set: run `cargo xtask test`, or a few tests with `cargo xtask pg -- cargo nextest run …`",
     )
 }
 
-/// The schemas in the database that this process made.
+/// The schemas that this benchmark created.
 async fn schemas_of(bench: u32) -> Vec<String> {
     let (client, connection) = tokio_postgres::connect(&postgres(), tokio_postgres::NoTls)
         .await
@@ -219,7 +220,7 @@ async fn schemas_of(bench: u32) -> Vec<String> {
 }
 
 #[test]
-fn runs_in_postgres_are_one_append_too() {
+fn runs_in_postgres_take_one_append_too() {
     let runs = ["--runs", "50", "--concurrency", "8", "--scenario", "rest,resume"];
     let report = report(&[&["--store", &postgres()][..], &runs].concat());
     assert_eq!(report["store"], "postgres");
@@ -235,13 +236,13 @@ fn runs_in_postgres_are_one_append_too() {
         for what in ["fsyncs_per_run", "bytes_written_per_run"] {
             assert!(cell[what].as_f64().unwrap() > 0.0, "{what}: {cell:#}");
         }
-        // Told, though so few runs may take less than a tick.
+        // Reported even if so few runs take less than a clock tick.
         assert!(cell["database_cpu_per_run"].is_number(), "{cell:#}");
     }
 }
 
 #[tokio::test]
-async fn an_interrupted_bench_leaves_no_schema_behind() {
+async fn interrupted_bench_leaves_no_schema_behind() {
     let folder = folder();
     let store = postgres();
     let mut running = bench(
@@ -262,7 +263,7 @@ async fn an_interrupted_bench_leaves_no_schema_behind() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused() {
+fn invalid_benchmarks_are_refused() {
     let folder = folder();
     for (args, reason) in [
         (

@@ -1,4 +1,4 @@
-//! A host as a process: started on a store of its own, stopped, killed and started again.
+//! A host process on its own store, which can be stopped, killed and restarted.
 
 use std::{
     env, fs, io,
@@ -18,17 +18,17 @@ use tokio::{
 
 use crate::http::{Connection, write_request};
 
-/// The one key of the host.
+/// The only key of the host.
 pub(crate) const KEY: &str = "key-of-the-tests-0123456789abcdef";
-/// More than any host needs to start or to stop, on any machine.
+/// More than starting or stopping a host takes on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often a host is asked whether it is ready.
+/// Interval between two readiness checks.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Where the workflows are: those of these tests, and the examples.
+/// The workflows of these tests, and the examples.
 const WORKFLOWS: [&str; 2] = ["tests/workflows", "../../examples"];
 
-/// A host, and where its process runs.
+/// A host and its process.
 #[derive(Debug)]
 pub(crate) struct Host {
     child: Option<Child>,
@@ -36,30 +36,29 @@ pub(crate) struct Host {
     log: PathBuf,
     store: String,
     variables: Vec<(&'static str, String)>,
-    /// Goes with the host, once its process is gone.
+    /// Deleted together with the host, after its process has exited.
     temporary: Option<TempDir>,
 }
 
-/// A process that was started and is perhaps not ready yet.
+/// A started process that may not be ready yet.
 #[derive(Debug)]
 pub(crate) struct Birth(ChildStdout);
 
-/// The place for what tests write.
+/// The folder for test files.
 ///
-/// Beside the binary: the system's folder for temporary files may be in memory, where nothing is synced.
+/// Next to the binary, because the system's temporary folder may be in memory, where nothing is synced.
 pub(crate) fn place() -> PathBuf {
     let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     fs::create_dir_all(&place).unwrap();
     place
 }
 
-/// The URL of a SQLite store in a folder.
 pub(crate) fn sqlite(folder: &Path) -> String {
     format!("sqlite:{}", folder.join("wopr.db").display())
 }
 
 impl Host {
-    /// A host that is not started yet, on an empty store that is gone when it is dropped.
+    /// A stopped host with an empty temporary store.
     pub(crate) fn new() -> Self {
         let temporary = tempfile::tempdir_in(place()).unwrap();
         let mut host = Self::over(temporary.path(), "host", sqlite(temporary.path()));
@@ -67,7 +66,7 @@ impl Host {
         host
     }
 
-    /// A host that is not started yet and logs under its name into a folder, over a store.
+    /// A stopped host over the given store. Its log goes to the folder, under its name.
     pub(crate) fn over(folder: &Path, name: &str, store: String) -> Self {
         Self {
             child: None,
@@ -79,13 +78,12 @@ impl Host {
         }
     }
 
-    /// Sets a variable of the environment.
     pub(crate) fn variable(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.variables.push((name, value.into()));
         self
     }
 
-    /// Starts the process and waits for nothing.
+    /// Starts the process without waiting.
     pub(crate) fn spawn(&mut self) -> Birth {
         assert!(self.child.is_none(), "the host runs already");
         let log = fs::File::options()
@@ -133,24 +131,22 @@ impl Host {
         born.unwrap_or_else(|error| panic!("{error}\n{}", self.said()))
     }
 
-    /// The URL of its store.
     pub(crate) fn store(&self) -> &str {
         &self.store
     }
 
-    /// The process, while there is one.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref()?.id()
     }
 
-    /// How the process ended, if it did so by itself. There is none then any more.
+    /// Returns the exit status if the process has ended by itself, and forgets the process.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut()?.try_wait().unwrap()?;
         self.child = None;
         Some(status)
     }
 
-    /// Ends the process as a power cut would.
+    /// Kills the process with SIGKILL.
     pub(crate) async fn kill(&mut self) {
         if let Some(status) = self.ended() {
             panic!("the host ended by itself: {status}\n{}", self.said());
@@ -159,16 +155,16 @@ impl Host {
         child.kill().await.unwrap();
     }
 
-    /// Asks the process to end and waits until it has.
+    /// Sends SIGTERM and waits for the exit.
     pub(crate) async fn terminate(&mut self) -> ExitStatus {
         self.end("TERM").await
     }
 
-    /// Asks the process to end by a signal and waits until it has.
+    /// Sends a signal and waits for the exit.
     pub(crate) async fn end(&mut self, signal: &str) -> ExitStatus {
         self.signal(signal).await;
         let mut child = self.child.take().expect("the host runs");
-        // Held until the end: waiting would close it, and the host takes its end for a first request to stop.
+        // Held open: the host would take the end of standard input as a first stop request.
         let _stdin = child.stdin.take();
         let status = timeout(LIMIT, child.wait()).await;
         status
@@ -176,7 +172,6 @@ impl Host {
             .unwrap()
     }
 
-    /// Sends the process a signal.
     pub(crate) async fn signal(&self, name: &str) {
         let pid = self.pid().expect("the host runs");
         let mut kill = Command::new("kill");
@@ -184,7 +179,7 @@ impl Host {
         assert!(kill.status().await.unwrap().success(), "send {name} to {pid}");
     }
 
-    /// The end of its log, for a test that fails.
+    /// The end of the host's log, for failed tests.
     pub(crate) fn said(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -193,7 +188,7 @@ impl Host {
 }
 
 impl Birth {
-    /// Waits until the host is ready and tells where; or why it never will be.
+    /// Waits until the host is ready and returns its address, or the reason why it did not start.
     pub(crate) async fn ready(self) -> Result<SocketAddr, String> {
         match timeout(LIMIT, self.born()).await {
             Ok(born) => born,
@@ -215,7 +210,7 @@ impl Birth {
     }
 }
 
-/// Asks until the host says that it is ready.
+/// Polls until the host is ready.
 async fn ready(address: SocketAddr) -> io::Result<()> {
     let mut request = Vec::new();
     write_request(&mut request, "GET", "/readyz", "", None);

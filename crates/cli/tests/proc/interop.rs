@@ -1,5 +1,5 @@
-//! Journeys by clients that nobody here wrote, each in the place that the test set-up makes for it: an environment of
-//! Python, or a folder of Node packages.
+//! Third-party clients used against a host. Each runs in the environment that the test setup creates for it:
+//! a Python environment or a folder of Node packages.
 
 use std::{
     env,
@@ -19,7 +19,8 @@ use crate::{
 /// More than any script needs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(150);
 
-/// A client in Python, by the variable that names its Python and the place of that Python below `target/interop`.
+/// A Python client: the variable with the path of its Python, and the default environment below
+/// `target/interop`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Client(&'static str, &'static str);
 
@@ -27,8 +28,8 @@ pub(crate) const A2A_03: Client = Client("WOPR_INTEROP_A2A_03", "a2a-0.3");
 pub(crate) const A2A_1: Client = Client("WOPR_INTEROP_A2A_1", "a2a-1");
 const OPENWOP: Client = Client("WOPR_INTEROP_OPENWOP", "openwop");
 
-/// A client in JavaScript: the folder of its script below `tests/interop`, and the variable that names the folder with
-/// its packages, else below `target/interop`.
+/// A JavaScript client: the folder of its script below `tests/interop`, the variable with the folder of its
+/// packages, and the default for that folder below `target/interop`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Script {
     sources: &'static str,
@@ -47,7 +48,6 @@ pub(crate) const JS_1: Script = Script {
     packages: "a2a-js-1",
 };
 
-/// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -65,7 +65,7 @@ impl Client {
         python
     }
 
-    /// Runs a script against a host and returns what it printed.
+    /// Runs a script against a host and returns its output.
     async fn run(self, script: &str, address: SocketAddr, arguments: &[&str]) -> String {
         let script = root().join("tests/interop").join(script);
         let mut command = Command::new(self.python());
@@ -75,7 +75,7 @@ impl Client {
 }
 
 impl Script {
-    /// Where its packages are, and with them whatever wants to use them.
+    /// The folder of its packages. Scripts must be placed there too.
     pub(crate) fn packages(self) -> PathBuf {
         let default = root().join("target/interop").join(self.packages);
         let packages = env::var_os(self.variable).map_or(default, PathBuf::from);
@@ -87,7 +87,7 @@ impl Script {
         packages
     }
 
-    /// Runs the journey against a host, beside its packages: that is where Node looks for them.
+    /// Runs the script against a host. The script is placed next to its packages, where Node looks for them.
     async fn run(self, address: SocketAddr, arguments: &[&str]) {
         let packages = self.packages();
         let source = root()
@@ -101,13 +101,13 @@ impl Script {
     }
 }
 
-/// What a client prints that is told a host, a key and arguments, and succeeds.
+/// Runs a client with a host, a key and arguments. Requires success and returns its output.
 async fn printed(mut command: Command, address: SocketAddr, arguments: &[&str]) -> String {
     command
         .arg(format!("http://{address}"))
         .arg(KEY)
         .args(arguments)
-        // A proxy of this machine is none of loopback's business.
+        // Proxies must not be used for loopback.
         .env("NO_PROXY", "*")
         .env("no_grpc_proxy", "*")
         .stdin(Stdio::null())
@@ -128,7 +128,7 @@ async fn printed(mut command: Command, address: SocketAddr, arguments: &[&str]) 
     printed
 }
 
-/// The same task before and after the end of the process.
+/// Checks that a task survives a kill of the host.
 async fn restart(client: Client, script: &str) {
     let mut host = Host::new();
     let address = host.start().await;
@@ -149,18 +149,18 @@ async fn openwop_client_makes_its_journey() {
     assert!(status.success(), "stopped in order: {status}\n{}", host.said());
 }
 
-/// The workflow of the A2A journeys.
+/// The workflow used by the A2A clients.
 const SKILL: &str = "campaign-brief";
 
-/// An SDK of A2A with its journey.
+/// An A2A SDK and its script.
 #[derive(Debug, Clone, Copy)]
 enum Sdk {
-    /// It makes the journey by streams first, and then without.
+    /// Runs once with streaming and once without.
     Python(Client, &'static str),
     JavaScript(Script),
 }
 
-/// A whole journey in a version over every binding, and what was pushed on the way.
+/// Runs an SDK's script in a version over every binding, and checks the pushes.
 async fn journeys(sdk: Sdk, version: &str) {
     let mut host = Host::new().variable("WOPR_EGRESS_ALLOW", "127.0.0.0/8");
     let address = host.start().await;

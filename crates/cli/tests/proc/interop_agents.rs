@@ -1,4 +1,4 @@
-//! `wopr a2a` against agents that nobody here wrote: servers of the official SDKs, on loopback.
+//! `wopr a2a` against third-party agents: servers built with the official SDKs, on loopback.
 
 use std::process::Stdio;
 
@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::interop::{A2A_1, A2A_03, Client, LIMIT, root};
 
-/// An agent that runs; it ends when its standard input closes.
+/// A running agent, which ends when its standard input is closed.
 struct Agent {
     _child: Child,
     _stdin: ChildStdin,
@@ -19,7 +19,7 @@ struct Agent {
     tells_the_end: bool,
 }
 
-/// How a command ended, and what it said.
+/// The exit code and output of a command.
 #[derive(Debug)]
 struct Said {
     code: Option<i32>,
@@ -64,7 +64,7 @@ impl Agent {
         }
     }
 
-    /// `wopr a2a` in a version over a binding.
+    /// Creates a `wopr a2a` command in a version over a binding.
     fn command(&self, [version, binding]: [&str; 2], args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wopr"));
         command
@@ -97,7 +97,7 @@ impl Agent {
         }
     }
 
-    /// The same, that has to end with a code.
+    /// Runs a command and requires an exit code.
     async fn ends(&self, pair: [&str; 2], code: i32, args: &[&str]) -> Said {
         let said = self.run(pair, args).await;
         assert_eq!(said.code, Some(code), "{pair:?} {args:?}: {said:#?}");
@@ -105,13 +105,13 @@ impl Agent {
     }
 }
 
-/// What an artifact says, however many parts it has.
+/// The text of all parts of an artifact.
 fn text_of(artifact: &Value) -> String {
     let parts = artifact["parts"].as_array().unwrap().iter();
     parts.map(|part| part["text"].as_str().unwrap()).collect()
 }
 
-/// Everything an agent can be asked, in a version over a binding.
+/// Calls every operation of an agent in a version over a binding.
 async fn journey(agent: &Agent, pair: [&str; 2]) {
     let shown = agent.ends(pair, 0, &["card"]).await;
     assert!(shown.out.contains("spoken here"), "{pair:?}: {shown:#?}");
@@ -149,7 +149,7 @@ async fn journey(agent: &Agent, pair: [&str; 2]) {
         (&true.into(), &true.into())
     );
 
-    // A question ends the command with 6, and what is said to the task answers it.
+    // A task that waits for input ends the command with 6; a message to the task answers it.
     let asked = agent.ends(pair, 6, &["send", "ask", "--json"]).await.json();
     let asking = asked["task"]["id"].as_str().unwrap().to_owned();
     let said = agent.ends(pair, 6, &["get", &asking]).await;
@@ -176,7 +176,7 @@ async fn journey(agent: &Agent, pair: [&str; 2]) {
         );
     }
 
-    // One that watches sees the task cancelled by another.
+    // A subscriber sees a cancel by another client.
     let sent = agent
         .ends(pair, 0, &["send", "wait", "--no-wait", "--json"])
         .await
@@ -199,7 +199,7 @@ async fn journey(agent: &Agent, pair: [&str; 2]) {
         }
         last = line;
     }
-    // The SDK of 0.3 closes the stream of whoever watches before it tells them.
+    // The 0.3 SDK closes the subscriber's stream before sending the final state.
     if agent.tells_the_end {
         assert_eq!(ended.code(), Some(1), "{pair:?}: {last}");
         assert!(last.contains("TASK_STATE_CANCELED"), "{pair:?}: {last}");
@@ -211,7 +211,7 @@ async fn journey(agent: &Agent, pair: [&str; 2]) {
     push_configs(agent, pair, &asking).await;
 }
 
-/// Push configurations as far as the SDKs keep them: in 0.3 not every binding lists or removes.
+/// Push configurations, where the SDKs support them: in 0.3 not every binding can list or delete.
 async fn push_configs(agent: &Agent, pair: [&str; 2], task: &str) {
     let set = [
         "push-config",

@@ -1,8 +1,8 @@
-//! Who is told of the tasks of other people's clients, and what it has to hear.
+//! Push receivers for the tasks of third-party clients.
 //!
-//! Each client registers three receivers with a task that asks before it goes on: one along with the message that
-//! begins it, one while it waits, and one that it removes again at once. Where they are is below the address that it
-//! is given: `/sent`, `/set` and `/removed`. The secrets of the first two are what they are called.
+//! Each client registers three receivers for a task that waits for input: one together with the first
+//! message, one while the task waits, and one that it deletes immediately. Their URLs are the given address
+//! followed by `/sent`, `/set` and `/removed`. The secrets of the first two are their names.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use crate::{
     server::{Request, Response, Server, respond},
 };
 
-/// A push, as it came.
+/// A received push.
 #[derive(Debug, Clone)]
 struct Pushed {
     headers: HeaderMap,
@@ -26,7 +26,7 @@ struct Pushed {
 }
 
 impl Pushed {
-    /// The state it tells, in the words of 0.3, or that there is an artifact.
+    /// The state it reports in 0.3 terms, or that it contains an artifact.
     fn what(&self) -> String {
         let Self { body, .. } = self;
         if body.get("artifactUpdate").is_some() || body.pointer("/artifacts/0").is_some() {
@@ -38,7 +38,7 @@ impl Pushed {
         state.replace('_', "-")
     }
 
-    /// Its place in the log of its task.
+    /// Its sequence number in the task's log.
     fn sequence(&self) -> u64 {
         let Self { body, .. } = self;
         let items = [&body["statusUpdate"], &body["artifactUpdate"], body];
@@ -48,7 +48,7 @@ impl Pushed {
         sequences.next().unwrap()
     }
 
-    /// It is of this version, and the receiver can tell who sends it.
+    /// Checks the version and the sender's credentials.
     fn check(&self, version: &str, name: &str) {
         let Self { headers, body } = self;
         let media_type = match version {
@@ -58,7 +58,7 @@ impl Pushed {
         assert_eq!(headers["content-type"], media_type, "{body}");
         assert_eq!(body["kind"] == "task", version == "0.3", "{body}");
         if version == "1.0" {
-            // As the official types read it.
+            // As parsed by the official types.
             let read: a2a::StreamResponse = serde_json::from_value(body.clone()).unwrap();
             assert!(!matches!(read, a2a::StreamResponse::Task(_)), "{body}");
         }
@@ -77,7 +77,6 @@ pub(crate) struct Receivers {
 
 #[derive(Debug, Default)]
 struct Heard {
-    /// By path.
     pushes: Mutex<BTreeMap<String, Vec<Pushed>>>,
     news: watch::Sender<()>,
 }
@@ -114,12 +113,12 @@ impl Receivers {
         }
     }
 
-    /// Below which address a client's receivers are.
+    /// The base URL of a client's receivers.
     pub(crate) fn url(&self, client: &str) -> String {
         format!("{}/{client}", self.server.url())
     }
 
-    /// Waits until a client's receivers heard the end, and holds what they heard against what they have to.
+    /// Waits until a client's receivers got the final push, and checks all pushes.
     pub(crate) async fn check(&self, client: &str, version: &str) {
         let mut news = self.heard.news.subscribe();
         for name in ["sent", "set"] {
@@ -145,7 +144,7 @@ impl Receivers {
                 .iter()
                 .map(|pushed| (pushed.sequence(), pushed.what()))
                 .collect();
-            // At least once.
+            // Delivery is at least once, so pushes may be repeated.
             heard.dedup();
             let heard: Vec<_> = heard.iter().map(|(_, what)| what.as_str()).collect();
             let expected: &[&str] = match name {

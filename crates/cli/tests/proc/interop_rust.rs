@@ -1,4 +1,4 @@
-//! Journeys by the official Rust client of A2A, which speaks 1.0 over JSON-RPC, HTTP+JSON and gRPC.
+//! The official A2A client for Rust, which supports 1.0 over JSON-RPC, HTTP+JSON and gRPC.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::{
 type Client = A2AClient<Box<dyn Transport>>;
 type Items = BoxStream<'static, Result<StreamResponse, a2a::A2AError>>;
 
-/// An HTTP client for loopback, which needs no roots.
+/// An HTTP client for loopback, without root certificates.
 fn http() -> reqwest::Client {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
@@ -56,7 +56,7 @@ async fn client(card: &AgentCard, binding: &str) -> Client {
     factory.create_from_card(&card).await.unwrap()
 }
 
-/// A message to a task, or one that begins one.
+/// A message to a task, or one that starts a task.
 fn message(text: &str, task: Option<&str>) -> SendMessageRequest {
     let mut message = Message::new(Role::User, vec![Part::text(text)]);
     message.task_id = task.map(str::to_owned);
@@ -77,7 +77,7 @@ async fn next(items: &mut Items) -> Option<StreamResponse> {
     next.map(Result::unwrap)
 }
 
-/// The rest of a stream.
+/// Reads the rest of a stream.
 async fn rest(mut items: Items) -> Vec<StreamResponse> {
     let mut seen = Vec::new();
     while let Some(item) = next(&mut items).await {
@@ -94,7 +94,7 @@ fn state(item: &StreamResponse) -> Option<TaskState> {
     }
 }
 
-/// Who is told of a task, below an address.
+/// A push configuration for a receiver below an address.
 fn receiver(receivers: &str, name: &str, task: Option<&str>) -> TaskPushNotificationConfig {
     let config = json!({
         "id": name, "taskId": task.unwrap_or_default(), "url": format!("{receivers}/{name}"), "token": name,
@@ -103,7 +103,7 @@ fn receiver(receivers: &str, name: &str, task: Option<&str>) -> TaskPushNotifica
     serde_json::from_value(config).unwrap()
 }
 
-/// Another receiver for a task that waits, and one that is removed again.
+/// Adds another receiver to a waiting task, and one that is deleted again.
 async fn push(client: &Client, receivers: &str, task: &str) {
     for name in ["set", "removed"] {
         let config = receiver(receivers, name, Some(task));
@@ -156,7 +156,7 @@ async fn journey(client: &Client, receivers: &str) {
     assert_eq!(kept.status.state, TaskState::InputRequired);
     push(client, receivers, &task.id).await;
 
-    // A subscription opened while the task waits sees it go on.
+    // A subscription opened while the task waits receives its later updates.
     let subscribe = serde_json::from_value(json!({ "id": task.id })).unwrap();
     let mut watched = client.subscribe_to_task(&subscribe).await.unwrap();
     let first = next(&mut watched).await;

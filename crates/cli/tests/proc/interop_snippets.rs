@@ -1,4 +1,4 @@
-//! The walks of `docs/a2a.md` and of `docs/operations.md`, as they stand there, against a host.
+//! Runs the snippets of `docs/a2a.md` and `docs/operations.md` verbatim against a host.
 
 use std::{env, ffi::OsString, fs, net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
@@ -12,10 +12,10 @@ use crate::{
 /// More than any snippet needs.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// A fenced block: its language and what is in it.
+/// A fenced block: its language and content.
 type Snippet = (String, String);
 
-/// The snippets of a walk, in order: what stands below a heading and above the next `##`.
+/// The snippets between a heading and the next `##`, in order.
 fn snippets(page: &str, heading: &str) -> Vec<Snippet> {
     let text = fs::read_to_string(root().join("docs").join(page)).unwrap();
     let (_, walk) = text.split_once(heading).expect("the walk is there");
@@ -65,14 +65,14 @@ async fn run(mut command: Command, address: SocketAddr, folder: &Path, snippet: 
     );
 }
 
-/// With the built binary ahead.
+/// `PATH` with the built binary first.
 fn path() -> OsString {
     let binary = Path::new(env!("CARGO_BIN_EXE_wopr")).parent().unwrap().to_owned();
     let path = env::var_os("PATH").unwrap_or_default();
     env::join_paths([binary].into_iter().chain(env::split_paths(&path))).unwrap()
 }
 
-/// The first block of a walk starts a host, which was done here with the same variables.
+/// Checks that the first block starts a host with the variables that the test used.
 fn check_start(snippets: &[Snippet], variables: &[(&str, &str)]) {
     let (_, serve) = &snippets[0];
     assert!(serve.contains("wopr dev"), "{serve}");
@@ -81,7 +81,7 @@ fn check_start(snippets: &[Snippet], variables: &[(&str, &str)]) {
     }
 }
 
-/// Runs the blocks of the shell but for the first, which are one session.
+/// Runs all shell blocks except the first one in a single session.
 async fn run_shell(snippets: &[Snippet], address: SocketAddr, folder: &Path) {
     let blocks = snippets.iter().skip(1).filter(|(language, _)| language == "sh");
     let shell: String = blocks.map(|(_, body)| body.as_str()).collect();
@@ -91,7 +91,7 @@ async fn run_shell(snippets: &[Snippet], address: SocketAddr, folder: &Path) {
     run(bash, address, folder, &shell).await;
 }
 
-/// Ends the receiver that a walk started.
+/// Stops the receiver that a snippet started.
 async fn end_receiver(folder: &Path) {
     let receiver = fs::read_to_string(folder.join("receiver.pid")).unwrap();
     let ended = Command::new("kill").arg(receiver.trim()).status().await.unwrap();
@@ -112,7 +112,7 @@ async fn the_walk_with_a_receiver_that_was_away_runs_as_it_stands() {
     let address = host.start().await;
     let snippets = snippets("operations.md", "### A receiver that was away\n");
     check_start(&snippets, &variables);
-    // Pasted once more, it does the same.
+    // Running the snippets again gives the same result.
     for _ in 0..2 {
         run_shell(&snippets, address, folder.path()).await;
     }
@@ -128,7 +128,7 @@ async fn snippets_of_the_walk_run_as_they_stand() {
     let address = host.start().await;
     let snippets = snippets("a2a.md", "## A first task\n");
     check_start(&snippets, &variables);
-    // Pasted once more, it does the same.
+    // Running the snippets again gives the same result.
     for _ in 0..2 {
         run_shell(&snippets, address, folder.path()).await;
     }
@@ -159,10 +159,10 @@ async fn the_calls_over_rest_work_as_they_stand_and_once_more() {
     let mut host = Host::new();
     let address = host.start().await;
     let page = fs::read_to_string(root().join("docs/rest.md")).unwrap();
-    // What comes then registers a file of this repository, and is not about runs.
+    // The next part registers a file of this repository and is not about runs.
     let (walk, _) = page.split_once("\n## Workflows\n").unwrap();
     let all: String = fenced(walk).into_iter().map(|(_, body)| body).collect();
-    // Every call has to succeed, and to end.
+    // Every call must succeed and terminate.
     let shell = format!(
         "curl() {{ command curl --no-progress-meter --fail-with-body --max-time 60 \"$@\"; }}\n{all}"
     );
@@ -181,7 +181,7 @@ fn python(program: &Path, body: &str) -> Command {
     command
 }
 
-/// Node looks for packages beside the script.
+/// Node looks for packages next to the script.
 fn node(packages: &Path, body: &str) -> Command {
     let script = packages.join("snippet.mjs");
     fs::write(&script, body).unwrap();

@@ -1,7 +1,6 @@
-//! The built binary from outside: killed in the middle, under load, and driven by clients nobody here wrote.
+//! Tests of the built binary from outside: killed, under load, and used by third-party clients.
 //!
-//! One test binary, because linking one is slow enough. The names of its modules are the kinds of tests that
-//! `.config/nextest.toml` knows.
+//! This is a single test binary to save link time. `.config/nextest.toml` groups the tests by module name.
 
 #![expect(
     clippy::unwrap_used,

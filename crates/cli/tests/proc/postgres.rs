@@ -1,5 +1,5 @@
-//! A host over a PostgreSQL server of its own: dumped and restored, read only for a while, one of two, one that does
-//! not sync, and one that says nothing.
+//! A host on its own PostgreSQL server: dump and restore, read-only phases, failover between two servers, a
+//! server that does not sync, and one that does not respond.
 
 use std::{
     net::SocketAddr,
@@ -34,7 +34,7 @@ fn cluster() -> Cluster {
     tokio::task::block_in_place(|| Cluster::start(programs())).unwrap()
 }
 
-/// Runs a program that comes with the server.
+/// Runs a program of the PostgreSQL installation.
 fn run(folder: &Path, program: &str, arguments: &[&str]) {
     let mut command = Command::new(programs().folder.join(program));
     let output = command.args(arguments).current_dir(folder).output().unwrap();
@@ -47,7 +47,7 @@ async fn connect(url: &str) -> Client {
     client
 }
 
-/// Another database of the same server.
+/// The URL of another database on the same server.
 fn database(url: &str, name: &str) -> String {
     let (server, _) = url.rsplit_once('/').unwrap();
     format!("{server}/{name}")
@@ -94,7 +94,7 @@ async fn status(address: SocketAddr, run: &str) -> (u16, Value) {
     (status, run["status"].clone())
 }
 
-/// The binary, over a store.
+/// Runs the binary on a store.
 fn wopr(args: &[&str], store: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wopr"));
     command.args(args).args(["--store", store]);
@@ -105,7 +105,7 @@ fn wopr(args: &[&str], store: &str) -> Output {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dump_is_restored_and_what_waited_goes_on() {
+async fn restored_dump_continues_waiting_runs() {
     let folder = tempfile::tempdir_in(place()).unwrap();
     let cluster = cluster();
     let create_database = |name| {
@@ -120,7 +120,7 @@ async fn a_dump_is_restored_and_what_waited_goes_on() {
     let ended = create(address, "pure").await;
     let before = (events(address, &waiting).await, events(address, &ended).await);
 
-    // As docs/operations.md says, beside the host that serves it.
+    // As described in docs/operations.md, while the host serves.
     let dump = "wopr.dump";
     run(
         folder.path(),
@@ -153,7 +153,7 @@ async fn a_dump_is_restored_and_what_waited_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_whose_server_takes_no_writes_is_not_ready_and_refuses_them() {
+async fn host_on_a_read_only_server_is_not_ready_and_refuses_writes() {
     let folder = tempfile::tempdir_in(place()).unwrap();
     let cluster = cluster();
     let server = connect(&cluster.url()).await;
@@ -161,7 +161,7 @@ async fn a_host_whose_server_takes_no_writes_is_not_ready_and_refuses_them() {
     let address = host.start().await;
     let run = create(address, "approval").await;
 
-    // As a standby is, or a primary that was told to be careful.
+    // As for a standby, or a primary set to read-only.
     for (setting, is_ready) in [("on", false), ("off", true)] {
         let set = format!("ALTER SYSTEM SET default_transaction_read_only = {setting}");
         server
@@ -171,7 +171,7 @@ async fn a_host_whose_server_takes_no_writes_is_not_ready_and_refuses_them() {
         server.batch_execute(&set).await.unwrap();
         server.batch_execute("SELECT pg_reload_conf()").await.unwrap();
         let expected = if is_ready { 200 } else { 503 };
-        // The server's processes hear of it one after the other.
+        // The server's backends reload their settings one after another.
         while ask(address, "GET", "/readyz", None).await.0 != expected {
             tokio::task::yield_now().await;
         }
@@ -195,7 +195,7 @@ async fn a_host_whose_server_takes_no_writes_is_not_ready_and_refuses_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_servers_the_one_that_takes_writes_is_used() {
+async fn writable_server_is_chosen_of_two() {
     let folder = tempfile::tempdir_in(place()).unwrap();
     let (standby, primary) = (cluster(), cluster());
     let server = connect(&standby.url()).await;
@@ -204,7 +204,7 @@ async fn of_two_servers_the_one_that_takes_writes_is_used() {
         .await
         .unwrap();
     server.batch_execute("SELECT pg_reload_conf()").await.unwrap();
-    // The server's processes hear of it one after the other.
+    // The server's backends reload their settings one after another.
     loop {
         let asked = connect(&standby.url()).await;
         let row = asked.query_one("SHOW transaction_read_only", &[]).await.unwrap();
@@ -226,7 +226,7 @@ async fn of_two_servers_the_one_that_takes_writes_is_used() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_says_nothing_is_told_of_and_a_signal_ends_the_waiting() {
+async fn unresponsive_server_is_reported_and_a_signal_ends_the_wait() {
     let folder = tempfile::tempdir_in(place()).unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
@@ -239,7 +239,7 @@ async fn a_server_that_says_nothing_is_told_of_and_a_signal_ends_the_waiting() {
         "{text}"
     );
     assert!(text.contains("hint: ") && !text.contains("hunter2"), "{text}");
-    // That connection waits, unanswered, and is not mistaken for the next.
+    // Takes the first connection from the queue, so that it is not mistaken for the next one.
     silent.accept().await.unwrap();
 
     for signal in ["TERM", "INT"] {
@@ -255,7 +255,7 @@ async fn a_server_that_says_nothing_is_told_of_and_a_signal_ends_the_waiting() {
     }
 }
 
-/// A way to a database server that can be closed, opened, and left without an answer.
+/// A proxy to a database server that can be closed, opened, and made unresponsive.
 struct Way {
     address: SocketAddr,
     is: watch::Sender<Is>,
@@ -263,16 +263,16 @@ struct Way {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Is {
-    /// Connections end at once.
+    /// Connections are closed immediately.
     Closed,
     Open,
-    /// Connections are taken, and nothing goes through them any more.
+    /// Connections are accepted, but no data is forwarded.
     Silent,
 }
 
 impl Way {
     async fn to(url: &str, is: Is) -> Self {
-        // It listens on a socket in a folder.
+        // The server listens on a Unix socket.
         let (_, rest) = url.split_once('@').unwrap();
         let (folder, _) = rest.split_once('/').unwrap();
         let server = Path::new(&folder.replace("%2F", "/")).join(".s.PGSQL.5432");
@@ -313,7 +313,7 @@ impl Way {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_waits_for_its_server_and_starts_once_it_is_there() {
+async fn host_waits_for_its_database_and_starts_once_it_is_reachable() {
     let folder = tempfile::tempdir_in(place()).unwrap();
     let cluster = cluster();
     let way = Way::to(&cluster.url(), Is::Closed).await;
@@ -335,7 +335,7 @@ async fn a_host_waits_for_its_server_and_starts_once_it_is_there() {
         host.said()
     );
 
-    // What waiting does not mend is no reason to wait.
+    // Errors that waiting cannot fix are reported at once.
     let (server, _) = cluster
         .url()
         .rsplit_once('/')
@@ -349,7 +349,7 @@ async fn a_host_waits_for_its_server_and_starts_once_it_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_takes_no_longer_than_the_grace_while_the_database_is_silent() {
+async fn shutdown_takes_no_longer_than_the_grace_period_if_the_database_hangs() {
     const GRACE: Duration = Duration::from_secs(5);
     let folder = tempfile::tempdir_in(place()).unwrap();
     let cluster = cluster();
@@ -359,7 +359,7 @@ async fn a_stop_takes_no_longer_than_the_grace_while_the_database_is_silent() {
     let address = host.start().await;
     create(address, "approval").await;
     way.is.send_replace(Is::Silent);
-    // A request that waits for the database, and so holds its connection open.
+    // A request that waits for the database and keeps its connection open.
     let asked = tokio::spawn(async move {
         let mut connection = Connection::open(address).await?;
         let mut request = Vec::new();
@@ -387,7 +387,7 @@ async fn a_stop_takes_no_longer_than_the_grace_while_the_database_is_silent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_start_that_is_refused_leaves_an_empty_database_empty() {
+async fn refused_start_leaves_an_empty_database_empty() {
     let cluster = cluster();
     let server = connect(&cluster.url()).await;
     for missing in ["WOPR_API_KEY", "WOPR_MASTER_KEY"] {
@@ -405,7 +405,7 @@ async fn a_start_that_is_refused_leaves_an_empty_database_empty() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_does_not_sync_is_told_of() {
+async fn server_that_does_not_sync_is_reported() {
     let folder = tempfile::tempdir_in(place()).unwrap();
     let cluster = cluster();
     let server = connect(&cluster.url()).await;
@@ -443,7 +443,7 @@ async fn a_server_that_does_not_sync_is_told_of() {
             .unwrap();
         server.batch_execute("SELECT pg_reload_conf()").await.unwrap();
         let mut told = durability();
-        // The server hears of it in its own time.
+        // The server applies the setting with a delay.
         while told.iter().all(|(verdict, _)| verdict == "ok") {
             told = durability();
         }

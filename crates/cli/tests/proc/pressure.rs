@@ -1,6 +1,6 @@
-//! More comes than the database takes: it stands still, and requests go on coming. What cannot wait within bounds is
-//! refused with 503 and `Retry-After`, over every protocol; memory stays within bounds; nothing that was acknowledged is
-//! lost; and when the database goes on, so does the host.
+//! Overload: the database hangs while requests keep arriving. Requests beyond the queue limits get 503 with
+//! `Retry-After` in every protocol, memory stays within its limit, acknowledged runs are not lost, and the
+//! host recovers when the database does.
 
 use std::{
     fs,
@@ -20,17 +20,18 @@ use tokio_postgres::NoTls;
 
 use crate::host::{Host, KEY, place};
 
-/// Requests at once: with their bodies, more than twice what may wait for SQLite's writer.
+/// Concurrent requests: their bodies are more than twice what may be queued for SQLite's writer.
 const WAVE: usize = 400;
-/// A run holds its input, the output of its node and its own, about three times this.
+/// Size of an input in bytes. A run stores it about three times: as its input, as a node's output, and as its
+/// own output.
 const TEXT: usize = 128 << 10;
-/// No answer takes longer, on any machine.
+/// No response takes longer on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
-/// What the host may hold: the queue's 64 MiB, the group that is being written and the page caches; and a run that waits
-/// is there several times, as it was asked for, as it is decided, as it is stored.
+/// Memory limit of the host: the 64 MiB queue, the group being written and the page caches. A queued run is
+/// in memory several times: as request, as decision and as rows.
 const MEMORY_MIB: u64 = 1_024;
 
-/// An answer, and how long it took.
+/// A response and its latency.
 #[derive(Debug)]
 struct Answer {
     status: u16,
@@ -40,7 +41,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// The run that was made, if one was; otherwise it was refused as it has to be.
+    /// Returns the created run, or `None` if the request was refused correctly.
     fn run(&self) -> Option<String> {
         if self.status == 503 {
             assert!(self.head.to_lowercase().contains("\r\nretry-after: "), "{self:?}");
@@ -53,7 +54,7 @@ impl Answer {
             );
             return None;
         }
-        // OpenWOP names the run, A2A the task.
+        // OpenWOP returns the run, A2A the task.
         let id = self.body["runId"]
             .as_str()
             .or_else(|| self.body["result"]["id"].as_str());
@@ -72,7 +73,8 @@ async fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> Answe
     let mut bytes = Vec::new();
     let asking = async {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        // Who is refused before all was read may be cut off, after the answer.
+        // A request may be refused before its body was read; the connection is then closed after the
+        // response.
         let _ = stream.write_all(request.as_bytes()).await;
         let _ = stream.read_to_end(&mut bytes).await;
     };
@@ -87,7 +89,7 @@ async fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> Answe
     }
 }
 
-/// Many new runs at once, over OpenWOP and A2A in turn.
+/// Starts many runs at once, alternating between OpenWOP and A2A.
 fn wave(address: SocketAddr, name: &str, n_requests: usize, n_bytes: usize) -> JoinSet<Answer> {
     let text = "x".repeat(n_bytes);
     let mut answers = JoinSet::new();
@@ -114,7 +116,7 @@ fn wave(address: SocketAddr, name: &str, n_requests: usize, n_bytes: usize) -> J
     answers
 }
 
-/// The most memory a process ever had, in MiB.
+/// Peak memory of the process in MiB.
 fn peak_mib(host: &Host) -> u64 {
     let pid = host.pid().expect("the host runs");
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -122,7 +124,6 @@ fn peak_mib(host: &Host) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
 }
 
-/// A counter of the host.
 async fn counter(address: SocketAddr, name: &str) -> u64 {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = b"GET /metrics HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n";
@@ -138,7 +139,7 @@ async fn counter(address: SocketAddr, name: &str) -> u64 {
         .unwrap()
 }
 
-/// Every run that was acknowledged is there and has ended.
+/// Checks that all acknowledged runs exist and have ended.
 async fn are_there(address: SocketAddr, runs: &[String]) {
     for run in runs {
         let answer = ask(address, "GET", &format!("/v1/runs/{run}"), "").await;
@@ -147,7 +148,7 @@ async fn are_there(address: SocketAddr, runs: &[String]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sqlite_that_stands_still_refuses_what_cannot_wait() {
+async fn hanging_sqlite_refuses_requests_beyond_the_queue() {
     let mut host = Host::new();
     let address = host.start().await;
     let count = |database: &Connection| -> usize {
@@ -168,12 +169,12 @@ async fn sqlite_that_stands_still_refuses_what_cannot_wait() {
         peaks.push(peak_mib(&host));
     }
     let refused = counter(address, "wopr_store_refused_total").await;
-    // Most of a wave finds no room for its body and does not get as far as the store's queue.
+    // Most of a wave is refused by the limit on request bodies, before the store's queue.
     assert!(refused > 0, "the queue was never full");
     assert!(peaks[1] < MEMORY_MIB, "{peaks:?} MiB");
     assert!(peaks[1] < peaks[0] + peaks[0] / 4 + 32, "it grows: {peaks:?} MiB");
 
-    // It goes on while requests wait, and more come than may.
+    // The database resumes while requests wait and more arrive than can be queued.
     let mut answers = wave(address, "third", WAVE, TEXT);
     let mut runs = Vec::new();
     let mut fastest = LIMIT;
@@ -208,10 +209,10 @@ async fn sqlite_that_stands_still_refuses_what_cannot_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_run_that_a_crowd_asks_for_is_in_memory_a_few_times_only() {
+async fn large_run_read_by_many_clients_is_in_memory_a_few_times_only() {
     const CROWD: usize = 300;
     const LARGE: usize = 900 << 10;
-    /// Far less than the crowd's runs and answers are together.
+    /// Far less than the sum of all requested runs and responses.
     const FEW_MIB: u64 = 600;
     let mut host = Host::new();
     let address = host.start().await;
@@ -231,7 +232,7 @@ async fn a_large_run_that_a_crowd_asks_for_is_in_memory_a_few_times_only() {
         stream.write_all(request.as_bytes()).await.unwrap();
         unread.push(stream);
     }
-    // Each is answered: with the run, or with a request to come again.
+    // Each request is answered: with the run, or with 503.
     let (mut n_answered, mut n_small) = (0, 0);
     for stream in &mut unread {
         let mut line = [0; 12];
@@ -245,7 +246,7 @@ async fn a_large_run_that_a_crowd_asks_for_is_in_memory_a_few_times_only() {
         assert!(matches!(other.status, 200 | 503), "{other:?}");
         n_small += usize::from(other.status == 200);
     }
-    // Those who asked before it was known how large the run is are in its way, and no others.
+    // Only requests made before the size of the run was known compete with it for memory.
     assert!(n_small > CROWD / 2, "{n_small} of {CROWD}");
     assert!(n_answered > 0, "{n_answered} of {CROWD}");
     let peak = peak_mib(&host);
@@ -254,7 +255,7 @@ async fn a_large_run_that_a_crowd_asks_for_is_in_memory_a_few_times_only() {
     host.terminate().await;
 }
 
-/// The URL of a schema of its own, on the server that the set-up of the tests started.
+/// Creates a schema on the server that the test setup started, and returns its URL.
 async fn schema() -> String {
     let server = std::env::var("WOPR_TEST_POSTGRES").expect(
         "WOPR_TEST_POSTGRES is set: run `cargo xtask test`, or a few tests with `cargo xtask pg -- cargo nextest run …`",
@@ -269,7 +270,7 @@ async fn schema() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn postgres_that_stands_still_refuses_what_cannot_wait() {
+async fn hanging_postgres_refuses_requests_beyond_the_queue() {
     let folder = tempfile::tempdir_in(place()).unwrap();
     let url = schema().await;
     let (database, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
@@ -291,7 +292,7 @@ async fn postgres_that_stands_still_refuses_what_cannot_wait() {
             Some(run) => runs.push(run),
             None => n_refused += 1,
         }
-        // It goes on while requests wait, and more came than may.
+        // The database resumes while requests wait and more arrived than can be queued.
         if is_locked && n_refused == WAVE / 4 {
             is_locked = false;
             assert_eq!(runs, [""; 0], "nothing is acknowledged that is not written");

@@ -1,4 +1,4 @@
-//! A run at which three processes died is paused with the fourth, which serves everything else.
+//! A run that was active at three crashes is paused at the next start; the host serves all other runs.
 
 use std::{
     net::SocketAddr,
@@ -18,13 +18,13 @@ use crate::{
     server::{Server, respond},
 };
 
-/// A run reaches a status, and a call reaches the peer, in this time on any machine.
+/// More than a status change or a call takes on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often a run is asked for.
+/// Interval between two reads of a run.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Deaths after which a run is paused.
+/// Number of crashes after which a run is paused.
 const DEATHS: usize = 3;
-/// Runs that are in hand at every death: each is released in its own way.
+/// Runs that are active at every crash; each is released in another way.
 const STUCK: usize = 2;
 
 async fn ask(address: SocketAddr, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
@@ -61,7 +61,7 @@ async fn reaches(address: SocketAddr, run: &str, status: &str) {
     }
 }
 
-/// The types of a run's events, and the reasons of its pauses.
+/// Returns the types of a run's events, and the reasons of its pauses.
 async fn log(address: SocketAddr, run: &str) -> (Vec<String>, Vec<Value>) {
     let path = format!("/v1/runs/{run}/events/poll?timeout=1");
     let (status, log) = ask(address, "GET", &path, None).await;
@@ -75,7 +75,7 @@ async fn log(address: SocketAddr, run: &str) -> (Vec<String>, Vec<Value>) {
     (types.collect(), reasons.collect())
 }
 
-/// A workflow that calls a peer which answers when it likes.
+/// A workflow that calls a peer of any latency.
 fn caller(url: &str) -> Value {
     let config = json!({ "method": "POST", "url": url, "body": {}, "timeoutMs": 300_000 });
     json!({
@@ -90,7 +90,7 @@ fn caller(url: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_in_hand_at_three_kills_is_paused_and_the_host_serves_the_rest() {
+async fn run_active_at_three_kills_is_paused_and_the_host_serves_the_rest() {
     let (called, mut calls) = mpsc::channel(64);
     let (answers, may_answer) = watch::channel(false);
     let peer = Server::start(move |_| {
@@ -125,7 +125,7 @@ async fn a_run_in_hand_at_three_kills_is_paused_and_the_host_serves_the_rest() {
         reaches(address, run, "paused").await;
         assert_eq!(log(address, run).await.1, [json!("quarantined")]);
     }
-    // The others go on: what waited since before, and what is new.
+    // Other runs continue: one that was waiting before, and a new one.
     let answer = json!({ "action": "accept" });
     let path = format!("/v1/runs/{gate}/interrupts/gate");
     let (status, answered) = ask(address, "POST", &path, Some(json!({ "resumeValue": answer }))).await;
@@ -135,7 +135,7 @@ async fn a_run_in_hand_at_three_kills_is_paused_and_the_host_serves_the_rest() {
     reaches(address, &new, "completed").await;
     assert!(calls.try_recv().is_err(), "nobody calls for a paused run");
 
-    // It stays so with the next process.
+    // It stays paused in the next process.
     host.kill().await;
     address = host.start().await;
     for run in &stuck {

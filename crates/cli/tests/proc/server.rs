@@ -1,6 +1,6 @@
-//! The other side of a host's own calls: an HTTP server of a test, on loopback, that outlives every host.
+//! An HTTP server on loopback that receives a host's outgoing calls and outlives the host.
 //!
-//! What it answers is up to whoever starts it, and so is whether it answers at all. It ends with its handle.
+//! The test determines its responses, including no response at all. It ends with its handle.
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -13,12 +13,10 @@ use tokio::{
     task::JoinSet,
 };
 
-/// What somebody asked, with the whole body.
+/// A request with its complete body.
 pub(crate) type Request = http::Request<Bytes>;
-/// What is answered.
 pub(crate) type Response = http::Response<Bytes>;
 
-/// A server that runs.
 #[derive(Debug)]
 pub(crate) struct Server {
     address: SocketAddr,
@@ -26,7 +24,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one that answers so. Without an answer the connection ends, as it does with a process.
+    /// Starts a server. If `answer` returns no response, the connection is closed, as if the process had
+    /// crashed.
     pub(crate) async fn start<A, F>(answer: A) -> Self
     where
         A: Fn(Request) -> F + Send + Sync + 'static,
@@ -42,7 +41,7 @@ impl Server {
         }
     }
 
-    /// Where it is, without a slash at the end.
+    /// The base URL, without a final slash.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -76,20 +75,18 @@ where
             io::Result::Ok(answer.map(Full::<Bytes>::new))
         }
     });
-    // A caller that is killed takes its connection with it.
+    // Fails if the caller was killed.
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
         .await;
 }
 
-/// An answer of JSON.
 pub(crate) fn respond(status: u16, json: &'static str) -> Response {
     let answer = http::Response::builder().status(status);
     let answer = answer.header("content-type", "application/json");
     answer.body(Bytes::from_static(json.as_bytes())).unwrap()
 }
 
-/// A header as text.
 pub(crate) fn header<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
     Some(request.headers().get(name)?.to_str().unwrap())
 }

@@ -1,4 +1,4 @@
-//! Where a connection goes, and where none is made.
+//! Delivery targets: which connections the gate makes, and which it refuses.
 
 use http::{HeaderValue, Method};
 use wopr_connect::{
@@ -19,7 +19,7 @@ fn ok_and_close() -> Script {
 }
 
 #[tokio::test]
-async fn an_allowed_address_is_reached_with_plain_http() {
+async fn allowed_address_is_reached_over_plain_http() {
     let mut peer = Peer::start(ok()).await;
     let response = gate(LOOPBACK)
         .request(Seam::HttpNode, get(&peer.url("/a?b=c")))
@@ -39,8 +39,8 @@ async fn an_allowed_address_is_reached_with_plain_http() {
 }
 
 #[tokio::test]
-async fn an_allowed_ipv6_address_is_reached() {
-    // Not every machine that runs this has IPv6.
+async fn allowed_ipv6_address_is_reached() {
+    // The machine may not support IPv6.
     let Ok(mut peer) = Peer::start_at("[::1]:0", ok()).await else {
         return;
     };
@@ -52,7 +52,7 @@ async fn an_allowed_ipv6_address_is_reached() {
 }
 
 #[tokio::test]
-async fn a_private_address_is_not_connected_to() {
+async fn private_address_is_not_dialed() {
     let mut peer = Peer::start(ok()).await;
     let port = peer.address.port();
     for host in ["127.0.0.1", "127.1", "2130706433", "0x7f.1", "[::ffff:127.0.0.1]"] {
@@ -71,7 +71,7 @@ async fn a_private_address_is_not_connected_to() {
 }
 
 #[tokio::test]
-async fn names_that_cannot_pass_are_not_looked_up() {
+async fn forbidden_names_are_not_resolved() {
     let resolver = Answers::new(&[&["127.0.0.1"]]);
     let gate = gate_with("", limits(), resolver.clone());
     for (url, refusal) in [
@@ -92,7 +92,7 @@ async fn names_that_cannot_pass_are_not_looked_up() {
 }
 
 #[tokio::test]
-async fn a_name_inside_the_allow_list_keeps_its_host_header() {
+async fn allowed_name_keeps_its_host_header() {
     let mut peer = Peer::start(ok()).await;
     let resolver = Answers::new(&[&["127.0.0.1"]]);
     let gate = gate_with(LOOPBACK, limits(), resolver.clone());
@@ -108,7 +108,7 @@ async fn a_name_inside_the_allow_list_keeps_its_host_header() {
 }
 
 #[tokio::test]
-async fn one_bad_answer_refuses_them_all() {
+async fn one_forbidden_address_refuses_the_name() {
     let mut peer = Peer::start(ok()).await;
     for (allow, scheme, answers, refusal) in [
         (
@@ -156,7 +156,7 @@ async fn one_bad_answer_refuses_them_all() {
 }
 
 #[tokio::test]
-async fn a_rebinding_name_is_asked_once_per_connection_and_judged_each_time() {
+async fn rebinding_name_is_resolved_and_checked_once_per_connection() {
     let mut peer = Peer::start(ok_and_close()).await;
     let resolver = Answers::new(&[&["127.0.0.1"], &["10.0.0.1"]]);
     let gate = gate_with("127.0.0.0/8", limits(), resolver.clone());
@@ -180,7 +180,7 @@ async fn a_rebinding_name_is_asked_once_per_connection_and_judged_each_time() {
 }
 
 #[tokio::test]
-async fn a_failed_connection_does_not_lead_to_a_second_look_up() {
+async fn failed_connection_does_not_resolve_again() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
@@ -198,8 +198,8 @@ async fn a_failed_connection_does_not_lead_to_a_second_look_up() {
 }
 
 #[tokio::test]
-async fn https_connects_to_the_checked_address_and_names_the_peer() {
-    // A machine without root certificates has no https to test.
+async fn https_dials_the_checked_address_and_sends_the_name() {
+    // Without root certificates there is no HTTPS to test.
     if client_config().is_err() {
         return;
     }
@@ -222,7 +222,7 @@ async fn https_connects_to_the_checked_address_and_names_the_peer() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_an_answer() {
+async fn redirect_is_returned_not_followed() {
     let mut peer = Peer::start(Script::Answer(answer(302, &["location: /next"], ""))).await;
     let response = gate(LOOPBACK)
         .request(Seam::Webhook, get(&peer.url("/")))
@@ -251,7 +251,7 @@ async fn connections_are_kept_alive() {
 }
 
 #[tokio::test]
-async fn every_delivery_is_judged_anew() {
+async fn every_delivery_is_checked_again() {
     let mut peer = Peer::start(ok()).await;
     for seam in [Seam::Push, Seam::Webhook] {
         let resolver = Answers::new(&[&["127.0.0.1"], &["127.0.0.1"], &["10.0.0.1"]]);
@@ -260,7 +260,7 @@ async fn every_delivery_is_judged_anew() {
         for _ in 0..2 {
             gate.request(seam, get(&url)).await.unwrap();
         }
-        // The peer keeps its connections open, and none is used again.
+        // The peer keeps its connections open, but none is reused.
         let error = gate.request(seam, get(&url)).await.unwrap_err();
         assert!(
             matches!(error, EgressError::Refused(Refusal::PlainHttp)),
@@ -274,7 +274,7 @@ async fn every_delivery_is_judged_anew() {
 }
 
 #[tokio::test]
-async fn a_push_is_taken_by_its_status_alone() {
+async fn push_succeeds_by_status_alone() {
     let push = |url: &str| Push {
         url: url.parse().unwrap(),
         token: None,
@@ -284,7 +284,7 @@ async fn a_push_is_taken_by_its_status_alone() {
         traceparent: None,
     };
     for (script, refused) in [
-        // Bodies that break off, never end, or are larger than any answer may be.
+        // Bodies that are truncated, never end, or exceed the size limit.
         (
             Script::AnswerAndClose(head(200, "content-length: 100") + "cut"),
             None,
@@ -312,13 +312,13 @@ async fn a_push_is_taken_by_its_status_alone() {
     }
 }
 
-/// The head of an answer whose body is none.
+/// The head of a response without a body.
 fn head(status: u16, field: &str) -> String {
     format!("HTTP/1.1 {status} whatever\r\n{field}\r\n\r\n")
 }
 
 #[tokio::test]
-async fn a_closed_seam_reaches_nobody() {
+async fn closed_seam_dials_nothing() {
     let mut peer = Peer::start(ok()).await;
     let resolver = Answers::new(&[&["127.0.0.1"], &["127.0.0.1"]]);
     let gate = gate_with(LOOPBACK, limits(), resolver.clone());
@@ -349,7 +349,7 @@ async fn a_closed_seam_reaches_nobody() {
 }
 
 #[tokio::test]
-async fn what_is_not_the_callers_to_send_is_refused() {
+async fn forbidden_headers_and_methods_are_refused() {
     let mut peer = Peer::start(ok()).await;
     let gate = gate(LOOPBACK);
     for name in [
@@ -380,7 +380,7 @@ async fn what_is_not_the_callers_to_send_is_refused() {
 }
 
 #[tokio::test]
-async fn registration_asks_a_resolver_only_where_it_matters() {
+async fn registration_resolves_names_only_if_needed() {
     async fn check(allow: &str, url: &str, answers: &[&[&str]], expected: Result<(), Refusal>, asked: usize) {
         let resolver = Answers::new(answers);
         let gate = gate_with(allow, limits(), resolver.clone());

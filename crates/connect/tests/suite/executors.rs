@@ -1,4 +1,4 @@
-//! Effects through the engine's port.
+//! Effects executed through the engine's port.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -43,7 +43,7 @@ async fn run(executors: &Executors, call: HttpCall) -> Outcome {
     executors.run(attempt(Request::Http(call))).await
 }
 
-/// The code, whether it is retryable, and that the message is fit for a client.
+/// Returns the error code and whether it is retryable. Asserts that clients may see the message.
 fn failure(outcome: Outcome) -> (String, bool) {
     let Outcome::Failed {
         code,
@@ -65,7 +65,7 @@ fn failed(code: &str, retryable: bool) -> (String, bool) {
 }
 
 #[tokio::test]
-async fn a_call_carries_its_key_trace_and_body() {
+async fn call_carries_key_trace_and_body() {
     let json = answer(
         201,
         &[
@@ -112,7 +112,7 @@ async fn a_call_carries_its_key_trace_and_body() {
 }
 
 #[tokio::test]
-async fn a_workflows_own_fields_win() {
+async fn workflow_headers_take_precedence() {
     let mut peer = Peer::start(Script::Answer(answer(200, &[], ""))).await;
     let executors = Executors::new(gate(LOOPBACK), Options::default());
     let mut put = call("PUT", &peer.url("/"));
@@ -140,7 +140,7 @@ async fn a_workflows_own_fields_win() {
 }
 
 #[tokio::test]
-async fn refusing_peers_fail_by_their_status() {
+async fn error_responses_fail_by_status() {
     for (status, expected) in [
         (301, failed("redirect_refused", false)),
         (307, failed("redirect_refused", false)),
@@ -166,7 +166,7 @@ async fn refusing_peers_fail_by_their_status() {
 }
 
 #[tokio::test]
-async fn a_refused_connection_is_retryable() {
+async fn refused_connection_is_retryable() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/?token=SECRET", listener.local_addr().unwrap());
     drop(listener);
@@ -178,7 +178,7 @@ async fn a_refused_connection_is_retryable() {
 }
 
 #[tokio::test]
-async fn an_attempt_comes_back_within_its_own_time() {
+async fn attempt_ends_within_its_timeout() {
     let peer = Peer::start(Script::Silence).await;
     let executors = Executors::new(gate(LOOPBACK), Options::default());
     let mut get = call("GET", &peer.url("/"));
@@ -190,14 +190,14 @@ async fn an_attempt_comes_back_within_its_own_time() {
 }
 
 #[tokio::test]
-async fn a_failed_look_up_is_retryable() {
+async fn failed_lookup_is_retryable() {
     let executors = Executors::new(gate(""), Options::default());
     let outcome = run(&executors, call("GET", "https://example.test/")).await;
     assert_eq!(failure(outcome), failed("external_call_failed", true));
 }
 
 #[tokio::test]
-async fn an_oversized_answer_is_not_retried() {
+async fn oversized_response_is_not_retried() {
     let peer = Peer::start(Script::Answer(answer(200, &[], "SECRET"))).await;
     let gate = gate_with(
         LOOPBACK,
@@ -215,7 +215,7 @@ async fn an_oversized_answer_is_not_retried() {
 }
 
 #[tokio::test]
-async fn an_answer_of_too_many_values_is_not_retried() {
+async fn response_with_too_many_values_is_not_retried() {
     let body = format!("[{}0]", "{\"\":0},".repeat(100_000));
     let peer = Peer::start(Script::Answer(answer(
         200,
@@ -231,7 +231,7 @@ async fn an_answer_of_too_many_values_is_not_retried() {
 }
 
 #[tokio::test]
-async fn what_the_gate_refuses_names_the_rule_only() {
+async fn gate_refusals_name_only_the_rule() {
     let resolver: Arc<dyn Resolver> = Answers::new(&[&["10.0.0.7"]]);
     let executors = Executors::new(gate_with("", limits(), resolver), Options::default());
     for (url, rule, can_be_allowed) in [
@@ -279,7 +279,7 @@ async fn a_sealed_gate_refuses_every_call() {
 }
 
 #[tokio::test]
-async fn an_answer_takes_its_memory_until_the_outcome_is_recorded() {
+async fn response_memory_is_held_until_the_outcome_is_recorded() {
     let json = answer(
         200,
         &["content-type: application/json"],
@@ -321,7 +321,7 @@ fn lines(text: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_side_effect_is_one_line_per_attempt() {
+async fn side_effect_writes_one_line_per_attempt() {
     let dir = TempDir::new().unwrap();
     let ledger = dir.path().join("ledger.jsonl");
     let executors = Executors::new(
@@ -341,7 +341,7 @@ async fn a_side_effect_is_one_line_per_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn concurrent_side_effects_do_not_mix() {
+async fn concurrent_side_effects_do_not_interleave() {
     let dir = TempDir::new().unwrap();
     let ledger = dir.path().join("ledger.jsonl");
     let executors = Executors::new(
@@ -368,7 +368,7 @@ async fn concurrent_side_effects_do_not_mix() {
 }
 
 #[tokio::test]
-async fn a_torn_line_does_not_swallow_the_next() {
+async fn torn_line_does_not_swallow_the_next() {
     let dir = TempDir::new().unwrap();
     let ledger = dir.path().join("ledger.jsonl");
     fs::write(&ledger, "{\"key\":\"ha").unwrap();
@@ -396,7 +396,7 @@ async fn without_a_ledger_side_effects_are_counted() {
 }
 
 #[tokio::test]
-async fn an_unwritable_ledger_fails_the_attempt() {
+async fn unwritable_ledger_fails_the_attempt() {
     let dir = TempDir::new().unwrap();
     let executors = Executors::new(
         gate(""),
@@ -410,7 +410,7 @@ async fn an_unwritable_ledger_fails_the_attempt() {
 }
 
 #[tokio::test]
-async fn dropping_an_attempt_lets_go_of_the_peer() {
+async fn dropping_an_attempt_closes_its_connection() {
     let mut peer = Peer::start(Script::Drip(answer(200, &[], "").replace(" 0\r\n", " 99999\r\n"))).await;
     let executors = Executors::new(gate(LOOPBACK), Options::default());
     let running = run(&executors, call("GET", &peer.url("/")));

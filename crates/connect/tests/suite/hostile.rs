@@ -1,8 +1,8 @@
-//! The hostile-url table: what a client's text comes to when it is registered, and what a delivery to it reaches.
+//! Hostile URLs: the result of registering each one, and the addresses that a delivery to it dials.
 //!
-//! Every row goes through the whole gate, over a resolver with set answers and a dial that notes the address it was
-//! asked for and opens nothing. A row holds for registration and for delivery alike, because a url that was
-//! registered under another policy, or whose name has moved since, must not be reached either.
+//! Every row goes through the whole gate, with a fake resolver and a dialer that records addresses without
+//! connecting. Each row is checked at registration and at delivery, because a URL may have been registered
+//! under another policy, or its name may resolve to another address later.
 
 use std::{
     io,
@@ -20,7 +20,7 @@ use wopr_connect::egress::{
 
 use crate::peer::{Answers, limits, trusting_nobody};
 
-/// Gives every name the same addresses.
+/// Resolves every name to the same addresses.
 #[derive(Debug)]
 struct Always(Vec<IpAddr>);
 
@@ -31,7 +31,7 @@ impl Resolver for Always {
     }
 }
 
-/// Notes what it should connect to and connects to nothing.
+/// Records the addresses to dial without connecting.
 #[derive(Debug, Default)]
 pub(crate) struct Notes(Mutex<Vec<SocketAddr>>);
 
@@ -50,19 +50,19 @@ impl Dial for Notes {
     }
 }
 
-/// What a delivery comes to.
+/// The expected result of a delivery.
 #[derive(Debug, Clone, Copy)]
 enum Use {
-    /// It would connect to these, in this order.
+    /// Dials these addresses, in this order.
     Dials(&'static [&'static str]),
-    /// It is refused before anything is connected to.
+    /// Refused before anything is dialed.
     Refused(Refusal),
-    /// The text is no url, so there is nothing to deliver to.
+    /// The text is not a URL.
     Unreadable,
 }
 use Use::{Dials, Unreadable};
 
-/// A text, what registering it says, and what delivering to it does.
+/// The URL, the expected result of registering it, and of delivering to it.
 type Row = (&'static str, Result<(), Refusal>, Use);
 
 const fn refused(text: &'static str, refusal: Refusal) -> Row {
@@ -77,12 +77,12 @@ const fn unreadable(text: &'static str) -> Row {
     (text, Err(Refusal::Malformed), Unreadable)
 }
 
-/// Refused as a text that would be repaired, and as the url that the repair makes of it.
+/// Refused both as a malformed text and as the URL that a lenient parser makes of it.
 const fn repaired(text: &'static str, refusal: Refusal) -> Row {
     (text, Err(Refusal::Malformed), Use::Refused(refusal))
 }
 
-/// Holds every row to its verdicts; gives their number.
+/// Checks every row and returns the number of rows.
 async fn check(allow: &str, answers: &[&str], rows: &[Row]) -> usize {
     let policy: Policy = allow.parse().unwrap();
     let answers: Vec<IpAddr> = answers.iter().map(|text| text.parse().unwrap()).collect();
@@ -124,7 +124,7 @@ async fn check(allow: &str, answers: &[&str], rows: &[Row]) -> usize {
                 assert_eq!(dialed, [""; 0], "refused, and connected: {context}");
             }
         }
-        // Whatever the row says: nothing but public or allowed addresses is ever dialed.
+        // In every case, only public or allowed addresses may be dialed.
         for address in dialed {
             let address = address.parse::<SocketAddr>().unwrap().ip();
             let is_allowed = policy.allow.iter().any(|block| block.contains(address));
@@ -138,7 +138,7 @@ async fn check(allow: &str, answers: &[&str], rows: &[Row]) -> usize {
 }
 
 #[tokio::test]
-async fn the_table_holds_at_registration_and_at_every_delivery() {
+async fn table_holds_at_registration_and_delivery() {
     let n_rows = check("", &["8.8.8.8"], SCHEMES).await
         + check("", &["8.8.8.8"], SPELLINGS_OF_IPV4).await
         + check("", &["8.8.8.8"], RANGES_OF_IPV4).await
@@ -402,7 +402,7 @@ const AUTHORITIES: &[Row] = &[
     unreadable("https://\u{202e}tset.elpmaxe/"),
 ];
 
-/// What browsers repair and this host does not: the same text means another host to another reader.
+/// Texts that browsers repair and this host rejects, because different parsers would see different hosts.
 const REPAIRS: &[Row] = &[
     repaired("ht\ntps://127.0.0.1/", Refusal::Address(Reason::Loopback)),
     repaired("https://127.0.\t0.1/", Refusal::Address(Reason::Loopback)),
@@ -456,7 +456,7 @@ const REPAIRS: &[Row] = &[
     ),
 ];
 
-/// What looks bad and is not: only what it resolves to counts.
+/// Suspicious texts that are valid: only the resolved address matters.
 const PUBLIC: &[Row] = &[
     ("https://example.test/", Ok(()), Dials(&["8.8.8.8:443"])),
     (
@@ -502,7 +502,7 @@ const PUBLIC: &[Row] = &[
     ),
 ];
 
-/// What no allow-list opens, not even one of everything.
+/// Addresses that no allow-list permits, not even one that contains everything.
 const NEVER_ALLOWED: &[Row] = &[
     refused("ftp://10.0.0.1/", SCHEME),
     refused("file:///etc/passwd", SCHEME),
@@ -538,9 +538,9 @@ const LOOPBACK_ALLOWED: &[Row] = &[
     refused("http://8.8.8.8/", PLAIN),
 ];
 
-/// What a name resolves to decides, and one bad answer among good ones refuses them all.
+/// One forbidden address among allowed ones refuses the name.
 #[tokio::test]
-async fn every_answer_of_a_resolver_counts() {
+async fn every_resolved_address_is_checked() {
     use Reason::*;
 
     let bad = |reason| Use::Refused(Refusal::Address(reason));
@@ -585,10 +585,10 @@ async fn every_answer_of_a_resolver_counts() {
         ("10.0.0.0/8", &["8.8.8.8"], Dials(&["8.8.8.8:443"])),
     ];
     for (allow, answers, used) in rows {
-        // Offline, a public https url is in order; where it leads is settled at use.
+        // Offline, a public HTTPS URL is accepted; its addresses are checked at delivery.
         check(allow, answers, &[("https://name.test/", Ok(()), *used)]).await;
     }
-    // Plain http needs every answer inside the list, and that is asked at registration already.
+    // Plain HTTP requires every address to be in the allow-list, already at registration.
     for (answers, registered, used) in [
         (&["10.0.0.1"][..], Ok(()), Dials(&["10.0.0.1:80"])),
         (&["10.0.0.1", "8.8.8.8"], Err(PLAIN), Use::Refused(PLAIN)),
@@ -599,7 +599,7 @@ async fn every_answer_of_a_resolver_counts() {
 }
 
 #[tokio::test]
-async fn a_name_that_moves_after_registration_is_judged_where_it_moved() {
+async fn name_that_moves_after_registration_is_checked_at_its_new_address() {
     for moved in [
         "10.0.0.1",
         "127.0.0.1",
@@ -633,9 +633,9 @@ async fn a_name_that_moves_after_registration_is_judged_where_it_moved() {
 }
 
 #[tokio::test]
-async fn long_texts_are_refused_before_they_are_read() {
+async fn long_texts_are_refused_before_parsing() {
     let long_path = format!("https://example.test/{}", "a".repeat(2_048));
-    // Each of these letters is escaped by six.
+    // Percent-encoding turns each of these letters into six characters.
     let long_when_escaped = format!("https://example.test/{}", "ä".repeat(500));
     let long_name = format!("https://{}example.test/", "a.".repeat(130));
     let long_number = format!("https://{}1/", "0".repeat(3_000));

@@ -1,4 +1,4 @@
-//! Peers that are slow, endless or broken.
+//! Slow, endless and broken peers.
 
 use std::{io, net::IpAddr, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::peer::{Answers, Peer, Script, Seen, answer, gate, gate_with, get, lim
 const LOOPBACK: &str = "127.0.0.0/8";
 const SHORT: Duration = Duration::from_millis(50);
 
-/// Asks a peer with a script and expects no answer.
+/// Calls a scripted peer and expects an error.
 async fn ask(script: Script, limits: Limits) -> (Peer, EgressError) {
     let peer = Peer::start(script).await;
     let gate = gate_with(LOOPBACK, limits, Answers::new(&[]));
@@ -31,7 +31,7 @@ fn short() -> Limits {
 }
 
 #[tokio::test]
-async fn a_silent_peer_is_given_up_on() {
+async fn silent_peer_times_out() {
     let (mut peer, error) = ask(Script::Silence, short()).await;
     assert!(
         matches!(error, EgressError::Timeout) && error.is_transient(),
@@ -41,7 +41,7 @@ async fn a_silent_peer_is_given_up_on() {
 }
 
 #[tokio::test]
-async fn a_request_may_ask_for_less_time_and_not_for_more() {
+async fn request_can_shorten_but_not_extend_the_timeout() {
     let peer = Peer::start(Script::Silence).await;
     for (limit, asked) in [(Duration::from_secs(20), SHORT), (SHORT, Duration::from_secs(20))] {
         let gate = gate_with(
@@ -62,7 +62,7 @@ async fn a_request_may_ask_for_less_time_and_not_for_more() {
 }
 
 #[tokio::test]
-async fn a_dripping_body_is_bounded_by_the_total_time() {
+async fn dripping_body_hits_the_total_timeout() {
     let (mut peer, error) = ask(
         Script::Drip(answer(200, &[], "").replace(" 0\r\n", " 99999\r\n")),
         short(),
@@ -73,7 +73,7 @@ async fn a_dripping_body_is_bounded_by_the_total_time() {
 }
 
 #[tokio::test]
-async fn a_dripping_head_is_bounded_by_the_total_time() {
+async fn dripping_head_hits_the_total_timeout() {
     let (mut peer, error) = ask(Script::Drip("HTTP/1.1 200 OK\r\nx: ".to_owned()), short()).await;
     assert!(matches!(error, EgressError::Timeout), "{error:?}");
     while peer.next().await != Seen::Cut {}
@@ -90,7 +90,7 @@ impl Resolver for Hung {
 }
 
 #[tokio::test]
-async fn a_hung_resolver_is_bounded_by_the_total_time() {
+async fn hung_resolver_hits_the_total_timeout() {
     let gate = gate_with(LOOPBACK, short(), std::sync::Arc::new(Hung));
     let error = gate
         .request(Seam::HttpNode, get("https://example.test/"))
@@ -100,7 +100,7 @@ async fn a_hung_resolver_is_bounded_by_the_total_time() {
 }
 
 #[tokio::test]
-async fn an_announced_oversized_body_is_not_read() {
+async fn announced_oversized_body_is_not_read() {
     let limits = Limits {
         response_body: 10,
         ..limits()
@@ -114,7 +114,7 @@ async fn an_announced_oversized_body_is_not_read() {
 }
 
 #[tokio::test]
-async fn an_endless_body_is_cut() {
+async fn endless_body_is_cut() {
     let limits = Limits {
         response_body: 100_000,
         ..limits()
@@ -128,13 +128,13 @@ async fn an_endless_body_is_cut() {
     while peer.next().await != Seen::Cut {}
 }
 
-/// Small objects, which take a hundred times their text once they are parsed.
+/// Small objects, which take a hundred times their text size once parsed.
 fn weighty(n_bytes: usize) -> String {
     format!("[{}0]", "{\"\":0},".repeat(n_bytes / 7))
 }
 
 #[tokio::test]
-async fn an_answer_that_would_be_huge_in_memory_is_refused_before_it_is_parsed() {
+async fn response_that_is_huge_in_memory_is_refused_before_parsing() {
     let body = weighty(1 << 20);
     let typed = |media: &str| Script::Answer(answer(200, &[&format!("content-type: {media}")], &body));
     for media in ["application/json", "Application/A2A+JSON; charset=utf-8"] {
@@ -144,11 +144,11 @@ async fn an_answer_that_would_be_huge_in_memory_is_refused_before_it_is_parsed()
             "{media}: {error:?}"
         );
     }
-    // What is handed on as text takes what it says.
+    // Plain text takes only its own size.
     let peer = Peer::start(typed("text/plain")).await;
     let text = gate(LOOPBACK).request(Seam::HttpNode, get(&peer.url("/"))).await;
     assert_eq!(text.unwrap().body, body);
-    // A document that is parsed whatever its peer calls it, from every seam.
+    // With `expects_json`, the body is parsed on every seam, whatever its content type.
     for seam in Seam::ALL {
         let mut request = get(&peer.url("/"));
         request.expects_json = true;
@@ -161,7 +161,7 @@ async fn an_answer_that_would_be_huge_in_memory_is_refused_before_it_is_parsed()
 }
 
 #[tokio::test]
-async fn answers_share_the_memory_by_tenant_until_they_are_dropped() {
+async fn tenants_share_response_memory_until_responses_are_dropped() {
     let limits = Limits {
         held: 10_000,
         ..limits()
@@ -193,7 +193,7 @@ async fn answers_share_the_memory_by_tenant_until_they_are_dropped() {
 }
 
 #[tokio::test]
-async fn a_body_of_exactly_the_limit_is_taken() {
+async fn body_of_exactly_the_limit_is_accepted() {
     let peer = Peer::start(Script::Answer(answer(200, &[], "1234567890"))).await;
     let mut request = get(&peer.url("/"));
     request.max_response = Some(10);
@@ -228,7 +228,7 @@ async fn oversized_headers_are_refused() {
         "{error:?}"
     );
 
-    // Beyond the parser's own bounds: too long altogether, too many fields.
+    // Beyond the parser's own limits: the total size, and the number of fields.
     let (_, error) = ask(
         Script::Drip(format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(1 << 20))),
         limits,
@@ -240,7 +240,7 @@ async fn oversized_headers_are_refused() {
 }
 
 #[tokio::test]
-async fn an_oversized_request_is_not_sent() {
+async fn oversized_request_is_not_sent() {
     let mut peer = Peer::start(Script::Silence).await;
     let gate = gate_with(
         LOOPBACK,
@@ -261,7 +261,7 @@ async fn an_oversized_request_is_not_sent() {
 }
 
 #[tokio::test]
-async fn broken_answers_are_transient() {
+async fn broken_responses_are_transient() {
     for bytes in [
         "",
         "SSH-2.0-OpenSSH_9.6\r\n",

@@ -1,4 +1,4 @@
-//! A scripted HTTP peer, a scripted resolver, and short ways to a gate.
+//! A scripted HTTP peer, a scripted resolver, and constructors for gates.
 
 use std::{
     collections::VecDeque,
@@ -17,28 +17,28 @@ use tokio::{
 };
 use wopr_connect::egress::{Gate, Limits, Network, Request, Resolver};
 
-/// How a peer treats every request it gets.
+/// How a peer treats each request.
 #[derive(Debug, Clone)]
 pub(crate) enum Script {
-    /// Sends these bytes; the connection stays open.
+    /// Sends these bytes and keeps the connection open.
     Answer(String),
-    /// Sends these bytes and closes.
+    /// Sends these bytes and closes the connection.
     AnswerAndClose(String),
-    /// Reads and says nothing.
+    /// Reads the request and sends nothing.
     Silence,
-    /// Sends these bytes, then one byte at a time, forever.
+    /// Sends these bytes, then single bytes forever.
     Drip(String),
-    /// Sends these bytes, then full chunks as fast as they are taken.
+    /// Sends these bytes, then full chunks as fast as the client reads.
     Flood(String),
 }
 
-/// What a peer saw.
+/// An observation of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Seen {
     Connection,
-    /// Head and body of a request, or the first record of a TLS handshake.
+    /// The head and body of a request, or the first record of a TLS handshake.
     Request(String),
-    /// A write failed: the client cut the connection.
+    /// A write failed because the client closed the connection.
     Cut,
 }
 
@@ -79,7 +79,6 @@ impl Peer {
         format!("{scheme}://{name}:{}/", self.address.port())
     }
 
-    /// The next thing seen.
     pub(crate) async fn next(&mut self) -> Seen {
         self.seen
             .recv()
@@ -87,7 +86,7 @@ impl Peer {
             .expect("the peer lives as long as the test")
     }
 
-    /// The next request seen.
+    /// Returns the next request, skipping other observations.
     pub(crate) async fn next_request(&mut self) -> String {
         loop {
             if let Seen::Request(text) = self.next().await {
@@ -96,7 +95,7 @@ impl Peer {
         }
     }
 
-    /// What was seen and not asked for yet.
+    /// Returns the remaining observations.
     pub(crate) fn rest(&mut self) -> Vec<Seen> {
         std::iter::from_fn(|| self.seen.try_recv().ok()).collect()
     }
@@ -118,7 +117,7 @@ async fn serve(mut stream: TcpStream, script: Script, tell: mpsc::UnboundedSende
                 true
             }
             Script::Silence => {
-                // Ends when the client gives up.
+                // Ends when the client closes the connection.
                 let _ = stream.read(&mut [0; 1]).await;
                 true
             }
@@ -148,12 +147,11 @@ async fn serve(mut stream: TcpStream, script: Script, tell: mpsc::UnboundedSende
     }
 }
 
-/// Reads one request, or the first record of a TLS handshake.
 async fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
     loop {
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        // A TLS record of type handshake says how long it is.
+        // The header of a TLS handshake record contains its length.
         if let [22, _, _, high, low, record @ ..] = &bytes[..] {
             if record.len() >= usize::from(u16::from_be_bytes([*high, *low])) {
                 return Some(text);
@@ -173,7 +171,6 @@ async fn read_request(stream: &mut TcpStream) -> Option<String> {
     }
 }
 
-/// An answer with a status, header lines and a body.
 pub(crate) fn answer(status: u16, headers: &[&str], body: &str) -> String {
     let lines: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
     format!(
@@ -182,7 +179,7 @@ pub(crate) fn answer(status: u16, headers: &[&str], body: &str) -> String {
     )
 }
 
-/// A resolver that gives its answers in turn and remembers what it was asked.
+/// A resolver that returns its answers in turn and records the queries.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     answers: Mutex<VecDeque<Vec<IpAddr>>>,
@@ -212,7 +209,7 @@ impl Resolver for Answers {
     }
 }
 
-/// A gate with an allow-list whose resolver has no answers.
+/// A gate with an allow-list, and a resolver without answers.
 pub(crate) fn gate(allow: &str) -> Gate {
     gate_with(allow, limits(), Answers::new(&[]))
 }
@@ -225,7 +222,7 @@ pub(crate) fn gate_with(allow: &str, limits: Limits, resolver: Arc<dyn Resolver>
     Gate::over(allow.parse().unwrap(), limits, network)
 }
 
-/// Long enough that only a test about time runs into it.
+/// Long enough that only tests about timeouts hit them.
 pub(crate) fn limits() -> Limits {
     Limits {
         connect: Duration::from_secs(20),
@@ -238,7 +235,7 @@ pub(crate) fn get(url: &str) -> Request {
     Request::new(http::Method::GET, url.parse().unwrap())
 }
 
-/// TLS that no certificate satisfies, for tests that never get so far.
+/// TLS that trusts no certificate, for tests that do not complete a handshake.
 pub(crate) fn trusting_nobody() -> Arc<rustls::ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)

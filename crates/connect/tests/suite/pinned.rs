@@ -1,4 +1,4 @@
-//! Deliveries over TLS to an address that was checked: a public one, answered inside this process.
+//! TLS deliveries to a checked public address, which a peer in this process answers.
 
 use std::{
     collections::BTreeMap,
@@ -17,10 +17,10 @@ use wopr_connect::egress::{Channel, Dial, EgressError, Gate, Network, Policy, Re
 
 use crate::peer::{Answers, answer, limits};
 
-/// Bytes a peer in this process holds before its client reads them.
+/// Buffer of a peer in this process, in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// An authority of this test's own.
+/// A certificate authority for these tests.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -30,7 +30,7 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// A server with a certificate for a name or an address.
+    /// A TLS server with a certificate for a name or an address.
     fn server(&self, name: &str) -> TlsAcceptor {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -59,7 +59,7 @@ impl Authority {
     }
 }
 
-/// Peers inside this process, by address. What has no peer refuses the connection.
+/// Peers in this process, by address. Other addresses refuse the connection.
 #[derive(Default)]
 struct World {
     peers: BTreeMap<IpAddr, (TlsAcceptor, String)>,
@@ -103,7 +103,7 @@ impl Dial for World {
             }
             let _ = stream.write_all(answer.as_bytes()).await;
             let _ = stream.flush().await;
-            // Open until the client is done with it.
+            // Open until the client closes the connection.
             let _ = stream.read_buf(&mut request).await;
         });
         Ok(Box::new(here))
@@ -133,7 +133,7 @@ fn ok() -> String {
 }
 
 #[tokio::test]
-async fn the_checked_address_is_dialed_and_the_name_is_certified() {
+async fn checked_address_is_dialed_and_the_name_is_verified() {
     let authority = Authority::new();
     let world = Arc::new(World::default().with("8.8.8.8", authority.server("peer.test"), ok()));
     for url in [
@@ -151,7 +151,7 @@ async fn the_checked_address_is_dialed_and_the_name_is_certified() {
 }
 
 #[tokio::test]
-async fn a_literal_address_needs_a_certificate_of_its_own() {
+async fn literal_address_needs_its_own_certificate() {
     let authority = Authority::new();
     let world = World::default()
         .with("1.1.1.1", authority.server("1.1.1.1"), ok())
@@ -172,7 +172,7 @@ async fn a_literal_address_needs_a_certificate_of_its_own() {
 }
 
 #[tokio::test]
-async fn who_answers_without_a_certificate_for_the_name_gets_nothing() {
+async fn peer_without_a_certificate_for_the_name_receives_nothing() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let world = World::default()
         .with("8.8.8.8", authority.server("other.test"), ok())
@@ -190,7 +190,7 @@ async fn who_answers_without_a_certificate_for_the_name_gets_nothing() {
 }
 
 #[tokio::test]
-async fn the_next_checked_address_is_tried_when_one_does_not_answer() {
+async fn next_checked_address_is_tried_if_one_does_not_answer() {
     let authority = Authority::new();
     let world = Arc::new(World::default().with("8.8.4.4", authority.server("peer.test"), ok()));
     let answers: &[&[&str]] = &[&["8.8.8.8", "8.8.4.4", "1.1.1.1"]];
@@ -202,7 +202,7 @@ async fn the_next_checked_address_is_tried_when_one_does_not_answer() {
 }
 
 #[tokio::test]
-async fn a_redirect_leads_nowhere() {
+async fn redirect_is_not_followed() {
     let authority = Authority::new();
     for status in [301, 302, 303, 307, 308] {
         for place in [
@@ -215,7 +215,7 @@ async fn a_redirect_leads_nowhere() {
             let redirect = answer(status, &[&format!("location: {place}")], "");
             let world = World::default().with("8.8.8.8", authority.server("peer.test"), redirect);
             let world = Arc::new(world);
-            // One answer of the resolver: a second look-up would fail.
+            // The resolver has a single answer, so a second lookup would fail.
             let answered = deliver(&authority, &world, &[&["8.8.8.8"]], "https://peer.test/").await;
             assert_eq!(answered.unwrap(), status, "{place}");
             assert_eq!(world.dialed(), ["8.8.8.8:443"], "{status} {place}");
@@ -224,7 +224,7 @@ async fn a_redirect_leads_nowhere() {
 }
 
 #[tokio::test]
-async fn a_name_that_no_certificate_can_have_is_refused() {
+async fn name_that_no_certificate_can_contain_is_refused() {
     let authority = Authority::new();
     let world = Arc::new(World::default());
     for url in ["https://-peer.test/", "https://peer-.test/"] {

@@ -1,4 +1,4 @@
-//! Who may decide a gate, and what a gate says when nobody does in time.
+//! Who may answer a gate, and how a gate that times out is reported.
 
 use serde_json::{Value, json};
 use wopr_core::{Authority, Command, Membership};
@@ -77,7 +77,7 @@ fn references_restrict_who_answers_a_gate() {
 }
 
 #[test]
-fn a_timed_out_gate_is_told_from_a_rejected_one() {
+fn timed_out_gate_is_distinguished_from_a_rejected_one() {
     for on_timeout in ["approve", "accept", "reject"] {
         let config = json!({ "timeoutMs": 5, "onTimeout": on_timeout });
         let workflow = Workflow::new("w")
@@ -114,7 +114,7 @@ fn a_timed_out_gate_is_told_from_a_rejected_one() {
 }
 
 #[test]
-fn a_restriction_that_nothing_enforces_is_refused_with_the_definition() {
+fn unenforced_restriction_is_rejected_with_the_definition() {
     let refused = |type_id: &str, config: Value| {
         let workflow = Workflow::new("w").node("gate", type_id, config.clone());
         match workflow.compile() {

@@ -1,4 +1,4 @@
-//! What helps people to write definitions: the schema for editors, and all problems at once.
+//! Support for authors of definitions: the JSON Schema for editors, and error reports that list all problems.
 
 use std::{fs, path::PathBuf};
 
@@ -8,7 +8,7 @@ use wopr_core::{NodeTypes, Plan, Problems, definition_schema, locate};
 
 const OFFER: NodeTypes = NodeTypes { conformance: true };
 
-/// A definition with every member that the decoder reads.
+/// A definition with every field that the decoder knows.
 fn whole() -> Value {
     let node = |id: &str, type_id: &str, config: Value| json!({ "id": id, "typeId": type_id, "name": id, "config": config });
     let mut noop = node("all", "core.noop", json!({ "free": 1 }));
@@ -128,7 +128,7 @@ fn documents() -> Vec<(String, Value)> {
 }
 
 #[test]
-fn the_schema_accepts_every_definition_that_registers() {
+fn schema_accepts_every_valid_definition() {
     let schema = definition_schema(OFFER);
     jsonschema::meta::validate(&schema).expect("a JSON Schema");
     let validator = jsonschema::draft202012::new(&schema).expect("compiles");
@@ -164,7 +164,7 @@ fn examples_have_no_warnings() {
     }
 }
 
-/// Every place of a document, as JSON pointers.
+/// Lists every place in a document as a JSON pointer.
 fn places(value: &Value, pointer: &str, found: &mut Vec<String>) {
     found.push(pointer.to_owned());
     match value {
@@ -183,7 +183,7 @@ fn places(value: &Value, pointer: &str, found: &mut Vec<String>) {
     }
 }
 
-/// A document with one change at each of its places.
+/// Returns copies of a document, each with one change, for every place.
 fn mutations(document: &Value) -> Vec<Value> {
     let mut found = Vec::new();
     places(document, "", &mut found);
@@ -232,7 +232,7 @@ fn mutations(document: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn what_the_schema_refuses_the_host_refuses() {
+fn host_rejects_what_the_schema_rejects() {
     let validator = jsonschema::draft202012::new(&definition_schema(OFFER)).expect("compiles");
     let (mut n_both, mut n_host) = (0, 0);
     for document in mutations(&whole()) {
@@ -260,11 +260,11 @@ fn what_the_schema_refuses_the_host_refuses() {
         }
     }
     assert!(n_both > 1_000, "{n_both}");
-    // Names that must exist or be unique, and languages.
+    // The remaining rules: names that must exist or be unique, and expression syntax.
     assert!(n_host < n_both / 4, "{n_host} of {n_both}");
 }
 
-/// What serde lists as the fields of a closed object, or the variants of a choice.
+/// Extracts the field or variant names that serde lists in its error.
 fn listed(problems: &Problems) -> Vec<String> {
     let rule = &problems.0[0].rule;
     let list = rule.rsplit_once("expected ").expect("a list").1;
@@ -283,7 +283,7 @@ fn keys(schema: &Value) -> Vec<String> {
 }
 
 #[test]
-fn every_member_that_the_decoder_reads_is_in_the_schema() {
+fn schema_contains_every_field_of_the_decoder() {
     let schema = definition_schema(OFFER);
     let properties = &schema["properties"];
     let decoder = |pointer: &str| {
@@ -328,7 +328,7 @@ fn every_member_that_the_decoder_reads_is_in_the_schema() {
     let mut root = keys(properties);
     root.retain(|name| name != "tenantId");
     assert_eq!(root, keys(&whole()));
-    // `config` is held to the same tables by the decoder: a key of a type's list is in its schema.
+    // The decoder checks `config` against the same tables: each key in a type's list is in its schema.
     for node in whole()["nodes"].as_array().expect("nodes") {
         let type_id = node["typeId"].as_str().expect("text");
         let mut document = whole();
@@ -390,7 +390,7 @@ const BROKEN: &str = r#"{
 }"#;
 
 #[test]
-fn every_mistake_is_reported_at_once_with_its_line_and_a_suggestion() {
+fn all_mistakes_are_reported_with_line_and_suggestion() {
     let document = serde_json::from_str(BROKEN).expect("JSON");
     let Problems(problems) = Plan::admit(document, NodeTypes::default()).expect_err("broken");
     let places = locate(BROKEN, &problems);
@@ -428,7 +428,7 @@ fn every_mistake_is_reported_at_once_with_its_line_and_a_suggestion() {
 }
 
 #[test]
-fn the_published_schema_is_the_current_one() {
+fn published_schema_is_current() {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../docs/workflow-definition.schema.json"

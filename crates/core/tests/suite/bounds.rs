@@ -1,4 +1,4 @@
-//! One decision does a bounded amount of work, whatever the definition and the run.
+//! The work of one decision is limited, whatever the definition and the run.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn objects(n: usize) -> Value {
 }
 
 #[test]
-fn a_template_of_240_sorts_fails_its_node() {
+fn template_of_240_sorts_fails_its_node() {
     let template = "{{ x|sort|length }}".repeat(240);
     let workflow = Workflow::new("w").node("n", "core.template", json!({ "template": template }));
     let script = started(&workflow, json!({ "x": objects(10_000) }));
@@ -48,7 +48,7 @@ impl Catalog for Nothing {
     }
 }
 
-/// Fires the timers that go on with a run, as far as it goes at once; says how many events each decision recorded.
+/// Fires `continue` timers until the run stops. Returns the number of events of each decision.
 fn decisions(workflow: &Workflow) -> (Script, Vec<usize>) {
     let mut script = Script::started(workflow);
     let mut recorded = vec![script.events(0).len()];
@@ -61,7 +61,7 @@ fn decisions(workflow: &Workflow) -> (Script, Vec<usize>) {
 }
 
 #[test]
-fn parallel_edges_are_judged_once_and_paid_for() {
+fn parallel_edges_are_evaluated_once_and_charged() {
     let edge = |n: usize, source: &str, target: &str| json!({ "id": format!("e{n}"), "sourceNodeId": source, "targetNodeId": target });
     let mut workflow = Workflow::new("w").noops("a b");
     for n in 0..MAX_EDGES - 1 {
@@ -78,7 +78,7 @@ fn parallel_edges_are_judged_once_and_paid_for() {
     };
     let start = Command::Start(Box::new(Script::start_run(json!({}))));
     let (decision, work) = decide_counted(Run::default(), &plan, start, &input).expect("a start");
-    // Each turn looks at all edges, so few of them fit in a decision, but some do.
+    // Each turn evaluates all edges, so only a few turns fit in a decision.
     let n_events = decision.events.len();
     assert!((100..400).contains(&n_events), "{n_events} events");
     assert!(work > 1_000_000, "{work} units");
@@ -87,7 +87,7 @@ fn parallel_edges_are_judged_once_and_paid_for() {
 }
 
 #[test]
-fn skipped_and_disabled_nodes_count_among_the_events_of_a_decision() {
+fn skipped_and_disabled_nodes_count_as_events_of_a_decision() {
     let n = 1_500;
     let mut skips = Workflow::new("w").noops("a");
     let mut disabled = Workflow::new("w");
@@ -107,7 +107,7 @@ fn skipped_and_disabled_nodes_count_among_the_events_of_a_decision() {
 }
 
 #[test]
-fn sorts_in_many_nodes_go_on_in_other_decisions() {
+fn sorts_in_many_nodes_continue_in_further_decisions() {
     let mut workflow = Workflow::new("w");
     for n in 0..80 {
         workflow = workflow.node(
@@ -121,7 +121,7 @@ fn sorts_in_many_nodes_go_on_in_other_decisions() {
 }
 
 #[test]
-fn a_thousand_edges_that_compare_large_lists_fail_the_node() {
+fn thousand_edges_that_compare_large_lists_fail_the_node() {
     let list: Value = (0..40_000).collect();
     let mut workflow = Workflow::new("w").noops("a b");
     for _ in 0..50 {
@@ -130,7 +130,7 @@ fn a_thousand_edges_that_compare_large_lists_fail_the_node() {
             "condition": { "type": "notEquals", "left": "inputs.x", "right": list.as_array().map(|l| &l[..1_000]) },
         }));
     }
-    // A list of another length is told apart at once.
+    // Lists of different length compare as unequal immediately.
     let script = started(&workflow, json!({ "x": list }));
     assert_eq!(script.status(), "completed");
     let mut workflow = Workflow::new("w").noops("a b");
@@ -146,7 +146,7 @@ fn a_thousand_edges_that_compare_large_lists_fail_the_node() {
 }
 
 #[test]
-fn a_node_that_copies_a_large_variable_often_fails() {
+fn node_that_repeatedly_copies_a_large_variable_fails() {
     let ports: serde_json::Map<_, _> = (0..1_000)
         .map(|n| {
             (
@@ -166,7 +166,7 @@ fn a_node_that_copies_a_large_variable_often_fails() {
 }
 
 #[test]
-fn a_condition_that_is_too_much_work_is_handled_by_an_edge_without_one() {
+fn too_expensive_condition_is_handled_by_an_unconditional_edge() {
     let list: Value = (0..40_000).collect();
     let heavy =
         json!({ "type": "expression", "expression": vec!["inputs.x == inputs.y"; 100].join(" and ") });
@@ -183,9 +183,9 @@ fn a_condition_that_is_too_much_work_is_handled_by_an_edge_without_one() {
     );
 }
 
-/// Each child's defaults are checked against its schema before it is created.
+/// Each child's defaults are validated against its schema before it is created.
 #[test]
-fn checks_of_many_children_go_on_in_other_decisions() {
+fn checks_of_many_children_continue_in_further_decisions() {
     const CHILDREN: usize = 100;
     let mut branches = vec![json!({ "required": ["x"] }); 3_000];
     branches.push(json!({}));
@@ -212,7 +212,7 @@ fn checks_of_many_children_go_on_in_other_decisions() {
     assert_eq!((script.status(), script.n_runs()), ("completed", CHILDREN + 1));
 }
 
-/// Starts a run with so much work at most, and without a bound.
+/// Starts a run with a limit on work, and without one.
 fn started_within(
     units: u64,
     workflow: &Workflow,
@@ -233,7 +233,7 @@ fn started_within(
     )
 }
 
-/// An evaluation, conditions, a node that copies, a handled failure, a loop and a start that is refused.
+/// An evaluation, conditions, a node that copies, a handled failure, a loop, and a rejected start.
 fn of_all_kinds() -> Vec<(&'static str, Workflow)> {
     let compare = ["inputs.x == inputs.y"; 3].join(" and ");
     let condition = json!({ "type": "expression", "expression": compare });
@@ -272,7 +272,7 @@ fn of_all_kinds() -> Vec<(&'static str, Workflow)> {
 }
 
 #[test]
-fn a_decision_within_a_bound_is_the_one_without_it_or_none() {
+fn bounded_decision_equals_the_unbounded_one_or_is_not_made() {
     for (what, workflow) in of_all_kinds() {
         let mut n_made = 0;
         for units in (0..30).map(|n| n * 10_000) {

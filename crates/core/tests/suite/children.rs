@@ -31,7 +31,7 @@ fn run(parent: &Workflow, child: &Workflow) -> Script {
 }
 
 #[test]
-fn a_child_runs_and_its_parent_goes_on() {
+fn child_runs_and_its_parent_continues() {
     let child = child().wired(
         "echo",
         "core.identity",
@@ -71,7 +71,7 @@ fn a_child_runs_and_its_parent_goes_on() {
 }
 
 #[test]
-fn inputs_are_mapped_once_and_win_over_defaults() {
+fn inputs_are_mapped_once_and_override_defaults() {
     let child = child()
         .variable("got", "string", json!({ "defaultValue": "baked-in" }))
         .gate("gate");
@@ -89,7 +89,7 @@ fn inputs_are_mapped_once_and_win_over_defaults() {
 }
 
 #[test]
-fn an_unset_variable_stays_unset_in_the_child_despite_its_default() {
+fn unset_variable_stays_unset_in_the_child_despite_its_default() {
     let child = child()
         .variable("got", "string", json!({ "defaultValue": "baked-in" }))
         .noops("a");
@@ -103,7 +103,7 @@ fn an_unset_variable_stays_unset_in_the_child_despite_its_default() {
 }
 
 #[test]
-fn a_required_variable_that_the_parent_leaves_unset_fails_the_call() {
+fn required_variable_that_the_parent_leaves_unset_fails_the_call() {
     let child = child()
         .variable("got", "string", json!({ "required": true, "defaultValue": "x" }))
         .noops("a");
@@ -118,7 +118,7 @@ fn a_required_variable_that_the_parent_leaves_unset_fails_the_call() {
 }
 
 #[test]
-fn outputs_are_harvested_where_the_child_has_them() {
+fn child_outputs_are_copied_where_present() {
     let child = child()
         .variable("result", "string", json!({ "defaultValue": "done" }))
         .noops("a");
@@ -155,7 +155,7 @@ fn failing() -> Workflow {
 }
 
 #[test]
-fn a_failed_child_fails_its_parent() {
+fn failed_child_fails_its_parent() {
     let mut script = run(
         &parent(json!({ "outputMapping": { "mine": "result" } })),
         &failing(),
@@ -175,7 +175,7 @@ fn a_failed_child_fails_its_parent() {
 }
 
 #[test]
-fn a_failed_child_is_absorbed() {
+fn failed_child_can_be_absorbed() {
     for word in ["absorb", "continue"] {
         let parent = parent(json!({ "onChildFailure": word, "outputMapping": { "mine": "result" } }));
         let script = run(&parent, &failing());
@@ -188,13 +188,13 @@ fn a_failed_child_is_absorbed() {
 }
 
 #[test]
-fn a_failed_child_is_routed() {
+fn failed_child_can_be_routed() {
     let parent = parent(json!({})).noops("catch").edges("call -> catch any_failed");
     assert_eq!(run(&parent, &failing()).status(), "completed");
 }
 
 #[test]
-fn calls_that_cannot_begin_fail() {
+fn invalid_calls_fail() {
     let strict = child().noops("a").set(
         "configurableSchema",
         json!({ "type": "object", "required": ["x"] }),
@@ -226,7 +226,7 @@ fn calls_that_cannot_begin_fail() {
 }
 
 #[test]
-fn children_nest_to_a_bound() {
+fn children_nest_up_to_a_limit() {
     let chain: Vec<_> = (0..40)
         .map(|n| calling(&format!("w{n}"), &format!("w{}", n + 1), json!({})))
         .collect();
@@ -237,7 +237,7 @@ fn children_nest_to_a_bound() {
 }
 
 #[test]
-fn a_parent_mirrors_what_its_child_waits_for() {
+fn parent_mirrors_its_childs_interrupt() {
     let child = child()
         .node(
             "ask",
@@ -285,7 +285,7 @@ fn a_parent_mirrors_what_its_child_waits_for() {
 }
 
 #[test]
-fn a_grandparent_mirrors_too() {
+fn grandparent_mirrors_the_interrupt_too() {
     let top = calling("top", "parent", json!({}));
     let mut script = Script::of(&[&top, &parent(json!({})), &child().gate("gate")]).start(json!({}));
     assert_eq!(
@@ -301,9 +301,9 @@ fn a_grandparent_mirrors_too() {
     );
 }
 
-/// A grandparent must hear when another child of the same node asks.
+/// The grandparent must also learn of an interrupt of another child of the same node.
 #[test]
-fn a_grandparent_hears_of_the_next_child_that_waits() {
+fn grandparent_mirrors_the_next_waiting_child() {
     let middle = Workflow::new("middle")
         .node("one", "core.subWorkflow", json!({ "workflowId": "asks" }))
         .node("two", "core.subWorkflow", json!({ "workflowId": "gates" }));
@@ -323,7 +323,7 @@ fn a_grandparent_hears_of_the_next_child_that_waits() {
 }
 
 #[test]
-fn a_cancel_cascades_to_grandchildren() {
+fn cancel_cascades_to_grandchildren() {
     let top = calling("top", "parent", json!({}));
     let mut script = Script::of(&[&top, &parent(json!({})), &child().gate("gate")]).start(json!({}));
     script.news();
@@ -345,7 +345,7 @@ fn a_cancel_cascades_to_grandchildren() {
 }
 
 #[test]
-fn a_run_with_children_is_cancelling_until_they_have_ended() {
+fn run_with_children_is_cancelling_until_they_have_ended() {
     let workflow = parent(json!({})).delay("wait", 5).gate("gate");
     let mut script = run(&workflow, &child().gate("gate"));
     script.hold_mail();
@@ -365,7 +365,7 @@ fn a_run_with_children_is_cancelling_until_they_have_ended() {
 }
 
 #[test]
-fn a_child_that_completes_while_its_parent_is_cancelling_is_not_harvested() {
+fn outputs_of_a_child_that_completes_during_cancelling_are_ignored() {
     let child = child()
         .variable("result", "string", json!({ "defaultValue": "x" }))
         .gate("gate");
@@ -381,7 +381,7 @@ fn a_child_that_completes_while_its_parent_is_cancelling_is_not_harvested() {
 }
 
 #[test]
-fn a_detached_child_goes_on() {
+fn detached_child_continues() {
     let mut script = run(
         &parent(json!({ "propagateCancellation": false })),
         &child().gate("gate"),
@@ -398,7 +398,7 @@ fn a_detached_child_goes_on() {
 }
 
 #[test]
-fn a_child_cancelled_by_hand_decides_its_parent() {
+fn manually_cancelled_child_counts_as_failed() {
     let gate = child().gate("gate");
     let mut script = run(&parent(json!({})), &gate);
     script.news();
@@ -423,7 +423,7 @@ fn a_child_cancelled_by_hand_decides_its_parent() {
 }
 
 #[test]
-fn a_failing_parent_takes_its_children_along() {
+fn failing_parent_cancels_its_children() {
     let workflow = parent(json!({})).effect("work");
     let mut script = run(&workflow, &child().gate("gate"));
     script
@@ -432,16 +432,16 @@ fn a_failing_parent_takes_its_children_along() {
     assert_eq!((script.status(), script.status_of(1)), ("failed", "cancelled"));
 }
 
-/// The child is created by the very decision in which its parent fails.
+/// The same decision creates the child and fails the parent.
 #[test]
-fn a_child_of_a_decision_that_fails_is_cancelled() {
+fn child_created_by_a_failing_decision_is_cancelled() {
     let workflow = parent(json!({})).node("fail", "core.fail", json!({}));
     let script = run(&workflow, &child().gate("gate"));
     assert_eq!((script.status(), script.status_of(1)), ("failed", "cancelled"));
 }
 
 #[test]
-fn a_child_cancelled_before_it_began_is_told_of() {
+fn child_cancelled_before_it_started_is_reported() {
     let mut script = Script::of(&[&parent(json!({})), &child().gate("gate")]);
     script.hold_mail();
     script.try_start(Script::start_run(json!({}))).expect("valid");
@@ -452,7 +452,7 @@ fn a_child_cancelled_before_it_began_is_told_of() {
 }
 
 #[test]
-fn a_parent_cancelled_before_its_child_began_ends() {
+fn parent_cancelled_before_its_child_started_ends() {
     let mut script = Script::of(&[&parent(json!({})), &child().gate("gate")]);
     script.hold_mail();
     script.try_start(Script::start_run(json!({}))).expect("valid");
@@ -471,7 +471,7 @@ fn a_parent_cancelled_before_its_child_began_ends() {
 }
 
 #[test]
-fn two_children_at_once() {
+fn two_children_run_concurrently() {
     let parent = Workflow::new("parent")
         .node("one", "core.subWorkflow", json!({ "workflowId": "child" }))
         .node("two", "core.subWorkflow", json!({ "workflowId": "child" }))
@@ -492,7 +492,7 @@ fn two_children_at_once() {
 }
 
 #[test]
-fn a_loop_calls_a_new_child_each_time() {
+fn loop_calls_a_new_child_each_time() {
     let parent = Workflow::new("parent")
         .node("call", "core.subWorkflow", json!({ "workflowId": "child" }))
         .gate("gate")
@@ -511,7 +511,7 @@ fn a_loop_calls_a_new_child_each_time() {
 }
 
 #[test]
-fn what_a_child_says_to_a_paused_parent_is_heard() {
+fn paused_parent_accepts_messages_of_its_children() {
     let mut script = run(
         &parent(json!({})).noops("end").edges("call -> end"),
         &child().delay("wait", 5),
@@ -524,7 +524,7 @@ fn what_a_child_says_to_a_paused_parent_is_heard() {
 }
 
 #[test]
-fn stale_notices_change_nothing() {
+fn stale_messages_change_nothing() {
     let mut script = run(&parent(json!({})), &child().noops("a"));
     assert_eq!(script.status(), "completed");
     let step = script.run(0).children[0].step.clone();
@@ -555,9 +555,9 @@ fn stale_notices_change_nothing() {
     assert_eq!((told, script.events(0).len()), (Ok(()), n_events));
 }
 
-/// Ten thousand children end; their parent hears of many in one decision.
+/// Ten thousand children end; their parent processes many messages in one decision.
 #[test]
-fn many_children_cost_their_parent_few_decisions() {
+fn parent_processes_many_children_in_few_decisions() {
     let ids: Vec<_> = (0..400).map(|n| format!("call{n}")).collect();
     let mut parent = Workflow::new("parent");
     for id in &ids {
@@ -571,7 +571,7 @@ fn many_children_cost_their_parent_few_decisions() {
 }
 
 #[test]
-fn a_child_that_timed_out_is_told_from_one_that_was_rejected() {
+fn timed_out_child_is_distinguished_from_a_rejected_one() {
     let gate = Workflow::new("asks").node("gate", "core.approvalGate", json!({ "timeoutMs": 5 }));
     let parent = Workflow::new("parent")
         .node("call", "core.subWorkflow", json!({ "workflowId": "asks" }))
@@ -599,7 +599,7 @@ impl Catalog for Nothing {
 }
 
 #[test]
-fn a_decision_hears_of_as_many_children_as_it_has_work_for() {
+fn decision_takes_as_many_child_messages_as_fit_its_work_limit() {
     const CHILDREN: usize = 10;
     let heavy = ["inputs.x == inputs.y"; 5].join(" and ");
     let heavy = json!({ "type": "expression", "expression": heavy });
@@ -646,7 +646,7 @@ fn a_decision_hears_of_as_many_children_as_it_has_work_for() {
     }
     assert_eq!((n_decisions, run.status), (CHILDREN, RunStatus::Completed));
 
-    // A host that tells again what was not heard comes to the same.
+    // Resending the messages that were not taken leads to the same result.
     script.hold_mail();
     script.wait(5);
     script.deliver();

@@ -1,4 +1,4 @@
-//! What a definition may not say, and how wopr says so.
+//! Validation of definitions, and its error messages.
 
 use std::time::Instant;
 
@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use wopr_core::{Definition, NodeTypes, Plan, Problems};
 use wopr_testkit::Workflow;
 
-/// As a new definition.
+/// Validates a new definition.
 fn admit(document: Value) -> Result<Plan, Problems> {
     Plan::admit(document, NodeTypes { conformance: true })
 }
 
-/// As one that was taken before.
+/// Compiles a definition that was accepted before.
 fn compile(document: Value) -> Result<Plan, Problems> {
     Plan::compile(Definition::parse(document)?, NodeTypes { conformance: true })
 }
 
-/// A correct document, changed.
+/// A valid document with one change.
 fn changed(change: impl FnOnce(&mut Value)) -> Value {
     let mut document = Workflow::new("w")
         .noops("a b")
@@ -64,7 +64,7 @@ fn channel(declaration: Value) -> Value {
 }
 
 #[test]
-fn each_broken_rule_is_named_with_its_place() {
+fn each_broken_rule_is_reported_with_its_place() {
     let gate = |config| node("core.approvalGate", config);
     let ask = |questions: Value| node("core.clarificationGate", json!({ "questions": questions }));
     let wait = |config| node("core.interrupt", config);
@@ -351,7 +351,7 @@ fn each_broken_rule_is_named_with_its_place() {
 }
 
 #[test]
-fn edge_ids_are_told_apart() {
+fn edges_with_the_same_id_are_rejected() {
     let twice = changed(|document| {
         let edge = document["edges"][0].clone();
         document["edges"].as_array_mut().expect("array").push(edge);
@@ -361,7 +361,7 @@ fn edge_ids_are_told_apart() {
 }
 
 #[test]
-fn types_of_the_conformance_suite_exist_only_where_offered() {
+fn conformance_types_exist_only_if_enabled() {
     for type_id in [
         "core.conformance.side-effect",
         "conformance.artifact.emit",
@@ -379,7 +379,7 @@ fn types_of_the_conformance_suite_exist_only_where_offered() {
 }
 
 #[test]
-fn every_problem_is_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let document = Workflow::new("w")
         .node("a", "core.unknown", json!({}))
         .node("b", "core.delay", json!({ "ms": "x" }))
@@ -391,7 +391,7 @@ fn every_problem_is_told_at_once() {
 fn within_seconds<T>(work: impl FnOnce() -> T) -> T {
     let begun = Instant::now();
     let done = work();
-    // Generous: the point is that nothing is quadratic in the size of a hostile document.
+    // Generous: only checks that no step is quadratic in the size of a hostile document.
     assert!(begun.elapsed().as_secs() < 10, "took {:?}", begun.elapsed());
     done
 }
@@ -462,9 +462,9 @@ fn deep_documents_are_refused() {
     );
 }
 
-/// A schema may refer to itself; validating against it must end.
+/// A schema may refer to itself; validation must terminate.
 #[test]
-fn schemas_that_refer_to_themselves_are_survived() {
+fn self_referencing_schemas_terminate() {
     for schema in [
         json!({ "$ref": "#" }),
         json!({ "allOf": [{ "$ref": "#" }] }),
@@ -482,7 +482,7 @@ fn schemas_that_refer_to_themselves_are_survived() {
 }
 
 #[test]
-fn the_largest_graph_compiles_and_runs_in_time() {
+fn largest_graph_compiles_and_runs_in_time() {
     let ids: Vec<_> = (0..2_000).map(|n| format!("n{n}")).collect();
     let mut workflow = Workflow::new("w").noops(&ids.join(" "));
     for n in 0..10_000_usize {
@@ -503,10 +503,10 @@ fn the_largest_graph_compiles_and_runs_in_time() {
 }
 
 #[test]
-fn equal_content_is_one_version_whatever_its_order() {
+fn equal_content_has_one_version_regardless_of_order() {
     let one: Value = serde_json::from_str(r#"{"b":1,"a":{"d":1,"c":2}}"#).expect("JSON");
-    // The canonical text relies on sorted keys: a dependency that turns `preserve_order` on would
-    // change every version.
+    // The canonical text relies on sorted keys: a dependency that enables `preserve_order` would change every
+    // version.
     assert_eq!(one.to_string(), r#"{"a":{"c":2,"d":1},"b":1}"#);
     let document = Workflow::new("w").noops("a").document();
     let text = serde_json::to_string_pretty(&document).expect("JSON");
@@ -515,7 +515,7 @@ fn equal_content_is_one_version_whatever_its_order() {
 }
 
 #[test]
-fn what_is_sensitive_can_be_asked() {
+fn sensitive_ports_and_variables_can_be_queried() {
     let plan = Workflow::new("w")
         .variable("secret", "string", json!({ "sensitive": true }))
         .variable("open", "string", json!({}))
@@ -545,7 +545,7 @@ fn what_is_sensitive_can_be_asked() {
 }
 
 #[test]
-fn a_variable_that_a_sensitive_output_becomes_is_sensitive() {
+fn variable_set_by_a_sensitive_output_is_sensitive() {
     let plan = Workflow::new("w")
         .variable("key", "string", json!({}))
         .raw_node(json!({
@@ -560,7 +560,7 @@ fn a_variable_that_a_sensitive_output_becomes_is_sensitive() {
 }
 
 #[test]
-fn what_is_sensitive_is_in_no_artifact() {
+fn artifacts_contain_no_sensitive_values() {
     let emits = |node: Value, variables: Value| {
         let mut whole =
             json!({ "id": "n", "typeId": "core.identity", "name": "n", "artifactType": "letter" });
@@ -592,7 +592,7 @@ fn what_is_sensitive_is_in_no_artifact() {
     .assert_eq(&table);
 }
 
-/// What a new definition is refused for, while one that was taken before is still read.
+/// Returns the problems of documents that are rejected as new definitions but still compile as accepted ones.
 fn refused_when_new(documents: impl IntoIterator<Item = Value>) -> String {
     let mut table = String::new();
     for document in documents {
@@ -645,7 +645,7 @@ fn agents_are_named_as_published() {
 }
 
 #[test]
-fn ports_have_the_fields_of_their_type_only() {
+fn ports_have_only_the_fields_of_their_type() {
     let table = refused_when_new([
         port(json!({ "type": "static", "value": 1, "foo": 2 })),
         port(json!({ "type": "static", "value": 1, "optional": true })),
@@ -664,7 +664,7 @@ fn ports_have_the_fields_of_their_type_only() {
 }
 
 #[test]
-fn channels_promise_only_what_is_kept() {
+fn channels_reject_unsupported_options() {
     let declared = |field: &str, value: Value| {
         let mut declaration = json!({ "reducer": "append" });
         declaration[field] = value;
@@ -715,7 +715,7 @@ fn channels_promise_only_what_is_kept() {
 }
 
 #[test]
-fn a_new_definition_has_no_slash_in_the_id_of_a_node() {
+fn new_definition_rejects_slashes_in_node_ids() {
     let document = Workflow::new("w").noops("sub:0/gate").document();
     let Err(Problems(problems)) = admit(document.clone()) else {
         panic!("refused")
@@ -728,6 +728,6 @@ fn a_new_definition_has_no_slash_in_the_id_of_a_node() {
         ("node 'sub:0/gate'", "/nodes/0/id")
     );
     assert!(problem.rule.contains("'/'"), "{}", problem.rule);
-    // One that was taken before runs on.
+    // A definition that was accepted before still compiles.
     compile(document).expect("as before");
 }

@@ -1,11 +1,11 @@
-//! Ending early: cancelling, failing, bounds.
+//! Early ends: cancellation, failure, limits.
 
 use expect_test::expect;
 use serde_json::json;
 use wopr_core::{Failure, Refusal, RunStatus, Timer};
 use wopr_testkit::{Script, Workflow};
 
-/// One node of each kind of waiting, side by side.
+/// One node of each kind of waiting, in parallel.
 fn busy() -> Workflow {
     Workflow::new("busy")
         .delay("delay", 1_000)
@@ -20,7 +20,7 @@ fn busy() -> Workflow {
 }
 
 #[test]
-fn a_cancel_stops_everything_under_way() {
+fn cancel_stops_all_active_work() {
     let mut script = Script::started(&busy());
     script.news();
     assert_eq!(
@@ -45,7 +45,7 @@ fn a_cancel_stops_everything_under_way() {
 }
 
 #[test]
-fn a_failure_stops_everything_under_way() {
+fn failure_stops_all_active_work() {
     let mut script = Script::started(&busy());
     script.news();
     script
@@ -69,9 +69,9 @@ fn a_failure_stops_everything_under_way() {
     assert_eq!(script.events(0).len(), n_events);
 }
 
-/// An effect that the failing decision itself asked for never begins.
+/// An effect scheduled by the failing decision itself never starts.
 #[test]
-fn work_asked_for_by_the_decision_that_fails_is_not_begun() {
+fn effect_of_a_failing_decision_is_not_started() {
     let workflow = Workflow::new("w")
         .effect("effect")
         .delay("delay", 5)
@@ -84,7 +84,7 @@ fn work_asked_for_by_the_decision_that_fails_is_not_begun() {
 }
 
 #[test]
-fn a_handled_failure_does_not_end_the_run() {
+fn handled_failure_does_not_end_the_run() {
     let workflow = Workflow::new("w")
         .effect("effect")
         .noops("catch rest")
@@ -105,7 +105,7 @@ fn a_handled_failure_does_not_end_the_run() {
 }
 
 #[test]
-fn a_pending_run_can_be_cancelled() {
+fn pending_run_can_be_cancelled() {
     let mut script = Script::of(&[&Workflow::new("w").noops("a")]);
     script.add_pending();
     script.cancel().expect("pending");
@@ -115,7 +115,7 @@ fn a_pending_run_can_be_cancelled() {
 }
 
 #[test]
-fn nothing_but_a_start_or_a_cancel_reaches_a_pending_run() {
+fn pending_run_accepts_only_start_and_cancel() {
     let mut script = Script::of(&[&Workflow::new("w").noops("a")]);
     script.add_pending();
     assert_eq!(script.pause(), Err(Refusal::WrongState));
@@ -130,7 +130,7 @@ fn nothing_but_a_start_or_a_cancel_reaches_a_pending_run() {
 }
 
 #[test]
-fn a_run_starts_once() {
+fn run_starts_once() {
     let mut script = Script::started(&Workflow::new("w").gate("gate"));
     let start = wopr_core::Command::Start(Box::new(Script::start_run(json!({}))));
     assert_eq!(script.tell(0, start), Err(Refusal::WrongState));
@@ -141,7 +141,7 @@ fn bounded(workflow: &Workflow, ms: u64) -> Script {
 }
 
 #[test]
-fn a_run_that_takes_too_long_fails() {
+fn run_that_takes_too_long_fails() {
     let mut script = bounded(&Workflow::new("w").delay("wait", 30_000), 1_000);
     assert_eq!(script.timers(0), "delay:0:wait in 30000, run-duration in 1000");
     script.wait(1_000);
@@ -156,7 +156,7 @@ fn a_run_that_takes_too_long_fails() {
 }
 
 #[test]
-fn the_tightest_of_three_bounds_holds() {
+fn tightest_of_three_limits_applies() {
     let workflow = Workflow::new("w")
         .delay("wait", 30_000)
         .set("settings", json!({ "timeout": 700 }));
@@ -172,7 +172,7 @@ fn the_tightest_of_three_bounds_holds() {
 }
 
 #[test]
-fn waiting_for_people_does_not_count() {
+fn waiting_for_an_answer_does_not_count() {
     let workflow = Workflow::new("w")
         .delay("before", 400)
         .gate("gate")
@@ -192,7 +192,7 @@ fn waiting_for_people_does_not_count() {
 }
 
 #[test]
-fn being_paused_does_not_count() {
+fn paused_time_does_not_count() {
     let mut script = bounded(&Workflow::new("w").effect("work"), 1_000);
     script.wait(900);
     script.pause().expect("running");
@@ -211,7 +211,7 @@ fn being_paused_does_not_count() {
 }
 
 #[test]
-fn a_duration_timer_that_comes_early_is_set_again() {
+fn early_duration_timer_is_set_again() {
     let mut script = bounded(&Workflow::new("w").effect("work"), 1_000);
     script.skip(10);
     script.fire(Timer::RunDuration).expect("dropped");

@@ -1,4 +1,4 @@
-//! The fixtures of the OpenWOP conformance suite, where they are at hand.
+//! The fixtures of the OpenWOP conformance suite, if they are available.
 
 use std::{fs, path::PathBuf, sync::Arc};
 
@@ -21,7 +21,7 @@ fn plans() -> Option<Vec<(Arc<Plan>, Value)>> {
         let document: Value = serde_json::from_slice(&fs::read(&path).expect("readable")).expect("JSON");
         match Plan::admit(document.clone(), NodeTypes { conformance: true }) {
             Ok(plan) => plans.push((Arc::new(plan), document)),
-            // Node types of other profiles, and release channels of agents.
+            // Fixtures with node types of other profiles or release channels of agents are rejected.
             Err(problems) => assert!(
                 problems.0.iter().all(|problem| {
                     problem.rule.contains("is not offered by this host")
@@ -35,7 +35,7 @@ fn plans() -> Option<Vec<(Arc<Plan>, Value)>> {
     Some(plans)
 }
 
-/// A host of every fixture, about to start one.
+/// A host with all fixtures, about to start one.
 fn script(plans: &[(Arc<Plan>, Value)], id: &str) -> Script {
     let first = plans.iter().filter(|(plan, _)| plan.id().as_str() == id);
     let rest = plans.iter().filter(|(plan, _)| plan.id().as_str() != id);
@@ -43,13 +43,13 @@ fn script(plans: &[(Arc<Plan>, Value)], id: &str) -> Script {
 }
 
 #[test]
-fn fixtures_of_offered_types_compile() {
+fn fixtures_of_supported_types_compile() {
     let Some(plans) = plans() else { return };
     assert!(plans.len() >= 40, "{}", plans.len());
 }
 
 #[test]
-fn fixtures_run_to_the_end_they_describe() {
+fn fixtures_run_to_their_documented_end() {
     let Some(plans) = plans() else { return };
     for (id, inputs, configurable, status) in [
         ("conformance-noop", json!({}), json!({}), "completed"),
@@ -166,7 +166,7 @@ fn fixtures_run_to_the_end_they_describe() {
 }
 
 #[test]
-fn fixtures_of_errors_say_which() {
+fn error_fixtures_fail_with_their_error() {
     let Some(plans) = plans() else { return };
     for (id, configurable, line) in [
         (
@@ -202,7 +202,7 @@ fn fixtures_of_errors_say_which() {
 }
 
 #[test]
-fn fixtures_that_ask_take_their_answers() {
+fn fixtures_with_interrupts_accept_answers() {
     let Some(plans) = plans() else { return };
     for (id, node, answer, status) in [
         (
@@ -243,7 +243,7 @@ fn fixtures_that_ask_take_their_answers() {
 }
 
 #[test]
-fn the_variables_of_fixtures_are_as_described() {
+fn fixture_variables_have_their_documented_values() {
     let Some(plans) = plans() else { return };
     let ended = |id: &str| {
         let mut script = script(&plans, id).start(json!({}));
@@ -269,7 +269,7 @@ fn the_variables_of_fixtures_are_as_described() {
 }
 
 #[test]
-fn cancelling_fixtures() {
+fn cancelling_fixtures_are_cancelled() {
     let Some(plans) = plans() else { return };
     let mut cancellable = script(&plans, "conformance-cancellable").start(json!({}));
     cancellable.wait(100);

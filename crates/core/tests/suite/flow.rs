@@ -1,4 +1,4 @@
-//! How nodes follow each other: trigger rules, conditions, joins.
+//! Control flow between nodes: trigger rules, conditions, joins.
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ fn check(workflow: &Workflow, expected: &Expect) {
 }
 
 #[test]
-fn a_run_of_pure_nodes_completes_in_one_decision() {
+fn run_of_pure_nodes_completes_in_one_decision() {
     check(
         &Workflow::new("w").noops("a b c").edges("a -> b, b -> c"),
         &expect![[r#"
@@ -33,7 +33,7 @@ const RULES: [&str; 5] = [
     "any_failed",
 ];
 
-/// A source that ends in one of [`ENDS`] and its edge to `target`.
+/// Adds a source that ends in one of [`ENDS`], and its edge to `target`.
 fn with_source(workflow: Workflow, id: &str, end: &str, rule: &str) -> Workflow {
     let edge = json!({ "sourceNodeId": id, "targetNodeId": "target", "triggerRule": rule });
     let workflow = match end {
@@ -56,7 +56,7 @@ fn with_source(workflow: Workflow, id: &str, end: &str, rule: &str) -> Workflow 
     workflow.raw_edge(edge)
 }
 
-/// `+` where the target runs, `-` where it is skipped, `!` where the run fails first.
+/// `+` if the target runs, `-` if it is skipped, `!` if the run fails first.
 fn outcome(workflow: &Workflow) -> char {
     let script = Script::started(workflow);
     let log = script.log(0);
@@ -133,7 +133,7 @@ fn trigger_rules_over_two_sources() {
 }
 
 #[test]
-fn rules_of_one_target_form_an_and_group_and_an_or_group() {
+fn edge_rules_of_one_target_form_an_and_group_and_an_or_group() {
     let run = |ends: [&str; 3]| {
         let workflow = Workflow::new("w").noops("target");
         let workflow = with_source(workflow, "a", ends[0], "all_success");
@@ -241,7 +241,7 @@ fn conditions_by_operator() {
 }
 
 #[test]
-fn a_condition_sees_a_failed_source() {
+fn condition_can_read_a_failed_source() {
     let workflow = Workflow::new("w")
         .node("a", "core.fail", json!({ "code": "quota", "message": "no more" }))
         .noops("wait give-up")
@@ -267,7 +267,7 @@ fn a_condition_sees_a_failed_source() {
 }
 
 #[test]
-fn a_failure_whose_handler_edge_is_untaken_fails_the_run() {
+fn failure_with_an_untaken_handler_edge_fails_the_run() {
     let workflow = Workflow::new("w")
         .node("a", "core.fail", json!({}))
         .noops("catch")
@@ -286,7 +286,7 @@ fn a_failure_whose_handler_edge_is_untaken_fails_the_run() {
 }
 
 #[test]
-fn a_diamond_joins_once() {
+fn diamond_joins_once() {
     let workflow = Workflow::new("w")
         .noops("a b c d")
         .edges("a -> b, a -> c, b -> d, c -> d");
@@ -307,7 +307,7 @@ fn a_diamond_joins_once() {
 }
 
 #[test]
-fn an_or_join_starts_once_for_all_its_sources() {
+fn or_join_starts_once_for_all_its_sources() {
     let workflow = Workflow::new("w")
         .noops("a")
         .delay("slow", 10)
@@ -330,7 +330,7 @@ fn an_or_join_starts_once_for_all_its_sources() {
 }
 
 #[test]
-fn skips_spread_down_a_dead_path_and_stop_where_a_live_one_joins() {
+fn skips_propagate_until_a_live_path_joins() {
     let workflow = Workflow::new("w")
         .noops("a b c d e")
         .edge_if("a", "b", json!({ "expression": "false" }))
@@ -352,7 +352,7 @@ fn skips_spread_down_a_dead_path_and_stop_where_a_live_one_joins() {
 }
 
 #[test]
-fn a_disabled_node_is_skipped() {
+fn disabled_node_is_skipped() {
     let workflow = Workflow::new("w")
         .raw_node(json!({ "id": "off", "typeId": "core.noop", "name": "off", "disabled": true }))
         .noops("after anyway")
@@ -370,7 +370,7 @@ fn a_disabled_node_is_skipped() {
 }
 
 #[test]
-fn outputs_of_several_ends_are_told_apart() {
+fn outputs_of_several_end_nodes_are_kept_apart() {
     let port = |value: &str| json!({ "x": { "type": "static", "value": value } });
     let workflow = Workflow::new("w")
         .wired("a", "core.identity", json!({}), port("one"))
@@ -388,7 +388,7 @@ fn outputs_of_several_ends_are_told_apart() {
 }
 
 #[test]
-fn two_edges_between_the_same_nodes_are_judged_each() {
+fn parallel_edges_are_evaluated_separately() {
     let workflow = Workflow::new("w")
         .noops("a b")
         .edge_if("a", "b", json!({ "expression": "false" }))
@@ -405,7 +405,7 @@ fn two_edges_between_the_same_nodes_are_judged_each() {
 }
 
 #[test]
-fn a_long_chain_neither_overflows_nor_outgrows_a_decision() {
+fn long_chain_does_not_overflow_the_stack_or_a_decision() {
     let ids: Vec<_> = (0..2_000).map(|n| format!("n{n}")).collect();
     let edges: Vec<_> = ids
         .windows(2)
@@ -429,7 +429,7 @@ fn a_long_chain_neither_overflows_nor_outgrows_a_decision() {
 }
 
 #[test]
-fn time_never_goes_back_within_a_log() {
+fn time_never_decreases_within_a_log() {
     let mut script = Script::started(&Workflow::new("w").gate("gate"));
     script.set_back(500);
     script.answer("gate", json!({ "approve": true })).expect("open");

@@ -1,10 +1,10 @@
-//! What gates say they are about: texts rendered when they open, and the artifact they name.
+//! Contents of gates: texts rendered when they open, and the artifact they refer to.
 
 use serde_json::{Value, json};
 use wopr_core::Asked;
 use wopr_testkit::{Script, Workflow};
 
-/// What the first open interrupt shows.
+/// Returns the data of the first open interrupt.
 fn asked(script: &Script) -> Value {
     let open = script
         .run(0)
@@ -16,7 +16,7 @@ fn asked(script: &Script) -> Value {
     asked.data.clone()
 }
 
-/// A run with a variable `who`, at a node of this type.
+/// A run with a variable `who` that waits at a node of this type.
 fn at(type_id: &str, config: &Value, who: &str) -> Script {
     let workflow =
         Workflow::new("w")
@@ -42,7 +42,7 @@ fn with(mut config: Value, texts: &Value) -> Value {
 }
 
 #[test]
-fn every_kind_of_gate_renders_its_texts_when_it_opens() {
+fn every_kind_of_gate_renders_its_texts_on_opening() {
     let questions = json!([{ "id": "sure", "question": "Sure about {{ who }}?" }]);
     let gates = [
         ("core.approvalGate", with(json!({}), &texts())),
@@ -81,14 +81,14 @@ fn every_kind_of_gate_renders_its_texts_when_it_opens() {
         ] {
             assert_eq!(data[name], wanted, "{type_id} {config}");
         }
-        // Questions are no templates: their schemas and answers are about the text as it is.
+        // Questions are not templates, because their schemas and answers refer to the exact text.
         let question = data.pointer("/questions/0/question");
         assert!(question.is_none_or(|text| text == "Sure about {{ who }}?"));
     }
 }
 
 #[test]
-fn texts_without_template_syntax_stay_as_they_are() {
+fn texts_without_template_syntax_are_unchanged() {
     let long = "x".repeat(1_000);
     let data = asked(&at(
         "core.approvalGate",
@@ -102,7 +102,7 @@ fn texts_without_template_syntax_stay_as_they_are() {
 }
 
 #[test]
-fn a_rendered_text_is_cut_to_its_bound() {
+fn rendered_text_is_truncated_to_its_limit() {
     let data = asked(&at("core.approvalGate", &texts(), &"é".repeat(20_000)));
     for (name, most) in [
         ("title", 200),
@@ -117,7 +117,7 @@ fn a_rendered_text_is_cut_to_its_bound() {
 }
 
 #[test]
-fn a_text_that_renders_empty_leaves_what_openwop_requires() {
+fn empty_rendered_text_keeps_the_fields_openwop_requires() {
     let config =
         json!({ "title": "{{ nothing }}", "description": "{{ nothing }}", "artifactId": " {{ nothing }} " });
     let data = asked(&at("core.approvalGate", &config, "Ada"));
@@ -129,7 +129,7 @@ fn a_text_that_renders_empty_leaves_what_openwop_requires() {
 }
 
 #[test]
-fn a_text_that_is_no_template_is_refused_with_the_definition() {
+fn invalid_template_is_rejected_with_the_definition() {
     for type_id in ["core.approvalGate", "core.clarificationGate", "core.interrupt"] {
         for field in ["title", "description", "prompt", "artifactId"] {
             let mut config = json!({ field: "{{ who" });
@@ -148,7 +148,7 @@ fn a_text_that_is_no_template_is_refused_with_the_definition() {
 }
 
 #[test]
-fn a_text_that_cannot_be_rendered_fails_the_node() {
+fn template_that_fails_to_render_fails_the_node() {
     let script = at("core.approvalGate", &json!({ "title": "{{ who * 2 }}" }), "Ada");
     assert_eq!(script.status(), "failed");
     assert!(
@@ -158,7 +158,7 @@ fn a_text_that_cannot_be_rendered_fails_the_node() {
     );
 }
 
-/// A draft, a gate about it, and a loop through a revision.
+/// A draft, a gate that refers to it, and a loop through a revision.
 fn drafted(artifact: &str) -> Script {
     let draft = |id: &str, template: &str| {
         json!({
@@ -182,7 +182,7 @@ fn drafted(artifact: &str) -> Script {
 }
 
 #[test]
-fn an_artifact_named_by_its_node_is_that_of_the_latest_visit() {
+fn artifact_named_by_node_is_that_of_the_latest_visit() {
     let artifact = "{{ 'revise' if nodes.revise else 'draft' }}";
     for (named, first, later) in [
         (artifact, "draft-0", "revise-1"),
@@ -202,7 +202,7 @@ fn an_artifact_named_by_its_node_is_that_of_the_latest_visit() {
 }
 
 #[test]
-fn an_artifact_is_found_by_its_id_and_by_its_node() {
+fn artifact_is_found_by_id_and_by_node() {
     let mut script = drafted("draft");
     let refine = json!({ "action": "refine", "refineFeedback": "second" });
     script.answer("gate", refine).expect("open");

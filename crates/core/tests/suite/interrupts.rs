@@ -1,4 +1,4 @@
-//! Asking and answering.
+//! Opening and answering interrupts.
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ fn gate(config: Value) -> Script {
     Script::started(&Workflow::new("w").node("gate", "core.approvalGate", config))
 }
 
-/// The log after the question.
+/// Checks the log after the question.
 fn after(mut script: Script, answer: Value, expected: &Expect) {
     script.news();
     script.answer("gate", answer).expect("open");
@@ -27,7 +27,7 @@ fn refused(script: &Script, answer: Value) -> String {
 }
 
 #[test]
-fn a_gate_asks_with_all_that_openwop_requires() {
+fn gate_opens_with_all_fields_openwop_requires() {
     let script = gate(
         json!({ "title": "Publish?", "actions": ["approve", "edit", "edit-accept"], "description": "d" }),
     );
@@ -142,7 +142,7 @@ fn ask_keeps_the_gate_open() {
 }
 
 #[test]
-fn questions_and_words_are_bounded() {
+fn questions_and_comments_are_limited_in_size() {
     let mut script = gate(json!({ "actions": ALL }));
     let ask = |question: String| json!({ "action": "ask", "question": question });
     let long = "x".repeat(64 * 1024);
@@ -162,7 +162,7 @@ fn questions_and_words_are_bounded() {
             .answer("gate", ask(format!("{n}{}", "x".repeat(1_000))))
             .expect("open");
     }
-    // Each event holds one question.
+    // Each event contains only one question.
     assert!(serde_json::to_string(script.events(0)).expect("JSON").len() < 200_000);
     let refusal = refused(&script, ask("one more".to_owned()));
     assert!(refusal.contains("100 questions were asked"), "{refusal}");
@@ -173,7 +173,7 @@ fn questions_and_words_are_bounded() {
 }
 
 #[test]
-fn questions_count_in_what_the_run_holds() {
+fn questions_count_toward_the_size_of_the_run() {
     let mut workflow = Workflow::new("w").node("gate", "core.approvalGate", json!({ "actions": ALL }));
     for n in 0..21 {
         let value = json!({ "value": { "type": "variable", "variableName": "x" } });
@@ -200,7 +200,7 @@ fn questions_count_in_what_the_run_holds() {
 }
 
 #[test]
-fn a_repeated_vote_records_nothing_and_a_changed_one_is_bounded() {
+fn repeated_vote_records_nothing_and_changed_votes_are_limited() {
     let mut script = gate(json!({ "requiredApprovals": 3, "rejectionPolicy": "majority" }));
     let said = |script: &mut Script, action: &str, words: &str| {
         let mut resolve = Script::resolve("gate", json!({ "action": action, "feedback": words }));
@@ -217,7 +217,7 @@ fn a_repeated_vote_records_nothing_and_a_changed_one_is_bounded() {
     let refusal = refusal.expect("bounded").to_string();
     assert!(refusal.contains("changed 20 times"), "{refusal}");
     assert_eq!(script.events(0).len(), n + 19);
-    // Others still vote.
+    // Other approvers can still vote.
     for voter in ["bob", "eve"] {
         vote(&mut script, "accept", voter).expect("open");
     }
@@ -262,7 +262,7 @@ fn legacy_answers() {
 }
 
 #[test]
-fn wrong_answers_change_nothing() {
+fn invalid_answers_change_nothing() {
     let five = gate(json!({ "actions": ALL }));
     let two = gate(json!({}));
     let deep = (0..70).fold(json!(1), |inner, _| json!([inner]));
@@ -420,7 +420,7 @@ fn quorums() {
 }
 
 #[test]
-fn a_vote_is_recorded_without_resolving() {
+fn vote_is_recorded_without_resolving() {
     let mut script = gate(json!({ "requiredApprovals": 2 }));
     script.news();
     vote(&mut script, "accept", "a").expect("open");
@@ -429,7 +429,7 @@ fn a_vote_is_recorded_without_resolving() {
 }
 
 #[test]
-fn a_token_alone_does_not_answer_a_gate_that_wants_a_credential() {
+fn token_alone_does_not_answer_a_gate_that_requires_a_credential() {
     let mut script = gate(json!({ "profile": "openwop-interrupt-auth-required" }));
     let mut resolve = Script::resolve("gate", json!({ "action": "accept" }));
     resolve.authority = Authority::Token { is_member: true };
@@ -445,7 +445,7 @@ fn a_token_alone_does_not_answer_a_gate_that_wants_a_credential() {
 }
 
 #[test]
-fn a_gate_that_times_out_counts_as_rejected() {
+fn gate_that_times_out_counts_as_rejected() {
     let mut script = gate(json!({ "timeoutMs": 100, "onTimeout": "approve" }));
     assert_eq!(script.timers(0), "interrupt:0:gate in 100");
     script.news();
@@ -459,7 +459,7 @@ fn a_gate_that_times_out_counts_as_rejected() {
 }
 
 #[test]
-fn an_answer_in_time_clears_the_timer() {
+fn timely_answer_clears_the_timer() {
     let mut script = gate(json!({ "timeoutMs": 100 }));
     script.wait(99);
     script
@@ -469,7 +469,7 @@ fn an_answer_in_time_clears_the_timer() {
 }
 
 #[test]
-fn a_routed_rejection_completes_the_run() {
+fn routed_rejection_completes_the_run() {
     let workflow = Workflow::new("w")
         .gate("gate")
         .noops("on-accept on-reject")
@@ -495,7 +495,7 @@ fn asking(config: Value) -> Script {
 }
 
 #[test]
-fn an_interrupt_of_each_kind_waits_in_its_own_way() {
+fn each_kind_of_interrupt_waits_in_its_own_way() {
     for (config, status) in [
         (
             json!({ "kind": "approval", "data": { "title": "t" } }),
@@ -526,7 +526,7 @@ fn order() -> Value {
 }
 
 #[test]
-fn an_external_event_matches_by_every_key_of_its_correlation() {
+fn external_event_matches_by_every_correlation_key() {
     let mut script = asking(order());
     for event in [
         json!({ "order": "2", "status": "done" }),
@@ -559,7 +559,7 @@ fn an_external_event_matches_by_every_key_of_its_correlation() {
 }
 
 #[test]
-fn other_interrupts_that_time_out_fail() {
+fn other_interrupts_fail_on_timeout() {
     for config in [
         order(),
         json!({ "kind": "custom", "timeoutMs": 5, "data": { "customKind": "x" } }),
@@ -622,7 +622,7 @@ fn clarification_answers() {
 }
 
 #[test]
-fn wrong_clarification_answers_change_nothing() {
+fn invalid_clarification_answers_change_nothing() {
     let script = questions();
     let mut table = String::new();
     for answer in [
@@ -648,7 +648,7 @@ fn wrong_clarification_answers_change_nothing() {
 }
 
 #[test]
-fn late_answers() {
+fn late_answers_are_refused() {
     let accept = || json!({ "action": "accept" });
     let mut script = gate(json!({}));
     assert_eq!(script.answer("nowhere", accept()), Err(Refusal::NoInterrupt));
@@ -660,7 +660,7 @@ fn late_answers() {
     timed_out.wait(5);
     assert_eq!(timed_out.answer("gate", accept()), Err(Refusal::AlreadyResolved));
 
-    // The time is over before its timer fires.
+    // The deadline has passed, but its timer has not fired yet.
     let mut late = gate(json!({ "timeoutMs": 5 }));
     late.skip(4);
     let mut in_time = late.clone();
@@ -690,7 +690,7 @@ fn late_answers() {
 }
 
 #[test]
-fn cancel_and_answer_race_by_order() {
+fn first_of_cancel_and_answer_wins() {
     let mut cancel_first = gate(json!({}));
     cancel_first.cancel().expect("waiting");
     assert_eq!(
@@ -728,7 +728,7 @@ fn two_open_gates_are_answered_in_any_order() {
 }
 
 #[test]
-fn the_status_is_that_of_the_gate_that_asked_first() {
+fn status_is_that_of_the_gate_opened_first() {
     let workflow = Workflow::new("w")
         .node(
             "ask",
@@ -745,7 +745,7 @@ fn the_status_is_that_of_the_gate_that_asked_first() {
 }
 
 #[test]
-fn a_timer_of_an_earlier_visit_is_dropped() {
+fn timer_of_an_earlier_visit_is_dropped() {
     let workflow = Workflow::new("w")
         .node("gate", "core.approvalGate", json!({ "timeoutMs": 100 }))
         .noops("again")
@@ -765,7 +765,7 @@ fn a_timer_of_an_earlier_visit_is_dropped() {
 }
 
 #[test]
-fn callers_do_not_say_who_decided() {
+fn callers_cannot_set_who_decided() {
     let mut script = gate(json!({}));
     script.news();
     script
@@ -779,7 +779,7 @@ fn callers_do_not_say_who_decided() {
 }
 
 #[test]
-fn refinement_may_be_a_plain_text() {
+fn refinement_may_be_plain_text() {
     let script = gate(json!({ "actions": ALL }));
     let mut plain = script.clone();
     plain
@@ -796,7 +796,7 @@ fn refinement_may_be_a_plain_text() {
 }
 
 #[test]
-fn a_rejection_says_why_to_what_follows() {
+fn rejection_reason_is_passed_to_later_nodes() {
     let workflow = Workflow::new("w")
         .node("gate", "core.approvalGate", json!({}))
         .node(

@@ -1,11 +1,11 @@
-//! Loops: back edges, joins that hear some sources again, bounds.
+//! Loops: back edges, joins that receive some sources again, limits.
 
 use expect_test::expect;
 use serde_json::json;
 use wopr_core::{HostBounds, Refusal, Timer};
 use wopr_testkit::{Script, Workflow};
 
-/// An approval that sends back to a revision.
+/// An approval that returns to a revision.
 fn review() -> Workflow {
     Workflow::new("review")
         .noops("start")
@@ -17,7 +17,7 @@ fn review() -> Workflow {
 }
 
 #[test]
-fn a_rejected_gate_asks_anew_after_the_revision() {
+fn rejected_gate_opens_again_after_the_revision() {
     let mut script = Script::started(&review());
     script
         .answer("gate", json!({ "action": "reject", "feedback": "longer" }))
@@ -55,7 +55,7 @@ fn a_rejected_gate_asks_anew_after_the_revision() {
 }
 
 #[test]
-fn an_answer_meant_for_an_earlier_visit_is_refused() {
+fn answer_to_an_earlier_visit_is_refused() {
     let mut script = Script::started(&review());
     script
         .answer("gate", json!({ "action": "reject" }))
@@ -73,9 +73,9 @@ fn an_answer_meant_for_an_earlier_visit_is_refused() {
     assert_eq!(script.status(), "completed");
 }
 
-/// `draft` is written again after each rejection, `research` is done once, and `merge` needs both.
+/// `draft` runs again after each rejection, `research` runs once, and `merge` needs both.
 #[test]
-fn a_join_in_a_loop_keeps_what_came_from_outside_it() {
+fn join_in_a_loop_keeps_sources_outside_it() {
     let workflow = Workflow::new("w")
         .noops("research draft merge")
         .gate("gate")
@@ -121,9 +121,9 @@ fn a_join_in_a_loop_keeps_what_came_from_outside_it() {
     .assert_eq(&script.news());
 }
 
-/// The tail needs the gate and a branch that ended long before the gate was accepted.
+/// The tail needs the gate, and a branch that ended long before the gate was accepted.
 #[test]
-fn a_join_behind_a_loop_keeps_what_came_beside_it() {
+fn join_after_a_loop_keeps_parallel_sources() {
     let workflow = review()
         .noops("legal release")
         .edges("legal -> release, gate -> release");
@@ -140,9 +140,10 @@ fn a_join_behind_a_loop_keeps_what_came_beside_it() {
     assert_eq!(script.status(), "completed");
 }
 
-/// Both branches of a diamond run in every round; the join must not go with one of them and an old other.
+/// Both branches of a diamond run in every round. The join must not combine the new result of one with the
+/// old result of the other.
 #[test]
-fn a_diamond_in_a_loop_joins_once_a_round() {
+fn diamond_in_a_loop_joins_once_per_round() {
     let workflow = Workflow::new("w")
         .noops("a fast")
         .delay("slow", 5)
@@ -164,9 +165,9 @@ fn a_diamond_in_a_loop_joins_once_a_round() {
     assert_eq!((joins, script.status()), (4, "completed"));
 }
 
-/// Two loops through one join: each rejection redoes one of its two sources.
+/// Two loops through one join: each rejection repeats one of its two sources.
 #[test]
-fn a_join_of_two_loops_goes_on_with_the_one_that_ran_again() {
+fn join_of_two_loops_starts_after_the_repeated_source() {
     let workflow = Workflow::new("w")
         .noops("text image layout")
         .gate("copy")
@@ -197,7 +198,7 @@ fn a_join_of_two_loops_goes_on_with_the_one_that_ran_again() {
 }
 
 #[test]
-fn a_loop_does_not_starve_its_neighbours() {
+fn loop_does_not_starve_parallel_nodes() {
     let mut script = Script::started(&counter_beside(Workflow::new("w"), 1_000).effect("effect"));
     assert_eq!(script.status(), "running");
     script
@@ -205,9 +206,9 @@ fn a_loop_does_not_starve_its_neighbours() {
         .expect("begun in the first decision");
 }
 
-/// A held join waits while an active node could still redo its silent source, and not longer.
+/// A held join waits only while an active node can still lead back to its missing source.
 #[test]
-fn a_held_join_waits_only_for_what_can_still_reach_it() {
+fn held_join_waits_only_for_reachable_sources() {
     let workflow = Workflow::new("w")
         .noops("x y join")
         .gate("gate")
@@ -222,7 +223,7 @@ fn a_held_join_waits_only_for_what_can_still_reach_it() {
 }
 
 #[test]
-fn an_or_join_in_a_loop_hears_every_round() {
+fn or_join_in_a_loop_starts_every_round() {
     let workflow = Workflow::new("w")
         .noops("once first")
         .noops("join")
@@ -241,7 +242,7 @@ fn an_or_join_in_a_loop_hears_every_round() {
     assert_eq!((joins, script.status()), (4, "completed"));
 }
 
-/// Counts in a variable and leaves after `rounds`.
+/// Counts in a variable and exits after `rounds`.
 fn counter(rounds: u32) -> Workflow {
     counter_beside(Workflow::new("count"), rounds)
 }
@@ -260,7 +261,7 @@ fn counter_beside(workflow: Workflow, rounds: u32) -> Workflow {
 }
 
 #[test]
-fn a_self_loop_counts() {
+fn self_loop_counts() {
     let mut script = Script::started(&counter(3));
     expect![[r#"
         0 run.started
@@ -281,7 +282,7 @@ fn a_self_loop_counts() {
 }
 
 #[test]
-fn a_cycle_without_an_entry_starts_at_its_first_node() {
+fn cycle_without_an_entry_starts_at_its_first_node() {
     let workflow = Workflow::new("w")
         .noops("lonely")
         .gate("ask")
@@ -295,7 +296,7 @@ fn a_cycle_without_an_entry_starts_at_its_first_node() {
 }
 
 #[test]
-fn a_disabled_node_breaks_its_loop() {
+fn disabled_node_breaks_its_loop() {
     let workflow = Workflow::new("w")
         .noops("a")
         .raw_node(json!({ "id": "b", "typeId": "core.noop", "name": "b", "disabled": true }))
@@ -311,7 +312,7 @@ fn a_disabled_node_breaks_its_loop() {
 }
 
 #[test]
-fn an_endless_loop_ends_at_the_recursion_limit() {
+fn endless_loop_ends_at_the_recursion_limit() {
     let workflow = Workflow::new("w").noops("a b").edges("a -> b, b -> a");
     let mut script = Script::of(&[&workflow]).start_configured(json!({}), json!({ "recursionLimit": 5 }));
     expect![[r#"
@@ -332,7 +333,7 @@ fn an_endless_loop_ends_at_the_recursion_limit() {
 }
 
 #[test]
-fn a_long_loop_is_cut_and_can_be_cancelled_between() {
+fn long_loop_is_split_into_decisions_and_can_be_cancelled_between_them() {
     let mut script = Script::started(&counter(10_000));
     let (_, _, timer) = script.next_timer().expect("cut");
     assert_eq!((timer, script.status()), (Timer::Continue, "running"));
@@ -351,9 +352,9 @@ fn a_long_loop_is_cut_and_can_be_cancelled_between() {
     assert!(decisions > 1);
 }
 
-/// Whatever comes before the `continue` timer must not take a cut run for one that is done.
+/// A command that arrives before the `continue` timer must not complete a split run.
 #[test]
-fn a_cut_run_is_not_completed_by_a_stray_command() {
+fn split_run_is_not_completed_by_another_command() {
     let loop_and_effect = counter_beside(Workflow::new("w").effect("effect"), 400);
     let mut script = Script::started(&loop_and_effect);
     script.outcome("effect", Ok(json!({}))).expect("under way");
@@ -372,9 +373,9 @@ fn a_cut_run_is_not_completed_by_a_stray_command() {
     assert_eq!((script.status(), script.variable("n")), ("completed", json!(400)));
 }
 
-/// Nodes that a cut-off decision left to start have not spoken yet: a join waits for them too.
+/// Nodes that a split decision has not started yet count as pending: a join waits for them too.
 #[test]
-fn a_cut_round_is_joined_once() {
+fn split_round_is_joined_once() {
     const WIDTH: usize = 300;
     let mut crowd = Workflow::new("crowd")
         .variable("n", "number", json!({ "defaultValue": 0 }))
@@ -406,7 +407,7 @@ fn a_cut_round_is_joined_once() {
 }
 
 #[test]
-fn a_loop_under_a_tight_host_bound_cannot_ask_for_more() {
+fn loop_cannot_exceed_a_tight_host_limit() {
     let mut start = Script::start_run(json!({}));
     start.bounds = HostBounds {
         node_executions: 10,
@@ -419,7 +420,7 @@ fn a_loop_under_a_tight_host_bound_cannot_ask_for_more() {
 }
 
 #[test]
-fn doubling_a_text_ends_in_a_failure_not_in_exhausted_memory() {
+fn doubling_a_text_fails_without_exhausting_memory() {
     let workflow = Workflow::new("w")
         .variable("t", "string", json!({ "defaultValue": "xxxxxxxxxxxxxxxx" }))
         .node(
@@ -438,7 +439,7 @@ fn doubling_a_text_ends_in_a_failure_not_in_exhausted_memory() {
 }
 
 #[test]
-fn nesting_a_value_in_itself_ends_in_a_failure_not_in_an_unreadable_log() {
+fn nesting_a_value_in_itself_fails_and_keeps_the_log_readable() {
     let grow = |expression: &str| {
         let workflow = Workflow::new("w")
             .variable("t", "array", json!({ "defaultValue": [] }))

@@ -1,4 +1,4 @@
-//! What each node type does.
+//! Behavior of each node type.
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ fn value(value: Value) -> Value {
 }
 
 #[test]
-fn pass_nodes_hand_their_inputs_on() {
+fn pass_nodes_forward_their_inputs() {
     for type_id in [
         "core.noop",
         "core.identity",
@@ -51,7 +51,7 @@ fn pass_nodes_hand_their_inputs_on() {
 }
 
 #[test]
-fn inputs_that_do_not_resolve_fail_the_node() {
+fn unresolved_inputs_fail_the_node() {
     for (port, rule) in [
         (
             json!({ "type": "variable", "variableName": "unset" }),
@@ -100,7 +100,7 @@ fn outputs_become_variables_by_port_or_by_node() {
 }
 
 #[test]
-fn inputs_of_the_run_override_defaults() {
+fn run_inputs_override_defaults() {
     let workflow = Workflow::new("w")
         .variable("payload", "object", json!({ "defaultValue": {} }))
         .wired(
@@ -119,7 +119,7 @@ fn inputs_of_the_run_override_defaults() {
 }
 
 #[test]
-fn inputs_of_the_run_are_checked() {
+fn run_inputs_are_validated() {
     let workflow = Workflow::new("w")
         .variable("need", "string", json!({ "required": true }))
         .variable("n", "number", json!({}))
@@ -145,7 +145,7 @@ fn inputs_of_the_run_are_checked() {
 }
 
 #[test]
-fn overrides_of_the_run_are_checked() {
+fn run_overrides_are_validated() {
     let workflow = Workflow::new("w").noops("a").set(
         "configurableSchema",
         json!({ "type": "object", "additionalProperties": false, "properties": {
@@ -208,7 +208,7 @@ fn delay_waits_for_its_timer() {
 }
 
 #[test]
-fn delay_takes_its_time_from_port_or_settings() {
+fn delay_takes_its_duration_from_port_or_config() {
     for (config, inputs, waited) in [
         (json!({ "durationMs": 5, "ms": 6, "delayMs": 7 }), json!({}), 5),
         (json!({ "ms": 6 }), json!({}), 6),
@@ -236,7 +236,7 @@ fn delay_takes_its_time_from_port_or_settings() {
 }
 
 #[test]
-fn fail_fails_with_its_code() {
+fn fail_node_fails_with_its_code() {
     check(
         "core.fail",
         json!({}),
@@ -313,7 +313,7 @@ fn set_variable_takes_a_value_an_expression_a_template_or_a_port() {
 }
 
 #[test]
-fn template_renders_a_text() {
+fn template_renders_text() {
     check(
         "core.template",
         json!({ "template": "{{ given }} is {{ nodes.x.y }}." }),
@@ -363,7 +363,7 @@ fn side_effect_waits_for_its_outcome() {
 }
 
 #[test]
-fn an_outcome_that_nests_too_deep_fails_the_node() {
+fn too_deeply_nested_outcome_fails_the_node() {
     let mut script = Script::started(&Workflow::new("w").effect("n"));
     let deep = (0..200).fold(json!(1), |inner, _| json!([inner]));
     script
@@ -439,7 +439,7 @@ fn http_builds_its_request() {
 }
 
 #[test]
-fn artifacts_take_the_text_or_all_outputs() {
+fn artifacts_contain_the_text_or_all_outputs() {
     let emit = |ports: Value| {
         Workflow::new("w").raw_node(json!({
             "id": "n", "typeId": "core.identity", "name": "Brief", "artifactType": "doc",
@@ -467,7 +467,7 @@ fn artifacts_take_the_text_or_all_outputs() {
 }
 
 #[test]
-fn an_artifact_node_makes_one_artifact() {
+fn artifact_node_makes_one_artifact() {
     let workflow = Workflow::new("w").raw_node(json!({
         "id": "n", "typeId": "conformance.artifact.emit", "name": "n", "artifactType": "outer",
         "config": { "artifactType": "inner", "content": { "a": 1 } }, "inputs": {},
@@ -484,7 +484,7 @@ fn an_artifact_node_makes_one_artifact() {
 }
 
 #[test]
-fn a_missing_capability_fails_the_node() {
+fn missing_capability_fails_the_node() {
     check(
         "conformance.requiresMissing",
         json!({}),
@@ -520,7 +520,7 @@ fn retries_back_off_and_give_up() {
 }
 
 #[test]
-fn settings_of_the_workflow_apply_to_its_nodes() {
+fn workflow_settings_apply_to_its_nodes() {
     let workflow = Workflow::new("w")
         .effect("n")
         .set("settings", json!({ "maxRetries": 1, "retryDelayMs": 10 }));
@@ -593,7 +593,7 @@ fn stale_outcomes_are_refused() {
 }
 
 #[test]
-fn a_peer_is_left_alone_as_long_as_it_asks_up_to_an_hour() {
+fn retry_after_is_honored_up_to_an_hour() {
     for (asked, delay) in [
         (None, 1_000),
         (Some(10), 1_000),
@@ -617,7 +617,7 @@ fn a_peer_is_left_alone_as_long_as_it_asks_up_to_an_hour() {
 }
 
 #[test]
-fn channel_writes_fold_by_reducer() {
+fn channel_writes_are_reduced() {
     let fold = |reducer: &str, declared: Value, values: Vec<Value>| {
         let ids: Vec<_> = (0..values.len()).map(|n| format!("n{n}")).collect();
         let mut workflow = Workflow::new("w").set("channels", declared);
@@ -688,7 +688,7 @@ fn channel_writes_fold_by_reducer() {
 }
 
 #[test]
-fn old_channel_entries_go_at_the_next_write() {
+fn expired_channel_entries_are_removed_at_the_next_write() {
     let write = |value: &str| json!({ "channelName": "events", "ttlMs": 200, "value": value });
     let workflow = Workflow::new("w")
         .node("a", "core.channelWrite", write("a"))
@@ -741,14 +741,14 @@ fn templates_anywhere_in_a_request_body_are_rendered() {
 }
 
 #[test]
-fn a_request_is_bounded_wherever_its_parts_come_from() {
+fn request_size_is_limited_across_all_its_parts() {
     let request = |inputs: Value| {
         let config = json!({ "url": "https://x", "method": "POST" });
         let workflow = Workflow::new("w").wired("n", "core.http.request", config, inputs);
         Script::started(&workflow)
     };
     let body = |n: usize| json!({ "body": value(json!("x".repeat(n))) });
-    // The text has two quotes.
+    // The text is serialized with two quotes.
     let largest = request(body((4 << 20) - 2));
     assert_eq!(largest.effects().len(), 1, "{}", largest.log(0));
     let url = json!({ "url": value(json!("x".repeat((4 << 20) + 1))) });
@@ -765,7 +765,7 @@ fn a_request_is_bounded_wherever_its_parts_come_from() {
 }
 
 #[test]
-fn a_failure_can_be_told_by_what_follows() {
+fn failure_is_available_to_later_nodes() {
     let workflow = Workflow::new("w")
         .node(
             "n",
@@ -785,7 +785,7 @@ fn a_failure_can_be_told_by_what_follows() {
 }
 
 #[test]
-fn what_a_configuration_does_not_have_is_named() {
+fn unknown_or_invalid_configuration_is_named() {
     for (type_id, config, message) in [
         (
             "core.http.request",
@@ -813,7 +813,8 @@ fn what_a_configuration_does_not_have_is_named() {
     assert!(open.compile().is_ok());
 }
 
-/// Writes to a declared channel, one after another; what the channel holds, and how the run ended.
+/// Writes values to a declared channel one after another. Returns the channel's content, and how the run
+/// ended.
 fn written(declaration: Value, values: &[Value]) -> (Option<Value>, String) {
     let mut workflow = Workflow::new("w").set("channels", json!({ "c": declaration }));
     let ids: Vec<_> = (0..values.len()).map(|n| format!("n{n}")).collect();
@@ -836,7 +837,7 @@ fn written(declaration: Value, values: &[Value]) -> (Option<Value>, String) {
 }
 
 #[test]
-fn only_named_writers_write_a_channel() {
+fn only_named_writers_can_write_a_channel() {
     let by = |access: Value| {
         written(
             json!({ "reducer": "append", "access": access }),
@@ -857,7 +858,7 @@ fn only_named_writers_write_a_channel() {
     for closed in [
         json!("private"),
         json!({ "writers": [] }),
-        // A type id without a star is a node's id here; a prefix ends with a point.
+        // Here a type id without a star is a node id; a prefix ends with a period.
         json!({ "writers": ["core.channelWrite", "cor*", "N0"] }),
     ] {
         let (value, end) = by(closed.clone());
@@ -873,12 +874,12 @@ fn only_named_writers_write_a_channel() {
 }
 
 #[test]
-fn a_write_that_breaks_a_channels_schema_is_not_made() {
+fn write_that_violates_the_channel_schema_is_not_made() {
     let list = json!({ "type": "array", "items": { "type": "object", "required": ["role"] }, "maxItems": 2 });
     let good = json!({ "messageId": "a", "role": "user" });
     for (more, held) in [
         (json!({ "reducer": "message" }), json!([good])),
-        // Entries are kept with their times, and checked without.
+        // Entries are stored with timestamps, but validated without them.
         (
             json!({ "reducer": "append", "ttlMs": 1_000 }),
             json!([{ "value": good, "_ts": 0 }]),
@@ -907,7 +908,7 @@ fn a_write_that_breaks_a_channels_schema_is_not_made() {
     );
     assert_eq!(value, Some(json!(2)));
     assert!(end.contains("validation_error: "), "{end}");
-    // A schema that does not compile was taken before, and asks nothing.
+    // An invalid schema in a definition that was accepted before is ignored.
     let (value, end) = written(
         json!({ "reducer": "replace", "schema": { "type": "nonsense" } }),
         &[json!(1)],

@@ -6,7 +6,7 @@ use wopr_core::{Failure, Refusal, RunStatus};
 use wopr_testkit::{Script, Workflow};
 
 #[test]
-fn a_delay_that_ends_during_the_pause_starts_nothing() {
+fn delay_that_ends_during_a_pause_starts_nothing() {
     let mut script = Script::started(
         &Workflow::new("w")
             .delay("wait", 10)
@@ -30,7 +30,7 @@ fn a_delay_that_ends_during_the_pause_starts_nothing() {
 }
 
 #[test]
-fn an_effect_that_ends_during_the_pause_starts_nothing() {
+fn effect_that_ends_during_a_pause_starts_nothing() {
     let mut script = Script::started(
         &Workflow::new("w")
             .effect("work")
@@ -45,7 +45,7 @@ fn an_effect_that_ends_during_the_pause_starts_nothing() {
 }
 
 #[test]
-fn a_retry_that_comes_due_during_the_pause_waits_for_the_resume() {
+fn retry_due_during_a_pause_waits_for_the_resume() {
     let workflow = Workflow::new("w")
         .effect("work")
         .set("settings", json!({ "maxRetries": 1, "retryDelayMs": 10 }));
@@ -80,7 +80,7 @@ fn a_retry_that_comes_due_during_the_pause_waits_for_the_resume() {
 }
 
 #[test]
-fn a_retry_not_yet_due_keeps_its_time() {
+fn retry_not_yet_due_keeps_its_time() {
     let workflow = Workflow::new("w")
         .effect("work")
         .set("settings", json!({ "maxRetries": 1, "retryDelayMs": 100 }));
@@ -102,7 +102,7 @@ fn a_retry_not_yet_due_keeps_its_time() {
 }
 
 #[test]
-fn a_failure_during_the_pause_ends_the_run() {
+fn failure_during_a_pause_ends_the_run() {
     let mut script = Script::started(&Workflow::new("w").effect("work"));
     script.pause().expect("running");
     script
@@ -112,7 +112,7 @@ fn a_failure_during_the_pause_ends_the_run() {
 }
 
 #[test]
-fn a_handled_failure_during_the_pause_goes_on_after_it() {
+fn handled_failure_during_a_pause_continues_after_it() {
     let mut script = Script::started(
         &Workflow::new("w")
             .effect("work")
@@ -129,7 +129,7 @@ fn a_handled_failure_during_the_pause_goes_on_after_it() {
 }
 
 #[test]
-fn a_paused_run_can_be_cancelled() {
+fn paused_run_can_be_cancelled() {
     let mut script = Script::started(&Workflow::new("w").effect("work"));
     script.pause().expect("running");
     script.cancel().expect("paused");
@@ -137,7 +137,7 @@ fn a_paused_run_can_be_cancelled() {
 }
 
 #[test]
-fn a_cut_loop_can_be_paused() {
+fn split_loop_can_be_paused() {
     let workflow = Workflow::new("w")
         .variable("n", "number", json!({ "defaultValue": 0 }))
         .node(
@@ -166,7 +166,7 @@ fn a_cut_loop_can_be_paused() {
 }
 
 #[test]
-fn only_what_runs_is_paused_and_only_what_is_paused_is_resumed() {
+fn only_running_runs_are_paused_and_only_paused_runs_are_resumed() {
     let mut waiting = Script::started(&Workflow::new("w").gate("gate"));
     assert_eq!(
         waiting.pause(),

@@ -1,6 +1,7 @@
-//! Any graph, any commands: the promises hold and every run can be brought to an end.
+//! Property tests: for any graph and any commands, invariants hold and every run can end.
 //!
-//! `Script` checks the promises at each decision (see its head); these tests make up what to run and what to tell.
+//! `Script` checks the invariants at each decision (see its module documentation); these tests generate
+//! workflows and commands.
 
 use proptest::{collection::vec, prelude::*, test_runner::Config};
 use serde_json::json;
@@ -116,7 +117,7 @@ fn outcome(how: u8) -> Result<Object, Failure> {
     }
 }
 
-/// Refusals are fine here; broken promises fail inside `Script`.
+/// Refusals are allowed here; violated invariants fail inside `Script`.
 fn tell(script: &mut Script, told: &Told) {
     match told {
         Told::Answer(node, yes) => {
@@ -139,7 +140,7 @@ fn tell(script: &mut Script, told: &Told) {
             }
         }
         Told::LostOutcome(nth, how) => {
-            // Of any attempt there ever was, whether it is over or not.
+            // Any attempt, whether it has ended or not.
             let effects = script.effects();
             if let Some(effect) = effects.get(nth % effects.len().max(1)).cloned() {
                 let _ = script.tell(
@@ -187,7 +188,7 @@ fn tell(script: &mut Script, told: &Told) {
     }
 }
 
-/// Gives the run whatever it waits for until it has ended.
+/// Supplies everything that the run waits for until it has ended.
 fn bring_to_an_end(script: &mut Script) {
     script.deliver();
     for _ in 0..800 {

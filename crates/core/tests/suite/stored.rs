@@ -1,7 +1,8 @@
 //! The stored form of events and snapshots.
 //!
-//! `corpus/v1` holds one body of each variant. Until the first tag, rewrite it with `UPDATE_EXPECT=1`. After it, a test that fails there means that
-//! logs in the field can no longer be read: give the format a new version instead of a new file.
+//! `corpus/v1` contains one body of each variant. Before the first release tag, update it with
+//! `UPDATE_EXPECT=1`. After that, a failing test means that existing logs can no longer be read: give the
+//! format a new version instead of changing the file.
 
 use std::sync::Arc;
 
@@ -45,7 +46,8 @@ fn failure() -> Failure {
     }
 }
 
-/// The name of a variant, and with it the file. A new variant needs an arm here, a sample below and a file.
+/// The name of a variant, which is also its file name. A new variant needs an arm here, a sample below and a
+/// file.
 fn name(event: &Event) -> &'static str {
     match event {
         Event::RunStarted(_) => "run_started",
@@ -81,7 +83,7 @@ fn name(event: &Event) -> &'static str {
 
 const N_VARIANTS: usize = 28;
 
-/// Every variant with every field filled.
+/// Every variant, with all fields set.
 fn samples() -> Vec<Event> {
     let workflow = WorkflowId::parse("campaign-brief").expect("id");
     let reason = || Some("because".to_owned());
@@ -270,7 +272,7 @@ fn recorded(event: Event) -> Recorded {
 }
 
 #[test]
-fn every_variant_is_stored_as_it_always_was() {
+fn stored_form_of_every_variant_is_unchanged() {
     let samples = samples();
     let mut names: Vec<_> = samples.iter().map(name).collect();
     for event in samples {
@@ -292,7 +294,7 @@ fn every_variant_is_stored_as_it_always_was() {
 }
 
 #[test]
-fn what_is_absent_is_read_as_such() {
+fn absent_fields_are_read_as_absent() {
     let body = b"\x01{\"at\":5,\"event\":{\"node_completed\":{\"step\":{\"node\":\"a\"},\"outputs\":{}}}}";
     let read = format::decode_event(Seq(0), body).expect("readable");
     assert_eq!((read.cause, read.at), (None, Timestamp::from_millis(5)));
@@ -300,7 +302,7 @@ fn what_is_absent_is_read_as_such() {
 }
 
 #[test]
-fn bodies_of_other_versions_and_damaged_ones_are_refused() {
+fn bodies_of_other_versions_and_damaged_bodies_are_refused() {
     let good = format::encode_event(&recorded(Event::RunResumed { reason: None }));
     let mut newer = good.clone();
     newer[0] = 2;
@@ -323,7 +325,7 @@ fn bodies_of_other_versions_and_damaged_ones_are_refused() {
     }
 }
 
-/// A log with something of everything.
+/// A log that contains every kind of event.
 fn eventful() -> Script {
     let parent = Workflow::new("parent")
         .variable("n", "number", json!({ "defaultValue": 0 }))
@@ -376,7 +378,7 @@ fn eventful() -> Script {
 }
 
 #[test]
-fn a_snapshot_anywhere_and_its_tail_fold_to_the_same_run() {
+fn any_snapshot_and_its_tail_fold_to_the_same_run() {
     let script = eventful();
     let (plan, log) = (script.plan(0), script.events(0));
     for at in 0..=log.len() {
@@ -389,7 +391,7 @@ fn a_snapshot_anywhere_and_its_tail_fold_to_the_same_run() {
 }
 
 #[test]
-fn a_log_with_an_event_missing_repeated_or_swapped_does_not_fold() {
+fn log_with_a_missing_repeated_or_swapped_event_does_not_fold() {
     let script = eventful();
     let (plan, log) = (script.plan(0), script.events(0));
     let renumbered = |events: Vec<Recorded>| {
@@ -405,7 +407,7 @@ fn a_log_with_an_event_missing_repeated_or_swapped_does_not_fold() {
         if at + 1 < log.len() {
             assert!(Run::default().fold(plan, &gap).is_err(), "without {at}");
         }
-        // Even renumbered, a start, an end or the first event cannot be missing or come twice.
+        // Even after renumbering, a start, an end or the first event must not be missing or repeated.
         let needed = matches!(
             log[at].event,
             Event::RunStarted(_) | Event::NodeStarted { .. } | Event::NodeCompleted { .. }

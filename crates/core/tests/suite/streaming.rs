@@ -1,4 +1,4 @@
-//! Texts that are said piece by piece.
+//! Text that is streamed in pieces.
 
 use expect_test::expect;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn stream(config: Value) -> Workflow {
 }
 
 #[test]
-fn pieces_without_an_interval_are_said_at_once() {
+fn pieces_without_an_interval_are_emitted_at_once() {
     let workflow = stream(json!({ "chunks": ["one ", "{{ inputs.n }} ", "three"] }));
     let mut script = Script::of(&[&workflow]).start(json!({ "n": "two" }));
     expect![[r#"
@@ -28,7 +28,7 @@ fn pieces_without_an_interval_are_said_at_once() {
 }
 
 #[test]
-fn an_interval_is_waited_between_pieces_and_what_was_said_is_seen_meanwhile() {
+fn interval_delays_pieces_and_partial_text_is_visible() {
     let workflow = stream(json!({ "expression": "inputs.words", "intervalMs": 50 }));
     let mut script = Script::of(&[&workflow]).start(json!({ "words": ["a", 2] }));
     assert!(
@@ -52,7 +52,7 @@ fn an_interval_is_waited_between_pieces_and_what_was_said_is_seen_meanwhile() {
 }
 
 #[test]
-fn a_cancel_ends_it_between_two_pieces() {
+fn cancel_ends_streaming_between_two_pieces() {
     let workflow = stream(json!({ "chunks": ["a", "b"], "intervalMs": 50 }));
     let mut script = Script::started(&workflow);
     script.cancel().unwrap();
@@ -63,7 +63,7 @@ fn a_cancel_ends_it_between_two_pieces() {
 }
 
 #[test]
-fn many_pieces_leave_room_for_others_and_none_says_nothing() {
+fn long_stream_yields_and_empty_stream_completes() {
     let words: Vec<_> = (0..200).map(|n| format!("{n} ")).collect();
     let workflow = stream(json!({ "expression": "inputs.words" }));
     let mut script = Script::of(&[&workflow]).start(json!({ "words": words }));
@@ -79,7 +79,7 @@ fn many_pieces_leave_room_for_others_and_none_says_nothing() {
 }
 
 #[test]
-fn what_is_no_text_fails() {
+fn invalid_or_oversized_text_fails_the_node() {
     let list = || json!({ "expression": "inputs.words" });
     let long = json!({ "words": "x".repeat(600_000) });
     for (config, inputs, code) in [
@@ -136,7 +136,7 @@ fn what_is_no_text_fails() {
 }
 
 #[test]
-fn declining_has_a_code_of_its_own() {
+fn declining_has_its_own_code() {
     let workflow = Workflow::new("w").node(
         "no",
         "core.a2a.reject",
@@ -155,7 +155,7 @@ fn declining_has_a_code_of_its_own() {
 }
 
 #[test]
-fn an_answer_of_another_agent_is_marked() {
+fn answer_of_another_agent_is_marked() {
     let question = json!({ "questions": [{ "id": "q", "question": "?" }] });
     let custom = json!({ "kind": "custom", "data": { "customKind": "k" } });
     for (type_id, config, answer) in [

@@ -1,4 +1,4 @@
-//! Untrusted content is marked wherever it goes, and nothing else is.
+//! Untrusted content is marked wherever it is used, and nothing else is marked.
 
 use serde_json::{Value, json};
 use wopr_core::Command;
@@ -8,7 +8,7 @@ fn port(value: Value) -> Value {
     json!({ "value": value })
 }
 
-/// Asks, and hands the answer on in every way there is.
+/// Opens an interrupt and passes the answer on in every possible way.
 fn workflow() -> Workflow {
     let from = |node: &str, key: &str| json!({ "type": "connection", "nodeId": node, "outputKey": key });
     let questions = json!({ "questions": [{ "id": "q", "question": "?" }] });
@@ -66,7 +66,7 @@ fn answered(is_untrusted: bool) -> Script {
     script
 }
 
-/// The events that are marked, as they are printed.
+/// Formats the marked events.
 fn marked(script: &Script) -> String {
     let log = script.log(0);
     let lines = log.lines().zip(script.events(0));
@@ -76,7 +76,7 @@ fn marked(script: &Script) -> String {
 }
 
 #[test]
-fn an_untrusted_answer_marks_what_is_made_of_it() {
+fn untrusted_answer_marks_derived_content() {
     let script = answered(true);
     let untrusted = &script.run(0).untrusted;
     let names =
@@ -110,7 +110,7 @@ fn an_untrusted_answer_marks_what_is_made_of_it() {
 }
 
 #[test]
-fn a_trusted_answer_marks_nothing() {
+fn trusted_answer_marks_nothing() {
     let script = answered(false);
     assert_eq!(marked(&script), "");
     assert!(script.run(0).untrusted.is_empty());
@@ -118,7 +118,7 @@ fn a_trusted_answer_marks_nothing() {
 }
 
 #[test]
-fn an_untrusted_run_marks_its_inputs_and_its_children() {
+fn untrusted_run_marks_its_inputs_and_children() {
     let mut start = Script::start_run(json!({ "copy": { "a": 1 } }));
     start
         .metadata
@@ -133,7 +133,7 @@ fn an_untrusted_run_marks_its_inputs_and_its_children() {
 }
 
 #[test]
-fn decisions_and_questions_from_outside_are_marked() {
+fn external_decisions_and_questions_are_marked() {
     let gate = Workflow::new("w").node(
         "gate",
         "core.approvalGate",
@@ -179,7 +179,7 @@ fn decisions_and_questions_from_outside_are_marked() {
     );
 }
 
-/// A gate whose rejection is told on.
+/// A gate whose rejection is passed on to later nodes.
 fn told() -> Workflow {
     Workflow::new("w")
         .gate("gate")
@@ -203,7 +203,7 @@ fn rejected(workflows: &[&Workflow], run: usize, is_untrusted: bool) -> Script {
 }
 
 #[test]
-fn a_rejection_from_outside_marks_the_failure_and_what_reads_it() {
+fn external_rejection_marks_the_failure_and_its_readers() {
     let script = rejected(&[&told()], 0, true);
     let marked = marked(&script);
     for wanted in ["node.failed gate", "node.completed tell", "run.completed"] {
@@ -214,7 +214,7 @@ fn a_rejection_from_outside_marks_the_failure_and_what_reads_it() {
 }
 
 #[test]
-fn a_rejection_from_outside_marks_the_failure_of_its_run_and_of_the_parent() {
+fn external_rejection_marks_the_failure_of_its_run_and_parent() {
     let gate = Workflow::new("child").gate("gate");
     let script = rejected(&[&gate], 0, true);
     assert!(marked(&script).contains("run.failed"), "{}", marked(&script));
@@ -230,7 +230,7 @@ fn a_rejection_from_outside_marks_the_failure_of_its_run_and_of_the_parent() {
 }
 
 #[test]
-fn a_later_failure_of_a_node_unmarks_it() {
+fn later_failure_of_a_node_clears_the_mark() {
     let failing = Workflow::new("w")
         .node("gate", "core.approvalGate", json!({ "timeoutMs": 1_000 }))
         .noops("over")
@@ -254,7 +254,7 @@ fn a_later_failure_of_a_node_unmarks_it() {
 }
 
 #[test]
-fn the_end_of_a_run_is_marked_where_only_back_edges_leave_its_last_node() {
+fn run_end_is_marked_if_only_back_edges_leave_its_last_node() {
     let looping = Workflow::new("w")
         .node(
             "ask",
@@ -281,7 +281,7 @@ fn the_end_of_a_run_is_marked_where_only_back_edges_leave_its_last_node() {
 }
 
 #[test]
-fn inputs_stay_untrusted_where_their_variable_is_overwritten() {
+fn inputs_stay_untrusted_if_their_variable_is_overwritten() {
     let overwriting = Workflow::new("w")
         .node(
             "set",
@@ -308,7 +308,7 @@ fn inputs_stay_untrusted_where_their_variable_is_overwritten() {
 }
 
 #[test]
-fn questions_rendered_beside_untrusted_content_are_marked() {
+fn questions_rendered_with_untrusted_content_are_marked() {
     let gates = |title: &str| {
         Workflow::new("w")
             .node(

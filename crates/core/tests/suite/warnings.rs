@@ -1,4 +1,4 @@
-//! Warnings: what a definition says and hardly means.
+//! Lints: valid definitions that are most likely mistakes.
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ fn when(action: &str) -> Value {
     json!({ "condition": { "type": "equals", "left": "output.action", "right": action } })
 }
 
-/// A gate with two branches that are joined by edges with a rule.
+/// A gate with two branches, joined by edges with a rule.
 fn joined(left: Value, right: Value, rule: &str) -> Workflow {
     gate("gate")
         .variable("v", "string", json!({}))
@@ -57,7 +57,7 @@ fn joined(left: Value, right: Value, rule: &str) -> Workflow {
 }
 
 #[test]
-fn joins_of_branches_that_exclude_each_other_are_reported() {
+fn joins_of_exclusive_branches_are_reported() {
     let failed = json!({ "triggerRule": "any_failed" });
     let expression = |source: &str| json!({ "condition": { "expression": source } });
     table(
@@ -78,7 +78,7 @@ fn joins_of_branches_that_exclude_each_other_are_reported() {
             exclusive-join: node 'join': waits for all of its branches, but 'e1' and 'e2' exclude each other (node 'gate' takes one of them): it never starts, and what follows it is skipped; give the edges into it "triggerRule": "any_success", or "none_failed" to wait for what was not skipped [/nodes/5/id]
         "#]],
     );
-    // Both can be taken, or the join takes either.
+    // Both branches can be taken, or the join accepts either.
     for workflow in [
         joined(when("accept"), when("refine"), "any_success"),
         joined(when("accept"), when("refine"), "none_failed"),
@@ -91,9 +91,9 @@ fn joins_of_branches_that_exclude_each_other_are_reported() {
     }
 }
 
-/// The warned join does what the warning says.
+/// The reported join behaves as the warning says.
 #[test]
-fn a_join_that_is_reported_never_starts() {
+fn reported_join_never_starts() {
     let plan = joined(when("accept"), when("refine"), "all_success").plan();
     assert_eq!(plan.warnings().len(), 1);
     let mut script = wopr_testkit::Script::of_plans([plan]).start(json!({}));
@@ -146,7 +146,7 @@ fn nodes_that_never_start_or_start_by_themselves_are_reported() {
 }
 
 #[test]
-fn edges_that_change_nothing_are_reported() {
+fn edges_without_effect_are_reported() {
     let condition = |condition: Value| json!({ "condition": condition });
     let two = || {
         Workflow::new("w")
@@ -216,7 +216,7 @@ fn edges_that_change_nothing_are_reported() {
 }
 
 #[test]
-fn texts_that_people_would_read_with_braces_are_reported() {
+fn literal_template_braces_in_texts_are_reported() {
     let one = |type_id: &str, config: Value| {
         Workflow::new("w")
             .variable("amount", "number", json!({}))
@@ -258,7 +258,7 @@ fn texts_that_people_would_read_with_braces_are_reported() {
 }
 
 #[test]
-fn urls_that_are_not_absolute_and_settings_that_are_not_known_are_reported() {
+fn relative_urls_and_unknown_settings_are_reported() {
     let call = |config: Value| Workflow::new("w").node("n", "core.http.request", config);
     let settings = json!({ "maxRetrys": 3, "logLevel": "debug" });
     table(
@@ -286,7 +286,7 @@ fn urls_that_are_not_absolute_and_settings_that_are_not_known_are_reported() {
 }
 
 #[test]
-fn names_that_nothing_declares_or_sets_are_reported_with_the_closest() {
+fn undeclared_names_are_reported_with_the_closest_match() {
     let base = || {
         Workflow::new("w")
             .variable("amount", "number", json!({}))
@@ -365,7 +365,7 @@ fn names_that_nothing_declares_or_sets_are_reported_with_the_closest() {
 }
 
 #[test]
-fn the_place_of_a_name_is_where_it_is_written() {
+fn reported_place_of_a_name_is_where_it_is_written() {
     let text = r#"{ "id": "w", "name": "w", "version": "1", "edges": [], "triggers": [], "metadata": {}, "settings": {},
       "variables": [], "nodes": [{ "id": "n", "typeId": "core.template", "name": "n",
         "config": { "template": "To \u00e4 {{ payee }}" } }] }"#;
@@ -391,7 +391,7 @@ fn the_place_of_a_name_is_where_it_is_written() {
 }
 
 #[test]
-fn large_graphs_are_looked_at_in_time() {
+fn large_graphs_are_checked_in_time() {
     let ids: Vec<_> = (0..2_000).map(|n| format!("n{n}")).collect();
     let mut workflow = Workflow::new("w").noops(&ids.join(" "));
     for n in 0..10_000_usize {
@@ -407,13 +407,13 @@ fn large_graphs_are_looked_at_in_time() {
     let plan = workflow.plan();
     let begun = std::time::Instant::now();
     let warnings = plan.warnings();
-    // Generous: the point is that nothing is quadratic in the number of edges.
+    // Generous: only checks that no step is quadratic in the number of edges.
     assert!(begun.elapsed().as_secs() < 10, "took {:?}", begun.elapsed());
     assert!((1..=100).contains(&warnings.len()), "{}", warnings.len());
 }
 
 #[test]
-fn all_constant_conditions_together_are_evaluated_within_one_budget() {
+fn all_constant_conditions_share_one_work_budget() {
     let heavy = ["range(1000)|map('string')|join|length"; 6].join(" + ");
     let mut workflow = Workflow::new("w").noops("a b");
     for n in 0..90 {
@@ -434,7 +434,7 @@ fn all_constant_conditions_together_are_evaluated_within_one_budget() {
 }
 
 #[test]
-fn a_part_of_a_name_is_told_by_the_text_before_it() {
+fn part_of_a_name_is_recognized_by_the_preceding_text() {
     let template = "{{ nodes.pay-now.action }} {{ nodes.pay-x.action - later }} {{ other-now }}";
     let workflow = Workflow::new("w")
         .gate("pay-now")
@@ -445,7 +445,8 @@ fn a_part_of_a_name_is_told_by_the_text_before_it() {
         .iter()
         .map(|warning| warning.problem.to_string())
         .collect();
-    // `now` and `x` are parts of names that are reported; `later` and both of the last are names of their own.
+    // `now` and `x` are parts of reported names; `later` and both occurrences of the last one are names of
+    // their own.
     let undeclared: Vec<_> = ["now", "x", "later", "other"]
         .into_iter()
         .filter(|name| rules.iter().any(|rule| rule.contains(&format!("sets '{name}'"))))

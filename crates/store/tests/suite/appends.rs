@@ -1,4 +1,4 @@
-//! Appending: guards, dense logs, refusals that leave nothing behind.
+//! Appends: guards, gapless logs, and refusals without side effects.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -10,24 +10,24 @@ use wopr_store::{
 use crate::make::*;
 
 crate::behaviours!(
-    a_created_run_reads_back_whole,
+    created_run_reads_back_unchanged,
     creating_a_run_twice_is_a_conflict,
     appending_to_a_missing_run_is_a_conflict,
-    appending_at_the_wrong_place_is_a_conflict_that_says_where_the_log_is,
-    an_append_without_events_moves_the_status_only,
-    what_a_run_was_created_with_never_changes,
-    a_refused_append_leaves_nothing,
-    one_of_many_appends_at_the_same_place_wins,
+    append_at_the_wrong_position_is_a_conflict_with_the_head,
+    append_without_events_changes_only_the_status,
+    creation_attributes_never_change,
+    refused_append_leaves_nothing,
+    one_of_many_appends_at_the_same_position_wins,
     one_of_many_creations_wins,
     concurrent_appends_leave_a_dense_log,
-    appends_to_different_runs_do_not_hinder_each_other,
+    appends_to_different_runs_do_not_conflict,
     children_are_runs_with_an_empty_log,
-    a_child_that_exists_already_is_a_conflict_of_the_whole_batch,
-    a_lost_race_is_told_before_a_colliding_child,
+    existing_child_refuses_the_whole_batch,
+    conflict_on_the_run_is_reported_before_an_existing_child,
     a_child_starts_at_sequence_zero,
 );
 
-async fn a_created_run_reads_back_whole(store: Arc<dyn Store>) {
+async fn created_run_reads_back_unchanged(store: Arc<dyn Store>) {
     let run = run(1);
     let mut batch = create(&run, 3);
     batch.summary.parent = Some((run_id(9), node("spawn: \"ünïcode\"")));
@@ -95,7 +95,7 @@ async fn appending_to_a_missing_run_is_a_conflict(store: Arc<dyn Store>) {
     assert_eq!(store.load(&run(1)).await.expect("load"), None);
 }
 
-async fn appending_at_the_wrong_place_is_a_conflict_that_says_where_the_log_is(store: Arc<dyn Store>) {
+async fn append_at_the_wrong_position_is_a_conflict_with_the_head(store: Arc<dyn Store>) {
     store.append(create(&run(1), 2)).await.expect("append");
     for from in [0, 1, 3] {
         let refused = store
@@ -109,7 +109,7 @@ async fn appending_at_the_wrong_place_is_a_conflict_that_says_where_the_log_is(s
     store.append(append(&run(1), 2, 1)).await.expect("right place");
 }
 
-async fn an_append_without_events_moves_the_status_only(store: Arc<dyn Store>) {
+async fn append_without_events_changes_only_the_status(store: Arc<dyn Store>) {
     store.append(create(&run(1), 2)).await.expect("append");
     let mut batch = append(&run(1), 2, 0);
     batch.summary = summary(RunStatus::Cancelling, 9);
@@ -120,7 +120,7 @@ async fn an_append_without_events_moves_the_status_only(store: Arc<dyn Store>) {
     );
 }
 
-async fn what_a_run_was_created_with_never_changes(store: Arc<dyn Store>) {
+async fn creation_attributes_never_change(store: Arc<dyn Store>) {
     let created = create(&run(1), 1);
     store.append(created.clone()).await.expect("append");
     let mut batch = append(&run(1), 1, 1);
@@ -141,14 +141,14 @@ async fn what_a_run_was_created_with_never_changes(store: Arc<dyn Store>) {
     assert_eq!(found, expected);
 }
 
-async fn a_refused_append_leaves_nothing(store: Arc<dyn Store>) {
+async fn refused_append_leaves_nothing(store: Arc<dyn Store>) {
     let (target, other) = (run(1), run(2));
     let mut first = create(&target, 1);
     first.effects_enqueued = vec![effect("a:0:1")];
     store.append(first).await.expect("append");
     let before = store.load(&target).await.expect("load");
 
-    // Everything a batch can carry, at the wrong place.
+    // Everything that a batch can contain, at the wrong position.
     let mut batch = append(&target, 7, 2);
     batch.summary.status = RunStatus::Failed;
     batch.task = Some(task(TaskState::Failed, 3));
@@ -210,7 +210,7 @@ async fn a_refused_append_leaves_nothing(store: Arc<dyn Store>) {
     );
 }
 
-async fn one_of_many_appends_at_the_same_place_wins(store: Arc<dyn Store>) {
+async fn one_of_many_appends_at_the_same_position_wins(store: Arc<dyn Store>) {
     store.append(create(&run(1), 1)).await.expect("append");
     let mut attempts = tokio::task::JoinSet::new();
     for n in 0..32_u8 {
@@ -303,7 +303,7 @@ async fn concurrent_appends_leave_a_dense_log(store: Arc<dyn Store>) {
     assert_eq!(found, (0..expected as u64).collect::<Vec<_>>());
 }
 
-async fn appends_to_different_runs_do_not_hinder_each_other(store: Arc<dyn Store>) {
+async fn appends_to_different_runs_do_not_conflict(store: Arc<dyn Store>) {
     let mut writers = tokio::task::JoinSet::new();
     for n in 0..64 {
         let store = store.clone();
@@ -351,7 +351,7 @@ async fn children_are_runs_with_an_empty_log(store: Arc<dyn Store>) {
     );
 }
 
-async fn a_child_that_exists_already_is_a_conflict_of_the_whole_batch(store: Arc<dyn Store>) {
+async fn existing_child_refuses_the_whole_batch(store: Arc<dyn Store>) {
     store.append(create(&run(1), 1)).await.expect("append");
     store.append(create(&run(2), 4)).await.expect("append");
     let mut batch = append(&run(1), 1, 1);
@@ -378,7 +378,7 @@ async fn a_child_that_exists_already_is_a_conflict_of_the_whole_batch(store: Arc
     assert_eq!(store.summary(&run(3)).await.expect("summary"), None);
 }
 
-async fn a_lost_race_is_told_before_a_colliding_child(store: Arc<dyn Store>) {
+async fn conflict_on_the_run_is_reported_before_an_existing_child(store: Arc<dyn Store>) {
     store.append(create(&run(1), 3)).await.expect("append");
     store.append(create(&run(2), 4)).await.expect("append");
     let mut batch = append(&run(1), 1, 1);

@@ -1,4 +1,4 @@
-//! Copies of a SQLite database that is in use.
+//! Backups of a SQLite database in use.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,7 +16,7 @@ use wopr_store::{
 
 use crate::{database::Database, make::*};
 
-/// A place for a copy.
+/// A destination for a copy.
 fn place() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("copy.db");
@@ -28,7 +28,7 @@ fn sound(path: &Path) -> Vec<(RunStatus, u64)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_holds_what_was_acknowledged_before_it_and_no_half_run() {
+async fn copy_has_all_acknowledged_runs_and_no_partial_ones() {
     for form in [Form::AsIs, Form::Compact] {
         let db = Database::new();
         let store = Arc::new(db.open());
@@ -65,7 +65,7 @@ async fn a_copy_holds_what_was_acknowledged_before_it_and_no_half_run() {
         });
         copying.await.expect("no panic").expect("copied");
         let after = acknowledged.load(Ordering::SeqCst);
-        // The owner goes on during the copy and after it.
+        // The owner keeps writing during and after the copy.
         while acknowledged.load(Ordering::SeqCst) < after + 5 {
             tokio::task::yield_now().await;
         }
@@ -85,7 +85,7 @@ async fn a_copy_holds_what_was_acknowledged_before_it_and_no_half_run() {
 }
 
 #[tokio::test]
-async fn a_compact_copy_leaves_out_what_was_removed() {
+async fn compact_copy_omits_removed_data() {
     let db = Database::new();
     let store = db.open();
     for n in 0..40 {
@@ -105,7 +105,7 @@ async fn a_compact_copy_leaves_out_what_was_removed() {
         })
         .collect();
     store.remove(&tenant("acme"), &removals).await.expect("mark");
-    // A copy in the middle of it shows what a reader sees.
+    // A copy in the middle of an append shows what a reader sees.
     let (_folder, path) = place();
     store.sweep(20).await.expect("sweep");
     copy(&db.path, &path, Form::AsIs).expect("copied");
@@ -118,10 +118,10 @@ async fn a_compact_copy_leaves_out_what_was_removed() {
     copy(&db.path, &compact, Form::Compact).expect("copied");
     let bytes = |path: &Path| verify(path).expect("sound").bytes;
     assert!(bytes(&whole) > 4_000_000, "{}", bytes(&whole));
-    // What is left of the one run, and a page or two of each table and index.
+    // The rest of the remaining run, and a page or two per table and index.
     assert!(bytes(&compact) < 800_000, "{}", bytes(&compact));
     assert_eq!(sound(&whole), sound(&compact));
-    // One file each, also after it was read.
+    // A copy is a single file, even after it was read.
     for path in [&whole, &compact] {
         let folder = path.parent().expect("a folder");
         assert_eq!(folder.read_dir().expect("a folder").count(), 1);
@@ -129,7 +129,7 @@ async fn a_compact_copy_leaves_out_what_was_removed() {
 }
 
 #[tokio::test]
-async fn what_is_no_database_of_ours_is_not_copied() {
+async fn non_wopr_databases_are_not_copied() {
     let (_folder, path) = place();
     let missing = Path::new("no/such/wopr.db");
     assert!(matches!(
@@ -145,7 +145,7 @@ async fn what_is_no_database_of_ours_is_not_copied() {
 }
 
 #[tokio::test]
-async fn a_damaged_copy_is_found() {
+async fn damaged_copy_is_detected() {
     let db = Database::new();
     let store = db.open();
     for n in 0..20 {
@@ -172,7 +172,7 @@ async fn a_damaged_copy_is_found() {
             "{found:?}"
         );
     }
-    // And what SQLite itself knows.
+    // Damage that SQLite itself detects.
     std::fs::write(&path, "").expect("an empty file");
     copy(&db.path, &path, Form::AsIs).expect("copied");
     let mut bytes = std::fs::read(&path).expect("readable");

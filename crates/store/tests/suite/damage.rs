@@ -1,4 +1,4 @@
-//! Damaged rows: told as damage, never a panic, and no harm to their neighbors.
+//! Damaged rows are reported as damage: no panics, and no effect on other rows.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn an_unreadable_run_is_damage_and_hurts_no_other() {
+async fn unreadable_run_is_damage_and_does_not_affect_others() {
     let db = Database::new();
     let store = db.open();
     store.append(create(&run(1), 2)).await.expect("append");
@@ -39,7 +39,7 @@ async fn an_unreadable_run_is_damage_and_hurts_no_other() {
 }
 
 #[tokio::test]
-async fn a_write_that_stumbles_over_damage_does_not_break_its_group() {
+async fn write_that_meets_damage_does_not_fail_its_group() {
     let db = Database::new();
     let store = db.open();
     store.remember(record("k", 100), at(0)).await.expect("remember");
@@ -63,14 +63,14 @@ async fn a_write_that_stumbles_over_damage_does_not_break_its_group() {
 }
 
 #[tokio::test]
-async fn pages_that_are_damaged_or_missing_are_found() {
+async fn damaged_or_missing_pages_are_found() {
     const PAGE: usize = 8192;
     let db = Database::new();
     let store = db.open();
     for n in 0..200 {
         store.append(create(&run(n), 20)).await.expect("append");
     }
-    // Its body ends in the last page, and leaves some of that free.
+    // Its body ends in the last page and leaves some of it free.
     let mut large = create(&run(200), 1);
     large.events[0].body = vec![7; 100_000];
     store.append(large).await.expect("append");
@@ -99,7 +99,7 @@ async fn pages_that_are_damaged_or_missing_are_found() {
 }
 
 #[tokio::test]
-async fn a_gap_in_a_log_is_damage() {
+async fn gap_in_a_log_is_damage() {
     let db = Database::new();
     let store = db.open();
     store.append(create(&run(1), 2)).await.expect("append");
@@ -131,7 +131,7 @@ async fn a_gap_in_a_log_is_damage() {
 }
 
 #[tokio::test]
-async fn a_row_that_holds_no_events_is_damage() {
+async fn row_without_events_is_damage() {
     let db = Database::new();
     let store = db.open();
     store.append(create(&run(1), 3)).await.expect("append");
@@ -152,7 +152,7 @@ async fn a_row_that_holds_no_events_is_damage() {
 }
 
 #[tokio::test]
-async fn an_event_beyond_the_log_is_damage_and_nothing_is_written() {
+async fn event_beyond_the_log_is_damage_and_nothing_is_written() {
     let db = Database::new();
     let store = db.open();
     store.append(create(&run(1), 1)).await.expect("append");
@@ -177,7 +177,7 @@ async fn an_event_beyond_the_log_is_damage_and_nothing_is_written() {
 }
 
 #[tokio::test]
-async fn a_snapshot_of_the_future_is_damage() {
+async fn snapshot_beyond_the_log_is_damage() {
     let db = Database::new();
     let store = db.open();
     store.append(create(&run(1), 1)).await.expect("append");
@@ -189,7 +189,7 @@ async fn a_snapshot_of_the_future_is_damage() {
 }
 
 #[tokio::test]
-async fn damaged_side_rows_are_told_and_not_passed_on() {
+async fn damaged_side_rows_are_reported_and_not_returned() {
     let db = Database::new();
     let store = db.open();
     let mut batch = create(&run(1), 1);
@@ -207,7 +207,7 @@ async fn damaged_side_rows_are_told_and_not_passed_on() {
         .await;
     assert!(matches!(list, Err(ReadError::Corrupt(_))));
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
-    // One that cannot be read keeps no other from being handed out.
+    // An unreadable row does not prevent the others from being leased.
     let leased = store.lease_effects(epoch, at(0), at(9), &9.into()).await;
     assert_eq!(leased.expect("lease").len(), 1, "the sound one");
 

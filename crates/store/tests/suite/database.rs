@@ -7,7 +7,7 @@ use wopr_store::{AppendError, Batch, Log as _, SqliteStore, sqlite::Options};
 
 use crate::make::*;
 
-/// A database in a directory of its own.
+/// A database in its own directory.
 pub(crate) struct Database {
     _files: tempfile::TempDir,
     pub(crate) path: PathBuf,
@@ -28,7 +28,7 @@ impl Database {
         SqliteStore::open(&self.path, options).expect("open")
     }
 
-    /// A connection of our own, to do what no store does.
+    /// A raw connection, for statements that no store executes.
     pub(crate) fn raw(&self) -> Connection {
         let raw = Connection::open(&self.path).expect("open");
         raw.busy_timeout(std::time::Duration::from_secs(5))
@@ -41,18 +41,17 @@ impl Database {
     }
 }
 
-/// Polls a future once.
 pub(crate) async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
 }
 
-/// Appends everything in one group.
+/// Appends all batches in one group.
 pub(crate) async fn in_one_group(
     db: &Database,
     store: &SqliteStore,
     batches: Vec<Batch>,
 ) -> Vec<Result<(), AppendError>> {
-    // While somebody else holds the write lock, the writer waits for it with a first batch, and the others gather.
+    // The blocker holds the write lock: the writer waits for it with a first batch, and the others queue up.
     let blocker = db.raw();
     blocker.execute_batch("BEGIN IMMEDIATE").expect("begin");
     let mut first = store.append(create(&run(9_999), 1));

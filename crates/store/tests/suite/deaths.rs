@@ -1,4 +1,4 @@
-//! What processes had in hand when they died, and what comes of it.
+//! Work that processes held when they crashed, and how it is handed out again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,22 +8,22 @@ use wopr_store::{EffectRow, Epoch, Hold, Mailbox, Quota, Store};
 use crate::make::*;
 
 crate::behaviours!(
-    a_row_in_hand_at_three_deaths_is_parked,
-    an_orderly_end_counts_no_death,
-    rows_that_have_one_chance_left_are_handed_out_one_by_one,
-    an_inbox_claimed_at_three_deaths_is_parked,
-    an_outbox_claimed_at_three_deaths_is_parked,
-    a_parked_run_is_handed_out_again_once_it_is_released,
-    a_tenant_has_no_more_than_its_share_of_effects,
-    a_tenant_has_no_more_than_its_share_of_timers,
-    effects_are_leased_by_the_bytes_they_take,
-    a_tree_grows_up_to_its_bound,
+    row_leased_at_three_crashes_is_parked,
+    graceful_shutdown_counts_no_death,
+    rows_with_one_attempt_left_are_leased_one_by_one,
+    inbox_claimed_at_three_crashes_is_parked,
+    outbox_claimed_at_three_crashes_is_parked,
+    parked_run_is_leased_again_once_released,
+    tenant_gets_at_most_its_share_of_effects,
+    tenant_gets_at_most_its_share_of_timers,
+    effect_leases_are_limited_by_bytes,
+    run_tree_grows_up_to_its_limit,
 );
 
-/// Lets the process of the last epoch die and another begin.
+/// Simulates the crash of the current process and starts another one.
 async fn die(store: &dyn Store) -> Epoch {
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
-    // Where processes share the store, the others find out by silence.
+    // In a shared store, the other processes detect the crash by missing heartbeats.
     while store.is_shared() && !store.beat(epoch, Duration::ZERO).await.expect("beats") {}
     epoch
 }
@@ -32,7 +32,7 @@ fn quota(suspects: usize) -> Quota {
     Quota { suspects, ..9.into() }
 }
 
-/// The deaths of what is leased at once: of timers, and of effects.
+/// Leases timers and effects. Returns the death count of each.
 async fn lease(store: &dyn Store, epoch: Epoch, now: i64, suspects: usize) -> (Vec<u32>, Vec<u32>) {
     let (now, until) = (at(now), at(now + 5));
     let timers = store.lease_timers(epoch, now, now, until, &quota(suspects)).await;
@@ -51,7 +51,7 @@ async fn lease(store: &dyn Store, epoch: Epoch, now: i64, suspects: usize) -> (V
     )
 }
 
-/// A run with a timer and an effect that wait.
+/// Creates a run with a due timer and effect.
 async fn busy(store: &dyn Store, key: &RunKey) {
     let mut batch = create(key, 1);
     batch.timers_set = vec![timer("t", 0)];
@@ -59,7 +59,7 @@ async fn busy(store: &dyn Store, key: &RunKey) {
     store.append(batch).await.expect("append");
 }
 
-async fn a_row_in_hand_at_three_deaths_is_parked(store: Arc<dyn Store>) {
+async fn row_leased_at_three_crashes_is_parked(store: Arc<dyn Store>) {
     busy(&*store, &run(1)).await;
     let mut epoch = store.begin_epoch(at(0)).await.expect("epoch");
     for deaths in 0..3 {
@@ -71,14 +71,14 @@ async fn a_row_in_hand_at_three_deaths_is_parked(store: Arc<dyn Store>) {
     assert_eq!(lease(&*store, epoch, 1_000, 9).await, (vec![], vec![]));
     assert_eq!(store.next_due().await.expect("next"), None);
     assert_eq!(store.parked(9).await.expect("parked"), [run(1)]);
-    // What is set anew has killed nobody.
+    // A timer that is set again has caused no deaths.
     let mut batch = append(&run(1), 1, 1);
     batch.timers_set = vec![timer("t", 0)];
     store.append(batch).await.expect("append");
     assert_eq!(lease(&*store, epoch, 1_000, 9).await.0, [0]);
 }
 
-async fn an_orderly_end_counts_no_death(store: Arc<dyn Store>) {
+async fn graceful_shutdown_counts_no_death(store: Arc<dyn Store>) {
     busy(&*store, &run(1)).await;
     for n in 0..4 {
         let epoch = store.begin_epoch(at(0)).await.expect("epoch");
@@ -91,7 +91,7 @@ async fn an_orderly_end_counts_no_death(store: Arc<dyn Store>) {
     }
 }
 
-async fn rows_that_have_one_chance_left_are_handed_out_one_by_one(store: Arc<dyn Store>) {
+async fn rows_with_one_attempt_left_are_leased_one_by_one(store: Arc<dyn Store>) {
     for n in 1..=3 {
         busy(&*store, &run(n)).await;
     }
@@ -114,7 +114,7 @@ async fn told(store: &dyn Store) {
     store.append(batch).await.expect("append");
 }
 
-async fn an_inbox_claimed_at_three_deaths_is_parked(store: Arc<dyn Store>) {
+async fn inbox_claimed_at_three_crashes_is_parked(store: Arc<dyn Store>) {
     let mut epoch = store.begin_epoch(at(0)).await.expect("epoch");
     told(&*store).await;
     for suspects in [0, 0, 1] {
@@ -136,7 +136,7 @@ async fn an_inbox_claimed_at_three_deaths_is_parked(store: Arc<dyn Store>) {
     assert_eq!(loaded.inbox, []);
 }
 
-async fn an_outbox_claimed_at_three_deaths_is_parked(store: Arc<dyn Store>) {
+async fn outbox_claimed_at_three_crashes_is_parked(store: Arc<dyn Store>) {
     let mut epoch = store.begin_epoch(at(0)).await.expect("epoch");
     let mut batch = create(&run(1), 1);
     batch.push = along(&run(1), "p");
@@ -151,7 +151,7 @@ async fn an_outbox_claimed_at_three_deaths_is_parked(store: Arc<dyn Store>) {
     assert_eq!(store.parked(9).await.expect("parked"), [run(1)]);
 }
 
-async fn a_parked_run_is_handed_out_again_once_it_is_released(store: Arc<dyn Store>) {
+async fn parked_run_is_leased_again_once_released(store: Arc<dyn Store>) {
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     told(&*store).await;
     let mut batch = append(&run(1), 1, 1);
@@ -163,7 +163,7 @@ async fn a_parked_run_is_handed_out_again_once_it_is_released(store: Arc<dyn Sto
     store.append(batch).await.expect("append");
     assert_eq!(lease(&*store, epoch, 0, 9).await, (vec![], vec![]));
     assert_eq!(store.runs_with_inbox(epoch, None, 9).await.expect("inboxes"), []);
-    // The run knows.
+    // The run itself is parked now, so the store does not list it.
     assert_eq!(store.parked(9).await.expect("parked"), []);
     let mut batch = append(&run(1), 3, 1);
     batch.hold = Some(Hold::Release);
@@ -181,7 +181,7 @@ fn of(tenant: &str, n: u64) -> RunKey {
     RunKey::new(TenantId::parse(tenant).expect("valid"), run(n).run)
 }
 
-/// Two tenants with many runs that waited long, and one with a run that did not.
+/// Two tenants with many runs that have waited long, and one with a recent run.
 async fn crowd(store: &dyn Store) -> Epoch {
     for n in 1..=4 {
         busy(store, &of("a", n)).await;
@@ -208,7 +208,7 @@ fn shared(without: &[&str]) -> Quota {
     }
 }
 
-async fn a_tenant_has_no_more_than_its_share_of_effects(store: Arc<dyn Store>) {
+async fn tenant_gets_at_most_its_share_of_effects(store: Arc<dyn Store>) {
     let epoch = crowd(&*store).await;
     let leased = store
         .lease_effects(epoch, at(2_000), at(9_000), &shared(&[]))
@@ -230,7 +230,7 @@ async fn a_tenant_has_no_more_than_its_share_of_effects(store: Arc<dyn Store>) {
     );
 }
 
-async fn a_tenant_has_no_more_than_its_share_of_timers(store: Arc<dyn Store>) {
+async fn tenant_gets_at_most_its_share_of_timers(store: Arc<dyn Store>) {
     let epoch = crowd(&*store).await;
     let lease = async |without| {
         let leased = store
@@ -246,7 +246,7 @@ async fn a_tenant_has_no_more_than_its_share_of_timers(store: Arc<dyn Store>) {
     assert_eq!(lease(&["a"]).await, [of("b", 2)]);
 }
 
-async fn effects_are_leased_by_the_bytes_they_take(store: Arc<dyn Store>) {
+async fn effect_leases_are_limited_by_bytes(store: Arc<dyn Store>) {
     for tenant in ["a", "b"] {
         for n in 1..=4 {
             let mut batch = create(&of(tenant, n), 1);
@@ -276,7 +276,7 @@ async fn effects_are_leased_by_the_bytes_they_take(store: Arc<dyn Store>) {
         runs.sort();
         runs
     };
-    // The last one may exceed the quota, so that one always fits.
+    // The last lease may exceed the quota, so that at least one always fits.
     assert_eq!(lease(0, 1, 1).await, [of("a", 1)]);
     assert_eq!(
         lease(0, 9_000, 1_001).await,
@@ -284,13 +284,13 @@ async fn effects_are_leased_by_the_bytes_they_take(store: Arc<dyn Store>) {
     );
     assert_eq!(lease(0, 1_500, 1_000).await, [of("a", 4), of("b", 3)]);
     assert_eq!(lease(0, usize::MAX, usize::MAX).await, [of("b", 4)]);
-    // Those whose lease is over take what the others leave.
+    // Expired leases take the rest of the quota.
     assert_eq!(lease(20, 2_001, 2_001).await.len(), 3);
     assert_eq!(lease(20, 0, 0).await, []);
     assert_eq!(lease(20, 9_000, 1).await.len(), 5);
 }
 
-async fn a_tree_grows_up_to_its_bound(store: Arc<dyn Store>) {
+async fn run_tree_grows_up_to_its_limit(store: Arc<dyn Store>) {
     store.append(create(&run(1), 1)).await.expect("append");
     let mut granted = 0;
     for (wanted, expected) in [(5, 5), (3, 3), (5, 2), (5, 0)] {
@@ -299,7 +299,7 @@ async fn a_tree_grows_up_to_its_bound(store: Arc<dyn Store>) {
         granted += more;
     }
     assert_eq!(granted, 10);
-    // A bound that was lowered takes nothing back.
+    // Lowering the limit revokes nothing.
     assert_eq!(store.grant(&run(1), 5, 4).await.expect("grants"), 0);
     assert_eq!(store.grant(&run(1), 5, 11).await.expect("grants"), 1);
     assert_eq!(store.grant(&run(2), 5, 10).await.expect("grants"), 0);

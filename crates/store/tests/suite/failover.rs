@@ -1,4 +1,5 @@
-//! Servers that say nothing: passed over where there is another one, and told of in bounded time where there is not.
+//! Unresponsive servers: the store fails over to another server if there is one, and reports an error in
+//! bounded time otherwise.
 
 use std::{
     net::SocketAddr,
@@ -22,19 +23,19 @@ use crate::{
     schema::Schema,
 };
 
-/// What the URL allows each server.
+/// The timeout per server, as set in the URL.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Far more than anything here takes, and far less than for ever.
+/// Far longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A URL of two servers, of which the first is another one.
+/// A URL of two servers, of which the first is not the proxy's.
 fn behind(first: SocketAddr, proxy: &Proxy, schema: &Schema) -> String {
     let url = proxy.url(schema) + "&connect_timeout=1";
     url.replacen('@', &format!("@{first},"), 1)
 }
 
-/// A server that lets everybody in and answers nothing after that.
+/// A server that accepts logins but answers nothing afterwards.
 async fn mute() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -44,7 +45,7 @@ async fn mute() -> SocketAddr {
             let mut startup = [0; 1_024];
             let n = client.read(&mut startup).await.expect("a client");
             assert!(n > 0, "it says who it is");
-            // Authentication is done, and the next statement is waited for.
+            // Authentication succeeded; ready for the next query.
             let welcome = b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I";
             client.write_all(welcome).await.expect("a client");
             let_in.push(client);
@@ -54,7 +55,7 @@ async fn mute() -> SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_first_server_that_says_nothing_is_passed_over_once() {
+async fn unresponsive_first_server_is_skipped_once() {
     let schema = Schema::new().await;
     let (silent, sound) = (
         Proxy::new(schema.server()).await,
@@ -78,7 +79,7 @@ async fn a_first_server_that_says_nothing_is_passed_over_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_first_server_that_lets_in_and_says_nothing_more_is_passed_over() {
+async fn first_server_that_hangs_after_login_is_skipped() {
     let schema = Schema::new().await;
     let sound = Proxy::new(schema.server()).await;
     let url = behind(mute().await, &sound, &schema);
@@ -88,7 +89,7 @@ async fn a_first_server_that_lets_in_and_says_nothing_more_is_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_store_goes_on_with_the_second_server_when_the_first_falls_silent() {
+async fn store_fails_over_to_the_second_server() {
     let schema = Schema::new().await;
     let (first, second) = (
         Proxy::new(schema.server()).await,
@@ -106,7 +107,7 @@ async fn the_store_goes_on_with_the_second_server_when_the_first_falls_silent() 
     first.arm(Cut::Silence);
     let going_on = async {
         let mut n = 1;
-        // The first ones find their connections silent; whoever comes after that has another server.
+        // The first appends find their connections unresponsive; later ones connect to the other server.
         while let Err(error) = store.append(create(&run(n), 1)).await {
             assert!(
                 matches!(error, AppendError::Unavailable(_) | AppendError::Unknown(_)),
@@ -119,7 +120,7 @@ async fn the_store_goes_on_with_the_second_server_when_the_first_falls_silent() 
     let refused = timeout(LIMIT, going_on).await.expect("it goes on");
     assert!(refused <= 3, "{refused}");
     assert!(first.n_silenced() > 0);
-    // Others hear of it again, too.
+    // Hints arrive again, too.
     let hearing = async {
         for n in 100.. {
             store.append(create(&run(n), 1)).await.expect("append");
@@ -141,8 +142,8 @@ async fn the_store_goes_on_with_the_second_server_when_the_first_falls_silent() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_says_nothing_is_told_of_in_bounded_time() {
-    // The system takes connections for it, and nobody ever does.
+async fn unresponsive_server_is_reported_in_bounded_time() {
+    // The kernel accepts connections, but nothing calls `accept`.
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let deaf = listener.local_addr().expect("an address");
     for (address, waited) in [(deaf, TIMEOUT), (mute().await, TIMEOUT * 3)] {

@@ -1,4 +1,4 @@
-//! What only a file can do: survive, be locked, be of another age, share commits, fill up.
+//! Behavior specific to files: restarts, locks, schema versions, group commits, full disks.
 
 use std::{fs, path::Path, sync::Arc, task::Poll};
 
@@ -64,7 +64,7 @@ async fn everything_survives_a_restart() {
 }
 
 #[tokio::test]
-async fn a_second_open_is_refused_until_the_first_is_gone() {
+async fn second_open_is_refused_until_the_first_is_closed() {
     let db = Database::new();
     let store = db.open();
     let error = refused(&db.path, Options::default());
@@ -85,7 +85,7 @@ async fn a_second_open_is_refused_until_the_first_is_gone() {
 }
 
 #[tokio::test]
-async fn a_closed_store_lets_the_file_go_and_answers_unavailable() {
+async fn closed_store_releases_the_file_and_returns_unavailable() {
     let db = Database::new();
     let store = db.open();
     store.append(create(&run(1), 1)).await.expect("append");
@@ -107,12 +107,12 @@ async fn a_closed_store_lets_the_file_go_and_answers_unavailable() {
 }
 
 #[tokio::test]
-async fn what_was_accepted_is_written_even_if_nobody_waits() {
+async fn accepted_appends_are_written_even_if_dropped() {
     let db = Database::new();
     let store = db.open();
     for n in 0..100 {
         let mut append = store.append(create(&run(n), 1));
-        // Once polled it is in the queue; then its caller goes away.
+        // The first poll queues the append; then its caller is dropped.
         let polled = poll_once(&mut append).await;
         drop(polled);
     }
@@ -126,7 +126,7 @@ async fn what_was_accepted_is_written_even_if_nobody_waits() {
 }
 
 #[tokio::test]
-async fn a_newer_schema_is_refused_and_left_untouched() {
+async fn newer_schema_is_refused_and_left_untouched() {
     let db = Database::new();
     drop(db.open());
     let known = sqlite::schema_version(&db.path).expect("version");
@@ -157,7 +157,7 @@ async fn a_newer_schema_is_refused_and_left_untouched() {
 }
 
 #[tokio::test]
-async fn a_newer_schema_in_an_unfinished_log_is_refused_and_left_untouched() {
+async fn newer_schema_in_an_unfinished_log_is_refused_and_left_untouched() {
     let (crashed, copied) = (Database::new(), Database::new());
     let store = crashed.open();
     store.append(create(&run(1), 1)).await.expect("append");
@@ -165,7 +165,7 @@ async fn a_newer_schema_in_an_unfinished_log_is_refused_and_left_untouched() {
         "INSERT INTO refinery_schema_history (version, name, applied_on, checksum)
          VALUES (4711, 'from_the_future', '2040-01-01T00:00:00Z', '1')",
     );
-    // As a process leaves them that was killed: a database and the log that belongs to it.
+    // As left by a killed process: a database and its write-ahead log.
     let wal = |db: &Database| db.path.with_extension("db-wal");
     fs::copy(&crashed.path, &copied.path).expect("copy");
     fs::copy(wal(&crashed), wal(&copied)).expect("copy");
@@ -190,7 +190,7 @@ async fn a_newer_schema_in_an_unfinished_log_is_refused_and_left_untouched() {
 }
 
 #[tokio::test]
-async fn a_missing_migration_is_told_where_migrating_is_not_allowed() {
+async fn missing_migration_is_reported_if_migrating_is_not_allowed() {
     let db = Database::new();
     assert_eq!(sqlite::schema_version(&db.path).expect("version"), 0);
     let by_hand = Options {
@@ -211,7 +211,7 @@ async fn a_missing_migration_is_told_where_migrating_is_not_allowed() {
 }
 
 #[test]
-fn a_database_of_something_else_is_refused_and_left_untouched() {
+fn foreign_database_is_refused_and_left_untouched() {
     let db = Database::new();
     db.sql("CREATE TABLE runs (something TEXT)");
     let before = fs::read(&db.path).expect("read");
@@ -227,14 +227,14 @@ fn a_database_of_something_else_is_refused_and_left_untouched() {
 }
 
 #[tokio::test]
-async fn a_log_without_its_file_is_refused_and_left_untouched() {
+async fn log_without_its_file_is_refused_and_left_untouched() {
     for is_there in [false, true] {
         let db = Database::new();
         let store = db.open();
         store.append(create(&run(1), 1)).await.expect("append");
         let folder = db.path.parent().expect("a folder");
         let log = folder.join("wopr.db-wal");
-        // As a process leaves it that is killed and whose file is taken then.
+        // As left by a killed process whose database file was then removed.
         let (saved, writes) = (fs::read(&db.path).expect("read"), fs::read(&log).expect("a log"));
         drop(store);
         fs::write(&log, &writes).expect("write");
@@ -262,7 +262,7 @@ async fn a_log_without_its_file_is_refused_and_left_untouched() {
         }
         assert_eq!(db.path.exists(), is_there, "no file is made");
         assert_eq!(fs::read(&log).expect("a log"), writes, "every write is there");
-        // With the file of then, they are.
+        // With the original file, all writes are there.
         fs::write(&db.path, saved).expect("put back");
         let store = db.open();
         assert!(store.load(&run(1)).await.expect("load").is_some());
@@ -271,7 +271,7 @@ async fn a_log_without_its_file_is_refused_and_left_untouched() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn nothing_is_acknowledged_into_a_file_that_is_gone() {
+async fn no_append_is_acknowledged_after_the_file_was_removed() {
     let db = Database::new();
     let store = db.open();
     let mut n = 0;
@@ -298,7 +298,7 @@ async fn nothing_is_acknowledged_into_a_file_that_is_gone() {
         assert!(store.load(&run(gone)).await.expect("load").is_none());
     }
 
-    // What was acknowledged and not copied yet is in the log, and stays there.
+    // Acknowledged writes that were not checkpointed yet stay in the write-ahead log.
     fs::remove_file(&db.path).expect("remove");
     append().await.1.expect_err("gone");
     drop(store);
@@ -307,7 +307,7 @@ async fn nothing_is_acknowledged_into_a_file_that_is_gone() {
 }
 
 #[test]
-fn a_missing_directory_is_told() {
+fn missing_directory_is_reported() {
     let error = refused(Path::new("/nowhere/at/all/wopr.db"), Options::default());
     assert!(matches!(error, OpenError::Io { .. }), "{error:?}");
 }
@@ -331,7 +331,7 @@ async fn concurrent_appends_share_commits() {
 }
 
 #[tokio::test]
-async fn a_failing_batch_does_not_fail_its_neighbours() {
+async fn failing_batch_does_not_fail_its_group() {
     let db = Database::new();
     let store = db.open();
     db.sql(
@@ -356,7 +356,7 @@ async fn a_failing_batch_does_not_fail_its_neighbours() {
 }
 
 #[tokio::test]
-async fn a_transaction_lost_underneath_fails_its_group_and_no_other() {
+async fn lost_transaction_fails_only_its_group() {
     let db = Database::new();
     let store = db.open();
     db.sql(
@@ -375,7 +375,7 @@ async fn a_transaction_lost_underneath_fails_its_group_and_no_other() {
 }
 
 #[tokio::test]
-async fn refusals_share_a_group_with_what_they_collide_with() {
+async fn refused_and_conflicting_batches_share_a_group() {
     let db = Database::new();
     let store = db.open();
     let mut keyed = create(&run(2), 1);
@@ -417,7 +417,7 @@ async fn refusals_share_a_group_with_what_they_collide_with() {
 }
 
 #[tokio::test]
-async fn a_full_queue_answers_at_once() {
+async fn full_queue_refuses_immediately() {
     let db = Database::new();
     let store = db.open_with(Options {
         queue: 2,
@@ -425,7 +425,7 @@ async fn a_full_queue_answers_at_once() {
     });
     let blocker = db.raw();
     blocker.execute_batch("BEGIN IMMEDIATE").expect("begin");
-    // The writer takes what it finds and waits for the lock; then the queue fills up.
+    // The writer takes what is queued and waits for the lock; then the queue fills up.
     let mut waiting = Vec::new();
     let mut refused = None;
     for n in 0..1_000 {
@@ -451,7 +451,7 @@ async fn a_full_queue_answers_at_once() {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_writes_and_reads_go_on() {
+async fn full_disk_refuses_writes_but_serves_reads() {
     let db = Database::new();
     let store = db.open_with(Options {
         max_bytes: Some(1 << 20),
@@ -485,7 +485,7 @@ async fn a_full_disk_refuses_writes_and_reads_go_on() {
 }
 
 #[tokio::test]
-async fn who_asks_whether_writes_are_taken_learns_it_by_a_write_that_all_share() {
+async fn readiness_checks_share_one_probe_write() {
     let db = Database::new();
     let store = db.open();
     store.append(create(&run(1), 1)).await.expect("append");
@@ -512,7 +512,7 @@ async fn who_asks_whether_writes_are_taken_learns_it_by_a_write_that_all_share()
 }
 
 #[tokio::test]
-async fn a_store_without_its_table_of_events_is_not_ready() {
+async fn store_without_events_table_is_not_ready() {
     let db = Database::new();
     let store = db.open();
     db.sql("DROP TABLE events");
@@ -521,11 +521,11 @@ async fn a_store_without_its_table_of_events_is_not_ready() {
 }
 
 #[tokio::test]
-async fn a_store_whose_last_append_failed_is_not_ready_until_another_is_written() {
+async fn store_is_not_ready_from_a_failed_append_until_the_next_success() {
     let db = Database::new();
     let store = db.open();
     store.ready().await.expect("ready");
-    // What the probe writes is sound, what an append writes is not.
+    // The probe's write succeeds, appends fail.
     db.sql("ALTER TABLE runs RENAME TO mislaid");
     for n in 1..4 {
         store.append(create(&run(n), 1)).await.expect_err("no table");
@@ -538,7 +538,7 @@ async fn a_store_whose_last_append_failed_is_not_ready_until_another_is_written(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn checkpoints_keep_the_log_short() {
+async fn checkpoints_keep_the_write_ahead_log_short() {
     let db = Database::new();
     let store = Arc::new(db.open_with(Options {
         checkpoint_pages: 50,
@@ -576,7 +576,7 @@ async fn checkpoints_keep_the_log_short() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reads_go_on_while_writes_wait() {
+async fn reads_continue_while_writes_wait() {
     let db = Database::new();
     let store = db.open();
     store.append(create(&run(1), 3)).await.expect("append");

@@ -1,6 +1,7 @@
-//! PostgreSQL: appends that wait at the same time share a transaction, and each has its own answer.
+//! PostgreSQL group commit: concurrent appends share a transaction, and each gets its own result.
 //!
-//! Tests here have one thread, so appends that are begun together are all in the queue before the first is looked at.
+//! These tests are single-threaded, so appends that are started together are all queued before the first one
+//! is processed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,7 +44,7 @@ fn rich(n: u64, epoch: Epoch) -> Batch {
 }
 
 #[tokio::test]
-async fn a_crowd_of_appends_is_few_transactions() {
+async fn many_appends_share_few_transactions() {
     let schema = Schema::new().await;
     let store = schema.open().await;
     let answers = all(&store, (0..300).map(|n| create(&run(n), 2)).collect()).await;
@@ -60,7 +61,7 @@ async fn a_crowd_of_appends_is_few_transactions() {
 }
 
 #[tokio::test]
-async fn a_group_writes_what_its_batches_would_have_written_alone() {
+async fn group_writes_the_same_rows_as_single_batches() {
     let (one, other) = (Schema::new().await, Schema::new().await);
     let (together, alone) = (one.open().await, other.open().await);
     let epoch = together.begin_epoch(at(0)).await.expect("epoch");
@@ -79,7 +80,7 @@ async fn a_group_writes_what_its_batches_would_have_written_alone() {
         ("idempotency", "t"),
         ("pushes", "t"),
         ("outbox", "t"),
-        // Places only tell the order, in which these are.
+        // The place only determines the order, which the query keeps.
         ("inbox", "(tenant, target, source, source_seq, body)"),
     ] {
         let order = if table == "inbox" {
@@ -104,7 +105,7 @@ async fn a_group_writes_what_its_batches_would_have_written_alone() {
 }
 
 #[tokio::test]
-async fn each_of_a_group_has_its_own_answer() {
+async fn each_append_of_a_group_gets_its_own_result() {
     let schema = Schema::new().await;
     let store = schema.open().await;
     for n in 1..=6 {
@@ -185,7 +186,7 @@ async fn each_of_a_group_has_its_own_answer() {
 }
 
 #[tokio::test]
-async fn who_is_about_the_same_is_not_in_one_group() {
+async fn batches_of_one_run_never_share_a_group() {
     let schema = Schema::new().await;
     let store = schema.open().await;
     let same_run = all(&store, vec![create(&run(1), 1), create(&run(1), 1)]).await;
@@ -210,7 +211,7 @@ async fn who_is_about_the_same_is_not_in_one_group() {
 }
 
 #[tokio::test]
-async fn a_batch_that_hurts_its_group_hurts_no_other() {
+async fn bad_batch_fails_no_other_of_its_group() {
     let schema = Schema::new().await;
     let store = schema.open().await;
     let bad = run(3).run;
@@ -236,13 +237,13 @@ async fn a_batch_that_hurts_its_group_hurts_no_other() {
 }
 
 #[tokio::test]
-async fn a_commit_in_doubt_is_unknown_to_all_of_its_group() {
+async fn uncertain_commit_is_unknown_to_all_of_its_group() {
     let schema = Schema::new().await;
     for (from, cut, is_there) in [(10, Cut::Answer, true), (20, Cut::Commit, false)] {
         let proxy = Proxy::new(schema.server()).await;
         let store = PostgresStore::open(&proxy.url(&schema), Options::default()).await;
         let store = store.expect("open");
-        // The connection and its statements are there before the cut.
+        // Opens the connection and prepares its statements before the cut.
         store.append(create(&run(1_000 + from), 1)).await.expect("append");
         proxy.arm(cut);
         let answers = all(&store, (from..from + 5).map(|n| create(&run(n), 1)).collect()).await;
@@ -258,12 +259,12 @@ async fn a_commit_in_doubt_is_unknown_to_all_of_its_group() {
 }
 
 #[tokio::test]
-async fn a_run_that_somebody_holds_holds_up_no_others() {
+async fn locked_run_does_not_block_others() {
     let schema = Schema::new().await;
     let store = Arc::new(schema.open().await);
     store.append(create(&run(1), 1)).await.expect("append");
     let holder = schema.raw().await;
-    // As a process does that is stopped in the middle of an append.
+    // As a process does that is suspended during an append.
     let hold = format!(
         "BEGIN; SELECT 1 FROM runs WHERE run = '{}' FOR UPDATE",
         run(1).run
@@ -283,7 +284,7 @@ async fn a_run_that_somebody_holds_holds_up_no_others() {
 }
 
 #[tokio::test]
-async fn many_runs_that_somebody_holds_leave_connections_to_all_others() {
+async fn many_locked_runs_leave_connections_to_others() {
     const HELD: u64 = 40;
     let schema = Schema::new().await;
     let store = Arc::new(schema.open().await);
@@ -302,7 +303,7 @@ async fn many_runs_that_somebody_holds_leave_connections_to_all_others() {
             tokio::spawn(async move { store.append(append(&run(n), 1, 1)).await })
         })
         .collect();
-    // Ten that are about to share a group with those, and then some that come later.
+    // Ten appends that would share a group with those, then some later ones.
     let along = (HELD..HELD + 10).map(|n| append(&run(n), 1, 1)).collect();
     let others = async {
         let along = all(&store, along).await;
@@ -325,7 +326,7 @@ async fn many_runs_that_somebody_holds_leave_connections_to_all_others() {
 }
 
 #[tokio::test]
-async fn what_waits_is_bounded_in_bytes_however_long_it_waits() {
+async fn queued_bytes_are_limited_regardless_of_waiting_time() {
     const BYTES: usize = 8 << 20;
     let schema = Schema::new().await;
     let store = Arc::new(schema.open().await);
@@ -338,7 +339,7 @@ async fn what_waits_is_bounded_in_bytes_however_long_it_waits() {
         let store = Arc::clone(&store);
         tokio::spawn(async move { store.append(batch).await })
     };
-    // As many as there is room for, and none of them is answered while the table is held.
+    // As many as fit; none of them completes while the table is locked.
     let held: Vec<_> = (0..7).map(large).collect();
     for n in 7..10 {
         let refused = large(n).await.expect("no panic");
@@ -357,7 +358,7 @@ async fn what_waits_is_bounded_in_bytes_however_long_it_waits() {
 }
 
 #[tokio::test]
-async fn who_drops_a_receiver_locks_its_run_first_as_appends_do() {
+async fn dropping_a_subscription_locks_its_run_first() {
     let schema = Schema::new().await;
     let store = Arc::new(schema.open().await);
     let mut batch = create(&run(1), 1);
@@ -390,7 +391,7 @@ async fn who_drops_a_receiver_locks_its_run_first_as_appends_do() {
 }
 
 #[tokio::test]
-async fn silent_connections_leave_places_to_other_appends() {
+async fn silent_connections_leave_capacity_to_other_appends() {
     const COMMITTERS: usize = 3;
     let schema = Schema::new().await;
     let proxy = Proxy::new(schema.server()).await;
@@ -400,7 +401,7 @@ async fn silent_connections_leave_places_to_other_appends() {
         join_all((0..8).map(|n| head(&store, n))).await;
     }
     proxy.arm(Cut::Silence);
-    // About the same run, so each is a group, and each committer has one of them.
+    // Appends to the same run form separate groups, so each committer takes one of them.
     let silent: Vec<_> = (0..COMMITTERS)
         .map(|_| {
             let store = Arc::clone(&store);
@@ -416,7 +417,7 @@ async fn silent_connections_leave_places_to_other_appends() {
     assert!(silent.iter().all(|append| !append.is_finished()));
 }
 
-/// Keeps the creation of a run from going on until its gate is taken away.
+/// Blocks the creation of a run until its gate is deleted.
 const GATES: &str = "CREATE TABLE gates (run text);
     CREATE SEQUENCE arrivals;
     CREATE FUNCTION pass() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -427,9 +428,9 @@ const GATES: &str = "CREATE TABLE gates (run text);
     CREATE TRIGGER pass AFTER INSERT ON runs FOR EACH ROW EXECUTE FUNCTION pass()";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_group_leaves_its_place_as_soon_as_it_may() {
+async fn slow_group_releases_its_slot_as_soon_as_allowed() {
     let schema = Schema::new().await;
-    // Two groups at a time, and one more that took long.
+    // Two groups at a time, plus one that takes long.
     let options = Options {
         connections: 5,
         ..Options::default()
@@ -454,7 +455,7 @@ async fn a_slow_group_leaves_its_place_as_soon_as_it_may() {
             tokio::task::yield_now().await;
         }
     }
-    // Longer than any of the three waits before it wants to leave its place, of which there is none.
+    // Waits longer than the slow groups do before they would release their slots; none is free.
     let refused = store.append(create(&run(10), 1)).await.expect_err("no place");
     assert!(matches!(refused, AppendError::Unavailable(_)), "{refused:?}");
 
@@ -474,7 +475,7 @@ async fn a_slow_group_leaves_its_place_as_soon_as_it_may() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn groups_of_two_processes_that_meet_at_many_runs_write_each_place_once() {
+async fn groups_of_two_processes_with_shared_runs_write_each_place_once() {
     const RUNS: u64 = 60;
     const ROUNDS: u64 = 10;
     let schema = Schema::new().await;

@@ -8,21 +8,21 @@ use wopr_store::{RunFilter, Store, TaskCursor, TaskFilter, TaskRow, TaskState};
 use crate::make::*;
 
 crate::behaviours!(
-    runs_come_newest_first_and_by_page,
+    runs_are_listed_newest_first_and_by_page,
     a_page_of_exactly_all_runs_has_no_more,
     ids_sort_by_their_bytes,
     run_pages_are_stable_under_inserts,
     runs_are_filtered_by_status,
     runs_are_filtered_by_their_creator,
-    runs_of_several_statuses_come_in_one_order,
+    runs_of_several_statuses_are_listed_in_one_order,
     runs_are_filtered_by_workflow_and_by_parent,
-    every_combination_of_run_filters_pages_alike,
+    every_combination_of_run_filters_pages_correctly,
     a_changed_status_moves_a_run_between_lists,
-    tasks_come_most_recently_changed_first_and_by_page,
+    tasks_are_listed_most_recently_changed_first_and_by_page,
     task_pages_are_stable_under_inserts,
     tasks_are_filtered,
     the_total_of_tasks_does_not_depend_on_the_page,
-    a_limit_of_zero_says_whether_there_is_anything,
+    limit_of_zero_reports_if_there_are_rows,
 );
 
 fn acme() -> TenantId {
@@ -45,7 +45,7 @@ fn ids(ns: &[u64]) -> Vec<RunId> {
     ns.iter().copied().map(run_id).collect()
 }
 
-async fn runs_come_newest_first_and_by_page(store: Arc<dyn Store>) {
+async fn runs_are_listed_newest_first_and_by_page(store: Arc<dyn Store>) {
     for n in [3, 1, 5, 2, 4] {
         store
             .append(create(&run(n), usize::try_from(n).expect("small")))
@@ -78,7 +78,7 @@ async fn a_page_of_exactly_all_runs_has_no_more(store: Arc<dyn Store>) {
 
 async fn ids_sort_by_their_bytes(store: Arc<dyn Store>) {
     let id = |text: &str| RunId::parse(&format!("run_000000000000{text}")).expect("a run id");
-    // As bytes, not as any language would have it.
+    // Ordered by bytes, not by the collation of a language.
     let ordered = ["-", "0", "A", "Z", "_", "a", "z"].map(id);
     for run in &ordered {
         let key = wopr_core::RunKey::new(acme(), run.clone());
@@ -108,14 +108,14 @@ async fn run_pages_are_stable_under_inserts(store: Arc<dyn Store>) {
     assert_eq!(first, ids(&[18, 16]));
     store.append(create(&run(30), 1)).await.expect("append");
     store.append(create(&run(11), 1)).await.expect("append");
-    // What came later is not on later pages; nothing seen comes twice.
+    // Rows added later are not on later pages, and no row appears twice.
     assert_eq!(
         runs(&*store, &all, Some(16), 9).await,
         (ids(&[14, 12, 11, 10]), false)
     );
 }
 
-/// A run of every status, oldest first as in the specification; numbers from 0.
+/// One run of each status, oldest first, in the order of the specification; numbered from 0.
 async fn one_of_each(store: &dyn Store) {
     for (n, status) in (0_u64..).zip(RunStatus::ALL) {
         let mut batch = create(&run(n), 1);
@@ -164,7 +164,7 @@ async fn runs_are_filtered_by_their_creator(store: Arc<dyn Store>) {
     assert_eq!(runs(&*store, &of("bob", &two), None, 9).await, (ids(&[4]), false));
 }
 
-async fn runs_of_several_statuses_come_in_one_order(store: Arc<dyn Store>) {
+async fn runs_of_several_statuses_are_listed_in_one_order(store: Arc<dyn Store>) {
     one_of_each(&*store).await;
     let waiting = RunFilter {
         statuses: RunStatus::ALL
@@ -225,7 +225,7 @@ async fn runs_are_filtered_by_workflow_and_by_parent(store: Arc<dyn Store>) {
     assert_eq!(runs(&*store, &children, Some(4), 9).await, (ids(&[3]), false));
 }
 
-async fn every_combination_of_run_filters_pages_alike(store: Arc<dyn Store>) {
+async fn every_combination_of_run_filters_pages_correctly(store: Arc<dyn Store>) {
     for n in 0..60_u64 {
         let mut batch = create(&run(n), 1);
         batch.summary.status = RunStatus::ALL[usize::try_from(n % 10).expect("small")];
@@ -341,7 +341,7 @@ async fn tasks(
     )
 }
 
-async fn tasks_come_most_recently_changed_first_and_by_page(store: Arc<dyn Store>) {
+async fn tasks_are_listed_most_recently_changed_first_and_by_page(store: Arc<dyn Store>) {
     for (n, changed) in [(1, 10), (2, 30), (3, 20), (4, 20), (5, 20)] {
         put_task(&*store, n, task(TaskState::Working, changed)).await;
     }
@@ -436,7 +436,7 @@ async fn the_total_of_tasks_does_not_depend_on_the_page(store: Arc<dyn Store>) {
     for n in 0..5 {
         put_task(&*store, n, task(TaskState::Working, 10)).await;
     }
-    // A row that changes moves; it is not counted twice.
+    // A row that changes moves, but is not counted twice.
     let mut batch = append(&run(0), 1, 1);
     batch.task = Some(task(TaskState::Completed, 99));
     store.append(batch).await.expect("append");
@@ -445,7 +445,7 @@ async fn the_total_of_tasks_does_not_depend_on_the_page(store: Arc<dyn Store>) {
     assert_eq!(tasks(&*store, &all, Some((10, 1)), 1).await, (ids(&[]), 5, false));
 }
 
-async fn a_limit_of_zero_says_whether_there_is_anything(store: Arc<dyn Store>) {
+async fn limit_of_zero_reports_if_there_are_rows(store: Arc<dyn Store>) {
     assert_eq!(
         runs(&*store, &RunFilter::default(), None, 0).await,
         (ids(&[]), false)

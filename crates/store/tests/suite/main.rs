@@ -1,10 +1,10 @@
-//! One behaviour suite, run on every store.
+//! The store tests, run against every backend.
 //!
-//! A behaviour is an `async fn(Arc<dyn Store>)` that starts from an empty store. [`behaviours!`] makes a test of
-//! it per backend; a new backend is one more line there and one more arm in [`fixture`]. Behaviours behind
-//! `one process:` hold where nobody else uses the store. What only one backend can do is tested in a module of
-//! its own: `file`, `names` and `damage` for SQLite, `groups`, `replicas`, `turns`, `outages`, `failover` and `migrations` for
-//! PostgreSQL.
+//! A behavior is an `async fn(Arc<dyn Store>)` that starts with an empty store. [`behaviours!`] generates a
+//! test of it per backend; a new backend needs one more line there and one more function in [`fixture`].
+//! Behaviors after `one process:` only hold if a single process uses the store. Tests of a single backend are
+//! in separate modules: `file`, `names` and `damage` for SQLite; `groups`, `replicas`, `turns`, `outages`,
+//! `failover` and `migrations` for PostgreSQL.
 
 mod appends;
 mod backup;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use wopr_store::{MemoryStore, SqliteStore, Store, sqlite};
 
-/// An empty store and what has to live as long as it does.
+/// An empty store, and the files that must live as long.
 pub(crate) struct Fixture {
     pub(crate) store: Arc<dyn Store>,
     _files: Option<tempfile::TempDir>,
@@ -69,7 +69,7 @@ pub(crate) mod fixture {
     }
 }
 
-/// Makes a test per behaviour and backend.
+/// Generates a test per behavior and backend.
 macro_rules! behaviours {
     (@on $backend:ident: $($name:ident),+) => {
         mod $backend {

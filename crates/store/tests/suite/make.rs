@@ -1,4 +1,4 @@
-//! Rows for tests: small, distinct and easy to vary.
+//! Builders for small, distinct rows.
 
 use wopr_core::{
     ContentHash, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
@@ -13,12 +13,12 @@ pub(crate) fn tenant(name: &str) -> TenantId {
     TenantId::parse(name).expect("a tenant")
 }
 
-/// The n-th run; a later one sorts behind an earlier one, as real ids do.
+/// The id of the n-th run. Ids sort by `n`, as real ids sort by time.
 pub(crate) fn run_id(n: u64) -> RunId {
     RunId::parse(&format!("run_{n:032}")).expect("a run id")
 }
 
-/// The n-th run of the usual tenant.
+/// The n-th run of the default tenant.
 pub(crate) fn run(n: u64) -> RunKey {
     RunKey::new(tenant("acme"), run_id(n))
 }
@@ -51,7 +51,7 @@ pub(crate) fn summary(status: RunStatus, updated_at: i64) -> Summary {
     }
 }
 
-/// Events that continue a log of `from`.
+/// `n` events that continue a log of length `from`.
 pub(crate) fn events(from: u64, n: usize) -> Vec<StoredEvent> {
     (0..n)
         .map(|i| {
@@ -74,7 +74,7 @@ pub(crate) fn create(run: &RunKey, n: usize) -> Batch {
     )
 }
 
-/// A batch that appends `n` events to a log of `from`.
+/// A batch that appends `n` events to a log of length `from`.
 pub(crate) fn append(run: &RunKey, from: u64, n: usize) -> Batch {
     Batch::new(
         run.clone(),
@@ -104,7 +104,7 @@ pub(crate) fn timer_key(key: &str) -> TimerKey {
     TimerKey(key.to_owned())
 }
 
-/// What is due, the longest due first. Each is leased for that and given back as it was.
+/// Returns the due timers, longest overdue first. Leases each one and gives it back unchanged.
 pub(crate) async fn due(store: &dyn Store, now: i64, limit: usize) -> Vec<(RunKey, TimerKey)> {
     let leased = store
         .lease_timers(Epoch(1), at(now), at(now), at(i64::MAX), &limit.into())
@@ -179,7 +179,7 @@ pub(crate) fn push(id: &str) -> PushRow {
     }
 }
 
-/// A receiver that comes along with an append, of a run that may have three.
+/// A subscription added by an append to a run with at most three.
 pub(crate) fn along(run: &RunKey, id: &str) -> Option<Box<NewPush>> {
     Some(Box::new(NewPush {
         run: run.run.clone(),

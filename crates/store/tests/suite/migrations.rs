@@ -1,4 +1,4 @@
-//! Opening a PostgreSQL database: of no age, of another age, of somebody else, at once, and not at all.
+//! Opening a PostgreSQL database that is empty, older, newer, foreign, in concurrent use, or unreachable.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ async fn refused(url: &str, options: Options) -> OpenError {
         .expect_err("not to be opened")
 }
 
-/// The tables of a schema.
+/// Lists the tables of a schema.
 async fn tables(schema: &Schema) -> Vec<String> {
     let rows = schema
         .raw()
@@ -40,7 +40,7 @@ async fn tables(schema: &Schema) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processes_that_start_at_once_migrate_once() {
+async fn concurrent_starts_migrate_once() {
     let schema = Schema::new().await;
     let mut starting = JoinSet::new();
     for _ in 0..6 {
@@ -62,7 +62,7 @@ async fn processes_that_start_at_once_migrate_once() {
 }
 
 #[tokio::test]
-async fn a_missing_migration_is_told_where_migrating_is_not_allowed() {
+async fn missing_migration_is_reported_if_migrating_is_not_allowed() {
     let schema = Schema::new().await;
     let url = schema.url();
     assert_eq!(postgres::schema_version(&url).await.expect("version"), 0);
@@ -81,7 +81,7 @@ async fn a_missing_migration_is_told_where_migrating_is_not_allowed() {
 }
 
 #[tokio::test]
-async fn a_newer_schema_is_refused_and_left_untouched() {
+async fn newer_schema_is_refused_and_left_untouched() {
     let schema = Schema::new().await;
     let url = schema.url();
     let known = postgres::migrate(&url).await.expect("migrate");
@@ -107,7 +107,7 @@ async fn a_newer_schema_is_refused_and_left_untouched() {
 }
 
 #[tokio::test]
-async fn a_schema_of_something_else_is_refused_and_left_untouched() {
+async fn foreign_schema_is_refused_and_left_untouched() {
     let schema = Schema::new().await;
     schema.sql("CREATE TABLE runs (something text)").await;
     let error = refused(&schema.url(), Options::default()).await;
@@ -116,7 +116,7 @@ async fn a_schema_of_something_else_is_refused_and_left_untouched() {
 }
 
 #[tokio::test]
-async fn others_may_live_in_the_schema() {
+async fn other_tables_may_exist_in_the_schema() {
     let schema = Schema::new().await;
     schema
         .sql("CREATE TABLE refinery_schema_history (version int); CREATE TABLE things (id int)")
@@ -126,9 +126,9 @@ async fn others_may_live_in_the_schema() {
 }
 
 #[tokio::test]
-async fn a_failed_migration_leaves_no_table_and_can_be_repeated() {
+async fn failed_migration_leaves_no_table_and_can_be_repeated() {
     let schema = Schema::new().await;
-    // A table of the migration is in its way, but none whose name tells that the schema is somebody else's.
+    // A table that conflicts with the migration, but whose name does not mark the schema as foreign.
     schema.sql("CREATE TABLE blobs (id int)").await;
     let error = refused(&schema.url(), Options::default()).await;
     assert!(matches!(error, OpenError::Migration(_)), "{error:?}");
@@ -138,7 +138,7 @@ async fn a_failed_migration_leaves_no_table_and_can_be_repeated() {
 }
 
 #[tokio::test]
-async fn a_start_that_gave_way_to_others_is_tried_again() {
+async fn start_is_retried_after_a_serialization_failure() {
     let lock = "wopr_migration_lock (one boolean PRIMARY KEY)";
     let history = "wopr_schema_history (version int4 PRIMARY KEY, name text, applied_on text, checksum text)";
     for (table, name) in [(lock, "wopr_migration_lock"), (history, "wopr_schema_history")] {
@@ -158,11 +158,11 @@ async fn a_start_that_gave_way_to_others_is_tried_again() {
 }
 
 #[tokio::test]
-async fn taking_turns_and_reading_that_gave_way_to_others_are_tried_again() {
-    // Who takes the row that only one may hold reads it by a function that fails a few times.
+async fn migration_lock_and_version_read_are_retried_after_a_serialization_failure() {
+    // Reading the lock row calls a function that fails a few times.
     let taking = "CREATE TABLE held (one boolean PRIMARY KEY CHECK (one));
         CREATE VIEW wopr_migration_lock AS SELECT one FROM held WHERE is_sound()";
-    // And so does who reads the version, whose `max` is found before the server's own.
+    // Reading the version does so too, because this `max` takes precedence over the built-in one.
     let reading = "CREATE FUNCTION larger(a int, b int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
             PERFORM is_sound();
             RETURN greatest(a, b);
@@ -194,14 +194,14 @@ async fn taking_turns_and_reading_that_gave_way_to_others_are_tried_again() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_reached_is_told_soon() {
+async fn unreachable_server_is_reported_soon() {
     let schema = Schema::new().await;
     let missing = schema.url().replace("wopr_test_", "wopr_missing_");
     let error = refused(&missing, Options::default()).await;
     assert!(matches!(error, OpenError::NoSchema), "{error:?}");
 
     let begun = Instant::now();
-    // Nobody listens on the reserved port 1, and the password must not show.
+    // Nothing listens on the reserved port 1. The password must not appear in the error.
     let error = refused("postgres://ada:hunter2@127.0.0.1:1/db", Options::default()).await;
     assert!(matches!(error, OpenError::Connect(_)), "{error:?}");
     assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");

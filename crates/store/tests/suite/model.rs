@@ -1,4 +1,5 @@
-//! Random histories, applied to the specification and to a database: every answer and every read is equal.
+//! Random histories, applied to the in-memory store as a reference and to a database: all results and reads
+//! must be equal.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use wopr_core::{RunId, RunKey, RunStatus, Seq};
@@ -11,12 +12,12 @@ use wopr_store::{
 
 use crate::{make::*, schema::Schema};
 
-/// Histories per run of the tests; `PROPTEST_CASES` asks for more.
+/// Number of histories per test run; `PROPTEST_CASES` overrides it.
 const CASES: u32 = 24;
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
-/// One thing done to a store.
+/// One operation on a store.
 #[derive(Debug, Clone)]
 enum Step {
     Append(Box<Draft>),
@@ -37,7 +38,7 @@ enum Step {
         key: &'static str,
         fence: u64,
     },
-    /// Leases timers and gives them back, by the lease that was won or by an older one.
+    /// Leases timers and gives them back, with the current fence or an older one.
     Turn {
         day: i64,
         now: i64,
@@ -69,13 +70,13 @@ enum Step {
         run: RunKey,
         id: &'static str,
     },
-    /// Each note, up to some events behind its beginning.
+    /// Expands each outbox note up to some events after its start.
     Expand {
         n_events: u64,
         n_updates: u64,
         now: i64,
     },
-    /// Leases receivers and says of each how an attempt at what waits first ended.
+    /// Leases subscriptions and reports the result of an attempt at each one's first delivery.
     Tell {
         now: i64,
         until: i64,
@@ -91,7 +92,7 @@ enum Step {
     },
 }
 
-/// A batch whose place in the log is settled when it is applied.
+/// A batch whose position in the log is determined when it is applied.
 #[derive(Debug, Clone)]
 struct Draft {
     run: RunKey,
@@ -109,7 +110,7 @@ enum Place {
 }
 
 impl Draft {
-    /// The batch for a log of this length.
+    /// Returns the batch for a log with this head.
     fn batch(&self, head: Option<Seq>) -> Batch {
         let head = head.unwrap_or(Seq(0)).0;
         let mut batch = self.batch.clone();
@@ -159,7 +160,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// What a batch says of work to do.
+    /// The work items of a batch.
     fn work()(
         timers_set in vec((keys(), 0..40_i64), 0..3),
         timers_cleared in vec(keys(), 0..2),
@@ -260,7 +261,7 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Does a step and says how it was answered.
+/// Applies a step and formats its result.
 async fn apply(store: &dyn Store, step: &Step) -> String {
     match step {
         Step::Append(draft) => {
@@ -395,7 +396,7 @@ async fn apply(store: &dyn Store, step: &Step) -> String {
         Step::Retry { run, id, seq, now } => {
             format!("{:?}", store.retry_push(run, id, seq.map(Seq), at(*now)).await)
         }
-        // How many steps it takes is the store's own affair, what is gone in the end is not.
+        // The number of steps is up to the store; the final result must be the same.
         Step::Sweep => {
             let mut runs = 0;
             loop {
@@ -409,7 +410,7 @@ async fn apply(store: &dyn Store, step: &Step) -> String {
     }
 }
 
-/// Everything that can be read, as text.
+/// Formats everything that can be read.
 async fn read_everything(store: &dyn Store) -> Vec<String> {
     let mut read = Vec::new();
     for owner in ["acme", "zeta"] {
@@ -559,7 +560,7 @@ proptest! {
             drop(sqlite);
             let sqlite = SqliteStore::open(&path, options).expect("open again");
             prop_assert_eq!(&expected, &read_everything(&sqlite).await);
-            // Whatever was leased until 60 is free after it: fences and bodies agree too.
+            // All leases until 60 have expired by then, so fences and bodies are compared too.
             let lease = Step::Lease { epoch: 9, now: 60, until: 99, limit: 100 };
             prop_assert_eq!(apply(&memory, &lease).await, apply(&sqlite, &lease).await);
             Ok(())
@@ -572,7 +573,7 @@ proptest! {
         runtime.block_on(async {
             let schema = Schema::new().await;
             let (memory, postgres) = (MemoryStore::new(), schema.open().await);
-            // An epoch ends leases only where one process owns the store.
+            // A new epoch ends leases only if a single process owns the store.
             for step in history.iter().filter(|step| !matches!(step, Step::BeginEpoch)) {
                 prop_assert_eq!(apply(&memory, step).await, apply(&postgres, step).await, "{:?}", step);
             }

@@ -1,4 +1,4 @@
-//! A database under several names, and on a disk without room: what belongs to the file and not to its name.
+//! A database with several names, and full disks.
 
 #![cfg(unix)]
 
@@ -17,7 +17,7 @@ fn refused(path: &Path) -> OpenError {
 }
 
 #[tokio::test]
-async fn a_symlink_to_an_open_database_is_locked_like_its_name() {
+async fn symlink_to_an_open_database_is_locked_like_its_target() {
     let db = Database::new();
     let store = db.open();
     store.append(create(&run(1), 1)).await.expect("append");
@@ -33,7 +33,7 @@ async fn a_symlink_to_an_open_database_is_locked_like_its_name() {
             link.display()
         );
         assert!(matches!(sqlite::migrate(link), Err(OpenError::Locked(_))));
-        // What may share the file finds the log of the host, too.
+        // Operations that may share the file find the host's write-ahead log, too.
         Guest::open(link).expect("a guest");
         let copy = folder.join("copy.db");
         sqlite::copy(link, &copy, Form::AsIs).expect("a copy");
@@ -49,7 +49,7 @@ async fn a_symlink_to_an_open_database_is_locked_like_its_name() {
 }
 
 #[tokio::test]
-async fn a_symlink_to_a_database_that_is_not_there_yet_is_locked_as_well() {
+async fn symlink_to_a_missing_database_is_locked_too() {
     let db = Database::new();
     let link = db.path.with_file_name("link.db");
     symlink("wopr.db", &link).expect("a link");
@@ -59,7 +59,7 @@ async fn a_symlink_to_a_database_that_is_not_there_yet_is_locked_as_well() {
 }
 
 #[tokio::test]
-async fn a_database_with_hard_links_is_refused_under_every_name() {
+async fn database_with_hard_links_is_refused_under_every_name() {
     let db = Database::new();
     let store = db.open();
     store.append(create(&run(1), 1)).await.expect("append");
@@ -89,7 +89,7 @@ async fn a_database_with_hard_links_is_refused_under_every_name() {
         .await
         .expect("the host goes on");
     drop(store);
-    // Its log may hold writes that the other name does not lead to.
+    // The write-ahead log may contain writes that the other name does not lead to.
     assert!(matches!(refused(&db.path), OpenError::Linked { .. }));
     fs::remove_file(&link).expect("remove");
     let store = db.open();
@@ -101,7 +101,7 @@ async fn a_database_with_hard_links_is_refused_under_every_name() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_file_that_got_another_name_while_it_was_open_stays_locked() {
+async fn file_renamed_while_open_stays_locked() {
     let db = Database::new();
     let store = db.open();
     store.append(create(&run(1), 1)).await.expect("append");
@@ -116,7 +116,7 @@ async fn a_file_that_got_another_name_while_it_was_open_stays_locked() {
         .expect("the host goes on");
 }
 
-/// A file system of so many KiB in a folder, as long as this lives; `None` where nobody may mount one.
+/// A temporary file system of the given size in KiB; `None` if mounting is not permitted.
 struct Disk(tempfile::TempDir);
 
 impl Disk {
@@ -129,7 +129,7 @@ impl Disk {
         let mounted = Command::new("mount").args(arguments).arg(folder.path()).output();
         match mounted {
             Ok(done) if done.status.success() => Some(Self(folder)),
-            // Only root may mount one; the rules of `space` are tested without.
+            // Only root may mount; the rules in `space` are tested without it.
             Ok(_) | Err(_) => None,
         }
     }
@@ -152,7 +152,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Also while something is open still.
+        // Lazy, because files may still be open.
         let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
     }
 }
@@ -163,7 +163,7 @@ fn large(n: u64) -> wopr_store::Batch {
     batch
 }
 
-/// Appends runs from a number on until there is no room, and says how far it came.
+/// Appends runs until the disk is full. Returns the number of the first one that failed.
 async fn fill(store: &SqliteStore, from: u64) -> u64 {
     let (mut n, mut n_refused) = (from, 0);
     let refused = loop {
@@ -183,8 +183,8 @@ async fn fill(store: &SqliteStore, from: u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_disk_smaller_than_the_log_may_grow_fills_up_and_can_be_started_on_again() {
-    // The log alone may take 32 MiB before it is copied.
+async fn disk_smaller_than_the_log_limit_fills_up_and_can_be_reopened() {
+    // The write-ahead log alone may grow to 32 MiB before it is checkpointed.
     let Some(disk) = Disk::of(12 << 10) else { return };
     let path = disk.0.path().join("wopr.db");
     let store = SqliteStore::open(&path, Options::default()).expect("open");
@@ -202,7 +202,7 @@ async fn a_disk_smaller_than_the_log_may_grow_fills_up_and_can_be_started_on_aga
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_start_on_a_disk_that_others_filled_serves_reads_and_takes_writes_once_there_is_room() {
+async fn start_on_a_full_disk_serves_reads_and_takes_writes_once_there_is_space() {
     let Some(disk) = Disk::of(12 << 10) else { return };
     let path = disk.0.path().join("wopr.db");
     let store = SqliteStore::open(&path, Options::default()).expect("open");
@@ -213,7 +213,7 @@ async fn a_start_on_a_disk_that_others_filled_serves_reads_and_takes_writes_once
     drop(store);
     disk.fill();
     let store = SqliteStore::open(&path, Options::default()).expect("open on a full disk");
-    // What the start gave up is taken by others, too.
+    // Other writers also take the space that the start released.
     disk.fill();
     let epoch = store.begin_epoch(at(5)).await.expect("an epoch all the same");
     assert!(epoch > first && store.is_full());
@@ -238,7 +238,7 @@ async fn a_start_on_a_disk_that_others_filled_serves_reads_and_takes_writes_once
 }
 
 #[tokio::test]
-async fn a_file_system_that_knows_no_size_takes_writes() {
+async fn file_system_without_a_known_size_takes_writes() {
     let Some(disk) = Disk::mounted(&["-t", "ramfs", "none"]) else {
         return;
     };
@@ -249,7 +249,7 @@ async fn a_file_system_that_knows_no_size_takes_writes() {
 }
 
 #[tokio::test]
-async fn reads_of_a_store_that_is_closed_say_so() {
+async fn reads_of_a_closed_store_say_so() {
     let db = Database::new();
     let store = db.open();
     store.close().await;

@@ -1,4 +1,4 @@
-//! PostgreSQL at its worst: killed backends, undone transactions, lost answers, no connection.
+//! PostgreSQL failures: killed backends, rollbacks, lost replies, lost connections.
 
 use std::{
     sync::Arc,
@@ -17,8 +17,8 @@ use crate::{
     schema::Schema,
 };
 
-/// Makes the server do something the first `times` times a row is inserted into a table; counted by a sequence,
-/// which no rollback turns back.
+/// Executes a statement on the first `times` inserts into a table. The counter is a sequence, which rollbacks
+/// do not reset.
 pub(crate) async fn poison(schema: &Schema, table: &str, is_at_commit: bool, times: u32, poison: &str) {
     let (constraint, when) = if is_at_commit {
         ("CONSTRAINT", "AFTER INSERT ON {} DEFERRABLE INITIALLY DEFERRED")
@@ -52,7 +52,7 @@ async fn head(store: &PostgresStore, n: u64) -> Option<Seq> {
 }
 
 #[tokio::test]
-async fn an_undone_transaction_is_tried_again_wherever_it_was_undone() {
+async fn rolled_back_transaction_is_retried() {
     for code in ["40001", "40P01"] {
         for (table, is_at_commit) in [("runs", false), ("events", false), ("events", true)] {
             let schema = Schema::new().await;
@@ -68,7 +68,7 @@ async fn an_undone_transaction_is_tried_again_wherever_it_was_undone() {
 }
 
 #[tokio::test]
-async fn a_transaction_undone_again_and_again_is_given_up() {
+async fn transaction_that_keeps_being_rolled_back_is_given_up() {
     for is_at_commit in [false, true] {
         let schema = Schema::new().await;
         let store = schema.open().await;
@@ -81,7 +81,7 @@ async fn a_transaction_undone_again_and_again_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_refused_row_is_told_and_leaves_nothing() {
+async fn rejected_row_is_reported_and_leaves_nothing() {
     let schema = Schema::new().await;
     let store = schema.open().await;
     poison(&schema, "tasks", false, 1_000, &raise("23514")).await;
@@ -95,7 +95,7 @@ async fn a_refused_row_is_told_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_writes_and_reads_go_on() {
+async fn full_disk_refuses_writes_but_serves_reads() {
     let schema = Schema::new().await;
     let store = schema.open().await;
     store.append(create(&run(1), 1)).await.expect("append");
@@ -109,7 +109,7 @@ async fn a_full_disk_refuses_writes_and_reads_go_on() {
 }
 
 #[tokio::test]
-async fn a_backend_killed_before_commit_has_written_nothing_and_the_append_is_repeated() {
+async fn append_is_repeated_if_its_backend_is_killed_before_commit() {
     for table in ["runs", "events"] {
         let schema = Schema::new().await;
         let store = schema.open().await;
@@ -121,27 +121,27 @@ async fn a_backend_killed_before_commit_has_written_nothing_and_the_append_is_re
 }
 
 #[tokio::test]
-async fn a_backend_killed_in_commit_is_unknown_and_settled_by_rereading() {
+async fn append_is_unknown_if_its_backend_is_killed_during_commit() {
     let schema = Schema::new().await;
     let store = schema.open().await;
     poison(&schema, "events", true, 1, KILL).await;
     let unknown = store.append(create(&run(1), 1)).await.expect_err("killed");
     assert!(matches!(unknown, AppendError::Unknown(_)), "{unknown:?}");
     assert_eq!(store.stats().doubtful_commits, 1);
-    // The reread says that it did not happen; so it can be decided again.
+    // The reread shows that nothing was committed, so the command can be decided again.
     assert_eq!(store.events(&run(1), Seq(0), 1).await.expect("events"), None);
     store.append(create(&run(1), 1)).await.expect("again");
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_unknown_and_settled_by_rereading() {
+async fn lost_reply_is_unknown_and_resolved_by_rereading() {
     let schema = Schema::new().await;
     for (n, cut, is_there) in [(1, Cut::Answer, true), (2, Cut::Commit, false)] {
         let proxy = Proxy::new(schema.server()).await;
         let store = PostgresStore::open(&proxy.url(&schema), Options::default())
             .await
             .expect("open");
-        // The connection and its statements are there before the cut.
+        // Opens the connection and prepares its statements before the cut.
         store.append(create(&run(10 * n), 1)).await.expect("append");
         proxy.arm(cut);
         let unknown = store.append(create(&run(n), 1)).await.expect_err("cut");
@@ -163,7 +163,7 @@ async fn a_lost_answer_is_unknown_and_settled_by_rereading() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_server_costs_a_call_one_deadline_however_many_connections_are_open() {
+async fn silent_server_costs_a_call_one_deadline_regardless_of_open_connections() {
     const DEADLINE: Duration = Duration::from_secs(1);
     let schema = Schema::new().await;
     let proxy = Proxy::new(schema.server()).await;
@@ -177,7 +177,7 @@ async fn a_silent_server_costs_a_call_one_deadline_however_many_connections_are_
         .expect("open");
     for (n, is_append) in [(0, false), (1_000, true)] {
         store.append(create(&run(n), 1)).await.expect("append");
-        // As many reads at a time as it takes until several connections are idle.
+        // Concurrent reads until several connections are idle.
         while store.stats().connections < 4 {
             let reads = (0..8).map(|_| async { store.summary(&run(n)).await.expect("summary") });
             futures_util::future::join_all(reads).await;
@@ -192,7 +192,7 @@ async fn a_silent_server_costs_a_call_one_deadline_however_many_connections_are_
             assert!(matches!(refused, ReadError::Unavailable(_)), "{refused:?}");
         }
         assert!(begun.elapsed() < DEADLINE * 2, "{:?}", begun.elapsed());
-        // Nobody has to find the others silent, too.
+        // The other connections were closed, so later calls do not wait for them.
         assert_eq!(store.stats().connections, 0);
         proxy.disarm();
         assert_eq!(head(&store, n).await, Some(Seq(1)));
@@ -201,7 +201,7 @@ async fn a_silent_server_costs_a_call_one_deadline_however_many_connections_are_
 }
 
 #[tokio::test]
-async fn a_row_that_is_taken_each_time_is_a_busy_store() {
+async fn row_that_always_conflicts_is_reported_as_a_busy_store() {
     let schema = Schema::new().await;
     let store = schema.open().await;
     poison(&schema, "events", false, 1_000, &raise("23505")).await;
@@ -212,7 +212,7 @@ async fn a_row_that_is_taken_each_time_is_a_busy_store() {
 }
 
 #[tokio::test]
-async fn an_append_waits_for_the_disk_whatever_the_servers_default_is() {
+async fn append_waits_for_the_disk_regardless_of_the_servers_default() {
     for (default, used) in [
         ("off", "on"),
         ("local", "local"),
@@ -221,7 +221,7 @@ async fn an_append_waits_for_the_disk_whatever_the_servers_default_is() {
     ] {
         let schema = Schema::new().await;
         schema.open().await.close().await;
-        // Each append says what it was committed under.
+        // Records the setting under which each append was committed.
         schema
             .sql(
                 "CREATE TABLE seen (synchronous_commit text);
@@ -233,7 +233,7 @@ async fn an_append_waits_for_the_disk_whatever_the_servers_default_is() {
                      FOR EACH ROW EXECUTE FUNCTION see()",
             )
             .await;
-        // Only the first of two `options` counts, so the default goes where the schema is named.
+        // PostgreSQL uses only one `options` parameter, so the setting is added to the one with the schema.
         let url = schema.url().replace(
             "-csearch_path",
             &format!("-csynchronous_commit%3D{default}%20-csearch_path"),
@@ -251,7 +251,7 @@ async fn an_append_waits_for_the_disk_whatever_the_servers_default_is() {
 }
 
 #[tokio::test]
-async fn a_server_that_takes_no_writes_is_not_ready_and_refuses_them_for_now() {
+async fn read_only_server_is_not_ready_and_refuses_writes() {
     let schema = Schema::new().await;
     let store = schema.open().await;
     store.append(create(&run(1), 1)).await.expect("append");
@@ -271,7 +271,7 @@ async fn a_server_that_takes_no_writes_is_not_ready_and_refuses_them_for_now() {
 }
 
 #[tokio::test]
-async fn a_store_whose_last_append_failed_is_not_ready_until_another_is_written() {
+async fn store_is_not_ready_from_a_failed_append_until_the_next_success() {
     let schema = Schema::new().await;
     let store = schema.open().await;
     let raw = schema.raw().await;
@@ -291,7 +291,7 @@ async fn a_store_whose_last_append_failed_is_not_ready_until_another_is_written(
 }
 
 #[tokio::test]
-async fn a_sweep_is_bounded_by_bytes_too() {
+async fn sweep_is_limited_by_bytes_too() {
     const LARGE: usize = 1 << 20;
     let schema = Schema::new().await;
     let store = schema.open().await;
@@ -301,7 +301,7 @@ async fn a_sweep_is_bounded_by_bytes_too() {
         .map(|n| BlobRow {
             id: format!("b{n}"),
             media_type: "text/plain".to_owned(),
-            // Not to be compressed.
+            // Random, so that the data is not compressible.
             bytes: (0..LARGE).map(|_| rand::random::<u8>()).collect(),
         })
         .collect();
@@ -316,7 +316,7 @@ async fn a_sweep_is_bounded_by_bytes_too() {
         let row = raw.query_one("SELECT count(*) FROM blobs", &[]).await;
         row.expect("our own statement").get(0)
     };
-    // Of 32 rows, 2 MiB: two blobs at a time.
+    // Up to 32 rows or 2 MiB per sweep: two blobs at a time.
     for expected in [6, 4, 2, 0] {
         store.sweep(32).await.expect("sweep");
         assert_eq!(left().await, expected);
@@ -326,7 +326,7 @@ async fn a_sweep_is_bounded_by_bytes_too() {
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_refused_where_tls_is_demanded() {
+async fn server_without_tls_is_refused_if_tls_is_required() {
     let schema = Schema::new().await;
     let proxy = Proxy::new(schema.server()).await;
     let url = proxy.url(&schema) + "&sslmode=require";
@@ -337,9 +337,9 @@ async fn a_server_without_tls_is_refused_where_tls_is_demanded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_store_goes_on_after_every_connection_was_killed() {
+async fn store_continues_after_every_connection_was_killed() {
     let schema = Schema::new().await;
-    // A name by which nobody else's connections are killed.
+    // An application name that only this test's connections have.
     let name = format!(
         "&application_name={}",
         schema.parameter().replace(['=', '%'], "-")
@@ -361,14 +361,14 @@ async fn the_store_goes_on_after_every_connection_was_killed() {
         )
         .await
         .expect("our own statement");
-        // Whether the append meets a dead connection or none, it is done in the end.
+        // The append succeeds whether or not it meets a dead connection.
         store.append(create(&run(n), 1)).await.expect("append");
         assert!(store.load(&run(n)).await.expect("load").is_some());
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_free_connection_calls_are_refused_soon() {
+async fn calls_without_a_free_connection_are_refused_soon() {
     let schema = Schema::new().await;
     let store = Arc::new(
         schema
@@ -386,7 +386,7 @@ async fn without_a_free_connection_calls_are_refused_soon() {
         .batch_execute("BEGIN; LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
         .await
         .expect("our own statement");
-    // The only connection waits for the table.
+    // The only connection waits for the table lock.
     let blocked = tokio::spawn({
         let store = Arc::clone(&store);
         async move { store.summary(&run(1)).await }
@@ -423,17 +423,17 @@ async fn without_a_free_connection_calls_are_refused_soon() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_begun_is_done_even_if_nobody_waits() {
+async fn started_appends_complete_even_if_dropped() {
     let schema = Schema::new().await;
     let store = schema.open().await;
     for n in 0..50 {
-        // Polled once, it is under way; then its caller goes away.
+        // The first poll starts the append; then its caller is dropped.
         let mut append = store.append(create(&run(n), 1));
         let polled = futures_util::poll!(&mut append);
         assert!(polled.is_pending());
         drop(append);
     }
-    // Closing waits for it.
+    // Closing waits for pending appends.
     store.close().await;
     let refused = store.append(create(&run(99), 1)).await.expect_err("closed");
     assert!(matches!(refused, AppendError::Unavailable(_)), "{refused:?}");
@@ -456,7 +456,7 @@ async fn what_was_begun_is_done_even_if_nobody_waits() {
 }
 
 #[tokio::test]
-async fn damaged_rows_are_told_and_hurt_no_others() {
+async fn damaged_rows_are_reported_and_do_not_affect_others() {
     let schema = Schema::new().await;
     let store = schema.open().await;
     for n in 1..=3 {

@@ -1,4 +1,4 @@
-//! A wire between a store and PostgreSQL that can be cut at the one place where it hurts.
+//! A proxy between a store and PostgreSQL that can cut the connection around a commit.
 
 use std::{
     net::SocketAddr,
@@ -17,18 +17,19 @@ use tokio_postgres::{Config, config::Host};
 
 use crate::schema::Schema;
 
-/// Where to cut.
+/// When to cut the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// Before the server hears the next COMMIT.
+    /// Before the next COMMIT reaches the server.
     Commit = 1,
-    /// After the server has committed, before its answer is heard.
+    /// After the server has committed, before its reply reaches the client.
     Answer = 2,
-    /// Nothing is heard any more and nothing is closed, until something else is armed; what is open then stays so.
+    /// Drops all data without closing connections, until another cut is armed. Connections open at that time
+    /// stay silent.
     Silence = 3,
 }
 
-/// Listens on a port of its own and carries bytes to the server.
+/// Listens on its own port and forwards bytes to the server.
 pub(crate) struct Proxy {
     address: SocketAddr,
     server: Config,
@@ -62,7 +63,7 @@ impl Proxy {
         proxy
     }
 
-    /// The database of a schema, this way.
+    /// The URL of a schema through this proxy.
     pub(crate) fn url(&self, schema: &Schema) -> String {
         let user = self.server.get_user().expect("the set-up names a user");
         let database = self.server.get_dbname().unwrap_or(user);
@@ -78,22 +79,21 @@ impl Proxy {
         )
     }
 
-    /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many connections have said or been told something that went nowhere.
+    /// Number of connections on which data was dropped.
     pub(crate) fn n_silenced(&self) -> usize {
         self.n_silenced.load(SeqCst)
     }
 
-    /// Carries new connections again.
+    /// Forwards data of new connections again.
     pub(crate) fn disarm(&self) {
         self.armed.store(0, SeqCst);
     }
 
-    /// Cuts once, or from now on for [`Cut::Silence`].
+    /// Cuts once, or permanently for [`Cut::Silence`].
     pub(crate) fn arm(&self, cut: Cut) {
         self.armed.store(cut as u8, SeqCst);
     }
@@ -124,7 +124,7 @@ async fn join(
 ) {
     let (client_reads, client_writes) = client.into_split();
     let (server_reads, server_writes) = tokio::io::split(server);
-    // Either end, or a cut, ends both.
+    // A close by either side, or a cut, closes both.
     tokio::select! {
         () = pass(client_reads, server_writes, armed, n_silenced, Cut::Commit) => {}
         () = pass(server_reads, client_writes, armed, n_silenced, Cut::Answer) => {}

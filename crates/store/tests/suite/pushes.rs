@@ -1,4 +1,4 @@
-//! Receivers of what happens to a run: what appends note for them, what waits for them, and who may tell it.
+//! Push subscriptions: the notes that appends write for them, their pending deliveries, and their leases.
 
 use std::sync::Arc;
 
@@ -12,31 +12,31 @@ use wopr_store::{
 use crate::{behaviours, make::*};
 
 behaviours! {
-    only_a_run_with_receivers_is_noted,
-    the_notes_of_several_appends_are_one,
-    a_run_created_with_a_receiver_tells_of_its_beginning,
-    a_refused_append_notes_nothing,
-    a_receiver_that_comes_along_hears_of_what_it_came_with,
-    a_receiver_that_comes_along_may_be_another_runs,
-    a_receiver_that_comes_along_replaces_the_one_of_its_id,
-    a_refused_append_leaves_the_receivers_as_they_were,
-    of_those_who_race_one_brings_its_receiver,
-    those_who_race_for_room_bring_no_more_than_there_is,
-    receivers_are_bounded_replaced_and_dropped,
-    a_receiver_hears_of_what_came_after_it,
-    expanding_is_refused_where_the_note_has_changed,
-    a_note_is_expanded_in_parts,
+    only_runs_with_subscriptions_write_notes,
+    notes_of_several_appends_are_merged,
+    run_created_with_a_subscription_notes_its_first_events,
+    refused_append_writes_no_note,
+    appended_subscription_receives_the_events_of_its_append,
+    appended_subscription_may_belong_to_another_run,
+    appended_subscription_replaces_the_one_with_its_id,
+    refused_append_leaves_the_subscriptions_unchanged,
+    one_of_many_racing_appends_adds_its_subscription,
+    racing_appends_do_not_exceed_the_subscription_limit,
+    subscriptions_are_limited_replaced_and_dropped,
+    subscription_receives_later_events,
+    expanding_a_changed_note_is_refused,
+    note_is_expanded_in_parts,
     expanding_twice_makes_one_delivery,
-    a_receiver_is_leased_by_one_at_a_time,
-    a_lease_that_is_over_is_taken_over_and_its_holder_refused,
-    what_was_added_meanwhile_lets_nobody_rest,
-    those_that_failed_wait_for_their_time_and_the_others_behind_them,
-    what_was_given_up_is_listed_and_tried_again,
-    a_dropped_receiver_takes_what_waited_along,
+    subscription_has_one_lease_at_a_time,
+    expired_lease_is_taken_over_and_its_holder_refused,
+    subscription_with_new_deliveries_does_not_go_idle,
+    failed_delivery_backs_off_and_blocks_later_ones,
+    given_up_deliveries_are_listed_and_retried,
+    dropping_a_subscription_drops_its_deliveries,
     deliveries_are_listed_page_by_page,
-    what_is_gone_is_told_to_nobody;
+    removed_run_has_no_deliveries;
     one process:
-    a_new_epoch_ends_the_leases_of_receivers,
+    new_epoch_ends_the_leases_of_subscriptions,
 }
 
 const MOST: usize = 3;
@@ -45,14 +45,14 @@ async fn put(store: &dyn Store, run: &RunKey, id: &str) -> Put {
     store.put_push(run, push(id), MOST, at(5)).await.expect("put")
 }
 
-/// One that comes along and leads elsewhere.
+/// Like [`along`], with another target.
 fn elsewhere(run: &RunKey, id: &str) -> Option<Box<NewPush>> {
     let mut push = along(run, id)?;
     push.row.body = b"elsewhere".to_vec();
     Some(push)
 }
 
-/// Where the receivers of a run lead.
+/// Lists the targets of a run's subscriptions.
 async fn bodies(store: &dyn Store, run: &RunKey) -> Vec<String> {
     let pushes = store.pushes(run).await.expect("pushes");
     let told = |row: &PushRow| format!("{} {}", row.id, String::from_utf8_lossy(&row.body));
@@ -84,7 +84,7 @@ async fn outbox(store: &dyn Store) -> Vec<OutboxRow> {
     store.outbox(Epoch(1), None, 9).await.expect("outbox")
 }
 
-/// Expands a note, every event an update.
+/// Expands a note; every event becomes an update.
 async fn expand(store: &dyn Store, run: &RunKey, from: u64, to: u64, now: i64) -> bool {
     let expanded = store
         .expand(&note(run, from, to), &updates(from..to), at(now))
@@ -144,7 +144,7 @@ async fn listed(store: &dyn Store, filter: DeliveryFilter) -> Vec<DeliveryRow> {
     store.deliveries(&filter, None, 99).await.expect("deliveries")
 }
 
-/// A run of three events, with receivers that hear of what comes then, and one more event.
+/// Creates a run of three events, adds subscriptions, and appends one more event, which they receive.
 async fn told(store: &dyn Store, run: &RunKey, ids: &[&str]) {
     store.append(create(run, 3)).await.expect("create");
     for id in ids {
@@ -154,7 +154,7 @@ async fn told(store: &dyn Store, run: &RunKey, ids: &[&str]) {
     assert!(expand(store, run, 3, 4, 10).await);
 }
 
-async fn only_a_run_with_receivers_is_noted(store: Arc<dyn Store>) {
+async fn only_runs_with_subscriptions_write_notes(store: Arc<dyn Store>) {
     for n in [1, 2] {
         store.append(create(&run(n), 1)).await.expect("create");
     }
@@ -165,7 +165,7 @@ async fn only_a_run_with_receivers_is_noted(store: Arc<dyn Store>) {
         store.append(batch).await.expect("append");
     }
     assert_eq!(outbox(&*store).await, [note(&run(2), 1, 3)]);
-    // Its children have no receivers of their own, and what is no event is no news.
+    // Child runs have no subscriptions of their own, and an append without events is not noted.
     let mut batch = append(&run(2), 3, 0);
     batch.children = vec![child(5, &run(2))];
     store.append(batch).await.expect("append");
@@ -173,7 +173,7 @@ async fn only_a_run_with_receivers_is_noted(store: Arc<dyn Store>) {
     assert_eq!(outbox(&*store).await, [note(&run(2), 1, 3)]);
 }
 
-async fn the_notes_of_several_appends_are_one(store: Arc<dyn Store>) {
+async fn notes_of_several_appends_are_merged(store: Arc<dyn Store>) {
     store.append(create(&run(1), 1)).await.expect("create");
     assert_eq!(put(&*store, &run(1), "a").await, Put::Added);
     for seq in 1..4 {
@@ -182,7 +182,7 @@ async fn the_notes_of_several_appends_are_one(store: Arc<dyn Store>) {
     assert_eq!(outbox(&*store).await, [note(&run(1), 1, 4)]);
 }
 
-async fn a_run_created_with_a_receiver_tells_of_its_beginning(store: Arc<dyn Store>) {
+async fn run_created_with_a_subscription_notes_its_first_events(store: Arc<dyn Store>) {
     for n in [1, 2, 3] {
         let mut batch = create(&run(n), 2);
         batch.push = along(&run(n), "a");
@@ -198,13 +198,13 @@ async fn a_run_created_with_a_receiver_tells_of_its_beginning(store: Arc<dyn Sto
     assert_eq!(store.pushes(&run(1)).await.expect("pushes"), [push("a")]);
     assert!(expand(&*store, &run(1), 0, 2, 10).await);
     assert_eq!(waiting(&*store, &run(1), "a").await, [0, 1]);
-    // It is counted as those are that come later.
+    // It counts toward the limit, like those added later.
     assert_eq!(put(&*store, &run(1), "b").await, Put::Added);
     assert_eq!(put(&*store, &run(1), "c").await, Put::Added);
     assert_eq!(put(&*store, &run(1), "d").await, Put::Full);
 }
 
-async fn a_refused_append_notes_nothing(store: Arc<dyn Store>) {
+async fn refused_append_writes_no_note(store: Arc<dyn Store>) {
     store.append(create(&run(1), 2)).await.expect("create");
     assert_eq!(put(&*store, &run(1), "a").await, Put::Added);
     assert!(store.append(append(&run(1), 1, 1)).await.is_err());
@@ -215,7 +215,7 @@ async fn a_refused_append_notes_nothing(store: Arc<dyn Store>) {
     assert_eq!(store.pushes(&run(1)).await.expect("pushes"), [push("a")]);
 }
 
-async fn a_receiver_that_comes_along_hears_of_what_it_came_with(store: Arc<dyn Store>) {
+async fn appended_subscription_receives_the_events_of_its_append(store: Arc<dyn Store>) {
     store.append(create(&run(1), 2)).await.expect("create");
     let mut batch = append(&run(1), 2, 1);
     batch.push = along(&run(1), "a");
@@ -224,19 +224,19 @@ async fn a_receiver_that_comes_along_hears_of_what_it_came_with(store: Arc<dyn S
     assert_eq!(outbox(&*store).await, [note(&run(1), 2, 3)]);
     assert!(expand(&*store, &run(1), 2, 3, 10).await);
     assert_eq!(waiting(&*store, &run(1), "a").await, [2]);
-    // The next append knows that there is somebody to tell, and a second receiver hears of that one only.
+    // The next append finds a subscription and writes a note; a second subscription receives only that event.
     let mut batch = append(&run(1), 3, 1);
     batch.push = along(&run(1), "b");
     store.append(batch).await.expect("append");
     assert!(expand(&*store, &run(1), 3, 4, 10).await);
     assert_eq!(waiting(&*store, &run(1), "a").await, [2, 3]);
     assert_eq!(waiting(&*store, &run(1), "b").await, [3]);
-    // Both are counted.
+    // Both count toward the limit.
     assert_eq!(put(&*store, &run(1), "c").await, Put::Added);
     assert_eq!(put(&*store, &run(1), "d").await, Put::Full);
 }
 
-async fn a_receiver_that_comes_along_may_be_another_runs(store: Arc<dyn Store>) {
+async fn appended_subscription_may_belong_to_another_run(store: Arc<dyn Store>) {
     for n in [1, 2] {
         store.append(create(&run(n), 2)).await.expect("create");
     }
@@ -246,7 +246,7 @@ async fn a_receiver_that_comes_along_may_be_another_runs(store: Arc<dyn Store>) 
     assert_eq!(store.pushes(&run(1)).await.expect("pushes"), [push("a")]);
     assert_eq!(store.pushes(&run(2)).await.expect("pushes"), []);
     assert_eq!(outbox(&*store).await, []);
-    // It hears of what comes next there.
+    // It receives the next event of that run.
     store.append(append(&run(1), 2, 1)).await.expect("append");
     assert_eq!(outbox(&*store).await, [note(&run(1), 2, 3)]);
     assert!(expand(&*store, &run(1), 2, 3, 10).await);
@@ -259,7 +259,7 @@ async fn a_receiver_that_comes_along_may_be_another_runs(store: Arc<dyn Store>) 
     assert_eq!(head(&*store, &run(2)).await, 3);
 }
 
-async fn a_receiver_that_comes_along_replaces_the_one_of_its_id(store: Arc<dyn Store>) {
+async fn appended_subscription_replaces_the_one_with_its_id(store: Arc<dyn Store>) {
     told(&*store, &run(1), &["a", "b", "c"]).await;
     let leased = lease(&*store, 20, 60).await;
     let old = leased.iter().find(|lease| lease.id == "a").expect("leased");
@@ -268,17 +268,18 @@ async fn a_receiver_that_comes_along_replaces_the_one_of_its_id(store: Arc<dyn S
     store.append(batch).await.expect("no more than before");
     let bodies = bodies(&*store, &run(1)).await;
     assert_eq!(bodies, ["a elsewhere", "b to b", "c to c"]);
-    // What waited waits for it, and whoever tells the old one has lost the lease.
+    // Pending deliveries move to the replacement, and the holder of the old one has lost its lease.
     assert_eq!(waiting(&*store, &run(1), "a").await, [3]);
     assert!(!settle(&*store, old, Some((3, Attempted::Delivered)), Then::GoOn(at(70))).await);
     assert_eq!(one(&*store, 21, 60).await.body, b"elsewhere");
 }
 
-async fn a_refused_append_leaves_the_receivers_as_they_were(store: Arc<dyn Store>) {
+async fn refused_append_leaves_the_subscriptions_unchanged(store: Arc<dyn Store>) {
     told(&*store, &run(1), &["a", "b", "c"]).await;
     let leased = lease(&*store, 20, 60).await;
     let old = leased.iter().find(|lease| lease.id == "a").expect("leased");
-    // One too many, which a lost race hides, as it does a receiver of nobody.
+    // One subscription too many. A lost race takes precedence over that, and over a subscription of a missing
+    // run.
     for (at, push, is_race) in [
         (4, along(&run(1), "d"), false),
         (3, along(&run(1), "d"), true),
@@ -296,7 +297,7 @@ async fn a_refused_append_leaves_the_receivers_as_they_were(store: Arc<dyn Store
         };
         assert!(is_told, "{refused:?}");
     }
-    // A stale lease, and a request that took effect before.
+    // A stale lease, and a request that was already processed.
     let mut batch = append(&run(1), 4, 1);
     batch.push = elsewhere(&run(1), "a");
     batch.effects_settled = vec![settled("gone", 1)];
@@ -319,7 +320,7 @@ async fn a_refused_append_leaves_the_receivers_as_they_were(store: Arc<dyn Store
     assert!(settle(&*store, old, Some((3, Attempted::Delivered)), Then::GoOn(at(70))).await);
 }
 
-async fn of_those_who_race_one_brings_its_receiver(store: Arc<dyn Store>) {
+async fn one_of_many_racing_appends_adds_its_subscription(store: Arc<dyn Store>) {
     store.append(create(&run(1), 2)).await.expect("create");
     for round in 0..20 {
         let mut racing = JoinSet::new();
@@ -346,8 +347,8 @@ async fn of_those_who_race_one_brings_its_receiver(store: Arc<dyn Store>) {
     }
 }
 
-async fn those_who_race_for_room_bring_no_more_than_there_is(store: Arc<dyn Store>) {
-    // Answers to children of one run, whose appends do not meet but for the receivers.
+async fn racing_appends_do_not_exceed_the_subscription_limit(store: Arc<dyn Store>) {
+    // Answers to child runs of one run: their appends only conflict on the run's subscriptions.
     store.append(create(&run(1), 1)).await.expect("create");
     for n in 2..8 {
         store.append(create(&run(n), 1)).await.expect("create");
@@ -357,7 +358,7 @@ async fn those_who_race_for_room_bring_no_more_than_there_is(store: Arc<dyn Stor
         let store = Arc::clone(&store);
         racing.spawn(async move {
             let mut batch = append(&run(n), 1, 1);
-            // Two of each id.
+            // Two appends per id.
             batch.push = along(&run(1), &format!("r{}", n / 2));
             store.append(batch).await
         });
@@ -375,7 +376,7 @@ async fn those_who_race_for_room_bring_no_more_than_there_is(store: Arc<dyn Stor
     assert_eq!(head(&*store, &run(2)).await, 2);
 }
 
-async fn receivers_are_bounded_replaced_and_dropped(store: Arc<dyn Store>) {
+async fn subscriptions_are_limited_replaced_and_dropped(store: Arc<dyn Store>) {
     assert_eq!(put(&*store, &run(1), "a").await, Put::Missing);
     store.append(create(&run(1), 1)).await.expect("create");
     for id in ["b", "a", "c"] {
@@ -404,7 +405,7 @@ async fn receivers_are_bounded_replaced_and_dropped(store: Arc<dyn Store>) {
     assert_eq!(put(&*store, &run(1), "d").await, Put::Added);
 }
 
-async fn a_receiver_hears_of_what_came_after_it(store: Arc<dyn Store>) {
+async fn subscription_receives_later_events(store: Arc<dyn Store>) {
     store.append(create(&run(1), 2)).await.expect("create");
     assert_eq!(put(&*store, &run(1), "early").await, Put::Added);
     store.append(append(&run(1), 2, 1)).await.expect("append");
@@ -431,7 +432,7 @@ async fn a_receiver_hears_of_what_came_after_it(store: Arc<dyn Store>) {
     );
 }
 
-async fn expanding_is_refused_where_the_note_has_changed(store: Arc<dyn Store>) {
+async fn expanding_a_changed_note_is_refused(store: Arc<dyn Store>) {
     told(&*store, &run(1), &["a"]).await;
     assert!(!expand(&*store, &run(1), 3, 4, 10).await, "it is gone");
     store.append(append(&run(1), 4, 2)).await.expect("append");
@@ -444,7 +445,7 @@ async fn expanding_is_refused_where_the_note_has_changed(store: Arc<dyn Store>) 
     assert_eq!(outbox(&*store).await, [note(&run(1), 4, 6)]);
 }
 
-async fn a_note_is_expanded_in_parts(store: Arc<dyn Store>) {
+async fn note_is_expanded_in_parts(store: Arc<dyn Store>) {
     told(&*store, &run(1), &["a"]).await;
     store.append(append(&run(1), 4, 5)).await.expect("append");
     let nothing = store.expand(&note(&run(1), 4, 6), &[], at(10)).await;
@@ -465,7 +466,7 @@ async fn expanding_twice_makes_one_delivery(store: Arc<dyn Store>) {
     assert_eq!(found[0].enqueued_at, at(10), "the first stays");
 }
 
-async fn a_receiver_is_leased_by_one_at_a_time(store: Arc<dyn Store>) {
+async fn subscription_has_one_lease_at_a_time(store: Arc<dyn Store>) {
     told(&*store, &run(2), &["a"]).await;
     told(&*store, &run(1), &["b", "a"]).await;
     assert_eq!(lease(&*store, 9, 50).await, [], "none is due yet");
@@ -488,7 +489,7 @@ async fn a_receiver_is_leased_by_one_at_a_time(store: Arc<dyn Store>) {
     assert_eq!(names(&second), [(run(2), "a".to_owned())]);
     assert_eq!(lease(&*store, 49, 99).await, []);
 
-    // Delivered, and nothing else waits.
+    // Delivered, and nothing else is pending.
     let done = Some((3, Attempted::Delivered));
     assert!(settle(&*store, &second[0], done, Then::Rest(at(11))).await);
     assert_eq!(waiting(&*store, &run(2), "a").await, [0_u64; 0]);
@@ -496,13 +497,13 @@ async fn a_receiver_is_leased_by_one_at_a_time(store: Arc<dyn Store>) {
         !settle(&*store, &second[0], None, Then::GoOn(at(99))).await,
         "the lease is over"
     );
-    // A lease that goes on is nobody else's when its first end has come.
+    // An extended lease does not expire at its original time.
     assert!(settle(&*store, &first[0], None, Then::GoOn(at(90))).await);
     assert!(settle(&*store, &first[1], None, Then::Due(at(60))).await);
     assert_eq!(names(&lease(&*store, 60, 99).await), [(run(1), "b".to_owned())]);
 }
 
-async fn a_lease_that_is_over_is_taken_over_and_its_holder_refused(store: Arc<dyn Store>) {
+async fn expired_lease_is_taken_over_and_its_holder_refused(store: Arc<dyn Store>) {
     told(&*store, &run(1), &["a"]).await;
     let lost = one(&*store, 10, 50).await;
     let taken = one(&*store, 50, 90).await;
@@ -527,7 +528,7 @@ async fn a_lease_that_is_over_is_taken_over_and_its_holder_refused(store: Arc<dy
     assert_eq!(lease(&*store, 999, 1_000).await, []);
 }
 
-async fn what_was_added_meanwhile_lets_nobody_rest(store: Arc<dyn Store>) {
+async fn subscription_with_new_deliveries_does_not_go_idle(store: Arc<dyn Store>) {
     told(&*store, &run(1), &["a"]).await;
     let first = one(&*store, 10, 50).await;
     store.append(append(&run(1), 4, 1)).await.expect("append");
@@ -556,7 +557,7 @@ async fn what_was_added_meanwhile_lets_nobody_rest(store: Arc<dyn Store>) {
     assert_eq!(lease(&*store, 999, 1_000).await, []);
 }
 
-async fn those_that_failed_wait_for_their_time_and_the_others_behind_them(store: Arc<dyn Store>) {
+async fn failed_delivery_backs_off_and_blocks_later_ones(store: Arc<dyn Store>) {
     told(&*store, &run(1), &["a"]).await;
     let held = one(&*store, 10, 50).await;
     assert!(settle(&*store, &held, Some((3, failed())), Then::Due(at(100))).await);
@@ -571,12 +572,13 @@ async fn those_that_failed_wait_for_their_time_and_the_others_behind_them(store:
         .collect();
     assert_eq!(tried, [(3, 1, Some("answered 500")), (4, 0, None)]);
     assert!(settle(&*store, &held, Some((3, failed())), Then::Due(at(400))).await);
-    // Whoever sets it anew has mended it, perhaps.
+    // The user may have fixed the problem by setting the subscription again.
     assert_eq!(put(&*store, &run(1), "a").await, Put::Replaced);
     let old = one(&*store, 101, 150).await;
     assert_eq!(old.id, "a");
     assert_eq!(waiting(&*store, &run(1), "a").await, [3, 4]);
-    // Whoever still tells the receiver of before has lost the lease, so nothing is taken for told to the new one.
+    // The holder of the replaced subscription has lost its lease, so its delivery does not count for the new
+    // one.
     assert_eq!(put(&*store, &run(1), "a").await, Put::Replaced);
     assert!(
         !settle(
@@ -591,7 +593,7 @@ async fn those_that_failed_wait_for_their_time_and_the_others_behind_them(store:
     assert_eq!(one(&*store, 102, 150).await.id, "a");
 }
 
-async fn what_was_given_up_is_listed_and_tried_again(store: Arc<dyn Store>) {
+async fn given_up_deliveries_are_listed_and_retried(store: Arc<dyn Store>) {
     told(&*store, &run(1), &["a"]).await;
     store.append(append(&run(1), 4, 2)).await.expect("append");
     assert!(expand(&*store, &run(1), 4, 6, 10).await);
@@ -630,7 +632,7 @@ async fn what_was_given_up_is_listed_and_tried_again(store: Arc<dyn Store>) {
     assert_eq!(retry("a", Some(4)).await, 1);
     assert_eq!(waiting(&*store, &run(1), "a").await, [4]);
     let held = one(&*store, 30, 50).await;
-    // Another one while it is held: it does not rest on that.
+    // Retried while it is leased: the subscription must not go idle afterwards.
     assert_eq!(retry("a", None).await, 1);
     let waits = store.waiting(&run(1), "a", 9).await.expect("waiting");
     let shown: Vec<_> = waits
@@ -650,14 +652,14 @@ async fn what_was_given_up_is_listed_and_tried_again(store: Arc<dyn Store>) {
     assert_eq!(one(&*store, 31, 50).await.id, "a");
 }
 
-async fn a_dropped_receiver_takes_what_waited_along(store: Arc<dyn Store>) {
+async fn dropping_a_subscription_drops_its_deliveries(store: Arc<dyn Store>) {
     told(&*store, &run(1), &["a", "b"]).await;
     let held = lease(&*store, 10, 50).await;
     assert!(store.drop_push(&run(1), "a").await.expect("drop"));
     assert!(!settle(&*store, &held[0], Some((3, failed())), Then::Due(at(60))).await);
     assert_eq!(waiting(&*store, &run(1), "a").await, [0_u64; 0]);
     assert_eq!(waiting(&*store, &run(1), "b").await, [3]);
-    // One with the same name is another.
+    // A new subscription with the same id is a different one.
     assert_eq!(put(&*store, &run(1), "a").await, Put::Added);
     assert!(!settle(&*store, &held[0], Some((3, failed())), Then::Due(at(60))).await);
     assert_eq!(waiting(&*store, &run(1), "a").await, [0_u64; 0]);
@@ -694,7 +696,7 @@ async fn deliveries_are_listed_page_by_page(store: Arc<dyn Store>) {
         "another tenant's"
     );
     assert_eq!(listed(&*store, filter(None, true)).await, []);
-    // All of these runs are Ada's.
+    // All of these runs belong to Ada.
     for (name, n) in [("ada", 4), ("bob", 0)] {
         let mut filter = filter(None, false);
         filter.principal = Some(principal(name));
@@ -702,7 +704,7 @@ async fn deliveries_are_listed_page_by_page(store: Arc<dyn Store>) {
     }
 }
 
-async fn what_is_gone_is_told_to_nobody(store: Arc<dyn Store>) {
+async fn removed_run_has_no_deliveries(store: Arc<dyn Store>) {
     told(&*store, &run(1), &["a"]).await;
     let mut batch = append(&run(1), 4, 1);
     batch.summary.status = RunStatus::Completed;
@@ -719,19 +721,19 @@ async fn what_is_gone_is_told_to_nobody(store: Arc<dyn Store>) {
     assert_eq!(put(&*store, &run(1), "b").await, Put::Missing);
     assert_eq!(put(&*store, &run(1), "a").await, Put::Missing);
     while store.sweep(1).await.expect("sweep") != wopr_store::Swept::default() {}
-    // Whoever came by the same id again would find nothing of the first.
+    // A new run with the same id finds nothing of the first one.
     store.append(create(&run(1), 1)).await.expect("create");
     assert_eq!(store.pushes(&run(1)).await.expect("pushes"), []);
     assert_eq!(outbox(&*store).await, []);
     assert_eq!(listed(&*store, filter(None, false)).await, []);
 }
 
-async fn a_new_epoch_ends_the_leases_of_receivers(store: Arc<dyn Store>) {
+async fn new_epoch_ends_the_leases_of_subscriptions(store: Arc<dyn Store>) {
     told(&*store, &run(1), &["a", "b"]).await;
     let held = lease(&*store, 10, 5_000).await;
     assert!(settle(&*store, &held[1], Some((3, failed())), Then::Due(at(4_000))).await);
     store.begin_epoch(at(20)).await.expect("epoch");
     assert!(!settle(&*store, &held[0], Some((3, failed())), Then::Rest(at(21))).await);
-    // A pause is no lease.
+    // A backoff is not a lease.
     assert_eq!(one(&*store, 20, 50).await.id, "a");
 }

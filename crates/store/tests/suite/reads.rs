@@ -1,4 +1,4 @@
-//! Reads of one run, and what no tenant sees of another.
+//! Reads of a single run, and isolation between tenants.
 
 use std::sync::Arc;
 
@@ -10,25 +10,25 @@ use wopr_store::{
 use crate::make::*;
 
 crate::behaviours!(
-    a_missing_run_reads_as_nothing,
-    event_pages_begin_where_asked_and_end_at_the_limit,
-    an_event_page_says_head_and_status,
-    an_event_page_ends_where_its_bytes_are_enough,
-    of_a_heavy_run_only_the_weight_is_read,
+    missing_run_reads_as_none,
+    event_pages_start_at_the_cursor_and_end_at_the_limit,
+    event_page_contains_head_and_status,
+    event_page_ends_at_the_byte_limit,
+    only_the_size_of_a_heavy_run_is_read,
     a_load_reads_the_oldest_of_a_long_inbox,
-    heads_of_several_runs_come_in_the_order_asked,
-    a_load_is_the_newest_snapshot_and_the_tail,
+    heads_are_returned_in_request_order,
+    load_returns_the_newest_snapshot_and_the_tail,
     a_snapshot_of_the_whole_log_leaves_an_empty_tail,
     the_task_row_stays_until_it_is_written_again,
-    messages_come_oldest_first_and_the_newest_are_kept,
-    a_message_or_blob_known_already_is_ignored,
+    newest_messages_are_returned_oldest_first,
+    known_message_or_blob_is_ignored,
     large_bodies_survive,
     every_character_survives,
-    a_load_sees_one_moment,
+    load_is_consistent,
     tenants_do_not_see_each_other,
 );
 
-async fn a_missing_run_reads_as_nothing(store: Arc<dyn Store>) {
+async fn missing_run_reads_as_none(store: Arc<dyn Store>) {
     assert_eq!(store.load(&run(1)).await.expect("load"), None);
     assert_eq!(store.summary(&run(1)).await.expect("summary"), None);
     assert_eq!(store.events(&run(1), Seq(0), 10).await.expect("events"), None);
@@ -37,7 +37,7 @@ async fn a_missing_run_reads_as_nothing(store: Arc<dyn Store>) {
     assert_eq!(store.blob(&run(1), "b").await.expect("blob"), None);
 }
 
-async fn event_pages_begin_where_asked_and_end_at_the_limit(store: Arc<dyn Store>) {
+async fn event_pages_start_at_the_cursor_and_end_at_the_limit(store: Arc<dyn Store>) {
     store.append(create(&run(1), 10)).await.expect("append");
     for (from, limit, expected) in [
         (0, 3, 0..3),
@@ -67,7 +67,7 @@ async fn event_pages_begin_where_asked_and_end_at_the_limit(store: Arc<dyn Store
     assert_eq!(all.events, events(0, 10));
 }
 
-async fn an_event_page_says_head_and_status(store: Arc<dyn Store>) {
+async fn event_page_contains_head_and_status(store: Arc<dyn Store>) {
     store.append(create(&run(1), 2)).await.expect("append");
     let mut batch = append(&run(1), 2, 1);
     batch.summary.status = RunStatus::Completed;
@@ -83,7 +83,7 @@ async fn an_event_page_says_head_and_status(store: Arc<dyn Store>) {
     );
 }
 
-async fn an_event_page_ends_where_its_bytes_are_enough(store: Arc<dyn Store>) {
+async fn event_page_ends_at_the_byte_limit(store: Arc<dyn Store>) {
     const MIB: usize = 1 << 20;
     let sizes = [PAGE_BYTES + 1, 10, 10, 3 * MIB, MIB, 2 * MIB, 10];
     let mut batch = create(&run(1), sizes.len());
@@ -110,7 +110,7 @@ async fn an_event_page_ends_where_its_bytes_are_enough(store: Arc<dyn Store>) {
     }
 }
 
-async fn of_a_heavy_run_only_the_weight_is_read(store: Arc<dyn Store>) {
+async fn only_the_size_of_a_heavy_run_is_read(store: Arc<dyn Store>) {
     let mut batch = create(&run(1), 2);
     batch.snapshot = Some(Snapshot {
         head: Seq(2),
@@ -177,7 +177,7 @@ async fn a_load_reads_the_oldest_of_a_long_inbox(store: Arc<dyn Store>) {
     assert_eq!(seqs[..3], [1_000, 1_001, 3_000]);
 }
 
-async fn heads_of_several_runs_come_in_the_order_asked(store: Arc<dyn Store>) {
+async fn heads_are_returned_in_request_order(store: Arc<dyn Store>) {
     assert_eq!(store.heads(&[]).await.expect("heads"), []);
     store.append(create(&run(1), 3)).await.expect("append");
     store.append(create(&run(2), 1)).await.expect("append");
@@ -188,7 +188,7 @@ async fn heads_of_several_runs_come_in_the_order_asked(store: Arc<dyn Store>) {
     assert_eq!(heads, [Some(Seq(5)), None, Some(Seq(3)), None, Some(Seq(5))]);
 }
 
-async fn a_load_is_the_newest_snapshot_and_the_tail(store: Arc<dyn Store>) {
+async fn load_returns_the_newest_snapshot_and_the_tail(store: Arc<dyn Store>) {
     let mut batch = create(&run(1), 3);
     batch.snapshot = Some(Snapshot {
         head: Seq(3),
@@ -249,7 +249,7 @@ async fn the_task_row_stays_until_it_is_written_again(store: Arc<dyn Store>) {
     }
 }
 
-async fn messages_come_oldest_first_and_the_newest_are_kept(store: Arc<dyn Store>) {
+async fn newest_messages_are_returned_oldest_first(store: Arc<dyn Store>) {
     let message = |id: &str, seq| MessageRow {
         id: id.to_owned(),
         seq: Seq(seq),
@@ -267,7 +267,7 @@ async fn messages_come_oldest_first_and_the_newest_are_kept(store: Arc<dyn Store
     assert_eq!(store.messages(&run(1), 0).await.expect("messages"), []);
 }
 
-async fn a_message_or_blob_known_already_is_ignored(store: Arc<dyn Store>) {
+async fn known_message_or_blob_is_ignored(store: Arc<dyn Store>) {
     let mut batch = create(&run(1), 1);
     batch.messages = vec![MessageRow {
         id: "m".to_owned(),
@@ -339,7 +339,7 @@ async fn large_bodies_survive(store: Arc<dyn Store>) {
 }
 
 async fn every_character_survives(store: Arc<dyn Store>) {
-    // What clients may name: a NUL is text like any other.
+    // Names that clients may use; NUL is an ordinary character.
     let texts = ["a\0b", "\u{1}", "\0", "\u{1}0", "'; \\ \"$1", "\u{10ffff}ünïcode"];
     let mut batch = create(&run(1), 1);
     batch.task = Some(wopr_store::TaskRow {
@@ -427,7 +427,7 @@ async fn every_character_survives(store: Arc<dyn Store>) {
     assert_eq!(store.next_due().await.expect("next"), None);
 }
 
-async fn a_load_sees_one_moment(store: Arc<dyn Store>) {
+async fn load_is_consistent(store: Arc<dyn Store>) {
     const APPENDS: u64 = 60;
     store.append(create(&run(1), 1)).await.expect("append");
     let writer = {
@@ -513,7 +513,7 @@ async fn tenants_do_not_see_each_other(store: Arc<dyn Store>) {
         assert_eq!((tasks.tasks, tasks.total), (Vec::new(), 0));
     }
 
-    // The same id under another tenant is another run, and keeps its own rows.
+    // The same id under another tenant is a different run with its own rows.
     store.append(create(&foreign, 1)).await.expect("append");
     let loaded = store.load(&foreign).await.expect("load").expect("a run");
     assert_eq!(

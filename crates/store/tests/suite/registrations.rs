@@ -11,16 +11,16 @@ crate::behaviours!(
     a_version_is_new_once,
     storing_a_known_version_makes_it_current_again,
     every_version_stays_readable,
-    a_tenants_own_workflow_wins_over_the_shared_one,
-    another_tenants_workflow_is_not_seen,
+    tenants_own_workflow_takes_precedence_over_the_shared_one,
+    workflows_of_other_tenants_are_invisible,
     every_change_has_a_later_revision,
-    what_changes_nothing_has_no_revision,
+    no_op_changes_have_no_revision,
     current_workflows_are_read_in_pages,
     keys_read_back_by_id,
     a_key_is_revoked_once,
     an_existing_key_is_never_replaced,
     one_of_many_racing_adds_of_a_key_wins,
-    tenants_share_no_key_ids,
+    key_ids_are_separate_per_tenant,
 );
 
 fn version(owner: Option<&str>, name: &str, body: &str) -> WorkflowRow {
@@ -49,7 +49,7 @@ fn key(id: &str) -> KeyRow {
     }
 }
 
-/// A key of the same id with another secret.
+/// A key with the same id and another secret.
 fn another(id: &str) -> KeyRow {
     KeyRow {
         secret_sha256: ContentHash::of(b"another").as_str().to_owned(),
@@ -114,7 +114,7 @@ async fn every_version_stays_readable(store: Arc<dyn Store>) {
     );
 }
 
-async fn a_tenants_own_workflow_wins_over_the_shared_one(store: Arc<dyn Store>) {
+async fn tenants_own_workflow_takes_precedence_over_the_shared_one(store: Arc<dyn Store>) {
     let (shared, own) = (version(None, "a", "v1"), version(Some("acme"), "a", "v1"));
     store.put_workflow(own.clone()).await.expect("put");
     store.put_workflow(shared.clone()).await.expect("put");
@@ -131,7 +131,7 @@ async fn a_tenants_own_workflow_wins_over_the_shared_one(store: Arc<dyn Store>) 
     assert_eq!(read("zeta").await, Some(shared));
 }
 
-async fn another_tenants_workflow_is_not_seen(store: Arc<dyn Store>) {
+async fn workflows_of_other_tenants_are_invisible(store: Arc<dyn Store>) {
     let row = version(Some("acme"), "a", "v1");
     store.put_workflow(row.clone()).await.expect("put");
     assert_eq!(
@@ -211,7 +211,7 @@ async fn current_workflows_are_read_in_pages(store: Arc<dyn Store>) {
     assert_eq!(first.len(), 1, "at least one");
 }
 
-async fn what_changes_nothing_has_no_revision(store: Arc<dyn Store>) {
+async fn no_op_changes_have_no_revision(store: Arc<dyn Store>) {
     store.put_workflow(version(None, "a", "v1")).await.expect("put");
     assert!(store.add_key(key("k")).await.expect("add"));
     store.revoke_key(&acme(), "k", at(9)).await.expect("revoke");
@@ -291,7 +291,7 @@ async fn one_of_many_racing_adds_of_a_key_wins(store: Arc<dyn Store>) {
     assert_eq!(store.keys().await.expect("keys"), winners);
 }
 
-async fn tenants_share_no_key_ids(store: Arc<dyn Store>) {
+async fn key_ids_are_separate_per_tenant(store: Arc<dyn Store>) {
     let theirs = KeyRow {
         tenant: tenant("zeta"),
         ..another("a")
@@ -312,7 +312,7 @@ async fn tenants_share_no_key_ids(store: Arc<dyn Store>) {
 }
 
 #[tokio::test]
-async fn a_guest_changes_what_is_registered_beside_a_host() {
+async fn guest_registers_while_a_host_has_the_database_open() {
     let db = Database::new();
     assert!(
         Guest::open(&db.path).is_err(),
@@ -322,7 +322,7 @@ async fn a_guest_changes_what_is_registered_beside_a_host() {
     let guest = Guest::open(&db.path).expect("beside the host");
     let mut seen = Revision::default();
     for n in 1..=3 {
-        // Appends and registrations take turns.
+        // Appends and registrations are interleaved.
         let appends = (0..50).map(|m| store.append(create(&run(100 * n + m), 1)));
         let appends = futures_util::future::join_all(appends);
         let row = key(&format!("k{n}"));

@@ -1,4 +1,4 @@
-//! Several stores over one PostgreSQL database, as several processes have it.
+//! Several stores over one PostgreSQL database, as used by several processes.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use wopr_store::{
 
 use crate::{make::*, schema::Schema};
 
-/// Two stores of two processes.
+/// Two stores, as of two processes.
 async fn two() -> (Schema, Arc<PostgresStore>, Arc<PostgresStore>) {
     let schema = Schema::new().await;
     let (one, two) = (schema.open().await, schema.open().await);
@@ -19,7 +19,7 @@ async fn two() -> (Schema, Arc<PostgresStore>, Arc<PostgresStore>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_two_appends_at_one_place_wins() {
+async fn one_of_two_appends_at_one_position_wins() {
     let (_schema, one, two) = two().await;
     for n in 0..20 {
         one.append(create(&run(n), 1)).await.expect("create");
@@ -51,7 +51,7 @@ async fn one_of_two_appends_at_one_place_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_takes_effect_once_across_processes() {
+async fn request_takes_effect_once_across_processes() {
     let (_schema, one, two) = two().await;
     for round in 0..10 {
         let mut attempts = JoinSet::new();
@@ -85,7 +85,7 @@ async fn a_request_takes_effect_once_across_processes() {
 }
 
 #[tokio::test]
-async fn a_living_lease_is_not_stolen_and_a_dead_one_is_taken_over_at_its_end() {
+async fn live_lease_is_not_stolen_and_expired_one_is_taken_over() {
     let (_schema, one, two) = two().await;
     let first = one.begin_epoch(at(0)).await.expect("epoch");
     let mut batch = create(&run(1), 1);
@@ -99,7 +99,7 @@ async fn a_living_lease_is_not_stolen_and_a_dead_one_is_taken_over_at_its_end() 
         1
     );
 
-    // Another process begins: nobody's lease ends by that.
+    // Another process starts, which ends no lease.
     let second = two.begin_epoch(at(1)).await.expect("epoch");
     assert!(second > first);
     assert_eq!(
@@ -114,7 +114,7 @@ async fn a_living_lease_is_not_stolen_and_a_dead_one_is_taken_over_at_its_end() 
             .expect("renew")
     );
 
-    // The first process is silent from here on: what it did not renew ends first.
+    // The first process stops renewing, so its leases expire.
     let taken = two
         .lease_effects(second, at(50), at(99), &9.into())
         .await
@@ -198,7 +198,7 @@ async fn each_effect_is_handed_to_one_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_tell_one_run_from_every_process() {
+async fn every_process_sends_messages_to_one_run() {
     const EACH: u64 = 25;
     let (_schema, one, two) = two().await;
     let target = run(1);
@@ -220,7 +220,7 @@ async fn many_tell_one_run_from_every_process() {
             }
         });
     }
-    // Meanwhile the target hears, from either process.
+    // Meanwhile both processes consume the target's inbox.
     let mut heard = Vec::new();
     let mut head = 1;
     while heard.len() < usize::try_from(8 * EACH).expect("small") {
@@ -240,7 +240,7 @@ async fn many_tell_one_run_from_every_process() {
         heard.extend(inbox.into_iter().map(|row| (row.source, row.source_seq)));
     }
     tellers.join_all().await;
-    // Whatever came from one source came in its order, and once.
+    // Messages of one source arrive in order and once.
     for n in 0..8 {
         let of_source: Vec<_> = heard
             .iter()
@@ -261,7 +261,7 @@ async fn many_tell_one_run_from_every_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processes_register_the_same_workflows_at_once() {
+async fn processes_register_the_same_workflows_concurrently() {
     let (_schema, one, two) = two().await;
     let put_all = |store: Arc<PostgresStore>| async move {
         let mut new = 0;
@@ -287,7 +287,7 @@ async fn processes_register_the_same_workflows_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_what_is_new_misses_nothing() {
+async fn reading_new_revisions_misses_none() {
     const EACH: u8 = 40;
     let (_schema, one, two) = two().await;
     let mut hints = two.hints().expect("on");
@@ -326,10 +326,10 @@ async fn hear(hints: &mut broadcast::Receiver<Hint>, run: &wopr_core::RunKey) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_append_hints_at_the_other_process() {
+async fn append_sends_a_hint_to_the_other_process() {
     let (schema, one, two) = two().await;
     let (mut at_one, mut at_two) = (one.hints().expect("on"), two.hints().expect("on"));
-    // A listener that is not there yet hears nothing, so there is something to hear until it is.
+    // The listener may not be connected yet, so append until it receives a hint.
     let (done, mut is_done) = broadcast::channel::<()>(1);
     let teller = Arc::clone(&one);
     let telling = tokio::spawn(async move {
@@ -355,7 +355,7 @@ async fn an_append_hints_at_the_other_process() {
     drop(done);
     telling.await.expect("the teller ends");
 
-    // Its own appends are no hints to a process; another's are.
+    // A process receives hints about appends of others, not about its own.
     two.append(create(&run(1_000_000), 1)).await.expect("append");
     hear(&mut at_one, &run(1_000_000)).await;
     assert!(two.stats().hints > 0);

@@ -1,4 +1,4 @@
-//! Requests that must take effect once.
+//! Idempotent requests.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use crate::make::*;
 crate::behaviours!(
     a_recorded_request_is_refused_with_its_record,
     one_of_many_concurrent_requests_takes_effect,
-    a_record_wins_over_every_other_reason_to_refuse,
+    record_takes_precedence_over_every_other_refusal,
     a_refused_append_leaves_no_record,
     an_expired_record_is_absent_and_gets_replaced,
-    the_same_key_of_another_caller_is_another_request,
+    same_key_of_another_caller_is_another_request,
     a_remembered_request_needs_no_append,
     remembering_twice_returns_the_first,
-    one_of_many_concurrent_rememberings_stays,
-    forgetting_deletes_what_expired_and_no_more_than_asked,
+    first_of_many_concurrent_records_is_kept,
+    forgetting_deletes_expired_records_up_to_the_limit,
 );
 
 async fn a_recorded_request_is_refused_with_its_record(store: Arc<dyn Store>) {
@@ -82,7 +82,7 @@ async fn one_of_many_concurrent_requests_takes_effect(store: Arc<dyn Store>) {
     );
 }
 
-async fn a_record_wins_over_every_other_reason_to_refuse(store: Arc<dyn Store>) {
+async fn record_takes_precedence_over_every_other_refusal(store: Arc<dyn Store>) {
     let mut batch = create(&run(1), 1);
     batch.idempotency = Some(record("k", 100));
     store.append(batch).await.expect("append");
@@ -138,7 +138,7 @@ async fn an_expired_record_is_absent_and_gets_replaced(store: Arc<dyn Store>) {
     );
 }
 
-async fn the_same_key_of_another_caller_is_another_request(store: Arc<dyn Store>) {
+async fn same_key_of_another_caller_is_another_request(store: Arc<dyn Store>) {
     let own = idempotency_key("k");
     let keys = [
         own.clone(),
@@ -216,7 +216,7 @@ async fn remembering_twice_returns_the_first(store: Arc<dyn Store>) {
     );
 }
 
-async fn one_of_many_concurrent_rememberings_stays(store: Arc<dyn Store>) {
+async fn first_of_many_concurrent_records_is_kept(store: Arc<dyn Store>) {
     let mut attempts = tokio::task::JoinSet::new();
     for n in 0..16 {
         let store = store.clone();
@@ -242,7 +242,7 @@ async fn one_of_many_concurrent_rememberings_stays(store: Arc<dyn Store>) {
     );
 }
 
-async fn forgetting_deletes_what_expired_and_no_more_than_asked(store: Arc<dyn Store>) {
+async fn forgetting_deletes_expired_records_up_to_the_limit(store: Arc<dyn Store>) {
     for n in 0..6 {
         store
             .remember(record(&format!("k{n}"), 10 * n), at(-1))

@@ -1,4 +1,4 @@
-//! Runs that are taken out: gone at one moment, deleted step by step.
+//! Retention: runs disappear at once and are deleted step by step.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use wopr_store::{
 use crate::{behaviours, database::Database, make::*, schema::Schema};
 
 behaviours! {
-    a_removed_run_is_gone_at_once_and_leaves_nothing,
-    a_tree_goes_when_its_root_is_marked,
+    removed_run_disappears_at_once_and_leaves_nothing,
+    marking_the_root_removes_the_tree,
     a_run_that_has_not_ended_cannot_be_marked,
-    appends_to_what_is_gone_find_nothing,
-    a_record_of_a_request_outlives_its_run,
+    appends_to_a_removed_run_find_nothing,
+    idempotency_record_outlives_its_run,
     sweeping_in_small_steps_touches_nothing_else,
     roots_that_ended_are_found_page_by_page,
     children_of_several_are_found_page_by_page,
-    what_was_begun_is_told_until_it_is_finished,
+    unfinished_removals_are_reported,
     tenants_are_found_in_order,
 }
 
-/// A run with everything a run can have, ended at a time.
+/// An ended run with rows in every table.
 fn ended(run: &RunKey, at_millis: i64) -> Batch {
     let mut batch = create(run, 3);
     batch.summary = summary(RunStatus::Completed, at_millis);
@@ -53,7 +53,7 @@ fn ended(run: &RunKey, at_millis: i64) -> Batch {
     batch
 }
 
-/// The same for a child of another run.
+/// Like [`ended`], for a child run.
 fn ended_child(run: &RunKey, parent: &RunKey, at_millis: i64) -> Batch {
     let mut batch = ended(run, at_millis);
     batch.summary.parent = Some((parent.run.clone(), node("spawn")));
@@ -71,7 +71,7 @@ async fn remove(store: &dyn Store, removals: &[Removal]) {
     store.remove(&tenant("acme"), removals).await.expect("mark");
 }
 
-/// Sweeps to the end; how many runs went.
+/// Sweeps until nothing is left. Returns the number of removed runs.
 async fn sweep(store: &dyn Store, limit: usize) -> usize {
     let mut runs = 0;
     loop {
@@ -83,7 +83,7 @@ async fn sweep(store: &dyn Store, limit: usize) -> usize {
     }
 }
 
-/// What can be seen of a run.
+/// Lists the reads that still find a run.
 async fn seen(store: &dyn Store, run: &RunKey) -> Vec<&'static str> {
     let mut seen = Vec::new();
     let mut see = |what, is_there: bool| {
@@ -124,7 +124,7 @@ const EVERYTHING: [&str; 9] = [
 ];
 const NOTHING: [&str; 0] = [];
 
-async fn a_removed_run_is_gone_at_once_and_leaves_nothing(store: Arc<dyn Store>) {
+async fn removed_run_disappears_at_once_and_leaves_nothing(store: Arc<dyn Store>) {
     store.append(ended(&run(1), 7)).await.expect("append");
     assert_eq!(seen(&*store, &run(1)).await, EVERYTHING);
 
@@ -133,7 +133,7 @@ async fn a_removed_run_is_gone_at_once_and_leaves_nothing(store: Arc<dyn Store>)
     assert_eq!(sweep(&*store, 100).await, 1);
     assert_eq!(sweep(&*store, 100).await, 0);
 
-    // Whoever came by the same id again would find nothing of the first.
+    // A new run with the same id finds nothing of the first one.
     store.append(create(&run(1), 1)).await.expect("append");
     let loaded = store.load(&run(1)).await.expect("load").expect("there");
     assert_eq!((loaded.head, loaded.snapshot, loaded.task), (Seq(1), None, None));
@@ -162,7 +162,7 @@ async fn a_removed_run_is_gone_at_once_and_leaves_nothing(store: Arc<dyn Store>)
     );
 }
 
-async fn a_tree_goes_when_its_root_is_marked(store: Arc<dyn Store>) {
+async fn marking_the_root_removes_the_tree(store: Arc<dyn Store>) {
     store.append(ended(&run(1), 7)).await.expect("append");
     for n in 2..6 {
         store
@@ -181,7 +181,7 @@ async fn a_tree_goes_when_its_root_is_marked(store: Arc<dyn Store>) {
     for n in 1..6 {
         assert_eq!(seen(&*store, &run(n)).await, NOTHING, "{n}");
     }
-    // However far it is swept, nothing comes back.
+    // At no step of the sweep does a run reappear.
     let mut runs = 0;
     loop {
         let swept = store.sweep(2).await.expect("sweep");
@@ -213,7 +213,7 @@ async fn a_run_that_has_not_ended_cannot_be_marked(store: Arc<dyn Store>) {
     assert!(store.begun_removals(9).await.expect("begun").is_empty());
 }
 
-async fn appends_to_what_is_gone_find_nothing(store: Arc<dyn Store>) {
+async fn appends_to_a_removed_run_find_nothing(store: Arc<dyn Store>) {
     store.append(ended(&run(1), 7)).await.expect("append");
     remove(&*store, &[removal(1, 1)]).await;
     let swept_later = |batch: Batch| {
@@ -256,7 +256,7 @@ async fn appends_to_what_is_gone_find_nothing(store: Arc<dyn Store>) {
     );
 }
 
-async fn a_record_of_a_request_outlives_its_run(store: Arc<dyn Store>) {
+async fn idempotency_record_outlives_its_run(store: Arc<dyn Store>) {
     let mut batch = ended(&run(1), 7);
     batch.idempotency = Some(record("k", 100));
     store.append(batch).await.expect("append");
@@ -299,7 +299,8 @@ async fn sweeping_in_small_steps_touches_nothing_else(store: Arc<dyn Store>) {
 }
 
 async fn roots_that_ended_are_found_page_by_page(store: Arc<dyn Store>) {
-    // The later the id, the earlier it ended; every third is a child, every fifth still runs.
+    // The later the id, the earlier the run ended; every third one is a child, every fifth one is still
+    // running.
     for n in 1..21_u64 {
         let at_millis = 100 - i64::try_from(n).expect("small");
         let mut batch = ended(&run(n), at_millis);
@@ -386,7 +387,7 @@ async fn children_of_several_are_found_page_by_page(store: Arc<dyn Store>) {
     );
 }
 
-async fn what_was_begun_is_told_until_it_is_finished(store: Arc<dyn Store>) {
+async fn unfinished_removals_are_reported(store: Arc<dyn Store>) {
     store.append(ended(&run(1), 7)).await.expect("append");
     for n in 2..4 {
         store
@@ -398,7 +399,7 @@ async fn what_was_begun_is_told_until_it_is_finished(store: Arc<dyn Store>) {
     assert_eq!(begun().await, []);
     remove(&*store, &[removal(2, 1), removal(3, 1)]).await;
     assert_eq!(begun().await, [run(1)]);
-    // A mark stays what it is.
+    // An existing mark is not changed.
     remove(&*store, &[removal(2, 2)]).await;
     assert_eq!(begun().await, [run(1)]);
     remove(&*store, &[removal(1, 1)]).await;
@@ -420,7 +421,7 @@ async fn tenants_are_found_in_order(store: Arc<dyn Store>) {
 }
 
 #[tokio::test]
-async fn a_removal_cut_off_anywhere_goes_on_after_a_restart() {
+async fn interrupted_removal_continues_after_a_restart() {
     let db = Database::new();
     let store = db.open();
     store.append(ended(&run(1), 7)).await.expect("append");
@@ -469,7 +470,7 @@ async fn a_removal_cut_off_anywhere_goes_on_after_a_restart() {
 }
 
 #[tokio::test]
-async fn large_bodies_make_a_step_no_longer() {
+async fn large_bodies_do_not_lengthen_a_step() {
     let db = Database::new();
     let store = db.open();
     let mut batch = ended(&run(1), 7);
@@ -493,7 +494,7 @@ async fn large_bodies_make_a_step_no_longer() {
         }
         steps.push(swept.rows);
     }
-    // Each blob fills ten pages, so a step of twenty takes two.
+    // Each blob takes ten pages, so a step of twenty pages takes two blobs.
     assert!(steps.len() > 9, "{steps:?}");
     assert!(steps.iter().skip(1).all(|rows| *rows <= 10), "{steps:?}");
 }
@@ -516,7 +517,7 @@ async fn processes_that_sweep_at_once_share_the_work() {
     for store in &stores {
         let store = Arc::clone(store);
         working.spawn(async move {
-            // Both mark everything, as they would if both looked at the same time.
+            // Both mark all runs, as if they had searched at the same time.
             for root in (0..n_runs).step_by(6) {
                 let tree: Vec<_> = (root..root + 6).rev().map(|n| removal(n, root)).collect();
                 store.remove(&tenant("acme"), &tree).await.expect("mark");
@@ -572,7 +573,7 @@ async fn every_table_with_rows_of_runs_is_swept_in_postgres() {
         .await
         .expect("our own statement");
     let owners: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-    // What `processes_that_sweep_at_once_share_the_work` finds empty, and the records of requests.
+    // The tables that `processes_that_sweep_at_once_share_the_work` finds empty, and the idempotency records.
     assert_eq!(
         owners,
         [
@@ -595,11 +596,11 @@ async fn every_table_with_rows_of_runs_is_swept_in_postgres() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_append_under_way_does_not_bring_anything_back() {
+async fn concurrent_append_does_not_restore_a_removed_run() {
     let schema = Schema::new().await;
     let store: Arc<dyn Store> = Arc::new(schema.open().await);
     store.append(ended(&run(1), 7)).await.expect("append");
-    // Another process appends to the run that has ended, as one does that hears a late run_message, and takes its time.
+    // Another process slowly appends to the ended run, as when a late run message arrives.
     let slow = schema.raw().await;
     slow.batch_execute(
         "BEGIN; UPDATE runs SET next_seq = next_seq + 1;
@@ -615,7 +616,7 @@ async fn an_append_under_way_does_not_bring_anything_back() {
             sweep(&*store, 100).await
         }
     });
-    // The sweep waits for the row.
+    // The sweep waits for the row lock.
     let watching = schema.raw().await;
     loop {
         let waiting: i64 = watching

@@ -1,12 +1,12 @@
-//! A schema of its own in the PostgreSQL server that the set-up of the tests started.
+//! A separate schema in the PostgreSQL server that the test setup started.
 
 use tokio_postgres::{Client, NoTls};
 use wopr_store::{PostgresStore, postgres::Options};
 
-/// Names the server.
+/// The variable with the server's URL.
 const SERVER: &str = "WOPR_TEST_POSTGRES";
 
-/// A schema that goes with the server.
+/// A schema that is deleted with the server.
 pub(crate) struct Schema {
     server: String,
     name: String,
@@ -25,18 +25,18 @@ impl Schema {
         schema
     }
 
-    /// What a store is opened with.
+    /// The URL to open a store with.
     pub(crate) fn url(&self) -> String {
         let mark = if self.server.contains('?') { '&' } else { '?' };
         format!("{}{mark}{}", self.server, self.parameter())
     }
 
-    /// The part of a URL that names the schema.
+    /// The URL parameter that selects the schema.
     pub(crate) fn parameter(&self) -> String {
         format!("options=-csearch_path%3D{}", self.name)
     }
 
-    /// The server, without the schema.
+    /// The server's URL, without the schema.
     pub(crate) fn server(&self) -> &str {
         &self.server
     }
@@ -49,12 +49,12 @@ impl Schema {
         PostgresStore::open(&self.url(), options).await.expect("open")
     }
 
-    /// A connection of our own, to do what no store does.
+    /// A raw connection, for statements that no store executes.
     pub(crate) async fn raw(&self) -> Client {
         self.raw_as("").await
     }
 
-    /// The same, with further parameters.
+    /// Like [`Schema::raw`], with additional parameters.
     pub(crate) async fn raw_as(&self, parameters: &str) -> Client {
         connect(&(self.url() + parameters)).await
     }
@@ -70,7 +70,7 @@ impl Schema {
 
 async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connect");
-    // It ends with the client, or with an error the client sees too.
+    // Ends when the client is dropped, or with an error that the client also returns.
     tokio::spawn(connection);
     client
 }

@@ -1,6 +1,6 @@
-//! PostgreSQL's connections under reads that are slow, or that nobody waits for any more.
+//! PostgreSQL's connections under slow or abandoned reads.
 //!
-//! A read is slow here because somebody else has locked a table that it needs and what else is done does not.
+//! A read is made slow by locking a table that it needs and that other operations do not need.
 
 use std::{
     sync::Arc,
@@ -13,10 +13,10 @@ use wopr_store::{Log as _, PostgresStore, Registry as _, TaskFilter, Work as _, 
 
 use crate::{make::*, schema::Schema};
 
-/// Longer than anything here takes, and far shorter than the server waits for a lock.
+/// Longer than anything here takes, and far shorter than the lock timeout.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Locks a table until the connection goes.
+/// Locks a table until the connection is closed.
 async fn lock(schema: &Schema, table: &str) -> Client {
     let blocker = schema.raw().await;
     blocker
@@ -26,7 +26,7 @@ async fn lock(schema: &Schema, table: &str) -> Client {
     blocker
 }
 
-/// Waits until as many statements as that wait for a table at the server.
+/// Waits until this many statements wait for a table lock.
 async fn until_stuck(schema: &Schema, table: &str, expected: i64) {
     let raw = schema.raw().await;
     let stuck = format!("SELECT count(*) FROM pg_locks WHERE relation = '{table}'::regclass AND NOT granted");
@@ -42,7 +42,7 @@ async fn until_stuck(schema: &Schema, table: &str, expected: i64) {
     }
 }
 
-/// Waits until so many calls were refused.
+/// Waits until this many calls were refused.
 async fn until_refused(store: &PostgresStore, expected: u64) {
     let begun = Instant::now();
     while store.stats().refused < expected {
@@ -51,7 +51,7 @@ async fn until_refused(store: &PostgresStore, expected: u64) {
     }
 }
 
-/// A call and whether it was done.
+/// A call; returns `true` if it succeeded.
 type Call = fn(Arc<PostgresStore>) -> BoxFuture<'static, bool>;
 
 const READ: Call = |store| Box::pin(async move { store.blob(&run(1), "b").await.is_ok() });
@@ -81,7 +81,7 @@ async fn open(schema: &Schema, connections: usize, timeout: Duration) -> Arc<Pos
 }
 
 #[tokio::test]
-async fn a_call_that_nobody_waits_for_is_stopped_and_nobody_comes_behind_it() {
+async fn abandoned_call_is_cancelled_and_blocks_nothing() {
     let schema = Schema::new().await;
     let store = open(&schema, 1, SOON).await;
     for (n, (table, call)) in [
@@ -93,7 +93,7 @@ async fn a_call_that_nobody_waits_for_is_stopped_and_nobody_comes_behind_it() {
     .into_iter()
     .enumerate()
     {
-        // Its statements are prepared, so that it is one of them that waits.
+        // Prepares its statements, so that the call itself waits for the lock.
         assert!(call(Arc::clone(&store)).await);
         let _blocker = lock(&schema, table).await;
         let stuck = tokio::spawn(call(Arc::clone(&store)));
@@ -116,7 +116,7 @@ async fn a_call_that_nobody_waits_for_is_stopped_and_nobody_comes_behind_it() {
 }
 
 #[tokio::test]
-async fn a_call_that_nobody_waits_for_and_that_ends_soon_leaves_its_connection_to_others() {
+async fn abandoned_call_that_ends_soon_keeps_its_connection_open() {
     let schema = Schema::new().await;
     let store = open(&schema, 1, SOON).await;
     for n in 10..20 {
@@ -129,7 +129,7 @@ async fn a_call_that_nobody_waits_for_and_that_ends_soon_leaves_its_connection_t
 }
 
 #[tokio::test]
-async fn closing_waits_for_what_the_server_still_does() {
+async fn closing_waits_for_running_statements() {
     let schema = Schema::new().await;
     let store = open(&schema, 1, SOON).await;
     let _blocker = lock(&schema, "blobs").await;
@@ -142,7 +142,7 @@ async fn closing_waits_for_what_the_server_still_does() {
 }
 
 #[tokio::test]
-async fn stuck_lists_leave_connections_to_reads_and_these_to_what_writes() {
+async fn stuck_lists_leave_connections_to_reads_and_stuck_reads_to_writes() {
     let schema = Schema::new().await;
     let store = open(&schema, 4, Duration::from_millis(500)).await;
     let _lists_wait = lock(&schema, "tasks").await;

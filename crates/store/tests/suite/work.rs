@@ -1,4 +1,4 @@
-//! Timers, effects with their leases, inboxes.
+//! Timers, effects and their leases, inboxes.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -8,31 +8,31 @@ use wopr_store::{AppendError, Batch, Epoch, Fence, LeasedEffect, LeasedTimer, Se
 use crate::make::*;
 
 crate::behaviours!(
-    a_kept_time_never_goes_back,
+    stored_time_never_decreases,
     timers_come_due_in_order,
-    a_timer_set_again_moves,
+    setting_a_timer_again_moves_it,
     a_timer_cleared_and_set_in_one_batch_is_set,
-    timers_of_different_runs_share_a_key_without_harm,
+    timers_of_different_runs_may_share_a_key,
     the_next_due_time_is_that_of_the_earliest_timer,
     a_leased_timer_is_not_leased_twice_and_due_when_its_lease_ends,
     concurrent_leasing_hands_each_timer_out_once,
-    an_expired_turn_is_taken_over_once_and_its_old_holder_gives_nothing_back,
-    timers_come_due_by_one_clock_and_leases_end_by_another,
-    who_waits_longest_is_first_whether_due_or_over,
-    a_released_timer_is_due_when_its_holder_said,
-    a_timer_set_again_is_nobodys,
-    a_timer_set_anew_has_no_fence_of_before,
-    a_timer_that_is_cleared_while_leased_is_gone,
+    expired_timer_lease_is_taken_over_once_and_fences_its_holder,
+    due_times_and_leases_use_separate_clocks,
+    longest_waiting_timer_is_first_if_due_or_expired,
+    released_timer_is_due_at_the_requested_time,
+    timer_set_again_has_no_lease,
+    new_timer_does_not_inherit_a_fence,
+    timer_cleared_while_leased_is_gone,
     effects_are_leased_in_the_order_they_were_enqueued,
     a_leased_effect_is_not_leased_twice,
     concurrent_leasing_hands_each_effect_out_once,
     an_expired_lease_is_taken_over_once_and_fences_its_old_holder,
-    expired_leases_come_after_effects_nobody_holds,
-    an_effect_born_leased_has_fence_one_and_is_not_handed_out,
+    expired_leases_come_after_unleased_effects,
+    effect_created_with_a_lease_has_fence_one_and_is_not_leased_again,
     a_settled_effect_is_gone,
     settling_with_a_stale_fence_refuses_the_whole_batch,
     settling_a_missing_effect_is_fenced,
-    settling_without_a_fence_drops_the_effect_whoever_holds_it,
+    settling_without_a_fence_drops_the_effect_despite_a_lease,
     one_of_two_outcomes_of_one_attempt_wins,
     a_renewed_lease_lasts_longer,
     a_lost_lease_cannot_be_renewed,
@@ -47,7 +47,7 @@ crate::behaviours!(
     one process: a_new_epoch_ends_every_lease_of_earlier_ones, a_new_epoch_makes_leased_timers_due,
 );
 
-/// Creates a run with these effects enqueued at a time.
+/// Creates a run with these effects, enqueued at the given time.
 async fn enqueue(store: &dyn Store, n: u64, time: i64, keys: &[&str]) {
     let mut batch = create(&run(n), 1);
     batch.summary.updated_at = at(time);
@@ -92,11 +92,11 @@ async fn timers_come_due_in_order(store: Arc<dyn Store>) {
     assert_eq!(due(&*store, 30, 2).await, expected[..2]);
     assert_eq!(due(&*store, 29, 10).await, expected[..4]);
     assert_eq!(due(&*store, -6, 10).await, []);
-    // None is cleared by that.
+    // That clears none of them.
     assert_eq!(due(&*store, 30, 10).await, expected);
 }
 
-async fn a_timer_set_again_moves(store: Arc<dyn Store>) {
+async fn setting_a_timer_again_moves_it(store: Arc<dyn Store>) {
     let mut batch = create(&run(1), 1);
     batch.timers_set = vec![timer("t", 10)];
     store.append(batch).await.expect("append");
@@ -119,7 +119,7 @@ async fn a_timer_cleared_and_set_in_one_batch_is_set(store: Arc<dyn Store>) {
     assert_eq!(store.next_due().await.expect("next"), Some(at(15)));
 }
 
-async fn timers_of_different_runs_share_a_key_without_harm(store: Arc<dyn Store>) {
+async fn timers_of_different_runs_may_share_a_key(store: Arc<dyn Store>) {
     for n in [1, 2] {
         let mut batch = create(&run(n), 1);
         batch.timers_set = vec![timer("t", 10)];
@@ -146,7 +146,7 @@ async fn set(store: &dyn Store, n: u64, timers: &[(&str, i64)]) {
     store.append(batch).await.expect("append");
 }
 
-/// Leases by two clocks: the time of day, and that of leases.
+/// Leases timers with separate clocks for due times and leases.
 async fn turns(store: &dyn Store, day: i64, now: i64, until: i64) -> Vec<LeasedTimer> {
     store
         .lease_timers(Epoch(1), at(day), at(now), at(until), &100.into())
@@ -194,7 +194,7 @@ async fn concurrent_leasing_hands_each_timer_out_once(store: Arc<dyn Store>) {
     assert_eq!(handed.into_iter().collect::<BTreeSet<_>>().len(), 80);
 }
 
-async fn an_expired_turn_is_taken_over_once_and_its_old_holder_gives_nothing_back(store: Arc<dyn Store>) {
+async fn expired_timer_lease_is_taken_over_once_and_fences_its_holder(store: Arc<dyn Store>) {
     set(&*store, 1, &[("t", 10)]).await;
     let old = turns(&*store, 10, 10, 50).await.remove(0);
     let new = turns(&*store, 50, 50, 90).await.remove(0);
@@ -213,16 +213,16 @@ async fn an_expired_turn_is_taken_over_once_and_its_old_holder_gives_nothing_bac
     assert_eq!(keys(&turns(&*store, 60, 60, 99).await), ["t"]);
 }
 
-async fn timers_come_due_by_one_clock_and_leases_end_by_another(store: Arc<dyn Store>) {
+async fn due_times_and_leases_use_separate_clocks(store: Arc<dyn Store>) {
     set(&*store, 1, &[("t", 1_000)]).await;
-    // The clock of leases is behind, and then ahead of, the time of day.
+    // The lease clock is behind, then ahead of, the wall clock.
     assert_eq!(keys(&turns(&*store, 999, 5_000, 5_050).await), [""; 0]);
     assert_eq!(keys(&turns(&*store, 1_000, 10, 50).await), ["t"]);
     assert_eq!(keys(&turns(&*store, 9_999, 49, 90).await), [""; 0]);
     assert_eq!(keys(&turns(&*store, 0, 50, 90).await), ["t"]);
 }
 
-async fn who_waits_longest_is_first_whether_due_or_over(store: Arc<dyn Store>) {
+async fn longest_waiting_timer_is_first_if_due_or_expired(store: Arc<dyn Store>) {
     set(&*store, 1, &[("late", 10)]).await;
     turns(&*store, 10, 10, 30).await;
     set(&*store, 2, &[("later", 40), ("early", 20)]).await;
@@ -234,7 +234,7 @@ async fn who_waits_longest_is_first_whether_due_or_over(store: Arc<dyn Store>) {
     assert_eq!(keys(&turns(&*store, 50, 50, 90).await), ["later"]);
 }
 
-async fn a_released_timer_is_due_when_its_holder_said(store: Arc<dyn Store>) {
+async fn released_timer_is_due_at_the_requested_time(store: Arc<dyn Store>) {
     set(&*store, 1, &[("t", 10)]).await;
     let leased = turns(&*store, 10, 10, 5_000).await.remove(0);
     store
@@ -243,7 +243,7 @@ async fn a_released_timer_is_due_when_its_holder_said(store: Arc<dyn Store>) {
         .expect("release");
     assert_eq!(store.next_due().await.expect("next"), Some(at(70)));
     assert_eq!(keys(&turns(&*store, 69, 6_000, 9_000).await), [""; 0]);
-    // Given back once is given back.
+    // Giving a lease back twice has no effect.
     let again = turns(&*store, 70, 0, 5_000).await.remove(0);
     assert!(again.fence > leased.fence);
     store
@@ -253,7 +253,7 @@ async fn a_released_timer_is_due_when_its_holder_said(store: Arc<dyn Store>) {
     assert_eq!(keys(&turns(&*store, 99, 99, 5_000).await), [""; 0]);
 }
 
-async fn a_timer_set_again_is_nobodys(store: Arc<dyn Store>) {
+async fn timer_set_again_has_no_lease(store: Arc<dyn Store>) {
     set(&*store, 1, &[("t", 10)]).await;
     let old = turns(&*store, 10, 10, 5_000).await.remove(0);
     let mut batch = append(&run(1), 1, 1);
@@ -268,7 +268,7 @@ async fn a_timer_set_again_is_nobodys(store: Arc<dyn Store>) {
     assert!(new.fence > old.fence);
 }
 
-async fn a_timer_set_anew_has_no_fence_of_before(store: Arc<dyn Store>) {
+async fn new_timer_does_not_inherit_a_fence(store: Arc<dyn Store>) {
     set(&*store, 1, &[("t", 10)]).await;
     let old = turns(&*store, 10, 10, 5_000).await.remove(0);
     let mut batch = append(&run(1), 1, 1);
@@ -282,7 +282,7 @@ async fn a_timer_set_anew_has_no_fence_of_before(store: Arc<dyn Store>) {
     assert!(new.fence > old.fence, "{new:?} {old:?}");
 }
 
-async fn a_timer_that_is_cleared_while_leased_is_gone(store: Arc<dyn Store>) {
+async fn timer_cleared_while_leased_is_gone(store: Arc<dyn Store>) {
     set(&*store, 1, &[("t", 10)]).await;
     let leased = turns(&*store, 10, 10, 20).await.remove(0);
     let mut batch = append(&run(1), 1, 1);
@@ -309,7 +309,7 @@ async fn a_new_epoch_makes_leased_timers_due(store: Arc<dyn Store>) {
     assert_eq!(store.next_due().await.expect("next"), Some(at(90)));
 }
 
-async fn a_kept_time_never_goes_back(store: Arc<dyn Store>) {
+async fn stored_time_never_decreases(store: Arc<dyn Store>) {
     assert_eq!(store.high_water().await.expect("none yet"), None);
     for (kept, highest) in [(70, 70), (90, 90), (20, 90), (91, 91)] {
         store.keep_time(at(kept)).await.expect("keep");
@@ -320,7 +320,7 @@ async fn a_kept_time_never_goes_back(store: Arc<dyn Store>) {
 async fn effects_are_leased_in_the_order_they_were_enqueued(store: Arc<dyn Store>) {
     enqueue(&*store, 3, 10, &["c"]).await;
     enqueue(&*store, 1, 20, &["b", "a"]).await;
-    // The clock that enqueued may be ahead of the one that leases.
+    // The clock of the process that enqueues may be ahead of the one that leases.
     enqueue(&*store, 2, 500, &["d"]).await;
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     let leased = store
@@ -393,7 +393,7 @@ async fn an_expired_lease_is_taken_over_once_and_fences_its_old_holder(store: Ar
         .expect("current");
 }
 
-async fn expired_leases_come_after_effects_nobody_holds(store: Arc<dyn Store>) {
+async fn expired_leases_come_after_unleased_effects(store: Arc<dyn Store>) {
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     let mut batch = create(&run(1), 1);
     batch.effects_enqueued = vec![
@@ -416,7 +416,7 @@ async fn expired_leases_come_after_effects_nobody_holds(store: Arc<dyn Store>) {
     );
 }
 
-async fn an_effect_born_leased_has_fence_one_and_is_not_handed_out(store: Arc<dyn Store>) {
+async fn effect_created_with_a_lease_has_fence_one_and_is_not_leased_again(store: Arc<dyn Store>) {
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     let mut batch = create(&run(1), 1);
     batch.effects_enqueued = vec![born_leased("a", epoch, 50)];
@@ -471,7 +471,7 @@ async fn settling_a_missing_effect_is_fenced(store: Arc<dyn Store>) {
         .await
         .expect_err("missing");
     assert!(matches!(refused, AppendError::Fenced(_)), "{refused:?}");
-    // A lost lease is told even where the log has moved on: there is nothing to decide again.
+    // A lost lease is reported even if the log has advanced, because there is nothing to decide again.
     let refused = store
         .append(settling(1, 9, vec![settled("a", 1)]))
         .await
@@ -479,7 +479,7 @@ async fn settling_a_missing_effect_is_fenced(store: Arc<dyn Store>) {
     assert!(matches!(refused, AppendError::Fenced(_)), "{refused:?}");
 }
 
-async fn settling_without_a_fence_drops_the_effect_whoever_holds_it(store: Arc<dyn Store>) {
+async fn settling_without_a_fence_drops_the_effect_despite_a_lease(store: Arc<dyn Store>) {
     enqueue(&*store, 1, 1, &["a", "b"]).await;
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     assert_eq!(
@@ -528,7 +528,7 @@ async fn a_renewed_lease_lasts_longer(store: Arc<dyn Store>) {
             .expect("renew")
     );
     assert_eq!(lease(&*store, epoch, 79, 99).await, []);
-    // Over, but nobody else's yet.
+    // Expired, but not taken over yet.
     assert!(
         store
             .renew(&run(1), &effect_key("a"), Fence(1), at(120))
@@ -681,7 +681,7 @@ async fn an_enqueued_key_that_exists_is_replaced_under_a_larger_fence(store: Arc
 async fn inbox_rows_arrive_in_order_and_once(store: Arc<dyn Store>) {
     let target = run(1);
     store.append(create(&target, 1)).await.expect("append");
-    // Sources in an order that no key sorts by.
+    // Sources in an order that matches no sort key.
     let mut told = Vec::new();
     for (n, seqs) in [(7, [4, 2]), (3, [9, 0]), (5, [1, 1])] {
         let mut batch = create(&run(n), 1);
@@ -690,7 +690,7 @@ async fn inbox_rows_arrive_in_order_and_once(store: Arc<dyn Store>) {
         store.append(batch).await.expect("append");
     }
     told.dedup();
-    // Told again, with another body: the first stays.
+    // Sent again with another body: the first one is kept.
     let mut again = append(&run(7), 1, 1);
     again.inbox_sent = vec![wopr_store::InboxRow {
         body: b"other".to_vec(),
@@ -716,7 +716,7 @@ async fn consumed_inbox_rows_are_gone_and_the_others_stay(store: Arc<dyn Store>)
         [run_message(&target, &run(2), 1), run_message(&target, &run(2), 2)]
     );
 
-    // The last place of the table was freed: a later row still comes last.
+    // The last row of the table was deleted; a new row still comes last.
     let mut batch = create(&run(3), 1);
     batch.inbox_sent = vec![run_message(&target, &run(3), 0)];
     store.append(batch).await.expect("append");

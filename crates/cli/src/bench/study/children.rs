@@ -1,5 +1,5 @@
-//! A run with many child runs: how long they take, what each costs its parent, and what it is to read and to cancel
-//! such a run.
+//! A run with many child runs: how long they take, what each costs the parent, and the cost of reading and
+//! cancelling such a run.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ use crate::bench::{
     workflow::{CROWD, WAITING_CROWD, crowd, waiting_crowd},
 };
 
-/// How long children may take to come to something.
+/// Timeout of each phase.
 const LIMIT: Duration = Duration::from_secs(900);
-/// Between two looks at the counters.
+/// Interval between two polls of the counters.
 const PAUSE: Duration = Duration::from_millis(20);
-/// A server that appended nothing for so long has nothing to do.
+/// A server without appends for this long is idle.
 const REST: Duration = Duration::from_millis(500);
-/// How often each read is made.
+/// Number of reads of each kind.
 const READS: usize = 20;
 
 pub(super) async fn study(context: &Context<'_>) -> Result<Vec<Figure>> {
@@ -47,7 +47,7 @@ pub(super) async fn study(context: &Context<'_>) -> Result<Vec<Figure>> {
     let used = Reading::take(&server, Some(&place)).await?.since(&before);
     figures.add("until the parent completed", took, "s");
     figures.add("children per second", children / took, "");
-    // A child of one node is one append.
+    // A one-node child takes a single append.
     let of_parent = used.appends.map(|appends| appends - children);
     figures.add_known("appends of the parent", of_parent, "");
     figures.add_known(
@@ -102,7 +102,7 @@ pub(super) async fn study(context: &Context<'_>) -> Result<Vec<Figure>> {
     caller.expect(status, 200, b"event: run.completed\n")?;
     figures.add("its events read", start.elapsed().as_secs_f64(), "s");
 
-    // A tree that waits, cancelled.
+    // Cancels a tree whose children all wait.
     let at_once = waiting.children as f64;
     let parent = begin(&server, WAITING_CROWD).await?;
     rest(&server).await?;
@@ -134,12 +134,12 @@ async fn begin(server: &Server, workflow: &str) -> Result<String> {
     Ok(id.to_owned())
 }
 
-/// Waits until so many runs have ended.
+/// Waits until `n` runs have ended.
 async fn reach_ended(server: &Server, n: f64) -> Result<()> {
     reach(server, "openwop_run_completed_total", n).await
 }
 
-/// Waits until a counter is so high.
+/// Waits until a counter reaches `n`.
 async fn reach(server: &Server, counter: &str, n: f64) -> Result<()> {
     let start = Instant::now();
     loop {
@@ -155,7 +155,7 @@ async fn reach(server: &Server, counter: &str, n: f64) -> Result<()> {
     }
 }
 
-/// Waits until the server appends nothing any more.
+/// Waits until the server makes no more appends.
 async fn rest(server: &Server) -> Result<()> {
     let start = Instant::now();
     let mut appends = None;

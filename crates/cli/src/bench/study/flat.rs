@@ -1,7 +1,7 @@
-//! Whether a run costs the same however many are stored.
+//! Compares the cost of a run with few and with many stored runs.
 //!
-//! Two servers on two stores take turns, so that both see the same moments of a machine that others use too: one with
-//! a thousand runs, and one with many.
+//! Two servers on two stores take turns, so that both see the same variations of a shared machine: one store
+//! has a thousand runs, the other one many.
 
 use std::time::Duration;
 
@@ -21,16 +21,16 @@ use crate::bench::{
     workflow::ONE,
 };
 
-/// Runs in the small store, when it begins.
+/// Initial number of runs in the small store.
 const FEW: usize = 1_000;
-/// Clients at once.
+/// Number of concurrent clients.
 const CLIENTS: usize = 32;
-/// Runs of all turns on each store: many for the counters, few beside what is stored.
+/// Total number of runs on each store: many for the counters, but few compared to what is stored.
 const RUNS: u64 = 6_000;
-/// How much more a run may cost with many runs stored.
+/// Allowed cost ratio.
 const MOST: Bar = Bar::AtMost(1.2);
 
-/// One of the two.
+/// One of the two stores.
 #[derive(Debug)]
 struct Side {
     server: Server,
@@ -43,8 +43,8 @@ struct Side {
 pub(super) async fn study(context: &Context<'_>) -> Result<Vec<Figure>> {
     let mut few = Side::new(context, FEW.min(context.size)).await?;
     let mut many = Side::new(context, context.size).await?;
-    // Counters of a file are of its server alone; those of a database server are everybody's, so they are read before
-    // and after every turn, which takes its time.
+    // A SQLite file has its own counters. Those of a database server are shared, so they are read before and
+    // after every turn, which takes time.
     let (is_alone, turns) = match context.store {
         Store::Sqlite => (true, 12),
         Store::Postgres(_) => (false, 3),
@@ -113,7 +113,7 @@ impl Side {
         Reading::take(&self.server, Some(&self.place)).await
     }
 
-    /// Does some runs, and counts them if asked.
+    /// Executes some runs, and reads the counters if asked to.
     async fn turn(&mut self, time: Duration, runs: u64, counts: bool) -> Result<()> {
         let plan = Plan {
             scenario: Scenario::Flat,
@@ -139,7 +139,7 @@ impl Side {
         Ok(())
     }
 
-    /// Takes what the store counted over all turns, so that what was written between them counts too.
+    /// Takes the counters over all turns, to include what was written between turns.
     async fn account(&mut self, before: &Reading) -> Result<()> {
         let whole = self.reading().await?.since(before);
         self.used.bytes = whole.bytes;

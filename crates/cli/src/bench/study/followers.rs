@@ -1,4 +1,4 @@
-//! How fast an event reaches those who follow: one run with many subscribers, and many runs with one each.
+//! Delivery latency of events: one run with many subscribers, and many runs with one subscriber each.
 
 use std::{
     sync::{
@@ -21,12 +21,12 @@ use crate::bench::{
     subscriber::Subscriber,
 };
 
-/// A study repeats at least so often, however long it takes.
+/// Minimum number of rounds, however long they take.
 const ROUNDS: usize = 3;
-/// Connections that answer runs at once.
+/// Number of connections that answer runs concurrently.
 const ANSWERING: usize = 32;
 
-/// One run with many subscribers: each round answers one run, and everybody hears that it completed.
+/// One run with many subscribers: each round answers one run, and all subscribers receive its completion.
 pub(super) async fn one_run(context: &Context<'_>) -> Result<Vec<Figure>> {
     check_files(context.size)?;
     let place = context.place().await?;
@@ -58,7 +58,8 @@ pub(super) async fn one_run(context: &Context<'_>) -> Result<Vec<Figure>> {
     Ok(tally.figures("subscribers", context.size))
 }
 
-/// Many runs with one subscriber each: each round answers all of them, and each hears that its own completed.
+/// Many runs with one subscriber each: each round answers all runs, and each subscriber receives its run's
+/// completion.
 pub(super) async fn many_runs(context: &Context<'_>) -> Result<Vec<Figure>> {
     check_files(context.size)?;
     let place = context.place().await?;
@@ -86,7 +87,7 @@ pub(super) async fn many_runs(context: &Context<'_>) -> Result<Vec<Figure>> {
     Ok(tally.figures("runs", context.size))
 }
 
-/// Answers runs on several connections; when the answer to each was sent.
+/// Answers runs on several connections. Returns the time at which each answer was sent.
 pub(super) async fn answer_all(server: &Server, runs: Vec<String>) -> Result<Vec<Instant>> {
     let now = Instant::now();
     let sent = Arc::new(Mutex::new(vec![now; runs.len()]));
@@ -114,7 +115,7 @@ pub(super) async fn answer_all(server: &Server, runs: Vec<String>) -> Result<Vec
     Ok(sent)
 }
 
-/// What the rounds of a study add up to.
+/// Totals of all rounds.
 #[derive(Debug, Default)]
 struct Tally {
     begun: Option<Instant>,
@@ -127,7 +128,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Whether there is time for another round.
+    /// Returns `true` if there is time for another round.
     fn goes_on(&mut self, time: Duration) -> bool {
         let begun = *self.begun.get_or_insert_with(Instant::now);
         self.rounds < ROUNDS || begun.elapsed() < time

@@ -1,6 +1,7 @@
-//! Lists of a store of many runs: first pages, pages far down, filters that match few, and single runs.
+//! Lists of a store with many runs: first pages, late pages, selective filters, and single runs.
 //!
-//! One run in a hundred waits, one has failed, ten are of another workflow; so each filter has something to skip.
+//! Of a hundred runs one waits, one has failed, and ten use another workflow; so each filter has something to
+//! skip.
 
 use std::time::Instant;
 
@@ -20,10 +21,10 @@ use crate::bench::{
     workflow::{APPROVAL, CHAIN, FAILURE, ONE},
 };
 
-/// How often each list is read.
+/// Number of reads of each list.
 const READS: usize = 100;
 
-/// Lists by REST: what they are called, and their query.
+/// REST lists: label and query.
 const LISTS: [(&str, &str); 6] = [
     ("first page", ""),
     ("completed", "&status=completed"),
@@ -53,7 +54,7 @@ pub(super) async fn study(context: &Context<'_>) -> Result<Vec<Figure>> {
         let took = read(&mut caller, || path.clone()).await?;
         figures.add_latencies(name, took.summarize());
     }
-    // A cursor is the id of the last run of the page before.
+    // A cursor is the id of the last run on the previous page.
     let anywhere = || {
         let run = pick(&some);
         format!(
@@ -93,7 +94,7 @@ fn pick(some: &[RunId]) -> &RunId {
     &some[rand::rng().random_range(0..some.len())]
 }
 
-/// Reads some pages. The first read warms up and does not count.
+/// Reads pages. The first read warms up and does not count.
 async fn read(caller: &mut Caller, path: impl Fn() -> String) -> Result<Latencies> {
     caller.get(&path()).await?;
     let mut took = Latencies::default();
@@ -106,7 +107,7 @@ async fn read(caller: &mut Caller, path: impl Fn() -> String) -> Result<Latencie
     Ok(took)
 }
 
-/// Reads a page of A2A tasks some times; also how many there are in all.
+/// Reads a page of A2A tasks repeatedly. Returns the latencies and the total number of tasks.
 async fn list_tasks(caller: &mut Caller, params: Value) -> Result<(Latencies, u64)> {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": params}).to_string();
     let mut took = Latencies::default();

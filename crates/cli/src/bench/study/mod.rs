@@ -1,6 +1,6 @@
-//! Studies: a situation of some size, set up once and looked at from several sides.
+//! Studies: a setup of some size, measured in several ways.
 //!
-//! Each has a store of its own, so that none sees what another left behind.
+//! Each study has its own store, so that studies do not affect each other.
 
 mod children;
 mod context;
@@ -16,10 +16,6 @@ use super::{figure::Figure, scenario::Study};
 
 pub(crate) use context::Context;
 
-/// Does a study.
-///
-/// # Errors
-/// It cannot be set up, or the server does not do what it should.
 pub(crate) async fn run(study: Study, context: &Context<'_>) -> Result<Vec<Figure>> {
     match study {
         Study::Subscribers => followers::one_run(context).await,

@@ -1,5 +1,5 @@
-//! Many runs that wait for an approval: what they take on the disk and in memory, how fast a server is back among
-//! them, and how fast any of them goes on.
+//! Many runs that wait for an approval: their disk and memory usage, the time to restart a server with them,
+//! and the latency of resuming one.
 
 use std::time::Instant;
 
@@ -17,9 +17,9 @@ use crate::bench::{
     workflow::APPROVAL,
 };
 
-/// The most runs that are resumed.
+/// Maximum number of runs to resume.
 const RESUMED: usize = 1_000;
-/// The disk is probed after so many of them.
+/// Number of resumed runs between two disk probes.
 const PROBE_EVERY: usize = 10;
 
 pub(super) async fn study(context: &Context<'_>) -> Result<Vec<Figure>> {
@@ -35,7 +35,7 @@ pub(super) async fn study(context: &Context<'_>) -> Result<Vec<Figure>> {
     let bytes = place.size().await? as f64 / context.size as f64;
     figures.hold("bytes on disk per run", Some(bytes), "", Bar::AtMost(3_072.0));
 
-    // The store was closed: this is a restart.
+    // The store was closed before, so this is a restart.
     let server = context.serve(&place, &[]).await?;
     let ready = server.ready_after.as_secs_f64();
     figures.hold("ready after a restart", Some(ready), "s", Bar::AtMost(3.0));

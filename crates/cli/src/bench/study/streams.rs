@@ -1,5 +1,5 @@
-//! Many open SSE streams on one process: what they hold, what they cost while nothing happens, and whether readers
-//! that do not read slow the others or make the server grow.
+//! Many open SSE streams on one process: their memory, their idle cost, and the effect of readers that stop
+//! reading on other streams and on memory.
 
 use std::time::{Duration, Instant};
 
@@ -21,17 +21,17 @@ use crate::{
     open_files,
 };
 
-/// What the server may hold.
+/// Memory target of the server, in mebibytes.
 const MOST_MEMORY: Bar = Bar::AtMost(512.0);
-/// Descriptors that the bench needs besides streams.
+/// File descriptors needed in addition to the streams.
 const OTHER_FILES: u64 = 256;
-/// One stream in so many is answered while the others go on waiting, twice.
+/// One stream in this many is answered, twice, while the others keep waiting.
 const ANSWERED_SHARE: usize = 10;
-/// Runs with a large event each, for readers that do not read.
+/// Runs with a large event each, for readers that stop reading.
 const LARGE_RUNS: usize = 10;
-/// Such readers of each.
+/// Number of such readers per run.
 const IDLE_READERS: usize = 10;
-/// Bytes of the large event: far more than the buffers of a connection.
+/// Size of the large event in bytes: far more than the buffers of a connection.
 const LARGE: usize = 4 << 20;
 
 pub(super) async fn study(context: &Context<'_>) -> Result<Vec<Figure>> {
@@ -93,12 +93,12 @@ pub(super) async fn study(context: &Context<'_>) -> Result<Vec<Figure>> {
     figures.add_known("RSS they added", grown, "MiB");
     figures.hold("RSS in the end", resident().map(mebibytes), "MiB", MOST_MEMORY);
     drop(idle);
-    // What has not been answered was open all the time.
+    // Keeps the unanswered streams open until here.
     drop(pairs);
     Ok(figures.0)
 }
 
-/// Fails if this process may not have so many connections; a server is started with the same bounds.
+/// Fails if this process may not open that many connections; a child server has the same limit.
 pub(super) fn check_files(streams: usize) -> Result<()> {
     let allowed = open_files::raise();
     let needed = streams as u64 + OTHER_FILES;
@@ -111,7 +111,7 @@ pub(super) fn check_files(streams: usize) -> Result<()> {
     Ok(())
 }
 
-/// How much of a core the server uses meanwhile.
+/// Returns the share of one core that the idle server uses.
 async fn idle_cpu(server: &Server, time: Duration) -> Option<f64> {
     let process = server.process()?;
     let (start, before) = (Instant::now(), process.cpu()?);
@@ -120,7 +120,7 @@ async fn idle_cpu(server: &Server, time: Duration) -> Option<f64> {
     Some(100.0 * used.as_secs_f64() / start.elapsed().as_secs_f64())
 }
 
-/// Answers runs one after the other, each as soon as the stream of the one before has told its end.
+/// Answers runs one after another, each once the previous stream has ended.
 async fn deliver(
     server: &Server,
     pairs: impl Iterator<Item = (String, Subscriber)>,
@@ -138,7 +138,7 @@ async fn deliver(
     Ok(latencies.summarize())
 }
 
-/// Readers of large events that never read.
+/// Opens readers of large events that never read.
 async fn idle_readers(server: &Server) -> Result<Vec<TcpStream>> {
     let text = "x".repeat(LARGE);
     let mut caller = server.caller();

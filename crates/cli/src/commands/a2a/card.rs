@@ -1,4 +1,4 @@
-//! `wopr a2a card`: what an agent says about itself, and how it is spoken to.
+//! `wopr a2a card`: shows an agent's card, and the interface that would be used.
 
 use anyhow::Result;
 use wopr_wire::a2a::model::{AgentCard, AgentInterface};
@@ -11,8 +11,8 @@ use crate::{
     render,
 };
 
-/// Shows a card, marked with the interface that is spoken to. One that cannot be spoken to is shown as well, and why, and
-/// ends with 1.
+/// Prints a card and marks the chosen interface. If no interface can be used, prints the card and the reason,
+/// and fails.
 pub(super) async fn show(place: &Place, is_extended: bool) -> Result<Exit> {
     let agent = match place.card().await? {
         Sought::Agent(agent) => *agent,
@@ -23,13 +23,13 @@ pub(super) async fn show(place: &Place, is_extended: bool) -> Result<Exit> {
         } => {
             match card {
                 Some(card) if !place.format.json => print(&card, None)?,
-                // In whatever form it came.
+                // Printed as received, because the card could not be parsed or JSON was requested.
                 Some(_) | None => output::json(&document)?,
             }
             return Err(failure.into());
         }
     };
-    // The interface was chosen from the card that everybody sees, and that stays so.
+    // The interface chosen from the public card is kept.
     let extended = if is_extended {
         Some(agent.extended_card().await?)
     } else {

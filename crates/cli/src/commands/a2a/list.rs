@@ -1,4 +1,4 @@
-//! `wopr a2a list`: the tasks of an agent, by pages or all of them.
+//! `wopr a2a list`: lists the tasks of an agent, by page or all of them.
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -13,10 +13,10 @@ use crate::{
     render,
 };
 
-/// The most tasks that are listed at once: an agent may go on for ever.
+/// Maximum number of tasks to list, because a misbehaving agent may never stop returning pages.
 const MOST: usize = 100_000;
 
-/// Which tasks.
+/// Selects tasks.
 #[derive(Debug, Args)]
 pub(super) struct List {
     /// The agent, instead of --server
@@ -31,10 +31,10 @@ pub(super) struct List {
     /// Maximum number of tasks on a page, 1 to 100
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     page_size: Option<u32>,
-    /// Where the page before this one ended
+    /// Continue after the page that returned this token
     #[arg(long, value_name = "TOKEN")]
     page_token: Option<String>,
-    /// Every page from there on
+    /// Fetch all remaining pages
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -68,7 +68,6 @@ impl Status {
     }
 }
 
-/// What was listed.
 struct Listed {
     tasks: Vec<Task>,
     next_page_token: String,

@@ -1,4 +1,4 @@
-//! Which agent a command talks to, and how.
+//! The flags that select an agent, a protocol version and a binding.
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -9,15 +9,15 @@ use crate::{
     args::{Format, Remote},
 };
 
-/// Which agent, and how it is spoken to.
+/// The agent, and how to call it.
 #[derive(Debug, Args)]
 pub(super) struct Place {
     #[command(flatten)]
     pub(super) remote: Remote,
-    /// Speak this version, whatever else the agent offers
+    /// Use this protocol version only
     #[arg(long, value_enum)]
     protocol: Option<Protocol>,
-    /// Speak over this binding, whatever else the agent offers
+    /// Use this binding only
     #[arg(long, value_enum)]
     binding: Option<Binding>,
     #[command(flatten)]
@@ -33,7 +33,7 @@ enum Protocol {
 }
 
 impl Place {
-    /// The same with another agent, where one was named beside the flags.
+    /// Replaces the agent if one was named as an argument.
     pub(super) fn at(mut self, agent: Option<String>) -> Self {
         if let Some(agent) = agent {
             self.remote.server = agent;
@@ -41,7 +41,6 @@ impl Place {
         self
     }
 
-    /// Finds the agent.
     pub(super) async fn agent(&self) -> Result<Agent> {
         let Remote {
             server,
@@ -51,7 +50,7 @@ impl Place {
         Agent::find(server, key.clone(), self.wanted(), &authorities.read()?).await
     }
 
-    /// Finds the agent, or its card alone.
+    /// Finds the agent, or only its card if no interface can be used.
     pub(super) async fn card(&self) -> Result<Sought> {
         let Remote {
             server,

@@ -1,7 +1,7 @@
-//! `wopr a2a push-config`: where an agent posts the updates of a task.
+//! `wopr a2a push-config`: manages the push notification configurations of a task.
 //!
-//! Tokens and credentials are sent and never shown, whatever the agent answers. A command line is seen by everybody on a
-//! machine, so they may be given by a file or by the environment.
+//! Tokens and credentials are never printed, even if the agent returns them. Command lines are visible to
+//! every user of the machine, so secrets can also be read from a file or from the environment.
 
 use std::{
     env::{self, VarError},
@@ -22,10 +22,10 @@ use crate::{
     output::{self, Paint, whole},
 };
 
-/// The most pages of configurations that are read: an agent may go on for ever.
+/// Maximum number of pages to read, because a misbehaving agent may never stop returning pages.
 const MOST_PAGES: usize = 100;
 
-/// Configure where an agent posts the updates of a task.
+/// Manage the push notification configurations of a task.
 #[derive(Debug, Args)]
 pub(super) struct PushConfig {
     #[command(subcommand)]
@@ -67,7 +67,7 @@ enum Verb {
     },
 }
 
-/// The most bytes of a secret that are read from a file; no agent takes as much.
+/// Maximum size of a secret file in bytes; no agent accepts a secret that large.
 const MOST_BYTES: u64 = 64 << 10;
 
 /// One configuration.
@@ -82,7 +82,7 @@ struct Which {
     agent: Option<String>,
 }
 
-/// A configuration to be made.
+/// A new configuration.
 #[derive(Debug, Args)]
 struct New {
     /// The task
@@ -90,23 +90,23 @@ struct New {
     /// The agent, instead of --server
     #[arg(value_name = "AGENT")]
     agent: Option<String>,
-    /// Where to post
+    /// The URL to post to
     #[arg(long, value_name = "URL")]
     url: String,
-    /// The configuration's id [default: the agent makes one]
+    /// The configuration id [default: chosen by the agent]
     #[arg(long, value_name = "ID")]
     id: Option<String>,
     #[arg(long, value_name = "TOKEN", help = TOKEN.help)]
     token: Option<String>,
-    /// The file it is in, instead; - is the standard input
+    /// Read it from this file; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
-    /// How the agent authenticates to the receiver, such as Bearer
+    /// The scheme that the agent uses to authenticate to the receiver, such as Bearer
     #[arg(long, value_name = "SCHEME")]
     auth_scheme: Option<String>,
     #[arg(long, value_name = "TEXT", requires = "auth_scheme", help = CREDENTIALS.help)]
     auth_credentials: Option<String>,
-    /// The file that is in, instead; - is the standard input
+    /// Read them from this file; - is standard input
     #[arg(
         long,
         value_name = "FILE",
@@ -176,7 +176,7 @@ impl New {
                 scheme,
                 credentials: CREDENTIALS.read(self.auth_credentials, credentials)?,
             }),
-            // The environment is there for every command, also for one that has no use for it.
+            // Not an error, because the environment also applies to commands that need no secret.
             None => None,
         };
         Ok(TaskPushNotificationConfig {
@@ -190,8 +190,8 @@ impl New {
     }
 }
 
-/// Where a secret is looked for: on the command line, in a file, in the environment, in this order. The environment is
-/// read here and not by the parser, for which it would be said on the command line.
+/// The sources of a secret: the command line, a file, then the environment. The environment is not read by
+/// clap, which would treat the value as given on the command line and report a conflict.
 struct Source {
     flag: &'static str,
     variable: &'static str,
@@ -241,7 +241,7 @@ impl Source {
     }
 }
 
-/// A secret without the line end that editors leave behind it.
+/// Reads a secret and removes the final line break that editors add.
 fn in_file(file: &Path) -> io::Result<String> {
     let source: &mut dyn io::Read = if file == Path::new("-") {
         &mut io::stdin()
@@ -249,7 +249,7 @@ fn in_file(file: &Path) -> io::Result<String> {
         &mut fs::File::open(file)?
     };
     let mut bytes = Vec::new();
-    // One more than is taken, so that nothing is cut unseen.
+    // Reads one byte more than allowed, to detect a file that is too long.
     source.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MOST_BYTES {
         return Err(io::Error::other(format!("it has more than {MOST_BYTES} bytes")));
@@ -289,7 +289,7 @@ fn show(place: &Place, config: &TaskPushNotificationConfig) -> Result<()> {
     Ok(())
 }
 
-/// A configuration without what is nobody's business.
+/// Formats a configuration without its secrets.
 fn document(config: &TaskPushNotificationConfig) -> Value {
     let authentication = config.authentication.as_ref();
     json!({

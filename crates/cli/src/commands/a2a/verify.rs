@@ -1,8 +1,8 @@
-//! `wopr a2a verify-card`: who vouches for a card.
+//! `wopr a2a verify-card`: verifies the signatures of a card.
 //!
-//! A signature is worth as much as its key. Keys come from where the command line says; without that, from where the
-//! card says, but only if that is where the card itself came from: any other place is the word of whoever made the
-//! card, and trusting it is for a person to decide.
+//! A signature is only as trustworthy as its key. Keys come from `--keys`, or else from the URL named in the
+//! card, but only if that URL has the same origin as the card. Any other URL is chosen by the card's author,
+//! so the user has to decide to trust it.
 
 use std::fs;
 
@@ -23,13 +23,14 @@ use crate::{
     output::{self, Paint},
 };
 
-/// Which card, and whose keys.
+/// The card, and the keys to trust.
 #[derive(Debug, Args)]
 pub(super) struct Verify {
     /// The agent, instead of --server
     #[arg(value_name = "URL")]
     agent: Option<String>,
-    /// The keys to trust: a file or an address of a JWK set [default: where the card says, if that is its own origin]
+    /// The keys to trust: a file or URL of a JWK set [default: the URL in the card, if it has the card's
+    /// origin]
     #[arg(long, value_name = "FILE|URL")]
     keys: Option<String>,
     #[command(flatten)]
@@ -43,7 +44,7 @@ impl Verify {
         let address = self.agent.as_deref().unwrap_or(&self.remote.server);
         let trust = self.remote.authorities.read()?;
         let (url, card) = agent::card(address, self.remote.key.as_deref(), &trust).await?;
-        // Without keys nothing verifies, but it shows what there is.
+        // Without keys nothing is verified, but the signatures are listed.
         let unchecked = check(&card, &JwkSet::default())?;
         if unchecked.is_empty() {
             return Err(Failure::new(Exit::Failed, format!("the card of {address} is not signed")).into());
@@ -78,7 +79,7 @@ fn check(card: &Value, keys: &JwkSet) -> Result<Vec<Checked>> {
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot {error} of the card")).into())
 }
 
-/// Where the signatures say their keys are, if that is where the card is.
+/// Returns the key URL that the signatures name, if it has the card's origin.
 fn said_place(card: &Url, signatures: &[Checked]) -> Result<Url> {
     let said = signatures
         .iter()

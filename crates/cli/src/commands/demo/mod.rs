@@ -1,4 +1,4 @@
-//! `wopr demo`: an A2A task that outlives the process it began in.
+//! `wopr demo`: an A2A task that survives the process it started in.
 //!
 //! ```text
 //!   demo ── spawns ──> wopr serve (child)  ── sqlite file in a folder of its own
@@ -7,8 +7,8 @@
 //!    |  SubscribeToTask, SendMessage {approve: true} -> artifact, completed
 //! ```
 //!
-//! Nothing is staged: the host is this binary as anyone would start it, and everything goes over HTTP. Whatever
-//! happens, the child and the folder are gone when the command ends.
+//! Nothing is simulated: the host is this binary with ordinary flags, and all calls go over HTTP. The child
+//! process and the folder are removed when the command ends, even on errors.
 
 mod process;
 mod story;
@@ -30,22 +30,22 @@ use crate::{
     signals::Signals,
 };
 
-/// The pause between two steps when a person watches.
+/// Pause between two steps on a terminal.
 const PACE: Duration = Duration::from_millis(900);
-/// The longest the demo may take, pauses not counted.
+/// Time limit of the demo, not counting pauses.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Watch an A2A task survive kill -9.
 ///
-/// Starts a host on a new SQLite database, sends it a message as an A2A client, kills the host with SIGKILL while
-/// the task waits for approval, starts it again, approves, and shows the result and the log. Needs nothing and
-/// leaves nothing behind.
+/// Starts a host on a new SQLite database and sends it a message as an A2A client. Kills the host with
+/// SIGKILL while the task waits for approval, starts it again, approves, and shows the result and the log.
+/// Needs no setup and removes its files.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// Keep the folder with the database, and say where it is
+    /// Keep the folder with the database, and print its path
     #[arg(long)]
     keep: bool,
-    /// The pause between steps, such as 2s [default: 900ms on a terminal, else 0s]
+    /// Pause between steps, such as 2s [default: 900ms on a terminal, else 0s]
     #[arg(long, value_name = "TIME")]
     pace: Option<Period>,
 }
@@ -98,7 +98,7 @@ impl Demo {
     }
 }
 
-/// Adds what the host had to say to an error.
+/// Adds the end of the host's log to an error.
 fn explain(error: anyhow::Error, place: &Place) -> anyhow::Error {
     let log = place.log();
     if log.is_empty() {

@@ -1,4 +1,4 @@
-//! The host of the demo: a child process that is always brought to an end.
+//! The demo's host: a child process that never outlives the demo.
 
 use std::{
     env, fs,
@@ -18,12 +18,12 @@ use tokio::{
 
 use crate::{examples, host};
 
-/// How long a host may take to start or to stop.
+/// Time limit for starting or stopping the host.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Lines of the host's log that are shown when something goes wrong.
+/// Number of log lines shown after an error.
 const LOG_LINES: usize = 12;
 
-/// Where the host keeps its things, and the host while it lives.
+/// The host's folder and, while it runs, its process.
 #[derive(Debug)]
 pub(super) struct Place {
     folder: PathBuf,
@@ -34,13 +34,13 @@ pub(super) struct Place {
 #[derive(Debug)]
 struct Running {
     child: Child,
-    /// The host stops in order when this is closed, and with it when this process dies.
+    /// The host shuts down when this is closed, including when this process dies.
     stdin: ChildStdin,
-    /// Kept open, so that the host can write whatever it likes.
+    /// Kept open so that the host can always write to it.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
-/// The line a host begins with.
+/// The first line that a host prints.
 #[derive(Debug, Deserialize)]
 pub(super) struct Listening {
     pub(super) listening: String,
@@ -48,7 +48,7 @@ pub(super) struct Listening {
 }
 
 impl Place {
-    /// Writes the examples and a configuration with a key into a folder.
+    /// Writes the examples, and a configuration with a key, into a folder.
     pub(super) fn new(folder: &Path) -> Result<Self> {
         let workflows = folder.join("workflows");
         examples::write_to(&workflows)?;
@@ -69,17 +69,15 @@ impl Place {
         Ok(place)
     }
 
-    /// The key the host knows.
     pub(super) fn key(&self) -> &str {
         &self.key
     }
 
-    /// The host's configuration.
     pub(super) fn config(&self) -> PathBuf {
         self.folder.join("wopr.toml")
     }
 
-    /// Starts a host and waits until it says where it listens.
+    /// Starts a host and waits until it prints its address.
     pub(super) async fn start(&mut self) -> Result<Listening> {
         let log = fs::OpenOptions::new()
             .create(true)
@@ -94,7 +92,7 @@ impl Place {
             .stdout(Stdio::piped())
             .stderr(log)
             .kill_on_drop(true);
-        // Settings of whoever runs the demo are for their own hosts.
+        // The user's own settings must not affect the demo's host.
         for (name, _) in env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"WOPR_") {
                 command.env_remove(name);
@@ -118,15 +116,15 @@ impl Place {
         serde_json::from_str(&line).context("read where the host listens")
     }
 
-    /// Ends the host with SIGKILL and waits until it is gone.
+    /// Kills the host with SIGKILL and waits until it has exited.
     pub(super) async fn kill(&mut self) -> Option<ExitStatus> {
         let mut running = self.running.take()?;
-        // One that ended on its own is as gone.
+        // Fails only if the host has already exited.
         let _ = running.child.start_kill();
         running.child.wait().await.ok()
     }
 
-    /// Asks the host to stop in order and waits until it has.
+    /// Requests a graceful shutdown and waits for it.
     pub(super) async fn stop(&mut self) -> Result<ExitStatus> {
         let running = self.running.take().context("stop the host: there is none")?;
         let Running {
@@ -141,7 +139,7 @@ impl Place {
         ended.context("stop the host")
     }
 
-    /// The end of the host's log.
+    /// Returns the last lines of the host's log.
     pub(super) fn log(&self) -> String {
         let text = fs::read_to_string(self.folder.join("host.log")).unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();
@@ -153,9 +151,9 @@ impl Place {
     }
 }
 
-/// How this binary was started, for commands to try.
+/// The command prefix for commands that the user may try next.
 pub(super) fn ourselves() -> &'static str {
-    // Cargo tells what it runs.
+    // Cargo sets this variable for the programs it runs.
     if env::var_os("CARGO").is_some() {
         "cargo run --profile quick --"
     } else {

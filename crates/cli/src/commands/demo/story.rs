@@ -1,4 +1,4 @@
-//! What the demo does, step by step, and how it says so.
+//! The steps of the demo, and what it prints.
 
 use std::{
     os::unix::process::ExitStatusExt as _,
@@ -22,12 +22,12 @@ use crate::{
     render,
 };
 
-/// What the client asks for.
+/// The client's message.
 const REQUEST: &str = "A spring sale for customers who left something in their cart";
-/// SIGKILL, as an exit status has it.
+/// The signal number of SIGKILL, as in an exit status.
 const SIGKILL: i32 = 9;
 
-/// The demo under way.
+/// The state of the demo.
 pub(super) struct Story<'a> {
     place: &'a mut Place,
     pace: Duration,
@@ -35,7 +35,7 @@ pub(super) struct Story<'a> {
     step: u32,
 }
 
-/// A host that answers, and its two faces.
+/// A ready host, and its REST and A2A clients.
 struct Reached {
     agent: Agent,
     client: Client,
@@ -54,7 +54,7 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// Tells the whole story; pauses do not count towards `timeout`.
+    /// Runs all steps within `timeout`, not counting pauses.
     pub(super) async fn tell(&mut self, timeout: Duration) -> Result<()> {
         let pauses = self.pace.saturating_mul(8);
         tokio::time::timeout(timeout + pauses, self.steps())
@@ -104,7 +104,7 @@ impl<'a> Story<'a> {
         self.farewell()
     }
 
-    /// Opens a step.
+    /// Starts a step.
     async fn begin(&mut self, title: &str) -> Result<()> {
         if self.step > 0 {
             output::line("")?;
@@ -114,12 +114,12 @@ impl<'a> Story<'a> {
         output::line(self.paint.bold(format!("{}. {title}", self.step)))
     }
 
-    /// A line of the current step.
+    /// Prints a line of the current step.
     fn say(&self, text: impl AsRef<str>) -> Result<()> {
         output::line(indent(text.as_ref()))
     }
 
-    /// Starts a host and finds its faces.
+    /// Starts a host and connects its clients.
     async fn reach(&mut self) -> Result<Reached> {
         let spinner = Spinner::start("starting");
         let begun = Instant::now();
@@ -160,7 +160,7 @@ impl<'a> Story<'a> {
         )))
     }
 
-    /// Sends the request and follows the task until it waits. Answers its id and its context's.
+    /// Sends the request and follows the task until it waits. Returns the ids of the task and its context.
     async fn ask(&self, agent: &Agent) -> Result<(String, String)> {
         let mut request = agent::message(vec![Part::text(REQUEST)])?;
         let workflow = json!({ "workflowId": "campaign-brief" });
@@ -199,7 +199,7 @@ impl<'a> Story<'a> {
         self.say(self.paint.dim(format!("GET /readyz: {error}")))
     }
 
-    /// Follows the task from where it stands, answers it on the side, and waits for its end.
+    /// Resubscribes to the task, answers it meanwhile, and waits until it completes.
     async fn approve(&self, agent: &Agent, task: &str, context: &str) -> Result<()> {
         let mut items = agent.subscribe(task, None).await?;
         let (id, item) = items
@@ -244,7 +244,7 @@ impl<'a> Story<'a> {
         bail!("see the task end: the stream ended first")
     }
 
-    /// An item of a stream under its id, which is the event's place in the log.
+    /// Prints a stream item with its id, which is the sequence number of the event.
     fn show_item(&self, spinner: &Spinner, id: Option<&str>, item: &StreamResponse) -> Result<()> {
         let mut lines = lines_of(self.paint, item).into_iter();
         let id = id.map_or_else(String::new, |id| format!("#{id}"));

@@ -1,4 +1,4 @@
-//! A definition's file and what is wrong with it, line by line.
+//! Definition files and their problems, with line and column.
 
 use std::{
     fmt, fs,
@@ -14,15 +14,14 @@ use crate::{
     output::{self, Paint},
 };
 
-/// Most characters of a line that are shown.
+/// Maximum number of characters shown of a line.
 const EXCERPT: usize = 100;
-/// Characters of a line that are shown before the place.
+/// Number of characters shown before the marked place.
 const BEFORE: usize = 40;
 
-/// The place of what is wrong with all of a file.
+/// The path of problems that concern the whole file.
 const FILE: &str = "file";
 
-/// The text of a file.
 pub(super) struct Text(String);
 
 impl Text {
@@ -40,7 +39,7 @@ impl Text {
         })
     }
 
-    /// The document, or where it stops to be JSON.
+    /// Parses the file. Fails with the place of the first syntax error.
     pub(super) fn document(&self, path: &Path) -> Result<Value, Box<Finding>> {
         serde_json::from_str(&self.0).map_err(|error| {
             let start = self.0.split_inclusive('\n').take(error.line().saturating_sub(1));
@@ -62,10 +61,10 @@ impl Text {
     }
 }
 
-/// Something that is wrong with a file, or may be.
+/// An error or warning about a file.
 pub(super) struct Finding {
     place: Option<Place>,
-    /// Which warning it is, if it is one.
+    /// The lint, if this is a warning.
     lint: Option<Lint>,
     problem: Problem,
 }
@@ -79,7 +78,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A problem as a line; that it is in the file goes without saying.
+/// Formats a problem; the file itself is not named as its place.
 fn told(problem: &Problem) -> String {
     if problem.place == FILE {
         problem.rule.clone()
@@ -151,7 +150,8 @@ impl Finding {
     }
 }
 
-/// The part of a line around a place, how many characters of it are before the place, and how many belong to it.
+/// Returns the part of a line around a place, the number of characters before the place, and the place's
+/// width.
 fn excerpt(text: &str, place: Place) -> (String, usize, usize) {
     let start = text[..place.start].rfind('\n').map_or(0, |at| at + 1);
     let line = text[start..].lines().next().unwrap_or_default();
@@ -163,7 +163,7 @@ fn excerpt(text: &str, place: Place) -> (String, usize, usize) {
     } else {
         0
     };
-    // One column for each character, so that the marks stand below their place.
+    // One column per character, so that the markers line up.
     let shown = |c: char| {
         if c == '\t' {
             ' '
@@ -186,7 +186,6 @@ fn excerpt(text: &str, place: Place) -> (String, usize, usize) {
     (excerpt, before, width.clamp(1, room.max(1)))
 }
 
-/// A file that was checked.
 pub(super) struct Checked {
     file: PathBuf,
     text: String,
@@ -238,7 +237,7 @@ impl Checked {
         self.add(findings.collect());
     }
 
-    /// Adds findings in the order of the file.
+    /// Adds findings and keeps them in file order.
     fn add(&mut self, findings: Vec<(Option<Lint>, Problem)>) {
         let (lints, problems): (Vec<_>, Vec<_>) = findings.into_iter().unzip();
         let places = locate(&self.text, &problems);
@@ -253,7 +252,7 @@ impl Checked {
         &self.file
     }
 
-    /// The workflow, if a host would take the file.
+    /// Returns the workflow, if a host would accept the file.
     pub(super) fn plan(&self) -> Option<&Plan> {
         self.outcome.as_ref().ok()
     }
@@ -315,7 +314,7 @@ impl Checked {
         Ok(())
     }
 
-    /// The first thing that is wrong, and how many more there are.
+    /// Formats the first problem, with the number of further ones.
     pub(super) fn first(&self) -> String {
         let name = self.file.display();
         let Some(finding) = self.findings.first() else {

@@ -1,45 +1,43 @@
-//! What a client of the A2A face sends and reads, in both versions.
+//! Requests and responses of A2A clients, in both versions.
 
 use serde_json::{Value, json};
 
 use super::caller::Request;
 
-/// A version of A2A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Version {
     V03,
     V1,
 }
 
-/// Where a message goes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum To<'a> {
-    /// It starts a task of this workflow.
+    /// Start a task of this workflow.
     Workflow(&'a str),
-    /// It accepts what this task asks.
+    /// Approve the gate of this task.
     Gate(&'a str),
 }
 
-/// Who is to be told of a task.
+/// A push receiver for a task.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Receiver<'a> {
-    /// Its name within the task.
+    /// The id of the push configuration, unique within the task.
     pub(super) id: &'a str,
     pub(super) url: &'a str,
-    /// What it knows the host by, as a token and as credentials.
+    /// Token and credentials that the host sends.
     pub(super) secret: &'a str,
 }
 
-/// What a push tells.
+/// The content of a push.
 #[derive(Debug)]
 pub(super) struct Pushed {
     pub(super) task: String,
-    /// The event's place in the log.
+    /// The sequence number of the event.
     pub(super) sequence: u64,
     pub(super) shown: Shown,
 }
 
-/// What a frame of a stream shows.
+/// The content of a stream frame.
 #[derive(Debug)]
 pub(super) enum Shown {
     Task {
@@ -49,12 +47,12 @@ pub(super) enum Shown {
     },
     /// A new state.
     Status(String),
-    /// An artifact, by its id.
+    /// The id of an artifact.
     Artifact(String),
 }
 
 impl Version {
-    /// A blocking send of a message with this id, which is its text too.
+    /// A blocking send. The message's id is also its text.
     pub(super) fn send(self, id: &str, to: To<'_>) -> Request {
         self.call(
             "message/send",
@@ -63,7 +61,7 @@ impl Version {
         )
     }
 
-    /// The same, with somebody who is told what becomes of it.
+    /// Like [`Version::send`], with a push receiver.
     pub(super) fn send_and_tell(self, id: &str, to: To<'_>, receiver: Receiver<'_>) -> Request {
         let (member, configuration) = match self {
             Self::V03 => ("pushNotificationConfig", json!({"blocking": true})),
@@ -74,7 +72,7 @@ impl Version {
         self.call("message/send", "SendMessage", &params)
     }
 
-    /// From now on this receiver is told what becomes of a task.
+    /// Adds a push receiver to a task.
     pub(super) fn tell(self, task: &str, receiver: Receiver<'_>) -> Request {
         let mut params = self.receiver(receiver);
         match self {
@@ -96,7 +94,7 @@ impl Version {
         json!({"id": id, "url": url, "token": secret, "authentication": scheme})
     }
 
-    /// The same for a new task, answered by a stream.
+    /// Like [`Version::send`] for a new task, with a streamed response.
     pub(super) fn stream(self, id: &str, workflow: &str) -> Request {
         let message = self.message(id, To::Workflow(workflow));
         self.call(
@@ -106,17 +104,16 @@ impl Version {
         )
     }
 
-    /// A stream of a task there is.
+    /// Subscribes to an existing task.
     pub(super) fn subscribe(self, task: &str) -> Request {
         self.call("tasks/resubscribe", "SubscribeToTask", &json!({"id": task}))
     }
 
-    /// A task as it is.
+    /// Reads a task.
     pub(super) fn get(self, task: &str) -> Request {
         self.call("tasks/get", "GetTask", &json!({"id": task}))
     }
 
-    /// The end of a task.
     pub(super) fn cancel(self, task: &str) -> Request {
         self.call("tasks/cancel", "CancelTask", &json!({"id": task}))
     }
@@ -165,14 +162,14 @@ impl Version {
     }
 }
 
-/// The task in an answer.
+/// The id and state of the task in a response.
 pub(super) fn task(answer: &Value) -> Option<(String, String)> {
     let result = answer.get("result")?;
     let task = result.get("task").unwrap_or(result);
     Some((task["id"].as_str()?.to_owned(), state_of(task)?))
 }
 
-/// The message of a request under its id, with other words.
+/// The message of a request, with the same id and another text.
 pub(super) fn said_otherwise(request: &Request) -> Request {
     let mut other = request.clone();
     let body = other.body_mut().expect("a message is sent along");
@@ -180,7 +177,7 @@ pub(super) fn said_otherwise(request: &Request) -> Request {
     other
 }
 
-/// What a frame of a stream shows.
+/// Parses a stream frame.
 pub(super) fn shown(frame: &Value) -> Option<Shown> {
     let result = frame.get("result")?;
     let kind = result["kind"].as_str();
@@ -203,7 +200,7 @@ pub(super) fn shown(frame: &Value) -> Option<Shown> {
     Some(Shown::Artifact(id.to_owned()))
 }
 
-/// What the body of a push tells: a task in 0.3, an update in 1.0.
+/// Parses the body of a push: a task in 0.3, an update in 1.0.
 pub(super) fn pushed(body: &Value) -> Option<Pushed> {
     let sequence = |item: &Value| item.pointer("/metadata/openwop/sequence")?.as_u64();
     let text = |item: &Value, name: &str| item[name].as_str().map(str::to_owned);
@@ -226,7 +223,7 @@ pub(super) fn pushed(body: &Value) -> Option<Pushed> {
     })
 }
 
-/// The state in the words of 0.3.
+/// The state in 0.3 spelling.
 fn state_of(document: &Value) -> Option<String> {
     let state = document.pointer("/status/state")?.as_str()?;
     Some(match state.strip_prefix("TASK_STATE_") {

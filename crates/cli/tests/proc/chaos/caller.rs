@@ -1,8 +1,8 @@
-//! A client's side of connections to replicas, any of which may be gone at any moment.
+//! A client of several replicas, any of which may fail at any time.
 //!
-//! An exchange is answered or lost. While a replica is meant to be up, a lost one breaks a promise, and so does an
-//! answer that blames the host (5xx). A client may lose its timeout: then whether the request takes effect, and when,
-//! is not known, and it is repeated somewhere else.
+//! A request is either answered or lost. While a replica should be up, a lost request is a violation, and so
+//! is a 5xx response. A client may time out deliberately: it then does not know if or when the request took
+//! effect, and repeats it on another replica.
 
 use std::{
     sync::{
@@ -29,51 +29,47 @@ use crate::{
     http::{Connection, write_request},
 };
 
-/// No exchange takes this long; a poll waits for ten seconds at most.
+/// No exchange takes longer; a poll waits for at most ten seconds.
 const LIMIT: Duration = Duration::from_secs(60);
-/// A connection idle for longer is not used again: its host may close it at any moment.
+/// A connection that was idle for longer is not reused, because the host may close it at any moment.
 const IDLE: Duration = Duration::from_secs(5);
-/// The longest pause before a host that could not answer is asked again.
+/// Maximum pause before a host that returned 503 is called again.
 const RETRY_AFTER: Duration = Duration::from_millis(300);
-/// The most bytes of one event.
+/// Maximum size of an event in bytes.
 const EVENT_LIMIT: usize = 1 << 20;
 
-/// An answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) body: Value,
-    /// Whether this was the first time the question was asked: a repeated one may find its own earlier effect.
+    /// The request was not repeated. A repeated one may find its own earlier effect.
     pub(super) is_first: bool,
 }
 
 impl Answer {
-    /// A text of the body.
     pub(super) fn text(&self, pointer: &str) -> Option<&str> {
         self.body.pointer(pointer)?.as_str()
     }
 }
 
-/// The exchange was lost; whether it took effect is not known.
+/// No response arrived; the request may have taken effect.
 #[derive(Debug)]
 pub(super) struct Lost;
 
-/// How following a stream ended.
+/// How a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Followed {
-    /// The stream ended.
     Ended {
         status: u16,
-        /// It may have ended before its time.
+        /// The stream may have ended early.
         is_excused: bool,
     },
-    /// The connection ended, as it may have.
+    /// The connection was lost for an expected reason.
     Lost,
-    /// The client had seen enough.
+    /// The client stopped reading.
     Left,
 }
 
-/// A question.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     method: &'static str,
@@ -112,7 +108,6 @@ impl Request {
         self
     }
 
-    /// What is sent along, if anything is.
     pub(super) fn body_mut(&mut self) -> Option<&mut Value> {
         self.body.as_mut()
     }
@@ -131,7 +126,7 @@ impl Request {
     }
 }
 
-/// One exchange, and which process it is with.
+/// A request in flight, and the process it was sent to.
 #[derive(Debug, Clone, Copy)]
 struct Exchange<'r> {
     life: u32,
@@ -139,7 +134,7 @@ struct Exchange<'r> {
     request: &'r Request,
 }
 
-/// One client's way to the replicas.
+/// A client's connections to the replicas.
 #[derive(Debug)]
 pub(super) struct Caller {
     sky: watch::Receiver<Sky>,
@@ -149,7 +144,7 @@ pub(super) struct Caller {
     connection: Option<Kept>,
 }
 
-/// A connection for the next exchange.
+/// A connection kept for the next request.
 #[derive(Debug)]
 struct Kept {
     life: u32,
@@ -168,7 +163,7 @@ impl Caller {
         }
     }
 
-    /// From now on it does not wait for every answer.
+    /// Makes the client time out at random.
     pub(super) fn impatient(self) -> Self {
         Self {
             is_patient: false,
@@ -176,7 +171,7 @@ impl Caller {
         }
     }
 
-    /// A second way to the replicas for the same client.
+    /// Another set of connections for the same client.
     pub(super) fn another(&mut self) -> Self {
         Self {
             is_patient: self.is_patient,
@@ -188,12 +183,12 @@ impl Caller {
         &self.ledger
     }
 
-    /// The lives that go on: those a question can be asked.
+    /// The processes that are up.
     pub(super) fn lives(&self) -> Vec<u32> {
         self.sky.borrow().lives()
     }
 
-    /// Asks until there is an answer. What is asked must bear repetition.
+    /// Repeats a request until it is answered. The request must be idempotent.
     pub(super) async fn ask(&mut self, request: &Request) -> Answer {
         let mut is_first = true;
         loop {
@@ -206,19 +201,19 @@ impl Caller {
         }
     }
 
-    /// Waits after a host could not answer.
+    /// Waits after a 503 response.
     pub(super) async fn pause(&mut self) {
         // sleep: as the host asks to, though not for as long
         time::sleep(self.random.random_range(Duration::ZERO..RETRY_AFTER)).await;
     }
 
-    /// Asks one of the replicas once. Waits for one if all are down.
+    /// Sends a request to some replica, once. Waits if all are down.
     pub(super) async fn call(&mut self, request: &Request) -> Result<Answer, Lost> {
         let life = self.choose().await;
         self.call_one(life, request).await
     }
 
-    /// Asks this replica once.
+    /// Sends a request to this replica, once.
     pub(super) async fn call_one(&mut self, life: u32, request: &Request) -> Result<Answer, Lost> {
         let began = Instant::now();
         let exchange = Exchange { life, began, request };
@@ -255,7 +250,7 @@ impl Caller {
         })
     }
 
-    /// Follows a stream until it ends or the client has seen enough, handing over each event.
+    /// Reads a stream until it ends or the client has seen enough. Passes on each event.
     pub(super) async fn follow(
         &mut self,
         request: &Request,
@@ -291,7 +286,7 @@ impl Caller {
                 let is_excused = !self.is_up(life) || self.sky.borrow().excuses(exchange.began);
                 Followed::Ended { status, is_excused }
             }
-            // A stream that cannot go on is broken off, so that nobody takes it for the end.
+            // A stream that cannot continue is aborted, so that clients do not take it for complete.
             Ok(Err(_)) if is_answered && self.sky.borrow().excuses(exchange.began) => {
                 count(&self.ledger.exchanges.lost);
                 Followed::Lost
@@ -304,7 +299,7 @@ impl Caller {
         }
     }
 
-    /// One of the lives that go on, often the same again.
+    /// Chooses one of the running processes, with a bias toward the previous one.
     async fn choose(&mut self) -> u32 {
         let is_up = |replica: &Replica| matches!(replica, Replica::Up { .. });
         let sky = self.sky.wait_for(|sky| sky.replicas.iter().any(is_up)).await;
@@ -315,7 +310,7 @@ impl Caller {
         }
     }
 
-    /// How long an answer is waited for, if not as long as it takes.
+    /// Draws a timeout for impatient clients; `None` means no timeout.
     fn timeout(&mut self) -> Option<Duration> {
         let is_short = !self.is_patient && self.random.random_bool(0.2);
         is_short.then(|| Duration::from_millis(self.random.random_range(100..2_000)))
@@ -335,7 +330,7 @@ impl Caller {
         opened.map_err(|error| self.lost(exchange, &error.to_string()))
     }
 
-    /// Whether the life an exchange is with still goes on.
+    /// Returns `true` if the process of a request is still up.
     fn is_up(&self, life: u32) -> bool {
         self.sky.borrow().address(life).is_some()
     }

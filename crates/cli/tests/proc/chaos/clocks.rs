@@ -1,7 +1,7 @@
-//! The clocks of the replicas, which jump while processes run: libfaketime, where it is installed.
+//! The wall clocks of the replicas, which jump while processes run; requires libfaketime.
 //!
-//! Only the time of day is wrong; clocks that only go forward are left alone, as they are on a machine whose time is
-//! corrected. Each replica reads how far off it is from a file of its own, so a jump outlives a restart.
+//! Only the wall clock is changed; monotonic clocks are left alone, as when a machine's time is corrected.
+//! Each replica reads its offset from its own file, so a jump persists across restarts.
 
 use std::{
     fs,
@@ -12,19 +12,19 @@ use std::{
 
 use crate::faketime;
 
-/// After a jump, reads of the clock that began before it have ended.
+/// Clock reads that started before a jump have ended after this time.
 const GRACE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) struct Clocks {
     library: Option<PathBuf>,
     folder: PathBuf,
-    /// For each replica, how many seconds off it was from when on.
+    /// The offsets of each replica in seconds, with their start times.
     jumps: Mutex<Vec<Vec<(Instant, i64)>>>,
 }
 
 impl Clocks {
-    /// Clocks that are right.
+    /// Correct clocks.
     pub(super) fn new(folder: &Path, replicas: usize) -> Self {
         let clocks = Self {
             library: faketime::find(),
@@ -37,12 +37,12 @@ impl Clocks {
         clocks
     }
 
-    /// Whether clocks can be put wrong here.
+    /// Returns `true` if libfaketime is available.
     pub(super) fn can_jump(&self) -> bool {
         self.library.is_some()
     }
 
-    /// What makes a process read its clock here.
+    /// The environment variables that make a process use its clock file.
     pub(super) fn variables(&self, replica: usize) -> Vec<(&'static str, String)> {
         let Some(library) = &self.library else {
             return Vec::new();
@@ -59,16 +59,16 @@ impl Clocks {
         ]
     }
 
-    /// Puts a clock so many seconds off.
+    /// Sets a clock's offset.
     pub(super) fn set(&self, replica: usize, seconds: i64) {
         self.jumps.lock().unwrap()[replica].push((Instant::now(), seconds));
-        // Whole at any moment: it is read all the time.
+        // Replaced atomically, because it is read all the time.
         let next = self.folder.join(format!("clock-{replica}.next"));
         fs::write(&next, format!("{seconds:+}")).unwrap();
         fs::rename(next, self.file(replica)).unwrap();
     }
 
-    /// How much later it can have been than it was, beyond the time that passed since a moment.
+    /// Maximum time that any clock may have gained since then, in addition to the elapsed time.
     pub(super) fn gained_since(&self, since: Instant) -> Duration {
         let jumps = self.jumps.lock().unwrap();
         let mut off = Vec::new();
@@ -85,11 +85,11 @@ impl Clocks {
         Duration::from_secs(most.abs_diff(least))
     }
 
-    /// Removes what the library leaves behind of a process that was killed.
+    /// Removes the shared memory that libfaketime leaves after a kill.
     pub(super) fn forget(&self, pid: u32) {
         if self.library.is_some() {
             for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
-                // It may not have come that far.
+                // The process may not have created it yet.
                 let _ = fs::remove_file(Path::new("/dev/shm").join(name));
             }
         }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_clock_gained_counts_while_it_may_have_been_read() {
+    fn clock_gain_counts_while_it_may_have_been_read() {
         let folder = tempfile::tempdir().unwrap();
         let clocks = Clocks::new(folder.path(), 2);
         let start = Instant::now();

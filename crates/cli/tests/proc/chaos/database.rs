@@ -1,4 +1,4 @@
-//! A PostgreSQL server of this test's own, which it stops and starts again.
+//! A PostgreSQL server of this test, which can be stopped and restarted.
 
 use anyhow::Context as _;
 
@@ -23,7 +23,7 @@ impl Database {
         blocking(|| self.0.stop(stop.mode()));
     }
 
-    /// Starts it again and waits until it takes connections: after a crash it recovers first.
+    /// Starts it again and waits until it accepts connections. After a crash it recovers first.
     pub(super) fn restart(&mut self) {
         blocking(|| {
             self.0.launch()?;
@@ -31,13 +31,13 @@ impl Database {
         });
     }
 
-    /// What the server said, over all its starts.
+    /// The server's log, across all starts.
     pub(super) fn said(&self) -> String {
         std::fs::read_to_string(self.0.log()).unwrap_or_default()
     }
 }
 
-/// Lets other tasks go on meanwhile.
+/// Runs blocking work without stalling other tasks.
 fn blocking<T>(work: impl FnOnce() -> anyhow::Result<T>) -> T {
     tokio::task::block_in_place(work).unwrap()
 }

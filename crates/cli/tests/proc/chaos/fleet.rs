@@ -1,8 +1,8 @@
-//! The processes under test and their database: carries a plan out, and tells clients what they may expect.
+//! The processes under test and their database: executes a plan, and publishes what clients may expect.
 //!
-//! A replica is meant to answer from when it said that it is ready until it is told to end. While the database is
-//! away, and a little longer, any replica may answer that it cannot (503). Nothing excuses a process that ends by
-//! itself, except that it found no database when it started.
+//! A replica must answer from the time it reports ready until it is told to stop. While the database is down,
+//! and shortly after, any replica may return 503. A process must never exit by itself, unless the database
+//! was down when it started.
 
 use std::{
     net::SocketAddr,
@@ -26,48 +26,45 @@ use super::{
 };
 use crate::host::{Host, sqlite};
 
-/// How long after the database is back a replica may still say that it cannot answer.
+/// Replicas may return 503 for this long after the database is back.
 const RECOVERY: Duration = Duration::from_secs(1);
-/// All replicas are ready this long after the last of them was started.
+/// Time limit for all replicas to become ready.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The number of the signal that asks a process to end.
 const SIGTERM: i32 = 15;
-/// Before a process that found no database is started again.
+/// Pause before a process that could not reach the database is restarted.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What clients may expect.
+/// What clients may expect at a given moment.
 #[derive(Debug, Clone)]
 pub(super) struct Sky {
     pub(super) replicas: Vec<Replica>,
     weather: Weather,
 }
 
-/// Whether a replica is meant to answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Replica {
-    /// It may, but need not.
+    /// May answer, but need not.
     Down,
-    /// It must.
+    /// Must answer.
     Up {
-        /// Tells this process from all others, of any replica.
+        /// Unique per process, across replicas.
         life: u32,
-        /// Where it listens.
         address: SocketAddr,
     },
 }
 
-/// Whether replicas may say that they cannot answer.
+/// Whether replicas may return 503.
 #[derive(Debug, Clone, Copy)]
 enum Weather {
     Rough,
-    /// They may if they were asked before.
+    /// They may if the request was sent before `since`.
     Calm {
         since: Instant,
     },
 }
 
 impl Sky {
-    /// The address of a life that goes on.
+    /// The address of a process that is up.
     pub(super) fn address(&self, of_life: u32) -> Option<SocketAddr> {
         self.replicas.iter().find_map(|replica| match replica {
             Replica::Up { life, address } if *life == of_life => Some(*address),
@@ -75,7 +72,7 @@ impl Sky {
         })
     }
 
-    /// The lives that go on.
+    /// The processes that are up.
     pub(super) fn lives(&self) -> Vec<u32> {
         let life = |replica: &Replica| match replica {
             Replica::Up { life, .. } => Some(*life),
@@ -84,7 +81,7 @@ impl Sky {
         self.replicas.iter().filter_map(life).collect()
     }
 
-    /// Whether a replica asked at this moment may have said that it cannot answer.
+    /// Returns `true` if a request sent at this time may be answered with 503.
     pub(super) fn excuses(&self, asked: Instant) -> bool {
         match self.weather {
             Weather::Rough => true,
@@ -93,31 +90,29 @@ impl Sky {
     }
 }
 
-/// The processes under test.
 pub(super) struct Fleet {
     hosts: Vec<Member>,
     database: Option<Database>,
     clocks: Arc<Clocks>,
     sky: watch::Sender<Sky>,
-    /// Processes that were started, by replica and life, until they are ready or gone.
+    /// Started processes, by replica and life, until they are ready or gone.
     births: JoinSet<(usize, u32, Result<SocketAddr, String>)>,
     lives: u32,
     ledger: Arc<Ledger>,
     since: Instant,
 }
 
-/// A replica as it is.
 struct Member {
     host: Host,
     life: u32,
     is_frozen: bool,
-    /// Whether the database was away at any time since it was spawned; it may have been asked for while the process
-    /// stood still, and that is told only now.
+    /// The database was down at some time since the process was started. A frozen process may report a failed
+    /// connection attempt much later.
     met_outage: bool,
 }
 
 impl Fleet {
-    /// Replicas over one store in this folder, or over a database; none is started yet.
+    /// Creates stopped replicas over one SQLite store in the folder, or over a database.
     pub(super) fn new(
         folder: &Folder,
         replicas: usize,
@@ -169,7 +164,7 @@ impl Fleet {
         self.sky.subscribe()
     }
 
-    /// Starts every replica and waits until all are ready.
+    /// Starts all replicas and waits until they are ready.
     pub(super) async fn start(&mut self) {
         for replica in 0..self.hosts.len() {
             self.perform(Action::Start(replica)).await;
@@ -177,8 +172,8 @@ impl Fleet {
         self.all_ready().await;
     }
 
-    /// Carries a plan out, saying what it does. Afterwards all is well again, apart from clocks: they are later than
-    /// they ever were, so that what waits for a time need not wait any longer.
+    /// Executes and prints a plan. Afterwards everything works again, except that clocks are set later than
+    /// ever before, so that no timer has to be waited for.
     pub(super) async fn live_through(&mut self, plan: &[Step]) {
         for step in plan {
             self.wait(step.after).await;
@@ -193,37 +188,38 @@ impl Fleet {
         }
     }
 
-    /// Ends every process in order, and starts and waits for all again.
+    /// Shuts all processes down gracefully, then starts them and waits until they are ready.
     pub(super) async fn restart(&mut self) {
         self.end().await;
         self.start().await;
     }
 
-    /// Ends every process in order.
+    /// Shuts all processes down gracefully.
     pub(super) async fn end(&mut self) {
         for replica in 0..self.hosts.len() {
             self.perform(Action::Terminate(replica)).await;
         }
     }
 
-    /// What the end of every log says.
+    /// The end of every host's log.
     pub(super) fn said(&self) -> String {
         let said = self.hosts.iter().enumerate();
         said.map(|(replica, member)| format!("replica {replica} said:\n{}\n", member.host.said()))
             .collect()
     }
 
-    /// What the database said, if there is one of its own.
+    /// The database's log, if it has its own server.
     pub(super) fn database_said(&self) -> Option<String> {
         self.database.as_ref().map(Database::said)
     }
 
-    /// Lets time pass.
+    /// Waits, and processes starts meanwhile.
     async fn wait(&mut self, pause: Duration) {
         let end = time::Instant::now() + pause;
         loop {
             tokio::select! {
-                // Without a database processes are born to die, one after the other.
+                // Without a database, processes exit one after another; they must not delay the end of the
+                // wait.
                 biased;
                 // sleep: fault schedule
                 () = time::sleep_until(end) => return,
@@ -265,7 +261,7 @@ impl Fleet {
                 if let Some(pid) = found {
                     let status = self.hosts[replica].host.terminate().await;
                     self.clocks.forget(pid);
-                    // One that has hardly begun does not listen yet.
+                    // A process that has just started may not handle SIGTERM yet.
                     let is_excused = !is_ready && (is_rough || status.signal() == Some(SIGTERM));
                     self.ledger.hold(status.success() || is_excused, || {
                         format!("replica {replica} ended with {status}")
@@ -318,7 +314,7 @@ impl Fleet {
     async fn born(&mut self, replica: usize, life: u32, born: Result<SocketAddr, String>) {
         let member = &mut self.hosts[replica];
         if member.life != life {
-            // It was ended meanwhile.
+            // The process was stopped meanwhile.
             return;
         }
         match born {
@@ -344,7 +340,7 @@ impl Fleet {
         }
     }
 
-    /// The process of a replica, which must not have ended by itself.
+    /// Returns the replica's process, which must not have exited by itself.
     fn find(&mut self, replica: usize, when: &str) -> Option<u32> {
         let is_excused = self.hosts[replica].met_outage && !self.is_ready(replica);
         let host = &mut self.hosts[replica].host;
@@ -367,7 +363,7 @@ impl Fleet {
         self.sky.borrow().excuses(Instant::now())
     }
 
-    /// Before a replica goes, clients are told.
+    /// Announces to clients that a replica goes down.
     fn leave(&mut self, replica: usize) {
         self.sky.send_modify(|sky| sky.replicas[replica] = Replica::Down);
         let member = &mut self.hosts[replica];

@@ -1,4 +1,4 @@
-//! What clients were told, and which promises turned out broken.
+//! Records what clients were promised, and which promises were broken.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,26 +13,25 @@ use serde_json::{Value, json};
 
 use super::{a2a::Version, caller::Request, observe::Sighting};
 
-/// The most characters of a violation.
+/// Maximum length of a violation in characters.
 const MOST: usize = 600;
-/// The most violations that are kept; what breaks once may break everywhere.
+/// Maximum number of violations kept: a single bug may cause many.
 const MOST_VIOLATIONS: usize = 1_000;
 
-/// What clients were told.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     told: Mutex<Told>,
     pub(super) exchanges: Exchanges,
 }
 
-/// How exchanges ended, to see that there was trouble.
+/// Counts of how requests ended, to show that the faults had an effect.
 #[derive(Debug, Default)]
 pub(super) struct Exchanges {
     pub(super) answered: AtomicU64,
-    /// By 503.
+    /// With 503.
     pub(super) refused: AtomicU64,
     pub(super) lost: AtomicU64,
-    /// The client lost its timeout.
+    /// The client timed out.
     pub(super) abandoned: AtomicU64,
 }
 
@@ -57,56 +56,54 @@ struct Told {
     violations: Vec<String>,
 }
 
-/// Somebody who was promised to be told of a run.
+/// An acknowledged push subscription.
 #[derive(Debug, Clone)]
 pub(super) struct Subscription {
     pub(super) run: String,
-    /// The name of the receiver.
     pub(super) name: String,
-    /// In the words of this version.
+    /// The A2A version of the pushes.
     pub(super) version: Version,
     pub(super) since: Since,
 }
 
-/// What a receiver was promised.
+/// The first event that a receiver must get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Since {
-    /// Everything, for it came along with the message that made the run.
+    /// All events: the subscription came with the message that started the run.
     Beginning,
-    /// What comes after the question that was open.
+    /// Events after the interrupt that was open.
     Question,
 }
 
-/// What is known of an acknowledged run.
+/// What is known about an acknowledged run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Run {
-    /// The input that tells it from all others; a request with an idempotency key of this name made it.
+    /// A unique input, which is also the idempotency key of the run.
     pub(super) marker: String,
-    /// The decision that was acknowledged.
+    /// The acknowledged decision.
     pub(super) decision: Decision,
-    /// A cancel was acknowledged.
     pub(super) is_cancelled: bool,
-    /// The message that made it, if one did.
+    /// The message that started the run, if any.
     pub(super) message: Option<Request>,
 }
 
-/// What clients know of the answer to a run's question.
+/// What clients know about the answer to a run's interrupt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// Nobody here answered, or there is none. Whoever finishes the run accepts.
+    /// No client answered, or there is no interrupt. The final checks accept it.
     #[default]
     None,
     Accepted,
     Rejected,
-    /// Two clients answered, and which of them was first is not known.
+    /// Two clients answered, and it is not known who was first.
     Either,
 }
 
 impl Ledger {
-    /// A promise is broken.
+    /// Records a violation.
     pub(super) fn violated(&self, what: impl Into<String>) {
         let mut what: String = what.into();
-        // Whole documents would bury the rest.
+        // Longer documents would hide the rest.
         let end = what.char_indices().nth(MOST).map_or(what.len(), |(at, _)| at);
         what.truncate(end);
         let mut told = self.told.lock().unwrap();
@@ -118,14 +115,14 @@ impl Ledger {
         }
     }
 
-    /// Notes a violation unless it holds.
+    /// Records a violation unless the condition holds.
     pub(super) fn hold(&self, holds: bool, what: impl FnOnce() -> String) {
         if !holds {
             self.violated(what());
         }
     }
 
-    /// A request was answered by a run. The same request must be answered by the same run for ever.
+    /// Records that a request was answered with a run. Repeating the request must always return the same run.
     pub(super) fn acknowledged(&self, marker: &str, run: &str) {
         let known = {
             let mut told = self.told.lock().unwrap();
@@ -140,49 +137,44 @@ impl Ledger {
         });
     }
 
-    /// Something about an acknowledged run was acknowledged.
+    /// Records an acknowledged fact about a run.
     pub(super) fn learned(&self, run: &str, what: impl FnOnce(&mut Run)) {
         let mut told = self.told.lock().unwrap();
         what(told.runs.get_mut(run).expect("the run was acknowledged"));
     }
 
-    /// An observer saw a part of a run.
+    /// Records what an observer saw of a run.
     pub(super) fn saw(&self, sighting: Sighting) {
         self.told.lock().unwrap().sightings.push(sighting);
     }
 
-    /// A receiver was acknowledged.
+    /// Records an acknowledged subscription.
     pub(super) fn subscribed(&self, subscription: Subscription) {
         self.told.lock().unwrap().subscriptions.push(subscription);
     }
 
-    /// Every acknowledged receiver.
     pub(super) fn subscriptions(&self) -> Vec<Subscription> {
         self.told.lock().unwrap().subscriptions.clone()
     }
 
-    /// Every acknowledged run.
     pub(super) fn runs(&self) -> BTreeMap<String, Run> {
         self.told.lock().unwrap().runs.clone()
     }
 
-    /// The markers of every acknowledged run.
     pub(super) fn markers(&self) -> BTreeSet<String> {
         let told = self.told.lock().unwrap();
         told.runs.values().map(|run| run.marker.clone()).collect()
     }
 
-    /// Everything observers saw.
     pub(super) fn sightings(&self) -> Vec<Sighting> {
         self.told.lock().unwrap().sightings.clone()
     }
 
-    /// Every broken promise.
     pub(super) fn violations(&self) -> Vec<String> {
         self.told.lock().unwrap().violations.clone()
     }
 
-    /// All of it, for whoever looks into a failure.
+    /// All records, for the analysis of a failure.
     pub(super) fn document(&self) -> Value {
         let told = self.told.lock().unwrap();
         let runs = told.runs.iter().map(|(id, run)| {

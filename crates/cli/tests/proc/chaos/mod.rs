@@ -1,5 +1,6 @@
-//! Hosts are killed, frozen and put wrong at random moments under mixed load, and their database is taken away. Asked
-//! only through their API, they must know everything they acknowledged, and be able to finish all of it.
+//! Chaos tests: hosts are killed and frozen and their clocks changed at random moments under mixed load, and
+//! their database is stopped. Afterwards the API must return everything that was acknowledged, and all runs
+//! must be able to finish.
 //!
 //! ```text
 //!   plan ──> fleet: start, kill, freeze, clocks, database <── clients (load) ──> ledger: what they were told
@@ -8,9 +9,10 @@
 //!              +──> receiver: pushes it heard ──────────────────────────────────────+
 //! ```
 //!
-//! The seed decides the plan and what clients do, though not how threads interleave. `WOPR_CHAOS_SEED` sets it and
-//! `WOPR_CHAOS_KILLS` the number of kills; both are printed, and the plan as it is carried out. `cargo xtask chaos`
-//! runs these tests at length. A test that fails leaves logs and ledger and says where.
+//! The seed determines the plan and the clients' actions, but not the interleaving of threads.
+//! `WOPR_CHAOS_SEED` sets it and `WOPR_CHAOS_KILLS` the number of kills; both are printed, along with the
+//! plan as it is executed. `cargo xtask chaos` runs these tests at length. A failed test keeps its logs and
+//! ledger and prints their path.
 
 mod a2a;
 mod caller;
@@ -55,22 +57,21 @@ use self::{
 };
 use crate::host::Host;
 
-/// How often a process is killed, where nobody says.
+/// Default number of kills.
 const KILLS: u32 = 12;
-/// How many new stores are interrupted in the making.
+/// Number of new stores whose creation is interrupted.
 const FIRST_STARTS: usize = 30;
-/// Replicas over one database.
+/// Number of replicas that share a database.
 const REPLICAS: usize = 3;
-/// A test ends in this time, and in so much more for every kill.
+/// Time limit of a test: a constant, plus an amount per kill.
 const HANGS_AFTER: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(15));
-/// Once all is well, clients finish what they began in this time.
+/// Time limit for clients to finish after all faults are repaired.
 const LIMIT: Duration = Duration::from_secs(120);
-/// The most violations that are printed.
+/// Maximum number of violations printed.
 const SHOWN: usize = 40;
-/// Replicas share one; 32 bytes.
+/// 32 bytes, shared by all replicas.
 const MASTER_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
-/// The seed, if somebody set one.
 fn seed() -> u64 {
     number("WOPR_CHAOS_SEED").unwrap_or_else(rand::random)
 }
@@ -181,7 +182,7 @@ async fn live(name: &str, replicas: usize, database: Option<Database>, seed: u64
     fleet.start().await;
     fleet.live_through(&plan).await;
     let lived = began.elapsed();
-    // They finish what they began and begin nothing.
+    // Clients finish their current action and start nothing new.
     stop.store(true, Relaxed);
     receiver.recover();
     let finishing = async {
@@ -195,7 +196,8 @@ async fn live(name: &str, replicas: usize, database: Option<Database>, seed: u64
     }
     let mut caller = Caller::new(fleet.sky(), Arc::clone(&ledger), random.random());
     let mut account = check::check(&mut caller, &peer).await;
-    // Only a new process measures the pauses between two pushes by a clock that was put forward.
+    // A running process measures push backoff by its monotonic clock, so only a restart applies the jump of
+    // the wall clock.
     fleet.restart().await;
     check::check_restarted(&mut caller, &receiver, &mut account).await;
     fleet.end().await;

@@ -1,5 +1,5 @@
-//! Watching a run over every kill, each time from where the last connection left off, and holding what was seen
-//! against what anybody sees afterwards: the same frames, none missing between two and none twice.
+//! Observers: watch a run across all kills, resuming after the last frame, and compare the frames with a
+//! later replay: same frames, no gaps, no duplicates.
 
 use std::{
     collections::BTreeSet,
@@ -14,40 +14,37 @@ use super::{
     ledger::Ledger,
 };
 
-/// How long an observer stays at most: a run may wait for a time that comes only when its clock is right again.
+/// Time limit of an observer, because a run may wait for a time that a wrong clock reaches late.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A way to look at a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum View {
     /// Every event, over REST.
     Debug,
-    /// What moves a run on, over REST.
+    /// The default event stream, over REST.
     Updates,
     /// The updates of a task, over A2A.
     Task(Version),
 }
 
-/// How an observer begins.
+/// Where an observer starts.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Begin<'a> {
-    /// With all there is.
+    /// With all available frames.
     Now,
-    /// After an event it says it knows.
+    /// After a known event.
     After(u64),
-    /// By sending the message that makes the task, of this id and for this workflow.
+    /// By sending a message with this id, which starts a task of this workflow.
     Send(&'a str, &'a str),
 }
 
-/// What an observer saw of a run.
 #[derive(Debug, Clone)]
 pub(super) struct Sighting {
     pub(super) run: String,
     pub(super) view: View,
-    /// Where it began.
     start: Start,
     frames: Vec<Frame>,
-    /// When it saw the end.
+    /// When it saw the final frame.
     pub(super) ended_at: Option<Instant>,
 }
 
@@ -57,18 +54,18 @@ impl Sighting {
     }
 }
 
-/// Where frames begin in the log.
+/// Where the frames start in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Start {
-    /// With the first there is.
+    /// At the first frame.
     Beginning,
-    /// With the first after an event.
+    /// At the first frame after an event.
     After(u64),
-    /// With the first that a snapshot of the task, with this state and these artifacts, does not show.
+    /// At the first frame that is not included in a snapshot of the task with this state and these artifacts.
     Snapshot { state: String, artifacts: usize },
 }
 
-/// A part of a stream with an id of its own.
+/// A stream frame with its own id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Frame {
     id: u64,
@@ -76,7 +73,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// What a push tells is what a stream shows.
+    /// The stream frame that corresponds to a push.
     pub(super) fn of(Pushed { sequence, shown, .. }: Pushed) -> Self {
         let what = match shown {
             Shown::Task { state, .. } | Shown::Status(state) => What::State(state),
@@ -85,27 +82,25 @@ impl Frame {
         Self { id: sequence, what }
     }
 
-    /// The place of its event in the log.
+    /// The sequence number of its event.
     pub(super) const fn id(&self) -> u64 {
         self.id
     }
 
-    /// Whether it says that a task is in this state.
+    /// Returns `true` if the frame reports this task state.
     pub(super) fn is_state(&self, wanted: &str) -> bool {
         matches!(&self.what, What::State(state) if state == wanted)
     }
 }
 
-/// What a frame says, as far as it is the same whoever asks, and when.
+/// The content of a frame that is the same for every reader at any time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum What {
-    /// An event, by its type and id.
+    /// Type and id of an event.
     Event(String, String),
-    /// A task's new state.
     State(String),
-    /// A new artifact, by its id.
+    /// The id of a new artifact.
     Artifact(String),
-    /// Not understood.
     Unknown(String),
 }
 
@@ -119,12 +114,13 @@ impl What {
     }
 }
 
-/// Whether a task in this state changes no more.
+/// Returns `true` for terminal task states.
 fn is_end(state: &str) -> bool {
     matches!(state, "completed" | "failed" | "canceled" | "rejected")
 }
 
-/// Watches a run until it ends or for a while. With a message, finds out which run that made first.
+/// Watches a run until it ends or the time limit is reached. If started by a message, first learns the run's
+/// id.
 pub(super) async fn observe(
     caller: &mut Caller,
     view: View,
@@ -147,7 +143,7 @@ pub(super) async fn observe(
     let leave_at = Instant::now() + TIMEOUT;
     while observer.ended_at.is_none() && !(observer.rests && observer.state == "input-required") {
         let left = leave_at.saturating_duration_since(Instant::now());
-        // A message is sent until it is known what it made.
+        // The message is resent until the run's id is known.
         if left.is_zero() && observer.run.is_some() {
             break;
         }
@@ -193,21 +189,20 @@ pub(super) async fn observe(
     })
 }
 
-/// An observer on its way.
 struct Observer {
     view: View,
     run: Option<String>,
     start: Start,
     frames: Vec<Frame>,
-    /// The state a task was last said to have.
+    /// The most recently reported task state.
     state: String,
-    /// Whether its streams end where the task asks something.
+    /// The streams end when the task waits for input.
     rests: bool,
     ended_at: Option<Instant>,
 }
 
 impl Observer {
-    /// Asks for what was not seen yet.
+    /// Requests the frames not seen yet.
     fn request(&self, begin: Begin<'_>) -> Request {
         let last = self.frames.last().map(|frame| frame.id).or(match begin {
             Begin::After(id) => Some(id),
@@ -217,7 +212,7 @@ impl Observer {
         let request = match (self.view, begin) {
             (View::Debug, _) => Request::events(format!("/v1/runs/{run}/events?streamMode=debug")),
             (View::Updates, _) => Request::events(format!("/v1/runs/{run}/events")),
-            // Sent again until its stream showed something: it makes one task all the same.
+            // Repeated until the stream returns something; still creates a single task.
             (View::Task(version), Begin::Send(id, workflow)) if last.is_none() => {
                 version.stream(id, workflow)
             }
@@ -232,7 +227,7 @@ impl Observer {
     fn take(&mut self, ledger: &Ledger, id: &str, data: &str) {
         let document: Value = serde_json::from_str(data).unwrap_or_default();
         let last = self.frames.last().map(|frame| frame.id);
-        // An id holds for every frame up to the next one that has its own.
+        // An id applies to all following frames without their own id.
         let id = id.parse().ok().filter(|id| Some(*id) != last);
         let what = match self.view {
             View::Debug | View::Updates => event(&document),
@@ -256,7 +251,7 @@ impl Observer {
         if what.is_end() {
             self.ended_at = Some(Instant::now());
         }
-        // Without one it repeats the state in which a stream rests.
+        // Frames without a new id only repeat the state in which the task waits.
         let Some(id) = id else { return };
         let after = match &self.start {
             Start::After(after) => last.or(Some(*after)),
@@ -275,7 +270,7 @@ impl Observer {
         self.frames.push(Frame { id, what });
     }
 
-    /// The first frame of a stream of a task that resumes nothing.
+    /// Processes the first frame of a task stream that does not resume.
     fn snapshot(&mut self, ledger: &Ledger, id: &str, state: String, artifacts: usize) {
         let run = self.run.get_or_insert_with(|| id.to_owned());
         ledger.hold(run == id && self.frames.is_empty(), || {
@@ -291,7 +286,7 @@ impl Observer {
         self.start = Start::Snapshot { state, artifacts };
     }
 
-    /// Whether a task had ended before it was subscribed to, which is refused: there is nothing to come.
+    /// Returns `true` if the task had already ended, in which case subscribing is refused.
     async fn is_over(&mut self, caller: &mut Caller) -> bool {
         let (View::Task(version), Some(run), true) = (self.view, &self.run, self.frames.is_empty()) else {
             return false;
@@ -308,11 +303,11 @@ fn event(document: &Value) -> What {
     }
 }
 
-/// What one sees of a run that has ended, from its beginning.
+/// Reads the complete stream of an ended run.
 pub(super) async fn replay(caller: &mut Caller, run: &str, view: View) -> Option<Vec<Frame>> {
     let begin = match view {
         View::Debug | View::Updates => Begin::Now,
-        // Without a last event an ended task is not streamed; the first one, that it works, goes missing.
+        // An ended task is only streamed with a last event id; its first event is therefore missing.
         View::Task(_) => Begin::After(0),
     };
     let sighting = observe(caller, view, Some(run), begin).await?;
@@ -323,7 +318,7 @@ pub(super) async fn replay(caller: &mut Caller, run: &str, view: View) -> Option
     Some(frames)
 }
 
-/// Holds what was seen against what is there.
+/// Compares the observed frames with a replay.
 pub(super) fn compare(ledger: &Ledger, sighting: &Sighting, replay: &[Frame]) {
     let Sighting {
         run,
@@ -332,7 +327,7 @@ pub(super) fn compare(ledger: &Ledger, sighting: &Sighting, replay: &[Frame]) {
         frames,
         ended_at,
     } = sighting;
-    // A replay of a task begins after its first event.
+    // A task's replay starts after its first event.
     let is_known = |frame: &&Frame| frame.id > 0 || !matches!(view, View::Task(_));
     let seen: Vec<&Frame> = frames.iter().filter(is_known).collect();
     let Some(first) = seen.first() else { return };
@@ -354,7 +349,7 @@ pub(super) fn compare(ledger: &Ledger, sighting: &Sighting, replay: &[Frame]) {
             What::State(state) => Some(state.as_str()),
             What::Event(..) | What::Artifact(_) | What::Unknown(_) => None,
         });
-        // Up to the first update it is submitted, and works from its first event on.
+        // Before the first update a task is submitted, or working from its first event on.
         let is_same = last.map_or(matches!(state.as_str(), "submitted" | "working"), |last| {
             last == state
         });
@@ -369,7 +364,7 @@ pub(super) fn compare(ledger: &Ledger, sighting: &Sighting, replay: &[Frame]) {
     }
 }
 
-/// Views worth comparing, each once.
+/// The distinct views to compare.
 pub(super) fn views(sightings: &[Sighting]) -> BTreeSet<(String, View)> {
     let view = |sighting: &Sighting| (sighting.run.clone(), sighting.view);
     sightings.iter().map(view).collect()

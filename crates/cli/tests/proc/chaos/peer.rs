@@ -1,5 +1,5 @@
-//! The outside world of effects: an HTTP server that remembers who called with which idempotency key, is slow at
-//! times and fails at times. It outlives every kill.
+//! The HTTP server that receives effects. It records the idempotency keys of all calls, and is sometimes slow
+//! or fails. It outlives all kills.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use tokio::time;
 
 use crate::server::{Request, Response, Server, header, respond};
 
-/// Calls by path: the keys they carried, and how many were answered well.
+/// By path: the idempotency keys, and the number of successful responses.
 pub(super) type Calls = BTreeMap<String, (BTreeSet<String>, u32)>;
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ async fn answer(request: Request, calls: Arc<Mutex<Calls>>, mut random: StdRng) 
         .0
         .insert(key);
     if random.random_bool(0.3) {
-        // At times longer than a lease lasts, which has to be renewed then.
+        // Sometimes longer than a lease, which then has to be renewed.
         let longest = if random.random_bool(0.1) { 2_500 } else { 150 };
         // sleep: fault schedule; the kill is to hit calls that are under way
         time::sleep(Duration::from_millis(random.random_range(0..longest))).await;

@@ -1,37 +1,37 @@
-//! What goes wrong when: the seed decides it before anything starts.
+//! The fault schedule, which the seed determines before anything starts.
 //!
-//! Steps are apart by pauses and not at times, so that a slow machine lives through the same sequence as a fast one.
-//! A plan kills nothing that is down, and repairs everything it breaks: processes are started again, frozen ones
+//! Steps are separated by pauses instead of absolute times, so that slow and fast machines execute the same
+//! sequence. A plan kills no process that is down, and repairs every fault: processes are restarted, frozen
+//! ones thawed, clocks corrected, the database started.
 //! thawed, clocks put right, the database started.
 
 use std::{fmt, time::Duration};
 
 use rand::{Rng as _, rngs::StdRng};
 
-/// How long a lease lasts in these tests, the least that can be set.
+/// Lease duration in these tests, the minimum that can be set.
 pub(super) const LEASE: Duration = Duration::from_secs(1);
 
-/// The farthest a clock goes from the time, in seconds.
+/// Maximum clock offset in seconds.
 pub(super) const FARTHEST: i64 = 300;
 
-/// What the plan is for.
+/// The setup that a plan is drawn for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scene {
     pub(super) replicas: usize,
-    /// The database is a server of its own.
+    /// The database is a separate server.
     pub(super) has_database: bool,
-    /// Clocks can be put wrong.
+    /// Clocks can be changed.
     pub(super) has_clocks: bool,
-    /// How often a process is killed.
     pub(super) kills: u32,
 }
 
-/// How a database server is stopped.
+/// How the database server is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// As by a crash.
+    /// Like a crash.
     Immediate,
-    /// In order, without waiting for clients.
+    /// Gracefully, without waiting for clients.
     Fast,
 }
 
@@ -45,24 +45,22 @@ impl Stop {
     }
 }
 
-/// One thing that happens, mostly to one of the replicas.
+/// An action, mostly on one of the replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// SIGKILL.
     Kill(usize),
-    /// SIGTERM, and waiting for the end.
+    /// SIGTERM, then wait for the exit.
     Terminate(usize),
-    /// A start, not waited for.
+    /// Start without waiting.
     Start(usize),
     /// SIGSTOP.
     Freeze(usize),
     /// SIGCONT, unless it was killed meanwhile.
     Thaw(usize),
-    /// A clock jumps to so many seconds from the time.
+    /// Sets a clock's offset in seconds.
     Clock(usize, i64),
-    /// The database goes.
     DatabaseStop(Stop),
-    /// The database comes back.
     DatabaseStart,
 }
 
@@ -79,7 +77,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Kinds of trouble by how often they come; whoever is not possible in a scene leaves its share to `Kill`.
+/// Kinds of faults by frequency. A kind that a scene does not support adds its share to `Kill`.
 const TROUBLES: [(u32, Trouble); 7] = [
     (52, Trouble::Kill),
     (8, Trouble::KillAtStart),
@@ -101,7 +99,7 @@ enum Trouble {
     Database,
 }
 
-/// Draws the plan of a scene: up to its last action everything was repaired.
+/// Draws the plan of a scene, which ends with everything repaired.
 pub(super) fn draw(random: &mut StdRng, scene: Scene) -> Vec<Step> {
     let mut drawing = Drawing {
         random,
@@ -118,7 +116,7 @@ pub(super) fn draw(random: &mut StdRng, scene: Scene) -> Vec<Step> {
         drawing.trouble();
     }
     let mut actions = drawing.actions;
-    // Stable: what happens in the same moment keeps its order.
+    // A stable sort keeps the order of simultaneous actions.
     actions.sort_by_key(|(at, _)| *at);
     let mut now = 0;
     actions
@@ -131,18 +129,18 @@ pub(super) fn draw(random: &mut StdRng, scene: Scene) -> Vec<Step> {
         .collect()
 }
 
-/// A plan in the making. Times are in milliseconds.
+/// A plan being drawn. Times are in milliseconds.
 struct Drawing<'r> {
     random: &'r mut StdRng,
     scene: Scene,
     now: u64,
-    /// Until when each replica is away, or left alone after its start.
+    /// The time until which each replica is down, or must not be disturbed after its start.
     up_at: Vec<u64>,
-    /// When each replica goes on.
+    /// When each replica is thawed.
     thawed_at: Vec<u64>,
-    /// When each clock is right again.
+    /// When each clock is correct again.
     right_at: Vec<u64>,
-    /// When the database is back.
+    /// When the database is up again.
     database_at: u64,
     kills: u32,
     actions: Vec<(u64, Action)>,
@@ -175,7 +173,7 @@ impl Drawing<'_> {
         self.actions.push((at, action));
     }
 
-    /// One of the replicas for which this holds.
+    /// Chooses one of the replicas that meet the condition.
     fn any(&mut self, holds: impl Fn(&Self, usize) -> bool) -> Option<usize> {
         let fit: Vec<usize> = (0..self.scene.replicas)
             .filter(|replica| holds(self, *replica))
@@ -194,7 +192,7 @@ impl Drawing<'_> {
         self.is_up(replica) && self.thawed_at[replica] <= self.now
     }
 
-    /// How long a process stays away: where it is the only one, nothing happens meanwhile.
+    /// Downtime of a process. Short for a single replica, since nothing happens meanwhile.
     fn absence(&mut self) -> u64 {
         match self.scene.replicas {
             1 => self.random.random_range(0..30),
@@ -202,7 +200,6 @@ impl Drawing<'_> {
         }
     }
 
-    /// Starts what was stopped.
     fn start(&mut self, replica: usize, at: u64) {
         self.push(at, Action::Start(replica));
         self.up_at[replica] = at + self.random.random_range(0..500);
@@ -210,7 +207,7 @@ impl Drawing<'_> {
     }
 
     fn kill(&mut self) {
-        // A frozen one too: then it never learns what it missed.
+        // May be a frozen one, which then never handles what it missed.
         if let Some(replica) = self.any(Self::is_up) {
             self.push(self.now, Action::Kill(replica));
             self.kills += 1;
@@ -238,7 +235,7 @@ impl Drawing<'_> {
         self.start(replica, at + 1);
     }
 
-    /// Every process that runs is killed at once.
+    /// Kills all running processes at once.
     fn power_cut(&mut self) {
         let absence = self.random.random_range(0..500);
         for replica in 0..self.scene.replicas {
@@ -251,7 +248,7 @@ impl Drawing<'_> {
     }
 
     fn terminate(&mut self) {
-        // A frozen process does not hear.
+        // A frozen process does not receive signals.
         if let Some(replica) = self.any(Self::is_awake) {
             self.push(self.now, Action::Terminate(replica));
             let absence = self.absence();
@@ -311,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_kills_as_often_as_it_says_and_repairs_what_it_breaks() {
+    fn plan_has_the_requested_kills_and_repairs_every_fault() {
         for seed in 0..200 {
             let scene = Scene {
                 replicas: if seed % 2 == 0 { 1 } else { 3 },
@@ -364,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_a_plan() {
+    fn equal_seeds_draw_equal_plans() {
         let scene = Scene {
             replicas: 3,
             has_database: true,

@@ -1,6 +1,6 @@
-//! Whoever clients want to be told of their tasks: receivers of pushes on one port, told apart by their paths. They
-//! refuse, redirect and hang at times, break off with and without having heard, and all of them are away for a while.
-//! What they heard they remember, over every kill.
+//! The push receivers, on one port with one path each. They sometimes refuse, redirect, time out, or drop the
+//! connection before or after recording the push, and are all down for a while. They record all pushes,
+//! across all kills.
 
 use std::{
     collections::BTreeMap,
@@ -24,14 +24,14 @@ use super::{
 };
 use crate::server::{Request, Response, Server, header, respond};
 
-/// How long a host waits for an answer to a push.
+/// The host's timeout for a push.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
-/// Nobody is away for longer.
+/// Maximum downtime of the receivers.
 const LONGEST_ABSENCE: Duration = Duration::from_secs(3);
-/// The most times in a row that one update is not taken: the host's pauses double, and the test waits for the last.
+/// Maximum number of consecutive failures per update: the host's backoff doubles, and the test waits for the
+/// last update.
 const MOST_REFUSALS: u32 = 3;
 
-/// The receivers.
 #[derive(Debug)]
 pub(super) struct Receiver {
     server: Server,
@@ -41,34 +41,34 @@ pub(super) struct Receiver {
 #[derive(Debug)]
 struct Inbox {
     ledger: Arc<Ledger>,
-    /// Whether everything is taken.
+    /// All pushes are accepted.
     is_well: AtomicBool,
     mind: Mutex<Mind>,
-    /// How often something was heard.
+    /// Number of recorded pushes.
     news: watch::Sender<usize>,
 }
 
 #[derive(Debug)]
 struct Mind {
     random: StdRng,
-    /// By receiver, in the order it came.
+    /// By receiver, in order of arrival.
     heard: BTreeMap<String, Vec<(String, Frame)>>,
-    /// How often the update that a receiver waits for was not taken.
+    /// Number of failures of the update that a receiver is waiting for.
     refused: BTreeMap<(String, u64), u32>,
     away_until: Option<Instant>,
 }
 
-/// What becomes of a push.
+/// How a push is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whim {
     Takes,
-    /// It is answered with this status, and not heard.
+    /// Responds with this status and does not record.
     Refuses(u16),
-    /// The connection ends, and nothing was heard.
+    /// Drops the connection and does not record.
     Misses,
-    /// It is heard, and the connection ends.
+    /// Records, then drops the connection.
     Forgets,
-    /// It is heard, and the answer comes too late.
+    /// Records, but responds after the timeout.
     Hangs,
 }
 
@@ -105,28 +105,28 @@ impl Receiver {
         }
     }
 
-    /// The address below which receivers are, each under its name.
+    /// The base URL of the receivers, which is followed by a receiver's name.
     pub(super) fn url(&self) -> String {
         self.server.url()
     }
 
-    /// From now on everything is taken.
+    /// Accepts all pushes from now on.
     pub(super) fn recover(&self) {
         self.inbox.is_well.store(true, Relaxed);
     }
 
-    /// What a receiver heard, in the order it came, and of which task.
+    /// The pushes that a receiver recorded, in order of arrival, with their tasks.
     pub(super) fn heard(&self, name: &str) -> Vec<(String, Frame)> {
         let mind = self.inbox.mind.lock().unwrap();
         mind.heard.get(name).cloned().unwrap_or_default()
     }
 
-    /// How often something was heard.
+    /// Number of recorded pushes.
     pub(super) fn n_heard(&self) -> usize {
         *self.inbox.news.borrow()
     }
 
-    /// Waits until this is so, for as long as receivers hear something at least this often; whether it is.
+    /// Waits for a condition as long as pushes keep arriving at this interval. Returns `true` if it was met.
     pub(super) async fn until(&self, at_least_every: Duration, is_so: impl Fn(&Self) -> bool) -> bool {
         let mut news = self.inbox.news.subscribe();
         while !is_so(self) {

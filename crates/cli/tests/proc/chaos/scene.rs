@@ -1,4 +1,4 @@
-//! Where a test keeps what it writes, and leaves it if it fails.
+//! The folder of a test, which is kept if the test fails.
 
 use std::{
     fs,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::host::place;
 
-/// A folder of a test. When dropped it says where it is, unless the test is done with it.
+/// A folder that prints its path on drop, unless the test has finished with it.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -15,7 +15,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// An empty one.
+    /// Creates an empty folder.
     pub(super) fn new(name: &str) -> Self {
         let path = place().join("chaos").join(name);
         if path.exists() {
@@ -29,13 +29,12 @@ impl Folder {
         &self.path
     }
 
-    /// Removes it.
     pub(super) fn done(mut self) {
         fs::remove_dir_all(&self.path).unwrap();
         self.is_done = true;
     }
 
-    /// Writes something down for whoever looks into a failure.
+    /// Writes a file for the analysis of a failure.
     pub(super) fn keep(&self, name: &str, text: &str) {
         fs::write(self.path.join(name), text).unwrap();
     }

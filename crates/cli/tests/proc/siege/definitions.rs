@@ -1,4 +1,5 @@
-//! Definitions that hurt: by what they call, by how many they start, and by what it takes to read or decide them.
+//! Hostile definitions: expensive calls, many child runs, and documents that are expensive to parse or
+//! decide.
 
 use serde_json::{Value, json};
 
@@ -26,7 +27,7 @@ fn template(id: &str, text: impl Into<String>) -> Value {
     )
 }
 
-/// Those that call a peer: its weighty and its slow answers, many at once.
+/// Workflows that call a peer many times at once, which responds with large documents or slowly.
 pub(super) fn callers(url: &str) -> Vec<Value> {
     ["weighty", "slow"]
         .map(|name| {
@@ -39,7 +40,7 @@ pub(super) fn callers(url: &str) -> Vec<Value> {
         .to_vec()
 }
 
-/// Each starts twelve of the next.
+/// Each workflow starts twelve child runs of the next one.
 pub(super) fn bombs() -> Vec<Value> {
     (0..5)
         .map(|level: u32| {
@@ -57,7 +58,7 @@ pub(super) fn bombs() -> Vec<Value> {
         .collect()
 }
 
-/// As much work as a run may do: a long chain of nodes, each near the most that an evaluation may cost.
+/// The maximum work of a run: a long chain of nodes, each close to the limit of one evaluation.
 pub(super) fn heavy() -> Value {
     let config =
         json!({ "template": "{{ items|sort(attribute='n', reverse=true)|map(attribute='n')|sum }}" });
@@ -70,7 +71,7 @@ pub(super) fn heavy() -> Value {
     workflow("heavy", &nodes, &edges)
 }
 
-/// Those that are hard to read, to compile or to decide.
+/// Definitions that are expensive to parse, compile or decide.
 pub(super) fn hostile() -> Vec<Value> {
     let mut all = vec![
         template("indent", "{{ '' | indent(1000000000000000) }}"),

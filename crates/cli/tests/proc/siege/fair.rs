@@ -1,5 +1,6 @@
-//! One tenant runs the heaviest workflow there is, again and again; another starts fifty runs a second, whatever the
-//! answers take, and waits no longer than the larger of [`FAIR`] and [`TIMES`] times what it waits at rest.
+//! Fairness: one tenant repeatedly runs the heaviest possible workflow. Another one starts fifty runs per
+//! second, regardless of response times, and must wait no longer than the larger of [`FAIR`] and [`TIMES`]
+//! times its idle latency.
 
 use std::{fs, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -13,18 +14,17 @@ use tokio::{
 use super::{Count, KEY, MALLORY, Seen, definitions, mallory, seconds, tenant};
 use crate::host::{Host, place};
 
-/// Runs a second of the tenant.
+/// Runs per second of the tenant.
 const RATE: u32 = 50;
-/// What the tenant may wait in any case (99th percentile).
+/// Always acceptable 99th percentile.
 const FAIR: Duration = Duration::from_millis(25);
-/// How many times what it waits at rest.
+/// Acceptable multiple of the idle latency.
 const TIMES: u32 = 3;
-/// Clients of the other tenant, each with one run at a time.
+/// Clients of the heavy tenant, with one run each at a time.
 const HEAVY: u64 = 8;
-/// Connections of the tenant.
 const CONNECTIONS: usize = 16;
 
-/// Starts runs at its rate for so long: a late answer delays none of the others.
+/// Starts runs at a fixed rate; a late response delays no other run.
 async fn open_loop(address: SocketAddr, lasts: Duration) -> Seen {
     let (begin, mut all) = (Instant::now(), Seen::default());
     let (turns, clients) = clients(address);
@@ -44,7 +44,7 @@ async fn open_loop(address: SocketAddr, lasts: Duration) -> Seen {
     all.sorted()
 }
 
-/// Clients that share the turns.
+/// Clients that take turns from a shared queue.
 fn clients(address: SocketAddr) -> (mpsc::Sender<Instant>, JoinSet<Seen>) {
     let (turns, taken) = mpsc::channel(4_096);
     let taken = Arc::new(Mutex::new(taken));

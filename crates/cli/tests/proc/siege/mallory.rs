@@ -1,4 +1,4 @@
-//! Mallory: a tenant with a key of its own, who does everything that is known to hurt.
+//! Mallory: a tenant with its own key who performs all known attacks.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -12,14 +12,14 @@ use crate::{
     server::{Response, Server},
 };
 
-/// How long an answer is waited for.
+/// Response timeout.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two attempts.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long the slow peer takes.
+/// Response time of the slow peer.
 const SLOW: Duration = Duration::from_secs(30);
 
-/// Begins everything; what Mallory's workflows call lives as long as what this gives.
+/// Starts all attacks. The peer that Mallory's workflows call lives as long as the returned value.
 pub(super) async fn begin(attacks: &mut Attacks) -> Server {
     let peer = Server::start(|request| async move {
         match request.uri().path() {
@@ -55,12 +55,12 @@ fn weighty_answer() -> Response {
     answer.body(Bytes::from(body)).unwrap()
 }
 
-/// Small objects, which take a hundred times their text once they are parsed.
+/// Small objects, which take a hundred times their text size once parsed.
 fn weighty(n_bytes: usize) -> String {
     format!("[{}0]", "{\"\":0},".repeat(n_bytes / 7))
 }
 
-/// Posts a document and gives the status; none where there was no answer.
+/// Posts a document and returns the status, or `None` without a response.
 pub(super) async fn ask(address: SocketAddr, path: &str, document: &Value) -> Option<u16> {
     post(address, path, document.to_string().as_bytes()).await
 }
@@ -69,7 +69,7 @@ async fn post(address: SocketAddr, path: &str, body: &[u8]) -> Option<u16> {
     let asked = timeout(TIMEOUT, async {
         let mut connection = Connection::open(address).await?;
         let mut request = Vec::new();
-        // The spelling of a credential changes nothing about whose it is.
+        // The same credential in another spelling must be recognized as Mallory's.
         let fields = format!("authorization: bEARER   {MALLORY} \r\n");
         write_request(&mut request, "POST", path, &fields, Some(body));
         connection.send(&request).await
@@ -77,7 +77,7 @@ async fn post(address: SocketAddr, path: &str, body: &[u8]) -> Option<u16> {
     asked.await.ok()?.ok()
 }
 
-/// Registers a definition once, and gives the status and what was said.
+/// Registers a definition once. Returns the status and the response.
 pub(super) async fn register(address: SocketAddr, key: &str, definition: &Value) -> (u16, String) {
     let mut connection = Connection::open(address).await.unwrap();
     let mut request = Vec::new();
@@ -96,7 +96,7 @@ pub(super) async fn register(address: SocketAddr, key: &str, definition: &Value)
     (status, String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// Bodies that are refused by their weight, and others just below it.
+/// Bodies that exceed the limit on parsed size, and others just below it.
 async fn weighty_bodies(address: SocketAddr, n: u64, count: Count) {
     let inputs = if n.is_multiple_of(2) {
         weighty(8 << 20)
@@ -122,7 +122,7 @@ async fn run(address: SocketAddr, workflow: &'static str, count: Count) {
     }
 }
 
-/// Registers one definition after another, and runs those that are taken.
+/// Registers definitions one after another, and runs those that are accepted.
 async fn define(address: SocketAddr, n: u64, hostile: Arc<Vec<Value>>, count: Count) {
     let mut next = usize::try_from(n).unwrap_or(0);
     loop {

@@ -1,4 +1,4 @@
-//! A hostile hour: every known attack on one host at once, beside a tenant that does its ordinary work.
+//! The siege: all known attacks on one host at once, next to a tenant with an ordinary workload.
 //!
 //! ```text
 //!   host <── tenant: runs at a steady rate, each answered, p50 and p99 reported
@@ -6,9 +6,9 @@
 //!     '<──── mallory, another tenant: weighty bodies, weighty and slow peers, fork bombs, hostile definitions
 //! ```
 //!
-//! First the strangers come alone, then mallory joins them. The tenant sees no error, and the memory of the host stays
-//! within its bound of each part. `WOPR_SIEGE_SECONDS` says for how long; `cargo xtask siege` runs it at length. Every
-//! attack counts what it did, so that none is a mere name.
+//! First the strangers attack alone, then Mallory joins. The tenant must see no errors, and the host's memory
+//! must stay within the limit of each phase. `WOPR_SIEGE_SECONDS` sets the duration; `cargo xtask siege` runs
+//! the test at length. Every attack counts its attempts, to prove that it took place.
 
 mod definitions;
 mod fair;
@@ -35,22 +35,22 @@ use crate::{
     host::{Host, KEY, place},
 };
 
-/// The strangers of the ordinary tests, for how long they stay, and the memory they may take in MiB: their budget, and
-/// what so many connections take.
+/// The short siege of the ordinary tests: number of connections, duration, and the memory in MiB for the
+/// strangers' budget and the connections themselves.
 const FEW_CONNECTIONS: u64 = 400;
 const FEW_SECONDS: Duration = Duration::from_secs(6);
 const STRANGERS_MIB: u64 = 160;
-/// What must hold in a part of a siege.
+/// The limits of one phase.
 #[derive(Debug)]
 struct Bars {
-    /// The host's memory, in MiB. Frames and futures of an unoptimised build are larger.
+    /// The host's memory in MiB. Debug builds need more for frames and futures.
     memory_mib: u64,
-    /// The tenant's 99th percentile, where the attackers, the host and its database share the processors with the tenant.
-    /// An unoptimised build takes many times as long over hostile input, so there it is only reported.
+    /// The tenant's 99th percentile, while attackers, host and database share the processors. Debug builds
+    /// are much slower on hostile input, so they only report it.
     slow: Duration,
 }
 
-/// While strangers attack alone.
+/// While only strangers attack.
 const STRANGERS: Bars = if cfg!(debug_assertions) {
     Bars {
         memory_mib: 768,
@@ -62,7 +62,7 @@ const STRANGERS: Bars = if cfg!(debug_assertions) {
         slow: Duration::from_secs(1),
     }
 };
-/// While a tenant attacks too, whose bodies, runs, effects and decisions have memory of their own.
+/// While a tenant attacks too, whose bodies, runs, effects and decisions have their own memory limits.
 const EVERYBODY: Bars = if cfg!(debug_assertions) {
     Bars {
         memory_mib: 1_024,
@@ -74,18 +74,16 @@ const EVERYBODY: Bars = if cfg!(debug_assertions) {
         slow: Duration::from_secs(5),
     }
 };
-/// How often the host's memory is looked at.
+/// Interval between two samples of the host's memory.
 const SAMPLE: Duration = Duration::from_millis(50);
-/// Descriptors of this process that no attack takes.
+/// File descriptors of this process that attacks must not use.
 const SPARE_FILES: u64 = 512;
-/// Connections of strangers, if there are descriptors for them.
+/// Number of strangers' connections, if there are enough file descriptors.
 const CONNECTIONS: u64 = 4_000;
-/// The key of the hostile tenant.
 const MALLORY: &str = "key-of-mallory-0123456789abcdef";
-/// 32 bytes; a host on PostgreSQL needs it.
+/// 32 bytes; required by a host on PostgreSQL.
 const MASTER_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
-/// How often something was done.
 #[derive(Debug, Clone, Default)]
 struct Count(Arc<AtomicU64>);
 
@@ -99,7 +97,7 @@ impl Count {
     }
 }
 
-/// The attacks under way, each with its name and what it did so far.
+/// The running attacks, each with its name and count.
 #[derive(Debug)]
 struct Attacks {
     address: SocketAddr,
@@ -116,7 +114,7 @@ impl Attacks {
         }
     }
 
-    /// Begins an attack so many times over, each with its number.
+    /// Starts several instances of an attack, numbered from 0.
     fn begin<F>(&mut self, name: &'static str, times: u64, attack: impl Fn(SocketAddr, u64, Count) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -135,7 +133,7 @@ impl Attacks {
     }
 }
 
-/// For how long a host is besieged, if somebody says so.
+/// The duration from the environment, if set.
 fn seconds() -> Option<Duration> {
     let text = env::var("WOPR_SIEGE_SECONDS").ok()?;
     let seconds = text.parse();
@@ -143,27 +141,27 @@ fn seconds() -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Connections of strangers for which this process has descriptors.
+/// The number of strangers' connections that file descriptors permit.
 fn connections() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         ..limit
     };
-    // What is not allowed is done without.
+    // If the limit cannot be raised, fewer connections are used.
     let _ = setrlimit(Resource::Nofile, raised);
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     files.saturating_sub(SPARE_FILES).min(CONNECTIONS)
 }
 
-/// The resident memory of a process now, in KiB.
+/// The current resident memory of a process in KiB.
 fn resident(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The most memory a process has, looked at again and again.
+/// Samples a process's memory and records the peak.
 async fn watch(pid: u32, peak: Count) {
     loop {
         if let Some(kib) = resident(pid) {
@@ -193,7 +191,7 @@ async fn a_host_on_postgres_serves_its_tenant() {
     siege("postgres", host.variable("WOPR_MASTER_KEY", MASTER_KEY)).await;
 }
 
-/// An attack that is refused for a slip in its document attacks nothing.
+/// Ensures that attacks are not refused for a mistake in their documents.
 #[tokio::test]
 async fn hostile_definitions_reach_what_they_attack() {
     let folder = tempfile::tempdir_in(place()).unwrap();
@@ -298,7 +296,7 @@ async fn siege(name: &str, host: Host) {
     let _ = fs::remove_file(config);
 }
 
-/// Runs the tenant while the attacks go on, and holds its latencies and the host's memory against the bars.
+/// Runs the tenant during the attacks, and checks latencies and memory against the limits.
 async fn besieged(title: &str, host: &mut Host, address: SocketAddr, lasts: Duration, bars: Bars) {
     let mut watching = JoinSet::new();
     let peak = Count::default();

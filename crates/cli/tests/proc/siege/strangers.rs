@@ -1,5 +1,5 @@
-//! Strangers: connections without a credential, from several addresses of this machine, each holding as much of the host
-//! as it lets them.
+//! Strangers: connections without a credential, from several local addresses, each of which holds as many of
+//! the host's resources as possible.
 
 use std::{
     io,
@@ -18,13 +18,13 @@ use tokio::{
 
 use super::{Attacks, Count};
 
-/// Addresses that strangers come from.
+/// Number of source addresses.
 const ADDRESSES: u64 = 16;
-/// How long a stranger keeps what it holds before it begins again.
+/// How long a stranger holds its resources before it starts over.
 const HOLD: Duration = Duration::from_secs(3);
-/// How long a stranger waits that was turned away.
+/// Pause of a stranger after it was rejected.
 const AGAIN: Duration = Duration::from_millis(500);
-/// Streams a connection opens, if it may.
+/// Number of streams that a connection opens, if permitted.
 const STREAMS: usize = 64;
 
 pub(super) fn begin(attacks: &mut Attacks, n_connections: u64) {
@@ -42,7 +42,7 @@ async fn connect(address: SocketAddr, n: u64) -> io::Result<TcpStream> {
     socket.connect(address).await
 }
 
-/// Says nothing, and comes back when it is closed.
+/// Sends nothing, and reconnects when the connection is closed.
 async fn silent(address: SocketAddr, n: u64, count: Count) {
     loop {
         if let Ok(mut stream) = connect(address, n).await {
@@ -54,7 +54,7 @@ async fn silent(address: SocketAddr, n: u64, count: Count) {
     }
 }
 
-/// Sends most of a large head, and not its end.
+/// Sends most of a large request head, but not its end.
 async fn half_heads(address: SocketAddr, n: u64, count: Count) {
     let mut head = b"GET / HTTP/1.1\r\nhost: t\r\n".to_vec();
     for n in 0..60 {
@@ -72,14 +72,14 @@ async fn half_heads(address: SocketAddr, n: u64, count: Count) {
     }
 }
 
-/// A connection of HTTP/2 with this window for each answer.
+/// Opens an HTTP/2 connection with this flow-control window per stream.
 async fn open(address: SocketAddr, n: u64, window: u32) -> Option<SendRequest<Bytes>> {
     let stream = connect(address, n).await.ok()?;
     let mut builder = client::Builder::new();
     builder.initial_window_size(window);
     let (requests, connection) = builder.handshake(stream).await.ok()?;
     tokio::spawn(async move {
-        // It ends with its requests.
+        // Ends with its requests.
         let _ = connection.await;
     });
     Some(requests)
@@ -94,7 +94,7 @@ fn request(method: Method, path: &str, media: &str) -> Request<()> {
         .unwrap()
 }
 
-/// Opens streams and keeps whatever comes of them; `send` does something on each.
+/// Opens streams and holds their responses; `send` sends something on each.
 async fn streams<T>(
     requests: &SendRequest<Bytes>,
     count: &Count,
@@ -117,7 +117,7 @@ async fn streams<T>(
     sleep(HOLD).await;
 }
 
-/// Heads of requests whose bodies never come, of a route that needs a token.
+/// Sends request heads without bodies to a route that requires a token.
 async fn without_bodies(address: SocketAddr, n: u64, count: Count) {
     loop {
         if let Some(requests) = open(address, n, 65_535).await {
@@ -129,7 +129,7 @@ async fn without_bodies(address: SocketAddr, n: u64, count: Count) {
     }
 }
 
-/// Asks for answers and opens no window for them.
+/// Sends requests without opening a flow-control window for the responses.
 async fn shut_windows(address: SocketAddr, n: u64, count: Count) {
     loop {
         if let Some(requests) = open(address, n, 0).await {
@@ -141,7 +141,7 @@ async fn shut_windows(address: SocketAddr, n: u64, count: Count) {
     }
 }
 
-/// Calls a public service of gRPC with a message of 4 MiB, of which as much is sent as the host takes.
+/// Calls a public gRPC service with a message of 4 MiB, of which the host accepts only a part.
 async fn endless_bodies(address: SocketAddr, n: u64, count: Count) {
     let mut message = vec![0];
     message.extend((4_u32 << 20).to_be_bytes());

@@ -1,4 +1,5 @@
-//! A tenant at its ordinary work: runs at a steady rate over connections it keeps, and now and then over a new one.
+//! A tenant with an ordinary workload: runs at a steady rate over persistent connections, and occasionally
+//! over a new one.
 
 use std::{
     fmt,
@@ -21,24 +22,24 @@ use tokio::{
 
 use crate::http::{Connection, write_request};
 
-/// Clients at once, and how often each asks: together twenty times a second.
+/// Number of concurrent clients. Together they send twenty requests per second.
 const CLIENTS: u32 = 4;
 const PACE: Duration = Duration::from_millis(200);
-/// Requests over one connection before a client opens another.
+/// Number of requests before a client opens a new connection.
 const PER_CONNECTION: u32 = 10;
-/// An answer that takes longer is an error.
+/// A slower response counts as an error.
 const LIMIT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 60 } else { 20 });
-/// Errors that are kept to be shown.
+/// Maximum number of errors kept.
 const SHOWN: usize = 20;
 
-/// A tenant that works, on a thread of its own: the attackers' work in this process is not its time.
+/// A running tenant. It has its own thread, so that the attackers' work in this process does not delay it.
 #[derive(Debug)]
 pub(super) struct Tenant {
     stops: Arc<AtomicBool>,
     clients: thread::JoinHandle<Seen>,
 }
 
-/// What a tenant saw.
+/// The measurements of a tenant.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     latencies: Vec<Duration>,
@@ -66,7 +67,7 @@ impl Tenant {
         Self { stops, clients }
     }
 
-    /// Lets every request under way be answered.
+    /// Stops and waits for pending requests.
     pub(super) async fn end(self) -> Seen {
         self.stops.store(true, Relaxed);
         tokio::task::spawn_blocking(|| self.clients.join().unwrap())
@@ -94,7 +95,8 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Asks at its times, whatever the answers take: a late one delays those after it, which counts as theirs.
+/// Sends requests at fixed times. A late response delays later requests, and the delay counts toward their
+/// latency.
 async fn work(address: SocketAddr, key: &str, offset: Duration, stops: Arc<AtomicBool>) -> Seen {
     let mut seen = Seen::default();
     let mut connection = None;
@@ -165,7 +167,7 @@ async fn work(address: SocketAddr, key: &str, offset: Duration, stops: Arc<Atomi
     seen
 }
 
-/// Starts a run for each turn, over a connection that is kept; a turn counts from when it was due.
+/// Starts a run for each turn over a persistent connection. The latency of a turn starts when it was due.
 pub(super) async fn take_turns(address: SocketAddr, key: &str, turns: Arc<Mutex<Receiver<Instant>>>) -> Seen {
     let mut seen = Seen::default();
     let mut connection = None;
@@ -201,13 +203,12 @@ pub(super) async fn take_turns(address: SocketAddr, key: &str, turns: Arc<Mutex<
 }
 
 impl Seen {
-    /// Adds what another client saw.
     pub(super) fn add(&mut self, mut other: Self) {
         self.latencies.append(&mut other.latencies);
         self.errors.append(&mut other.errors);
     }
 
-    /// In the order that percentiles are read from.
+    /// Sorts the latencies, for percentiles.
     pub(super) fn sorted(mut self) -> Self {
         self.latencies.sort_unstable();
         self

@@ -1,4 +1,4 @@
-//! Finishing what clients began: whatever asks is answered, whatever is paused goes on, and then every run ends.
+//! Finishes all runs: answers interrupts, resumes paused runs, and waits until every run has ended.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::{list, runs::Ended, share};
 use crate::chaos::caller::{Caller, Request};
 
-/// Everything that can go on has ended after this long without another run ending: delays are short, retries are few.
+/// Gives up if no run ends for this long: delays are short and retries are few.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Finishes every run, also those that runs begin meanwhile.
+/// Finishes every run, including runs started meanwhile.
 pub(super) async fn all(caller: &mut Caller) -> Vec<Ended> {
     let mut answered = BTreeSet::new();
     let mut ended: BTreeMap<String, Ended> = BTreeMap::new();
@@ -24,7 +24,8 @@ pub(super) async fn all(caller: &mut Caller) -> Vec<Ended> {
         if left.is_empty() || Instant::now() > deadline {
             break left;
         }
-        // Answers first, all of them: what waits for a child could hold every worker while the child waits for one.
+        // All answers come first: runs waiting for a child could occupy all workers while the child waits for
+        // one.
         let answers = share(caller, left.clone(), |mut caller, run| async move {
             answer_if_asked(&mut caller, &run).await.then_some(run)
         });
@@ -47,7 +48,7 @@ pub(super) async fn all(caller: &mut Caller) -> Vec<Ended> {
     ended.into_values().collect()
 }
 
-/// Whatever a run asks is answered, and whatever is paused goes on.
+/// Answers a waiting run and resumes a paused one.
 async fn answer_if_asked(caller: &mut Caller, run: &str) -> bool {
     let snapshot = caller.ask(&Request::get(format!("/v1/runs/{run}"))).await;
     let status = snapshot.text("/status").unwrap_or_default().to_owned();
@@ -79,8 +80,8 @@ async fn answer_if_asked(caller: &mut Caller, run: &str) -> bool {
     true
 }
 
-/// A parent shows what its child asks, and may be answered in its place. Each question is asked in one of both places
-/// only, so that no answer comes too late: of every other parent, and else of the child.
+/// A parent mirrors its child's interrupt and can be answered instead of it. To avoid late answers, each
+/// interrupt is answered in one place only: for half of the parents at the parent, otherwise at the child.
 fn is_asked_elsewhere(run: &str, snapshot: &Value) -> bool {
     let asks_parent = |parent: &str| parent.ends_with(['0', '2', '4', '6', '8', 'a', 'c', 'e']);
     match (snapshot["workflowId"].as_str(), snapshot["parentRunId"].as_str()) {
@@ -90,7 +91,7 @@ fn is_asked_elsewhere(run: &str, snapshot: &Value) -> bool {
     }
 }
 
-/// The run with its whole log, once it has ended.
+/// Returns the run with its complete log if it has ended.
 async fn finished(caller: &mut Caller, run: &str) -> Option<Ended> {
     let mut events = Vec::new();
     let mut cursor = String::new();

@@ -1,5 +1,5 @@
-//! After the plan: everything the API tells about every run is held against what was acknowledged, and every replica
-//! must tell the same.
+//! Final checks: compares everything that the API returns about every run with what was acknowledged, and
+//! compares the replicas with each other.
 
 mod finish;
 mod pushes;
@@ -24,14 +24,14 @@ use super::{
     receiver::Receiver,
 };
 
-/// Clients that ask at once.
+/// Number of concurrent clients.
 const WORKERS: usize = 8;
-/// Runs that every replica is asked for.
+/// Number of runs that are read from every replica.
 const SAMPLE: usize = 150;
-/// A replica answers within this time.
+/// Time limit for a replica to answer.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What was checked, in numbers.
+/// Counts of what was checked.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     acknowledged: usize,
@@ -44,7 +44,7 @@ pub(super) struct Account {
     receivers: usize,
     pushes: usize,
     by_workflow: BTreeMap<String, BTreeMap<String, usize>>,
-    /// Some runs with their events, to ask for again.
+    /// A sample of runs with their events, to be read again.
     sample: Vec<(String, Vec<Value>)>,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for Account {
     }
 }
 
-/// Finishes everything that can be finished, and checks it.
+/// Finishes all runs and checks them.
 pub(super) async fn check(caller: &mut Caller, peer: &Peer) -> Account {
     let ledger = &Arc::clone(caller.ledger());
     let told = ledger.runs();
@@ -115,7 +115,7 @@ pub(super) async fn check(caller: &mut Caller, peer: &Peer) -> Account {
     account
 }
 
-/// Checks what has to be so after one more restart, too, and waits for the last pushes.
+/// Checks that also apply after another restart, and waits for the last pushes.
 pub(super) async fn check_restarted(caller: &mut Caller, receiver: &Receiver, account: &mut Account) {
     check_agreement(caller, account).await;
     check_repeats(caller, account).await;
@@ -123,7 +123,7 @@ pub(super) async fn check_restarted(caller: &mut Caller, receiver: &Receiver, ac
     account.pushes = receiver.n_heard();
 }
 
-/// Every run, page by page.
+/// Lists all runs, page by page.
 async fn list(caller: &mut Caller) -> BTreeSet<String> {
     let mut runs = BTreeSet::new();
     let mut path = "/v1/runs?limit=100".to_owned();
@@ -142,7 +142,7 @@ async fn list(caller: &mut Caller) -> BTreeSet<String> {
     }
 }
 
-/// Does something for each of many, a few at a time.
+/// Processes many items, a few at a time.
 async fn share<I, T, F>(
     caller: &mut Caller,
     items: impl IntoIterator<Item = I>,
@@ -166,7 +166,7 @@ where
     results
 }
 
-/// What observers saw is what one sees now.
+/// Compares what observers saw with the log.
 async fn check_sightings(caller: &mut Caller) -> (usize, usize) {
     let ledger = &Arc::clone(caller.ledger());
     let sightings = ledger.sightings();
@@ -190,7 +190,7 @@ async fn check_sightings(caller: &mut Caller) -> (usize, usize) {
     (sightings.len(), frames)
 }
 
-/// Each replica knows every run of the sample, by REST and as a task, and tells the same log.
+/// Checks that each replica knows every sampled run, as run and as task, with the same log.
 async fn check_agreement(caller: &mut Caller, account: &Account) {
     let lives = caller.lives();
     let asked = lives
@@ -218,8 +218,8 @@ async fn check_agreement(caller: &mut Caller, account: &Account) {
     .await;
 }
 
-/// A message sent once more, after every kill and a restart, is answered by its task and makes nothing new; and another
-/// message under its id is refused.
+/// Resends messages after all kills and a restart: each must return its original task, and another message
+/// with the same id must be refused.
 async fn check_repeats(caller: &mut Caller, account: &Account) {
     let ledger = &Arc::clone(caller.ledger());
     let messages = ledger.runs().into_iter();
@@ -251,7 +251,7 @@ async fn check_repeats(caller: &mut Caller, account: &Account) {
     });
 }
 
-/// Asks one replica until it answers.
+/// Repeats a request to one replica until it is answered.
 async fn ask_one(caller: &mut Caller, life: u32, request: &Request) -> Value {
     let deadline = Instant::now() + LIMIT;
     while Instant::now() < deadline {

@@ -1,5 +1,5 @@
-//! What receivers of pushes heard is what a stream shows: everything since they were there, each thing first heard in
-//! its place, and nothing after the end.
+//! Compares received pushes with the stream: complete since the subscription, first deliveries in order, and
+//! nothing after the end.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,13 +14,13 @@ use crate::chaos::{
     receiver::Receiver,
 };
 
-/// A push is tried again this soon at the latest: receivers refuse few times in a row.
+/// Maximum backoff of a push: receivers refuse only a few times in a row.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Before the host is asked once more what waits.
+/// Interval between two polls of the pending deliveries.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Waits until every receiver heard the end of its run, and holds what it heard against the log. Says how many there
-/// were.
+/// Waits until every receiver got the end of its run, and compares its pushes with the log. Returns the
+/// number of receivers.
 pub(super) async fn check(caller: &mut Caller, receiver: &Receiver) -> usize {
     let ledger = &Arc::clone(caller.ledger());
     let subscriptions = ledger.subscriptions();
@@ -45,7 +45,7 @@ pub(super) async fn check(caller: &mut Caller, receiver: &Receiver) -> usize {
         let heard = receiver.heard(&subscription.name);
         heard.iter().any(|(_, frame)| Some(frame) == frames.last())
     };
-    // What is missing then is told below.
+    // Whatever is still missing is reported below.
     receiver
         .until(LIMIT, |receiver| shown.iter().all(|one| has_end(receiver, one)))
         .await;
@@ -69,7 +69,7 @@ fn compare(ledger: &Ledger, subscription: &Subscription, heard: &[(String, Frame
         }
     }
     let begins_well = match since {
-        // What is replayed begins after the first event.
+        // A replay starts after the first event.
         Since::Beginning => !first.is_empty() && first.remove(0).is_state("working"),
         Since::Question => true,
     };
@@ -85,7 +85,7 @@ fn compare(ledger: &Ledger, subscription: &Subscription, heard: &[(String, Frame
     });
 }
 
-/// What was told waits no more, and nothing was given up.
+/// Checks that no deliveries are pending or given up.
 async fn nothing_waits(caller: &mut Caller) {
     let deadline = Instant::now() + LIMIT;
     loop {

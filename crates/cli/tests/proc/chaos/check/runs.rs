@@ -1,4 +1,4 @@
-//! What holds for runs that have ended.
+//! Invariants of ended runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,12 @@ use crate::chaos::{
     peer::Peer,
 };
 
-/// A run as it ended.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) id: String,
     pub(super) snapshot: Value,
     pub(super) events: Vec<Value>,
-    /// Not by a client, but to finish it.
+    /// Answered only in order to finish the run.
     pub(super) was_answered: bool,
 }
 
@@ -45,7 +44,7 @@ fn is_terminal(kind: &str) -> bool {
     matches!(kind, "run.completed" | "run.failed" | "run.cancelled")
 }
 
-/// What holds for every log.
+/// Invariants of every log.
 pub(super) fn check_log(ledger: &Ledger, run: &Ended) {
     let Ended { id, events, .. } = run;
     for (sequence, event) in events.iter().enumerate() {
@@ -79,7 +78,7 @@ pub(super) fn check_log(ledger: &Ledger, run: &Ended) {
     ledger.hold(last.strip_prefix("run.") == Some(status), || {
         format!("run {id} is {status} after {last}")
     });
-    // A question is answered once, however many answers were sent.
+    // Each interrupt is resolved once, however many answers were sent.
     for (asked, answered) in [
         ("approval.requested", "approval.received"),
         ("clarification.requested", "clarification.resolved"),
@@ -92,7 +91,7 @@ pub(super) fn check_log(ledger: &Ledger, run: &Ended) {
     }
 }
 
-/// What was acknowledged about this run.
+/// Compares a run with what was acknowledged about it.
 pub(super) fn check_told(ledger: &Ledger, run: &Ended, told: &Run) {
     let Run {
         marker,
@@ -129,7 +128,7 @@ pub(super) fn check_told(ledger: &Ledger, run: &Ended, told: &Run) {
     });
 }
 
-/// One run for each key, acknowledged or not.
+/// Each idempotency key has created one run, whether or not it was acknowledged.
 pub(super) fn check_keys(ledger: &Ledger, ended: &[Ended]) {
     let mut by_marker: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for run in ended.iter().filter(|run| run.parent().is_none()) {
@@ -154,7 +153,7 @@ pub(super) fn check_keys(ledger: &Ledger, ended: &[Ended]) {
     }
 }
 
-/// A parent and its child know each other, a node has one child, and both end alike.
+/// Parents and children refer to each other, each node has one child, and both have the same final status.
 pub(super) fn check_trees(ledger: &Ledger, ended: &[Ended]) {
     let by_id: BTreeMap<&str, &Ended> = ended.iter().map(|run| (run.id.as_str(), run)).collect();
     let mut parents: BTreeMap<&str, &str> = BTreeMap::new();
@@ -180,7 +179,7 @@ pub(super) fn check_trees(ledger: &Ledger, ended: &[Ended]) {
                     child.parent()
                 )
             });
-            // A cancel may find that a child has completed already.
+            // A cancel may reach a child that has already completed.
             let is_alike = parent.status() == child.status()
                 || parent.status() == "cancelled" && child.status() == "completed";
             ledger.hold(is_alike, || {
@@ -205,8 +204,8 @@ pub(super) fn check_trees(ledger: &Ledger, ended: &[Ended]) {
     }
 }
 
-/// Each effect was attempted with one key, whatever happened to the host; and a run that completed had each
-/// performed at least once.
+/// Each effect was attempted with a single key, despite all crashes; and a completed run performed each of
+/// its effects at least once.
 pub(super) fn check_calls(ledger: &Ledger, peer: &Peer, ended: &[Ended]) -> usize {
     let calls = peer.calls();
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! What clients do, each one thing after another until told to stop. Nothing is given up: a lost request is
-//! repeated, under the same key, until it is answered.
+//! The clients: each performs one action after another until stopped. A lost request is repeated with the
+//! same key until it is answered.
 
 mod pushes;
 mod rest;
@@ -25,14 +25,13 @@ use super::{
     observe::{Begin, View, observe},
 };
 
-/// How many clients there are; which is what depends on its number.
+/// Number of clients. A client's number determines its kind of work.
 pub(super) const CLIENTS: usize = WORK.len();
 
-/// The longest pause of a client between two things, so that a fast machine does not check for minutes what it did
-/// in seconds. At times there is none, and every kill finds work to interrupt.
+/// Maximum pause between two actions, so that fast machines do not create more runs than can be checked.
+/// Sometimes there is no pause, so that kills hit work in progress.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// One kind of work.
 #[derive(Debug, Clone, Copy)]
 enum Work {
     Pure,
@@ -83,19 +82,18 @@ const WORK: [Work; 25] = [
     Work::PushLater,
 ];
 
-/// What all clients share.
+/// State shared by all clients.
 #[derive(Debug, Clone)]
 pub(super) struct World {
-    /// Where effects go.
+    /// The URL for effects.
     pub(super) peer: String,
-    /// Where pushes go.
+    /// The URL for pushes.
     pub(super) receiver: String,
     pub(super) clocks: Arc<Clocks>,
-    /// Set when no client is to begin anything more.
+    /// Set when clients must not start anything new.
     pub(super) stop: Arc<AtomicBool>,
 }
 
-/// A client.
 #[derive(Debug)]
 pub(super) struct Client {
     number: usize,
@@ -104,7 +102,7 @@ pub(super) struct Client {
     caller: Caller,
     world: World,
     serial: u32,
-    /// Messages it sent once and will again, each with the task that was the answer.
+    /// Messages that will be sent again, each with the task that it returned.
     sent: Vec<(Request, String)>,
 }
 
@@ -179,14 +177,15 @@ impl Client {
         }
     }
 
-    /// Lets some observers watch a run, each in its way, until all have seen enough.
+    /// Lets several observers watch a run until all have seen enough.
     async fn watch(&mut self, run: &str, observers: usize) {
         let mut watching = JoinSet::new();
         for _ in 0..observers {
             let mut caller = self.caller.another();
             let view = self.view();
             let run = run.to_owned();
-            // Events that every run has from its first append on: what is not there yet cannot be known.
+            // Only events that every run has in its first append, because an observer cannot know later ones
+            // yet.
             let after = self
                 .random
                 .random_bool(0.3)
@@ -203,7 +202,7 @@ impl Client {
         }
     }
 
-    /// Creates a run under a key, at times twice, and returns it.
+    /// Creates a run with an idempotency key, sometimes twice.
     async fn create(&mut self, workflow: &str, marker: &str, mut inputs: Value) -> Option<String> {
         inputs["marker"] = marker.into();
         let body = json!({"workflowId": workflow, "inputs": inputs});

@@ -1,4 +1,4 @@
-//! Work over A2A whose senders have others told what becomes of it.
+//! A2A tasks with push receivers.
 
 use rand::Rng as _;
 
@@ -9,7 +9,7 @@ use crate::chaos::{
     ledger::{Decision, Since, Subscription},
 };
 
-/// How often a message is sent for a state that its task has as soon as its child has been heard of.
+/// Attempts to get a state that a task reaches as soon as its child's message is processed.
 const MOST_TRIES: u32 = 20;
 
 impl Client {
@@ -35,7 +35,7 @@ impl Client {
         }
     }
 
-    /// A task that waits, itself or for its child, and gets receivers then, in either version.
+    /// A task that waits, by itself or for its child, and then gets receivers in either version.
     pub(super) async fn push_later(&mut self, marker: &str) {
         let version = self.version();
         let workflow = if self.random.random_bool(0.7) {
@@ -68,7 +68,7 @@ impl Client {
         self.settle(version, &task, marker, workflow).await;
     }
 
-    /// Accepts what waits, at times with a receiver for what follows, or cancels it, or leaves it to whoever finishes it.
+    /// Accepts the task, sometimes with another receiver, or cancels it, or leaves it to the final checks.
     async fn settle(&mut self, version: Version, task: &str, marker: &str, workflow: &str) {
         match self.random.random_range(0..10) {
             drawn @ 0..6 => {
@@ -88,13 +88,14 @@ impl Client {
                     }
                 }
             }
-            // A parent is cancelled once its child is, which takes a while.
+            // Not for parents: they are cancelled only after their child, which takes a while.
             6..8 if workflow != "parent-gate" => self.cancel_task(version, task, marker).await,
             _ => {}
         }
     }
 
-    /// Sends a message until its task has this state: a host that is told to end answers a task as it is.
+    /// Repeats a message until its task has this state: a host that is shutting down returns the task as it
+    /// is.
     async fn ask_for(&mut self, message: &Request, state: &str) -> Answer {
         let mut answer = self.caller.ask(message).await;
         for _ in 1..MOST_TRIES {

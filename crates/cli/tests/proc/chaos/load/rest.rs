@@ -1,4 +1,4 @@
-//! Work over REST.
+//! Runs over REST.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::chaos::{
     observe::{Begin, View, observe},
 };
 
-/// How much less than the time that passed two clocks may say did, apart from jumps.
+/// Tolerance when comparing two clocks, apart from jumps.
 const DRIFT: Duration = Duration::from_millis(10);
 
 impl Client {
@@ -29,7 +29,7 @@ impl Client {
         }
     }
 
-    /// Watches the end of a delay: it never comes too early.
+    /// Checks that a delay does not end early.
     pub(super) async fn delay(&mut self, marker: &str) {
         let delay = Duration::from_millis(self.random.random_range(0..2_500));
         let since = Instant::now();
@@ -54,7 +54,7 @@ impl Client {
             return;
         };
         let answer = self.caller.ask(&Request::get(format!("/v1/runs/{run}"))).await;
-        // To the gate everything is pure, so the append that created the run got there.
+        // All nodes before the gate are pure, so the append that created the run reached it.
         self.expect(
             answer.text("/status") == Some("waiting-approval"),
             &format!("run {run} just created"),
@@ -77,7 +77,7 @@ impl Client {
     async fn decide(&mut self, run: &str, path: &str, decision: Decision) {
         let request = decide(path, decision);
         let answer = self.caller.ask(&request).await;
-        // Nobody else decides, so a repeated decision that comes too late came too late to itself.
+        // There are no other deciders, so a decision is late only if it repeats itself.
         let is_expected = answer.status == 200 || !answer.is_first && matches!(answer.status, 404 | 409);
         self.expect(is_expected, &format!("{decision:?} of run {run}"), &answer);
         if is_expected {
@@ -85,7 +85,7 @@ impl Client {
         }
     }
 
-    /// Accepts and rejects at once, at any two replicas; exactly one of both must win.
+    /// Accepts and rejects concurrently on any two replicas; exactly one must win.
     pub(super) async fn duel(&mut self, marker: &str) {
         let Some(run) = self.create("approval", marker, json!({})).await else {
             return;
@@ -114,7 +114,7 @@ impl Client {
         let decision = match won {
             (true, _) => Decision::Accepted,
             (false, true) => Decision::Rejected,
-            // One of them was lost, and took effect.
+            // One of the two was lost and took effect.
             (false, false) => Decision::Either,
         };
         self.ledger().learned(&run, |run| run.decision = decision);
@@ -168,7 +168,7 @@ impl Client {
         let Some(run) = self.create("effects", marker, inputs).await else {
             return;
         };
-        // One at a time: the peer is slow.
+        // Polls events one at a time, since the peer is slow.
         let path = format!("/v1/runs/{run}/events/poll?lastSequence=1&timeout=1");
         self.caller.ask(&Request::get(path)).await;
     }
@@ -196,7 +196,7 @@ impl Client {
         }
     }
 
-    /// Accepts and cancels at once; one of both must win.
+    /// Accepts and cancels concurrently; exactly one must win.
     pub(super) async fn race(&mut self, marker: &str) {
         let Some(run) = self.create("approval", marker, json!({})).await else {
             return;
@@ -231,7 +231,7 @@ impl Client {
         };
         let pause = Request::post(format!("/v1/runs/{run}:pause"), json!({"reason": "test"}));
         let answer = self.caller.ask(&pause).await;
-        // The run may be over, or the pause may have been heard before.
+        // The run may have ended, or an earlier pause may have taken effect.
         self.expect(
             matches!(answer.status, 202 | 409),
             &format!("pause of run {run}"),
@@ -246,7 +246,7 @@ impl Client {
         }
     }
 
-    /// A run that takes a while, watched by several.
+    /// A longer run with several observers.
     pub(super) async fn stream(&mut self, marker: &str) {
         let inputs = json!({"delayMs": self.random.random_range(0..1_000)});
         let Some(run) = self.create("parent", marker, inputs).await else {

@@ -1,4 +1,4 @@
-//! Work over A2A, in either version.
+//! A2A tasks, in either version.
 
 use rand::Rng as _;
 
@@ -23,7 +23,8 @@ impl Client {
             .learned(&task, |run| run.message = Some(send.clone()));
         self.sent.push((send, task));
         if self.random.random_bool(0.3) {
-            // This message again, or one that a host was killed after: the same task.
+            // Resends this message or an earlier one, whose host may have been killed since: it must return
+            // the same task.
             let (send, task) = self.sent[self.random.random_range(0..self.sent.len())].clone();
             let answer = self.caller.ask(&send).await;
             let found = a2a::task(&answer.body).map(|(found, _)| found);
@@ -54,7 +55,7 @@ impl Client {
         }
     }
 
-    /// A message answered by a stream, and others who watch what it began.
+    /// A message with a streamed response, and observers of its task.
     pub(super) async fn task_stream(&mut self, marker: &str) {
         let version = self.version();
         let workflow = if self.random.random_bool(0.5) {
@@ -94,17 +95,17 @@ impl Client {
         self.cancel_task(version, &task, marker).await;
     }
 
-    /// Cancels a task that waits.
+    /// Cancels a waiting task.
     pub(super) async fn cancel_task(&mut self, version: Version, task: &str, marker: &str) {
         let answer = self.caller.ask(&version.cancel(task)).await;
-        // A task that is cancelled cannot be cancelled, not even by a repetition.
+        // A cancelled task cannot be cancelled again, not even by repeating the request.
         let is_refused = !answer.is_first && answer.body.pointer("/error/code") == Some(&(-32002).into());
         if is_refused || self.found(version, &answer, "canceled", marker).is_some() {
             self.ledger().learned(task, |run| run.is_cancelled = true);
         }
     }
 
-    /// The task in an answer, in this state.
+    /// Checks that a response contains a task in this state, and returns its id.
     pub(super) fn found(
         &self,
         version: Version,
