@@ -178,7 +178,7 @@ impl Schema {
         client
             .batch_execute(&format!("CREATE SCHEMA {name}"))
             .await
-            .map_err(told)
+            .map_err(server_error)
             .context("make a schema")?;
         let joint = if base.contains('?') { '&' } else { '?' };
         let mut schema = Self {
@@ -198,7 +198,7 @@ impl Schema {
                 &[],
             )
             .await
-            .map_err(told)
+            .map_err(server_error)
             .context("ask the database who it is")?;
         schema.major = row.get(1);
         let backend = u32::try_from(row.get::<_, i32>(0)).ok().map(Process);
@@ -220,7 +220,7 @@ impl Schema {
                 &[&self.name],
             )
             .await
-            .map_err(told)
+            .map_err(server_error)
             .context("ask the database for its size")?;
         Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or(0))
     }
@@ -261,7 +261,9 @@ impl Schema {
              FROM pg_stat_wal"
         );
         let row = self.client.query_one(&select, &[]).await;
-        let row = row.map_err(told).context("ask the database for its statistics")?;
+        let row = row
+            .map_err(server_error)
+            .context("ask the database for its statistics")?;
         Ok((row.get(0), row.get(1), row.get(2)))
     }
 }
@@ -293,13 +295,13 @@ async fn drop_schema(base: &str, name: &str) -> Result<()> {
             &[&name],
         )
         .await
-        .map_err(told)?;
+        .map_err(server_error)?;
     client
         .batch_execute(&format!(
             "SET client_min_messages = error; DROP SCHEMA {name} CASCADE"
         ))
         .await
-        .map_err(told)
+        .map_err(server_error)
 }
 
 /// Connects the benchmark itself, without TLS.
@@ -312,7 +314,7 @@ async fn connect(url: &str) -> Result<Client> {
     let (client, connection) = config
         .connect(NoTls)
         .await
-        .map_err(told)
+        .map_err(server_error)
         .context("connect to the database")?;
     tokio::spawn(async move {
         // The next query reports a lost connection.
@@ -339,7 +341,7 @@ fn without_ours(url: &str) -> String {
 }
 
 /// Keeps only the server's message, which the driver's error omits.
-fn told(error: tokio_postgres::Error) -> anyhow::Error {
+fn server_error(error: tokio_postgres::Error) -> anyhow::Error {
     match error.as_db_error() {
         Some(db) => anyhow!("{}", db.message()),
         None => error.into(),

@@ -74,7 +74,7 @@ fn invalid_runs_report_the_reason() {
 }
 
 #[test]
-fn answers_come_from_the_command_line() {
+fn answers_are_taken_from_the_command_line() {
     let place = Place::new();
     let refine = r#"{"action":"refine","refineFeedback":{"scope":"whole","text":"shorter, please"}}"#;
     let accept = r#"{"action":"accept"}"#;

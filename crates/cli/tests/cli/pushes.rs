@@ -182,7 +182,7 @@ fn send(host: &Host, receiver: &Receiver, n: usize) -> String {
 }
 
 #[test]
-fn crash_kills_lose_no_push_of_what_was_acknowledged() {
+fn crash_kills_lose_no_push_of_an_acknowledged_task() {
     let mut place = Place::new();
     let receiver = Receiver::start();
     let mut tasks = Vec::new();

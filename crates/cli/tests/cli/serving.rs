@@ -23,7 +23,7 @@ fn host_prints_its_address_and_shuts_down_gracefully() {
 }
 
 #[test]
-fn changed_and_ignored_settings_are_logged_at_start() {
+fn unknown_variables_and_new_databases_are_logged_at_start() {
     let mut place = Place::new();
     place.set("WOPR_LISTNE", "127.0.0.1:1");
     let log_of = |place: &mut Place| {

@@ -241,7 +241,7 @@ async fn has_deliveries(world: &World, run: &str) {
         if !listed["deliveries"].as_array().unwrap().is_empty() {
             return;
         }
-        // sleep: deliveries are made by a loop that tells nobody
+        // sleep: the delivery loop sends no notification
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

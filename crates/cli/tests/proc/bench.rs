@@ -117,7 +117,7 @@ fn fan_of_ten_costs_its_parent_a_few_appends() {
 }
 
 #[test]
-fn many_children_cost_their_parent_few_appends() {
+fn many_children_take_few_appends_of_their_parent() {
     // Two rounds of concurrent children.
     let report = report(&["--scenario", "children", "--size", "1200"]);
     assert_eq!(figure(&report, "children"), 1_200.0);

@@ -141,7 +141,7 @@ async fn restart(client: Client, script: &str) {
 }
 
 #[tokio::test]
-async fn openwop_client_makes_its_journey() {
+async fn openwop_client_completes_its_script() {
     let mut host = Host::new();
     let address = host.start().await;
     OPENWOP.run("openwop_journey.py", address, &[]).await;
@@ -185,47 +185,47 @@ async fn journeys(sdk: Sdk, version: &str) {
 }
 
 #[tokio::test]
-async fn a2a_sdk_of_0_3_makes_its_journey_over_every_binding() {
+async fn a2a_sdk_0_3_works_over_every_binding() {
     journeys(Sdk::Python(A2A_03, "a2a_03_journey.py"), "0.3").await;
 }
 
 #[tokio::test]
-async fn a2a_sdk_of_1_0_makes_its_journey_over_every_binding() {
+async fn a2a_sdk_1_0_works_over_every_binding() {
     journeys(Sdk::Python(A2A_1, "a2a_1_journey.py"), "1.0").await;
 }
 
 #[tokio::test]
-async fn a2a_sdk_of_1_0_makes_its_journey_in_0_3_over_every_binding() {
+async fn a2a_sdk_1_0_works_in_0_3_over_every_binding() {
     journeys(Sdk::Python(A2A_1, "a2a_1_journey.py"), "0.3").await;
 }
 
 #[tokio::test]
-async fn a2a_js_sdk_of_0_3_makes_its_journey_over_every_binding() {
+async fn a2a_js_sdk_0_3_works_over_every_binding() {
     journeys(Sdk::JavaScript(JS_03), "0.3").await;
 }
 
 #[tokio::test]
-async fn a2a_js_sdk_of_1_0_makes_its_journey_over_every_binding() {
+async fn a2a_js_sdk_1_0_works_over_every_binding() {
     journeys(Sdk::JavaScript(JS_1), "1.0").await;
 }
 
 #[tokio::test]
-async fn a2a_js_sdk_of_1_0_makes_its_journey_in_0_3_over_every_binding() {
+async fn a2a_js_sdk_1_0_works_in_0_3_over_every_binding() {
     journeys(Sdk::JavaScript(JS_1), "0.3").await;
 }
 
 #[tokio::test]
-async fn a2a_sdk_of_0_3_finds_its_task_after_a_kill() {
+async fn a2a_sdk_0_3_finds_its_task_after_a_kill() {
     restart(A2A_03, "a2a_03_restart.py").await;
 }
 
 #[tokio::test]
-async fn a2a_sdk_of_1_0_finds_its_task_after_a_kill() {
+async fn a2a_sdk_1_0_finds_its_task_after_a_kill() {
     restart(A2A_1, "a2a_1_restart.py").await;
 }
 
 #[tokio::test]
-async fn tools_of_grpc_find_health_and_descriptors() {
+async fn grpc_tools_find_health_and_reflection_services() {
     let mut host = Host::new();
     let address = host.start().await;
     let said = A2A_1.run("grpc_services.py", address, &[]).await;

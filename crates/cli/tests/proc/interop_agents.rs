@@ -273,7 +273,7 @@ async fn push_configs(agent: &Agent, pair: [&str; 2], task: &str) {
 const BINDINGS: [&str; 3] = ["jsonrpc", "http-json", "grpc"];
 
 #[tokio::test]
-async fn an_agent_of_the_sdk_of_1_0_is_spoken_to_over_every_binding() {
+async fn agent_of_sdk_1_0_is_called_over_every_binding() {
     let agent = Agent::start(A2A_1, "a2a_1_agent.py").await;
     for binding in BINDINGS {
         journey(&agent, ["1.0", binding]).await;
@@ -281,7 +281,7 @@ async fn an_agent_of_the_sdk_of_1_0_is_spoken_to_over_every_binding() {
 }
 
 #[tokio::test]
-async fn an_agent_of_the_sdk_of_1_0_is_spoken_to_in_0_3() {
+async fn agent_of_sdk_1_0_is_called_in_0_3() {
     let agent = Agent::start(A2A_1, "a2a_1_agent.py").await;
     for binding in BINDINGS {
         journey(&agent, ["0.3", binding]).await;
@@ -289,7 +289,7 @@ async fn an_agent_of_the_sdk_of_1_0_is_spoken_to_in_0_3() {
 }
 
 #[tokio::test]
-async fn an_agent_of_the_sdk_of_0_3_is_spoken_to_over_every_binding() {
+async fn agent_of_sdk_0_3_is_called_over_every_binding() {
     let agent = Agent::start(A2A_03, "a2a_03_agent.py").await;
     for binding in BINDINGS {
         journey(&agent, ["0.3", binding]).await;

@@ -211,7 +211,7 @@ async fn journey(client: &Client, receivers: &str) {
 }
 
 #[tokio::test]
-async fn a2a_rust_client_makes_its_journey_over_its_bindings() {
+async fn a2a_rust_client_works_over_its_bindings() {
     let mut host = Host::new().variable("WOPR_EGRESS_ALLOW", "127.0.0.0/8");
     let address = host.start().await;
     let receivers = Receivers::start().await;

@@ -99,7 +99,7 @@ async fn end_receiver(folder: &Path) {
 }
 
 #[tokio::test]
-async fn the_walk_with_a_receiver_that_was_away_runs_as_it_stands() {
+async fn push_recovery_snippets_run_verbatim() {
     let folder = tempfile::tempdir().unwrap();
     let variables = [
         ("WOPR_EGRESS_ALLOW", "127.0.0.0/8"),
@@ -121,7 +121,7 @@ async fn the_walk_with_a_receiver_that_was_away_runs_as_it_stands() {
 }
 
 #[tokio::test]
-async fn snippets_of_the_walk_run_as_they_stand() {
+async fn a2a_snippets_run_verbatim() {
     let folder = tempfile::tempdir().unwrap();
     let variables = [("WOPR_EGRESS_ALLOW", "127.0.0.0/8")];
     let mut host = Host::new().variable(variables[0].0, variables[0].1);
@@ -154,7 +154,7 @@ async fn snippets_of_the_walk_run_as_they_stand() {
 }
 
 #[tokio::test]
-async fn the_calls_over_rest_work_as_they_stand_and_once_more() {
+async fn rest_snippets_run_verbatim_and_repeatedly() {
     let folder = tempfile::tempdir().unwrap();
     let mut host = Host::new();
     let address = host.start().await;

@@ -270,7 +270,7 @@ async fn gate_refusals_name_only_the_rule() {
 }
 
 #[tokio::test]
-async fn a_sealed_gate_refuses_every_call() {
+async fn sealed_gate_refuses_every_call() {
     let mut peer = Peer::start(Script::Silence).await;
     let executors = Executors::new(gate(LOOPBACK).sealed(), Options::default());
     let outcome = run(&executors, call("GET", &peer.url("/"))).await;

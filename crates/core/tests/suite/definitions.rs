@@ -397,7 +397,7 @@ fn within_seconds<T>(work: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn huge_documents_are_refused_quickly_and_briefly() {
+fn huge_documents_are_refused_quickly_with_a_short_error() {
     let many = |n: usize| {
         (0..n)
             .map(|i| json!({ "id": format!("n{i}"), "typeId": "core.noop", "name": "n" }))
@@ -609,7 +609,7 @@ fn refused_when_new(documents: impl IntoIterator<Item = Value>) -> String {
 }
 
 #[test]
-fn agents_are_named_as_published() {
+fn agents_have_the_fields_of_the_specification() {
     let agent = |agent: Value| node_field("agent", agent);
     let whole = json!({ "agentId": "core.chat", "name": "", "modelClass": "tool-using", "memoryRef": "m", "version": "1",
         "sourceManifestId": "core.chat" });

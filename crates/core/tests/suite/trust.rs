@@ -180,7 +180,7 @@ fn external_decisions_and_questions_are_marked() {
 }
 
 /// A gate whose rejection is passed on to later nodes.
-fn told() -> Workflow {
+fn gate_with_rejection_handler() -> Workflow {
     Workflow::new("w")
         .gate("gate")
         .node(
@@ -204,13 +204,16 @@ fn rejected(workflows: &[&Workflow], run: usize, is_untrusted: bool) -> Script {
 
 #[test]
 fn external_rejection_marks_the_failure_and_its_readers() {
-    let script = rejected(&[&told()], 0, true);
+    let script = rejected(&[&gate_with_rejection_handler()], 0, true);
     let marked = marked(&script);
     for wanted in ["node.failed gate", "node.completed tell", "run.completed"] {
         assert!(marked.contains(wanted), "{wanted} in\n{marked}");
     }
     assert!(script.run(0).untrusted.variables.contains("tell"));
-    assert_eq!(self::marked(&rejected(&[&told()], 0, false)), "");
+    assert_eq!(
+        self::marked(&rejected(&[&gate_with_rejection_handler()], 0, false)),
+        ""
+    );
 }
 
 #[test]

@@ -329,6 +329,7 @@ async fn deliveries_failing_for_a_day_are_dead_lettered_and_can_be_retried() {
     let began = Instant::now();
     while world.deliveries(true).await.is_empty() {
         assert!(began.elapsed() < 2 * day, "given up in time");
+        // sleep: time is virtual, and passes from one attempt to the next
         tokio::time::sleep(Duration::from_secs(60)).await;
     }
     let attempts = world.postbox.attempts("a", first);

@@ -107,7 +107,7 @@ async fn rows_with_one_attempt_left_are_leased_one_by_one(store: Arc<dyn Store>)
     assert_eq!(store.parked(9).await.expect("parked").len(), 1);
 }
 
-async fn told(store: &dyn Store) {
+async fn send_message(store: &dyn Store) {
     store.append(create(&run(1), 1)).await.expect("append");
     let mut batch = create(&run(2), 1);
     batch.inbox_sent = vec![run_message(&run(1), &run(2), 0)];
@@ -116,7 +116,7 @@ async fn told(store: &dyn Store) {
 
 async fn inbox_claimed_at_three_crashes_is_parked(store: Arc<dyn Store>) {
     let mut epoch = store.begin_epoch(at(0)).await.expect("epoch");
-    told(&*store).await;
+    send_message(&*store).await;
     for suspects in [0, 0, 1] {
         assert_eq!(
             store.runs_with_inbox(epoch, None, 9).await.expect("inboxes"),
@@ -153,7 +153,7 @@ async fn outbox_claimed_at_three_crashes_is_parked(store: Arc<dyn Store>) {
 
 async fn parked_run_is_leased_again_once_released(store: Arc<dyn Store>) {
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
-    told(&*store).await;
+    send_message(&*store).await;
     let mut batch = append(&run(1), 1, 1);
     batch.timers_set = vec![timer("t", 0)];
     batch.effects_enqueued = vec![effect("e")];

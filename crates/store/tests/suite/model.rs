@@ -545,7 +545,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn sqlite_answers_as_memory_does(history in vec(steps(), 1..40)) {
+    fn sqlite_matches_the_memory_store(history in vec(steps(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let files = tempfile::tempdir().expect("a directory");
@@ -568,7 +568,7 @@ proptest! {
     }
 
     #[test]
-    fn postgres_answers_as_memory_does(history in vec(steps(), 1..40)) {
+    fn postgres_matches_the_memory_store(history in vec(steps(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let schema = Schema::new().await;

@@ -145,7 +145,7 @@ async fn listed(store: &dyn Store, filter: DeliveryFilter) -> Vec<DeliveryRow> {
 }
 
 /// Creates a run of three events, adds subscriptions, and appends one more event, which they receive.
-async fn told(store: &dyn Store, run: &RunKey, ids: &[&str]) {
+async fn subscribed(store: &dyn Store, run: &RunKey, ids: &[&str]) {
     store.append(create(run, 3)).await.expect("create");
     for id in ids {
         assert_eq!(put(store, run, id).await, Put::Added);
@@ -260,7 +260,7 @@ async fn appended_subscription_may_belong_to_another_run(store: Arc<dyn Store>) 
 }
 
 async fn appended_subscription_replaces_the_one_with_its_id(store: Arc<dyn Store>) {
-    told(&*store, &run(1), &["a", "b", "c"]).await;
+    subscribed(&*store, &run(1), &["a", "b", "c"]).await;
     let leased = lease(&*store, 20, 60).await;
     let old = leased.iter().find(|lease| lease.id == "a").expect("leased");
     let mut batch = append(&run(1), 4, 1);
@@ -275,7 +275,7 @@ async fn appended_subscription_replaces_the_one_with_its_id(store: Arc<dyn Store
 }
 
 async fn refused_append_leaves_the_subscriptions_unchanged(store: Arc<dyn Store>) {
-    told(&*store, &run(1), &["a", "b", "c"]).await;
+    subscribed(&*store, &run(1), &["a", "b", "c"]).await;
     let leased = lease(&*store, 20, 60).await;
     let old = leased.iter().find(|lease| lease.id == "a").expect("leased");
     // One subscription too many. A lost race takes precedence over that, and over a subscription of a missing
@@ -433,7 +433,7 @@ async fn subscription_receives_later_events(store: Arc<dyn Store>) {
 }
 
 async fn expanding_a_changed_note_is_refused(store: Arc<dyn Store>) {
-    told(&*store, &run(1), &["a"]).await;
+    subscribed(&*store, &run(1), &["a"]).await;
     assert!(!expand(&*store, &run(1), 3, 4, 10).await, "it is gone");
     store.append(append(&run(1), 4, 2)).await.expect("append");
     assert!(!expand(&*store, &run(1), 5, 6, 10).await, "it begins elsewhere");
@@ -446,7 +446,7 @@ async fn expanding_a_changed_note_is_refused(store: Arc<dyn Store>) {
 }
 
 async fn note_is_expanded_in_parts(store: Arc<dyn Store>) {
-    told(&*store, &run(1), &["a"]).await;
+    subscribed(&*store, &run(1), &["a"]).await;
     store.append(append(&run(1), 4, 5)).await.expect("append");
     let nothing = store.expand(&note(&run(1), 4, 6), &[], at(10)).await;
     assert!(nothing.expect("expand"));
@@ -457,7 +457,7 @@ async fn note_is_expanded_in_parts(store: Arc<dyn Store>) {
 }
 
 async fn expanding_twice_makes_one_delivery(store: Arc<dyn Store>) {
-    told(&*store, &run(1), &["a"]).await;
+    subscribed(&*store, &run(1), &["a"]).await;
     store.append(append(&run(1), 4, 1)).await.expect("append");
     let again = store.expand(&note(&run(1), 4, 5), &updates([3, 4]), at(20)).await;
     assert!(again.expect("expand"));
@@ -467,8 +467,8 @@ async fn expanding_twice_makes_one_delivery(store: Arc<dyn Store>) {
 }
 
 async fn subscription_has_one_lease_at_a_time(store: Arc<dyn Store>) {
-    told(&*store, &run(2), &["a"]).await;
-    told(&*store, &run(1), &["b", "a"]).await;
+    subscribed(&*store, &run(2), &["a"]).await;
+    subscribed(&*store, &run(1), &["b", "a"]).await;
     assert_eq!(lease(&*store, 9, 50).await, [], "none is due yet");
     let first = store
         .lease_pushes(Epoch(7), at(10), at(50), &2.into())
@@ -504,7 +504,7 @@ async fn subscription_has_one_lease_at_a_time(store: Arc<dyn Store>) {
 }
 
 async fn expired_lease_is_taken_over_and_its_holder_refused(store: Arc<dyn Store>) {
-    told(&*store, &run(1), &["a"]).await;
+    subscribed(&*store, &run(1), &["a"]).await;
     let lost = one(&*store, 10, 50).await;
     let taken = one(&*store, 50, 90).await;
     assert!(taken.fence > lost.fence);
@@ -529,7 +529,7 @@ async fn expired_lease_is_taken_over_and_its_holder_refused(store: Arc<dyn Store
 }
 
 async fn subscription_with_new_deliveries_does_not_go_idle(store: Arc<dyn Store>) {
-    told(&*store, &run(1), &["a"]).await;
+    subscribed(&*store, &run(1), &["a"]).await;
     let first = one(&*store, 10, 50).await;
     store.append(append(&run(1), 4, 1)).await.expect("append");
     assert!(expand(&*store, &run(1), 4, 5, 12).await);
@@ -558,7 +558,7 @@ async fn subscription_with_new_deliveries_does_not_go_idle(store: Arc<dyn Store>
 }
 
 async fn failed_delivery_backs_off_and_blocks_later_ones(store: Arc<dyn Store>) {
-    told(&*store, &run(1), &["a"]).await;
+    subscribed(&*store, &run(1), &["a"]).await;
     let held = one(&*store, 10, 50).await;
     assert!(settle(&*store, &held, Some((3, failed())), Then::Due(at(100))).await);
     store.append(append(&run(1), 4, 1)).await.expect("append");
@@ -594,7 +594,7 @@ async fn failed_delivery_backs_off_and_blocks_later_ones(store: Arc<dyn Store>) 
 }
 
 async fn given_up_deliveries_are_listed_and_retried(store: Arc<dyn Store>) {
-    told(&*store, &run(1), &["a"]).await;
+    subscribed(&*store, &run(1), &["a"]).await;
     store.append(append(&run(1), 4, 2)).await.expect("append");
     assert!(expand(&*store, &run(1), 4, 6, 10).await);
     let held = one(&*store, 10, 50).await;
@@ -653,7 +653,7 @@ async fn given_up_deliveries_are_listed_and_retried(store: Arc<dyn Store>) {
 }
 
 async fn dropping_a_subscription_drops_its_deliveries(store: Arc<dyn Store>) {
-    told(&*store, &run(1), &["a", "b"]).await;
+    subscribed(&*store, &run(1), &["a", "b"]).await;
     let held = lease(&*store, 10, 50).await;
     assert!(store.drop_push(&run(1), "a").await.expect("drop"));
     assert!(!settle(&*store, &held[0], Some((3, failed())), Then::Due(at(60))).await);
@@ -667,10 +667,10 @@ async fn dropping_a_subscription_drops_its_deliveries(store: Arc<dyn Store>) {
 
 async fn deliveries_are_listed_page_by_page(store: Arc<dyn Store>) {
     for n in [1, 2] {
-        told(&*store, &run(n), &["a", "b"]).await;
+        subscribed(&*store, &run(n), &["a", "b"]).await;
     }
     let zeta = RunKey::new(tenant("zeta"), run_id(3));
-    told(&*store, &zeta, &["a"]).await;
+    subscribed(&*store, &zeta, &["a"]).await;
     let mut places = Vec::new();
     let mut after: Option<DeliveryCursor> = None;
     loop {
@@ -705,7 +705,7 @@ async fn deliveries_are_listed_page_by_page(store: Arc<dyn Store>) {
 }
 
 async fn removed_run_has_no_deliveries(store: Arc<dyn Store>) {
-    told(&*store, &run(1), &["a"]).await;
+    subscribed(&*store, &run(1), &["a"]).await;
     let mut batch = append(&run(1), 4, 1);
     batch.summary.status = RunStatus::Completed;
     store.append(batch).await.expect("append");
@@ -729,7 +729,7 @@ async fn removed_run_has_no_deliveries(store: Arc<dyn Store>) {
 }
 
 async fn new_epoch_ends_the_leases_of_subscriptions(store: Arc<dyn Store>) {
-    told(&*store, &run(1), &["a", "b"]).await;
+    subscribed(&*store, &run(1), &["a", "b"]).await;
     let held = lease(&*store, 10, 5_000).await;
     assert!(settle(&*store, &held[1], Some((3, failed())), Then::Due(at(4_000))).await);
     store.begin_epoch(at(20)).await.expect("epoch");

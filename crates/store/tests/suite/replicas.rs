@@ -150,7 +150,7 @@ async fn live_lease_is_not_stolen_and_expired_one_is_taken_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_effect_is_handed_to_one_process() {
+async fn each_effect_is_leased_by_one_process() {
     let (_schema, one, two) = two().await;
     for n in 0..30 {
         let mut batch = create(&run(n), 1);

@@ -34,7 +34,7 @@ pub(super) async fn one_run(context: &Context<'_>) -> Result<Vec<Figure>> {
     let mut caller = server.caller();
     caller.connect().await?;
     let mut tally = Tally::default();
-    while tally.goes_on(context.seconds) {
+    while tally.has_time_left(context.seconds) {
         let run = park(server.address, &server.key, 1)
             .await?
             .pop()
@@ -65,7 +65,7 @@ pub(super) async fn many_runs(context: &Context<'_>) -> Result<Vec<Figure>> {
     let place = context.place().await?;
     let server = context.serve(&place, &[]).await?;
     let mut tally = Tally::default();
-    while tally.goes_on(context.seconds) {
+    while tally.has_time_left(context.seconds) {
         let runs = park(server.address, &server.key, context.size).await?;
         let subscribers = Subscriber::open_all(&server, &runs).await?;
         tally.opened(&server);
@@ -129,7 +129,7 @@ struct Tally {
 
 impl Tally {
     /// Returns `true` if there is time for another round.
-    fn goes_on(&mut self, time: Duration) -> bool {
+    fn has_time_left(&mut self, time: Duration) -> bool {
         let begun = *self.begun.get_or_insert_with(Instant::now);
         self.rounds < ROUNDS || begun.elapsed() < time
     }

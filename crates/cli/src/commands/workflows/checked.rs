@@ -74,12 +74,12 @@ impl fmt::Display for Finding {
         if let Some(Place { line, column, .. }) = self.place {
             write!(f, "{line}:{column}: ")?;
         }
-        f.write_str(&told(&self.problem))
+        f.write_str(&describe(&self.problem))
     }
 }
 
 /// Formats a problem; the file itself is not named as its place.
-fn told(problem: &Problem) -> String {
+fn describe(problem: &Problem) -> String {
     if problem.place == FILE {
         problem.rule.clone()
     } else {
@@ -277,7 +277,7 @@ impl Checked {
             .findings
             .iter()
             .filter(|finding| finding.lint.is_none())
-            .map(|finding| told(&finding.problem))
+            .map(|finding| describe(&finding.problem))
             .collect();
         let mut document = json!({
             "file": self.file.display().to_string(),

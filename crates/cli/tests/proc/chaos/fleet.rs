@@ -53,7 +53,7 @@ pub(super) enum Replica {
     },
 }
 
-/// Whether replicas may return 503.
+/// Availability of the database: determines if replicas may return 503.
 #[derive(Debug, Clone, Copy)]
 enum Weather {
     Rough,

@@ -83,7 +83,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[tokio::test]
-async fn a_host_killed_while_it_makes_its_store_starts_again() {
+async fn host_killed_while_creating_its_store_starts_again() {
     let seed = seed();
     println!("WOPR_CHAOS_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);

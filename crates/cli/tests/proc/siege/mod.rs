@@ -193,7 +193,7 @@ async fn a_host_on_postgres_serves_its_tenant() {
 
 /// Ensures that attacks are not refused for a mistake in their documents.
 #[tokio::test]
-async fn hostile_definitions_reach_what_they_attack() {
+async fn hostile_definitions_reach_their_target() {
     let folder = tempfile::tempdir_in(place()).unwrap();
     let store = crate::host::sqlite(folder.path());
     let mut host = Host::over(folder.path(), "host", store).variable("WOPR_LOG", "error");
@@ -228,7 +228,7 @@ async fn hostile_definitions_reach_what_they_attack() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strangers_alone_take_little_memory() {
+async fn strangers_take_little_memory() {
     let folder = tempfile::tempdir_in(place()).unwrap();
     let store = crate::host::sqlite(folder.path());
     let mut host = Host::over(folder.path(), "host", store).variable("WOPR_LOG", "error");
