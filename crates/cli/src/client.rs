@@ -27,6 +27,7 @@ use wopr_wire::{
 use crate::{
     args::Remote,
     exit::{Exit, Failure},
+    output, render,
 };
 
 /// Connect timeout.
@@ -287,11 +288,21 @@ impl Client {
     /// Converts an error response for display.
     fn refused(&self, status: StatusCode, body: &[u8]) -> Failure {
         let envelope: Option<ErrorEnvelope> = serde_json::from_slice(body).ok();
+        let listed = envelope.as_ref().map(problems).unwrap_or_default();
         let text = match &envelope {
+            // The message names the first problem only.
+            Some(_) if listed.len() > 1 => {
+                format!("the workflow definition is invalid:\n  {}", listed.join("\n  "))
+            }
             Some(envelope) => format!("{} ({})", envelope.message, envelope.error),
             None => format!("{} answered {status}", self.base),
         };
-        let failure = Failure::new(exit_of(status), text);
+        let exit = if listed.is_empty() {
+            exit_of(status)
+        } else {
+            Exit::Config
+        };
+        let failure = Failure::new(exit, text);
         match status {
             StatusCode::UNAUTHORIZED if self.key.is_none() => {
                 failure.hint("give a key with --key or WOPR_API_KEY; `wopr dev` prints one")
@@ -310,6 +321,22 @@ impl Client {
             _ => failure,
         }
     }
+}
+
+/// The problems of a workflow definition that an error lists, a line each.
+fn problems(envelope: &ErrorEnvelope) -> Vec<String> {
+    let details = envelope.details.as_ref();
+    let listed = details.and_then(|details| details.get("problems")?.as_array());
+    let line = |problem: &Value| {
+        let [place, rule, hint] = ["place", "rule", "hint"].map(|member| render::text(problem, member));
+        let hint = if hint.is_empty() {
+            String::new()
+        } else {
+            format!("; {hint}")
+        };
+        output::plain(&format!("{place}: {rule}{hint}")).into_owned()
+    };
+    listed.into_iter().flatten().map(line).collect()
 }
 
 /// Hint for an unknown key.

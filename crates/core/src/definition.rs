@@ -339,7 +339,7 @@ impl Definition {
         let id = text(&mut reader, "id").and_then(|id| match WorkflowId::parse(&id) {
             Ok(id) => Some(id),
             Err(error) => {
-                reader.add("definition", format!("'id' does not hold: {error}"));
+                reader.add("definition", format!("'id' is not valid: {error}"));
                 None
             }
         });

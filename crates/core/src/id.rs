@@ -90,7 +90,7 @@ text_id!(
 
 text_id!(
     /// A workflow id, as its author chose it.
-    WorkflowId, "a workflow id", "1 to 128 characters of [a-z0-9_-], a letter first",
+    WorkflowId, "a workflow id", "use 1 to 128 of a-z, 0-9, _ and -, starting with a letter",
     |t| (1..=128).contains(&t.len())
         && t.starts_with(|c: char| c.is_ascii_lowercase())
         && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'_' | b'-'))
@@ -271,7 +271,7 @@ mod tests {
         assert!(PrincipalId::parse("two words").is_err());
         assert_eq!(
             WorkflowId::parse("9x").expect_err("digit first").to_string(),
-            "read a workflow id: 1 to 128 characters of [a-z0-9_-], a letter first"
+            "read a workflow id: use 1 to 128 of a-z, 0-9, _ and -, starting with a letter"
         );
     }
 

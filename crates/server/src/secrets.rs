@@ -170,7 +170,7 @@ impl Secrets {
         // If the database had another key before, this line is the only hint for the operator.
         tracing::info!(
             path = %path.display(),
-            "made a master key: tokens and secrets of another one are not read with it"
+            "created a master key: tokens and secrets made under another key cannot be read"
         );
         Ok(secrets)
     }

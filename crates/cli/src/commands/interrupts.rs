@@ -196,7 +196,7 @@ async fn show(client: &Client, run: &str, node: Option<String>, format: Format) 
         fact("since", &at.to_string())?;
     }
     if let Some(at) = &view.expires_at {
-        fact("expires", &at.to_string())?;
+        fact("answer by", &at.to_string())?;
     }
     if let Some(page) = &view.callback_url {
         fact("page", page)?;
@@ -334,7 +334,7 @@ impl Resolve {
         let nobody = || {
             Failure::new(
                 Exit::Waiting,
-                "there is no answer on the command line and nobody to ask",
+                "no answer given, and standard input is not a terminal",
             )
             .hint(format!(
                 "give one with --value '{}'",

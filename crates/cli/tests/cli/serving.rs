@@ -33,12 +33,12 @@ fn unknown_variables_and_new_databases_are_logged_at_start() {
     };
     let first = log_of(&mut place);
     assert!(
-        first.contains("WOPR_LISTNE") && first.contains("made a master key"),
+        first.contains("WOPR_LISTNE") && first.contains("created a master key"),
         "{first}"
     );
     let second = log_of(&mut place);
     assert!(
-        !second.contains("made a master key") && !second.contains("a new database"),
+        !second.contains("created a master key") && !second.contains("a new database"),
         "{second}"
     );
     std::fs::remove_file(place.path().join("wopr.db")).unwrap();

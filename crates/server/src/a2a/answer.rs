@@ -243,7 +243,10 @@ fn by_text(text: &str, asked: Asked<'_>) -> Result<Value, A2aError> {
             None if offers(asked.data, ApprovalAction::Ask) => {
                 Ok(json!({ "action": "ask", "question": words }))
             }
-            None => Err(refused(asked, "is none of accept, approve, yes, reject, no")),
+            None => Err(refused(
+                asked,
+                "is none of the words accept, approve, yes, reject and no (other actions are data, as in {\"action\":\"refine\"})",
+            )),
         },
         InterruptKind::Clarification => match questions(asked.data).as_slice() {
             [only] => Ok(json!({ "answers": { only.id: only.typed(words) } })),

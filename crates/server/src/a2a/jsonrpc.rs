@@ -34,7 +34,11 @@ use super::{
 use crate::{
     Host,
     auth::{self, Caller},
+    telemetry::Handled,
 };
+
+/// The address of the binding, as logs and metrics name it.
+const ROUTE: &str = "/a2a";
 
 /// An error, with the request id and the version in which to report it.
 struct Refused {
@@ -48,6 +52,16 @@ pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: Parts, 
         Ok(caller) => caller,
         Err(error) => return transport::unauthenticated(error),
     };
+    let handled = Handled {
+        route: ROUTE,
+        caller: Some(caller.clone()),
+    };
+    let mut response = answer(host, interface, caller, head, body).await;
+    response.extensions_mut().insert(handled);
+    response
+}
+
+async fn answer(host: Arc<Host>, interface: Interface, caller: Caller, head: Parts, body: Body) -> Response {
     if ingress::is_encoded(&head.headers) {
         return transport::encoded();
     }

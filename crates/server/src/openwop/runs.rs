@@ -315,6 +315,11 @@ impl Item {
     }
 }
 
+fn unknown_status() -> Problem {
+    let known: Vec<_> = RunStatus::ALL.map(RunStatus::as_str).to_vec();
+    Problem::field("status", &format!("must be one of {}", known.join(", ")))
+}
+
 /// `GET /v1/runs`
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
@@ -326,8 +331,7 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
             match &*name {
                 "status" => {
                     for status in value.split(',') {
-                        let status = RunStatus::parse(status.trim())
-                            .ok_or_else(|| Problem::field("status", "must be a run status"))?;
+                        let status = RunStatus::parse(status.trim()).ok_or_else(unknown_status)?;
                         filter.statuses.push(status);
                     }
                 }

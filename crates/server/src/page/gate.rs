@@ -322,7 +322,7 @@ impl Gate<'_> {
                         dt { "Since" }
                         dd { (moment(at)) }
                     }
-                    dt { "Expires" }
+                    dt { "This link works until" }
                     dd { (moment(self.expires_at)) " (" (self.left()) ")" }
                     dt { "Step" }
                     dd.theirs { (self.node) }

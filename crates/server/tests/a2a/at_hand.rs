@@ -122,7 +122,8 @@ async fn an_answer_loads_its_run_once() {
             store.take();
             if over_rest {
                 let node = interrupt["nodeId"].as_str().unwrap();
-                let mut body = json!({ "resumeValue": "red" });
+                let question = interrupt["data"]["questions"][0]["id"].as_str().unwrap();
+                let mut body = json!({ "resumeValue": { "answers": { question: "red" } } });
                 if names_it {
                     body["interruptId"] = interrupt["interruptId"].clone();
                 }

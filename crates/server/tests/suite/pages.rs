@@ -126,7 +126,7 @@ async fn a_browser_gets_the_question_with_its_artifact() {
         "<strong>Ada</strong> &lt;script&gt;x&lt;/script&gt;",
         "draft-0",
         "value=\"edit-accept\"",
-        "Expires",
+        "This link works until",
     ] {
         assert!(shown.contains(wanted), "{wanted}: {shown}");
     }

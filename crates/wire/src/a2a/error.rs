@@ -217,7 +217,7 @@ impl fmt::Display for Listed<'_> {
 /// Explains a request for 0.3 that the client may not know it made: omitting the version header means 0.3.
 fn silent(requested: &str) -> &'static str {
     if requested == Version::V0_3.to_string() {
-        " (as a call without A2A-Version asks for)"
+        ", which a call without the header A2A-Version asks for; for 1.0 send A2A-Version: 1.0"
     } else {
         ""
     }

@@ -284,7 +284,7 @@ impl<'a> Names<'a> {
             return None;
         }
         let rule =
-            format!("nothing declares or sets '{name}': it is undefined, unless a run is started with it");
+            format!("nothing declares or sets '{name}', so it is undefined unless a run's inputs contain it");
         let known = self.variables.iter().chain(self.nodes.keys()).copied();
         let hint = self.suggest.hint(name, known.chain(EVERYWHERE));
         Some((rule, hint.or_else(|| Some("declare it in variables".to_owned()))))

@@ -44,7 +44,7 @@ impl<'a> Walk<'a> {
                 None | Some("") => self.value("is not a non-empty string", None),
                 Some(id) => {
                     if let Err(error) = WorkflowId::parse(id) {
-                        self.value(&format!("does not hold: {error}"), None);
+                        self.value(&format!("is not valid: {error}"), None);
                     }
                 }
             },
@@ -52,7 +52,7 @@ impl<'a> Walk<'a> {
                 None => self.value("is not a string", None),
                 Some(id) => {
                     if let Err(error) = NodeId::parse(id) {
-                        self.value(&format!("does not hold: {error}"), None);
+                        self.value(&format!("is not valid: {error}"), None);
                     }
                 }
             },
