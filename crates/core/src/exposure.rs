@@ -25,7 +25,7 @@ const PASSES: [&str; 6] = [
 ];
 
 /// Outputs of all other types that may become part of an artifact.
-const GIVEN: [&str; 16] = [
+const GIVEN: [&str; 17] = [
     TEXT,
     "action",
     "answers",
@@ -39,6 +39,7 @@ const GIVEN: [&str; 16] = [
     "event",
     "feedback",
     "headers",
+    "refineFeedback",
     "result",
     "resumeValue",
     "status",

@@ -102,7 +102,14 @@ async fn answers_stored_as_artifacts_require_artifact_access() {
     ] {
         let mut kind = kind.clone();
         kind["artifactType"] = json!("notes");
-        let run = answered(&server, &chain("kept", &[kind]), &answer).await;
+        let mut document = chain("kept", &[kind]);
+        // Outputs become declared variables of their names, too.
+        document["variables"] = json!([
+            { "name": "answers", "type": "object" },
+            { "name": "feedback", "type": "string" },
+            { "name": "refineFeedback", "type": "object" },
+        ]);
+        let run = answered(&server, &document, &answer).await;
         let seen = shown(&server, READER, &run).await;
         assert!(!seen.contains("contents"), "{answer}: {seen}");
         assert!(seen.contains("[ARTIFACT gate]"), "{answer}: {seen}");
