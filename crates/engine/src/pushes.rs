@@ -253,6 +253,8 @@ impl Engine {
             };
             let is_last = rows.len() < ROUND;
             after = rows.last().map(|row| row.run.clone());
+            let mut rows = rows;
+            rows.retain(|row| !self.shared.run_backoff.is_left_alone(&row.run));
             let n_found = rows.len();
             let rows = self.with_slots(rows);
             if rows.len() < n_found {
@@ -304,17 +306,14 @@ impl Engine {
         }
     }
 
-    /// Keeps the outboxes whose run is not in backoff and whose tenant has a free slot.
+    /// Keeps the outboxes whose tenant has a free slot.
     fn with_slots(&self, rows: Vec<OutboxRow>) -> Vec<(OutboxRow, Slot)> {
-        let Shared {
-            pushes, run_backoff, ..
-        } = &*self.shared;
+        let slots = &self.shared.pushes.expanding;
         let with_slot = |row: OutboxRow| {
-            let slot = pushes.expanding.take(&row.run.tenant)?;
+            let slot = slots.take(&row.run.tenant)?;
             Some((row, slot))
         };
-        let is_tried = |row: &OutboxRow| !run_backoff.is_left_alone(&row.run);
-        rows.into_iter().filter(is_tried).filter_map(with_slot).collect()
+        rows.into_iter().filter_map(with_slot).collect()
     }
 
     /// Claims outboxes left by a process that may have died because of them. Returns those claimed.

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use wopr_core::{Recorded, RunId, RunKey, Timestamp};
 use wopr_engine::{Delivery, NewSubscription, Notifier, PushOptions, Undelivered, View};
-use wopr_store::{DeliveryFilter, Epoch, MemoryStore, PushRow, Pushes as _, Update};
+use wopr_store::{DeliveryFilter, Epoch, MemoryStore, PushRow, Pushes as _, Update, Work as _};
 
 use super::{fate::Fate, process::Process};
 use crate::harness::tenant;
@@ -111,6 +111,12 @@ impl Taken {
         for epoch in 0..64 {
             let outbox = store.outbox(Epoch(epoch), None, 1).await.expect("never fails");
             is_told &= outbox.is_empty();
+            // What is not quarantined is delivered, whether its run has ended or not.
+            let inboxes = store
+                .runs_with_inbox(Epoch(epoch), None, 1)
+                .await
+                .expect("never fails");
+            is_told &= inboxes.is_empty();
         }
         let deliveries = store.deliveries(&filter, None, 1).await.expect("never fails");
         is_told && deliveries.is_empty()

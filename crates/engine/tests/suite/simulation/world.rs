@@ -217,7 +217,8 @@ async fn release_all(cluster: &Cluster) {
         let Ok(Some((summary, _))) = store.summary(&key).await else {
             continue;
         };
-        if summary.status == RunStatus::Paused {
+        // A run that was quarantined while it was being cancelled keeps that status.
+        if matches!(summary.status, RunStatus::Paused | RunStatus::Cancelling) {
             let resume = Command::Resume { reason: None };
             let resumed = engine.command(&key, resume, SideRows::default());
             // Another process may have resumed it first.
