@@ -1,7 +1,7 @@
 //! Definitions: from bytes to a plan, and the first decisions of its run.
 
 use serde_json::{Value, json};
-use wopr_core::{Command, Definition, Failure, NodeTypes, Plan};
+use wopr_core::{Command, DialectId, Failure, NodeTypes, Plan};
 use wopr_testkit::Script;
 
 /// Maximum node executions of a run: enough for a loop to repeat.
@@ -19,7 +19,7 @@ pub fn definition(data: &[u8]) {
     let Ok(document) = serde_json::from_slice::<Value>(data) else {
         return;
     };
-    let read = |document| Plan::compile(Definition::parse(document)?, NodeTypes { conformance: true });
+    let read = |document| Plan::compile(DialectId::Openwop, document, NodeTypes { conformance: true });
     let plan = match read(document) {
         Ok(plan) => plan,
         Err(problems) => {
@@ -27,14 +27,14 @@ pub fn definition(data: &[u8]) {
             return;
         }
     };
-    let stored = plan.definition.document.to_string();
+    let stored = plan.document().to_string();
     let again = read(serde_json::from_str(&stored).unwrap()).unwrap();
     assert_eq!(
         again.version(),
         plan.version(),
         "stored and read again it is another version"
     );
-    assert_eq!(again.definition.document, plan.definition.document);
+    assert_eq!(again.document(), plan.document());
     live(plan);
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wopr_core::{
     Catalog, Command, Decision, Entropy, Input, MAX_DECISION_WORK, NodeTypes, Object, Plan, Refusal, Run,
-    RunId, Timer, Timestamp, WorkflowId, decide_counted, decide_within,
+    RunId, Startable, Timer, Timestamp, WorkflowId, decide_counted, decide_within,
 };
 use wopr_testkit::Script;
 
@@ -18,7 +18,7 @@ const ROUNDS: usize = 4;
 struct Nothing;
 
 impl Catalog for Nothing {
-    fn current(&self, _: &WorkflowId) -> Option<Arc<Plan>> {
+    fn current(&self, _: &WorkflowId) -> Option<Arc<dyn Startable>> {
         None
     }
 }
@@ -72,7 +72,7 @@ fn live(plan: &Plan, inputs: &Object) {
         let Ok(decision) = step(plan, &run, &command) else {
             return;
         };
-        let mut timers = decision.timers_set.iter();
+        let mut timers = decision.work.timers_set.iter();
         if !timers.any(|(timer, _)| *timer == Timer::Continue) {
             return;
         }

@@ -48,7 +48,7 @@ pub fn cursor(data: &[u8]) {
         let streamed = get(format!("/v1/runs/{run}/events")).header("last-event-id", value.clone());
         requests.push(streamed.body(Body::empty()));
         let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": { "id": run } });
-        let subscribed = Request::post("/")
+        let subscribed = Request::post("/a2a")
             .header(header::AUTHORIZATION, bearer())
             .header(header::CONTENT_TYPE, "application/json")
             .header("a2a-version", "1.0")
@@ -67,14 +67,23 @@ pub fn cursor(data: &[u8]) {
     }
     let params = json!({ "pageToken": text });
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": params });
-    let listed = Request::post("/")
+    let listed = Request::post("/a2a")
         .header(header::AUTHORIZATION, bearer())
         .header(header::CONTENT_TYPE, "application/json")
         .header("a2a-version", "1.0");
     requests.push(listed.body(Body::from(call.to_string())));
     for request in requests.into_iter().flatten() {
-        ask(request);
+        let (_, body) = ask(request);
+        assert!(!is_unrouted(&body), "the path is not served");
     }
+}
+
+/// Returns `true` if a response says that its path is not served.
+fn is_unrouted(body: &[u8]) -> bool {
+    let answer = serde_json::from_slice::<Value>(body).unwrap_or_default();
+    let words = answer.get("message").or_else(|| answer.pointer("/error/message"));
+    let words = words.and_then(Value::as_str);
+    words.is_some_and(|words| words == "no such resource" || words == "there is no such operation")
 }
 
 /// Returns `true` if this `authorization` header is authenticated, regardless of its permissions.
@@ -185,6 +194,27 @@ fn check_body(what: &str, response: &Response<()>, body: &[u8]) {
         for event in events {
             let is_json = serde_json::from_str::<Value>(&event.data).is_ok();
             assert!(is_json, "{what}: an event that is no JSON: {}", event.data);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn kept_requests_have_paths_that_are_served() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/http");
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let request = read(&fs::read(&path).unwrap(), &waiting_run());
+            let is_meant = path.file_name().is_some_and(|name| name == "unknown");
+            if let Some(request) = request {
+                let (_, body) = ask(request);
+                assert_eq!(is_unrouted(&body), is_meant, "{}", path.display());
+            }
         }
     }
 }

@@ -7,10 +7,13 @@
 )]
 
 use std::{
+    collections::BTreeSet,
     fs, panic,
     path::{Path, PathBuf},
 };
 
+use serde_json::Value;
+use wopr_core::{NodeTypes, definition_schema};
 use wopr_fuzz::TARGETS;
 
 /// All kept inputs together are no larger; what is, is minimised first.
@@ -62,6 +65,45 @@ fn every_target_has_a_binary_a_corpus_and_nothing_is_left_over() {
     for name in stems(folder("dictionaries")) {
         assert!(names.contains(&name.as_str()), "{name} is no target");
     }
+}
+
+/// Collects the names of properties and the values of enums.
+fn words(schema: &Value, found: &mut BTreeSet<String>) {
+    match schema {
+        Value::Object(members) => {
+            let properties = members.get("properties").and_then(Value::as_object);
+            found.extend(
+                properties
+                    .into_iter()
+                    .flat_map(|properties| properties.keys().cloned()),
+            );
+            let choices = members
+                .get("enum")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten();
+            let choices = choices.chain(members.get("const")).filter_map(Value::as_str);
+            found.extend(choices.map(str::to_owned));
+            members.values().for_each(|member| words(member, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| words(item, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[test]
+fn the_dictionary_of_definitions_holds_every_word_of_their_schema() {
+    let mut wanted = BTreeSet::new();
+    words(&definition_schema(NodeTypes { conformance: true }), &mut wanted);
+    let path = folder("dictionaries").join("definition.dict");
+    let known = fs::read_to_string(path).unwrap();
+    let known: BTreeSet<_> = known.lines().collect();
+    let missing: Vec<_> = wanted.iter().map(|word| format!("{word:?}")).collect();
+    let missing: Vec<_> = missing
+        .iter()
+        .filter(|word| !known.contains(word.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]

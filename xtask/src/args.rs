@@ -42,8 +42,12 @@ usage: cargo xtask <chore>
            run a command with a PostgreSQL server that lives as long, WOPR_TEST_POSTGRES names it
   corpus cut VERSION
            keep what this code stores as that version's corpus, for every later version to open
+  coverage [PACKAGE..]
+           which lines the tests of these packages reach, or of the workspace, with cargo-llvm-cov
   lint     formatting, tidy, clippy, dependency rules
   tidy     only this repository's own rules on its files
+  features
+           write docs/features.md, the map from features to the tests that hold them
   help     this text";
 
 #[derive(Debug, PartialEq, Eq)]
@@ -58,10 +62,14 @@ pub(crate) enum Chore {
     Postgres(Vec<String>),
     /// Cut a corpus from this code, for the given version.
     Corpus(String),
+    /// Measure what the tests of these packages reach; of all if empty.
+    Coverage(Vec<String>),
     /// The checks that do not build tests.
     Lint,
     /// Only the rules on files.
     Tidy,
+    /// Write the map from features to tests.
+    Features,
     Help,
 }
 
@@ -86,8 +94,10 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Chore> {
         Some("setup") => Chore::Setup,
         Some("pg") => Chore::Postgres(command(&mut args)?),
         Some("corpus") => Chore::Corpus(version(&mut args)?),
+        Some("coverage") => Chore::Coverage(packages(&mut args)?),
         Some("lint") => Chore::Lint,
         Some("tidy") => Chore::Tidy,
+        Some("features") => Chore::Features,
         None | Some("help" | "--help" | "-h") => Chore::Help,
         Some(other) => bail!("no chore is called {other:?}\n\n{USAGE}"),
     };
@@ -192,6 +202,14 @@ fn effort(args: &mut impl Iterator<Item = String>) -> Result<Effort> {
     Ok(effort)
 }
 
+fn packages(args: &mut impl Iterator<Item = String>) -> Result<Vec<String>> {
+    let packages: Vec<_> = args.collect();
+    if let Some(option) = packages.iter().find(|name| name.starts_with('-')) {
+        bail!("option {option:?} is unknown\n\n{USAGE}");
+    }
+    Ok(packages)
+}
+
 fn value(args: &mut impl Iterator<Item = String>, option: &str) -> Result<String> {
     args.next().with_context(|| format!("{option} needs a value"))
 }
@@ -251,6 +269,8 @@ mod tests {
             "pg --",
             "pg psql",
             "tidy --fix",
+            "features --check",
+            "coverage --html",
             "corpus",
             "corpus paste 0.1.0",
             "corpus cut",
@@ -325,6 +345,13 @@ mod tests {
             parse_line("pg -- cargo test -- --nocapture").unwrap(),
             Chore::Postgres(words.to_vec())
         );
+    }
+
+    #[test]
+    fn coverage_is_of_the_named_packages() {
+        assert_eq!(parse_line("coverage").unwrap(), Chore::Coverage(Vec::new()));
+        let one = vec!["wopr-wire".to_owned()];
+        assert_eq!(parse_line("coverage wopr-wire").unwrap(), Chore::Coverage(one));
     }
 
     #[test]

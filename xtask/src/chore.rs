@@ -7,7 +7,7 @@ use crate::chaos::{self, Amount};
 use crate::fuzz::{self, Effort};
 use crate::plan::{self, Step};
 use crate::sim::{self, Worlds};
-use crate::{browser, clients, corpus, deny, lint, postgres, siege, suite, tidy, workspace};
+use crate::{browser, clients, corpus, coverage, deny, lint, postgres, siege, suite, tidy, workspace};
 
 /// Runs a chore from the workspace root, regardless of the current directory.
 pub(crate) fn run(chore: Chore) -> Result<()> {
@@ -21,8 +21,10 @@ pub(crate) fn run(chore: Chore) -> Result<()> {
         Chore::Setup => plan::run(setup()),
         Chore::Postgres(words) => postgres::with(&words),
         Chore::Corpus(version) => plan::run(corpus::steps(version)),
+        Chore::Coverage(packages) => plan::run(coverage::steps(packages)),
         Chore::Lint => plan::run(lint()),
         Chore::Tidy => plan::run(vec![Step::new("tidy", tidy::check)]),
+        Chore::Features => plan::run(vec![Step::new("features", tidy::write_features)]),
         Chore::Help => {
             println!("{USAGE}");
             Ok(())

@@ -5,8 +5,8 @@
 //! chores are parts of it. Nothing here is needed to build or run `wopr`.
 //!
 //! `lint` and `tidy` check the sources and `deny` the dependencies; `clients`, `browser` and `postgres` set
-//! up what tests need; `suite`, `sim`, `fuzz`, `chaos` and `siege` run them. To add a chore, add a variant in
-//! `args`, a line in `chore`, and a file.
+//! up what tests need; `suite`, `sim`, `fuzz`, `chaos` and `siege` run them; `coverage` measures what they
+//! reach. To add a chore, add a variant in `args`, a line in `chore`, and a file.
 
 #![expect(
     clippy::print_stdout,
@@ -21,6 +21,7 @@ mod chore;
 mod clients;
 mod cluster;
 mod corpus;
+mod coverage;
 mod debian;
 mod deny;
 mod disk;

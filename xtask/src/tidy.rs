@@ -5,6 +5,7 @@
 mod adr;
 mod corpus;
 mod faces;
+mod features;
 mod finding;
 mod links;
 mod machine;
@@ -13,16 +14,19 @@ mod sleeps;
 mod tree;
 mod unfinished;
 
-use anyhow::{Result, bail};
+use std::fs;
+
+use anyhow::{Context as _, Result, bail};
 
 use self::finding::Finding;
 use self::tree::Tree;
 use crate::plan::Outcome;
 
-const RULES: [fn(&Tree) -> Vec<Finding>; 8] = [
+const RULES: [fn(&Tree) -> Vec<Finding>; 9] = [
     adr::check,
     corpus::check,
     faces::check,
+    features::check,
     links::check,
     machine::check,
     manifests::check,
@@ -41,5 +45,13 @@ pub(crate) fn check() -> Result<Outcome> {
         bail!("{} findings", findings.len());
     }
     println!("{} files, {} rules, no findings", tree.n_files(), RULES.len());
+    Ok(Outcome::Done)
+}
+
+/// Writes the page that maps features to tests.
+pub(crate) fn write_features() -> Result<Outcome> {
+    let (path, page) = features::generate(&Tree::read()?)?;
+    fs::write(path, page).with_context(|| format!("write {path}"))?;
+    println!("{path} is current");
     Ok(Outcome::Done)
 }

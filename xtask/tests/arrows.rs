@@ -37,7 +37,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wopr-app", &["wopr-engine", "wopr-store", "wopr-core"]),
     ("wopr-engine", &["wopr-store", "wopr-core"]),
     ("wopr-store", &["wopr-core"]),
-    ("wopr-core", &[]),
+    (
+        "wopr-core",
+        &["wopr-dialect-openwop", "wopr-dialect-toy", "wopr-kernel"],
+    ),
+    ("wopr-dialect-openwop", &["wopr-kernel"]),
+    ("wopr-dialect-toy", &["wopr-kernel"]),
+    ("wopr-kernel", &[]),
     ("wopr-wire", &[]),
     (
         "wopr-testkit",

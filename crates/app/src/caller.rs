@@ -23,6 +23,16 @@ impl Caller {
         self.scopes.has(scope)
     }
 
+    /// The scopes that the caller may give to a key: only those it has itself. `None` if it lacks one.
+    #[must_use]
+    pub const fn grant(&self, scopes: Scopes) -> Option<GrantedScopes> {
+        if self.scopes.covers(scopes) {
+            Some(GrantedScopes(scopes))
+        } else {
+            None
+        }
+    }
+
     /// Fails with the missing scope unless the caller has it.
     pub const fn require(&self, scope: Scope) -> Result<(), Forbidden> {
         if self.may(scope) {
@@ -32,6 +42,10 @@ impl Caller {
         }
     }
 }
+
+/// Scopes that a caller may pass on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GrantedScopes(pub(crate) Scopes);
 
 /// A known caller lacks a scope: 403 `forbidden`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

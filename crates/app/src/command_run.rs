@@ -1,9 +1,9 @@
 //! Cancels, pauses and resumes runs.
 
-use wopr_core::{Command, DrainPolicy, Event, RunKey, Timestamp};
-use wopr_engine::{Done, Opened, SideRows};
+use wopr_core::{Command, DrainPolicy, Event, KernelEvent, Object, RunKey, Timestamp};
+use wopr_engine::{Done, SideRows};
 
-use crate::{App, Caller, Error, Scope};
+use crate::{App, Caller, Error, Scope, VisibleRun};
 
 /// Events at the end of a log in which the pause of a paused run is looked for.
 const PAUSE_WINDOW: usize = 256;
@@ -13,7 +13,7 @@ impl App {
     pub async fn cancel_run(
         &self,
         caller: &Caller,
-        key: &RunKey,
+        run: &VisibleRun,
         reason: Option<String>,
         side_rows: SideRows,
     ) -> Result<Done, Error> {
@@ -22,19 +22,19 @@ impl App {
             reason,
             by: Some(caller.principal.clone()),
         };
-        self.command(key, command, side_rows).await
+        self.command(run, command, side_rows).await
     }
 
     pub async fn pause_run(
         &self,
         caller: &Caller,
-        key: &RunKey,
+        run: &VisibleRun,
         reason: Option<String>,
         drain: DrainPolicy,
         side_rows: SideRows,
     ) -> Result<Done, Error> {
         caller.require(Scope::RunsCancel)?;
-        self.command(key, Command::Pause { reason, drain }, side_rows)
+        self.command(run, Command::Pause { reason, drain }, side_rows)
             .await
     }
 
@@ -42,22 +42,22 @@ impl App {
     pub async fn resume_run(
         &self,
         caller: &Caller,
-        key: &RunKey,
+        run: &VisibleRun,
         reason: Option<String>,
         side_rows: SideRows,
     ) -> Result<Done, Error> {
         caller.require(Scope::RunsCancel)?;
-        self.command(key, Command::Resume { reason }, side_rows).await
+        self.command(run, Command::Resume { reason }, side_rows).await
     }
 
     /// When a paused run was paused, if that is among the last events of its log.
-    pub async fn paused_at(&self, key: &RunKey) -> Result<Option<Timestamp>, Error> {
-        let Some((_, head)) = self.engine.summary(key).await? else {
+    pub async fn paused_at(&self, run: &VisibleRun) -> Result<Option<Timestamp>, Error> {
+        let Some((_, head)) = self.engine.summary(run).await? else {
             return Ok(None);
         };
-        let page = self.engine.events_before(key, head, PAUSE_WINDOW).await?;
+        let page = self.engine.events_before(run, head, PAUSE_WINDOW).await?;
         let paused = page.and_then(|page| {
-            let is_pause = |event: &Event| matches!(event, Event::RunPaused { .. });
+            let is_pause = |event: &Event| matches!(event, Event::Kernel(KernelEvent::RunPaused { .. }));
             page.events
                 .iter()
                 .rev()
@@ -67,18 +67,24 @@ impl App {
         Ok(paused)
     }
 
-    /// Sends a command to a run. The caller must have checked that it is allowed.
-    pub async fn command(&self, key: &RunKey, command: Command, side_rows: SideRows) -> Result<Done, Error> {
-        Ok(self.engine.command(key, command, side_rows).await?)
+    /// Sets variables of a run, as a test hook of the conformance suite.
+    pub async fn set_variables(
+        &self,
+        caller: &Caller,
+        run: &VisibleRun,
+        variables: Object,
+    ) -> Result<Done, Error> {
+        caller.require(Scope::RunsCancel)?;
+        self.command(run, Command::SetVariables(variables), SideRows::default())
+            .await
     }
 
-    /// Sends a command to a run that is already loaded; it is loaded again only if another writer was first.
-    pub async fn command_opened(
+    pub(crate) async fn command(
         &self,
-        opened: Opened,
+        key: &RunKey,
         command: Command,
         side_rows: SideRows,
     ) -> Result<Done, Error> {
-        Ok(self.engine.command_opened(opened, command, side_rows).await?)
+        Ok(self.engine.command(key, command, side_rows).await?)
     }
 }

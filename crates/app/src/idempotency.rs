@@ -4,7 +4,20 @@ use wopr_core::Timestamp;
 use wopr_engine::{Done, Idempotency};
 use wopr_store::{IdempotencyKey, IdempotencyRecord};
 
-use crate::{App, Error};
+use crate::{App, Caller, Error};
+
+impl Caller {
+    /// Identifies a request of this caller. `scope` separates the operations, `key` the requests.
+    #[must_use]
+    pub fn idempotency_key(&self, scope: String, key: String) -> IdempotencyKey {
+        IdempotencyKey {
+            tenant: self.tenant.clone(),
+            principal: self.principal.clone(),
+            scope,
+            key,
+        }
+    }
+}
 
 impl App {
     /// When the idempotency record of a request made now expires.

@@ -1,6 +1,6 @@
 //! Remembers how far each caller has read each run's log.
 //!
-//! An answer that names no question is accepted only if nobody else has settled a question that its caller
+//! An answer that names no question is accepted only if no other caller has settled a question that its caller
 //! may have meant. The positions are bounded in number and kept only in the memory of this process. Beyond
 //! that, the caller's own messages show what it has read, or it must name the question.
 
@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use wopr_core::{PrincipalId, RunId, RunKey, Seq, TenantId};
 use wopr_engine::View;
+
+use crate::{App, Caller, Question, VisibleRun};
 
 /// Maximum readers remembered.
 const MAX: usize = 65_536;
@@ -20,7 +22,7 @@ const MAX_TENANTS: usize = 1_024;
 type Reader = (RunId, PrincipalId);
 
 #[derive(Debug, Default)]
-pub struct LastReads(Mutex<Memory>);
+pub(crate) struct LastReads(Mutex<Memory>);
 
 /// If the limit is reached, the tenant with the most readers loses some, so that tenants do not displace each
 /// other's.
@@ -37,16 +39,30 @@ struct Generations {
     older: HashMap<Reader, Seq>,
 }
 
-impl LastReads {
-    /// Notes that a principal was shown a run as it is. A run that has ended asks nothing, so it is skipped.
-    pub fn note_view(&self, view: &View, principal: &PrincipalId) {
+impl App {
+    /// Notes that a caller was shown a run as it is. A run that has ended asks nothing, so it is skipped.
+    pub fn note_view(&self, caller: &Caller, view: &View) {
         if !view.run.status.is_terminal() {
-            self.note(&view.key, principal, view.run.head);
+            self.last_reads.note(&view.key, &caller.principal, view.run.head);
         }
     }
 
+    /// Notes that a caller was shown a run's log up to `head`.
+    pub fn note_read(&self, caller: &Caller, run: &VisibleRun, head: Seq) {
+        self.last_reads.note(run, &caller.principal, head);
+    }
+
+    /// Notes that a caller was shown questions of children, and so their logs up to these.
+    pub fn note_questions(&self, caller: &Caller, questions: &[Question]) {
+        for (run, head) in questions.iter().flat_map(|question| &question.way) {
+            self.last_reads.note(run, &caller.principal, *head);
+        }
+    }
+}
+
+impl LastReads {
     /// Notes that a principal was shown a run's log up to `head`.
-    pub fn note(&self, run: &RunKey, principal: &PrincipalId, head: Seq) {
+    fn note(&self, run: &RunKey, principal: &PrincipalId, head: Seq) {
         let reader = (run.run.clone(), principal.clone());
         let mut memory = self.0.lock();
         let known = memory.get(&run.tenant, &reader);
@@ -56,7 +72,7 @@ impl LastReads {
     }
 
     /// How far a principal has read a run, if that is remembered.
-    pub fn of(&self, run: &RunKey, principal: &PrincipalId) -> Option<Seq> {
+    pub(crate) fn of(&self, run: &RunKey, principal: &PrincipalId) -> Option<Seq> {
         self.0
             .lock()
             .get(&run.tenant, &(run.run.clone(), principal.clone()))

@@ -4,43 +4,55 @@
 //! with an [`Error`]. Protocol faces parse requests into use cases and render the results; they see neither
 //! the engine nor the store. This crate contains no protocol, URL or header.
 
+mod activities;
 mod answer_interrupt;
 mod app;
 mod caller;
 mod command_run;
+mod deliveries;
 mod error;
 mod idempotency;
 mod keys;
 mod last_reads;
+mod list_runs;
 mod mask;
 mod open_interrupts;
 mod questions;
 mod read_run;
 mod scopes;
+mod select_question;
 mod staleness;
 mod start_run;
 mod subscriptions;
+mod visible_run;
 mod workflows;
 
+pub use activities::{ActivityAttempt, Heartbeat};
+pub use answer_interrupt::{NodeAnswer, NodeAnswerError, Voter};
 pub use app::{App, Options};
-pub use caller::{Caller, Forbidden};
+pub use caller::{Caller, Forbidden, GrantedScopes};
+pub use deliveries::ListedDelivery;
 pub use error::Error;
-pub use last_reads::LastReads;
-pub use mask::{EDITED, Mask, REDACTED, definition, is_redacted_definition, reads_artifacts, reference};
+pub use keys::{ApiKey, NewKey};
+pub use list_runs::{PhasePage, RunPage};
+pub use mask::{
+    EDITED, Mask, REDACTED, definition, is_redacted_definition, reads_artifacts, reads_result, reference,
+};
 pub use open_interrupts::{OpenInterrupts, Waiting};
-pub use questions::{AskedAt, MAX_SHOWN, Open, here as question_here, within};
+pub use questions::{AskedAt, MAX_SHOWN, Question};
 pub use scopes::{Scope, Scopes};
-pub use staleness::Looked;
-pub use start_run::NewRun;
+pub use select_question::{Selected, Selector, Unselected};
+pub use start_run::{NewRun, StartPermit};
+pub use subscriptions::{FoundSubscription, SealSubscription, SubscriptionSlot};
+pub use visible_run::VisibleRun;
+pub use workflows::NotRegistered;
 
 // Types that use cases take and return besides their own.
 pub use wopr_engine::{
-    AUTH_REQUIRED_WORKFLOW, Decided, Delivery, Done, Events, Idempotency, NewMessage, NewSubscription,
-    Notifier, Opened, RegisterError, Registered, SideRows, Tail, Undelivered, View, WorkflowLimit,
-    asks_for_authentication, task_state,
+    Decided, Delivery, Done, Events, Idempotency, NewMessage, NewSubscription, Notifier, Opened,
+    RegisterError, Registered, SideRows, Tail, Undelivered, View, WorkflowLimit,
 };
 pub use wopr_store::{
-    BlobRow, DeliveryCursor, DeliveryFilter, DeliveryRow, IdempotencyKey, IdempotencyRecord, KeyRow,
-    MessageRow, PushRow, Put, RunFilter, Summary, TaskCursor, TaskFilter, TaskInterrupt, TaskRow, TaskState,
-    Update,
+    BlobRow, DeliveryCursor, IdempotencyKey, IdempotencyRecord, Match, MessageRow, PhaseCursor, PhaseFilter,
+    Put, RunFilter, Summary, Update,
 };

@@ -1,14 +1,13 @@
 //! Redaction of run values: the one filter that every protocol face applies.
 //!
 //! No reader sees a value that a workflow marks as sensitive. Contents of artifacts and files of messages are
-//! visible only with the scope `artifacts:read`. Other readers get references: the name of the producing node
-//! in OpenWOP documents, the URL of the artifact in A2A documents. Both rules go by name and do not follow
-//! the value.
+//! visible only with the scope `artifacts:read`. Other readers get references, such as the name of the
+//! producing node or the URL of the artifact. Both rules go by name and do not follow the value.
 
 use std::sync::Arc;
 
 use serde_json::Value;
-use wopr_core::{NodeId, Object, Plan, written_by};
+use wopr_core::{DialectId, NodeId, Object, Plan};
 use wopr_engine::View;
 
 use crate::{Caller, Scope};
@@ -190,7 +189,7 @@ impl Mask {
                 plan.content_of_result(name, outputs)
                     .filter(|_| self.keeps_contents)
             };
-            let is_node = || plan.definition.nodes.iter().any(|node| node.id.as_str() == name);
+            let is_node = || NodeId::parse(name).is_ok_and(|node| plan.position(&node).is_some());
             let shown = if plan.is_sensitive_result(name) {
                 redacted()
             } else if is_node() && value.is_object() {
@@ -239,103 +238,25 @@ impl Mask {
     }
 }
 
+/// Returns `true` if the caller may see the contents of artifacts.
 pub fn reads_artifacts(caller: &Caller) -> bool {
     caller.may(Scope::ArtifactsRead)
 }
 
+/// Returns `true` if the caller may see a run's result. Without `runs:read`, callers see the results of their
+/// own runs only.
+pub fn reads_result(caller: &Caller, view: &View) -> bool {
+    caller.may(Scope::RunsRead) || view.summary.principal == caller.principal
+}
+
 /// A definition for callers: without the values that it marks as sensitive.
 pub fn definition(plan: &Plan) -> Value {
-    let mut document = plan.definition.document.clone();
-    if plan.has_sensitive() {
-        let is_kept = |node: Option<&str>, name: &str| match node.map(NodeId::parse) {
-            Some(Ok(node)) => plan.is_sensitive_output(&node, name),
-            Some(Err(_)) | None => plan.is_sensitive(name),
-        };
-        written_values(&mut document, is_kept, &mut |value| *value = redacted());
-    }
-    document
+    plan.redacted_document(&redacted())
 }
 
 /// Returns `true` if a definition contains [`REDACTED`] as a value, as one that was read and sent back does.
 pub fn is_redacted_definition(document: &Value) -> bool {
-    let mut document = document.clone();
-    let mut found = false;
-    written_values(&mut document, |_, _| true, &mut |value| {
-        found |= value.as_str() == Some(REDACTED);
-    });
-    found
-}
-
-/// Visits the values that a definition assigns to variables, channels and outputs. `is_wanted` gets the
-/// node's id for outputs, and the name.
-fn written_values(
-    document: &mut Value,
-    is_wanted: impl Fn(Option<&str>, &str) -> bool,
-    visit: &mut impl FnMut(&mut Value),
-) {
-    let mut see = |holder: &mut Value, member: &str| {
-        if let Some(value) = holder.get_mut(member) {
-            visit(value);
-        }
-    };
-    let variables = document.get_mut("variables").and_then(Value::as_array_mut);
-    for variable in variables.into_iter().flatten() {
-        let name = variable.get("name").and_then(Value::as_str);
-        if name.is_some_and(|name| is_wanted(None, name)) {
-            see(variable, "defaultValue");
-        }
-    }
-    let channels = document.get_mut("channels").and_then(Value::as_object_mut);
-    for (name, channel) in channels.into_iter().flatten() {
-        if is_wanted(None, name) {
-            see(channel, "default");
-        }
-    }
-    let nodes = document.get_mut("nodes").and_then(Value::as_array_mut);
-    for node in nodes.into_iter().flatten() {
-        let id = node
-            .get("id")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned();
-        let type_id = node.get("typeId").and_then(Value::as_str).unwrap_or_default();
-        let config = node.get("config").and_then(Value::as_object);
-        let target = config.and_then(|config| written_by(type_id, config));
-        let is_written = target.is_some_and(|name| is_wanted(None, name));
-        // These node types have their only output, a text, in their configuration.
-        let said: &[&str] = match type_id {
-            "core.template" => &["template"],
-            "core.stream" => &["chunks", "expression"],
-            _ => &[],
-        };
-        let said = said.iter().filter(|_| is_wanted(Some(&id), "text"));
-        let set: &[&str] = if is_written { &["value", "expression"] } else { &[] };
-        let fields: Vec<&str> = said.chain(set).copied().collect();
-        let is_child = type_id == "core.subWorkflow";
-        let ports = node.get_mut("inputs").and_then(Value::as_object_mut);
-        for (name, port) in ports.into_iter().flatten() {
-            if is_wanted(Some(&id), name) || (is_written && name == "value") {
-                see(port, "value");
-                see(port, "expression");
-            }
-        }
-        let Some(config) = node.get_mut("config") else {
-            continue;
-        };
-        for field in fields {
-            see(config, field);
-        }
-        let Some(given) = config.get_mut("inputs").filter(|_| is_child) else {
-            continue;
-        };
-        let names = given
-            .as_object()
-            .into_iter()
-            .flat_map(|given| given.keys().cloned());
-        for name in names.filter(|name| is_wanted(None, name)).collect::<Vec<_>>() {
-            see(given, &name);
-        }
-    }
+    DialectId::of_definition(document).assigns(document, &redacted())
 }
 
 /// Replaces the content of an artifact.

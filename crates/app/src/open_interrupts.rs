@@ -1,6 +1,6 @@
 //! The open interrupts of a run, as a fold of its log that is small enough to keep for each stream.
 
-use wopr_core::{Asked, Event, InterruptKind, OpenInterrupt, Plan, Run, RunId, StepId};
+use wopr_core::{Asked, Event, InterruptKind, KernelEvent, OpenInterrupt, Plan, Run, RunId, StepId};
 
 /// An interrupt that a run waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +20,31 @@ impl Waiting {
             None => self.step.key(),
             Some((_, id)) => id.clone(),
         }
+    }
+}
+
+impl Waiting {
+    /// The interrupt that an event opens, or shows in the place of another one of its step.
+    #[must_use]
+    pub fn opened_by(event: &KernelEvent) -> Option<Self> {
+        let (step, kind, child) = if let KernelEvent::InterruptRequested { step, kind, .. } = event {
+            (step, kind, None)
+        } else if let KernelEvent::NodeSuspended {
+            step,
+            interrupt,
+            kind,
+            child: Some(child),
+        } = event
+        {
+            (step, kind, Some((child.clone(), interrupt.clone())))
+        } else {
+            return None;
+        };
+        Some(Self {
+            step: step.clone(),
+            kind: *kind,
+            child,
+        })
     }
 }
 
@@ -57,67 +82,58 @@ impl OpenInterrupts {
 
     /// Applies an event. Returns `true` if it opened, replaced or closed an interrupt.
     pub fn apply(&mut self, event: &Event) -> bool {
+        let Event::Kernel(event) = event else {
+            return false;
+        };
         match event {
-            Event::RunCompleted { .. } | Event::RunFailed { .. } | Event::RunCancelled { .. } => {
+            KernelEvent::RunCompleted { .. }
+            | KernelEvent::RunFailed { .. }
+            | KernelEvent::RunCancelled { .. } => {
                 let was_open = !self.0.is_empty();
                 self.0.clear();
                 was_open
             }
-            Event::InterruptRequested { step, kind, .. } => {
-                self.0.push(Waiting {
-                    step: step.clone(),
-                    kind: *kind,
-                    child: None,
-                });
-                true
-            }
-            Event::NodeSuspended {
-                step,
-                interrupt,
-                kind,
-                child: Some(child),
-            } => {
-                let asks = Waiting {
-                    step: step.clone(),
-                    kind: *kind,
-                    child: Some((child.clone(), interrupt.clone())),
+            KernelEvent::InterruptRequested { .. } | KernelEvent::NodeSuspended { child: Some(_), .. } => {
+                let Some(opened) = Waiting::opened_by(event) else {
+                    return false;
                 };
-                match self.0.iter_mut().find(|known| known.step == *step) {
-                    Some(known) => *known = asks,
-                    None => self.0.push(asks),
+                match self.0.iter_mut().find(|known| known.step == opened.step) {
+                    Some(known) => *known = opened,
+                    None => self.0.push(opened),
                 }
                 true
             }
             // A node's own interrupt is resolved before the node continues; a mirrored one closes together
             // with its node.
-            Event::InterruptResolved { step, .. }
-            | Event::NodeResumed { step, .. }
-            | Event::NodeCompleted { step, .. }
-            | Event::NodeFailed { step, .. }
-            | Event::NodeCancelled { step, .. } => {
+            KernelEvent::InterruptResolved { step, .. }
+            | KernelEvent::NodeResumed { step, .. }
+            | KernelEvent::NodeCompleted { step, .. }
+            | KernelEvent::NodeFailed { step, .. }
+            | KernelEvent::NodeCancelled { step, .. } => {
                 let n_before = self.0.len();
                 self.0.retain(|open| open.step != *step);
                 self.0.len() < n_before
             }
-            Event::RunStarted(_)
-            | Event::CancelRequested { .. }
-            | Event::RunPaused { .. }
-            | Event::RunResumed { .. }
-            | Event::ArtifactCreated { .. }
-            | Event::OutputChunk { .. }
-            | Event::NodeSuspended { child: None, .. }
-            | Event::NodeStarted { .. }
-            | Event::NodeRetried { .. }
-            | Event::NodeSkipped { .. }
-            | Event::NodeDispatched { .. }
-            | Event::ApprovalRequested { .. }
-            | Event::ApprovalVoted { .. }
-            | Event::ApprovalReceived { .. }
-            | Event::ClarificationRequested { .. }
-            | Event::ClarificationResolved { .. }
-            | Event::VariableChanged { .. }
-            | Event::ChannelWritten { .. }
-            | Event::CapBreached { .. } => false,
+            KernelEvent::RunStarted(_)
+            | KernelEvent::CancelRequested { .. }
+            | KernelEvent::RunPaused { .. }
+            | KernelEvent::RunResumed { .. }
+            | KernelEvent::ArtifactCreated { .. }
+            | KernelEvent::OutputChunk { .. }
+            | KernelEvent::NodeSuspended { child: None, .. }
+            | KernelEvent::NodeStarted { .. }
+            | KernelEvent::NodeRetried { .. }
+            | KernelEvent::NodeSkipped { .. }
+            | KernelEvent::NodeDispatched { .. }
+            | KernelEvent::EffectScheduled { .. }
+            | KernelEvent::EffectAccepted { .. }
+            | KernelEvent::EffectProgressed { .. }
+            | KernelEvent::ApprovalRequested { .. }
+            | KernelEvent::ApprovalVoted { .. }
+            | KernelEvent::ApprovalReceived { .. }
+            | KernelEvent::ClarificationRequested { .. }
+            | KernelEvent::ClarificationResolved { .. }
+            | KernelEvent::CapBreached { .. } => false,
         }
     }
 }

@@ -5,11 +5,11 @@
 //! list.
 
 use serde_json::Value;
-use wopr_core::{
-    Asked, Event, InterruptKind, OpenInterrupt, Recorded, RunId, RunKey, Seq, StepId, Timestamp,
-};
+use wopr_core::{Asked, Event, KernelEvent, OpenInterrupt, Recorded, RunKey, Seq, StepId, Timestamp};
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
+
+use crate::{App, Error, VisibleRun, Waiting};
 
 /// Deepest chain of children that is followed; the kernel allows no deeper one.
 const MAX_DEPTH: usize = 40;
@@ -38,13 +38,26 @@ pub struct AskedAt {
 }
 
 impl AskedAt {
-    pub fn requested(key: &RunKey, recorded: &Recorded) -> Option<Self> {
-        let Event::InterruptRequested {
+    fn here(view: &View, open: &OpenInterrupt<'_>) -> Option<Self> {
+        let Asked::Here(asked) = open.asked else {
+            return None;
+        };
+        Some(Self {
+            key: view.key.clone(),
+            step: step(open),
+            data: asked.data.clone(),
+            at: asked.requested_at,
+            deadline: asked.deadline,
+        })
+    }
+
+    fn requested(key: &RunKey, recorded: &Recorded) -> Option<Self> {
+        let KernelEvent::InterruptRequested {
             step,
             data,
             timeout_ms,
             ..
-        } = &recorded.event
+        } = recorded.event.kernel()?
         else {
             return None;
         };
@@ -58,29 +71,106 @@ impl AskedAt {
     }
 }
 
-/// An open question, as shown at a node of a run.
+/// A question, as shown at a node of a run.
 #[derive(Debug, Clone)]
-pub struct Open {
-    /// Unique within the run. The id of a child's question begins with the path to the child.
-    pub id: String,
-    pub kind: InterruptKind,
-    /// The execution that shows the question.
-    pub shown_at: StepId,
-    /// The child that leads to the question; `None` if the run itself asks.
-    pub child: Option<RunId>,
-    pub asked: AskedAt,
-    /// The children on the way to the question, each with the length of its log when it was read.
+pub struct Question {
+    /// The node at which the run waits, and the id of the question.
+    pub waiting: Waiting,
+    /// The execution that asks. `None` if the question is no longer open there: the child has its answer, but
+    /// the run has not received the child's message yet.
+    pub asked: Option<AskedAt>,
+    /// The children on the way to the question, each with the position up to which its log was read.
     pub way: Vec<(RunKey, Seq)>,
 }
 
-/// The questions at an open interrupt: the run's own, or those of its child and further descendants.
-pub(crate) async fn at(
+impl Question {
+    /// The run's own question at an open interrupt; `None` if a child asks.
+    #[must_use]
+    pub fn here(view: &View, open: &OpenInterrupt<'_>) -> Option<Self> {
+        let asked = AskedAt::here(view, open)?;
+        Some(Self {
+            waiting: Waiting::from(open),
+            asked: Some(asked),
+            way: Vec::new(),
+        })
+    }
+}
+
+impl App {
+    /// The open questions of a child other than the one that its parent mirrors.
+    pub async fn questions_beside(&self, view: &View, mirrored: &Waiting) -> Result<Vec<Question>, Error> {
+        let mut open = view.run.interrupts(&view.plan);
+        let Some(open) = open.find(|open| Waiting::from(open) == *mirrored) else {
+            return Ok(Vec::new());
+        };
+        let mut beside = questions_in_children(&self.engine, view, &open).await?;
+        beside.retain(|question| question.waiting.id() != mirrored.id());
+        Ok(beside)
+    }
+
+    /// The question that an event of a run asks, if any.
+    pub async fn question_asked_by(
+        &self,
+        run: &VisibleRun,
+        recorded: &Recorded,
+    ) -> Result<Option<Question>, Error> {
+        let Some(waiting) = recorded.event.kernel().and_then(Waiting::opened_by) else {
+            return Ok(None);
+        };
+        if waiting.child.is_some() {
+            return self.look_up_question(run, waiting).await.map(Some);
+        }
+        Ok(Some(Question {
+            asked: AskedAt::requested(run, recorded),
+            waiting,
+            way: Vec::new(),
+        }))
+    }
+
+    /// Looks up a question in the log of a run, or in those of its children. It need not be open any more.
+    pub async fn look_up_question(&self, run: &VisibleRun, waiting: Waiting) -> Result<Question, Error> {
+        let (asked, way) = match &waiting.child {
+            None => {
+                let (asked, _) = look_up(&self.engine, RunKey::clone(run), &waiting.step.key()).await?;
+                (asked, Vec::new())
+            }
+            Some((child, id)) => {
+                let id = within(id, &waiting.step);
+                look_up(&self.engine, run.sibling(child.clone()), id).await?
+            }
+        };
+        Ok(Question { waiting, asked, way })
+    }
+
+    /// The questions at an open interrupt: the run's own, or those of its child and further descendants.
+    pub(crate) async fn questions_at(
+        &self,
+        view: &View,
+        open: &OpenInterrupt<'_>,
+    ) -> Result<Vec<Question>, Error> {
+        if let Some(own) = Question::here(view, open) {
+            return Ok(vec![own]);
+        }
+        let mut questions = questions_in_children(&self.engine, view, open).await?;
+        if questions.is_empty() {
+            questions.push(Question {
+                waiting: Waiting::from(open),
+                asked: None,
+                way: Vec::new(),
+            });
+        }
+        Ok(questions)
+    }
+}
+
+/// The questions of the child that an open interrupt mirrors, and of further descendants.
+async fn questions_in_children(
     engine: &Engine,
     view: &View,
     open: &OpenInterrupt<'_>,
-) -> Result<Vec<Open>, ReadError> {
+) -> Result<Vec<Question>, ReadError> {
     let child = match open.asked {
-        Asked::Here(_) => return Ok(here(view, open).into_iter().collect()),
+        Asked::Here(_) => return Ok(Vec::new()),
         Asked::Child(child, _, _) => child,
     };
     let shown_at = step(open);
@@ -100,45 +190,25 @@ pub(crate) async fn at(
         way.push((key, view.run.head));
         let n_before = left.len();
         for inner in view.run.interrupts(&view.plan) {
-            match inner.asked {
-                Asked::Here(_) => found.extend(here(&view, &inner).map(|open| Open {
-                    id: format!("{path}{}", open.id),
-                    shown_at: shown_at.clone(),
-                    child: Some(child.clone()),
+            if let Asked::Child(next, _, _) = inner.asked {
+                let path = format!("{path}{}/", step(&inner).key());
+                left.push((view.key.sibling(next.clone()), path, way.clone()));
+            } else if let Some(asked) = AskedAt::here(&view, &inner) {
+                found.push(Question {
+                    waiting: Waiting {
+                        step: shown_at.clone(),
+                        kind: inner.kind(),
+                        child: Some((child.clone(), format!("{path}{}", asked.step.key()))),
+                    },
+                    asked: Some(asked),
                     way: way.clone(),
-                    ..open
-                })),
-                Asked::Child(next, _, _) => {
-                    let path = format!("{path}{}/", step(&inner).key());
-                    left.push((view.key.sibling(next.clone()), path, way.clone()));
-                }
+                });
             }
         }
         // Look at the first question asked first.
         left[n_before..].reverse();
     }
     Ok(found)
-}
-
-/// The run's own question at an open interrupt; `None` if a child asks.
-pub fn here(view: &View, open: &OpenInterrupt<'_>) -> Option<Open> {
-    let Asked::Here(asked) = open.asked else {
-        return None;
-    };
-    Some(Open {
-        id: open.id(),
-        kind: asked.kind,
-        shown_at: step(open),
-        child: None,
-        asked: AskedAt {
-            key: view.key.clone(),
-            step: step(open),
-            data: asked.data.clone(),
-            at: asked.requested_at,
-            deadline: asked.deadline,
-        },
-        way: Vec::new(),
-    })
 }
 
 fn step(open: &OpenInterrupt<'_>) -> StepId {
@@ -149,14 +219,14 @@ fn step(open: &OpenInterrupt<'_>) -> StepId {
 }
 
 /// Converts the interrupt id that a parent shows at an execution to the id in the child.
-pub fn within<'i>(id: &'i str, step: &StepId) -> &'i str {
+pub(crate) fn within<'i>(id: &'i str, step: &StepId) -> &'i str {
     let inner = id.strip_prefix(step.key().as_str());
     inner.and_then(|inner| inner.strip_prefix('/')).unwrap_or(id)
 }
 
 /// Finds an interrupt in a run's log, or in that of the child it mirrors. Also returns the runs that were
 /// read on the way, each with the position after the event found.
-pub(crate) async fn look_up(
+async fn look_up(
     engine: &Engine,
     key: RunKey,
     id: &str,
@@ -194,12 +264,15 @@ async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<(Seq, Fo
             return Ok(None);
         };
         for recorded in page.events.iter().rev() {
-            match &recorded.event {
-                Event::InterruptRequested { step, .. } if step.key() == id => {
+            let Event::Kernel(event) = &recorded.event else {
+                continue;
+            };
+            match event {
+                KernelEvent::InterruptRequested { step, .. } if step.key() == id => {
                     let asked = AskedAt::requested(key, recorded);
                     return Ok(asked.map(|asked| (recorded.seq, Found::Here(asked))));
                 }
-                Event::NodeSuspended {
+                KernelEvent::NodeSuspended {
                     step,
                     interrupt,
                     child: Some(child),

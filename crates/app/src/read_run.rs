@@ -1,67 +1,121 @@
-//! Finds, lists and waits for runs, and reads their side rows.
+//! Reads and follows runs, and reads their side rows.
 
-use std::future::Future;
+use std::{borrow::Cow, future::Future, sync::Arc};
 
-use wopr_core::{RunId, RunKey, RunStatus, Seq, TenantId};
-use wopr_engine::{Opened, View};
-use wopr_store::{BlobRow, MessageRow, RunFilter, RunPage, TaskCursor, TaskFilter, TaskPage, TaskRow};
+use wopr_core::{Event, KernelEvent, Recorded, RunId, RunKey, RunStatus, Seq};
+use wopr_engine::{Decided, Events, Opened, Tail, View};
+use wopr_store::{BlobRow, MessageRow, Summary};
 
-use crate::{App, Caller, Error, Scope};
+use crate::{App, Caller, Error, Mask, Scope, VisibleRun};
 
 impl App {
-    /// Returns the key of a run that the caller names and may see. Checks the scope before looking up the
-    /// run, so that a missing scope reveals nothing about the run.
-    pub async fn find_key(&self, caller: &Caller, id: &str, scope: Scope) -> Result<RunKey, Error> {
-        caller.require(scope)?;
-        let run = RunId::parse(id).map_err(|_| Error::NoRun)?;
-        let key = RunKey::new(caller.tenant.clone(), run);
-        match self.sees(caller, &key).await? {
-            true => Ok(key),
-            false => Err(Error::NoRun),
-        }
+    /// Finds and reads a run.
+    pub async fn read_run(&self, caller: &Caller, id: &str, scope: Scope) -> Result<View, Error> {
+        let run = self.find_run(caller, id, scope).await?;
+        self.view(&run).await?.ok_or(Error::NoRun)
     }
 
-    /// Reads a run that the caller names and may see.
-    pub async fn find_run(&self, caller: &Caller, id: &str, scope: Scope) -> Result<View, Error> {
-        let key = self.find_key(caller, id, scope).await?;
-        self.engine.view(&key).await?.ok_or(Error::NoRun)
-    }
-
-    /// Loads a run that the caller names and may see, to be inspected and then commanded.
+    /// Finds and loads a run, to be inspected and then answered.
     pub async fn open_run(&self, caller: &Caller, id: &str, scope: Scope) -> Result<Opened, Error> {
-        let key = self.find_key(caller, id, scope).await?;
-        self.open(&key).await
+        let run = self.find_run(caller, id, scope).await?;
+        self.open(&run).await
     }
 
-    /// Loads a run to be inspected and then commanded. The caller must have checked that it is visible.
-    pub async fn open(&self, key: &RunKey) -> Result<Opened, Error> {
+    pub(crate) async fn open(&self, key: &RunKey) -> Result<Opened, Error> {
         self.engine.open_run(key).await?.ok_or(Error::NoRun)
     }
 
-    /// Lists runs of a tenant, newest first.
-    pub async fn list_runs(
+    pub async fn view(&self, run: &VisibleRun) -> Result<Option<View>, Error> {
+        Ok(self.engine.view(run).await?)
+    }
+
+    /// Reads the summary row of a run and the length of its log, without loading the run.
+    pub async fn summary(&self, run: &VisibleRun) -> Result<Option<(Summary, Seq)>, Error> {
+        Ok(self.engine.summary(run).await?)
+    }
+
+    /// Reads at most `limit` events, starting at `from`; fewer if they are large.
+    pub async fn events(&self, run: &VisibleRun, from: Seq, limit: usize) -> Result<Option<Events>, Error> {
+        Ok(self.engine.events(run, from, limit).await?)
+    }
+
+    /// Reads events of a run, from memory if the view or this process has them.
+    pub async fn events_of<'v>(
         &self,
-        tenant: &TenantId,
-        filter: &RunFilter,
-        after: Option<&RunId>,
+        view: &'v View,
+        from: Seq,
         limit: usize,
-    ) -> Result<RunPage, Error> {
-        Ok(self
-            .engine
-            .store()
-            .list_runs(tenant, filter, after, limit)
-            .await?)
+    ) -> Result<Cow<'v, [Recorded]>, Error> {
+        if let Some(events) = view.last_events(from, limit) {
+            return Ok(Cow::Borrowed(events));
+        }
+        let page = match self.engine.events_at_hand(&view.key, from, limit) {
+            Some(page) => Some(page),
+            None => self.engine.events(&view.key, from, limit).await?,
+        };
+        Ok(page.map(|page| page.events).unwrap_or_default().into())
+    }
+
+    /// Reads the last events before `end`.
+    pub async fn events_before(
+        &self,
+        run: &VisibleRun,
+        end: Seq,
+        limit: usize,
+    ) -> Result<Option<Events>, Error> {
+        Ok(self.engine.events_before(run, end, limit).await?)
+    }
+
+    /// Reads events from the memory of this process. `None` says nothing about the run.
+    #[must_use]
+    pub fn events_at_hand(&self, run: &VisibleRun, from: Seq, limit: usize) -> Option<Events> {
+        self.engine.events_at_hand(run, from, limit)
+    }
+
+    /// A run that ended in this process recently. `None` says nothing about the run.
+    #[must_use]
+    pub fn ended(&self, run: &VisibleRun) -> Option<Arc<Decided>> {
+        self.engine.ended(run)
+    }
+
+    /// Follows a run's log: completes whenever it may have grown.
+    #[must_use]
+    pub fn tail(&self, run: &VisibleRun) -> Tail {
+        self.engine.tail(run)
+    }
+
+    /// The mask for the events of a run that begin with `first`. The first event of a log names the workflow
+    /// version; for others the run's summary does. A removed run has no mask, and nothing of it may be shown
+    /// without one.
+    pub async fn mask(
+        &self,
+        run: &VisibleRun,
+        first: &Recorded,
+        reads_artifacts: bool,
+    ) -> Result<Option<Mask>, Error> {
+        let (workflow, version) = match &first.event {
+            Event::Kernel(KernelEvent::RunStarted(started)) => {
+                (started.workflow.clone(), started.version.clone())
+            }
+            _ => match self.summary(run).await? {
+                Some((summary, _)) => (summary.workflow, summary.version),
+                None => return Ok(None),
+            },
+        };
+        let current = self.engine.workflow(&run.tenant, &workflow);
+        if let Some(plan) = current.filter(|plan| *plan.version() == version) {
+            return Ok(Some(Mask::for_reader(&plan, reads_artifacts)));
+        }
+        let view = self.view(run).await?;
+        Ok(view.map(|view| Mask::for_reader(&view.plan, reads_artifacts)))
     }
 
     /// The statuses of the first `limit` children of a run, without removed ones.
     pub async fn children(&self, parent: &View, limit: usize) -> Result<Vec<(RunId, RunStatus)>, Error> {
         let mut shown = Vec::new();
         for child in parent.run.children.iter().take(limit) {
-            if let Some((summary, _)) = self
-                .engine
-                .summary(&parent.key.sibling(child.run.clone()))
-                .await?
-            {
+            let key = parent.key.sibling(child.run.clone());
+            if let Some((summary, _)) = self.engine.summary(&key).await? {
                 shown.push((child.run.clone(), summary.status));
             }
         }
@@ -72,55 +126,58 @@ impl App {
     /// completes. Returns the run as it is then.
     pub async fn wait_run(
         &self,
-        key: &RunKey,
+        run: &VisibleRun,
         is_fresh: impl Fn(&View) -> bool,
         given_up: impl Future<Output = ()>,
     ) -> Result<View, Error> {
-        let is_settled = |status: RunStatus| status.is_terminal() || status.is_waiting();
-        let mut tail = self.engine.tail(key);
+        let mut tail = self.engine.tail(run);
         let mut given_up = std::pin::pin!(given_up);
         loop {
-            let summary = self.engine.summary(key).await?;
-            if summary.is_none_or(|(summary, _)| is_settled(summary.status)) {
-                let view = self.engine.view(key).await?.ok_or(Error::NoRun)?;
-                if is_settled(view.run.status) && is_fresh(&view) {
+            // Whatever wakes this was most likely appended by this process, which still knows the run.
+            let status = match self.engine.status_at_hand(run) {
+                Some(status) => Some(status),
+                None => (self.engine.summary(run).await?).map(|(summary, _)| summary.status),
+            };
+            if status.is_none_or(RunStatus::is_settled) {
+                let view = self.engine.view(run).await?.ok_or(Error::NoRun)?;
+                if view.run.status.is_settled() && is_fresh(&view) {
                     return Ok(view);
                 }
             }
             tokio::select! {
                 () = tail.changed() => {}
-                () = &mut given_up => return self.engine.view(key).await?.ok_or(Error::NoRun),
+                () = &mut given_up => return self.engine.view(run).await?.ok_or(Error::NoRun),
             }
         }
     }
 
-    /// Reads the row with the time of the run's last change of state.
-    pub async fn task(&self, key: &RunKey) -> Result<Option<(TaskRow, Seq)>, Error> {
-        Ok(self.engine.store().task(key).await?)
-    }
-
-    /// Lists runs of a tenant by their last change of state, newest first.
-    pub async fn list_tasks(
-        &self,
-        tenant: &TenantId,
-        filter: &TaskFilter,
-        after: Option<&TaskCursor>,
-        limit: usize,
-    ) -> Result<TaskPage, Error> {
-        Ok(self
-            .engine
-            .store()
-            .list_tasks(tenant, filter, after, limit)
-            .await?)
-    }
-
     /// Reads the newest messages of a run, oldest first.
-    pub async fn messages(&self, key: &RunKey, limit: usize) -> Result<Vec<MessageRow>, Error> {
-        Ok(self.engine.store().messages(key, limit).await?)
+    pub async fn messages(
+        &self,
+        caller: &Caller,
+        run: &VisibleRun,
+        limit: usize,
+    ) -> Result<Vec<MessageRow>, Error> {
+        caller.require(Scope::RunsRead)?;
+        Ok(self.engine.store().messages(run, limit).await?)
+    }
+
+    /// The end of a run's log when the last message that `is_own` accepts was exchanged, if it is among the
+    /// newest `limit`.
+    pub async fn last_message(
+        &self,
+        run: &VisibleRun,
+        limit: usize,
+        is_own: impl Fn(&MessageRow) -> bool,
+    ) -> Result<Seq, Error> {
+        let rows = self.engine.store().messages(run, limit).await?;
+        let own = rows.iter().filter(|row| is_own(row));
+        Ok(own.map(|row| row.seq).max().unwrap_or_default())
     }
 
     /// Reads a file of a run.
-    pub async fn blob(&self, key: &RunKey, id: &str) -> Result<Option<BlobRow>, Error> {
-        Ok(self.engine.store().blob(key, id).await?)
+    pub async fn blob(&self, caller: &Caller, run: &VisibleRun, id: &str) -> Result<Option<BlobRow>, Error> {
+        caller.require(Scope::ArtifactsRead)?;
+        Ok(self.engine.store().blob(run, id).await?)
     }
 }

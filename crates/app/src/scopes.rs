@@ -38,6 +38,8 @@ scopes! {
     WebhooksManage = "webhooks:manage",
     ApprovalsRespond = "approvals:respond",
     AuditRead = "audit:read",
+    /// See and end the activities of runs (specific to this host).
+    ActivitiesWork = "activities:work",
     /// Register workflows (specific to this host).
     WorkflowsWrite = "workflows:write",
     /// Manage keys (specific to this host).

@@ -4,11 +4,11 @@
 //! question timed out, the open question may be another one, and the answer is refused. The logs show which
 //! questions were asked and who settled them; a child's question is looked up in the child's log.
 
-use wopr_core::{Event, NodeId, PrincipalId, RunKey, Seq, StepId};
+use wopr_core::{Event, KernelEvent, NodeId, PrincipalId, RunKey, Seq, StepId};
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 
-use crate::{Caller, LastReads, OpenInterrupts, Waiting, questions::within};
+use crate::{Caller, OpenInterrupts, Waiting, last_reads::LastReads, questions::within};
 
 /// Events read at once.
 const PAGE: usize = 256;
@@ -19,12 +19,12 @@ const MAX_DEPTH: usize = 40;
 
 /// The caller's knowledge of a run that it answers.
 #[derive(Debug, Clone, Copy)]
-pub struct Looked<'a> {
-    pub caller: &'a Caller,
+pub(crate) struct Looked<'a> {
+    pub(crate) caller: &'a Caller,
     /// Only questions at this node count.
-    pub node: Option<&'a NodeId>,
+    pub(crate) node: Option<&'a NodeId>,
     /// The end of the run's log when the caller's last message was accepted.
-    pub said: Seq,
+    pub(crate) said: Seq,
 }
 
 /// Returns `true` if somebody else has settled a question since the caller last looked or answered, in the
@@ -113,7 +113,7 @@ async fn is_by(engine: &Engine, since: Since<'_>, gone: &Waiting, event: &Event)
     let name = since.principal.as_str();
     let Some((child, id)) = &gone.child else {
         let by = match event {
-            Event::InterruptResolved { by, .. } => by.as_deref(),
+            Event::Kernel(KernelEvent::InterruptResolved { by, .. }) => by.as_deref(),
             _ => None,
         };
         return Ok(by == Some(name));
@@ -155,11 +155,14 @@ async fn find(engine: &Engine, run: &RunKey, id: &str) -> Result<Option<Found>, 
         };
         from = last.seq.next();
         for recorded in &page.events {
-            match &recorded.event {
-                Event::InterruptResolved { step, by, .. } if step.key() == id => {
+            let Event::Kernel(event) = &recorded.event else {
+                continue;
+            };
+            match event {
+                KernelEvent::InterruptResolved { step, by, .. } if step.key() == id => {
                     return Ok(Some(Found::By(by.clone())));
                 }
-                Event::NodeSuspended {
+                KernelEvent::NodeSuspended {
                     step,
                     interrupt,
                     child: Some(child),

@@ -5,7 +5,28 @@ use std::sync::Arc;
 use wopr_core::{Object, Origin, Plan, RunId, WorkflowId};
 use wopr_engine::{Create, Done, SideRows, Start};
 
-use crate::{App, Caller, Error, Scope};
+use crate::{App, Caller, Error, Forbidden, Scope};
+
+/// The permission to start runs. Starting one takes several steps, such as choosing a workflow; the permit
+/// says that the scope was checked before the first of them.
+#[derive(Debug, Clone, Copy)]
+pub struct StartPermit<'c>(&'c Caller);
+
+impl<'c> StartPermit<'c> {
+    pub(crate) const fn caller(self) -> &'c Caller {
+        self.0
+    }
+}
+
+impl Caller {
+    /// Requires that the caller may start runs.
+    pub const fn permit_start(&self) -> Result<StartPermit<'_>, Forbidden> {
+        match self.require(Scope::RunsCreate) {
+            Ok(()) => Ok(StartPermit(self)),
+            Err(forbidden) => Err(forbidden),
+        }
+    }
+}
 
 /// A run to start, as read from a request.
 #[derive(Debug)]
@@ -30,14 +51,14 @@ impl App {
     /// workflow is gone by now.
     pub async fn start_run(
         &self,
-        caller: &Caller,
+        permit: StartPermit<'_>,
         workflow: &WorkflowId,
         new: NewRun,
     ) -> Result<Done, Error> {
-        caller.require(Scope::RunsCreate)?;
-        let found = self.engine.find_workflow(&caller.tenant, workflow).await?;
-        match found.filter(|plan| plan.definition.is_active) {
-            Some(plan) => self.start_run_of(caller, plan, new).await,
+        let tenant = &permit.caller().tenant;
+        let found = self.engine.find_workflow(tenant, workflow).await?;
+        match found.filter(|plan| plan.is_active()) {
+            Some(plan) => self.start_run_of(permit, plan, new).await,
             None => match &new.side_rows.idempotency {
                 Some(once) => self.replay(once).await?.ok_or(Error::NoWorkflow),
                 None => Err(Error::NoWorkflow),
@@ -46,8 +67,12 @@ impl App {
     }
 
     /// Starts a run of a workflow that is already looked up.
-    pub async fn start_run_of(&self, caller: &Caller, plan: Arc<Plan>, new: NewRun) -> Result<Done, Error> {
-        caller.require(Scope::RunsCreate)?;
+    pub async fn start_run_of(
+        &self,
+        permit: StartPermit<'_>,
+        workflow: Arc<Plan>,
+        new: NewRun,
+    ) -> Result<Done, Error> {
         let NewRun {
             run,
             origin,
@@ -59,20 +84,22 @@ impl App {
             trace,
             side_rows,
         } = new;
+        let caller = permit.caller();
+        let start = Start {
+            tenant: caller.tenant.clone(),
+            principal: caller.principal.clone(),
+            origin,
+            inputs,
+            configurable,
+            tags,
+            metadata,
+            context,
+            trace,
+        };
         let create = Create {
             run,
-            workflow: plan,
-            start: Start {
-                tenant: caller.tenant.clone(),
-                principal: caller.principal.clone(),
-                origin,
-                inputs,
-                configurable,
-                tags,
-                metadata,
-                context,
-                trace,
-            },
+            workflow,
+            start,
             side_rows,
         };
         Ok(self.engine.create(create).await?)

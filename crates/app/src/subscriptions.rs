@@ -1,63 +1,174 @@
-//! Push subscriptions of runs, and deliveries to them.
+//! Push subscriptions of runs.
+//!
+//! A subscription is read, replaced and removed by the principal that registered it, and by callers with
+//! `webhooks:manage`. Its body belongs to a protocol, which seals it and names its owner; the rule is here.
 
-use wopr_core::{RunKey, Seq};
-use wopr_store::{DeliveryCursor, DeliveryFilter, DeliveryRow, PushRow, Put};
+use wopr_core::{PrincipalId, RunId, RunKey};
+use wopr_engine::NewSubscription;
+use wopr_store::{PushRow, Put};
 
-use crate::{App, Caller, Error};
+use crate::{App, Caller, Error, Scope, VisibleRun};
+
+/// Seals and opens the subscriptions of a protocol.
+pub trait SealSubscription {
+    type Subscription;
+
+    /// Encodes a subscription for its run and id.
+    ///
+    /// # Errors
+    /// [`Error::Internal`].
+    fn seal(&self, run: &RunKey, id: &str, subscription: &Self::Subscription) -> Result<Vec<u8>, Error>;
+
+    /// Decodes what [`Self::seal`] encoded.
+    ///
+    /// # Errors
+    /// [`Error::Internal`].
+    fn open(&self, run: &RunKey, id: &str, sealed: &[u8]) -> Result<Self::Subscription, Error>;
+
+    fn owner(subscription: &Self::Subscription) -> &PrincipalId;
+}
+
+/// The permission to set or remove the subscription of a run with some id.
+#[derive(Debug)]
+pub struct SubscriptionSlot {
+    run: RunKey,
+    id: String,
+}
+
+/// The subscription that a caller asked for.
+#[derive(Debug)]
+pub enum FoundSubscription<T> {
+    /// Its id and content.
+    Managed(String, T),
+    /// There is one, but the caller does not manage it.
+    Hidden,
+    None,
+}
+
+impl SubscriptionSlot {
+    /// The slot of a run that does not exist yet, and so has no subscriptions.
+    ///
+    /// # Errors
+    /// If the caller may not read runs.
+    pub fn of_new_run(caller: &Caller, run: &RunId, id: String) -> Result<Self, Error> {
+        caller.require(Scope::RunsRead)?;
+        let run = RunKey::new(caller.tenant.clone(), run.clone());
+        Ok(Self { run, id })
+    }
+
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
 
 impl App {
-    /// The subscriptions of a run, in the order of their creation.
-    pub async fn subscriptions(&self, run: &RunKey) -> Result<Vec<PushRow>, Error> {
-        Ok(self.engine.store().pushes(run).await?)
+    /// The subscriptions of a run that the caller manages, with their ids, in the order of their creation.
+    pub async fn subscriptions<S: SealSubscription>(
+        &self,
+        caller: &Caller,
+        run: &VisibleRun,
+        seal: &S,
+    ) -> Result<Vec<(String, S::Subscription)>, Error> {
+        caller.require(Scope::RunsRead)?;
+        let mut managed = Vec::new();
+        for row in self.engine.store().pushes(run).await? {
+            let subscription = seal.open(run, &row.id, &row.body)?;
+            if manages::<S>(caller, &subscription) {
+                managed.push((row.id, subscription));
+            }
+        }
+        Ok(managed)
+    }
+
+    /// The subscription with this id, or the one set last among those that the caller manages.
+    pub async fn subscription<S: SealSubscription>(
+        &self,
+        caller: &Caller,
+        run: &VisibleRun,
+        id: Option<&str>,
+        seal: &S,
+    ) -> Result<FoundSubscription<S::Subscription>, Error> {
+        caller.require(Scope::RunsRead)?;
+        let mut found = FoundSubscription::None;
+        let rows = self.engine.store().pushes(run).await?.into_iter().rev();
+        for row in rows.filter(|row| id.is_none_or(|id| row.id == id)) {
+            let subscription = seal.open(run, &row.id, &row.body)?;
+            if manages::<S>(caller, &subscription) {
+                return Ok(FoundSubscription::Managed(row.id, subscription));
+            }
+            found = FoundSubscription::Hidden;
+        }
+        Ok(found)
+    }
+
+    /// Requires that the caller may set or remove the subscription with this id, which need not exist.
+    pub async fn subscription_slot<S: SealSubscription>(
+        &self,
+        caller: &Caller,
+        run: &VisibleRun,
+        id: String,
+        seal: &S,
+    ) -> Result<SubscriptionSlot, Error> {
+        match self.subscription(caller, run, Some(&id), seal).await? {
+            FoundSubscription::Managed(..) | FoundSubscription::None => {}
+            FoundSubscription::Hidden => caller.require(Scope::WebhooksManage)?,
+        }
+        Ok(SubscriptionSlot {
+            run: RunKey::clone(run),
+            id,
+        })
     }
 
     /// Adds a subscription, or replaces the one with the same id.
-    pub async fn subscribe(&self, run: &RunKey, row: PushRow) -> Result<Put, Error> {
+    pub async fn subscribe<S: SealSubscription>(
+        &self,
+        slot: SubscriptionSlot,
+        seal: &S,
+        subscription: &S::Subscription,
+    ) -> Result<Put, Error> {
+        let SubscriptionSlot { run, id } = slot;
+        let row = self.subscription_row(&run, id, seal, subscription)?;
         let most = self.options.max_subscriptions;
-        Ok(self.engine.put_push(run, row, most).await?)
+        Ok(self.engine.put_push(&run, row, most).await?)
+    }
+
+    /// A subscription to register with a command.
+    pub fn new_subscription<S: SealSubscription>(
+        &self,
+        slot: SubscriptionSlot,
+        seal: &S,
+        subscription: &S::Subscription,
+    ) -> Result<NewSubscription, Error> {
+        let SubscriptionSlot { run, id } = slot;
+        Ok(NewSubscription {
+            row: self.subscription_row(&run, id, seal, subscription)?,
+            run: run.run,
+            most: self.options.max_subscriptions,
+        })
     }
 
     /// Removes a subscription and its pending deliveries, if it exists.
-    pub async fn unsubscribe(&self, run: &RunKey, id: &str) -> Result<(), Error> {
-        self.engine.store().drop_push(run, id).await?;
+    pub async fn unsubscribe(&self, slot: SubscriptionSlot) -> Result<(), Error> {
+        self.engine.store().drop_push(&slot.run, &slot.id).await?;
         Ok(())
     }
 
-    /// Lists deliveries that are pending or dead-lettered.
-    pub async fn list_deliveries(
+    fn subscription_row<S: SealSubscription>(
         &self,
-        filter: &DeliveryFilter,
-        after: Option<&DeliveryCursor>,
-        limit: usize,
-    ) -> Result<Vec<DeliveryRow>, Error> {
-        Ok(self.engine.store().deliveries(filter, after, limit).await?)
-    }
-
-    /// Retries dead-lettered deliveries of a run, of one subscription or of all. Returns how many. If the
-    /// caller may not see the run, there are none.
-    pub async fn retry_deliveries(
-        &self,
-        caller: &Caller,
         run: &RunKey,
-        subscription: Option<String>,
-        seq: Option<Seq>,
-    ) -> Result<usize, Error> {
-        if !self.sees(caller, run).await? {
-            return Ok(0);
-        }
-        let subscriptions = match subscription {
-            Some(id) => vec![id],
-            None => self
-                .subscriptions(run)
-                .await?
-                .into_iter()
-                .map(|row| row.id)
-                .collect(),
-        };
-        let mut n_retried = 0;
-        for id in subscriptions {
-            n_retried += self.engine.retry_push(run, &id, seq).await?;
-        }
-        Ok(n_retried)
+        id: String,
+        seal: &S,
+        subscription: &S::Subscription,
+    ) -> Result<PushRow, Error> {
+        Ok(PushRow {
+            body: seal.seal(run, &id, subscription)?,
+            id,
+            created_at: self.engine.now(),
+        })
     }
+}
+
+fn manages<S: SealSubscription>(caller: &Caller, subscription: &S::Subscription) -> bool {
+    *S::owner(subscription) == caller.principal || caller.may(Scope::WebhooksManage)
 }

@@ -6,29 +6,63 @@ use serde_json::Value;
 use wopr_core::{Plan, TenantId, WorkflowId};
 use wopr_engine::{RegisterError, Registered};
 
-use crate::{App, Error};
+use crate::{App, Caller, Error, Forbidden, Scope, StartPermit};
+
+/// Why a workflow was not registered.
+#[derive(Debug, thiserror::Error)]
+pub enum NotRegistered {
+    #[error(transparent)]
+    Forbidden(#[from] Forbidden),
+    #[error(transparent)]
+    Engine(#[from] RegisterError),
+}
 
 impl App {
-    /// Registers a definition for one tenant, or for all (`None`).
+    /// Registers a definition for the caller's tenant.
     pub async fn register_workflow(
         &self,
-        tenant: Option<&TenantId>,
+        caller: &Caller,
         document: Value,
-    ) -> Result<Registered, RegisterError> {
-        self.engine.register(tenant, document).await
+    ) -> Result<Registered, NotRegistered> {
+        caller.require(Scope::WorkflowsWrite)?;
+        Ok(self.engine.register(Some(&caller.tenant), document).await?)
     }
 
-    /// The current version of a workflow. If it is unknown to this process, reads the registry first, because
-    /// another process may have registered it.
+    /// Registers a definition of the operator, for all tenants.
+    pub async fn register_for_all(&self, document: Value) -> Result<Registered, RegisterError> {
+        self.engine.register(None, document).await
+    }
+
+    /// Reads the current version of a workflow.
+    pub async fn read_workflow(&self, caller: &Caller, id: &WorkflowId) -> Result<Option<Arc<Plan>>, Error> {
+        caller.require(Scope::ManifestRead)?;
+        Ok(self.engine.find_workflow(&caller.tenant, id).await?)
+    }
+
+    /// The current versions of the caller's workflows, ordered by id.
+    pub fn list_workflows(&self, caller: &Caller) -> Result<Vec<Arc<Plan>>, Error> {
+        caller.require(Scope::ManifestRead)?;
+        Ok(self.engine.workflows(&caller.tenant))
+    }
+
+    /// The current version of a workflow that the caller may start. If it is unknown to this process, reads
+    /// the registry first, because another process may have registered it.
     pub async fn find_workflow(
         &self,
-        tenant: &TenantId,
+        permit: StartPermit<'_>,
         id: &WorkflowId,
     ) -> Result<Option<Arc<Plan>>, Error> {
-        Ok(self.engine.find_workflow(tenant, id).await?)
+        Ok(self.engine.find_workflow(&permit.caller().tenant, id).await?)
     }
 
-    /// The current versions of a tenant's workflows, ordered by id.
+    /// The only public workflow that the caller may start; `None` also if there are several.
+    #[must_use]
+    pub fn only_public_workflow(&self, permit: StartPermit<'_>) -> Option<Arc<Plan>> {
+        self.engine
+            .only_workflow(&permit.caller().tenant, |plan| plan.is_public())
+    }
+
+    /// The current versions of a tenant's workflows, ordered by id, to be described to its callers.
     #[must_use]
     pub fn workflows(&self, tenant: &TenantId) -> Vec<Arc<Plan>> {
         self.engine.workflows(tenant)

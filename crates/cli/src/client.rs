@@ -27,7 +27,7 @@ use wopr_wire::{
 use crate::{
     args::Remote,
     exit::{Exit, Failure},
-    output, render,
+    render,
 };
 
 /// Connect timeout.
@@ -327,16 +327,7 @@ impl Client {
 fn problems(envelope: &ErrorEnvelope) -> Vec<String> {
     let details = envelope.details.as_ref();
     let listed = details.and_then(|details| details.get("problems")?.as_array());
-    let line = |problem: &Value| {
-        let [place, rule, hint] = ["place", "rule", "hint"].map(|member| render::text(problem, member));
-        let hint = if hint.is_empty() {
-            String::new()
-        } else {
-            format!("; {hint}")
-        };
-        output::plain(&format!("{place}: {rule}{hint}")).into_owned()
-    };
-    listed.into_iter().flatten().map(line).collect()
+    listed.into_iter().flatten().map(render::problem).collect()
 }
 
 /// Hint for an unknown key.

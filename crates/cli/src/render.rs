@@ -20,6 +20,17 @@ pub(crate) fn task_state(state: TaskState) -> String {
         .replace('_', "-")
 }
 
+/// A problem or warning of a definition, as servers list them, on one line.
+pub(crate) fn problem(listed: &Value) -> String {
+    let [place, rule, hint] = ["place", "rule", "hint"].map(|member| text(listed, member));
+    let hint = if hint.is_empty() {
+        String::new()
+    } else {
+        format!("; {hint}")
+    };
+    plain(&format!("{place}: {rule}{hint}")).into_owned()
+}
+
 /// Returns the string under `name`, or an empty one.
 pub(crate) fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()

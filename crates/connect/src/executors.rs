@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use wopr_engine::{Attempt, Executor, Outcome, Request};
+use wopr_engine::{Attempt, Executor, Report, Request};
 
 use crate::{egress::Gate, http::Http, side_effect::SideEffect};
 
@@ -38,20 +38,23 @@ impl Executors {
 
 #[async_trait]
 impl Executor for Executors {
-    async fn run(&self, attempt: Attempt) -> Outcome {
+    async fn run(&self, attempt: Attempt) -> Report {
         let Attempt {
             run,
             idempotency_key: key,
             traceparent,
             request,
+            handle: _,
             keep,
         } = attempt;
         match request {
             Request::Http(call) => {
                 let trace = traceparent.as_deref();
-                self.http.call(&run.tenant, &key, trace, call, &keep).await
+                self.http.call(&run.tenant, &key, trace, call, &keep).await.into()
             }
-            Request::SideEffect { payload } => self.side_effect.perform(&run, &key, &payload).await,
+            Request::SideEffect { payload } => self.side_effect.perform(&run, &key, &payload).await.into(),
+            // Only a worker knows how it is done.
+            Request::Activity(_) => Report::Unchanged { check_after: None },
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use divan::{Bencher, counter::ItemsCount};
 use serde_json::json;
 use wopr_core::{
-    Catalog, Command, Entropy, Input, Plan, Recorded, Run, RunId, Timestamp, WorkflowId, decide, format,
+    Catalog, Command, Entropy, Input, Recorded, Run, RunId, Startable, Timestamp, WorkflowId, decide, format,
 };
 use wopr_testkit::{Script, Workflow};
 
@@ -20,7 +20,7 @@ fn main() {
 struct Nothing;
 
 impl Catalog for Nothing {
-    fn current(&self, _: &WorkflowId) -> Option<Arc<Plan>> {
+    fn current(&self, _: &WorkflowId) -> Option<Arc<dyn Startable>> {
         None
     }
 }

@@ -10,7 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Event, Recorded, Run, Seq, Timestamp};
+use crate::{DialectEvent, Event, KernelEvent, Recorded, Run, Seq, Timestamp, openwop};
 
 /// The version that this binary writes.
 const CURRENT: u8 = 1;
@@ -22,6 +22,8 @@ pub enum FormatError {
     /// Written by a newer wopr.
     #[error("read format {found}, this binary knows up to {CURRENT}")]
     TooNew { found: u8 },
+    #[error("read a body that is not exactly one event")]
+    NotOneEvent,
     /// The body does not have the format of its version.
     #[error("read a damaged body: {0}")]
     Damaged(#[from] serde_json::Error),
@@ -37,7 +39,11 @@ struct EventRef<'a> {
     commit: Option<&'a str>,
     #[serde(rename = "untrusted", skip_serializing_if = "std::ops::Not::not")]
     is_untrusted: bool,
-    event: &'a Event,
+    /// Of the kernel. Exactly one of this and the next is present.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    event: Option<&'a KernelEvent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    openwop: Option<&'a openwop::Event>,
 }
 
 #[derive(Deserialize)]
@@ -47,7 +53,8 @@ struct EventBody {
     cause: Option<Seq>,
     #[serde(default, rename = "untrusted")]
     is_untrusted: bool,
-    event: Event,
+    event: Option<KernelEvent>,
+    openwop: Option<openwop::Event>,
 }
 
 #[must_use]
@@ -62,12 +69,17 @@ pub fn encode_first_event(recorded: &Recorded, commit: &str) -> Vec<u8> {
 }
 
 fn encode_envelope(recorded: &Recorded, commit: Option<&str>) -> Vec<u8> {
+    let (event, openwop) = match &recorded.event {
+        Event::Kernel(event) => (Some(event), None),
+        Event::Dialect(DialectEvent::Openwop(event)) => (None, Some(event)),
+    };
     encode(&EventRef {
         at: recorded.at,
         cause: recorded.cause,
         commit,
         is_untrusted: recorded.is_untrusted,
-        event: &recorded.event,
+        event,
+        openwop,
     })
 }
 
@@ -78,7 +90,13 @@ pub fn decode_event(seq: Seq, body: &[u8]) -> Result<Recorded, FormatError> {
         cause,
         is_untrusted,
         event,
+        openwop,
     } = serde_json::from_slice(payload(body)?)?;
+    let event = match (event, openwop) {
+        (Some(event), None) => Event::Kernel(event),
+        (None, Some(event)) => Event::Dialect(DialectEvent::Openwop(event)),
+        (Some(_), Some(_)) | (None, None) => return Err(FormatError::NotOneEvent),
+    };
     Ok(Recorded {
         seq,
         at,

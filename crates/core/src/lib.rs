@@ -1,58 +1,36 @@
-//! The workflow kernel of wopr: it defines what a workflow means and what a run does next.
+//! The closed list of workflow languages.
 //!
-//! Everything here is pure. The kernel validates a definition into a [`Plan`]. [`decide`] takes a run, a
-//! [`Command`] and an [`Input`] (time and entropy as data) and returns events and work. [`Run::apply`] folds
-//! events into a run; live execution, recovery and replay all use it. This crate has no clock, no randomness,
-//! no I/O and no protocol types.
+//! A [`Plan`] is a compiled workflow of any of them, a [`Run`] the state of one of its runs. [`decide`] and
+//! [`Run::apply`] dispatch to the dialect once and are monomorphic behind that; [`mod@format`] is the stored form of
+//! events and snapshots. Everything else is the kernel's, which this crate passes on: the rest of the house
+//! depends on this crate alone. Pure, like the kernel and the dialects.
 
-mod admission;
-mod authoring;
-mod channel;
-mod command;
-mod cost;
-mod decide;
-mod definition;
-mod event;
-mod exposure;
-mod expression;
-mod failure;
 pub mod format;
-mod id;
 pub mod invariant;
-mod measure;
-mod membership;
-mod node;
-mod number;
-mod pattern;
-mod plan;
-mod problem;
-mod run;
-mod schema;
-mod status;
+mod program;
 
-pub use authoring::{Lint, Place, Warning, definition_schema, locate};
-pub use command::{
-    Authority, Call, Catalog, Command, Decision, Effect, HostBounds, Input, NewChild, Refusal, Resolve,
-    RunMessage, StartRun, Timer,
+pub use program::{
+    Decision, DialectEvent, DialectId, Plan, Run, State, decide, decide_counted, decide_within,
 };
-pub use cost::MAX_DECISION_WORK;
-pub use decide::{MAX_BYTES, MAX_EVENTS, decide, decide_counted, decide_within};
-pub use definition::{Definition, MAX_EDGES, MAX_NODES, Node, Variable, VariableType};
-pub use event::{
-    ApprovalAction, Cap, DrainPolicy, Event, Limits, Object, Origin, Parent, Recorded, RunStarted, StepId,
+
+/// An event of a run of any dialect.
+pub type Event = wopr_kernel::Event<DialectEvent>;
+/// An event of any dialect with its envelope.
+pub type Recorded = wopr_kernel::Recorded<DialectEvent>;
+
+pub use wopr_dialect_openwop as openwop;
+pub use wopr_dialect_openwop::{
+    Definition, Expression, ExpressionError, HTTP_MAX_TIMEOUT_MS, Lint, MAX_EDGES, MAX_NODES, Node, Place,
+    Read, Template, Untrusted, Variable, VariableType, Warning, definition_schema, locate,
 };
-pub use expression::{Expression, ExpressionError, Read, Template};
-pub use failure::{Failure, REJECTED};
-pub use id::{
-    ContentHash, Entropy, IdError, NodeId, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId,
+pub use wopr_kernel::{
+    Activity, ApplyError, ApprovalAction, Artifact, Asked, Authority, CONTENT_TRUST, Call, CancelledCall,
+    Cap, Catalog, Child, Command, ContentHash, DrainPolicy, Effect, Entropy, Failure, HostBounds, IdError,
+    Input, InterruptKind, KernelEvent, Limits, MAX_BYTES, MAX_EVENTS, Membership, NewChild, NodeId,
+    NodeTypes, Object, Open, OpenInterrupt, Origin, Parent, Planned, PrincipalId, Problem, Problems,
+    REJECTED, Refusal, Resolve, RunId, RunKey, RunMessage, RunStarted, RunStatus, Seq, Spot, StartRun,
+    Startable, StepId, Streaming, TenantId, Timer, Timestamp, UNTRUSTED, Vote, Work, WorkflowId,
+    cost::MAX_DECISION_WORK,
+    measure::{MAX_NESTING, parsed_limit, parsed_size, value_size},
+    provider,
 };
-pub use measure::{MAX_NESTING, parsed_limit, parsed_size, value_size};
-pub use membership::Membership;
-pub use node::{HTTP_MAX_TIMEOUT_MS, NodeTypes, written_by};
-pub use plan::Plan;
-pub use problem::{Problem, Problems, Spot};
-pub use run::{
-    ApplyError, Artifact, Asked, CONTENT_TRUST, Child, Open, OpenInterrupt, Run, Streaming, UNTRUSTED,
-    Untrusted, Vote,
-};
-pub use status::{InterruptKind, RunStatus};

@@ -28,7 +28,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 use wopr_core::{
     Catalog, Command, Entropy, Input, MAX_DECISION_WORK, NodeTypes, Object, Plan, Run, RunId, RunMessage,
-    RunStatus, Timer, Timestamp, WorkflowId, decide_counted, parsed_limit, parsed_size,
+    RunStatus, Startable, Timer, Timestamp, WorkflowId, decide_counted, parsed_limit, parsed_size,
 };
 use wopr_testkit::{Script, Workflow};
 
@@ -52,7 +52,7 @@ const TRIES: usize = 3;
 struct Nothing;
 
 impl Catalog for Nothing {
-    fn current(&self, _: &WorkflowId) -> Option<Arc<Plan>> {
+    fn current(&self, _: &WorkflowId) -> Option<Arc<dyn Startable>> {
         None
     }
 }
@@ -62,8 +62,8 @@ impl Catalog for Nothing {
 struct Only(Arc<Plan>);
 
 impl Catalog for Only {
-    fn current(&self, _: &WorkflowId) -> Option<Arc<Plan>> {
-        Some(Arc::clone(&self.0))
+    fn current(&self, _: &WorkflowId) -> Option<Arc<dyn Startable>> {
+        Some(Arc::clone(&self.0) as Arc<dyn Startable>)
     }
 }
 
@@ -163,6 +163,7 @@ fn attack_once(name: &str, document: &Value, inputs: &Value, worst: &mut Worst) 
         assert!(work <= MAX_DECISION_WORK, "{what} cost {work}");
         worst.work = worst.work.max(work);
         if !decision
+            .work
             .timers_set
             .iter()
             .any(|(timer, _)| *timer == Timer::Continue)
@@ -198,6 +199,7 @@ fn tell_of_children(name: &str, document: &Value, outputs: &Object, worst: &mut 
         decide_counted(Run::default(), &plan, started, &input).unwrap()
     });
     while decision
+        .work
         .timers_set
         .iter()
         .any(|(timer, _)| *timer == Timer::Continue)
@@ -206,21 +208,27 @@ fn tell_of_children(name: &str, document: &Value, outputs: &Object, worst: &mut 
         (decision, _) = decide_counted(decision.run, &plan, command, &input).unwrap();
     }
     let children = decision.run.children.iter();
-    let mut steps: Vec<_> = children.map(|child| child.step.clone()).collect();
+    let mut steps: Vec<_> = children
+        .map(|child| (child.step.clone(), child.run.clone()))
+        .collect();
     assert_eq!(steps.len(), CHILDREN, "{name}");
     let mut run = decision.run;
     // A host loads as many messages as fit in its memory.
     let each = 2 * parsed_size(serde_json::to_string(outputs).unwrap().as_bytes());
     let at_once = (MAX_MEMORY / each).clamp(1, CHILDREN);
     while !steps.is_empty() {
-        let ended = steps.iter().take(at_once).map(|step| RunMessage::ChildEnded {
-            step: step.clone(),
-            status: RunStatus::Completed,
-            outputs: outputs.clone(),
-            report: outputs.clone(),
-            error: None,
-            is_untrusted: false,
-        });
+        let ended = steps
+            .iter()
+            .take(at_once)
+            .map(|(step, child)| RunMessage::ChildEnded {
+                step: step.clone(),
+                child: child.clone(),
+                status: RunStatus::Completed,
+                outputs: outputs.clone(),
+                report: outputs.clone(),
+                error: None,
+                is_untrusted: false,
+            });
         let command = Command::RunMessages(ended.collect());
         let what = format!("{name}, {} children", steps.len());
         let (decision, work) = measured(&what, worst, || {

@@ -6,6 +6,8 @@
     reason = "tests fail by panicking, hand over JSON literals and say when they had nothing to check"
 )]
 
+#[path = "suite/activities.rs"]
+mod activities;
 #[path = "suite/approvers.rs"]
 mod approvers;
 #[path = "suite/authoring.rs"]

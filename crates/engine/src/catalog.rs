@@ -5,7 +5,7 @@
 //! poll, and whenever a workflow is missing. A catch-up reads only what has changed since the previous one.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -17,8 +17,8 @@ use parking_lot::RwLock;
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 use wopr_core::{
-    ContentHash, Definition, NodeTypes, Plan, Problem, Problems, RunId, TenantId, Timestamp, WorkflowId,
-    parsed_size,
+    ContentHash, DialectId, NodeTypes, Plan, Problem, Problems, RunId, Startable, TenantId, Timestamp,
+    WorkflowId, parsed_size,
 };
 use wopr_store::{ReadError, Revision, Store, WorkflowRow, WriteError};
 
@@ -81,15 +81,54 @@ impl From<WorkflowLimit> for RegisterError {
     }
 }
 
-/// The current version of one workflow for each owner.
-type Owners = Vec<(Owner, Arc<Plan>)>;
+/// Current versions by id.
+type Plans = BTreeMap<WorkflowId, Arc<Plan>>;
+
+/// The current versions by owner, so that a tenant's workflows are found without looking at those of others.
+#[derive(Debug, Default)]
+struct Current {
+    /// Visible to all tenants.
+    shared: Plans,
+    tenants: HashMap<TenantId, Plans>,
+}
+
+impl Current {
+    /// A tenant's own workflows.
+    fn own(&self, tenant: &TenantId) -> &Plans {
+        static NONE: Plans = BTreeMap::new();
+        self.tenants.get(tenant).unwrap_or(&NONE)
+    }
+
+    /// A tenant's own version takes precedence over a shared one.
+    fn get(&self, tenant: &TenantId, id: &WorkflowId) -> Option<&Arc<Plan>> {
+        self.own(tenant).get(id).or_else(|| self.shared.get(id))
+    }
+
+    /// All workflows of a tenant, its own first.
+    fn all<'c>(&'c self, tenant: &TenantId) -> impl Iterator<Item = &'c Arc<Plan>> + use<'c> {
+        let own = self.own(tenant);
+        let shared = self.shared.iter().filter(|(id, _)| !own.contains_key(*id));
+        own.values().chain(shared.map(|(_, plan)| plan))
+    }
+
+    /// The publicly visible workflows of a tenant, its own first: public shared ones, and those that the
+    /// tenant marked as public.
+    fn public<'c>(&'c self, tenant: &TenantId) -> impl Iterator<Item = &'c Arc<Plan>> + use<'c> {
+        let own = self.own(tenant);
+        let is_own = |id: &WorkflowId| own.get(id).is_some_and(|plan| plan.is_expressly_public());
+        let shared = self.shared.iter();
+        let shared = shared.filter(move |(id, plan)| plan.is_public() && !is_own(id));
+        let own = own.values().filter(|plan| plan.is_expressly_public());
+        own.chain(shared.map(|(_, plan)| plan))
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Catalog {
     node_types: NodeTypes,
     /// Compiles in place, because the order in which threads finish is not repeatable.
     is_repeatable: bool,
-    current: RwLock<HashMap<WorkflowId, Owners>>,
+    current: RwLock<Current>,
     /// Memory taken by the current versions.
     holdings: Holdings,
     pinned: Pinned,
@@ -198,7 +237,7 @@ impl Catalog {
             let is_compiled = |plan: &&Arc<Plan>| *plan.id() == claim.id && *plan.version() == claim.version;
             let plan = match compiled.filter(is_compiled) {
                 Some(plan) => Ok(Arc::clone(plan)),
-                None => self.compile_aside(row.body).await,
+                None => self.compile_aside(row.dialect, row.body).await,
             };
             let plan = match plan {
                 Ok(plan) => plan,
@@ -208,7 +247,7 @@ impl Catalog {
                     return tracing::warn!(workflow = %claim.id, %error, "stored workflow not offered");
                 }
             };
-            claim.weight.patterns = plan.pattern_bytes();
+            claim.weight.patterns = plan.extra_bytes();
             checked = self.holdings.check(&claim);
             if checked.is_ok() {
                 self.set(claim, plan);
@@ -232,10 +271,10 @@ impl Catalog {
 
     /// Compiles on a blocking thread. Catch-up rounds do not overlap, so at most one definition compiles at a
     /// time.
-    async fn compile_aside(&self, body: Vec<u8>) -> Result<Arc<Plan>, String> {
+    async fn compile_aside(&self, dialect: String, body: Vec<u8>) -> Result<Arc<Plan>, String> {
         let node_types = self.node_types;
         // A definition that makes the compiler panic must not keep the host from starting.
-        let compiling = move || catch_unwind(AssertUnwindSafe(|| compile(&body, node_types)));
+        let compiling = move || catch_unwind(AssertUnwindSafe(|| compile(&dialect, &body, node_types)));
         let compiled = match self.is_repeatable {
             true => compiling(),
             false => match spawn_blocking(compiling).await {
@@ -250,11 +289,11 @@ impl Catalog {
         let owner = claim.owner.clone();
         self.holdings.add(claim);
         let mut current = self.current.write();
-        let owners = current.entry(plan.id().clone()).or_default();
-        match owners.iter_mut().find(|(known, _)| *known == owner) {
-            Some((_, known)) => *known = plan,
-            None => owners.push((owner, plan)),
-        }
+        let plans = match owner {
+            None => &mut current.shared,
+            Some(tenant) => current.tenants.entry(tenant).or_default(),
+        };
+        plans.insert(plan.id().clone(), plan);
         drop(current);
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
@@ -273,7 +312,7 @@ impl Catalog {
             version: plan.version().clone(),
             weight: Weight {
                 bytes: parsed_size(&body),
-                patterns: plan.pattern_bytes(),
+                patterns: plan.extra_bytes(),
             },
         };
         let _reserved = self.holdings.reserve(claim.clone())?;
@@ -282,6 +321,7 @@ impl Catalog {
                 tenant: owner.clone(),
                 id: plan.id().clone(),
                 version: plan.version().clone(),
+                dialect: plan.dialect().name().to_owned(),
                 body,
                 registered_at: now,
             })
@@ -313,41 +353,23 @@ impl Catalog {
 
     /// The current version; a tenant's own takes precedence over a shared one.
     pub(crate) fn current(&self, tenant: &TenantId, id: &WorkflowId) -> Option<Arc<Plan>> {
+        self.current.read().get(tenant, id).map(Arc::clone)
+    }
+
+    /// The only current version that `is_wanted` accepts. Stops at the second one.
+    pub(crate) fn only(&self, tenant: &TenantId, is_wanted: impl Fn(&Plan) -> bool) -> Option<Arc<Plan>> {
         let current = self.current.read();
-        pick(current.get(id)?, tenant)
+        let mut wanted = current.all(tenant).filter(|plan| is_wanted(plan));
+        let only = wanted.next()?;
+        wanted.next().is_none().then(|| Arc::clone(only))
     }
 
     pub(crate) fn all(&self, tenant: &TenantId) -> Vec<Arc<Plan>> {
-        let current = self.current.read();
-        let mut plans: Vec<_> = current
-            .values()
-            .filter_map(|owners| pick(owners, tenant))
-            .collect();
-        plans.sort_by(|a, b| a.id().cmp(b.id()));
-        plans
+        sorted(self.current.read().all(tenant))
     }
 
-    /// The publicly visible current versions: public shared ones, and those that the tenant marked as public.
     pub(crate) fn public(&self, tenant: &TenantId) -> Vec<Arc<Plan>> {
-        let current = self.current.read();
-        let public = |(owner, plan): &&(Owner, Arc<Plan>)| match owner {
-            None => plan.definition.is_public(),
-            Some(owner) => owner == tenant && plan.definition.is_expressly_public(),
-        };
-        let mut plans: Vec<_> = current
-            .values()
-            .filter_map(|owners| {
-                let mut known = owners.iter().filter(public);
-                // A tenant's own version takes precedence over a shared one.
-                let first = known.next()?;
-                let own = known
-                    .find(|(owner, _)| owner.is_some())
-                    .filter(|_| first.0.is_none());
-                Some(Arc::clone(&own.unwrap_or(first).1))
-            })
-            .collect();
-        plans.sort_by(|a, b| a.id().cmp(b.id()));
-        plans
+        sorted(self.current.read().public(tenant))
     }
 
     /// A version of a tenant's workflow, if it is already compiled.
@@ -358,9 +380,11 @@ impl Catalog {
     }
 }
 
-fn compile(body: &[u8], node_types: NodeTypes) -> Result<Arc<Plan>, String> {
+fn compile(dialect: &str, body: &[u8], node_types: NodeTypes) -> Result<Arc<Plan>, String> {
+    let known = DialectId::parse(dialect);
+    let dialect = known.ok_or_else(|| format!("this host does not know the language '{dialect}'"))?;
     let document = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    let plan = Definition::parse(document).and_then(|definition| Plan::compile(definition, node_types));
+    let plan = Plan::compile(dialect, document, node_types);
     plan.map(Arc::new).map_err(|problems| problems.to_string())
 }
 
@@ -374,7 +398,7 @@ impl Admitted {
     fn new(document: Value, node_types: NodeTypes) -> Result<Self, Problems> {
         let plan = Plan::admit(document, node_types)?;
         Ok(Self {
-            body: plan.definition.document.to_string().into_bytes(),
+            body: plan.document().to_string().into_bytes(),
             plan: Arc::new(plan),
         })
     }
@@ -421,12 +445,17 @@ impl Engine {
         let row = row.ok_or_else(|| ReadError::Corrupt(format!("workflow {id} has no version {hash}")))?;
         // A run may finish with the node types it was started with, even if this host no longer offers them.
         let node_types = NodeTypes { conformance: true };
-        let compiling = move || (compile(&row.body, node_types), parsed_size(&row.body));
+        let compiling = move || {
+            (
+                compile(&row.dialect, &row.body, node_types),
+                parsed_size(&row.body),
+            )
+        };
         let (plan, n_bytes) = match self.compute(tenant, HEAVY, compiling).await {
             Ok((plan, n_bytes)) => (plan.map_err(ReadError::Corrupt)?, n_bytes),
             Err(error) => return Err(ReadError::Unavailable(error.to_string())),
         };
-        let n_bytes = n_bytes + plan.pattern_bytes();
+        let n_bytes = n_bytes + plan.extra_bytes();
         self.shared
             .catalog
             .pinned
@@ -435,10 +464,10 @@ impl Engine {
     }
 }
 
-fn pick(owners: &[(Owner, Arc<Plan>)], tenant: &TenantId) -> Option<Arc<Plan>> {
-    let own = owners.iter().find(|(owner, _)| owner.as_ref() == Some(tenant));
-    own.or_else(|| owners.iter().find(|(owner, _)| owner.is_none()))
-        .map(|(_, plan)| Arc::clone(plan))
+fn sorted<'c>(plans: impl Iterator<Item = &'c Arc<Plan>>) -> Vec<Arc<Plan>> {
+    let mut plans: Vec<_> = plans.map(Arc::clone).collect();
+    plans.sort_by(|a, b| a.id().cmp(b.id()));
+    plans
 }
 
 /// The workflows that runs of a tenant may start.
@@ -467,10 +496,11 @@ impl<'a> TenantCatalog<'a> {
 }
 
 impl wopr_core::Catalog for TenantCatalog<'_> {
-    fn current(&self, workflow: &WorkflowId) -> Option<Arc<Plan>> {
+    fn current(&self, workflow: &WorkflowId) -> Option<Arc<dyn Startable>> {
         let plan = self.catalog.current(self.tenant, workflow);
         self.has_missed.fetch_or(plan.is_none(), Ordering::Relaxed);
-        plan.filter(|plan| plan.definition.is_active)
+        let plan = plan.filter(|plan| plan.is_active())?;
+        Some(plan as Arc<dyn Startable>)
     }
 
     fn admits_child(&self, root: &RunId) -> bool {

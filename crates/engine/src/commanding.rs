@@ -4,14 +4,14 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use wopr_core::{
     Asked, Child, Command, Decision, Entropy, Input, NodeId, Refusal, Resolve, Run, RunKey, StartRun,
-    Timestamp, decide, decide_within,
+    Timestamp, Work, decide, decide_within,
 };
-use wopr_store::{EffectKey, Fence, Guard, IdempotencyRecord};
+use wopr_store::{Guard, IdempotencyRecord, Summary};
 
 use crate::{
     CommandError, Create, Done, Engine, Idempotency, SideRows, View,
     catalog::TenantCatalog,
-    commit,
+    commit::Won,
     committing::{Change, Failed},
     decision_pool::BRIEF,
     descendants::Allowance,
@@ -75,12 +75,16 @@ impl Engine {
         let now = self.now();
         let key = RunKey::new(start.tenant.clone(), run);
         let principal = start.principal.clone();
-        let summary = commit::new_summary(plan.id().clone(), plan.version().clone(), principal, now);
+        let summary = Summary {
+            group: start.context.clone(),
+            ..Summary::new(plan.id().clone(), plan.version().clone(), principal, now)
+        };
         let view = View {
             key,
             plan,
             run: Run::default(),
             summary,
+            last_events: Vec::new(),
             held: LoadPermit::default(),
         };
         let bounds = self.shared.options.bounds;
@@ -115,10 +119,9 @@ impl Engine {
             };
             let change = Change {
                 view: &view,
-                task: None,
                 n_tail_bytes: 0,
                 guard: Guard::Create,
-                fence: None,
+                won: None,
                 consumed: &[],
             };
             let committed = self.commit(change, decision, &side_rows, now).await;
@@ -193,18 +196,14 @@ impl Engine {
         command: Command,
         side_rows: SideRows,
     ) -> Result<Done, CommandError> {
-        if let Some(once) = &side_rows.idempotency
-            && let Some(record) = self.shared.store.idempotency(&once.key, self.now()).await?
-        {
-            return replay(record, Some(once));
-        }
+        // The record is looked up by the append, and here only if there is none: most requests are no repeats.
         let once = side_rows.idempotency.clone();
         let done = match command {
             Command::Resolve(resolve) => Box::pin(self.resolve(key, opened, resolve, side_rows)).await,
             command => Box::pin(self.command_fenced(key, opened, &command, side_rows, None)).await,
         };
         match (done, once) {
-            // The same request may have taken effect between the first lookup and the decision.
+            // The request may have taken effect before, which is why the run refuses it now.
             (Err(error @ CommandError::Refused(_)), Some(once)) => self.replay_or(error, &once).await,
             (done, _) => done,
         }
@@ -233,7 +232,7 @@ impl Engine {
         };
         while ancestors.len() < MAX_FORWARDS {
             let view = &target.view;
-            let child = if let Some(id) = &resolve.interrupt {
+            if let Some(id) = &resolve.interrupt {
                 // The id names the children that lead to the question, whatever they ask now.
                 let Some((via, rest)) = child_on_path(&view.run, id) else {
                     break;
@@ -241,13 +240,16 @@ impl Engine {
                 if via.step.node != resolve.node {
                     return Err(Refusal::NoInterrupt.into());
                 }
-                let child = self.open_existing(&view.key.sibling(via.run.clone())).await?;
-                resolve.node = match child_on_path(&child.view.run, &rest) {
+                let child = view.key.sibling(via.run.clone());
+                ancestors.push(view.key.clone());
+                // Nothing large is held while another run waits for room.
+                drop(target);
+                target = self.open_existing(&child).await?;
+                resolve.node = match child_on_path(&target.view.run, &rest) {
                     Some((via, _)) => via.step.node.clone(),
                     None => node_of(&rest).ok_or(Refusal::NoInterrupt)?,
                 };
                 resolve.interrupt = Some(rest);
-                child
             } else {
                 let mut open = view.run.interrupts(&view.plan);
                 let open = open.find(|open| *open.node == resolve.node);
@@ -261,9 +263,7 @@ impl Engine {
                 // The answer is for the question this run shows; the child may ask another one by now.
                 resolve.interrupt = Some(id.to_owned());
                 resolve.ordinal = None;
-                continue;
-            };
-            ancestors.push(std::mem::replace(&mut target, child).view.key);
+            }
         }
         let asking = target.view.key.clone();
         let command = Command::Resolve(resolve);
@@ -294,7 +294,7 @@ impl Engine {
         opened: Option<Open>,
         command: &Command,
         side_rows: SideRows,
-        fence: Option<(EffectKey, Fence)>,
+        won: Option<Won>,
     ) -> Result<Done, CommandError> {
         let mut opened = opened;
         let _lock = match self.shared.locks.try_hold(key) {
@@ -334,10 +334,9 @@ impl Engine {
             };
             let change = Change {
                 view: &open.view,
-                task: open.task.as_ref(),
                 n_tail_bytes: open.n_tail_bytes,
                 guard,
-                fence: fence.clone(),
+                won: won.as_ref(),
                 consumed: &[],
             };
             let committed = self.commit(change, decision, &side_rows, now).await;
@@ -382,7 +381,6 @@ impl Engine {
     ) -> Result<bool, CommandError> {
         let Open {
             view,
-            task,
             inbox,
             is_inbox_cut,
             n_tail_bytes,
@@ -416,10 +414,9 @@ impl Engine {
         let is_rest = is_inbox_cut || consumed.len() < inbox.len();
         let change = Change {
             view: &view,
-            task: task.as_ref(),
             n_tail_bytes,
             guard,
-            fence: None,
+            won: None,
             consumed: &consumed,
         };
         let committed = self.commit(change, decision, &SideRows::default(), now).await;
@@ -552,12 +549,7 @@ fn unchanged(view: &View) -> Decision {
     Decision {
         run: view.run.clone(),
         events: Vec::new(),
-        effects: Vec::new(),
-        settled: Vec::new(),
-        timers_set: Vec::new(),
-        timers_cleared: Vec::new(),
-        children: Vec::new(),
-        messages: Vec::new(),
+        work: Work::default(),
         heard: usize::MAX,
     }
 }

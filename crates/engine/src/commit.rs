@@ -1,14 +1,15 @@
 //! Turns a decision into the batch that commits it.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use wopr_core::{
-    Call, ContentHash, Decision, Effect, Event, Failure, InterruptKind, NewChild, NodeId, Plan, REJECTED,
-    Recorded, Run, RunId, RunKey, RunStatus, StepId, Timestamp, WorkflowId, format,
+    Call, CancelledCall, Decision, Effect, Event, InterruptKind, KernelEvent, NewChild, NodeId, Plan,
+    Recorded, Run, RunId, RunKey, RunStatus, StepId, Timestamp, Work, format,
 };
 use wopr_store::{
-    Batch, ChildRow, EffectKey, EffectRow, Epoch, Fence, Guard, Hold, InboxRow, Settled, Snapshot,
-    StoredEvent, Summary, TaskInterrupt, TaskRow, TaskState, TimerKey, TimerRow,
+    Batch, ChildRow, Ended, Epoch, Fence, Guard, Hold, InboxRow, Snapshot, StoredEvent, Summary, WorkKey,
+    WorkRow, WorkState,
 };
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -30,49 +31,31 @@ pub(crate) struct StoredEffect {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) traceparent: Option<String>,
     pub(crate) request: Request,
+    /// Present once the peer has accepted the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) handle: Option<Value>,
 }
 
-/// The A2A task state of a run, and the kind of interrupt it waits for (seed 000, forward projection). A
-/// failed run is `rejected` if it declined what it was asked.
-#[must_use]
-pub fn task_state(
-    status: RunStatus,
-    error: Option<&Failure>,
-    kind: Option<InterruptKind>,
-) -> (TaskState, Option<TaskInterrupt>) {
-    let state = match status {
-        RunStatus::Pending => TaskState::Submitted,
-        RunStatus::Running | RunStatus::Paused | RunStatus::Cancelling => TaskState::Working,
-        RunStatus::WaitingApproval | RunStatus::WaitingInput | RunStatus::WaitingExternal => {
-            TaskState::InputRequired
-        }
-        RunStatus::Completed => TaskState::Completed,
-        RunStatus::Failed if error.is_some_and(|error| error.code == REJECTED) => TaskState::Rejected,
-        RunStatus::Failed => TaskState::Failed,
-        RunStatus::Cancelled => TaskState::Canceled,
-    };
-    // The row knows two kinds: external events count as clarifications (contract.md).
-    let interrupt = match (state, kind) {
-        (TaskState::InputRequired, Some(InterruptKind::Approval)) => Some(TaskInterrupt::Approval),
-        (
-            TaskState::InputRequired,
-            Some(InterruptKind::Clarification | InterruptKind::ExternalEvent | InterruptKind::Custom),
-        ) => Some(TaskInterrupt::Clarification),
-        _ => None,
-    };
-    (state, interrupt)
+/// The stored body of a row that tells a peer of a cancelled call.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StoredCancel {
+    pub(crate) provider: String,
+    pub(crate) idempotency_key: String,
+    pub(crate) handle: Value,
+    /// When the call was cancelled, by the clock of leases.
+    pub(crate) since: Timestamp,
 }
 
-/// The conformance workflow that asks for a credential.
-pub const AUTH_REQUIRED_WORKFLOW: &str = "a2a-conformance-auth";
+/// Begins the names of rows that tell peers of cancelled calls.
+pub(crate) const CANCEL: &str = "cancel:";
 
-/// Returns `true` if the interrupts of a workflow are shown as `auth-required`. RFC 0100 never projects runs
-/// to that state, except for the workflow that conformance kits use; outside of conformance mode no workflow
-/// has its node types.
-#[must_use]
-pub fn asks_for_authentication(plan: &Plan) -> bool {
-    let mut nodes = plan.definition.nodes.iter();
-    plan.id().as_str() == AUTH_REQUIRED_WORKFLOW && nodes.any(|node| node.type_id.starts_with("conformance."))
+/// The lease under which a command comes.
+#[derive(Debug, Clone)]
+pub(crate) struct Won {
+    pub(crate) key: WorkKey,
+    pub(crate) fence: Fence,
+    /// The body of the row if the command parks it.
+    pub(crate) parked: Option<Vec<u8>>,
 }
 
 /// The input of [`prepare`] besides the decision.
@@ -80,14 +63,15 @@ pub fn asks_for_authentication(plan: &Plan) -> bool {
 pub(crate) struct Context<'a> {
     pub(crate) view: &'a View,
     pub(crate) guard: Guard,
-    pub(crate) task_before: Option<&'a TaskRow>,
     /// Bytes of the events after the last snapshot.
     pub(crate) n_tail_bytes: usize,
     pub(crate) now: Timestamp,
     pub(crate) epoch: Epoch,
+    /// By the clock of leases.
+    pub(crate) lease_now: Timestamp,
     pub(crate) lease_until: Timestamp,
-    /// The effect that the command settles, with the lease of its attempt.
-    pub(crate) fence: Option<(EffectKey, Fence)>,
+    /// The lease of the attempt that the command reports.
+    pub(crate) won: Option<&'a Won>,
     /// A random value, unique to this commit.
     pub(crate) mark: String,
 }
@@ -100,10 +84,14 @@ pub(crate) struct Prepared {
     pub(crate) summary: Summary,
     /// The events of the batch before encoding.
     pub(crate) events: Vec<Recorded>,
-    pub(crate) effects: Vec<(EffectKey, StoredEffect)>,
+    pub(crate) effects: Vec<(WorkKey, StoredEffect)>,
     /// Runs that receive messages.
     pub(crate) told: Vec<RunId>,
     pub(crate) next_timer: Option<Timestamp>,
+    /// Peers are to be told of cancelled calls.
+    pub(crate) has_cancelled: bool,
+    /// When a parked effect is due.
+    pub(crate) next_check: Option<Timestamp>,
     pub(crate) children: usize,
 }
 
@@ -111,14 +99,19 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
     let Decision {
         run,
         events,
+        work,
+        heard: _,
+    } = decision;
+    let Work {
         effects,
         settled,
+        parked,
+        cancelled,
         timers_set,
         timers_cleared,
         children,
         messages,
-        heard: _,
-    } = decision;
+    } = work;
     let Context { view, guard, now, .. } = context;
     let key = &view.key;
     let head_before = view.run.head.0;
@@ -135,83 +128,77 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         .collect();
     let n_bytes: usize = stored.iter().map(|event| event.body.len()).sum();
     let is_heavy = !stored.is_empty() && context.n_tail_bytes + n_bytes > SNAPSHOT_BYTES;
-    let summary = Summary {
-        status: run.status,
-        updated_at: *now,
-        ..view.summary.clone()
-    };
+    let error_code = run.error.as_ref().map(|(error, _)| error.code.as_str());
+    let summary = view
+        .summary
+        .after(run.status, waiting_on(&run, &view.plan), error_code, *now);
     let mut batch = Batch::new(key.clone(), *guard, stored, summary.clone());
-
-    let error = run.error.as_ref().map(|(error, _)| error);
-    let asked = run.interrupt(&view.plan).map(|open| open.kind());
-    let (state, interrupt) = match task_state(run.status, error, asked) {
-        (TaskState::InputRequired, interrupt) if asks_for_authentication(&view.plan) => {
-            (TaskState::AuthRequired, interrupt)
-        }
-        other => other,
-    };
-    let unchanged = context
-        .task_before
-        .is_some_and(|row| row.state == state && row.interrupt == interrupt);
-    if !unchanged {
-        let context = run.started.as_ref().and_then(|started| started.context.clone());
-        batch.task = Some(TaskRow {
-            context,
-            state,
-            interrupt,
-            updated_at: *now,
-        });
-    }
     if is_heavy || head_before / SNAPSHOT_EVERY < run.head.0 / SNAPSHOT_EVERY {
         batch.snapshot = Some(Snapshot {
             head: run.head,
             body: format::encode_run(&run),
         });
     }
-    batch.timers_cleared = timers_cleared.iter().map(|timer| TimerKey(timer.key())).collect();
-    batch.timers_set = timers_set
-        .iter()
-        .map(|(timer, due)| TimerRow {
-            key: TimerKey(timer.key()),
-            due: *due,
-        })
-        .collect();
-    batch.effects_settled = settled
-        .iter()
-        .map(|(step, attempt)| {
-            let key = effect_key(step, *attempt);
-            let fence = context
-                .fence
-                .as_ref()
-                .filter(|(won, _)| *won == key)
-                .map(|(_, fence)| *fence);
-            Settled { key, fence }
-        })
-        .collect();
-    let is_resumed = |recorded: &Recorded| matches!(recorded.event, Event::RunResumed { .. });
+    let cleared = timers_cleared.iter().map(|timer| Ended {
+        key: WorkKey::timer(timer.key()),
+        fence: None,
+    });
+    let settled = settled.iter().map(|(step, attempt)| {
+        let key = effect_key(step, *attempt);
+        let won = context.won.filter(|won| won.key == key);
+        let fence = won.map(|won| won.fence);
+        Ended { key, fence }
+    });
+    batch.work_ended = cleared.chain(settled).collect();
+    let is_resumed =
+        |recorded: &Recorded| matches!(recorded.event, Event::Kernel(KernelEvent::RunResumed { .. }));
     // Releases the work rows of a run that may have been quarantined. A run that ended in quarantine has no
     // work left, but its inbox may hold its start, which has to be answered: only the start names the parent.
     let was_held = matches!(view.run.status, RunStatus::Paused | RunStatus::Cancelling);
     let ends_held = was_held && run.status.is_terminal();
     batch.hold = (ends_held || events.iter().any(is_resumed)).then_some(Hold::Release);
     let trace = run.started.as_ref().and_then(|started| started.trace.clone());
-    let effects: Vec<_> = effects
+    let dialect = run.started.as_ref().map_or("", |started| &*started.dialect);
+    let mut effects: Vec<_> = effects
         .into_iter()
         .map(|effect| {
             (
                 effect_key(&effect.step, effect.attempt),
-                stored_effect(key, trace.as_ref(), effect),
+                stored_effect((key, dialect), trace.as_ref(), effect),
             )
         })
         .collect();
-    batch.effects_enqueued = effects
-        .iter()
-        .map(|(key, effect)| EffectRow {
-            key: key.clone(),
-            body: serde_json::to_vec(effect).expect("a request has string keys"),
-            leased: Some((context.epoch, context.lease_until)),
+    let set = timers_set.iter();
+    let set = set.map(|(timer, due)| WorkRow::timer(timer.key(), *due));
+    let enqueued = effects.iter().map(|(key, effect)| WorkRow {
+        key: key.clone(),
+        state: match &effect.request {
+            // Nobody begins it here: it waits for its worker.
+            Request::Activity(_) => WorkState::Parked,
+            Request::Http(_) | Request::SideEffect { .. } => {
+                WorkState::Leased(context.epoch, context.lease_until)
+            }
+        },
+        body: serde_json::to_vec(effect).expect("a request has string keys"),
+    });
+    let cancelled = cancelled
+        .into_iter()
+        .map(|call| cancel_row((key, dialect), context.lease_now, call));
+    let cancelled: Vec<_> = cancelled.collect();
+    let has_cancelled = !cancelled.is_empty();
+    batch.work_set = set.chain(enqueued).chain(cancelled).collect();
+    batch.work_parked = context
+        .won
+        .zip(parked.into_iter().next())
+        .map(|(won, parked)| wopr_store::Parked {
+            key: won.key.clone(),
+            fence: won.fence,
+            due: parked.check_at,
+            body: won.parked.clone(),
         })
+        .into_iter()
         .collect();
+    effects.retain(|(_, effect)| !matches!(effect.request, Request::Activity(_)));
     let mut told = Vec::with_capacity(children.len() + messages.len());
     let n_children = children.len();
     for child in children {
@@ -231,6 +218,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         });
     }
     let next_timer = timers_set.iter().map(|(_, due)| *due).min();
+    let next_check = batch.work_parked.iter().filter_map(|row| row.due).min();
     Prepared {
         batch,
         run,
@@ -239,26 +227,17 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         effects,
         told,
         next_timer,
+        has_cancelled,
+        next_check,
         children: n_children,
     }
 }
 
 fn child_rows(parent: &View, child: &NewChild, now: Timestamp) -> (ChildRow, InboxRow) {
+    let principal = child.start.principal.clone();
     let summary = Summary {
-        workflow: child.workflow.clone(),
-        version: child.version.clone(),
-        status: RunStatus::Pending,
-        principal: child.start.principal.clone(),
         parent: Some((parent.key.run.clone(), child.node.clone())),
-        created_at: now,
-        updated_at: now,
-    };
-    let (state, interrupt) = task_state(RunStatus::Pending, None, None);
-    let task = TaskRow {
-        context: None,
-        state,
-        interrupt,
-        updated_at: now,
+        ..Summary::new(child.workflow.clone(), child.version.clone(), principal, now)
     };
     let start = InboxRow {
         target: child.run.clone(),
@@ -270,58 +249,45 @@ fn child_rows(parent: &View, child: &NewChild, now: Timestamp) -> (ChildRow, Inb
         ChildRow {
             run: child.run.clone(),
             summary,
-            task,
         },
         start,
     )
 }
 
-/// The summary of a run that does not exist yet.
-pub(crate) fn new_summary(
-    workflow: WorkflowId,
-    version: ContentHash,
-    principal: wopr_core::PrincipalId,
-    now: Timestamp,
-) -> Summary {
-    Summary {
-        workflow,
-        version,
-        status: RunStatus::Pending,
-        principal,
-        parent: None,
-        created_at: now,
-        updated_at: now,
-    }
+/// The kind of the interrupt that gives a waiting run its status.
+fn waiting_on(run: &Run, plan: &Plan) -> Option<InterruptKind> {
+    run.interrupt(plan)
+        .map(|open| open.kind())
+        .filter(|_| run.status.is_waiting())
 }
 
 fn encode_message(message: &wopr_core::RunMessage) -> Vec<u8> {
     serde_json::to_vec(message).expect("a notice has string keys")
 }
 
-fn effect_key(step: &StepId, attempt: u32) -> EffectKey {
-    EffectKey(format!("{}:{attempt}:{}", step.ordinal, step.node))
+pub(crate) fn effect_key(step: &StepId, attempt: u32) -> WorkKey {
+    WorkKey::effect(format!("{}:{attempt}:{}", step.ordinal, step.node))
 }
 
-fn stored_effect(run: &RunKey, trace: Option<&String>, effect: Effect) -> StoredEffect {
+fn stored_effect(run: (&RunKey, &str), trace: Option<&String>, effect: Effect) -> StoredEffect {
     let Effect { step, attempt, call } = effect;
-    let (provider, request) = match call {
+    let provider = call.provider();
+    let request = match call {
         Call::Http {
             method,
             url,
             headers,
             body,
             timeout_ms,
-        } => (
-            "core.http.request",
-            Request::Http(HttpCall {
-                method,
-                url,
-                headers,
-                body,
-                timeout_ms,
-            }),
-        ),
-        Call::SideEffect { payload } => ("core.conformance.side-effect", Request::SideEffect { payload }),
+        } => Request::Http(HttpCall {
+            method,
+            url,
+            headers,
+            body,
+            timeout_ms,
+        }),
+        Call::Activity(activity) => Request::Activity(*activity),
+        Call::SideEffect { payload } => Request::SideEffect { payload },
     };
     let idempotency_key = invocation_id(run, &step.node, step.ordinal, provider);
     StoredEffect {
@@ -330,15 +296,52 @@ fn stored_effect(run: &RunKey, trace: Option<&String>, effect: Effect) -> Stored
         idempotency_key,
         traceparent: trace.cloned(),
         request,
+        handle: None,
     }
 }
 
-/// The logical invocation id of OpenWOP v1 §17.2: the same for all attempts, retries and restarts.
-fn invocation_id(run: &RunKey, node: &NodeId, ordinal: u32, provider: &str) -> String {
+fn cancel_row(run: (&RunKey, &str), now: Timestamp, call: CancelledCall) -> WorkRow {
+    let CancelledCall {
+        step,
+        attempt,
+        provider,
+        handle,
+    } = call;
+    let body = StoredCancel {
+        idempotency_key: invocation_id(run, &step.node, step.ordinal, &provider),
+        provider,
+        handle,
+        since: now,
+    };
+    row_of_cancel(&step, attempt, &body)
+}
+
+/// The row for a call that was accepted when nobody waited for it any more; `None` if it has no handle.
+pub(crate) fn late_cancel_row(now: Timestamp, accepted: StoredEffect) -> Option<WorkRow> {
+    let body = StoredCancel {
+        provider: accepted.request.provider().to_owned(),
+        idempotency_key: accepted.idempotency_key,
+        handle: accepted.handle?,
+        since: now,
+    };
+    Some(row_of_cancel(&accepted.step, accepted.attempt, &body))
+}
+
+fn row_of_cancel(step: &StepId, attempt: u32, body: &StoredCancel) -> WorkRow {
+    WorkRow {
+        key: WorkKey::effect(format!("{CANCEL}{}:{attempt}:{}", step.ordinal, step.node)),
+        state: WorkState::Due(body.since),
+        body: serde_json::to_vec(body).expect("a cancellation has string keys"),
+    }
+}
+
+/// The logical invocation id of a call by a run of this dialect: the same for all attempts, retries and
+/// restarts. A dialect may specify it, so it never changes.
+fn invocation_id((run, dialect): (&RunKey, &str), node: &NodeId, ordinal: u32, provider: &str) -> String {
     let mut hasher = Sha256::new();
-    let ordinal = ordinal.to_string();
+    let (kind, ordinal) = (format!("{dialect}:activity:v2"), ordinal.to_string());
     let parts = [
-        "openwop:activity:v2",
+        kind.as_str(),
         run.tenant.as_str(),
         run.run.as_str(),
         node.as_str(),

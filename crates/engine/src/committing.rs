@@ -6,14 +6,12 @@
 use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use wopr_core::{Decision, Refusal, RunId, RunKey, Seq, Timestamp};
-use wopr_store::{
-    AppendError, Batch, EffectKey, Fence, Guard, IdempotencyRecord, MessageRow, NewPush, StoredEvent, TaskRow,
-};
+use wopr_core::{Decision, Refusal, RunId, RunKey, Seq, Timestamp, Work};
+use wopr_store::{AppendError, Batch, Guard, IdempotencyRecord, MessageRow, NewPush, Queue, StoredEvent};
 
 use crate::{
     CommandError, Engine, NewSubscription, SideRows, View,
-    commit::{self, Context, Prepared},
+    commit::{self, Context, Prepared, Won},
     complete_on_drop::CompleteOnDrop,
     engine::Shared,
     follow_up::FollowUp,
@@ -25,11 +23,10 @@ use crate::{
 /// The input of an append besides the decision.
 pub(crate) struct Change<'a> {
     pub(crate) view: &'a View,
-    pub(crate) task: Option<&'a TaskRow>,
     /// Bytes of the events after the run's last snapshot.
     pub(crate) n_tail_bytes: usize,
     pub(crate) guard: Guard,
-    pub(crate) fence: Option<(EffectKey, Fence)>,
+    pub(crate) won: Option<&'a Won>,
     pub(crate) consumed: &'a [(RunId, Seq)],
 }
 
@@ -59,10 +56,9 @@ impl Engine {
     ) -> Result<View, Failed> {
         let Change {
             view,
-            task,
             n_tail_bytes,
             guard,
-            fence,
+            won,
             consumed,
         } = change;
         let is_quiet = is_quiet(&decision) && has_no_side_rows(side_rows);
@@ -72,11 +68,10 @@ impl Engine {
                 ..view.clone()
             });
         }
-        let (_, lease_until) = self.shared.lease_clock.lease(self.shared.options.lease);
+        let (lease_now, lease_until) = self.shared.lease_clock.lease(self.shared.options.lease);
         let context = Context {
             view,
             guard,
-            task_before: task,
             n_tail_bytes,
             // An append that only clears work rows does not change the run, so its retention period does not
             // start over. Clocks of replicas differ, but the times of a run and of its events never go back.
@@ -85,8 +80,9 @@ impl Engine {
                 false => now.max(view.summary.updated_at),
             },
             epoch: self.shared.epoch,
+            lease_now,
             lease_until,
-            fence,
+            won,
             mark: URL_SAFE_NO_PAD.encode(self.shared.entropy_source.roll::<9>()),
         };
         let Prepared {
@@ -97,6 +93,8 @@ impl Engine {
             effects,
             told,
             next_timer,
+            has_cancelled,
+            next_check,
             children,
         } = commit::prepare(&context, decision);
         batch.inbox_consumed = consumed.to_vec();
@@ -105,6 +103,7 @@ impl Engine {
             plan: Arc::clone(&view.plan),
             run,
             summary,
+            last_events: Vec::new(),
             held: view.held.clone(),
         };
         if let Some(once) = &side_rows.idempotency {
@@ -128,7 +127,7 @@ impl Engine {
             .collect();
         batch.blobs.clone_from(&side_rows.blobs);
         if let Some(NewSubscription { run, row, most }) = &side_rows.push {
-            self.shared.pushes.is_used();
+            self.shared.outboxes.is_used();
             batch.push = Some(Box::new(NewPush {
                 run: run.clone(),
                 row: row.clone(),
@@ -138,7 +137,10 @@ impl Engine {
         }
         let follow_up = FollowUp {
             was_terminal: view.run.status.is_terminal(),
-            settled: batch.effects_settled.iter().map(|s| s.key.clone()).collect(),
+            settled: (batch.work_ended.iter())
+                .map(|ended| ended.key.clone())
+                .filter(|key| key.queue == Queue::Effects)
+                .collect(),
             n_bytes: batch.events.iter().map(|event| event.body.len()).sum(),
             events,
             is_log_unread: side_rows.is_log_unread,
@@ -146,6 +148,8 @@ impl Engine {
             effects,
             told,
             next_timer,
+            has_cancelled,
+            next_check,
             is_released: batch.hold.is_some(),
             children,
         };
@@ -155,7 +159,8 @@ impl Engine {
         let committing = async move {
             match engine.append(batch, &after.key).await? {
                 Appended::Yes => {
-                    engine.act(&after, follow_up, change);
+                    let mut after = after;
+                    after.last_events = engine.act(&after, follow_up, change);
                     Ok(after)
                 }
                 Appended::InDoubt(first) => Err(Failed::InDoubt(Box::new(UncertainCommit {
@@ -210,7 +215,7 @@ impl Engine {
 
 /// Returns `true` if the decision clears no work rows.
 fn clears_nothing(decision: &Decision) -> bool {
-    decision.settled.is_empty() && decision.timers_cleared.is_empty()
+    decision.work.settled.is_empty() && decision.work.timers_cleared.is_empty()
 }
 
 /// Returns `true` if the decision leaves the run unchanged, except that it may clear work rows.
@@ -218,16 +223,23 @@ fn is_quiet(decision: &Decision) -> bool {
     let Decision {
         run: _,
         events,
+        work,
+        heard: _,
+    } = decision;
+    let Work {
         effects,
         settled: _,
+        parked,
+        cancelled,
         timers_set,
         timers_cleared: _,
         children,
         messages,
-        heard: _,
-    } = decision;
+    } = work;
     events.is_empty()
         && effects.is_empty()
+        && parked.is_empty()
+        && cancelled.is_empty()
         && timers_set.is_empty()
         && children.is_empty()
         && messages.is_empty()

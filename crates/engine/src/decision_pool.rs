@@ -215,14 +215,14 @@ mod tests {
     use wopr_store::MemoryStore;
 
     use super::*;
-    use crate::{Attempt, Create, Done, Executor, Options, Outcome, SideRows, Start, SystemClock};
+    use crate::{Attempt, Create, Done, Executor, Options, Report, SideRows, Start, SystemClock};
 
     #[derive(Debug)]
     struct Nobody;
 
     #[async_trait]
     impl Executor for Nobody {
-        async fn run(&self, _: Attempt) -> Outcome {
+        async fn run(&self, _: Attempt) -> Report {
             std::future::pending().await
         }
     }
@@ -236,7 +236,7 @@ mod tests {
             start: Start {
                 tenant: tenant.clone(),
                 principal: PrincipalId::parse("tester").expect("valid"),
-                origin: Origin::Rest,
+                origin: Origin::new("rest"),
                 inputs: serde_json::Map::new(),
                 configurable: serde_json::Map::new(),
                 tags: Vec::new(),

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_core::{RunKey, value_size};
+use wopr_core::{Activity, RunKey, provider, value_size};
 
 /// The request of an effect, as stored in its row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -18,11 +18,22 @@ use wopr_core::{RunKey, value_size};
 pub enum Request {
     /// An HTTP call through the egress gate.
     Http(HttpCall),
+    /// Work for a worker: parked until its outcome is submitted.
+    Activity(Activity),
     /// The conformance suite's countable side effect: appends a line to a ledger.
     SideEffect { payload: Value },
 }
 
 impl Request {
+    /// The type of the call, as [`wopr_core::Call::provider`].
+    pub(crate) const fn provider(&self) -> &'static str {
+        match self {
+            Self::Http(_) => provider::HTTP,
+            Self::Activity(_) => provider::ACTIVITY,
+            Self::SideEffect { .. } => provider::SIDE_EFFECT,
+        }
+    }
+
     /// Bytes taken while an attempt is running.
     pub(crate) fn n_bytes(&self) -> usize {
         match self {
@@ -31,6 +42,7 @@ impl Request {
                 let n_bytes = headers.map(|(name, value)| name.len() + value.len());
                 call.url.len() + n_bytes.sum::<usize>() + call.body.as_ref().map_or(0, String::len)
             }
+            Self::Activity(activity) => value_size(&activity.input),
             Self::SideEffect { payload } => value_size(payload),
         }
     }
@@ -69,6 +81,8 @@ pub struct Attempt {
     /// W3C trace context to propagate.
     pub traceparent: Option<String>,
     pub request: Request,
+    /// Present if the peer has accepted the call before: by this the executor finds it again.
+    pub handle: Option<Value>,
     /// Holds the executor's permits until the outcome is recorded.
     pub keep: Keep,
 }
@@ -121,12 +135,56 @@ impl Outcome {
     }
 }
 
+/// How an attempt ended for now.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Report {
+    /// The peer has taken the call and goes on with it. The attempt is parked, without slot and lease, until the
+    /// time is over or it is woken.
+    Accepted {
+        /// By which the executor finds the call again: at most 64 KiB of JSON.
+        handle: Value,
+        check_after: Option<Duration>,
+    },
+    /// The peer is still at it. Writes nothing to the log.
+    Unchanged {
+        check_after: Option<Duration>,
+    },
+    Ended(Outcome),
+}
+
+impl From<Outcome> for Report {
+    fn from(outcome: Outcome) -> Self {
+        Self::Ended(outcome)
+    }
+}
+
+/// A call that was accepted, and that nobody waits for any more.
+#[derive(Debug, Clone)]
+pub struct Cancellation {
+    pub run: RunKey,
+    /// The type of the call.
+    pub provider: String,
+    pub idempotency_key: String,
+    pub handle: Value,
+}
+
+/// Why a peer could not be told.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("tell the peer: {0}")]
+pub struct CancelError(pub String);
+
 #[async_trait]
 pub trait Executor: Send + Sync + fmt::Debug + 'static {
-    /// Performs one attempt. Must always return: enforcing time limits is up to the executor.
+    /// Performs one attempt, or looks at a call that was accepted. Must always return: enforcing time limits is
+    /// up to the executor.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the attempt. As after a crash, it is unknown whether the peer saw the
     /// request.
-    async fn run(&self, attempt: Attempt) -> Outcome;
+    async fn run(&self, attempt: Attempt) -> Report;
+
+    /// Tells the peer of an accepted call that nobody waits for it any more. A failure is tried again for a day.
+    async fn cancel(&self, _call: Cancellation) -> Result<(), CancelError> {
+        Ok(())
+    }
 }

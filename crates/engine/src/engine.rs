@@ -4,15 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{runtime::Handle, sync::broadcast};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use wopr_core::{Plan, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
-use wopr_store::{Epoch, Hint, ReadError, Store, Summary, WriteError};
+use wopr_core::{Plan, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId};
+use wopr_store::{Epoch, Hint, Queue, ReadError, Store, Summary, WriteError};
 
 use crate::{
     Clock, CommandError, Decided, Events, Executor, Opened, Options, Stats, Tail, View,
     catalog::Catalog,
     decision_pool::DecisionPool,
     descendants::Descendants,
-    effects::Effects,
     entropy::EntropySource,
     hints::WakeHints,
     inbox::Inboxes,
@@ -20,13 +19,13 @@ use crate::{
     load_budget::{LoadBudget, LoadPermit, Purpose},
     loading::Fetched,
     locks::Locks,
-    pushes::Pushes,
+    outboxes::Outboxes,
+    pool::Pool,
     recent_runs::RecentRunCache,
     run_backoff::RunBackoff,
     run_ids::RunIds,
     stats::Counters,
     tail::Tails,
-    timers::Timers,
     view::{self, Open, decode_events},
 };
 
@@ -60,10 +59,11 @@ pub(crate) struct Shared {
     pub(crate) recent_runs: Arc<RecentRunCache>,
     pub(crate) load_budget: LoadBudget,
     pub(crate) counters: Counters,
-    pub(crate) timers: Timers,
-    pub(crate) effects: Effects,
+    pub(crate) timers: Pool,
+    pub(crate) effects: Pool,
+    pub(crate) deliveries: Pool,
     pub(crate) inboxes: Inboxes,
-    pub(crate) pushes: Pushes,
+    pub(crate) outboxes: Outboxes,
     pub(crate) wake_hints: WakeHints,
     pub(crate) run_backoff: RunBackoff,
     pub(crate) stop: CancellationToken,
@@ -95,15 +95,17 @@ impl Prepared {
         let Self { engine, hints } = self;
         let tasks = &engine.shared.tasks;
         tasks.spawn(engine.clone().keep("clock", Engine::run_clock));
-        tasks.spawn(engine.clone().keep("timers", Engine::run_timers));
-        tasks.spawn(engine.clone().keep("effects", Engine::run_effects));
+        let pool = |queue| move |engine: Engine| engine.run_pool(queue);
+        tasks.spawn(engine.clone().keep("timers", pool(Queue::Timers)));
+        tasks.spawn(engine.clone().keep("effects", pool(Queue::Effects)));
         tasks.spawn(engine.clone().keep("inboxes", Engine::run_inboxes));
         tasks.spawn(engine.clone().keep("quarantine", Engine::run_quarantine));
         tasks.spawn(engine.clone().keep("retention", Engine::run_retention));
         tasks.spawn(engine.clone().keep("registry", Engine::run_registry));
         tasks.spawn(engine.clone().keep("tails", Engine::run_tails));
         if engine.shared.options.notifier.is_some() {
-            tasks.spawn(engine.clone().keep("pushes", Engine::run_pushes));
+            tasks.spawn(engine.clone().keep("outboxes", Engine::run_outboxes));
+            tasks.spawn(engine.clone().keep("deliveries", pool(Queue::Deliveries)));
         }
         if let Some(hints) = hints {
             let looping = move |engine: Engine| engine.run_hints(hints.resubscribe());
@@ -145,10 +147,11 @@ impl Engine {
         let epoch = store.begin_epoch(clock.now()).await?;
         let lease_clock = LeaseClock::start(&*store, clock.now()).await?;
         let catalog = Catalog::load(&*store, &options).await?;
-        let max_pushes = options.push.max_active;
         let decision_pool = DecisionPool::new(options.deciders);
         let shared = Arc::new(Shared {
-            effects: Effects::new(options.max_effects, options.max_effect_bytes),
+            timers: Pool::new(Queue::Timers, &options),
+            effects: Pool::new(Queue::Effects, &options),
+            deliveries: Pool::new(Queue::Deliveries, &options),
             entropy_source: EntropySource::new(options.seed),
             run_ids: RunIds::default(),
             recent_runs: Arc::new(RecentRunCache::new(options.retention)),
@@ -162,9 +165,8 @@ impl Engine {
             catalog,
             tails: Arc::default(),
             counters: Counters::default(),
-            timers: Timers::default(),
             inboxes: Inboxes::default(),
-            pushes: Pushes::new(max_pushes),
+            outboxes: Outboxes::default(),
             wake_hints: WakeHints::default(),
             run_backoff: RunBackoff::default(),
             stop: CancellationToken::new(),
@@ -251,6 +253,12 @@ impl Engine {
     #[must_use]
     pub fn workflows(&self, tenant: &TenantId) -> Vec<Arc<Plan>> {
         self.shared.catalog.all(tenant)
+    }
+
+    /// The only current workflow of a tenant that `is_wanted` accepts; `None` also if there are several.
+    #[must_use]
+    pub fn only_workflow(&self, tenant: &TenantId, is_wanted: impl Fn(&Plan) -> bool) -> Option<Arc<Plan>> {
+        self.shared.catalog.only(tenant, is_wanted)
     }
 
     /// The current workflows visible without authentication, ordered by id: the operator's public ones, and
@@ -377,6 +385,17 @@ impl Engine {
         })
     }
 
+    /// The current status of a run that this process decided recently. `None` says nothing about the run. With
+    /// a shared store only runs that have ended are found.
+    #[must_use]
+    pub fn status_at_hand(&self, key: &RunKey) -> Option<RunStatus> {
+        let Shared {
+            recent_runs, store, ..
+        } = &*self.shared;
+        let status = recent_runs.find(key, self.now())?.summary.status;
+        (status.is_terminal() || !store.is_shared()).then_some(status)
+    }
+
     /// The creator of a run that this process decided recently. `None` says nothing about the run.
     #[must_use]
     pub fn creator_at_hand(&self, key: &RunKey) -> Option<PrincipalId> {
@@ -404,6 +423,7 @@ impl Engine {
             plan,
             run,
             summary: summary.clone(),
+            last_events: Vec::new(),
             held: LoadPermit::default(),
         }))
     }

@@ -1,14 +1,14 @@
-//! Follow-up of a durable append: wakes followers, the push loop and other runs, and starts effects.
+//! Follow-up of a durable append: wakes followers, the outbox loop and other runs, and starts effects.
 
 use wopr_core::{NodeId, Recorded, RunId, RunKey, RunStatus, Timestamp};
-use wopr_store::{EffectKey, Fence};
+use wopr_store::WorkKey;
 
 use crate::{Decided, Engine, View, commit, recent_runs::Change, stats::Counters};
 
 /// What to do once an append is durable.
 pub(crate) struct FollowUp {
     pub(crate) was_terminal: bool,
-    pub(crate) settled: Vec<EffectKey>,
+    pub(crate) settled: Vec<WorkKey>,
     pub(crate) events: Vec<Recorded>,
     /// Stored size of the events.
     pub(crate) n_bytes: usize,
@@ -16,17 +16,22 @@ pub(crate) struct FollowUp {
     pub(crate) is_log_unread: bool,
     /// The append added a subscription, which may have replaced one that has pending deliveries.
     pub(crate) is_heard: bool,
-    pub(crate) effects: Vec<(EffectKey, commit::StoredEffect)>,
+    pub(crate) effects: Vec<(WorkKey, commit::StoredEffect)>,
     pub(crate) told: Vec<RunId>,
     pub(crate) next_timer: Option<Timestamp>,
+    /// Peers are to be told of cancelled calls.
+    pub(crate) has_cancelled: bool,
+    /// When a parked effect is due.
+    pub(crate) next_check: Option<Timestamp>,
     /// The append releases the run's work rows.
     pub(crate) is_released: bool,
     pub(crate) children: usize,
 }
 
 impl Engine {
-    /// Acts on an append that is durable. `change` is set if the appended events are the end of the log.
-    pub(crate) fn act(&self, after: &View, follow_up: FollowUp, change: Option<Change>) {
+    /// Acts on an append that is durable. `change` is set if the appended events are the end of the log. Returns
+    /// them if they end the run and are not cached.
+    pub(crate) fn act(&self, after: &View, follow_up: FollowUp, change: Option<Change>) -> Vec<Recorded> {
         let FollowUp {
             was_terminal,
             settled,
@@ -37,6 +42,8 @@ impl Engine {
             effects,
             told,
             next_timer,
+            has_cancelled,
+            next_check,
             is_released,
             children,
         } = follow_up;
@@ -52,20 +59,23 @@ impl Engine {
                 tracing::warn!(%run, %tenant, node, code, "run failed");
             }
         }
-        if let Some(change) = change.filter(|_| !(is_terminal && is_log_unread)) {
+        let mut last_events = Vec::new();
+        match change {
+            Some(_) if is_terminal && is_log_unread => last_events = events,
             // Before waking followers, which will look for it.
-            keep(change, after, events, n_bytes);
+            Some(change) => keep(change, after, events, n_bytes),
+            None => {}
         }
         shared.tails.grew(&after.key, after.run.head);
-        shared.pushes.stir();
+        shared.outboxes.appended();
         if is_heard {
-            shared.wake_hints.pushes.notify_one();
+            shared.deliveries.stir();
         }
         for key in settled {
-            shared.effects.settled(&after.key, &key);
+            shared.effects.ended(&after.key, &key);
         }
         for (key, effect) in effects {
-            self.begin_effect(after.key.clone(), key, effect, Fence(1));
+            self.begin_effect(after.key.clone(), key, effect);
         }
         for run in told {
             shared.inboxes.tell(after.key.sibling(run.clone()));
@@ -73,11 +83,18 @@ impl Engine {
         if is_released {
             shared.run_backoff.forget(&after.key);
             shared.inboxes.tell(after.key.clone());
-            shared.wake_hints.all();
+            self.stir_all();
+        }
+        if has_cancelled {
+            shared.effects.stir();
+        }
+        if let Some(due) = next_check {
+            shared.effects.hint(due);
         }
         if let Some(due) = next_timer {
             shared.timers.hint(due);
         }
+        last_events
     }
 }
 

@@ -20,26 +20,24 @@ use crate::Engine;
 /// the minimum interval between two such looks, however many hints arrive.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// Wakes the loops that look for work.
+/// Wakes the loops that have no state of their own.
 #[derive(Debug, Default)]
 pub(crate) struct WakeHints {
-    pub(crate) timers: Notify,
-    pub(crate) effects: Notify,
     pub(crate) inboxes: Notify,
     pub(crate) registry: Notify,
-    pub(crate) pushes: Notify,
-}
-
-impl WakeHints {
-    pub(crate) fn all(&self) {
-        self.timers.notify_one();
-        self.effects.notify_one();
-        self.inboxes.notify_one();
-        self.pushes.notify_one();
-    }
 }
 
 impl Engine {
+    /// Wakes the loops that look for work.
+    pub(crate) fn stir_all(&self) {
+        let shared = &self.shared;
+        for pool in [&shared.timers, &shared.effects, &shared.deliveries] {
+            pool.stir();
+        }
+        shared.wake_hints.inboxes.notify_one();
+        shared.outboxes.stir();
+    }
+
     /// Handles hints until the engine stops or the store closes the stream.
     pub(crate) async fn run_hints(self, mut hints: Receiver<Hint>) {
         let shared = &self.shared;
@@ -50,7 +48,7 @@ impl Engine {
                 () = shared.stop.cancelled() => return,
                 () = until(look_at) => {
                     look_at = None;
-                    shared.wake_hints.all();
+                    self.stir_all();
                     continue;
                 }
                 hint = hints.recv() => hint,

@@ -14,6 +14,9 @@ use wopr_store::{ReadError, Store};
 
 use crate::Clock;
 
+/// How long a reading of the store's clock is good enough for those who would read it again.
+const FRESH: Duration = Duration::from_millis(500);
+
 #[derive(Debug)]
 pub(crate) struct LeaseClock(Mutex<(Timestamp, Instant)>);
 
@@ -24,8 +27,12 @@ impl LeaseClock {
         Ok(Self(Mutex::new((time, Instant::now()))))
     }
 
-    /// Reads the store's clock again and makes the engine's clock follow it.
+    /// Reads the store's clock again, unless that was done a moment ago, and makes the engine's clock follow it.
     pub(crate) async fn set(&self, store: &dyn Store, clock: &dyn Clock) -> Result<(), ReadError> {
+        let (_, at) = *self.0.lock();
+        if at.elapsed() < FRESH {
+            return Ok(());
+        }
         if let Some(time) = store.time().await? {
             *self.0.lock() = (time, Instant::now());
             clock.follow(time);

@@ -2,10 +2,9 @@
 //!
 //! ```text
 //!   faces -> Engine -> lock(run) -> load + fold -> decide -> append -> wake tails
-//!                                                              |-> effects  (leased, renewed, recorded)
-//!                                                              |-> timers   (rows; one loop)
+//!                                                              |-> work     (effects, timers, deliveries)
 //!                                                              |-> inboxes  (children, parents)
-//!                                                              '-> pushes   (webhook deliveries)
+//!                                                              '-> outboxes (updates to deliver)
 //! ```
 //!
 //! A waiting run takes no memory: it exists only as rows. Recovery is the first round of each loop, which
@@ -35,8 +34,10 @@ mod locks;
 mod logs;
 mod notifier;
 mod options;
+mod outboxes;
 mod panics;
 mod pinned;
+mod pool;
 mod pushes;
 mod quarantine;
 mod recent_runs;
@@ -54,8 +55,7 @@ mod view;
 
 pub use catalog::{RegisterError, Registered};
 pub use clock::{Clock, SteadyClock, Steps, SystemClock};
-pub use commit::{AUTH_REQUIRED_WORKFLOW, asks_for_authentication, task_state};
-pub use effect::{Attempt, Executor, HttpCall, Keep, Outcome, Request};
+pub use effect::{Attempt, CancelError, Cancellation, Executor, HttpCall, Keep, Outcome, Report, Request};
 pub use engine::{Engine, Prepared, StartError};
 pub use error::CommandError;
 pub use holdings::WorkflowLimit;

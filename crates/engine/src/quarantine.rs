@@ -8,10 +8,10 @@ use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use wopr_core::{DrainPolicy, Event, Recorded, RunKey, RunStatus, format};
-use wopr_store::{AppendError, Batch, Guard, Hold, LAST_CHANCE, ReadError, StoredEvent, Summary, TaskRow};
+use wopr_core::{DrainPolicy, KernelEvent, Recorded, RunKey, RunStatus, format};
+use wopr_store::{AppendError, Batch, Guard, Hold, LAST_CHANCE, ReadError, StoredEvent};
 
-use crate::{CommandError, Engine, commit::task_state, stats::Counters};
+use crate::{CommandError, Engine, stats::Counters};
 
 /// The pause reason of a run in quarantine.
 pub const QUARANTINED: &str = "quarantined";
@@ -68,16 +68,16 @@ impl Engine {
                     tracing::warn!("another process died");
                     is_news = true;
                     shared.inboxes.recover();
-                    shared.pushes.recover();
+                    shared.outboxes.recover();
                 }
                 Err(error) => tracing::debug!(%error, "cannot say that this process lives"),
             }
         }
     }
 
-    /// Quarantines the parked runs. Returns `false` if it has to be tried again.
+    /// Quarantines the runs with quarantined rows. Returns `false` if it has to be tried again.
     async fn quarantine_all(&self) -> bool {
-        let runs = match self.shared.store.parked(PAGE).await {
+        let runs = match self.shared.store.quarantined(PAGE).await {
             Ok(runs) => runs,
             Err(error) => {
                 tracing::warn!(%error, "cannot read which runs are to be quarantined");
@@ -121,7 +121,6 @@ impl Engine {
                 actual: None,
             });
         };
-        let task = shared.store.task(run).await.map_err(read)?;
         let is_silent = summary.status.is_terminal() || summary.status == RunStatus::Paused;
         let now = self.now().max(summary.updated_at);
         let mut batch = if is_silent {
@@ -137,44 +136,33 @@ impl Engine {
                 seq: head,
                 at: now,
                 cause: None,
-                event: Event::RunPaused {
+                event: KernelEvent::RunPaused {
                     reason: Some(QUARANTINED.to_owned()),
                     drain: DrainPolicy::default(),
-                },
+                }
+                .into(),
             };
             let mark = URL_SAFE_NO_PAD.encode(shared.entropy_source.roll::<9>());
             let event = StoredEvent {
                 seq: head,
                 body: format::encode_first_event(&paused, &mark),
             };
-            let summary = Summary {
-                status,
-                updated_at: now,
-                ..summary
-            };
-            let mut batch = Batch::new(run.clone(), Guard::At(head), vec![event], summary);
-            let (state, interrupt) = task_state(status, None, None);
-            batch.task = task.map(|(row, _)| TaskRow {
-                state,
-                interrupt,
-                updated_at: now,
-                context: row.context,
-            });
-            batch
+            let summary = summary.after(status, None, None, now);
+            Batch::new(run.clone(), Guard::At(head), vec![event], summary)
         };
-        batch.hold = Some(Hold::Park);
+        batch.hold = Some(Hold::Quarantine);
         let head = batch.head();
         // The run was not read, so there is nothing to cache.
         let _change = shared.recent_runs.change(run);
         shared.store.append(batch).await?;
         shared.tails.grew(run, head);
-        shared.pushes.stir();
+        shared.outboxes.appended();
         Ok(())
     }
 
     /// Quarantines a run whose rows could not be read several times in a row.
     pub(crate) async fn give_up(&self, run: &RunKey, error: &CommandError, in_a_row: u32) {
-        if in_a_row >= wopr_store::PARKED && matches!(error, CommandError::Internal(_)) {
+        if in_a_row >= wopr_store::QUARANTINED && matches!(error, CommandError::Internal(_)) {
             let has_paused = self.quarantine(run, "what is stored of it cannot be read").await;
             tracing::debug!(%run, has_paused, "run given up");
         }

@@ -250,7 +250,7 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
-    use wopr_core::{ContentHash, Event, PrincipalId, RunId, RunStatus, TenantId, WorkflowId};
+    use wopr_core::{ContentHash, KernelEvent, PrincipalId, RunId, RunStatus, TenantId, WorkflowId};
 
     use super::*;
 
@@ -270,17 +270,18 @@ mod tests {
             seq: Seq(seq),
             at: at(0),
             cause: None,
-            event: Event::RunResumed { reason: None },
+            event: KernelEvent::RunResumed { reason: None }.into(),
         };
         Decided {
             summary: Summary {
-                workflow: WorkflowId::parse("greet").expect("a workflow"),
-                version: ContentHash::of(b""),
                 status: RunStatus::Completed,
-                principal: PrincipalId::parse("ada").expect("a principal"),
-                parent: None,
-                created_at: at(0),
                 updated_at: at(millis),
+                ..Summary::new(
+                    WorkflowId::parse("greet").expect("a workflow"),
+                    ContentHash::of(b""),
+                    PrincipalId::parse("ada").expect("a principal"),
+                    at(0),
+                )
             },
             events: (first..head).map(event).collect(),
             head: Seq(head),

@@ -19,7 +19,7 @@ pub struct Start {
     pub configurable: Object,
     pub tags: Vec<String>,
     pub metadata: Object,
-    /// The A2A context.
+    /// The group of runs that this one belongs to.
     pub context: Option<String>,
     /// W3C trace context of the request, propagated to the run's outgoing calls.
     pub trace: Option<String>,
@@ -40,7 +40,7 @@ pub struct Create {
 pub struct SideRows {
     /// Makes the command take effect at most once.
     pub idempotency: Option<Idempotency>,
-    /// The A2A messages exchanged.
+    /// The messages exchanged.
     pub messages: Vec<NewMessage>,
     /// Files that the run refers to.
     pub blobs: Vec<BlobRow>,

@@ -18,7 +18,7 @@ use std::{
 
 use tokio::time::Instant;
 use wopr_core::{RunId, RunKey, TenantId, Timestamp};
-use wopr_store::{Child, ReadError, Removal, Store, Swept, TaskCursor, WriteError};
+use wopr_store::{Child, PhaseCursor, ReadError, Removal, Store, Swept, WriteError};
 
 use crate::{Engine, stats::Counters};
 
@@ -57,8 +57,8 @@ struct Looks {
 /// The progress of a pass through one tenant's tasks.
 #[derive(Debug, Default)]
 struct Look {
-    /// The position after the last task that needs no further look.
-    place: Option<TaskCursor>,
+    /// The position after the last run that needs no further look.
+    place: Option<PhaseCursor>,
     /// Roots before `place` that have ended, but whose tree has not expired.
     waiting: BTreeSet<RunId>,
 }
@@ -346,13 +346,14 @@ mod tests {
     async fn put(store: &MemoryStore, n: usize, parent: Option<usize>) {
         let now = Timestamp::from_millis(0);
         let summary = Summary {
-            workflow: WorkflowId::parse("w").expect("valid"),
-            version: ContentHash::of(b"w"),
             status: RunStatus::Completed,
-            principal: PrincipalId::parse("ada").expect("valid"),
             parent: parent.map(|parent| (run_id(parent), NodeId::parse("n").expect("valid"))),
-            created_at: now,
-            updated_at: now,
+            ..Summary::new(
+                WorkflowId::parse("w").expect("valid"),
+                ContentHash::of(b"w"),
+                PrincipalId::parse("ada").expect("valid"),
+                now,
+            )
         };
         let event = StoredEvent {
             seq: Seq(0),

@@ -16,7 +16,7 @@ pub(crate) struct UncertainCommit {
     pub(crate) first: StoredEvent,
     /// The run as it is if the append committed.
     pub(crate) after: View,
-    /// What to do if the append committed.
+    /// The work that follows if the append committed.
     pub(crate) follow_up: FollowUp,
 }
 
@@ -37,14 +37,16 @@ impl Engine {
             let UncertainCommit { first, after, .. } = &uncertain.0[index];
             let page = self.shared.store.events(&after.key, first.seq, 1).await?;
             if page.is_some_and(|page| page.events.first() == Some(first)) {
-                let UncertainCommit { after, follow_up, .. } = uncertain.0.swap_remove(index);
+                let UncertainCommit {
+                    mut after, follow_up, ..
+                } = uncertain.0.swap_remove(index);
                 // Each was decided without the others in the log, so at most one can have committed.
                 uncertain.0.clear();
                 tracing::info!(run = %after.key, "commit in doubt had happened");
                 // The log of an ended run cannot have grown since; any other may have.
                 let is_terminal = after.run.status.is_terminal();
                 let change = is_terminal.then(|| self.shared.recent_runs.change(&after.key));
-                self.act(&after, follow_up, change);
+                after.last_events = self.act(&after, follow_up, change);
                 return Ok(Some(after));
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wopr_core::{Plan, Recorded, Run, RunKey, RunStatus, Seq, format};
-use wopr_store::{InboxRow, Loaded, ReadError, Snapshot, StoredEvent, Summary, TaskRow};
+use wopr_store::{InboxRow, Loaded, ReadError, Snapshot, StoredEvent, Summary};
 
 use crate::load_budget::LoadPermit;
 
@@ -16,6 +16,9 @@ pub struct View {
     /// The fold of the run's log.
     pub run: Run,
     pub summary: Summary,
+    /// The events of the command that returned the view, if it ended the run with
+    /// [`is_log_unread`](crate::SideRows::is_log_unread). No cache has them then.
+    pub(crate) last_events: Vec<Recorded>,
     /// Permit for the memory of the run.
     pub(crate) held: LoadPermit,
 }
@@ -26,9 +29,19 @@ impl View {
     pub fn unstarted(self) -> Self {
         Self {
             run: Run::default(),
+            last_events: Vec::new(),
             held: LoadPermit::default(),
             ..self
         }
+    }
+
+    /// At most `limit` events starting at `from`, if the view has them all. `None` says nothing about the log.
+    #[must_use]
+    pub fn last_events(&self, from: Seq, limit: usize) -> Option<&[Recorded]> {
+        let first = self.last_events.first()?.seq;
+        let skipped = usize::try_from(from.0.checked_sub(first.0)?).ok()?;
+        let events = self.last_events.get(skipped..)?;
+        Some(&events[..limit.min(events.len())])
     }
 }
 
@@ -57,7 +70,6 @@ impl Opened {
 #[derive(Debug)]
 pub(crate) struct Open {
     pub(crate) view: View,
-    pub(crate) task: Option<TaskRow>,
     pub(crate) inbox: Vec<InboxRow>,
     /// The inbox may hold more rows than were read.
     pub(crate) is_inbox_cut: bool,
@@ -107,11 +119,11 @@ pub(crate) fn open(
         plan,
         run,
         summary: loaded.summary,
+        last_events: Vec::new(),
         held,
     };
     Ok(Open {
         view,
-        task: loaded.task,
         inbox: loaded.inbox,
         is_inbox_cut,
         n_tail_bytes,

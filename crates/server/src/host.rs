@@ -26,6 +26,7 @@ use crate::{
         CardSigner,
         push::{Notifier, SubscriptionCipher},
     },
+    activity_tokens::ActivityTokens,
     auth::Auth,
     config::{CidrText, Config, Keep, Period, StoreUrl, default_tenant},
     openwop::Discovery,
@@ -78,6 +79,7 @@ pub struct Host {
     following_keys: Mutex<Option<JoinHandle<()>>>,
     secrets: Secrets,
     tokens: Tokens,
+    activity_tokens: ActivityTokens,
     cipher: SubscriptionCipher,
     card_signer: Option<CardSigner>,
     gate: egress::Gate,
@@ -296,6 +298,8 @@ impl Host {
         let engine = prepared.engine();
         let options = wopr_app::Options {
             private_runs: config.a2a.private_tasks,
+            // The conformance suite has a single credential for all of its voters.
+            open_voting: config.conformance,
             idempotency_retention_ms: config.idempotency.retention.as_millis(),
             max_subscriptions: config.a2a.push_configs,
         };
@@ -363,6 +367,11 @@ impl Host {
     #[must_use]
     pub fn secrets(&self) -> &Secrets {
         &self.secrets
+    }
+
+    #[must_use]
+    pub(crate) const fn activity_tokens(&self) -> &ActivityTokens {
+        &self.activity_tokens
     }
 
     #[must_use]
@@ -501,6 +510,7 @@ impl Built {
         } = self;
         let public_url = config.public_url();
         let tokens = Tokens::new(secrets.subkey("interrupt-token"), config.interrupts.token_ttl);
+        let activity_tokens = ActivityTokens::new(secrets.subkey("activity-token"));
         let discovery = Discovery::new(&config, &public_url, &app);
         let auth = Arc::new(auth);
         let closing = watch::Sender::new(false);
@@ -516,6 +526,7 @@ impl Built {
             following_keys: Mutex::new(Some(following)),
             secrets,
             tokens,
+            activity_tokens,
             cipher,
             card_signer,
             gate,

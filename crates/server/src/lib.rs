@@ -5,6 +5,7 @@
 //! lives here: authentication ([`auth`]), tokens, the master key and telemetry.
 
 pub mod a2a;
+mod activity_tokens;
 mod admission;
 mod answers;
 pub mod auth;

@@ -17,7 +17,7 @@ use axum::body::Bytes;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until, timeout_at};
-use wopr_app::{App, Error as AppError, Events};
+use wopr_app::{App, Error as AppError, Events, VisibleRun};
 use wopr_core::{RunKey, Seq, TenantId};
 use wopr_store::{
     turns::{Full, Turn, Turns},
@@ -133,7 +133,7 @@ pub(crate) fn json_size(document: &impl Serialize) -> usize {
 /// reading.
 pub(crate) async fn read(
     app: &App,
-    key: &RunKey,
+    key: &VisibleRun,
     from: Seq,
     max_events: usize,
     max_bytes: usize,

@@ -6,6 +6,8 @@
     reason = "helpers of tests fail the test that called them, and take literals"
 )]
 
+#[path = "suite/activities.rs"]
+mod activities;
 #[path = "suite/approvers.rs"]
 mod approvers;
 #[path = "suite/authoring.rs"]
@@ -20,6 +22,8 @@ mod client;
 mod clocks;
 #[path = "suite/cors.rs"]
 mod cors;
+#[path = "suite/dialects.rs"]
+mod dialects;
 #[path = "suite/discovery.rs"]
 mod discovery;
 #[path = "suite/errors.rs"]
@@ -48,6 +52,8 @@ mod pages;
 mod refusals;
 #[path = "suite/retention.rs"]
 mod retention;
+#[path = "suite/scopes.rs"]
+mod scopes;
 #[path = "suite/server.rs"]
 mod server;
 #[path = "suite/streams.rs"]

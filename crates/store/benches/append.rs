@@ -18,8 +18,8 @@ use divan::{Bencher, counter::ItemsCount};
 use tokio::{runtime::Runtime, task::JoinSet};
 use wopr_core::{ContentHash, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_store::{
-    Batch, Guard, IdempotencyKey, IdempotencyRecord, Log as _, SqliteStore, StoredEvent, Summary, TaskRow,
-    TaskState, sqlite::Options,
+    Batch, Guard, IdempotencyKey, IdempotencyRecord, Log as _, SqliteStore, StoredEvent, Summary,
+    sqlite::Options,
 };
 
 /// Appends in flight at a time.
@@ -109,22 +109,14 @@ fn batch(n: u64, request: Request) -> Batch {
             body: vec![b'e'; EVENT],
         })
         .collect();
-    let summary = Summary {
-        workflow: WorkflowId::parse("campaign-brief").expect("a workflow id"),
-        version: ContentHash::of(b"definition"),
-        status: RunStatus::Completed,
-        principal: principal.clone(),
-        parent: None,
-        created_at: at,
-        updated_at: at,
-    };
+    let mut summary = Summary::new(
+        WorkflowId::parse("campaign-brief").expect("a workflow id"),
+        ContentHash::of(b"definition"),
+        principal.clone(),
+        at,
+    );
+    summary.status = RunStatus::Completed;
     let mut batch = Batch::new(run.clone(), Guard::Create, events, summary);
-    batch.task = Some(TaskRow {
-        context: None,
-        state: TaskState::Completed,
-        interrupt: None,
-        updated_at: at,
-    });
     if let Request::Keyed = request {
         batch.idempotency = Some(IdempotencyRecord {
             key: IdempotencyKey {

@@ -4,10 +4,11 @@
 //! those runs; each child it creates is a new run with an empty log and one inbox row that says how to start.
 
 use wopr_core::{
-    ContentHash, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
+    ContentHash, InterruptKind, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp,
+    WorkflowId,
 };
 
-use crate::{Epoch, NewPush};
+use crate::{Epoch, NewPush, Queue};
 
 /// Approximate memory in bytes that a batch takes beyond the bodies of its rows.
 const OVERHEAD: usize = 1024;
@@ -29,21 +30,18 @@ pub struct Batch {
     pub guard: Guard,
     /// Their sequence numbers continue the log without a gap.
     pub events: Vec<StoredEvent>,
-    /// The summary row after the append. For an existing run only the status and `updated_at` are written;
-    /// the other columns keep their values from creation.
+    /// The summary row after the append. For an existing run only the phase and `updated_at` are written; the
+    /// other columns keep their values from creation.
     pub summary: Summary,
-    /// The A2A task row after the append; `None` leaves the row unchanged.
-    pub task: Option<TaskRow>,
     /// A fold of the log up to and including these events.
     pub snapshot: Option<Snapshot>,
-    /// Timers to set, after `timers_cleared` is applied; a timer with the same key is replaced.
-    pub timers_set: Vec<TimerRow>,
-    /// Timers to clear; a missing timer is not an error.
-    pub timers_cleared: Vec<TimerKey>,
-    /// Effects to enqueue, after `effects_settled` is applied. Keys are expected to be new; an existing row
-    /// is replaced and gets a larger fence.
-    pub effects_enqueued: Vec<EffectRow>,
-    pub effects_settled: Vec<Settled>,
+    /// Work rows to remove.
+    pub work_ended: Vec<Ended>,
+    /// Work rows whose lease ends without removing them.
+    pub work_parked: Vec<Parked>,
+    /// Work rows to create, after `work_ended` is applied. An existing row is replaced: it loses its lease,
+    /// gets a larger fence and has no deaths.
+    pub work_set: Vec<WorkRow>,
     /// Child runs to create, each with an empty log.
     pub children: Vec<ChildRow>,
     /// Messages to other runs, inserted after `inbox_consumed` is applied.
@@ -53,22 +51,22 @@ pub struct Batch {
     pub inbox_consumed: Vec<(RunId, Seq)>,
     /// The record of the request that caused this append.
     pub idempotency: Option<IdempotencyRecord>,
-    /// A2A messages exchanged; a message whose id the run already has is ignored.
+    /// Messages exchanged with clients; a message whose id the run already has is ignored.
     pub messages: Vec<MessageRow>,
     /// Blobs that events refer to; a blob whose id the run already has is ignored.
     pub blobs: Vec<BlobRow>,
     /// A subscription to create with this append.
     pub push: Option<Box<NewPush>>,
-    /// Parks or releases the run's work rows.
+    /// Quarantines or releases the run's work and mailbox rows.
     pub hold: Option<Hold>,
 }
 
-/// Parks or releases all work rows that the run has once the append is applied.
+/// Quarantines or releases the timers, effects and mailbox rows that the run has once the append is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// Stops handing out the rows. The outbox row is affected only if it was already parked.
-    Park,
-    /// Hands out parked rows again, with their death count reset.
+    /// Stops handing out the rows. The outbox row is affected only if it was already quarantined.
+    Quarantine,
+    /// Hands out quarantined rows again, with their death count reset.
     Release,
 }
 
@@ -81,12 +79,10 @@ impl Batch {
             guard,
             events,
             summary,
-            task: None,
             snapshot: None,
-            timers_set: Vec::new(),
-            timers_cleared: Vec::new(),
-            effects_enqueued: Vec::new(),
-            effects_settled: Vec::new(),
+            work_ended: Vec::new(),
+            work_parked: Vec::new(),
+            work_set: Vec::new(),
             children: Vec::new(),
             inbox_sent: Vec::new(),
             inbox_consumed: Vec::new(),
@@ -116,7 +112,9 @@ impl Batch {
     /// Approximate memory in bytes that the batch holds while it waits.
     pub(crate) fn weight(&self) -> usize {
         let events: usize = self.events.iter().map(|event| event.body.len()).sum();
-        let effects: usize = self.effects_enqueued.iter().map(|row| row.body.len()).sum();
+        let work: usize = self.work_set.iter().map(|row| row.body.len()).sum();
+        let parked = self.work_parked.iter().filter_map(|row| row.body.as_ref());
+        let parked: usize = parked.map(Vec::len).sum();
         let inbox: usize = self.inbox_sent.iter().map(|row| row.body.len()).sum();
         let messages: usize = self.messages.iter().map(|message| message.body.len()).sum();
         let blobs: usize = self.blobs.iter().map(|blob| blob.bytes.len()).sum();
@@ -125,7 +123,7 @@ impl Batch {
         let response = idempotency.map_or(0, |record| record.response.len());
         let children = self.children.len() * OVERHEAD / 2;
         let push = self.push.as_ref().map_or(0, |push| push.row.body.len());
-        OVERHEAD + events + effects + inbox + messages + blobs + snapshot + response + children + push
+        OVERHEAD + events + work + parked + inbox + messages + blobs + snapshot + response + children + push
     }
 }
 
@@ -147,6 +145,8 @@ pub struct Snapshot {
 }
 
 /// The row of a run that lists and guards read.
+///
+/// The run's *phase* is what `status`, `waiting_on` and `error_code` say together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     pub workflow: WorkflowId,
@@ -154,95 +154,108 @@ pub struct Summary {
     pub version: ContentHash,
     /// The status after the append.
     pub status: RunStatus,
+    /// The kind of the first open interrupt of a run that waits for an answer.
+    pub waiting_on: Option<InterruptKind>,
+    /// The code of the error of a failed run, at most [`ERROR_CODE_BYTES`] of it.
+    pub error_code: Option<String>,
+    /// When the phase last changed. The append that changes it has this as its `updated_at`.
+    pub phase_since: Timestamp,
     /// The principal that created the run.
     pub principal: PrincipalId,
     /// The run and node that created this run.
     pub parent: Option<(RunId, NodeId)>,
+    /// What the run shares with other runs that belong to the same conversation.
+    pub group: Option<String>,
     pub created_at: Timestamp,
     /// When the last append happened.
     pub updated_at: Timestamp,
 }
 
-/// The state of an A2A task, as RFC 0100 stores it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TaskState {
-    Submitted,
-    Working,
-    InputRequired,
-    /// Never written by the forward projection.
-    AuthRequired,
-    Completed,
-    Failed,
-    Canceled,
-    Rejected,
-}
+/// The part of an error code that a summary keeps, in bytes: indexes hold it.
+pub const ERROR_CODE_BYTES: usize = 128;
 
-impl TaskState {
-    pub const ALL: [Self; 8] = [
-        Self::Submitted,
-        Self::Working,
-        Self::InputRequired,
-        Self::AuthRequired,
-        Self::Completed,
-        Self::Failed,
-        Self::Canceled,
-        Self::Rejected,
-    ];
-
-    /// The stored spelling, which is that of A2A 0.3.
+impl Summary {
+    /// The summary of a run that was just created.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Submitted => "submitted",
-            Self::Working => "working",
-            Self::InputRequired => "input-required",
-            Self::AuthRequired => "auth-required",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Canceled => "canceled",
-            Self::Rejected => "rejected",
+    pub const fn new(
+        workflow: WorkflowId,
+        version: ContentHash,
+        principal: PrincipalId,
+        created_at: Timestamp,
+    ) -> Self {
+        Self {
+            workflow,
+            version,
+            status: RunStatus::Pending,
+            waiting_on: None,
+            error_code: None,
+            phase_since: created_at,
+            principal,
+            parent: None,
+            group: None,
+            created_at,
+            updated_at: created_at,
         }
     }
 
+    /// The summary after an append at `now` that leaves the run in this phase.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    pub fn after(
+        &self,
+        status: RunStatus,
+        waiting_on: Option<InterruptKind>,
+        error_code: Option<&str>,
+        now: Timestamp,
+    ) -> Self {
+        let error_code = error_code.map(|code| &code[..code.floor_char_boundary(ERROR_CODE_BYTES)]);
+        let is_same =
+            (self.status, self.waiting_on, self.error_code.as_deref()) == (status, waiting_on, error_code);
+        Self {
+            status,
+            waiting_on,
+            error_code: error_code.map(str::to_owned),
+            phase_since: if is_same { self.phase_since } else { now },
+            updated_at: now,
+            ..self.clone()
+        }
+    }
+
+    /// Returns `true` if the append with this summary may have changed the phase.
+    pub(crate) fn may_begin_phase(&self) -> bool {
+        self.phase_since == self.updated_at
     }
 }
 
-/// The two kinds of interrupt that RFC 0100 distinguishes for an `input-required` task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TaskInterrupt {
-    Approval,
-    Clarification,
-}
-
-/// The persisted `A2ATaskState` of a run (RFC 0100 §2). The task id is the run id.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TaskRow {
-    pub context: Option<String>,
-    /// The state after the append.
-    pub state: TaskState,
-    /// `None` for kinds that RFC 0100 does not distinguish.
-    pub interrupt: Option<TaskInterrupt>,
-    /// When the state last changed.
-    pub updated_at: Timestamp,
-}
-
-/// Names a timer within its run.
+/// Names a work row within its run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TimerKey(pub String);
-
-/// A timer. When it is due, the run gets the command that the key encodes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TimerRow {
-    pub key: TimerKey,
-    pub due: Timestamp,
+pub struct WorkKey {
+    pub queue: Queue,
+    /// A timer's encoded command, an effect's `<ordinal>:<attempt>:<node>`, or a subscription's id.
+    pub name: String,
 }
 
-/// Names an effect within its run: `<node>:<ordinal>:<attempt>`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EffectKey(pub String);
+impl WorkKey {
+    pub fn timer(name: impl Into<String>) -> Self {
+        Self {
+            queue: Queue::Timers,
+            name: name.into(),
+        }
+    }
+
+    pub fn effect(name: impl Into<String>) -> Self {
+        Self {
+            queue: Queue::Effects,
+            name: name.into(),
+        }
+    }
+
+    pub fn delivery(name: impl Into<String>) -> Self {
+        Self {
+            queue: Queue::Deliveries,
+            name: name.into(),
+        }
+    }
+}
 
 /// The fencing token of a lease. Each lease of a row gets a larger one; writes with a smaller one are
 /// refused.
@@ -252,28 +265,93 @@ pub struct Fence(pub u64);
 impl Fence {
     /// The first fence of a row whose key may have been used before and removed. The time in milliseconds
     /// exceeds every earlier fence, because no row is leased a thousand times a second.
-    pub(crate) fn first_at(now: Timestamp) -> Self {
+    fn first_at(now: Timestamp) -> Self {
         Self(u64::try_from(now.millis()).unwrap_or(0))
     }
 }
 
+/// A row of work.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EffectRow {
-    pub key: EffectKey,
-    /// What to execute; opaque to the store.
+pub struct WorkRow {
+    pub key: WorkKey,
+    pub state: WorkState,
+    /// What to do; opaque to the store. Empty if the key says it all.
     pub body: Vec<u8>,
-    /// If present, the row is created leased to this epoch until this time, with fence 1; otherwise it waits
-    /// to be leased.
-    pub leased: Option<(Epoch, Timestamp)>,
 }
 
-/// An effect that has ended.
+/// The state in which a work row is created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkState {
+    /// The row can be leased from this time on.
+    Due(Timestamp),
+    /// The row is leased to this epoch until this time. The fence of an effect created so is 1.
+    Leased(Epoch, Timestamp),
+    /// The row waits until it is woken.
+    Parked,
+}
+
+impl WorkState {
+    /// The columns `due` and `epoch`.
+    pub(crate) const fn columns(self) -> (Option<Timestamp>, Option<Epoch>) {
+        match self {
+            Self::Due(due) => (Some(due), None),
+            Self::Leased(epoch, until) => (Some(until), Some(epoch)),
+            Self::Parked => (None, None),
+        }
+    }
+}
+
+impl WorkRow {
+    /// A timer. When it is due, the run gets the command that the name encodes.
+    pub fn timer(name: impl Into<String>, due: Timestamp) -> Self {
+        Self {
+            key: WorkKey::timer(name),
+            state: WorkState::Due(due),
+            body: Vec::new(),
+        }
+    }
+
+    /// The fence of the row if its key is new; `now` is the time of the write.
+    pub(crate) fn first_fence(&self, now: Timestamp) -> Fence {
+        match self.key.queue {
+            // Each attempt has a key of its own.
+            Queue::Effects => Fence(u64::from(matches!(self.state, WorkState::Leased(..)))),
+            Queue::Timers | Queue::Deliveries => Fence::first_at(now),
+        }
+    }
+
+    /// The work row of a new subscription.
+    pub(crate) fn subscription(id: &str) -> Self {
+        Self {
+            key: WorkKey::delivery(id),
+            state: WorkState::Parked,
+            body: Vec::new(),
+        }
+    }
+}
+
+/// A work row to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settled {
-    pub key: EffectKey,
-    /// The fence of the attempt that produced the outcome. A stale fence or a missing row refuses the whole
-    /// batch with [`crate::AppendError::Fenced`]. `None` removes the effect regardless of its lease.
+pub struct Ended {
+    pub key: WorkKey,
+    /// The fence of the lease that produced the outcome. A stale fence or a missing row refuses the whole
+    /// batch with [`crate::AppendError::Fenced`]. `None` removes the row in any state; a missing row is not
+    /// an error.
     pub fence: Option<Fence>,
+}
+
+/// A work row whose lease ends while the row stays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parked {
+    pub key: WorkKey,
+    /// The fence of the lease. If the lease is lost, the whole batch is refused with
+    /// [`crate::AppendError::Fenced`].
+    pub fence: Fence,
+    /// When the row can be leased again; `None` if it waits until it is woken. As with
+    /// [`crate::Then::Park`].
+    pub due: Option<Timestamp>,
+    /// Replaces the body of the row.
+    pub body: Option<Vec<u8>>,
 }
 
 /// A child run, created with its parent's append.
@@ -282,7 +360,6 @@ pub struct ChildRow {
     pub run: RunId,
     /// The initial summary, with status pending.
     pub summary: Summary,
-    pub task: TaskRow,
 }
 
 /// A message from one run to another. Keyed by (target, source, source sequence), so inserting it twice has
@@ -305,7 +382,7 @@ pub struct IdempotencyKey {
     pub tenant: TenantId,
     /// The caller.
     pub principal: PrincipalId,
-    /// Method and path template, or the A2A scope.
+    /// What the key is unique within, such as a method and a path template.
     pub scope: String,
     /// Hash of the key that the caller sent.
     pub key: String,
@@ -325,14 +402,14 @@ pub struct IdempotencyRecord {
     pub expires_at: Timestamp,
 }
 
-/// An A2A message in the history of a run.
+/// A message in the history of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageRow {
     /// Unique within the run; messages are ordered by (seq, id).
     pub id: String,
     /// The head of the log when the message was exchanged.
     pub seq: Seq,
-    /// The message as JSON of the A2A 1.0 model.
+    /// Opaque to the store.
     pub body: Vec<u8>,
 }
 

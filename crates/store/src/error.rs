@@ -2,7 +2,7 @@
 
 use wopr_core::Seq;
 
-use crate::{EffectKey, IdempotencyRecord};
+use crate::{IdempotencyRecord, WorkKey};
 
 /// Why an append failed. Only `Unknown` leaves the log in doubt.
 #[derive(Debug, thiserror::Error)]
@@ -16,9 +16,9 @@ pub enum AppendError {
         /// The head in the store.
         actual: Option<Seq>,
     },
-    /// The attempt's lease was taken over or its effect is gone; drop the outcome.
+    /// The lease was taken over or ended, or its row is gone; drop the outcome.
     #[error("append with a stale lease on {0:?}")]
-    Fenced(EffectKey),
+    Fenced(WorkKey),
     /// The request's idempotency key already has a record.
     #[error("append a request that already took effect")]
     Duplicate(Box<IdempotencyRecord>),
@@ -40,7 +40,6 @@ pub enum AppendError {
     Corrupt(String),
 }
 
-/// Why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The store cannot answer now.

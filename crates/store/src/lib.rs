@@ -4,7 +4,7 @@
 //! bodies of events, snapshots and run messages are opaque bytes here.
 //!
 //! - [`Log`] appends and reads.
-//! - [`Work`] leases timers and effects that are due.
+//! - [`Work`] leases what is due: timers, effects and deliveries.
 //! - [`Registry`] keeps workflow versions and API keys.
 //! - [`Pushes`] keeps subscriptions and their deliveries.
 //! - [`Retention`] removes runs.
@@ -28,26 +28,25 @@ mod vitals;
 mod work;
 
 pub use batch::{
-    Batch, BlobRow, ChildRow, EffectKey, EffectRow, Fence, Guard, Hold, IdempotencyKey, IdempotencyRecord,
-    InboxRow, MessageRow, Settled, Snapshot, StoredEvent, Summary, TaskInterrupt, TaskRow, TaskState,
-    TimerKey, TimerRow,
+    Batch, BlobRow, ChildRow, ERROR_CODE_BYTES, Ended, Fence, Guard, Hold, IdempotencyKey, IdempotencyRecord,
+    InboxRow, MessageRow, Parked, Snapshot, StoredEvent, Summary, WorkKey, WorkRow, WorkState,
 };
 pub use error::{AppendError, ReadError, WriteError};
 pub use log::{
-    EventPage, INBOX_ROWS, Load, Loaded, Log, PAGE_BYTES, RunFilter, RunPage, TaskCursor, TaskFilter,
-    TaskPage,
+    EventPage, INBOX_ROWS, Load, Loaded, Log, Match, PAGE_BYTES, PhaseCursor, PhaseFilter, PhasePage,
+    RunFilter, RunPage,
 };
 pub use memory::MemoryStore;
 pub use postgres::PostgresStore;
 pub use push::{
-    Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, LeasedPush, NewPush, OutboxRow, PushRow, Pushes,
-    Put, Then, Update,
+    Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, NewPush, OutboxRow, Pending, PushRow, Pushes,
+    Put, Update,
 };
 pub use registry::{KeyRow, Registry, Revision, WorkflowRow};
 pub use retention::{Child, EndedRoots, Removal, Retention, Swept};
 pub use sqlite::SqliteStore;
 pub use timeout::with_timeout;
-pub use work::{Epoch, Hint, LAST_CHANCE, LeasedEffect, LeasedTimer, Mailbox, PARKED, Quota, Work};
+pub use work::{Epoch, Hint, LAST_CHANCE, Leased, Mailbox, QUARANTINED, Queue, Quota, Then, Times, Work};
 
 pub trait Store: Log + Work + Registry + Pushes + Retention + std::fmt::Debug {}
 

@@ -5,7 +5,7 @@ use wopr_core::{RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId, 
 
 use crate::{
     AppendError, Batch, BlobRow, IdempotencyKey, IdempotencyRecord, InboxRow, MessageRow, ReadError,
-    Snapshot, StoredEvent, Summary, TaskRow, TaskState, WriteError,
+    Snapshot, StoredEvent, Summary, WriteError,
 };
 
 /// Maximum body bytes in a page of events or of an inbox. The row that reaches the limit is still included.
@@ -73,17 +73,14 @@ pub trait Log: Send + Sync + 'static {
         limit: usize,
     ) -> Result<RunPage, ReadError>;
 
-    /// Reads the task row of a run and the number of events in its log.
-    async fn task(&self, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, ReadError>;
-
-    /// Lists task rows after the cursor, most recently changed first.
-    async fn list_tasks(
+    /// Lists the runs of a tenant after the cursor, those that most recently changed their phase first.
+    async fn list_by_phase(
         &self,
         tenant: &TenantId,
-        filter: &TaskFilter,
-        after: Option<&TaskCursor>,
+        filter: &PhaseFilter,
+        after: Option<&PhaseCursor>,
         limit: usize,
-    ) -> Result<TaskPage, ReadError>;
+    ) -> Result<PhasePage, ReadError>;
 
     /// Reads the newest `limit` messages of a run, oldest first.
     async fn messages(&self, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, ReadError>;
@@ -122,7 +119,6 @@ pub enum Load {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
     pub summary: Summary,
-    pub task: Option<TaskRow>,
     /// Number of events in the log.
     pub head: Seq,
     /// The newest snapshot.
@@ -185,30 +181,74 @@ pub struct RunPage {
     pub has_more: bool,
 }
 
+/// A condition on one column.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Match<T> {
+    Is(T),
+    /// Another value, or none.
+    IsNot(T),
+}
+
+impl<T: PartialEq> Match<T> {
+    /// Returns `true` if the value meets the condition.
+    pub fn accepts(&self, value: Option<&T>) -> bool {
+        match self {
+            Self::Is(wanted) => value == Some(wanted),
+            Self::IsNot(other) => value != Some(other),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct TaskFilter {
-    pub context: Option<String>,
-    pub state: Option<TaskState>,
-    /// Only tasks that changed at or after this time.
-    pub changed_since: Option<Timestamp>,
-    /// Only tasks of runs created by this principal.
+pub struct PhaseFilter {
+    pub group: Option<String>,
+    /// Empty means any status.
+    pub statuses: Vec<RunStatus>,
+    pub error_code: Option<Match<String>>,
+    pub workflow: Option<Match<WorkflowId>>,
+    /// Only runs whose phase changed at or after this time.
+    pub since: Option<Timestamp>,
+    /// Only runs created by this principal.
     pub principal: Option<wopr_core::PrincipalId>,
 }
 
-/// A position in the list of tasks.
+impl PhaseFilter {
+    /// Returns `true` if a run with this summary meets every condition.
+    #[must_use]
+    pub fn accepts(&self, run: &Summary) -> bool {
+        let Self {
+            group,
+            statuses,
+            error_code,
+            workflow,
+            since,
+            principal,
+        } = self;
+        let mut error_code = error_code.iter();
+        let mut workflow = workflow.iter();
+        (group.is_none() || *group == run.group)
+            && (statuses.is_empty() || statuses.contains(&run.status))
+            && error_code.all(|code| code.accepts(run.error_code.as_ref()))
+            && workflow.all(|workflow| workflow.accepts(Some(&run.workflow)))
+            && since.is_none_or(|since| run.phase_since >= since)
+            && principal.as_ref().is_none_or(|creator| run.principal == *creator)
+    }
+}
+
+/// A position in the list of runs by phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TaskCursor {
-    /// When the last task seen was changed.
-    pub updated_at: Timestamp,
-    /// The last task seen.
+pub struct PhaseCursor {
+    /// When the last run seen changed its phase.
+    pub since: Timestamp,
+    /// The last run seen.
     pub run: RunId,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TaskPage {
-    /// Most recently changed first; ties by run id, descending.
-    pub tasks: Vec<(RunId, TaskRow)>,
-    /// Number of matching tasks on all pages.
+pub struct PhasePage {
+    /// The latest change of phase first; ties by run id, descending.
+    pub runs: Vec<(RunId, Summary)>,
+    /// Number of matching runs on all pages.
     pub total: u64,
     pub has_more: bool,
 }

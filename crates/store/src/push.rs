@@ -3,19 +3,20 @@
 //! ```text
 //!   append --(the run is subscribed to)--> outbox (run, from, to) --expand--> deliveries (subscription, event)
 //!                                                                            |
-//!                             lease_pushes -> waiting -> settle, settle .. -> rest, or again later
+//!                      lease the work row -> waiting -> settle, settle .. -> park, or again later
 //! ```
 //!
 //! An append writes at most one outbox row, and only if its run has subscriptions. Expanding that row is
 //! guarded by its first event: of two concurrent expansions one is refused, and as both would write the same
-//! deliveries, nothing is lost. Leases are per subscription, not per delivery, so the deliveries of a
-//! subscription are sent in order. They carry a fencing token like leases of effects. Contents, retries and
-//! giving up are decided elsewhere.
+//! deliveries, nothing is lost. Each subscription has one row of work ([`crate::Queue::Deliveries`]), created
+//! and removed with it. The row is parked while nothing is pending, and leased to send what is: leases are per
+//! subscription, not per delivery, so the deliveries of a subscription are sent in order. Contents, retries
+//! and giving up are decided elsewhere.
 
 use async_trait::async_trait;
 use wopr_core::{PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp};
 
-use crate::{Epoch, Fence, Quota, ReadError, WriteError};
+use crate::{Epoch, Fence, ReadError, Then, WriteError};
 
 /// A subscription to the events of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,17 +73,13 @@ pub struct Update {
     pub body: Vec<u8>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeasedPush {
-    pub run: RunKey,
-    pub id: String,
-    pub body: Vec<u8>,
-    pub fence: Fence,
-    /// Change counter at the time of the lease; deliveries added later increase it.
-    pub news: u64,
-    /// Deaths of processes that held the subscription. It is never parked: with [`crate::LAST_CHANCE`] or
-    /// more deaths it is leased as a suspect.
-    pub deaths: u32,
+/// A subscription and the deliveries that its receiver has not had yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pending {
+    /// The body of the subscription; empty if nothing is pending.
+    pub receiver: Vec<u8>,
+    /// In event order.
+    pub deliveries: Vec<DeliveryRow>,
 }
 
 /// A delivery that is pending or dead-lettered.
@@ -113,18 +110,6 @@ pub enum Attempted {
         error: String,
         at: Timestamp,
     },
-}
-
-/// What happens to the lease after a delivery attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Then {
-    /// The lease is extended to this time.
-    GoOn(Timestamp),
-    /// The lease ends because nothing is pending. If a delivery was added since the lease began, the
-    /// subscription is due at this time.
-    Rest(Timestamp),
-    /// The lease ends and the subscription is due at this time.
-    Due(Timestamp),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,7 +149,7 @@ pub trait Pushes: Send + Sync + 'static {
     /// Removes a subscription and its deliveries; `false` if it does not exist.
     async fn drop_push(&self, run: &RunKey, id: &str) -> Result<bool, WriteError>;
 
-    /// Returns at most `limit` outbox rows that are neither parked nor claimed by another epoch, in key order
+    /// Returns at most `limit` outbox rows that are neither quarantined nor claimed by another epoch, in key order
     /// after the given run.
     async fn outbox(
         &self,
@@ -178,25 +163,18 @@ pub trait Pushes: Send + Sync + 'static {
     /// begins at `from`.
     async fn expand(&self, row: &OutboxRow, updates: &[Update], now: Timestamp) -> Result<bool, WriteError>;
 
-    /// Leases subscriptions that are due and may have pending deliveries, the longest due first. Each gets
-    /// the epoch, the end `until` and a fence larger than any before.
-    async fn lease_pushes(
-        &self,
-        epoch: Epoch,
-        now: Timestamp,
-        until: Timestamp,
-        quota: &Quota,
-    ) -> Result<Vec<LeasedPush>, WriteError>;
+    /// Returns at most `limit` pending deliveries of a subscription.
+    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Pending, ReadError>;
 
-    /// Returns at most `limit` pending deliveries of a subscription, in event order.
-    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<DeliveryRow>, ReadError>;
-
-    /// Records the result of an attempt, if there was one, and ends or extends the lease. Returns `false` and
-    /// writes nothing if the lease is lost or the subscription is gone.
+    /// Records the result of a delivery attempt and what becomes of the lease of its subscription, whose
+    /// deaths are forgotten. Returns `false` and writes nothing if the lease is lost or the subscription is
+    /// gone.
     async fn settle_push(
         &self,
-        lease: &LeasedPush,
-        attempted: Option<(Seq, Attempted)>,
+        run: &RunKey,
+        push: &str,
+        fence: Fence,
+        attempted: (Seq, Attempted),
         then: Then,
     ) -> Result<bool, WriteError>;
 

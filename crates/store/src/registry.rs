@@ -11,6 +11,8 @@ pub struct WorkflowRow {
     pub tenant: Option<TenantId>,
     pub id: WorkflowId,
     pub version: ContentHash,
+    /// The workflow language that the definition is written in.
+    pub dialect: String,
     /// The definition as registered.
     pub body: Vec<u8>,
     /// When this version was first registered.

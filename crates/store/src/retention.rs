@@ -9,7 +9,7 @@
 use async_trait::async_trait;
 use wopr_core::{RunId, RunKey, TenantId, Timestamp};
 
-use crate::{ReadError, TaskCursor, WriteError};
+use crate::{PhaseCursor, ReadError, WriteError};
 
 /// A run to mark, with the root of its tree. A root names itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct EndedRoots {
     /// The longest ended first.
     pub roots: Vec<RunId>,
     /// Where to continue; `None` at the end of the list.
-    pub next: Option<TaskCursor>,
+    pub next: Option<PhaseCursor>,
 }
 
 /// A run that another run created.
@@ -57,7 +57,7 @@ pub trait Retention: Send + Sync + 'static {
         &self,
         tenant: &TenantId,
         before: Timestamp,
-        after: Option<&TaskCursor>,
+        after: Option<&PhaseCursor>,
         limit: usize,
     ) -> Result<EndedRoots, ReadError>;
 

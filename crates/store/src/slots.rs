@@ -96,6 +96,19 @@ impl Slots {
         (self.free() * FACTOR).div_ceil(FACTOR + 1)
     }
 
+    /// The number of slots that each tenant may take now, except those that cannot get another: the least room
+    /// that any of the others has.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        let held = self.held.lock();
+        let free = self.most.saturating_sub(held.n);
+        // The largest number that `has_room` admits.
+        let room = |held: usize| ((FACTOR * (free + 1)).saturating_sub(held) / (FACTOR + 1)).min(free);
+        let rooms = held.of.values().map(|held| room(*held)).filter(|room| *room > 0);
+        let nobody = (free * FACTOR).div_ceil(FACTOR + 1);
+        rooms.fold(nobody, usize::min)
+    }
+
     /// Tenants that cannot get another slot now.
     #[must_use]
     pub fn crowded(&self) -> Vec<TenantId> {
@@ -151,6 +164,17 @@ mod tests {
         drop(first);
         assert_eq!(slots.free(), 256);
         assert_eq!(slots.crowded(), []);
+    }
+
+    #[test]
+    fn every_tenant_that_is_not_crowded_may_take_the_room() {
+        let slots = Slots::new(256);
+        assert_eq!(slots.room(), slots.share());
+        let _first: Vec<_> = (0..100).filter_map(|_| slots.take(&tenant("a"))).collect();
+        let room = slots.room();
+        let more: Vec<_> = (0..room).filter_map(|_| slots.take(&tenant("a"))).collect();
+        assert_eq!((room, more.len(), slots.crowded()), (92, 92, vec![tenant("a")]));
+        assert_eq!(slots.room(), 48, "as for a tenant that holds nothing");
     }
 
     #[test]

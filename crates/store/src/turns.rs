@@ -1,7 +1,7 @@
 //! Fair queueing: turns that tenants wait for, each tenant in its own queue.
 //!
 //! The tenant with the least accumulated cost goes first. A turn costs one unless its holder charges more. A
-//! new tenant starts at the current level, so nobody can save up turns. However long one tenant's queue is,
+//! new tenant starts at the current level, so no tenant can save up turns. However long one tenant's queue is,
 //! another tenant waits at most for the turns in progress and one turn of each tenant.
 
 use std::{

@@ -2,7 +2,7 @@
 //!
 //! [`Workflow`] builds definitions. [`Script`] drives their runs through the kernel in memory, with a manual
 //! clock, and checks the kernel's invariants after every decision. [`line()`] prints an event in one line,
-//! for snapshots.
+//! for snapshots, and [`kind`] names it.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -17,6 +17,6 @@ mod log;
 mod script;
 mod workflow;
 
-pub use log::line;
+pub use log::{N_KINDS, kind, line};
 pub use script::Script;
 pub use workflow::Workflow;

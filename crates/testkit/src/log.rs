@@ -1,7 +1,9 @@
 //! Prints events, one line each.
 
 use serde_json::{Value, json};
-use wopr_core::{ApprovalAction, Event, Failure, Object, Recorded, RunId, StepId};
+use wopr_core::{
+    ApprovalAction, DialectEvent, Event, Failure, KernelEvent, Object, Recorded, RunId, StepId, openwop,
+};
 
 /// Formats an event in one line: its position, its OpenWOP name and its distinguishing fields. `name` formats
 /// run ids.
@@ -14,156 +16,18 @@ pub fn line(recorded: &Recorded, name: impl Fn(&RunId) -> String) -> String {
         .to_owned()
 }
 
-fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, Vec<String>) {
+/// The name of an event's variant. Every variant has one.
+#[must_use]
+pub fn kind(event: &Event) -> &'static str {
+    describe(event, &ToString::to_string).0
+}
+
+/// The number of names that [`kind`] returns.
+pub const N_KINDS: usize = 31;
+
+fn describe_openwop(event: &openwop::Event) -> (&'static str, Vec<String>) {
+    use openwop::Event;
     match event {
-        Event::RunStarted(started) => ("run.started", vec![object("", &started.inputs)]),
-        Event::RunCompleted { outputs } => ("run.completed", vec![object("", outputs)]),
-        Event::RunFailed { error, node } => {
-            let node = node.as_ref().map(|node| format!("in {node}"));
-            ("run.failed", vec![failure(error), node.unwrap_or_default()])
-        }
-        Event::RunCancelled { reason, by, parent } => (
-            "run.cancelled",
-            vec![
-                text("", reason),
-                text("by ", by),
-                text("with ", &parent.as_ref().map(name)),
-            ],
-        ),
-        Event::CancelRequested { reason, by, parent } => (
-            "cancel.requested",
-            vec![
-                text("", reason),
-                text("by ", by),
-                text("with ", &parent.as_ref().map(name)),
-            ],
-        ),
-        Event::RunPaused { reason, drain } => {
-            ("run.paused", vec![drain.as_str().to_owned(), text("", reason)])
-        }
-        Event::RunResumed { reason } => ("run.resumed", vec![text("", reason)]),
-        Event::NodeStarted { step, attempt, .. } => {
-            let attempt = (*attempt > 0).then(|| format!("attempt {attempt}"));
-            ("node.started", vec![at(step), attempt.unwrap_or_default()])
-        }
-        Event::NodeCompleted {
-            step,
-            outputs,
-            untaken,
-        } => (
-            "node.completed",
-            vec![at(step), object("", outputs), edges(untaken)],
-        ),
-        Event::NodeFailed {
-            step,
-            error,
-            attempts,
-            untaken,
-        } => {
-            let attempts = (*attempts > 1).then(|| format!("after {attempts} attempts"));
-            (
-                "node.failed",
-                vec![
-                    at(step),
-                    failure(error),
-                    attempts.unwrap_or_default(),
-                    edges(untaken),
-                ],
-            )
-        }
-        Event::NodeRetried {
-            step,
-            attempt,
-            delay_ms,
-            error,
-        } => (
-            "node.retried",
-            vec![
-                at(step),
-                format!("attempt {attempt} in {delay_ms}"),
-                failure(error),
-            ],
-        ),
-        Event::NodeSkipped { node, reason } => ("node.skipped", vec![node.to_string(), reason.clone()]),
-        Event::NodeCancelled { step, reason } => ("node.cancelled", vec![at(step), reason.clone()]),
-        Event::NodeSuspended {
-            step,
-            interrupt,
-            kind,
-            child,
-        } => (
-            "node.suspended",
-            vec![
-                at(step),
-                kind.as_str().to_owned(),
-                interrupt.clone(),
-                text("of ", &child.as_ref().map(name)),
-            ],
-        ),
-        Event::NodeResumed {
-            step,
-            interrupt,
-            value,
-        } => (
-            "node.resumed",
-            vec![at(step), interrupt.clone(), json_text(value)],
-        ),
-        Event::NodeDispatched {
-            step,
-            child,
-            workflow,
-        } => (
-            "node.dispatched",
-            vec![at(step), name(child), workflow.to_string()],
-        ),
-        Event::InterruptRequested {
-            step,
-            kind,
-            data: _,
-            timeout_ms,
-        } => (
-            "interrupt.requested",
-            vec![at(step), kind.as_str().to_owned(), text("within ", timeout_ms)],
-        ),
-        Event::InterruptResolved { step, by, action, .. } => (
-            "interrupt.resolved",
-            vec![
-                at(step),
-                text("", &action.map(ApprovalAction::as_str)),
-                text("by ", by),
-            ],
-        ),
-        Event::ApprovalRequested { step, .. } => ("approval.requested", vec![at(step)]),
-        Event::ApprovalVoted {
-            step, voter, action, ..
-        } => (
-            "approval.voted",
-            vec![at(step), action.as_str().to_owned(), format!("by {voter}")],
-        ),
-        Event::ApprovalReceived {
-            step,
-            action,
-            by,
-            feedback,
-            refine,
-            edited,
-            decided_at: _,
-        } => (
-            "approval.received",
-            vec![
-                at(step),
-                action.as_str().to_owned(),
-                text("by ", by),
-                text("", feedback),
-                json_text(refine),
-                json_text(edited),
-            ],
-        ),
-        Event::ClarificationRequested { step, .. } => ("clarification.requested", vec![at(step)]),
-        Event::ClarificationResolved { step, answers, by } => (
-            "clarification.resolved",
-            vec![at(step), object("", answers), text("by ", by)],
-        ),
         Event::VariableChanged {
             name,
             previous,
@@ -186,7 +50,184 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
             reducer,
             ..
         } => ("channel.written", vec![format!("{channel} {reducer} {value}")]),
-        Event::ArtifactCreated {
+    }
+}
+
+fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, Vec<String>) {
+    let event = match event {
+        Event::Kernel(event) => event,
+        Event::Dialect(DialectEvent::Openwop(event)) => return describe_openwop(event),
+    };
+    match event {
+        KernelEvent::RunStarted(started) => ("run.started", vec![object("", &started.inputs)]),
+        KernelEvent::RunCompleted { outputs } => ("run.completed", vec![object("", outputs)]),
+        KernelEvent::RunFailed { error, node } => {
+            let node = node.as_ref().map(|node| format!("in {node}"));
+            ("run.failed", vec![failure(error), node.unwrap_or_default()])
+        }
+        KernelEvent::RunCancelled { reason, by, parent } => (
+            "run.cancelled",
+            vec![
+                text("", reason),
+                text("by ", by),
+                text("with ", &parent.as_ref().map(name)),
+            ],
+        ),
+        KernelEvent::CancelRequested { reason, by, parent } => (
+            "cancel.requested",
+            vec![
+                text("", reason),
+                text("by ", by),
+                text("with ", &parent.as_ref().map(name)),
+            ],
+        ),
+        KernelEvent::RunPaused { reason, drain } => {
+            ("run.paused", vec![drain.as_str().to_owned(), text("", reason)])
+        }
+        KernelEvent::RunResumed { reason } => ("run.resumed", vec![text("", reason)]),
+        KernelEvent::NodeStarted { step, attempt, .. } => {
+            let attempt = (*attempt > 0).then(|| format!("attempt {attempt}"));
+            ("node.started", vec![at(step), attempt.unwrap_or_default()])
+        }
+        KernelEvent::NodeCompleted {
+            step,
+            outputs,
+            routing,
+        } => (
+            "node.completed",
+            vec![at(step), object("", outputs), edges(routing)],
+        ),
+        KernelEvent::NodeFailed {
+            step,
+            error,
+            attempts,
+            routing,
+        } => {
+            let attempts = (*attempts > 1).then(|| format!("after {attempts} attempts"));
+            (
+                "node.failed",
+                vec![
+                    at(step),
+                    failure(error),
+                    attempts.unwrap_or_default(),
+                    edges(routing),
+                ],
+            )
+        }
+        KernelEvent::NodeRetried {
+            step,
+            attempt,
+            delay_ms,
+            error,
+        } => (
+            "node.retried",
+            vec![
+                at(step),
+                format!("attempt {attempt} in {delay_ms}"),
+                failure(error),
+            ],
+        ),
+        KernelEvent::NodeSkipped { node, reason } => ("node.skipped", vec![node.to_string(), reason.clone()]),
+        KernelEvent::NodeCancelled { step, reason } => ("node.cancelled", vec![at(step), reason.clone()]),
+        KernelEvent::NodeSuspended {
+            step,
+            interrupt,
+            kind,
+            child,
+        } => (
+            "node.suspended",
+            vec![
+                at(step),
+                kind.as_str().to_owned(),
+                interrupt.clone(),
+                text("of ", &child.as_ref().map(name)),
+            ],
+        ),
+        KernelEvent::NodeResumed {
+            step,
+            interrupt,
+            value,
+        } => (
+            "node.resumed",
+            vec![at(step), interrupt.clone(), json_text(value)],
+        ),
+        KernelEvent::NodeDispatched {
+            step,
+            child,
+            workflow,
+        } => (
+            "node.dispatched",
+            vec![at(step), name(child), workflow.to_string()],
+        ),
+        KernelEvent::EffectScheduled {
+            step,
+            provider,
+            activity,
+            ..
+        } => {
+            let queue = activity
+                .as_ref()
+                .map(|activity| format!("for {}", activity.queue));
+            (
+                "effect.scheduled",
+                vec![at(step), provider.clone(), queue.unwrap_or_default()],
+            )
+        }
+        KernelEvent::EffectAccepted { step, handle, .. } => {
+            ("effect.accepted", vec![at(step), handle.to_string()])
+        }
+        KernelEvent::EffectProgressed { step, details, .. } => {
+            ("effect.progressed", vec![at(step), details.to_string()])
+        }
+        KernelEvent::InterruptRequested {
+            step,
+            kind,
+            data: _,
+            timeout_ms,
+        } => (
+            "interrupt.requested",
+            vec![at(step), kind.as_str().to_owned(), text("within ", timeout_ms)],
+        ),
+        KernelEvent::InterruptResolved { step, by, action, .. } => (
+            "interrupt.resolved",
+            vec![
+                at(step),
+                text("", &action.map(ApprovalAction::as_str)),
+                text("by ", by),
+            ],
+        ),
+        KernelEvent::ApprovalRequested { step, .. } => ("approval.requested", vec![at(step)]),
+        KernelEvent::ApprovalVoted {
+            step, voter, action, ..
+        } => (
+            "approval.voted",
+            vec![at(step), action.as_str().to_owned(), format!("by {voter}")],
+        ),
+        KernelEvent::ApprovalReceived {
+            step,
+            action,
+            by,
+            feedback,
+            refine,
+            edited,
+            decided_at: _,
+        } => (
+            "approval.received",
+            vec![
+                at(step),
+                action.as_str().to_owned(),
+                text("by ", by),
+                text("", feedback),
+                json_text(refine),
+                json_text(edited),
+            ],
+        ),
+        KernelEvent::ClarificationRequested { step, .. } => ("clarification.requested", vec![at(step)]),
+        KernelEvent::ClarificationResolved { step, answers, by } => (
+            "clarification.resolved",
+            vec![at(step), object("", answers), text("by ", by)],
+        ),
+        KernelEvent::ArtifactCreated {
             step,
             artifact,
             artifact_type,
@@ -201,7 +242,7 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
                 content.to_string(),
             ],
         ),
-        Event::OutputChunk {
+        KernelEvent::OutputChunk {
             step,
             index,
             chunk,
@@ -213,7 +254,7 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
                 format!("{index} {chunk:?}{}", if *is_last { " last" } else { "" }),
             ],
         ),
-        Event::CapBreached {
+        KernelEvent::CapBreached {
             kind,
             limit,
             observed,

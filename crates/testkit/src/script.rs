@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use wopr_core::{
     Authority, Catalog, Command, Decision, DrainPolicy, Effect, Entropy, Failure, HostBounds, Input, NodeId,
     Object, Origin, Plan, PrincipalId, Recorded, Refusal, Resolve, Run, RunId, RunMessage, Seq, StartRun,
-    TenantId, Timer, Timestamp, WorkflowId, decide, format,
+    Startable, TenantId, Timer, Timestamp, WorkflowId, decide, format,
     invariant::{self, ChildStatus, LogChecker, OutstandingWork, Violation},
 };
 
@@ -49,8 +49,9 @@ struct Mail {
 struct Workflows(HashMap<WorkflowId, Arc<Plan>>);
 
 impl Catalog for Workflows {
-    fn current(&self, workflow: &WorkflowId) -> Option<Arc<Plan>> {
-        self.0.get(workflow).cloned()
+    fn current(&self, workflow: &WorkflowId) -> Option<Arc<dyn Startable>> {
+        let plan = self.0.get(workflow)?;
+        Some(Arc::clone(plan) as Arc<dyn Startable>)
     }
 }
 
@@ -105,7 +106,7 @@ impl Script {
         StartRun {
             tenant: TenantId::parse("tenant").unwrap(),
             principal: PrincipalId::parse("ada").unwrap(),
-            origin: Origin::Rest,
+            origin: Origin::new("rest"),
             inputs: object(inputs),
             configurable: Object::new(),
             tags: Vec::new(),
@@ -208,7 +209,7 @@ impl Script {
         {
             self.mail.push_front(unheard);
         }
-        for child in decision.children {
+        for child in decision.work.children {
             let plan = self.workflows.0[&child.workflow].clone();
             assert_eq!(*plan.version(), child.version);
             self.runs.push(Hosted::new(child.run.clone(), plan));
@@ -218,7 +219,7 @@ impl Script {
                 message: RunMessage::Start(Box::new(child.start)),
             });
         }
-        let messages = decision.messages.into_iter();
+        let messages = decision.work.messages.into_iter();
         self.mail.extend(messages.map(|(to, _, message)| Mail {
             to,
             from: from.clone(),
@@ -438,7 +439,12 @@ impl Script {
     /// A variable of the root run; null if it is not set.
     #[must_use]
     pub fn variable(&self, name: &str) -> Value {
-        self.runs[0].run.variables.get(name).cloned().unwrap_or_default()
+        self.runs[0]
+            .run
+            .variables()
+            .get(name)
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// The timers of a run, each with the milliseconds until it is due.
@@ -534,18 +540,18 @@ impl Hosted {
         }
         assert_eq!(decision.run.head, Seq(0).plus(self.log.len()));
         self.run = decision.run.clone();
-        for timer in &decision.timers_cleared {
+        for timer in &decision.work.timers_cleared {
             self.timers.remove(&timer.key());
         }
-        for (timer, due) in &decision.timers_set {
+        for (timer, due) in &decision.work.timers_set {
             assert_eq!(Timer::parse(&timer.key()).as_ref(), Some(timer));
             self.timers.insert(timer.key(), (*due, timer.clone()));
         }
-        for effect in &decision.effects {
+        for effect in &decision.work.effects {
             self.hold(self.checker.check_effect(&effect.step, effect.attempt));
         }
-        self.effects.extend(decision.effects.iter().cloned());
-        self.outstanding.absorb(decision);
+        self.effects.extend(decision.work.effects.iter().cloned());
+        invariant::absorb(&mut self.outstanding, decision);
         self.hold(invariant::check_run(&self.run, &self.plan, &self.outstanding));
     }
 

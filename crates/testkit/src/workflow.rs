@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wopr_core::{Definition, NodeTypes, Plan, Problems};
+use wopr_core::{DialectId, NodeTypes, Plan, Problems};
 
 /// A builder of a workflow definition.
 #[derive(Debug, Clone)]
@@ -141,7 +141,8 @@ impl Workflow {
     /// Compiles the definition.
     pub fn compile(&self) -> Result<Plan, Problems> {
         Plan::compile(
-            Definition::parse(self.document())?,
+            DialectId::Openwop,
+            self.document(),
             NodeTypes { conformance: true },
         )
     }

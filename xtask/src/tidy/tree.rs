@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
@@ -19,8 +20,15 @@ pub(super) struct Tree {
 impl Tree {
     /// Reads the repository in the current directory.
     pub(super) fn read() -> Result<Self> {
+        Self::read_at(".")
+    }
+
+    /// Reads the repository in this directory.
+    pub(super) fn read_at(root: &str) -> Result<Self> {
         // The checkout may belong to another user, as in a container.
         let listed = read(Command::new("git").args([
+            "-C",
+            root,
             "-c",
             "safe.directory=*",
             "ls-files",
@@ -32,12 +40,13 @@ impl Tree {
         .context("list the repository's files")?;
         let mut tree = Self::default();
         for path in listed.split_terminator('\0') {
+            let file = Path::new(root).join(path);
             // Skips files that are deleted but still in the index.
-            let Ok(meta) = fs::symlink_metadata(path) else {
+            let Ok(meta) = fs::symlink_metadata(&file) else {
                 continue;
             };
             if meta.is_file() {
-                tree.add(path, fs::read(path).with_context(|| format!("read {path}"))?);
+                tree.add(path, fs::read(&file).with_context(|| format!("read {path}"))?);
             }
         }
         Ok(tree)

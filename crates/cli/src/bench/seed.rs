@@ -84,7 +84,7 @@ async fn create(engine: &Engine, workflow: &'static str) -> Result<RunId> {
             start: Start {
                 tenant: tenant.clone(),
                 principal: principal.clone(),
-                origin: Origin::Rest,
+                origin: Origin::new("rest"),
                 inputs: Object::new(),
                 configurable: Object::new(),
                 tags: Vec::new(),

@@ -5,6 +5,7 @@ use std::{env, path::PathBuf};
 use anyhow::Result;
 use clap::Args;
 use wopr_core::{PrincipalId, WorkflowId};
+use wopr_server::config::ENV_KEY_ID;
 
 use crate::{
     exit::Exit,
@@ -46,7 +47,7 @@ impl Dev {
         }
         let mut config = args.load()?;
         // The key that was printed at one start and exported for the next belongs to the same principal.
-        for key in config.auth.keys.iter_mut().filter(|key| key.id == "env") {
+        for key in config.auth.keys.iter_mut().filter(|key| key.id == ENV_KEY_ID) {
             key.principal.get_or_insert(PrincipalId::parse("dev")?);
         }
         let given = config

@@ -312,16 +312,7 @@ async fn register(client: &Client, file: &Path, format: Format) -> Result<Exit> 
         ))?;
         let warnings = registered.get("warnings").and_then(Value::as_array);
         for warning in warnings.into_iter().flatten() {
-            let [place, rule, hint] = ["place", "rule", "hint"].map(|member| render::text(warning, member));
-            let hint = if hint.is_empty() {
-                String::new()
-            } else {
-                format!("; {hint}")
-            };
-            output::note(format!(
-                "warning: {}",
-                output::plain(&format!("{place}: {rule}{hint}"))
-            ))?;
+            output::note(format!("warning: {}", render::problem(warning)))?;
         }
     }
     Ok(Exit::Ok)

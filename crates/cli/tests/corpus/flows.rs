@@ -95,6 +95,14 @@ pub(crate) fn all() -> Vec<Value> {
             "parent",
             &[node("sub", "core.subWorkflow", &json!({ "workflowId": "gate" }))],
         ),
+        chain(
+            "work",
+            &[node(
+                "work",
+                "core.activity",
+                &json!({ "queue": "letters", "input": { "n": 1 }, "timeoutMs": 864_000_000, "heartbeatMs": 432_000_000 }),
+            )],
+        ),
         chain("fails", &[node("boom", "core.fail", &json!({}))]),
         chain("changes", &[gate(), node("then", "core.noop", &json!({}))]),
         chain("long", &long),

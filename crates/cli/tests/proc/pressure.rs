@@ -20,10 +20,11 @@ use tokio_postgres::NoTls;
 
 use crate::host::{Host, KEY, place};
 
-/// Concurrent requests: their bodies are more than twice what may be queued for SQLite's writer.
+/// Concurrent requests. Most are refused by the limit on request bodies, but those that it admits still store
+/// several times what may be queued for SQLite's writer.
 const WAVE: usize = 400;
-/// Size of an input in bytes. A run stores it about three times: as its input, as a node's output, and as its
-/// own output.
+/// Size of an input in bytes. The workflow `copies` stores it about seven times: as its input, and three copies
+/// as a node's output and as its own.
 const TEXT: usize = 128 << 10;
 /// No response takes longer on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -97,7 +98,7 @@ fn wave(address: SocketAddr, name: &str, n_requests: usize, n_bytes: usize) -> J
         let (path, body) = if n % 2 == 0 {
             (
                 "/v1/runs",
-                json!({ "workflowId": "pure", "inputs": { "prompt": text } }),
+                json!({ "workflowId": "copies", "inputs": { "prompt": text } }),
             )
         } else {
             let parts = json!([{ "kind": "text", "text": text }]);
@@ -106,7 +107,7 @@ fn wave(address: SocketAddr, name: &str, n_requests: usize, n_bytes: usize) -> J
             });
             let params = json!({ "message": message });
             (
-                "/a2a/w/pure",
+                "/a2a/w/copies",
                 json!({ "jsonrpc": "2.0", "id": n, "method": "message/send", "params": params }),
             )
         };
@@ -169,7 +170,6 @@ async fn hanging_sqlite_refuses_requests_beyond_the_queue() {
         peaks.push(peak_mib(&host));
     }
     let refused = counter(address, "wopr_store_refused_total").await;
-    // Most of a wave is refused by the limit on request bodies, before the store's queue.
     assert!(refused > 0, "the queue was never full");
     assert!(peaks[1] < MEMORY_MIB, "{peaks:?} MiB");
     assert!(peaks[1] < peaks[0] + peaks[0] / 4 + 32, "it grows: {peaks:?} MiB");

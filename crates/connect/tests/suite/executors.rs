@@ -9,12 +9,20 @@ use wopr_connect::{
     egress::{Limits, Resolver},
 };
 use wopr_core::{RunId, RunKey, TenantId};
-use wopr_engine::{Attempt, Executor, HttpCall, Keep, Outcome, Request};
+use wopr_engine::{Attempt, Executor, HttpCall, Keep, Outcome, Report, Request};
 
 use crate::peer::{Answers, Peer, Script, answer, gate, gate_with, limits};
 
 const LOOPBACK: &str = "127.0.0.0/8";
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// The outcome of an attempt; these executors end every attempt.
+async fn ended(executors: &Executors, attempt: Attempt) -> Outcome {
+    match executors.run(attempt).await {
+        Report::Ended(outcome) => outcome,
+        other => panic!("{other:?}"),
+    }
+}
 
 fn attempt(request: Request) -> Attempt {
     Attempt {
@@ -25,6 +33,7 @@ fn attempt(request: Request) -> Attempt {
         idempotency_key: "key-1".to_owned(),
         traceparent: Some(TRACE.to_owned()),
         request,
+        handle: None,
         keep: Keep::default(),
     }
 }
@@ -40,7 +49,7 @@ fn call(method: &str, url: &str) -> HttpCall {
 }
 
 async fn run(executors: &Executors, call: HttpCall) -> Outcome {
-    executors.run(attempt(Request::Http(call))).await
+    ended(executors, attempt(Request::Http(call))).await
 }
 
 /// Returns the error code and whether it is retryable. Asserts that clients may see the message.
@@ -295,7 +304,7 @@ async fn response_memory_is_held_until_the_outcome_is_recorded() {
     let ask = async || {
         let attempt = attempt(Request::Http(call("GET", &peer.url("/"))));
         let keep = attempt.keep.clone();
-        (executors.run(attempt).await, keep)
+        (ended(&executors, attempt).await, keep)
     };
     let mut kept = Vec::new();
     let refused = loop {
@@ -331,8 +340,11 @@ async fn side_effect_writes_one_line_per_attempt() {
         },
     );
     let done = Outcome::Done(json!({"performed": true, "key": "key-1"}));
-    assert_eq!(executors.run(side_effect(json!({"line": "a\nb"}))).await, done);
-    assert_eq!(executors.run(side_effect(Value::Null)).await, done);
+    assert_eq!(
+        ended(&executors, side_effect(json!({"line": "a\nb"}))).await,
+        done
+    );
+    assert_eq!(ended(&executors, side_effect(Value::Null)).await, done);
     let line = |payload| json!({"key": "key-1", "runId": "run_0123456789abcdef", "payload": payload});
     let text = fs::read_to_string(&ledger).unwrap();
     assert_eq!(lines(&text), [line(json!({"line": "a\nb"})), line(Value::Null)]);
@@ -353,7 +365,7 @@ async fn concurrent_side_effects_do_not_interleave() {
     let attempts: Vec<_> = (0..32)
         .map(|n| {
             let executors = executors.clone();
-            tokio::spawn(async move { executors.run(side_effect(json!(n))).await })
+            tokio::spawn(async move { ended(&executors, side_effect(json!(n))).await })
         })
         .collect();
     for attempt in attempts {
@@ -378,7 +390,7 @@ async fn torn_line_does_not_swallow_the_next() {
             ledger: Some(ledger.clone()),
         },
     );
-    executors.run(side_effect(json!(1))).await;
+    ended(&executors, side_effect(json!(1))).await;
     let text = fs::read_to_string(&ledger).unwrap();
     let (torn, whole) = text.split_once('\n').unwrap();
     assert_eq!(torn, "{\"key\":\"ha");
@@ -389,7 +401,7 @@ async fn torn_line_does_not_swallow_the_next() {
 async fn without_a_ledger_side_effects_are_counted() {
     let executors = Executors::new(gate(""), Options::default());
     assert!(matches!(
-        executors.run(side_effect(json!(1))).await,
+        ended(&executors, side_effect(json!(1))).await,
         Outcome::Done(_)
     ));
     assert_eq!(executors.side_effect().n_performed(), 1);
@@ -404,7 +416,7 @@ async fn unwritable_ledger_fails_the_attempt() {
             ledger: Some(dir.path().to_owned()),
         },
     );
-    let outcome = executors.run(side_effect(json!(1))).await;
+    let outcome = ended(&executors, side_effect(json!(1))).await;
     assert_eq!(failure(outcome), failed("external_call_failed", true));
     assert_eq!(executors.side_effect().n_performed(), 0);
 }

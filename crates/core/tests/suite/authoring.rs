@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use expect_test::expect;
 use serde_json::{Value, json};
-use wopr_core::{NodeTypes, Plan, Problems, definition_schema, locate};
+use wopr_core::{NodeTypes, Problems, definition_schema, locate, openwop::Plan};
 
 const OFFER: NodeTypes = NodeTypes { conformance: true };
 
@@ -85,6 +85,9 @@ fn whole() -> Value {
             node("call", "core.http.request", json!({
                 "method": "post", "url": "https://example.com/{{ v }}", "headers": { "a": "b" },
                 "body": { "x": ["{{ v }}"] }, "timeoutMs": 1,
+            })),
+            node("work", "core.activity", json!({
+                "queue": "q", "input": { "x": ["{{ v }}"] }, "timeoutMs": 1, "heartbeatMs": 1,
             })),
             node("effect", "core.conformance.side-effect", json!({})),
         ],

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wopr_core::{
-    Catalog, Command, Decision, Entropy, Input, MAX_EDGES, MAX_EVENTS, Plan, Refusal, Run, RunId, Timer,
+    Catalog, Command, Decision, Entropy, Input, MAX_EDGES, MAX_EVENTS, Refusal, Run, RunId, Startable, Timer,
     Timestamp, WorkflowId, decide, decide_counted, decide_within,
 };
 use wopr_testkit::{Script, Workflow};
@@ -43,7 +43,7 @@ fn template_of_240_sorts_fails_its_node() {
 struct Nothing;
 
 impl Catalog for Nothing {
-    fn current(&self, _: &WorkflowId) -> Option<Arc<Plan>> {
+    fn current(&self, _: &WorkflowId) -> Option<Arc<dyn Startable>> {
         None
     }
 }
@@ -83,7 +83,7 @@ fn parallel_edges_are_evaluated_once_and_charged() {
     assert!((100..400).contains(&n_events), "{n_events} events");
     assert!(work > 1_000_000, "{work} units");
     let goes_on = |(timer, _): &(Timer, Timestamp)| *timer == Timer::Continue;
-    assert!(decision.timers_set.iter().any(goes_on));
+    assert!(decision.work.timers_set.iter().any(goes_on));
 }
 
 #[test]

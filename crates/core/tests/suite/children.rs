@@ -5,8 +5,8 @@ use std::sync::Arc;
 use expect_test::expect;
 use serde_json::{Value, json};
 use wopr_core::{
-    Catalog, Command, Entropy, Input, InterruptKind, MAX_DECISION_WORK, Object, Plan, Refusal, RunMessage,
-    RunStatus, WorkflowId, decide_counted,
+    Catalog, Command, Entropy, Input, InterruptKind, MAX_DECISION_WORK, Object, Refusal, RunMessage,
+    RunStatus, Startable, WorkflowId, decide_counted,
 };
 use wopr_testkit::{Script, Workflow};
 
@@ -81,7 +81,7 @@ fn inputs_are_mapped_once_and_override_defaults() {
         json!({ "defaultValue": "mine" }),
     );
     let script = run(&parent, &child);
-    assert_eq!(script.run(1).variables.get("got"), Some(&json!("mine")));
+    assert_eq!(script.run(1).variables().get("got"), Some(&json!("mine")));
     assert_eq!(
         script.run(1).started.as_ref().map(|s| s.inputs.clone()),
         json!({ "got": "mine" }).as_object().cloned()
@@ -97,7 +97,7 @@ fn unset_variable_stays_unset_in_the_child_despite_its_default() {
         .variable("mine", "string", json!({}));
     let script = run(&parent, &child);
     assert_eq!(
-        (script.status_of(1), script.run(1).variables.get("got")),
+        (script.status_of(1), script.run(1).variables().get("got")),
         ("completed", None)
     );
 }
@@ -528,22 +528,28 @@ fn stale_messages_change_nothing() {
     let mut script = run(&parent(json!({})), &child().noops("a"));
     assert_eq!(script.status(), "completed");
     let step = script.run(0).children[0].step.clone();
+    let child = script.id(1).clone();
     let n_events = script.events(0).len();
     let told = script.tell(
         0,
         Command::RunMessages(vec![
             RunMessage::ChildWaiting {
                 step: step.clone(),
+                child: child.clone(),
                 kind: InterruptKind::Approval,
                 interrupt: "x:0".to_owned(),
             },
-            RunMessage::ChildResumed { step: step.clone() },
+            RunMessage::ChildResumed {
+                step: step.clone(),
+                child: child.clone(),
+            },
             RunMessage::ParentEnded {
                 parent: script.id(1).clone(),
             },
             RunMessage::ChildEnded {
                 is_untrusted: false,
                 step,
+                child,
                 status: RunStatus::Failed,
                 outputs: Object::new(),
                 report: Object::new(),
@@ -593,7 +599,7 @@ fn timed_out_child_is_distinguished_from_a_rejected_one() {
 struct Nothing;
 
 impl Catalog for Nothing {
-    fn current(&self, _: &WorkflowId) -> Option<Arc<Plan>> {
+    fn current(&self, _: &WorkflowId) -> Option<Arc<dyn Startable>> {
         None
     }
 }
@@ -614,10 +620,11 @@ fn decision_takes_as_many_child_messages_as_fit_its_work_limit() {
     let mut script = Script::of(&[&parent, &child().delay("wait", 5)]);
     script = script.start(json!({ "x": list, "y": list }));
 
-    let steps = script.run(0).children.iter().map(|child| child.step.clone());
-    let ended: Vec<_> = steps
-        .map(|step| RunMessage::ChildEnded {
-            step,
+    let children = script.run(0).children.iter();
+    let ended: Vec<_> = children
+        .map(|child| RunMessage::ChildEnded {
+            step: child.step.clone(),
+            child: child.run.clone(),
             status: RunStatus::Completed,
             outputs: Object::new(),
             report: Object::new(),

@@ -1,11 +1,11 @@
 //! Validation of definitions, and its error messages.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use expect_test::expect;
 use serde_json::{Value, json};
-use wopr_core::{Definition, NodeTypes, Plan, Problems};
-use wopr_testkit::Workflow;
+use wopr_core::{ApplyError, Definition, Event, KernelEvent, NodeTypes, Problems, Run, openwop::Plan};
+use wopr_testkit::{Script, Workflow};
 
 /// Validates a new definition.
 fn admit(document: Value) -> Result<Plan, Problems> {
@@ -473,8 +473,8 @@ fn self_referencing_schemas_terminate() {
     ] {
         let document = root("configurableSchema", schema.clone());
         if let Ok(plan) = compile(document) {
-            let mut script = wopr_testkit::Script::of_plans([std::sync::Arc::new(plan)]);
-            let mut start = wopr_testkit::Script::start_run(json!({}));
+            let mut script = Script::of_plans([Arc::new(wopr_core::Plan::Openwop(plan))]);
+            let mut start = Script::start_run(json!({}));
             start.configurable = json!({ "x": { "x": {} } }).as_object().cloned().expect("object");
             let _ = script.try_start(start);
         }
@@ -494,7 +494,7 @@ fn largest_graph_compiles_and_runs_in_time() {
     let plan = within_seconds(|| workflow.plan());
     let script = within_seconds(|| {
         let limit = json!({ "recursionLimit": 3_000 });
-        let mut script = wopr_testkit::Script::of_plans([plan]).start_configured(json!({}), limit);
+        let mut script = Script::of_plans([plan]).start_configured(json!({}), limit);
         script.wait(0);
         script
     });
@@ -730,4 +730,16 @@ fn new_definition_rejects_slashes_in_node_ids() {
     assert!(problem.rule.contains("'/'"), "{}", problem.rule);
     // A definition that was accepted before still compiles.
     compile(document).expect("as before");
+}
+
+#[test]
+fn run_of_another_dialect_is_refused() {
+    let script = Script::started(&Workflow::new("w").noops("n"));
+    let mut first = script.events(0)[0].clone();
+    let Event::Kernel(KernelEvent::RunStarted(started)) = &mut first.event else {
+        panic!("a run begins with its start")
+    };
+    Arc::make_mut(started).dialect = "other".into();
+    let refused = Run::default().apply(script.plan(0), &first);
+    assert!(matches!(refused, Err(ApplyError::Illegal(_))), "{refused:?}");
 }

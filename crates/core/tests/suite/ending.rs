@@ -29,11 +29,11 @@ fn cancel_stops_all_active_work() {
     );
     script.cancel().expect("running");
     expect![[r#"
-        11 node.cancelled delay run-cancelled
-        12 node.cancelled effect run-cancelled
-        13 node.cancelled retry run-cancelled
-        14 node.cancelled gate run-cancelled
-        15 run.cancelled by ada"#]]
+        12 node.cancelled delay run-cancelled
+        13 node.cancelled effect run-cancelled
+        14 node.cancelled retry run-cancelled
+        15 node.cancelled gate run-cancelled
+        16 run.cancelled by ada"#]]
     .assert_eq(&script.news());
     assert_eq!(script.timers(0), "");
     assert_eq!(
@@ -52,11 +52,11 @@ fn failure_stops_all_active_work() {
         .outcome("effect", Err(Failure::new("bad", "worse")))
         .expect("under way");
     expect![[r#"
-        11 node.failed effect bad: worse
-        12 node.cancelled delay run-failed
-        13 node.cancelled retry run-failed
-        14 node.cancelled gate run-failed
-        15 run.failed bad: worse in effect"#]]
+        12 node.failed effect bad: worse
+        13 node.cancelled delay run-failed
+        14 node.cancelled retry run-failed
+        15 node.cancelled gate run-failed
+        16 run.failed bad: worse in effect"#]]
     .assert_eq(&script.news());
     assert_eq!(script.timers(0), "");
     assert_eq!(script.cancel(), Err(Refusal::Terminal(RunStatus::Failed)));
@@ -96,11 +96,12 @@ fn handled_failure_does_not_end_the_run() {
     expect![[r#"
         0 run.started
         1 node.started effect
-        2 node.failed effect bad: worse
-        3 node.started catch
-        4 node.completed catch
-        5 node.skipped rest trigger-not-met
-        6 run.completed"#]]
+        2 effect.scheduled effect core.conformance.side-effect
+        3 node.failed effect bad: worse
+        4 node.started catch
+        5 node.completed catch
+        6 node.skipped rest trigger-not-met
+        7 run.completed"#]]
     .assert_eq(&script.news());
 }
 

@@ -259,7 +259,7 @@ fn fixture_variables_have_their_documented_values() {
         ended("conformance-subworkflow-parent").variable("childOutcome"),
         json!("child-completed")
     );
-    let got = |id: &str| ended(id).run(1).variables.get("receivedPrdId").cloned();
+    let got = |id: &str| ended(id).run(1).variables().get("receivedPrdId").cloned();
     assert_eq!(got("conformance-subworkflow-input-mapping"), Some(json!("prd-1")));
     assert_eq!(got("conformance-subworkflow-input-mapping-no-default"), None);
     assert_eq!(

@@ -163,7 +163,11 @@ fn questions_and_comments_are_limited_in_size() {
             .expect("open");
     }
     // Each event contains only one question.
-    assert!(serde_json::to_string(script.events(0)).expect("JSON").len() < 200_000);
+    let n_bytes = script
+        .events(0)
+        .iter()
+        .map(|event| wopr_core::format::encode_event(event).len());
+    assert!(n_bytes.sum::<usize>() < 200_000);
     let refusal = refused(&script, ask("one more".to_owned()));
     assert!(refusal.contains("100 questions were asked"), "{refusal}");
     script

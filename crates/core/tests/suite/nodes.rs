@@ -357,8 +357,9 @@ fn side_effect_waits_for_its_outcome() {
     expect![[r#"
         0 run.started
         1 node.started n
-        2 node.completed n {"done":true}
-        3 run.completed {"done":true}"#]]
+        2 effect.scheduled n core.conformance.side-effect
+        3 node.completed n {"done":true}
+        4 run.completed {"done":true}"#]]
     .assert_eq(&script.news());
 }
 
@@ -372,8 +373,9 @@ fn too_deeply_nested_outcome_fails_the_node() {
     expect![[r#"
         0 run.started
         1 node.started n
-        2 node.failed n output_too_deep: the output nests more than 64 levels deep
-        3 run.failed output_too_deep: the output nests more than 64 levels deep in n"#]]
+        2 effect.scheduled n core.conformance.side-effect
+        3 node.failed n output_too_deep: the output nests more than 64 levels deep
+        4 run.failed output_too_deep: the output nests more than 64 levels deep in n"#]]
     .assert_eq(&script.news());
 }
 
@@ -537,10 +539,12 @@ fn workflow_settings_apply_to_its_nodes() {
     expect![[r#"
         0 run.started
         1 node.started n
-        2 node.retried n attempt 1 in 10 busy: later
-        3 node.started n attempt 1
-        4 node.completed n
-        5 run.completed"#]]
+        2 effect.scheduled n core.conformance.side-effect
+        3 node.retried n attempt 1 in 10 busy: later
+        4 node.started n attempt 1
+        5 effect.scheduled n core.conformance.side-effect
+        6 node.completed n
+        7 run.completed"#]]
     .assert_eq(&script.news());
 
     let mut script = Script::started(&workflow);
@@ -630,7 +634,10 @@ fn channel_writes_are_reduced() {
             .map(|pair| format!("{} -> {}", pair[0], pair[1]))
             .collect();
         let script = Script::started(&workflow.edges(&edges.join(",")));
-        assert_eq!(script.run(0).channels.get("c"), script.run(0).variables.get("c"));
+        assert_eq!(
+            script.run(0).channels().get("c"),
+            script.run(0).variables().get("c")
+        );
         script.variable("c")
     };
     let vote = |who: &str, n: u64| json!({ "userId": who, "n": n });
@@ -833,7 +840,7 @@ fn written(declaration: Value, values: &[Value]) -> (Option<Value>, String) {
     let log = script.log(0);
     let last = log.lines().last().unwrap_or_default();
     let end = last.trim_start().split_once(' ').map_or("", |(_, rest)| rest);
-    (script.run(0).channels.get("c").cloned(), end.to_owned())
+    (script.run(0).channels().get("c").cloned(), end.to_owned())
 }
 
 #[test]

@@ -70,12 +70,14 @@ fn retry_due_during_a_pause_waits_for_the_resume() {
     expect![[r#"
         0 run.started
         1 node.started work
-        2 node.retried work attempt 1 in 10 busy: later
-        3 run.paused drain-current-node
-        4 run.resumed
-        5 node.started work attempt 1
-        6 node.completed work
-        7 run.completed"#]]
+        2 effect.scheduled work core.conformance.side-effect
+        3 node.retried work attempt 1 in 10 busy: later
+        4 run.paused drain-current-node
+        5 run.resumed
+        6 node.started work attempt 1
+        7 effect.scheduled work core.conformance.side-effect
+        8 node.completed work
+        9 run.completed"#]]
     .assert_eq(&script.news());
 }
 

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use expect_test::expect_file;
 use serde_json::{Value, json};
 use wopr_core::{
-    ApprovalAction, Cap, ContentHash, DrainPolicy, Event, Failure, InterruptKind, Limits, NodeId, Object,
-    Origin, Parent, PrincipalId, Recorded, Run, RunId, RunStarted, Seq, StepId, TenantId, Timestamp,
-    WorkflowId, format,
+    Activity, ApprovalAction, Cap, ContentHash, DialectEvent, DrainPolicy, Event, Failure, InterruptKind,
+    KernelEvent, Limits, NodeId, Object, Origin, Parent, PrincipalId, Recorded, Run, RunId, RunStarted, Seq,
+    StepId, TenantId, Timestamp, WorkflowId, format, openwop,
 };
-use wopr_testkit::{Script, Workflow};
+use wopr_testkit::{N_KINDS, Script, Workflow, kind};
 
 fn object(value: Value) -> Object {
     value.as_object().cloned().expect("object")
@@ -46,54 +46,58 @@ fn failure() -> Failure {
     }
 }
 
-/// The name of a variant, which is also its file name. A new variant needs an arm here, a sample below and a
-/// file.
-fn name(event: &Event) -> &'static str {
-    match event {
-        Event::RunStarted(_) => "run_started",
-        Event::RunCompleted { .. } => "run_completed",
-        Event::RunFailed { .. } => "run_failed",
-        Event::RunCancelled { .. } => "run_cancelled",
-        Event::CancelRequested { .. } => "cancel_requested",
-        Event::RunPaused { .. } => "run_paused",
-        Event::RunResumed { .. } => "run_resumed",
-        Event::NodeStarted { .. } => "node_started",
-        Event::NodeCompleted { .. } => "node_completed",
-        Event::NodeFailed { .. } => "node_failed",
-        Event::NodeRetried { .. } => "node_retried",
-        Event::NodeSkipped { .. } => "node_skipped",
-        Event::NodeCancelled { .. } => "node_cancelled",
-        Event::NodeSuspended { .. } => "node_suspended",
-        Event::NodeResumed { .. } => "node_resumed",
-        Event::NodeDispatched { .. } => "node_dispatched",
-        Event::InterruptRequested { .. } => "interrupt_requested",
-        Event::InterruptResolved { .. } => "interrupt_resolved",
-        Event::ApprovalRequested { .. } => "approval_requested",
-        Event::ApprovalVoted { .. } => "approval_voted",
-        Event::ApprovalReceived { .. } => "approval_received",
-        Event::ClarificationRequested { .. } => "clarification_requested",
-        Event::ClarificationResolved { .. } => "clarification_resolved",
-        Event::VariableChanged { .. } => "variable_changed",
-        Event::ChannelWritten { .. } => "channel_written",
-        Event::ArtifactCreated { .. } => "artifact_created",
-        Event::OutputChunk { .. } => "output_chunk",
-        Event::CapBreached { .. } => "cap_breached",
-    }
+/// The file of an event's variant. A new variant needs a sample below and a file.
+fn name(event: &Event) -> String {
+    kind(event).replace('.', "_")
 }
-
-const N_VARIANTS: usize = 28;
 
 /// Every variant, with all fields set.
 fn samples() -> Vec<Event> {
+    let own = openwop_samples().into_iter().map(DialectEvent::Openwop);
+    let kernel = kernel_samples()
+        .into_iter()
+        .chain(effect_samples())
+        .map(Event::Kernel);
+    kernel.chain(own.map(Event::Dialect)).collect()
+}
+
+fn effect_samples() -> Vec<KernelEvent> {
+    vec![
+        KernelEvent::EffectScheduled {
+            step: step(),
+            attempt: 2,
+            provider: "core.activity".to_owned(),
+            activity: Some(Box::new(Activity {
+                queue: "printers".to_owned(),
+                input: json!({ "page": 1 }),
+                timeout_ms: Some(60_000),
+                heartbeat_ms: Some(5_000),
+            })),
+        },
+        KernelEvent::EffectAccepted {
+            step: step(),
+            attempt: 2,
+            handle: json!({ "task": "t1" }),
+        },
+        KernelEvent::EffectProgressed {
+            step: step(),
+            attempt: 2,
+            details: json!({ "percent": 50 }),
+        },
+    ]
+}
+
+fn kernel_samples() -> Vec<KernelEvent> {
     let workflow = WorkflowId::parse("campaign-brief").expect("id");
     let reason = || Some("because".to_owned());
     vec![
-        Event::RunStarted(Arc::new(RunStarted {
+        KernelEvent::RunStarted(Arc::new(RunStarted {
+            dialect: "openwop".into(),
             workflow: workflow.clone(),
             version: ContentHash::of(b"definition"),
             tenant: TenantId::parse("default").expect("tenant"),
             principal: ada(),
-            origin: Origin::A2a,
+            origin: Origin::new("a2a"),
             inputs: object(json!({ "prompt": "hello \u{1F600}", "n": 1.5, "big": u64::MAX })),
             configurable: object(json!({ "recursionLimit": 5 })),
             tags: vec!["a".to_owned()],
@@ -114,98 +118,98 @@ fn samples() -> Vec<Event> {
                 run_duration_ms: Some(60_000),
             },
         })),
-        Event::RunCompleted {
+        KernelEvent::RunCompleted {
             outputs: object(json!({ "text": "done" })),
         },
-        Event::RunFailed {
+        KernelEvent::RunFailed {
             error: failure(),
             node: Some(node()),
         },
-        Event::RunCancelled {
+        KernelEvent::RunCancelled {
             reason: reason(),
             by: Some(ada()),
             parent: Some(run()),
         },
-        Event::CancelRequested {
+        KernelEvent::CancelRequested {
             reason: reason(),
             by: Some(ada()),
             parent: Some(run()),
         },
-        Event::RunPaused {
+        KernelEvent::RunPaused {
             reason: reason(),
             drain: DrainPolicy::Immediate,
         },
-        Event::RunResumed { reason: reason() },
-        Event::NodeStarted {
+        KernelEvent::RunResumed { reason: reason() },
+        KernelEvent::NodeStarted {
             step: step(),
             type_id: "core.noop".to_owned(),
             attempt: 2,
         },
-        Event::NodeCompleted {
+        KernelEvent::NodeCompleted {
             step: step(),
             outputs: object(json!({ "x": [1] })),
-            untaken: vec![0, 7],
+            routing: vec![0, 7],
         },
-        Event::NodeFailed {
+        KernelEvent::NodeFailed {
             step: step(),
             error: failure(),
             attempts: 4,
-            untaken: vec![1],
+            routing: vec![1],
         },
-        Event::NodeRetried {
+        KernelEvent::NodeRetried {
             step: step(),
             attempt: 1,
             delay_ms: 2_000,
             error: failure(),
         },
-        Event::NodeSkipped {
+        KernelEvent::NodeSkipped {
             node: node(),
             reason: "trigger-not-met".to_owned(),
         },
-        Event::NodeCancelled {
+        KernelEvent::NodeCancelled {
             step: step(),
             reason: "run-cancelled".to_owned(),
         },
-        Event::NodeSuspended {
+        KernelEvent::NodeSuspended {
             step: step(),
             interrupt: "gate:0".to_owned(),
             kind: InterruptKind::ExternalEvent,
             child: Some(run()),
         },
-        Event::NodeResumed {
+        KernelEvent::NodeResumed {
             step: step(),
             interrupt: "gate:0".to_owned(),
             value: Some(json!({ "a": 1 })),
         },
-        Event::NodeDispatched {
+        KernelEvent::NodeDispatched {
             step: step(),
             child: run(),
             workflow,
         },
-        Event::InterruptRequested {
+        KernelEvent::InterruptRequested {
             step: step(),
             kind: InterruptKind::Clarification,
             data: json!({ "questions": [] }),
             timeout_ms: Some(5_000),
         },
-        Event::InterruptResolved {
+        KernelEvent::InterruptResolved {
             step: step(),
             kind: InterruptKind::Approval,
             value: Some(json!(true)),
             by: Some("ada".to_owned()),
             action: Some(ApprovalAction::EditAccept),
         },
-        Event::ApprovalRequested {
+        KernelEvent::ApprovalRequested {
             step: step(),
             data: json!({ "title": "t" }),
         },
-        Event::ApprovalVoted {
+        KernelEvent::ApprovalVoted {
             step: step(),
             voter: "ada".to_owned(),
             action: ApprovalAction::Accept,
             feedback: reason(),
         },
-        Event::ApprovalReceived {
+        KernelEvent::ApprovalReceived {
             step: step(),
             action: ApprovalAction::Timeout,
             by: Some("ada".to_owned()),
@@ -214,23 +218,47 @@ fn samples() -> Vec<Event> {
             edited: Some(json!({ "t": 1 })),
             decided_at: Timestamp::from_millis(1_700_000_000_000),
         },
-        Event::ClarificationRequested {
+        KernelEvent::ClarificationRequested {
             step: step(),
             questions: json!([{ "id": "q", "question": "?" }]),
         },
-        Event::ClarificationResolved {
+        KernelEvent::ClarificationResolved {
             step: step(),
             answers: object(json!({ "q": "blue" })),
             by: Some("ada".to_owned()),
         },
-        Event::VariableChanged {
+        KernelEvent::ArtifactCreated {
+            step: step(),
+            artifact: "gate-3".to_owned(),
+            artifact_type: "doc".to_owned(),
+            name: "Brief".to_owned(),
+            content: json!("text"),
+        },
+        KernelEvent::OutputChunk {
+            step: step(),
+            index: 2,
+            chunk: "piece".to_owned(),
+            is_last: true,
+        },
+        KernelEvent::CapBreached {
+            kind: Cap::RunDuration,
+            limit: 1_000,
+            observed: 1_001,
+            node: Some(node()),
+        },
+    ]
+}
+
+fn openwop_samples() -> Vec<openwop::Event> {
+    vec![
+        openwop::Event::VariableChanged {
             name: "x".to_owned(),
             previous: Some(json!(1)),
             next: json!(null),
             appends: false,
             node: Some(node()),
         },
-        Event::ChannelWritten {
+        openwop::Event::ChannelWritten {
             channel: "events".to_owned(),
             value: json!("a"),
             reducer: "append".to_owned(),
@@ -238,25 +266,6 @@ fn samples() -> Vec<Event> {
             max_size: Some(10),
             node: node(),
             written_at: Timestamp::from_millis(1_700_000_000_001),
-        },
-        Event::ArtifactCreated {
-            step: step(),
-            artifact: "gate-3".to_owned(),
-            artifact_type: "doc".to_owned(),
-            name: "Brief".to_owned(),
-            content: json!("text"),
-        },
-        Event::OutputChunk {
-            step: step(),
-            index: 2,
-            chunk: "piece".to_owned(),
-            is_last: true,
-        },
-        Event::CapBreached {
-            kind: Cap::RunDuration,
-            limit: 1_000,
-            observed: 1_001,
-            node: Some(node()),
         },
     ]
 }
@@ -286,11 +295,11 @@ fn stored_form_of_every_variant_is_unchanged() {
         let path = format!("{}/tests/corpus/v1/{name}.json", env!("CARGO_MANIFEST_DIR"));
         let mut stored = vec![1];
         stored.extend(std::fs::read(path).expect("a file for each variant"));
-        assert_eq!(format::decode_event(Seq(7), &stored).expect(name), recorded);
+        assert_eq!(format::decode_event(Seq(7), &stored).expect(&name), recorded);
     }
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), N_VARIANTS);
+    assert_eq!(names.len(), N_KINDS);
 }
 
 #[test]
@@ -303,7 +312,7 @@ fn absent_fields_are_read_as_absent() {
 
 #[test]
 fn bodies_of_other_versions_and_damaged_bodies_are_refused() {
-    let good = format::encode_event(&recorded(Event::RunResumed { reason: None }));
+    let good = format::encode_event(&recorded(KernelEvent::RunResumed { reason: None }.into()));
     let mut newer = good.clone();
     newer[0] = 2;
     let cut = &good[..good.len() - 1];
@@ -410,7 +419,11 @@ fn log_with_a_missing_repeated_or_swapped_event_does_not_fold() {
         // Even after renumbering, a start, an end or the first event must not be missing or repeated.
         let needed = matches!(
             log[at].event,
-            Event::RunStarted(_) | Event::NodeStarted { .. } | Event::NodeCompleted { .. }
+            Event::Kernel(
+                KernelEvent::RunStarted(_)
+                    | KernelEvent::NodeStarted { .. }
+                    | KernelEvent::NodeCompleted { .. }
+            )
         );
         if needed && at + 1 < log.len() {
             let mut twice = log.to_vec();

@@ -78,7 +78,7 @@ fn marked(script: &Script) -> String {
 #[test]
 fn untrusted_answer_marks_derived_content() {
     let script = answered(true);
-    let untrusted = &script.run(0).untrusted;
+    let untrusted = script.run(0).untrusted();
     let names =
         |names: &std::collections::BTreeSet<String>| names.iter().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(names(&untrusted.variables), "answers ask back call copy log text");
@@ -113,7 +113,7 @@ fn untrusted_answer_marks_derived_content() {
 fn trusted_answer_marks_nothing() {
     let script = answered(false);
     assert_eq!(marked(&script), "");
-    assert!(script.run(0).untrusted.is_empty());
+    assert!(script.run(0).untrusted().is_empty());
     assert!(script.run(1).started.clone().expect("begun").metadata.is_empty());
 }
 
@@ -126,7 +126,7 @@ fn untrusted_run_marks_its_inputs_and_children() {
     let nested = Workflow::new("w").node("call", "core.subWorkflow", json!({ "workflowId": "child" }));
     let mut script = Script::of(&[&nested, &child()]);
     script.try_start(start).expect("starts");
-    assert!(script.run(0).untrusted.variables.contains("copy"));
+    assert!(script.run(0).untrusted().variables.contains("copy"));
     assert!(script.events(0)[0].is_untrusted);
     let started = script.run(1).started.clone().expect("begun");
     assert_eq!(started.metadata.get("contentTrust"), Some(&json!("untrusted")));
@@ -161,7 +161,7 @@ fn external_decisions_and_questions_are_marked() {
     let exchanges = script.variable("_askExchanges:gate");
     assert_eq!(exchanges[0]["contentTrust"], "untrusted");
     assert_eq!(exchanges[1].get("contentTrust"), None);
-    assert!(script.run(0).untrusted.variables.contains("_askExchanges:gate"));
+    assert!(script.run(0).untrusted().variables.contains("_askExchanges:gate"));
     tell(&mut script, json!({ "action": "accept" }), "a", false);
     tell(&mut script, json!({ "action": "accept" }), "b", true);
     let marked = marked(&script);
@@ -209,7 +209,7 @@ fn external_rejection_marks_the_failure_and_its_readers() {
     for wanted in ["node.failed gate", "node.completed tell", "run.completed"] {
         assert!(marked.contains(wanted), "{wanted} in\n{marked}");
     }
-    assert!(script.run(0).untrusted.variables.contains("tell"));
+    assert!(script.run(0).untrusted().variables.contains("tell"));
     assert_eq!(
         self::marked(&rejected(&[&gate_with_rejection_handler()], 0, false)),
         ""
@@ -246,14 +246,14 @@ fn later_failure_of_a_node_clears_the_mark() {
     assert!(
         script
             .run(0)
-            .untrusted
+            .untrusted()
             .nodes
             .iter()
             .any(|node| node.as_str() == "gate")
     );
     script.wait(1_000);
     assert_eq!(script.status(), "completed", "{}", script.log(0));
-    assert!(script.run(0).untrusted.nodes.is_empty(), "{}", script.log(0));
+    assert!(script.run(0).untrusted().nodes.is_empty(), "{}", script.log(0));
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn inputs_stay_untrusted_if_their_variable_is_overwritten() {
     for wanted in ["node.completed text", "run.completed"] {
         assert!(marked.contains(wanted), "{wanted} in\n{marked}");
     }
-    assert!(!script.run(0).untrusted.variables.contains("prompt"));
+    assert!(!script.run(0).untrusted().variables.contains("prompt"));
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn table(workflows: impl IntoIterator<Item = Workflow>, expected: &Expect) {
         }
         for warning in warnings {
             let pointer = &warning.problem.pointer;
-            assert!(plan.definition.document.pointer(pointer).is_some(), "{pointer}");
+            assert!(plan.document().pointer(pointer).is_some(), "{pointer}");
             table += &format!("{}: {} [{pointer}]\n", warning.lint.as_str(), warning.problem);
         }
     }

@@ -10,7 +10,7 @@ use wopr_core::{
     WorkflowId,
 };
 use wopr_engine::{
-    Attempt, Create, Done, Engine, Executor, Options, Outcome, SideRows, Start, SystemClock, View,
+    Attempt, Create, Done, Engine, Executor, Options, Outcome, Report, SideRows, Start, SystemClock, View,
 };
 use wopr_store::Store;
 
@@ -35,11 +35,11 @@ pub(crate) fn steered() -> (Arc<Steered>, Arc<Attempts>) {
 
 #[async_trait]
 impl Executor for Steered {
-    async fn run(&self, attempt: Attempt) -> Outcome {
+    async fn run(&self, attempt: Attempt) -> Report {
         let (reply, outcome) = oneshot::channel();
         self.0.send((attempt, reply)).await.expect("the test listens");
         match outcome.await {
-            Ok(outcome) => outcome,
+            Ok(outcome) => outcome.into(),
             // The test dropped the reply: the attempt hangs, as with a lost peer.
             Err(_) => std::future::pending().await,
         }
@@ -81,7 +81,7 @@ pub(crate) fn start(inputs: Value) -> Start {
     Start {
         tenant: tenant(),
         principal: principal(),
-        origin: Origin::Rest,
+        origin: Origin::new("rest"),
         inputs,
         configurable: serde_json::Map::new(),
         tags: Vec::new(),

@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
-use wopr_core::{Command, Event, RunKey, RunStatus};
+use wopr_core::{Command, KernelEvent, RunKey, RunStatus};
 use wopr_engine::{Engine, Outcome, QUARANTINED, SideRows};
-use wopr_store::{Batch, Guard, MemoryStore, SqliteStore, Store, StoredEvent, TimerKey, TimerRow};
+use wopr_store::{Batch, Guard, MemoryStore, Queue, SqliteStore, Store, StoredEvent, WorkRow};
 
 use crate::harness::{Attempts, Steered, create, engine, fresh, node, reaches, steered, tenant, workflow};
 
@@ -33,8 +33,8 @@ async fn reason(engine: &Engine, key: &RunKey) -> Option<String> {
     page.events
         .iter()
         .rev()
-        .find_map(|recorded| match &recorded.event {
-            Event::RunPaused { reason, .. } => reason.clone(),
+        .find_map(|recorded| match recorded.event.kernel()? {
+            KernelEvent::RunPaused { reason, .. } => reason.clone(),
             _ => None,
         })
 }
@@ -151,10 +151,7 @@ async fn an_unreadable_run_is_quarantined_and_others_continue() {
             body: b"\xff no event".to_vec(),
         };
         let mut batch = Batch::new(view.key.clone(), Guard::At(head), vec![event], summary);
-        batch.timers_set = vec![TimerRow {
-            key: TimerKey("continue".to_owned()),
-            due: engine.now(),
-        }];
+        batch.work_set = vec![WorkRow::timer("continue", engine.now())];
         store.append(batch).await.expect("appends");
         broken.push(view.key);
     }
@@ -171,7 +168,7 @@ async fn an_unreadable_run_is_quarantined_and_others_continue() {
     }
     assert_eq!(engine.stats().runs_quarantined, 3);
     assert_eq!(
-        store.next_due().await.expect("reads"),
+        store.next_due(Queue::Timers).await.expect("reads"),
         None,
         "nobody looks at them again"
     );

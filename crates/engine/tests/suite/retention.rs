@@ -9,7 +9,7 @@ use wopr_core::{
 use wopr_engine::{Clock, Create, Done, Engine, Idempotency, Options, SideRows, View};
 use wopr_store::{
     Batch, Guard, IdempotencyKey, Log as _, MemoryStore, Removal, Retention as _, RunFilter, StoredEvent,
-    Summary, TaskRow, TaskState,
+    Summary,
 };
 
 use crate::harness::{node, plan, principal, start, steered, tenant, workflow};
@@ -81,13 +81,14 @@ fn run_id(n: u64) -> RunId {
 
 async fn put(store: &MemoryStore, n: u64, parent: Option<u64>, status: RunStatus, now: Timestamp) {
     let summary = Summary {
-        workflow: WorkflowId::parse("w").expect("valid"),
-        version: ContentHash::of(b"w"),
         status,
-        principal: PrincipalId::parse("ada").expect("valid"),
         parent: parent.map(|parent| (run_id(parent), NodeId::parse("n").expect("valid"))),
-        created_at: now,
-        updated_at: now,
+        ..Summary::new(
+            WorkflowId::parse("w").expect("valid"),
+            ContentHash::of(b"w"),
+            PrincipalId::parse("ada").expect("valid"),
+            now,
+        )
     };
     let key = RunKey::new(tenant(), run_id(n));
     let head = store.summary(&key).await.expect("reads").map(|(_, head)| head);
@@ -96,14 +97,7 @@ async fn put(store: &MemoryStore, n: u64, parent: Option<u64>, status: RunStatus
         seq: head.unwrap_or(Seq(0)),
         body: vec![1],
     };
-    let mut batch = Batch::new(key, guard, vec![event], summary);
-    let (state, interrupt) = wopr_engine::task_state(status, None, None);
-    batch.task = Some(TaskRow {
-        context: None,
-        state,
-        interrupt,
-        updated_at: now,
-    });
+    let batch = Batch::new(key, guard, vec![event], summary);
     store.append(batch).await.expect("appends");
 }
 
@@ -264,17 +258,4 @@ async fn a_repeated_request_is_replayed_after_its_run_is_removed() {
         panic!("the key is free")
     };
     assert_ne!(second.key, first.key);
-}
-
-#[tokio::test(start_paused = true)]
-async fn final_run_statuses_map_to_final_task_states() {
-    // Roots are found by task state, so every final run status must map to a final task state.
-    for status in RunStatus::ALL {
-        let (state, _) = wopr_engine::task_state(status, None, None);
-        let is_end = matches!(
-            state,
-            TaskState::Completed | TaskState::Failed | TaskState::Canceled | TaskState::Rejected
-        );
-        assert_eq!(is_end, status.is_terminal(), "{status:?}");
-    }
 }

@@ -259,7 +259,10 @@ async fn an_answer_to_a_parent_reaches_the_child_that_asks() {
         .await
         .expect("forwards");
     let view = reaches(&engine, &key, RunStatus::Completed).await;
-    assert_eq!(view.run.outputs.expect("has outputs")["childStatus"], "completed");
+    assert_eq!(
+        view.run.outputs.as_ref().expect("has outputs")["childStatus"],
+        "completed"
+    );
     assert_eq!(
         engine
             .view(&child)

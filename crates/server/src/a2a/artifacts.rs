@@ -7,21 +7,26 @@
 //! Readers without `artifacts:read` get an artifact whose only part is the URL of its content.
 
 use serde_json::{Value, json};
-use wopr_app::{App, Error as AppError, Mask, REDACTED, View};
-use wopr_core::{Event, NodeId, Recorded, RunKey, Seq};
+use wopr_app::{App, Error as AppError, Mask, REDACTED, View, VisibleRun};
+use wopr_core::{Event, KernelEvent, NodeId, Recorded, RunKey, Seq};
 use wopr_wire::{
     a2a::model::{Artifact, Part, PartContent},
     json::{Decode as _, Object},
 };
 
 use super::{error::Error, metadata::wrap};
-use crate::Host;
+use crate::{Host, auth::Caller};
 
 const PAGE: u64 = 256;
 
 /// Returns the run's artifacts, followed by those still being streamed with their text so far.
-pub(super) async fn of_run(host: &Host, view: &View, mask: &Mask) -> Result<Vec<Artifact>, Error> {
-    let app = host.app();
+pub(super) async fn of_run(
+    host: &Host,
+    caller: &Caller,
+    view: &View,
+    mask: &Mask,
+) -> Result<Vec<Artifact>, Error> {
+    let (app, run) = (host.app(), VisibleRun::from(view));
     let places: Vec<u64> = view.run.artifacts.iter().map(|artifact| artifact.seq.0).collect();
     let mut artifacts = Vec::with_capacity(places.len());
     let mut rest = places.as_slice();
@@ -30,16 +35,14 @@ pub(super) async fn of_run(host: &Host, view: &View, mask: &Mask) -> Result<Vec<
         let these = rest.iter().take_while(|place| **place < first + PAGE);
         let last = these.last().copied().unwrap_or(first);
         let limit = usize::try_from(last - first + 1).unwrap_or(usize::MAX);
-        let Some(page) = app.events(&view.key, Seq(first), limit).await? else {
-            break;
-        };
+        let events = app.events_of(view, Seq(first), limit).await?;
         // A page of large events may end earlier.
-        let Some(last) = page.events.last().map(|recorded| recorded.seq.0) else {
+        let Some(last) = events.last().map(|recorded| recorded.seq.0) else {
             break;
         };
         rest = &rest[rest.iter().take_while(|place| **place <= last).count()..];
-        for recorded in &page.events {
-            artifacts.extend(created(host, &view.key, recorded, mask).await?);
+        for recorded in events.iter() {
+            artifacts.extend(created(host, caller, &run, recorded, mask).await?);
         }
     }
     for streaming in view.run.streaming(&view.plan) {
@@ -63,24 +66,25 @@ pub(super) async fn of_run(host: &Host, view: &View, mask: &Mask) -> Result<Vec<
 /// Returns the artifact that an event created, if any.
 pub(super) async fn created(
     host: &Host,
-    key: &RunKey,
+    caller: &Caller,
+    key: &VisibleRun,
     recorded: &Recorded,
     mask: &Mask,
 ) -> Result<Option<Artifact>, AppError> {
-    let Event::ArtifactCreated {
+    let Event::Kernel(KernelEvent::ArtifactCreated {
         step,
         artifact: id,
         artifact_type,
         name,
         content,
-    } = &recorded.event
+    }) = &recorded.event
     else {
         return Ok(None);
     };
     let parts = if mask.keeps_contents() {
         vec![address(host.public_url(), key, id)]
     } else {
-        parts(host.app(), key, &mask.content(&step.node, content)).await?
+        parts(host.app(), caller, key, &mask.content(&step.node, content)).await?
     };
     Ok(Some(artifact(id.clone(), artifact_type, name, parts)))
 }
@@ -121,13 +125,13 @@ pub(super) fn artifact(id: String, artifact_type: &str, name: &str, parts: Vec<P
     }
 }
 
-async fn parts(app: &App, key: &RunKey, content: &Value) -> Result<Vec<Part>, AppError> {
+async fn parts(app: &App, caller: &Caller, key: &VisibleRun, content: &Value) -> Result<Vec<Part>, AppError> {
     if let Value::String(text) = content {
         return Ok(vec![Part::text(text.clone())]);
     }
     let mut parts = Vec::new();
     for file in files(content) {
-        match file_part(app, key, file).await? {
+        match file_part(app, caller, key, file).await? {
             Some(part) => parts.push(part),
             // One entry is not a file, so show the content as plain data.
             None => return Ok(vec![Part::data(content.clone())]),
@@ -151,13 +155,18 @@ fn files(content: &Value) -> &[Value] {
     }
 }
 
-async fn file_part(app: &App, key: &RunKey, file: &Value) -> Result<Option<Part>, AppError> {
+async fn file_part(
+    app: &App,
+    caller: &Caller,
+    key: &VisibleRun,
+    file: &Value,
+) -> Result<Option<Part>, AppError> {
     let text = |name: &str| file.get(name).and_then(Value::as_str);
     let mut part = match (text("url"), text("bytes"), text("blob")) {
         (Some(url), None, None) => json!({ "url": url }),
         (None, Some(bytes), None) => json!({ "raw": bytes }),
         (None, None, Some(id)) => {
-            let Some(blob) = app.blob(key, id).await? else {
+            let Some(blob) = app.blob(caller, key, id).await? else {
                 return Ok(None);
             };
             let mut part = Part::from(PartContent::Raw(blob.bytes));

@@ -336,7 +336,7 @@ pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
     };
     let mut plans: Vec<_> = plans
         .iter()
-        .filter(|plan| plan.definition.is_public() && workflow.is_none_or(|wanted| plan.id() == wanted))
+        .filter(|plan| plan.is_public() && workflow.is_none_or(|wanted| plan.id() == wanted))
         .collect();
     plans.sort_by(|a, b| a.id().cmp(b.id()));
     let (name, description, base) = match (workflow, plans.first()) {
@@ -422,9 +422,8 @@ fn extension(extension: &Extension) -> AgentExtension {
 
 /// Describes a workflow as a skill.
 fn skill(plan: &Plan) -> AgentSkill {
-    let definition = &plan.definition;
     let texts = |name: &str| -> Vec<String> {
-        let list = definition.metadata.get(name).and_then(Value::as_array);
+        let list = plan.metadata(name).and_then(Value::as_array);
         let list = list.into_iter().flatten().filter_map(Value::as_str);
         list.map(str::to_owned).collect()
     };
@@ -433,11 +432,11 @@ fn skill(plan: &Plan) -> AgentSkill {
         tags.push(TAG.to_owned());
     }
     let (input_modes, output_modes) = Modes::of(plan).told();
-    let name = definition.name.clone();
-    let description = (definition.description.clone()).filter(|text| !text.is_empty());
+    let name = plan.name().to_owned();
+    let description = plan.description().filter(|text| !text.is_empty());
     AgentSkill {
         id: plan.id().to_string(),
-        description: description.unwrap_or_else(|| name.clone()),
+        description: description.unwrap_or(&name).to_owned(),
         name,
         tags,
         examples: texts("examples"),
@@ -490,10 +489,7 @@ mod tests {
     #[tokio::test]
     async fn card_is_cached_until_a_workflow_changes() {
         let host = host().await;
-        host.app()
-            .register_workflow(None, workflow("one"))
-            .await
-            .expect("valid");
+        host.app().register_for_all(workflow("one")).await.expect("valid");
         let cards = Cards::default();
         let made = |name: Option<&str>, form| {
             let id = name.map(|name| WorkflowId::parse(name).expect("an id"));
@@ -507,10 +503,7 @@ mod tests {
         let again = made(None, Form::Union).expect("a card");
         assert_eq!(again.as_ptr(), union.as_ptr());
         assert_eq!(made(Some("two"), Form::Union), None);
-        host.app()
-            .register_workflow(None, workflow("two"))
-            .await
-            .expect("valid");
+        host.app().register_for_all(workflow("two")).await.expect("valid");
         assert!(made(Some("two"), Form::Union).is_some());
         let changed = made(None, Form::Union).expect("a card");
         assert_ne!(changed, union);
@@ -526,10 +519,7 @@ mod tests {
         let cards = Cards::default();
         for n in 0..MAX_MADE + 10 {
             let id = format!("w{n}");
-            host.app()
-                .register_workflow(None, workflow(&id))
-                .await
-                .expect("valid");
+            host.app().register_for_all(workflow(&id)).await.expect("valid");
             let id = WorkflowId::parse(&id).expect("an id");
             let made = cards.get(&host, Some(&id), Form::Union).expect("serialises");
             assert!(made.is_some() && cards.made.lock().len() <= MAX_MADE);

@@ -101,10 +101,25 @@ const WORDS: [(&str, Behavior); 5] = [
     ("multi", AskTwice),
     ("reject", Reject),
 ];
+/// The workflow that asks for a credential. RFC 0100 never projects runs to `auth-required`, except for the
+/// workflow that conformance kits use.
+const AUTH: &str = "a2a-conformance-auth";
 /// The question id of the clarifications.
 const QUESTION: &str = "input";
 /// The only prefix that has the same meaning in the kits of both versions.
 const PATIENT: &str = "test-resubscribe-message-id";
+
+/// Returns `true` if the interrupts of a workflow are shown as `auth-required`. Outside of conformance mode no
+/// workflow has its node types.
+pub(super) fn asks_for_authentication(plan: &Plan) -> bool {
+    let is_conformance = |position| plan.type_id(position).starts_with("conformance.");
+    plan.id().as_str() == AUTH && (0..plan.n_nodes()).any(is_conformance)
+}
+
+/// The workflow that asks for a credential.
+pub(crate) fn authentication() -> WorkflowId {
+    Auth.workflow()
+}
 
 impl Behavior {
     /// The workflow id. The completing workflow is the public skill.
@@ -119,7 +134,7 @@ impl Behavior {
             Ask => "a2a-conformance-ask",
             AskAgain => "a2a-conformance-ask-again",
             AskTwice => "a2a-conformance-ask-twice",
-            Auth => wopr_app::AUTH_REQUIRED_WORKFLOW,
+            Auth => AUTH,
             Fail => "a2a-conformance-fail",
             Reject => "a2a-conformance-reject",
             Ordered => "a2a-conformance-ordered",
@@ -381,7 +396,7 @@ pub(crate) fn answer(version: Version, plan: &Plan, message: &Message) -> Option
 /// If the store rejects a workflow.
 pub(crate) async fn register(app: &App) -> Result<(), RegisterError> {
     for behavior in ALL {
-        match app.register_workflow(None, behavior.definition()).await {
+        match app.register_for_all(behavior.definition()).await {
             Err(RegisterError::Full(limit)) => {
                 let workflow = behavior.definition()["id"].to_string();
                 tracing::warn!(workflow, error = %limit, "conformance workflow not offered");
@@ -426,8 +441,8 @@ mod tests {
 
     #[test]
     fn answer_selects_behavior_like_a_first_message() {
-        let ask = wopr_core::Definition::parse(Ask.definition()).unwrap();
-        let ask = Plan::compile(ask, wopr_core::NodeTypes { conformance: true }).unwrap();
+        let node_types = wopr_core::NodeTypes { conformance: true };
+        let ask = Plan::compile(wopr_core::DialectId::Openwop, Ask.definition(), node_types).unwrap();
         let word = |id: &str, text: &str| {
             let value = answer(Version::V1_0, &ask, &message(id, text)).unwrap();
             value["answers"][QUESTION].as_str().unwrap().to_owned()
@@ -462,8 +477,8 @@ mod tests {
     fn conformance_workflows_compile_only_in_conformance_mode() {
         for behavior in ALL {
             let compile = |conformance| {
-                let definition = wopr_core::Definition::parse(behavior.definition()).unwrap();
-                Plan::compile(definition, wopr_core::NodeTypes { conformance })
+                let node_types = wopr_core::NodeTypes { conformance };
+                Plan::compile(wopr_core::DialectId::Openwop, behavior.definition(), node_types)
             };
             compile(true).unwrap();
             let problems = compile(false).unwrap_err().to_string();

@@ -25,13 +25,19 @@ impl Error {
     }
 }
 
+impl From<Forbidden> for Error {
+    fn from(Forbidden(scope): Forbidden) -> Self {
+        Self::Forbidden(scope)
+    }
+}
+
 impl From<AppError> for Error {
     /// Internal details go to the log, not to the client.
     fn from(error: AppError) -> Self {
         match error {
             AppError::NoWorkflow => A2aError::invalid_param(select::FIELD, "is not the id of a skill").into(),
             AppError::NoRun => A2aError::task_not_found("").into(),
-            AppError::Forbidden(Forbidden(scope)) => Self::Forbidden(scope),
+            AppError::Forbidden(forbidden) => forbidden.into(),
             AppError::Refused(refusal) => refused(refusal).into(),
             AppError::KeyReused => {
                 A2aError::invalid_param("message.messageId", "was used for another message").into()

@@ -8,11 +8,13 @@
 //! A message is stored without values that the workflow marks as sensitive, so no reader can see them.
 //! Readers of artifacts see the bytes of files; others see references.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use serde_json::Value;
-use wopr_app::{App, EDITED, Error as AppError, Mask, MessageRow, NewMessage, REDACTED, reads_artifacts};
-use wopr_core::{Event, NodeId, Plan, Recorded, RunKey, Seq};
+use wopr_app::{
+    App, EDITED, Error as AppError, Mask, MessageRow, NewMessage, REDACTED, VisibleRun, reads_artifacts,
+};
+use wopr_core::{Event, KernelEvent, NodeId, Plan, Recorded, Seq};
 use wopr_wire::{
     a2a::model::{Message, Part, PartContent},
     json,
@@ -52,7 +54,7 @@ pub(super) fn is_named(row: &MessageRow, name: &str) -> bool {
 /// Selects a part of the conversation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
-    pub(super) key: &'a RunKey,
+    pub(super) key: &'a VisibleRun,
     pub(super) context: &'a str,
     /// Agent messages from this event on are left out.
     pub(super) until: Seq,
@@ -60,14 +62,16 @@ pub(super) struct Wanted<'a> {
     pub(super) current: Option<&'a str>,
     /// Maximum number of messages; the latest are returned.
     pub(super) n: usize,
-    /// Show the bytes of files.
-    pub(super) reads_files: bool,
+    /// The reader. It sees the bytes of files if it may read artifacts.
+    pub(super) caller: &'a Caller,
 }
 
 /// Masks a message that starts a run.
-pub(super) fn beginning(plan: &Arc<Plan>, message: &Message) -> Message {
+pub(super) fn beginning(plan: &Arc<Plan>, mut message: Message) -> Message {
+    if !plan.has_sensitive() {
+        return message;
+    }
     let mask = Mask::of(plan);
-    let mut message = message.clone();
     for part in &mut message.parts {
         let is_kept = match &mut part.content {
             PartContent::Text(_) => mask.hides_input("prompt"),
@@ -86,28 +90,32 @@ pub(super) fn beginning(plan: &Arc<Plan>, message: &Message) -> Message {
 }
 
 /// Masks a message that answers a node. If the node is unknown, any sensitive node of the workflow counts.
-pub(super) fn answering(plan: &Arc<Plan>, node: Option<&NodeId>, message: &Message) -> Message {
-    let mask = Mask::of(plan);
+pub(super) fn answering<'m>(
+    plan: &Arc<Plan>,
+    node: Option<&NodeId>,
+    message: &'m Message,
+) -> Cow<'m, Message> {
     let is_kept = match node {
-        Some(node) => mask.hides_answers(node),
+        Some(node) => Mask::of(plan).hides_answers(node),
         None => plan.has_sensitive(),
     };
-    let mut message = message.clone();
-    if is_kept {
-        message.parts = vec![Part::text(REDACTED)];
-        // The metadata may contain the answer, too.
-        message.metadata.retain(|name, _| !name.starts_with("openwop"));
+    if !is_kept {
+        return Cow::Borrowed(message);
     }
-    message
+    let mut message = message.clone();
+    message.parts = vec![Part::text(REDACTED)];
+    // The metadata may contain the answer, too.
+    message.metadata.retain(|name, _| !name.starts_with("openwop"));
+    Cow::Owned(message)
 }
 
 /// Prepares a message that is returned to its sender right away.
-pub(super) fn own(caller: &Caller, message: Message) -> Message {
+pub(super) fn own(caller: &Caller, mut message: Message) -> Message {
     if reads_artifacts(caller) {
         return message;
     }
     let name = send::name(caller, &message);
-    let mut message = inputs::referring(&message, &name).into_owned();
+    inputs::refer(&mut message, &name);
     without_contents(&mut message);
     message
 }
@@ -145,8 +153,8 @@ fn strip_members(members: &mut json::Object) {
 
 /// Reads the latest messages, oldest first.
 pub(super) async fn read(app: &App, wanted: Wanted<'_>) -> Result<Vec<Message>, Error> {
-    let Wanted { key, n, .. } = wanted;
-    let rows = app.messages(key, n).await?;
+    let Wanted { key, n, caller, .. } = wanted;
+    let rows = app.messages(caller, key, n).await?;
     let said = said(app, wanted, &rows).await?;
     let mut placed: Vec<(u64, bool, Exchanged)> = Vec::with_capacity(rows.len() + said.messages.len());
     for row in rows {
@@ -163,7 +171,7 @@ pub(super) async fn read(app: &App, wanted: Wanted<'_>) -> Result<Vec<Message>, 
     for (_, _, exchanged) in placed.drain(first..) {
         messages.push(match exchanged {
             Exchanged::Said(message) => message,
-            Exchanged::Row(row) => restore(app, key, &row, wanted.reads_files).await?,
+            Exchanged::Row(row) => restore(app, caller, key, &row).await?,
         });
     }
     Ok(messages)
@@ -197,7 +205,7 @@ async fn said(app: &App, wanted: Wanted<'_>, rows: &[MessageRow]) -> Result<Said
         until,
         current,
         n,
-        reads_files: _,
+        caller: _,
     } = wanted;
     let mut said = Said {
         messages: Vec::new(),
@@ -216,8 +224,8 @@ async fn said(app: &App, wanted: Wanted<'_>, rows: &[MessageRow]) -> Result<Said
             if recorded.seq >= until || said.messages.len() >= n {
                 continue;
             }
-            if let Some(question) = question::asked_by(app, key, recorded).await? {
-                let message = question.message(key.run.as_str(), context);
+            if let Some(question) = app.question_asked_by(key, recorded).await? {
+                let message = question::message(&question, key.run.as_str(), context);
                 if Some(message.message_id.as_str()) != current {
                     said.messages.push((recorded.seq.0, message));
                 }
@@ -231,17 +239,17 @@ async fn said(app: &App, wanted: Wanted<'_>, rows: &[MessageRow]) -> Result<Said
 /// Returns `true` if a message may have caused the event. Such an event is the first of its append.
 fn is_answer(recorded: &Recorded) -> bool {
     match &recorded.event {
-        Event::InterruptResolved { .. } | Event::ApprovalVoted { .. } => true,
-        Event::VariableChanged { name, .. } => name.starts_with("_askExchanges:"),
-        _ => false,
+        Event::Kernel(KernelEvent::InterruptResolved { .. } | KernelEvent::ApprovalVoted { .. }) => true,
+        Event::Kernel(_) => false,
+        Event::Dialect(event) => event.is_question(),
     }
 }
 
 /// Decodes a stored message, with the bytes of its files if the reader may see them.
-async fn restore(app: &App, key: &RunKey, row: &MessageRow, reads_files: bool) -> Result<Message, Error> {
+async fn restore(app: &App, caller: &Caller, key: &VisibleRun, row: &MessageRow) -> Result<Message, Error> {
     let mut message: Message = json::from_slice(&row.body)
         .map_err(|error| AppError::Internal(format!("message {} of {key}: {error}", row.id)))?;
-    if !reads_files {
+    if !reads_artifacts(caller) {
         without_contents(&mut message);
         return Ok(message);
     }
@@ -249,7 +257,7 @@ async fn restore(app: &App, key: &RunKey, row: &MessageRow, reads_files: bool) -
         let Some(id) = inputs::reference(part) else {
             continue;
         };
-        if let Some(blob) = app.blob(key, id).await? {
+        if let Some(blob) = app.blob(caller, key, id).await? {
             part.content = PartContent::Raw(blob.bytes);
         }
     }

@@ -94,17 +94,56 @@ pub(super) fn blobs(message: &Message, name: &str) -> Vec<BlobRow> {
 
 /// Replaces bytes by references, which is the form a message is stored in.
 pub(super) fn referring<'m>(message: &'m Message, name: &str) -> Cow<'m, Message> {
-    let has_bytes = |part: &Part| matches!(part.content, PartContent::Raw(_));
     if !message.parts.iter().any(has_bytes) {
         return Cow::Borrowed(message);
     }
-    let mut message = message.clone();
+    let Message {
+        message_id,
+        context_id,
+        task_id,
+        role,
+        parts,
+        metadata,
+        extensions,
+        reference_task_ids,
+    } = message;
+    // Built anew, because a clone would copy the bytes.
+    let refer = |(index, part): (usize, &Part)| match &part.content {
+        PartContent::Raw(_) => Part {
+            content: PartContent::Url(reference_to(name, index)),
+            media_type: part.media_type.clone(),
+            filename: part.filename.clone(),
+            metadata: part.metadata.clone(),
+        },
+        PartContent::Text(_) | PartContent::Url(_) | PartContent::Data(_) => part.clone(),
+    };
+    Cow::Owned(Message {
+        message_id: message_id.clone(),
+        context_id: context_id.clone(),
+        task_id: task_id.clone(),
+        role: *role,
+        parts: parts.iter().enumerate().map(refer).collect(),
+        metadata: metadata.clone(),
+        extensions: extensions.clone(),
+        reference_task_ids: reference_task_ids.clone(),
+    })
+}
+
+/// Like [`referring`], in place.
+pub(super) fn refer(message: &mut Message, name: &str) {
     for (index, part) in message.parts.iter_mut().enumerate() {
         if has_bytes(part) {
-            part.content = PartContent::Url(format!("{SCHEME}{}", blob_id(name, index)));
+            part.content = PartContent::Url(reference_to(name, index));
         }
     }
-    Cow::Owned(message)
+}
+
+const fn has_bytes(part: &Part) -> bool {
+    matches!(part.content, PartContent::Raw(_))
+}
+
+fn reference_to(name: &str, index: usize) -> String {
+    format!("{SCHEME}{}", blob_id(name, index))
 }
 
 /// The id of the blob that a stored part refers to.
@@ -200,7 +239,10 @@ mod tests {
             (rows[0].id.as_str(), rows[0].bytes.as_slice()),
             ("n-1", &b"hi"[..])
         );
+        let mut in_place = sent.clone();
+        refer(&mut in_place, "n");
         let sent = referring(&sent, "n");
+        assert_eq!(*sent, in_place);
         assert_eq!(reference(&sent.parts[0]), None);
         assert_eq!(reference(&sent.parts[1]), Some("n-1"));
         assert_eq!(sent.parts[1].media_type.as_deref(), Some("text/plain"));

@@ -27,7 +27,7 @@ pub(super) struct Modes {
 impl Modes {
     /// Reads the declaration of a workflow.
     pub(super) fn of(plan: &Plan) -> Self {
-        let about = plan.definition.metadata.get("a2a");
+        let about = plan.metadata("a2a");
         let list = |name: &str| {
             let list = about?.get(name)?.as_array()?;
             let list: Vec<_> = list.iter().filter_map(Value::as_str).map(str::to_owned).collect();

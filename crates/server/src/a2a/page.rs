@@ -3,7 +3,7 @@
 use std::io;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use wopr_app::TaskCursor;
+use wopr_app::PhaseCursor;
 use wopr_core::{RunId, Timestamp};
 use wopr_wire::a2a::{error::A2aError, model::Task};
 
@@ -11,23 +11,23 @@ use wopr_wire::a2a::{error::A2aError, model::Task};
 const VERSION: &str = "1";
 
 /// The token for the page that starts after a task.
-pub(super) fn encode(updated_at: Timestamp, run: &RunId) -> String {
-    URL_SAFE_NO_PAD.encode(format!("{VERSION}:{}:{run}", updated_at.millis()))
+pub(super) fn encode(since: Timestamp, run: &RunId) -> String {
+    URL_SAFE_NO_PAD.encode(format!("{VERSION}:{}:{run}", since.millis()))
 }
 
-pub(super) fn decode(token: &str) -> Result<TaskCursor, A2aError> {
+pub(super) fn decode(token: &str) -> Result<PhaseCursor, A2aError> {
     parse(token).ok_or_else(|| A2aError::invalid_param("pageToken", "is not a token of this host"))
 }
 
-fn parse(token: &str) -> Option<TaskCursor> {
+fn parse(token: &str) -> Option<PhaseCursor> {
     let text = String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
     let (version, rest) = text.split_once(':')?;
     let (millis, run) = rest.split_once(':')?;
     if version != VERSION {
         return None;
     }
-    Some(TaskCursor {
-        updated_at: Timestamp::from_millis(millis.parse().ok()?),
+    Some(PhaseCursor {
+        since: Timestamp::from_millis(millis.parse().ok()?),
         run: RunId::parse(run).ok()?,
     })
 }
@@ -65,7 +65,7 @@ mod tests {
         let run = RunId::parse("run_0123456789abcdef").unwrap();
         let at = Timestamp::from_millis(1_700_000_000_123);
         let token = encode(at, &run);
-        assert_eq!(decode(&token).unwrap(), TaskCursor { updated_at: at, run });
+        assert_eq!(decode(&token).unwrap(), PhaseCursor { since: at, run });
         for bad in [
             "",
             "x",

@@ -5,44 +5,62 @@
 //! event gives the same projection as reading a run at that event, so a snapshot and the updates after it are
 //! consistent.
 
-use wopr_app::{
-    OpenInterrupts, TaskState as StoredState, View, Waiting, asks_for_authentication, task_state,
-};
-use wopr_core::{Event, Failure, Plan, Run, RunStatus, StepId, Timestamp};
+use wopr_app::{Match, OpenInterrupts, PhaseFilter, View, Waiting};
+use wopr_core::{Event, Failure, KernelEvent, Plan, REJECTED, Run, RunStatus, StepId, Timestamp, WorkflowId};
 use wopr_wire::{a2a::model::TaskState, time};
 
-/// The state of a task by its run's status and error.
-pub(super) fn state_of(status: RunStatus, error: Option<&Failure>) -> TaskState {
-    wire_state(task_state(status, error, None).0)
-}
+use super::conformance::asks_for_authentication;
 
-/// The 1.0 name of a stored state.
-pub(super) const fn wire_state(state: StoredState) -> TaskState {
-    match state {
-        StoredState::Submitted => TaskState::Submitted,
-        StoredState::Working => TaskState::Working,
-        StoredState::InputRequired => TaskState::InputRequired,
-        StoredState::AuthRequired => TaskState::AuthRequired,
-        StoredState::Completed => TaskState::Completed,
-        StoredState::Failed => TaskState::Failed,
-        StoredState::Canceled => TaskState::Canceled,
-        StoredState::Rejected => TaskState::Rejected,
+/// The state of a task by its run's status and error code (OpenWOP v1 section 27.5). A failed run is `rejected`
+/// if it declined what it was asked.
+pub(crate) fn state_of(status: RunStatus, error_code: Option<&str>) -> TaskState {
+    match status {
+        RunStatus::Pending => TaskState::Submitted,
+        RunStatus::Running | RunStatus::Paused | RunStatus::Cancelling => TaskState::Working,
+        RunStatus::WaitingApproval | RunStatus::WaitingInput | RunStatus::WaitingExternal => {
+            TaskState::InputRequired
+        }
+        RunStatus::Completed => TaskState::Completed,
+        RunStatus::Failed if error_code == Some(REJECTED) => TaskState::Rejected,
+        RunStatus::Failed => TaskState::Failed,
+        RunStatus::Cancelled => TaskState::Canceled,
     }
 }
 
-/// The stored form of a state, or `None` for a state that no task has.
-pub(super) const fn stored_state(state: TaskState) -> Option<StoredState> {
-    match state {
-        TaskState::Unspecified => None,
-        TaskState::Submitted => Some(StoredState::Submitted),
-        TaskState::Working => Some(StoredState::Working),
-        TaskState::InputRequired => Some(StoredState::InputRequired),
-        TaskState::AuthRequired => Some(StoredState::AuthRequired),
-        TaskState::Completed => Some(StoredState::Completed),
-        TaskState::Failed => Some(StoredState::Failed),
-        TaskState::Canceled => Some(StoredState::Canceled),
-        TaskState::Rejected => Some(StoredState::Rejected),
+/// Restricts a filter to the runs whose tasks are in a state. Returns `false` if no run is; `auth` is the
+/// workflow whose interrupts ask for a credential, if the host has it.
+pub(super) fn only(filter: &mut PhaseFilter, state: TaskState, auth: Option<WorkflowId>) -> bool {
+    let statuses = RunStatus::ALL.into_iter();
+    let of = match state {
+        TaskState::AuthRequired => TaskState::InputRequired,
+        TaskState::Rejected => TaskState::Failed,
+        TaskState::Unspecified
+        | TaskState::Submitted
+        | TaskState::Working
+        | TaskState::InputRequired
+        | TaskState::Completed
+        | TaskState::Failed
+        | TaskState::Canceled => state,
+    };
+    filter.statuses = statuses.filter(|status| state_of(*status, None) == of).collect();
+    let rejected = || REJECTED.to_owned();
+    match (state, auth) {
+        (TaskState::Failed, _) => filter.error_code = Some(Match::IsNot(rejected())),
+        (TaskState::Rejected, _) => filter.error_code = Some(Match::Is(rejected())),
+        (TaskState::AuthRequired, None) => return false,
+        (TaskState::AuthRequired, Some(auth)) => filter.workflow = Some(Match::Is(auth)),
+        (TaskState::InputRequired, Some(auth)) => filter.workflow = Some(Match::IsNot(auth)),
+        (TaskState::InputRequired, None)
+        | (
+            TaskState::Unspecified
+            | TaskState::Submitted
+            | TaskState::Working
+            | TaskState::Completed
+            | TaskState::Canceled,
+            _,
+        ) => {}
     }
+    true
 }
 
 /// The A2A spelling of a status.
@@ -59,11 +77,6 @@ pub(super) const fn task_word(status: RunStatus) -> &'static str {
         | RunStatus::Completed
         | RunStatus::Failed => status.as_str(),
     }
-}
-
-/// Returns `true` if the run waits for its client or is over.
-pub(super) const fn is_settled(status: RunStatus) -> bool {
-    status.is_terminal() || status.is_waiting()
 }
 
 /// The run's context, or its id if no message started it.
@@ -140,7 +153,8 @@ impl TaskProjection {
     }
 
     pub(super) fn state(&self) -> TaskState {
-        match state_of(self.status(), self.error.as_ref()) {
+        let code = self.error.as_ref().map(|error| error.code.as_str());
+        match state_of(self.status(), code) {
             TaskState::InputRequired if self.asks_auth => TaskState::AuthRequired,
             state => state,
         }
@@ -167,42 +181,47 @@ impl TaskProjection {
     /// Folds an event and returns its effect: at most one update.
     pub(super) fn apply(&mut self, event: &Event) -> Change {
         let is_other_question = self.waiting.apply(event);
+        let Event::Kernel(event) = event else {
+            return Change::None;
+        };
         match event {
-            Event::RunStarted(_) => {
+            KernelEvent::RunStarted(_) => {
                 self.has_begun = true;
                 Change::Status
             }
-            Event::RunCompleted { .. } | Event::RunFailed { .. } | Event::RunCancelled { .. } => {
+            KernelEvent::RunCompleted { .. }
+            | KernelEvent::RunFailed { .. }
+            | KernelEvent::RunCancelled { .. } => {
                 self.ended = event.terminal();
-                if let Event::RunFailed { error, .. } = event {
+                if let KernelEvent::RunFailed { error, .. } = event {
                     self.error = Some(error.clone());
                 }
-                if let Event::RunCancelled { reason, .. } = event {
+                if let KernelEvent::RunCancelled { reason, .. } = event {
                     self.cancel_reason.clone_from(reason);
                 }
                 self.streaming.clear();
                 Change::Status
             }
-            Event::CancelRequested { .. } => {
+            KernelEvent::CancelRequested { .. } => {
                 self.is_cancelling = true;
                 Change::Status
             }
-            Event::RunPaused { .. } => {
+            KernelEvent::RunPaused { .. } => {
                 self.is_paused = true;
                 Change::Status
             }
-            Event::RunResumed { .. } => {
+            KernelEvent::RunResumed { .. } => {
                 self.is_paused = false;
                 Change::Status
             }
-            Event::InterruptRequested { .. }
-            | Event::InterruptResolved { .. }
-            | Event::NodeSuspended { child: Some(_), .. } => Change::Status,
+            KernelEvent::InterruptRequested { .. }
+            | KernelEvent::InterruptResolved { .. }
+            | KernelEvent::NodeSuspended { child: Some(_), .. } => Change::Status,
             // A node's own interrupt closed with its answer. One mirrored from a child closes here or when
             // its node ends.
-            Event::NodeResumed { step, .. }
-            | Event::NodeCompleted { step, .. }
-            | Event::NodeFailed { step, .. } => {
+            KernelEvent::NodeResumed { step, .. }
+            | KernelEvent::NodeCompleted { step, .. }
+            | KernelEvent::NodeFailed { step, .. } => {
                 self.is_said(step);
                 if is_other_question {
                     Change::Status
@@ -212,32 +231,33 @@ impl TaskProjection {
             }
             // Only a cancellation does this, and it has an update of its own. The task does not return to
             // work in between.
-            Event::NodeCancelled { step, .. } => {
+            KernelEvent::NodeCancelled { step, .. } => {
                 self.is_said(step);
                 Change::None
             }
             // A streamed artifact has been sent already.
-            Event::ArtifactCreated { step, .. } if self.is_said(step) => Change::None,
-            Event::ArtifactCreated { .. } => Change::Artifact,
-            Event::OutputChunk { step, .. } => {
+            KernelEvent::ArtifactCreated { step, .. } if self.is_said(step) => Change::None,
+            KernelEvent::ArtifactCreated { .. } => Change::Artifact,
+            KernelEvent::OutputChunk { step, .. } => {
                 if !self.streaming.contains(step) {
                     self.streaming.push(step.clone());
                 }
                 Change::Piece
             }
-            Event::NodeSuspended { child: None, .. }
-            | Event::NodeStarted { .. }
-            | Event::NodeRetried { .. }
-            | Event::NodeSkipped { .. }
-            | Event::NodeDispatched { .. }
-            | Event::ApprovalRequested { .. }
-            | Event::ApprovalVoted { .. }
-            | Event::ApprovalReceived { .. }
-            | Event::ClarificationRequested { .. }
-            | Event::ClarificationResolved { .. }
-            | Event::VariableChanged { .. }
-            | Event::ChannelWritten { .. }
-            | Event::CapBreached { .. } => Change::None,
+            KernelEvent::NodeSuspended { child: None, .. }
+            | KernelEvent::NodeStarted { .. }
+            | KernelEvent::NodeRetried { .. }
+            | KernelEvent::NodeSkipped { .. }
+            | KernelEvent::NodeDispatched { .. }
+            | KernelEvent::EffectScheduled { .. }
+            | KernelEvent::EffectAccepted { .. }
+            | KernelEvent::EffectProgressed { .. }
+            | KernelEvent::ApprovalRequested { .. }
+            | KernelEvent::ApprovalVoted { .. }
+            | KernelEvent::ApprovalReceived { .. }
+            | KernelEvent::ClarificationRequested { .. }
+            | KernelEvent::ClarificationResolved { .. }
+            | KernelEvent::CapBreached { .. } => Change::None,
         }
     }
 

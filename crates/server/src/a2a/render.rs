@@ -1,11 +1,10 @@
 //! Renders a run as a task.
 //!
-//! Almost everything comes from a view of the run. Only the content of artifacts, the messages, and the time
-//! since when a task has been working need further reads. A run that ended or asked something in the append
-//! that created it needs none.
+//! Almost everything comes from a view of the run. Only the content of artifacts and the messages need further
+//! reads. A run that ended or asked something in the append that created it needs none.
 
 use serde_json::json;
-use wopr_app::{Mask, View, reads_artifacts};
+use wopr_app::{Mask, Question, View, VisibleRun, reads_result};
 use wopr_core::{Failure, RunKey, Timestamp};
 use wopr_wire::{
     a2a::model::{Message, Part, Role, Task, TaskState, TaskStatus},
@@ -17,10 +16,9 @@ use super::{
     error::Error,
     history::{self, Wanted},
     metadata::wrap,
-    projection::{TaskProjection, context_of, state_of, wire_state, wire_time},
-    question::{self, Question},
-    reply,
-    service::{Service, reads_result},
+    projection::{TaskProjection, context_of, wire_time},
+    question, reply,
+    service::Service,
 };
 use crate::{
     auth::{Caller, Scope},
@@ -55,13 +53,14 @@ impl Service {
                 .message
                 .as_ref()
                 .map(|message| message.message_id.as_str());
+            let run = VisibleRun::from(view);
             let wanted = Wanted {
-                key: &view.key,
+                key: &run,
                 context: &task.context_id,
                 until: view.run.head,
                 current: said,
                 n,
-                reads_files: reads_artifacts(caller),
+                caller,
             };
             task.history = history::read(self.host.app(), wanted).await?;
         }
@@ -85,24 +84,23 @@ impl Service {
 
     async fn bare_task(&self, caller: &Caller, view: &View, shown: Shown) -> Result<Task, Error> {
         let run = &view.run;
-        self.host.app().last_reads().note_view(view, &caller.principal);
+        let app = self.host.app();
+        app.note_view(caller, view);
         let context_id = context_of(view);
         let projection = TaskProjection::of(run, &view.plan);
         let mut questions = Vec::new();
         if !projection.asked().is_empty() {
-            questions = question::open(self.host.app(), view).await?;
+            questions = app.open_questions(view).await?;
         }
-        for (run, head) in questions.iter().flat_map(|question| &question.way) {
-            self.host.app().last_reads().note(run, &caller.principal, *head);
-        }
+        app.note_questions(caller, &questions);
         let error = run.error.as_ref().map(|(error, _)| error);
-        let timestamp = self.since(view, questions.first()).await?;
+        let timestamp = since(view, questions.first());
         let mut about = self.about(caller, &projection, &questions);
         about.insert("runId".to_owned(), view.key.run.as_str().into());
         about.insert("workflowId".to_owned(), view.plan.id().as_str().into());
         let mask = Mask::for_caller(view, caller);
         let artifacts = if shown.artifacts {
-            artifacts::of_run(&self.host, view, &mask).await?
+            artifacts::of_run(&self.host, caller, view, &mask).await?
         } else {
             Vec::new()
         };
@@ -138,14 +136,14 @@ impl Service {
             .map(|question| self.token(caller, question))
             .collect();
         if let Some(first) = questions.first() {
-            about.insert("interrupt".to_owned(), first.metadata());
+            about.insert("interrupt".to_owned(), question::metadata(first));
             if let Some(Some(token)) = tokens.first() {
                 about.insert("interruptToken".to_owned(), token.as_str().into());
             }
         }
         if questions.len() > 1 {
-            let all = questions.iter().zip(tokens).map(|(question, token)| {
-                let mut interrupt = question.metadata();
+            let all = questions.iter().zip(tokens).map(|(asked, token)| {
+                let mut interrupt = question::metadata(asked);
                 if let Some(token) = token {
                     interrupt["interruptToken"] = token.into();
                 }
@@ -180,26 +178,20 @@ impl Service {
             .mint(&Claims::of(asked, caller), asked.deadline, now);
         Some(token.text)
     }
+}
 
-    /// The time at which the task entered its state.
-    async fn since(&self, view: &View, question: Option<&Question>) -> Result<Timestamp, Error> {
-        let run = &view.run;
-        if let Some(ended_at) = run.ended_at {
-            return Ok(ended_at);
-        }
-        if let Some(asked) = question.and_then(|question| question.asked.as_ref()) {
-            return Ok(asked.at);
-        }
-        if run.started.is_none() {
-            return Ok(view.summary.created_at);
-        }
-        let error = run.error.as_ref().map(|(error, _)| error);
-        // Only the task row keeps this time; later events do not change it.
-        let row = self.host.app().task(&view.key).await?;
-        Ok(match row {
-            Some((row, _)) if wire_state(row.state) == state_of(run.status, error) => row.updated_at,
-            Some(_) | None => run.updated_at,
-        })
+/// The time at which the task entered its state.
+fn since(view: &View, question: Option<&Question>) -> Timestamp {
+    let run = &view.run;
+    if let Some(ended_at) = run.ended_at {
+        return ended_at;
+    }
+    if let Some(asked) = question.and_then(|question| question.asked.as_ref()) {
+        return asked.at;
+    }
+    match run.started {
+        None => view.summary.created_at,
+        Some(_) => view.summary.phase_since,
     }
 }
 
@@ -247,7 +239,7 @@ pub(super) fn status(
     };
     let message = match words {
         Words::None => None,
-        Words::Asks(question) => Some(question.message(run, context)),
+        Words::Asks(asked) => Some(question::message(asked, run, context)),
         Words::Fails(error) => Some(says("failed", &error.message)),
         Words::Says(text) => Some(says("completed", text)),
     };

@@ -26,7 +26,7 @@ pub(super) enum Reply {
 impl Reply {
     /// Reads the workflow's choice. An unknown word means the default.
     pub(super) fn of(plan: &Plan) -> Self {
-        let about = plan.definition.metadata.get("a2a");
+        let about = plan.metadata("a2a");
         match about.and_then(|about| about.get("reply")).and_then(Value::as_str) {
             Some("status") => Self::Status,
             Some("message") => Self::Message,

@@ -79,15 +79,22 @@ async fn answer(host: Arc<Host>, place: Rest, head: &Parts, body: Body) -> Respo
     };
     let form = Form::http(operation, place.version);
     let service = Service::new(Arc::clone(&host));
-    let answered = async {
+    let read = || -> Result<_, Error> {
         ingress::demand_version(&head.uri, headers, place.version)?;
         perform::demand_offered(operation)?;
         let document = document(&place, operation, head, &body)?;
         let call = ingress::call(caller, place.interface.clone(), place.version, headers)?;
         let request = Request::decode(operation, form, document).map_err(A2aError::from)?;
-        service.perform(&call, request).await
+        Ok((call, request))
     };
-    let mut response = match answered.await {
+    let read = read();
+    // Free the body while the answer waits for the disk, or for the run.
+    drop(body);
+    let answered = match read {
+        Ok((call, request)) => service.perform(&call, request).await,
+        Err(error) => Err(error),
+    };
+    let mut response = match answered {
         Ok(Answer::Reply(reply)) => {
             let body = match (*reply, place.version) {
                 (Reply::Card(card), Version::V0_3) => card::old_http(&host, card),

@@ -1,23 +1,34 @@
 //! Selects the workflow for a message.
 //!
 //! The message, the request, the address and the host's default are tried in this order; the first one that
-//! names a workflow decides. The caller checks that the workflow exists, and falls back to the only skill if
-//! nothing names one.
+//! names a workflow decides. If nothing names one, the tenant's only skill is meant.
+
+use std::sync::Arc;
 
 use serde_json::Value;
-use wopr_core::WorkflowId;
+use wopr_app::{Error as AppError, StartPermit};
+use wopr_core::{Plan, WorkflowId};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{Message, Metadata},
 };
 
-use super::metadata::find;
+use super::{
+    conformance,
+    error::Error,
+    metadata::find,
+    service::{Call, Service},
+};
+use crate::auth::Caller;
 
 /// Keys that name a workflow. The first match wins.
 const KEYS: [&[&str]; 3] = [&["openwop", "workflowId"], &["skillId"], &["openwop", "skillId"]];
 
 /// The field to report if no workflow is named.
 pub(super) const FIELD: &str = "message.metadata.openwop.workflowId";
+
+/// Maximum number of skills that an error lists.
+const MAX_LISTED: usize = 20;
 
 /// A selected workflow and the place that named it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +72,53 @@ pub(super) fn choose(
     Ok(interface
         .map(|workflow| named(workflow, "url"))
         .or_else(|| default.map(|workflow| named(workflow, FIELD))))
+}
+
+impl Service {
+    /// Chooses the workflow for a message that starts a task.
+    pub(super) async fn workflow(
+        &self,
+        call: &Call,
+        permit: StartPermit<'_>,
+        message: &Message,
+        metadata: &Metadata,
+    ) -> Result<Arc<Plan>, Error> {
+        let app = self.host.app();
+        let is_conformance = self.host.config().conformance;
+        let own = is_conformance.then(conformance::skill);
+        let default = self.host.config().default_workflow.as_ref().or(own.as_ref());
+        let choice = choose(message, metadata, call.interface.as_ref(), default)?;
+        let (found, field) = match choice {
+            Some(Choice { workflow, field }) => {
+                let found = app.find_workflow(permit, &workflow).await?;
+                (found.filter(|plan| plan.is_public()), field)
+            }
+            None => (app.only_public_workflow(permit), FIELD.to_owned()),
+        };
+        let workflow = found.ok_or_else(|| self.no_skill(&call.caller, field))?;
+        if own.is_some_and(|own| *workflow.id() == own) {
+            let steered = conformance::steer(call.version, message);
+            let found = app.find_workflow(permit, &steered).await?;
+            return Ok(found.ok_or(AppError::NoWorkflow)?);
+        }
+        Ok(workflow)
+    }
+
+    fn no_skill(&self, caller: &Caller, field: String) -> A2aError {
+        let plans = self.host.app().workflows(&caller.tenant);
+        let skills: Vec<_> = plans
+            .iter()
+            .filter(|plan| plan.is_public())
+            .take(MAX_LISTED)
+            .map(|plan| plan.id().as_str())
+            .collect();
+        let rule = if skills.is_empty() {
+            "cannot name a skill: this host has none".to_owned()
+        } else {
+            format!("must name one of the skills: {}", skills.join(", "))
+        };
+        A2aError::invalid_param(field, rule)
+    }
 }
 
 #[cfg(test)]

@@ -8,19 +8,16 @@
 //! record, then the task's, with the message. The client gets a response only when both are durable. If the
 //! second append is missing, a repeated message adds it.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use wopr_app::{
-    AskedAt, Done, Error as AppError, Idempotency, IdempotencyKey, IdempotencyRecord, Mask, NewRun, SideRows,
-    View, Waiting,
+    AskedAt, Done, Error as AppError, Idempotency, IdempotencyRecord, Mask, NewRun, Selected, SideRows,
+    StartPermit, View, VisibleRun, Waiting, reads_result,
 };
-use wopr_core::{
-    Authority, CONTENT_TRUST, Command, NodeId, Object, Origin, Plan, Resolve, RunId, RunKey, UNTRUSTED,
-    WorkflowId,
-};
+use wopr_core::{CONTENT_TRUST, NodeId, Object, Origin, Plan, RunId, UNTRUSTED, WorkflowId};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{Message, Role, SendMessageRequest, SendMessageResponse},
@@ -32,12 +29,11 @@ use super::{
     history,
     inputs::{self, Inputs},
     modes::Modes,
-    projection::{TaskProjection, context_of, is_settled, task_word},
+    projection::{TaskProjection, context_of, task_word},
     question,
     render::Shown,
-    reply,
-    select::{self, Choice},
-    service::{Call, Service, reads_result, require},
+    reply, select,
+    service::{Call, Service},
 };
 use crate::auth::{Caller, Scope};
 
@@ -45,7 +41,6 @@ use crate::auth::{Caller, Scope};
 const MAX_ID: usize = 256;
 /// Maximum characters in a tag of a run.
 const MAX_TAG: usize = 256;
-const MAX_LISTED: usize = 20;
 
 /// The result of accepting a message.
 #[derive(Debug)]
@@ -59,8 +54,10 @@ pub(super) enum Sent {
     },
     /// The message answered an interrupt.
     Answered {
-        /// The run before the answer.
-        before: Box<View>,
+        /// The run of the task.
+        key: VisibleRun,
+        /// The run before the answer, for a stream that begins there.
+        before: Option<Box<View>>,
         /// The run after the answer; `None` if a child was answered.
         after: Option<Box<View>>,
         /// The interrupt that was answered.
@@ -69,7 +66,7 @@ pub(super) enum Sent {
         left: Left,
     },
     /// The message had been accepted before.
-    Repeated { key: RunKey },
+    Repeated { key: VisibleRun },
 }
 
 /// Open interrupts of a task after an answer.
@@ -100,7 +97,7 @@ impl Service {
         let waits = !request.configuration.return_immediately;
         let caller = &call.caller;
         let view = match self.accept(call, request, true).await? {
-            Sent::New { view, message } if !waits || is_settled(view.run.status) => {
+            Sent::New { view, message } if !waits || view.run.status.is_settled() => {
                 if reply::is_message(&view) {
                     return Box::pin(self.told(caller, &view, shown)).await;
                 }
@@ -108,22 +105,23 @@ impl Service {
                 return Ok(SendMessageResponse::Task(task));
             }
             Sent::New { view, .. } => {
+                let key = VisibleRun::from(&*view);
                 // Free the view before waiting.
-                let key = { *view }.key;
+                drop(view);
                 Box::pin(self.settled(&key, None)).await?
             }
             Sent::Answered {
                 after: Some(after), ..
-            } if !waits || is_settled(after.run.status) => *after,
+            } if !waits || after.run.status.is_settled() => *after,
             Sent::Answered {
-                before,
+                key,
                 after,
                 waiting,
                 left,
+                ..
             } => {
                 let gone = (left != Left::Same).then_some(&waiting);
                 drop(after);
-                let key = { *before }.key;
                 if waits {
                     Box::pin(self.settled(&key, gone)).await?
                 } else {
@@ -140,7 +138,7 @@ impl Service {
     async fn told(&self, caller: &Caller, view: &View, shown: Shown) -> Result<SendMessageResponse, Error> {
         if reply::is_message(view) && reads_result(caller, view) {
             let mask = Mask::for_caller(view, caller);
-            let artifacts = artifacts::of_run(&self.host, view, &mask).await?;
+            let artifacts = artifacts::of_run(&self.host, caller, view, &mask).await?;
             return Ok(SendMessageResponse::Message(reply::message(view, artifacts)));
         }
         Ok(SendMessageResponse::Task(self.task(caller, view, shown).await?))
@@ -160,7 +158,7 @@ impl Service {
         match request.message.task_id.clone() {
             None => self.begin(call, request, is_log_unread).await,
             // Boxed because it is by far the larger branch.
-            Some(task) => Box::pin(self.answer(call, &task, request)).await,
+            Some(task) => Box::pin(self.answer(call, &task, request, !is_log_unread)).await,
         }
     }
 
@@ -170,83 +168,77 @@ impl Service {
         request: SendMessageRequest,
         is_log_unread: bool,
     ) -> Result<Sent, Error> {
-        require(&call.caller, Scope::RunsCreate)?;
+        // Checked first, so that a missing scope reveals nothing about skills and earlier messages.
+        let permit = call.caller.permit_start()?;
         // The digest includes the request's metadata, because they can select the workflow, too.
         let once = self.once(call, None, &request.message, &request.metadata)?;
-        let key = once.key.clone();
-        let digest = once.digest.clone();
-        let refused = match self.create(call, request, once, is_log_unread).await {
-            Err(Error::A2a(refused)) => refused,
-            other => return other,
-        };
-        // A message that was accepted stays accepted, even if this host would reject it now because its skills
-        // changed.
         let app = self.host.app();
-        match app.recorded(&key).await? {
-            Some(record) if record.digest == digest => self.repeated(&call.caller, record.run),
-            Some(_) | None => Err(refused.into()),
+        let prepared = match self.prepare(call, permit, request).await {
+            Ok(prepared) => prepared,
+            // A message that was accepted stays accepted, even if this host would reject it now because its
+            // skills changed.
+            Err(Error::A2a(refused)) => {
+                return match app.recorded(&once.key).await? {
+                    Some(record) if record.digest == once.digest => repeated(&record),
+                    Some(_) | None => Err(refused.into()),
+                };
+            }
+            Err(error) => return Err(error),
+        };
+        let Prepared {
+            workflow,
+            mut new,
+            message,
+        } = prepared;
+        new.side_rows.idempotency = Some(once).filter(|_| !conformance::is_own(&workflow));
+        new.side_rows.is_log_unread = is_log_unread;
+        match app.start_run_of(permit, workflow, new).await? {
+            Done::Fresh(view) => Ok(Sent::New {
+                view: Box::new(view),
+                message,
+            }),
+            Done::Replayed(record) => repeated(&record),
         }
     }
 
-    async fn create(
+    /// Chooses the workflow for a message and converts the message to a run of it.
+    async fn prepare(
         &self,
         call: &Call,
+        permit: StartPermit<'_>,
         request: SendMessageRequest,
-        once: Idempotency,
-        is_log_unread: bool,
-    ) -> Result<Sent, Error> {
-        let Call {
-            caller, interface, ..
-        } = call;
+    ) -> Result<Prepared, Error> {
+        let caller = &call.caller;
         let SendMessageRequest {
-            message,
+            mut message,
             metadata,
             configuration,
             ..
         } = request;
-        let is_conformance = self.host.config().conformance;
-        let own = is_conformance.then(conformance::skill);
-        let default = self.host.config().default_workflow.as_ref().or(own.as_ref());
-        let choice = select::choose(&message, &metadata, interface.as_ref(), default)?;
-        let choice = choice.or_else(|| self.only_skill(caller));
-        let workflow = match choice {
-            Some(choice) => self.skill(caller, &choice.workflow).await?.ok_or(choice.field),
-            None => Err(select::FIELD.to_owned()),
-        };
-        let mut workflow = workflow.map_err(|field| self.no_skill(caller, field))?;
-        if own.is_some_and(|own| *workflow.id() == own) {
-            let steered = conformance::steer(call.version, &message);
-            let found = self.host.app().find_workflow(&caller.tenant, &steered).await?;
-            workflow = found.ok_or(AppError::NoWorkflow)?;
-        }
+        let workflow = self.workflow(call, permit, &message, &metadata).await?;
         let modes = Modes::of(&workflow);
         modes.check_accepted(&configuration.accepted_output_modes)?;
         modes.check_message(&message)?;
         let name = name(caller, &message);
         let Inputs { inputs, blobs } = inputs::read(&message, &name);
 
-        let app = self.host.app();
-        let run = app.new_run_id();
-        let key = RunKey::new(caller.tenant.clone(), run.clone());
-        let config = configuration.task_push_notification_config.as_ref();
-        let push = match config {
-            Some(_) => Box::pin(self.push_along(call, &key, config, &message.message_id)).await?,
+        let run = self.host.app().new_run_id();
+        let push = match &configuration.task_push_notification_config {
+            Some(config) => Some(Box::pin(self.push_of_new(call, &run, config, &message.message_id)).await?),
             None => None,
         };
-        let context = message.context_id.clone().unwrap_or_else(|| new_context(&run));
-        let mut message = message;
+        let context = message.context_id.take().unwrap_or_else(|| new_context(&run));
         message.task_id = Some(run.to_string());
         message.context_id = Some(context.clone());
-        let message = history::beginning(&workflow, &message);
+        let message = history::beginning(&workflow, message);
         let row = history::row(&message, &name, false)?;
         let tags = vec![tag(&message.message_id), tag(&context)];
         let mut about = Object::new();
         about.insert("a2a".to_owned(), json!({ "messageId": message.message_id }));
         about.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
-        let forgets = conformance::is_own(&workflow);
         let new = NewRun {
             run,
-            origin: Origin::A2a,
+            origin: Origin::new("a2a"),
             inputs,
             configurable: Object::new(),
             tags,
@@ -254,23 +246,26 @@ impl Service {
             context: Some(context),
             trace: call.trace.clone(),
             side_rows: SideRows {
-                idempotency: Some(once).filter(|_| !forgets),
                 messages: vec![row],
                 blobs,
                 push,
-                is_log_unread,
+                ..SideRows::default()
             },
         };
-        match app.start_run_of(caller, workflow, new).await? {
-            Done::Fresh(view) => Ok(Sent::New {
-                view: Box::new(view),
-                message,
-            }),
-            Done::Replayed(record) => self.repeated(caller, record.run),
-        }
+        Ok(Prepared {
+            workflow,
+            new,
+            message,
+        })
     }
 
-    async fn answer(&self, call: &Call, task: &str, request: SendMessageRequest) -> Result<Sent, Error> {
+    async fn answer(
+        &self,
+        call: &Call,
+        task: &str,
+        request: SendMessageRequest,
+        keeps_before: bool,
+    ) -> Result<Sent, Error> {
         let SendMessageRequest {
             message,
             configuration,
@@ -278,12 +273,13 @@ impl Service {
         } = request;
         let caller = &call.caller;
         let opened = self.open(call, task, Scope::ApprovalsRespond).await?;
-        let view = opened.view().clone();
+        let view = opened.view();
+        let key = VisibleRun::from(view);
         if message.role == Role::Agent {
             let rule = "must be the user's: a message of an agent answers nothing";
             return Err(A2aError::invalid_param("message.role", rule).into());
         }
-        let context = context_of(&view);
+        let context = context_of(view);
         if (message.context_id.as_ref()).is_some_and(|claimed| *claimed != context) {
             return Err(
                 A2aError::invalid_param("message.contextId", "is not the context of the task").into(),
@@ -293,7 +289,7 @@ impl Service {
         let app = self.host.app();
         let forgets = conformance::is_own(&view.plan);
         let kept = Kept {
-            key: &view.key,
+            key: &key,
             context: &context,
             message: &message,
             name: if forgets {
@@ -319,65 +315,38 @@ impl Service {
                 A2aError::unsupported(format!("the task is {status} and waits for no message")).into(),
             );
         }
-        let open = question::open(app, &view).await?;
-        let is_only = open.len() == 1;
-        let question = self.meant(caller, &view, open, &message).await?;
+        let Selected { question, is_only } = self.meant(caller, view, &message).await?;
         let Some(asked) = &question.asked else {
             return Err(A2aError::unsupported("the task does not wait for a message any more").into());
         };
         let value = match conformance::answer(call.version, &view.plan, &message) {
             Some(value) => value,
-            None => answer::read(&message, question.for_answer())?,
+            None => answer::read(&message, question::for_answer(&question))?,
         };
 
-        // Send the answer directly to the run that asks, and only for this interrupt: the child may have
-        // opened another one by now.
-        let given = Resolve {
-            node: asked.step.node.clone(),
-            ordinal: Some(asked.step.ordinal),
-            interrupt: None,
-            value,
-            by: caller.principal.clone(),
-            voter: None,
-            authority: Authority::Credential((*caller.membership).clone()),
-            is_untrusted: true,
-        };
         // An answer to a child commits in the child's batch, but the message belongs to this task.
-        let with_it = if asked.key == view.key {
+        let with_it = if asked.key == *key {
             kept.side_rows(false, &view.plan, Some(&asked.step.node))?
         } else {
             SideRows::default()
         };
-        let repeat = (once.key.clone(), once.digest.clone());
-        let config = configuration.task_push_notification_config.as_ref();
-        let push = self
-            .push_along(call, &view.key, config, &message.message_id)
-            .await?;
+        let push = match &configuration.task_push_notification_config {
+            Some(config) => Some(self.push_along(call, &key, config, &message.message_id).await?),
+            None => None,
+        };
         let side_rows = SideRows {
             idempotency: Some(once).filter(|_| !forgets),
             push,
             ..with_it
         };
-        let target = if asked.key == view.key {
-            opened
-        } else {
-            drop(opened);
-            app.open(&asked.key).await?
+        // A view is as large as its run.
+        let before = keeps_before.then(|| Box::new(view.clone()));
+        let answering = app.answer_question(caller, opened, asked, value, side_rows);
+        let after = match answering.await? {
+            Done::Fresh(after) => after,
+            Done::Replayed(record) => return self.answered_before(&record, &kept).await,
         };
-        let after = match app.answer_interrupt(caller, target, given, side_rows).await {
-            Ok(Done::Fresh(after)) => after,
-            Ok(Done::Replayed(record)) => return self.answered_before(&record, &kept).await,
-            Err(AppError::Refused(refusal)) => {
-                // The same message may have been accepted in the meantime.
-                let taken = app.recorded(&repeat.0).await?;
-                return match taken {
-                    Some(record) if record.digest == repeat.1 => self.answered_before(&record, &kept).await,
-                    Some(_) | None => Err(AppError::Refused(refusal).into()),
-                };
-            }
-            Err(error) => return Err(error.into()),
-        };
-        if after.key != view.key {
+        if after.key != *key {
             self.keep(&kept, &after.plan, Some(&asked.step.node)).await?;
         }
         let left = if is_asked(&after, asked) {
@@ -390,8 +359,9 @@ impl Service {
             Left::Mirrored
         };
         Ok(Sent::Answered {
-            after: (after.key == view.key).then(|| Box::new(after)),
-            before: Box::new(view),
+            after: (after.key == *key).then(|| Box::new(after)),
+            key,
+            before,
             waiting: question.waiting,
             left,
         })
@@ -400,8 +370,8 @@ impl Service {
     /// Completes a message that had been accepted before.
     async fn answered_before(&self, record: &IdempotencyRecord, kept: &Kept<'_>) -> Result<Sent, Error> {
         // The record commits with the answer, so it names the run that was answered.
-        if let Some(run) = record.run.as_ref().filter(|run| **run != kept.key.run) {
-            let answered = self.view(&kept.key.sibling(run.clone())).await?;
+        if let Some(run) = VisibleRun::of_record(record).filter(|run| run != kept.key) {
+            let answered = self.view(&run).await?;
             self.keep(kept, &answered.plan, None).await?;
         }
         Ok(Sent::Repeated {
@@ -411,16 +381,13 @@ impl Service {
 
     /// Stores a message whose answer went to a child. A message that is already stored stays unchanged.
     async fn keep(&self, kept: &Kept<'_>, plan: &Arc<Plan>, node: Option<&NodeId>) -> Result<(), Error> {
-        let nothing = Command::RunMessages(Vec::new());
-        let app = self.host.app();
         let side_rows = kept.side_rows(true, plan, node)?;
-        app.command(kept.key, nothing, side_rows).await?;
-        Ok(())
+        Ok(self.host.app().keep_messages(kept.key, side_rows).await?)
     }
 
     /// Waits until the run has ended or has an open interrupt other than `answered`. Gives up after the
     /// timeout, or when the host stops.
-    pub(super) async fn settled(&self, key: &RunKey, answered: Option<&Waiting>) -> Result<View, Error> {
+    pub(super) async fn settled(&self, key: &VisibleRun, answered: Option<&Waiting>) -> Result<View, Error> {
         let is_fresh = |view: &View| {
             let mut open = view.run.interrupts(&view.plan);
             answered.is_none_or(|answered| !open.any(|open| Waiting::from(&open) == *answered))
@@ -440,51 +407,9 @@ impl Service {
     }
 
     /// Reads a run that is known to exist.
-    pub(super) async fn view(&self, key: &RunKey) -> Result<View, Error> {
+    pub(super) async fn view(&self, key: &VisibleRun) -> Result<View, Error> {
         let view = self.host.app().view(key).await?;
         view.ok_or_else(|| A2aError::task_not_found(key.run.as_str()).into())
-    }
-
-    fn repeated(&self, caller: &Caller, run: Option<RunId>) -> Result<Sent, Error> {
-        let run = run.ok_or_else(|| {
-            tracing::error!("idempotency record of a message without a run");
-            A2aError::Internal
-        })?;
-        let key = RunKey::new(caller.tenant.clone(), run);
-        Ok(Sent::Repeated { key })
-    }
-
-    /// Finds a workflow that the caller may start with a message.
-    async fn skill(&self, caller: &Caller, workflow: &WorkflowId) -> Result<Option<Arc<Plan>>, Error> {
-        let plan = self.host.app().find_workflow(&caller.tenant, workflow).await?;
-        Ok(plan.filter(|plan| plan.definition.is_public()))
-    }
-
-    /// The only skill of the tenant, for messages that name none.
-    fn only_skill(&self, caller: &Caller) -> Option<Choice> {
-        let plans = self.host.app().workflows(&caller.tenant);
-        let mut skills = plans.iter().filter(|plan| plan.definition.is_public());
-        let first = skills.next()?;
-        skills.next().is_none().then(|| Choice {
-            workflow: first.id().clone(),
-            field: select::FIELD.to_owned(),
-        })
-    }
-
-    fn no_skill(&self, caller: &Caller, field: String) -> A2aError {
-        let plans = self.host.app().workflows(&caller.tenant);
-        let skills: Vec<_> = plans
-            .iter()
-            .filter(|plan| plan.definition.is_public())
-            .take(MAX_LISTED)
-            .map(|plan| plan.id().as_str())
-            .collect();
-        let rule = if skills.is_empty() {
-            "cannot name a skill: this host has none".to_owned()
-        } else {
-            format!("must name one of the skills: {}", skills.join(", "))
-        };
-        A2aError::invalid_param(field, rule)
     }
 
     fn once(
@@ -503,18 +428,14 @@ impl Service {
             Some(run) => format!("a2a:{run}"),
         };
         let named = select::named(metadata);
-        let canonical = serde_json::to_vec(&(interface, message, named)).map_err(|error| {
+        let mut canonical = Hashing(Sha256::new());
+        serde_json::to_writer(&mut canonical, &(interface, message, named)).map_err(|error| {
             tracing::error!(%error, "message does not serialise");
             A2aError::Internal
         })?;
         Ok(Idempotency {
-            key: IdempotencyKey {
-                tenant: caller.tenant.clone(),
-                principal: caller.principal.clone(),
-                scope,
-                key: digest(&[message.message_id.as_bytes()]),
-            },
-            digest: digest(&[&canonical]),
+            key: caller.idempotency_key(scope, digest(&[message.message_id.as_bytes()])),
+            digest: URL_SAFE_NO_PAD.encode(canonical.0.finalize()),
             expires_at: self.host.app().idempotency_expiry(),
             // A repeated message returns the current task, so no response is stored.
             respond: Arc::new(|_| Vec::new()),
@@ -522,9 +443,30 @@ impl Service {
     }
 }
 
+/// A run to start, with its message as it is stored.
+struct Prepared {
+    workflow: Arc<Plan>,
+    new: NewRun,
+    message: Message,
+}
+
+/// Hashes what is written, so that a message with files is not copied as a whole.
+struct Hashing(Sha256);
+
+impl io::Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A message that is stored in its task's history.
 struct Kept<'m> {
-    key: &'m RunKey,
+    key: &'m VisibleRun,
     context: &'m str,
     message: &'m Message,
     /// The stored name, see [`name`].
@@ -539,15 +481,26 @@ impl Kept<'_> {
         plan: &Arc<Plan>,
         node: Option<&NodeId>,
     ) -> Result<SideRows, Error> {
-        let mut message = history::answering(plan, node, self.message);
+        let shown = history::answering(plan, node, self.message);
+        let blobs = inputs::blobs(&shown, &self.name);
+        let mut message = inputs::referring(&shown, &self.name).into_owned();
         message.task_id = Some(self.key.run.to_string());
         message.context_id = Some(self.context.to_owned());
         Ok(SideRows {
             messages: vec![history::row(&message, &self.name, is_forwarded)?],
-            blobs: inputs::blobs(&message, &self.name),
+            blobs,
             ..SideRows::default()
         })
     }
+}
+
+/// A message that had started a task before.
+fn repeated(record: &IdempotencyRecord) -> Result<Sent, Error> {
+    let Some(key) = VisibleRun::of_record(record) else {
+        tracing::error!("idempotency record of a message without a run");
+        return Err(A2aError::Internal.into());
+    };
+    Ok(Sent::Repeated { key })
 }
 
 /// Returns `true` if an interrupt is still open. `after` is a view of the run that requested it.

@@ -51,7 +51,7 @@ impl Service {
     /// Finds the run of a task. A missing scope is reported before any lookup, so the error reveals nothing
     /// about the task.
     pub(super) async fn find(&self, call: &Call, id: &str, scope: Scope) -> Result<View, Error> {
-        let found = self.host.app().find_run(&call.caller, id, scope).await;
+        let found = self.host.app().read_run(&call.caller, id, scope).await;
         found.map_err(|error| task_error(id, error))
     }
 
@@ -70,14 +70,6 @@ fn task_error(id: &str, error: AppError) -> Error {
     }
 }
 
-/// Returns `true` if the caller may see a run's result. Without `runs:read`, callers see the results of their
-/// own runs only.
-pub(super) fn reads_result(caller: &Caller, view: &View) -> bool {
-    caller.may(Scope::RunsRead) || view.summary.principal == caller.principal
-}
-
 pub(super) fn require(caller: &Caller, scope: Scope) -> Result<(), Error> {
-    caller
-        .require(scope)
-        .map_err(|missing| Error::Forbidden(missing.0))
+    Ok(caller.require(scope)?)
 }

@@ -8,8 +8,8 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
-use wopr_app::{Mask, Tail, View, reads_artifacts};
-use wopr_core::{Event, Object, Plan, Recorded, RunKey, Seq};
+use wopr_app::{Mask, Question, Tail, View, VisibleRun, reads_result};
+use wopr_core::{Event, KernelEvent, Object, Plan, Recorded, Seq};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{
@@ -24,11 +24,10 @@ use super::{
     history::{self, Wanted},
     metadata::wrap,
     projection::{Change, TaskProjection, context_of, task_word, wire_time},
-    question::{self, Question},
     render::{Shown, Words, status},
     reply::{self, Reply},
     send::{Left, Sent},
-    service::{Call, Service, reads_result},
+    service::{Call, Service},
 };
 use crate::{
     auth::{Caller, Scope},
@@ -72,7 +71,7 @@ pub(super) struct TaskStream {
     caller: Caller,
     mask: Mask,
     reads_result: bool,
-    key: RunKey,
+    key: VisibleRun,
     plan: Arc<Plan>,
     context: String,
     mode: Mode,
@@ -104,10 +103,12 @@ impl Service {
             artifacts: true,
         };
         match self.accept(call, request, false).await? {
-            Sent::New { view, .. } | Sent::Answered { before: view, .. }
-                if Reply::of(&view.plan) == Reply::Message =>
-            {
-                let key = { *view }.key;
+            Sent::New { view, .. }
+            | Sent::Answered {
+                before: Some(view), ..
+            } if Reply::of(&view.plan) == Reply::Message => {
+                let key = VisibleRun::from(&*view);
+                drop(view);
                 self.message_stream(call, &key, shown).await
             }
             Sent::New { view, message } => {
@@ -119,7 +120,10 @@ impl Service {
                 Ok(stream)
             }
             Sent::Answered {
-                before, after, left, ..
+                before: Some(before),
+                after,
+                left,
+                ..
             } => {
                 let is_resumed = left == Left::None;
                 let task = self.accepted(call, &before, is_resumed, shown).await?;
@@ -132,10 +136,10 @@ impl Service {
                 stream.begin_with(task);
                 Ok(stream)
             }
-            Sent::Repeated { key } if call.last_event_id.is_none() => {
+            Sent::Answered { key, .. } | Sent::Repeated { key } if call.last_event_id.is_none() => {
                 self.repeated_stream(call, &key, shown).await
             }
-            Sent::Repeated { key } => {
+            Sent::Answered { key, .. } | Sent::Repeated { key } => {
                 let view = self.view(&key).await?;
                 let mut stream = self.stream(call, &view, Mode::Send);
                 stream.rests_at = Some(view.run.head);
@@ -148,7 +152,12 @@ impl Service {
     }
 
     /// Streams the task of a message that was accepted before.
-    async fn repeated_stream(&self, call: &Call, key: &RunKey, shown: Shown) -> Result<TaskStream, Error> {
+    async fn repeated_stream(
+        &self,
+        call: &Call,
+        key: &VisibleRun,
+        shown: Shown,
+    ) -> Result<TaskStream, Error> {
         let view = self.view(key).await?;
         if Reply::of(&view.plan) == Reply::Message {
             drop(view);
@@ -161,12 +170,12 @@ impl Service {
     }
 
     /// Streams the message that replaces a task, or the task if the run does not complete.
-    async fn message_stream(&self, call: &Call, key: &RunKey, shown: Shown) -> Result<TaskStream, Error> {
+    async fn message_stream(&self, call: &Call, key: &VisibleRun, shown: Shown) -> Result<TaskStream, Error> {
         let view = self.settled(key, None).await?;
         let mut stream = self.stream(call, &view, Mode::Send);
         if reply::is_message(&view) && reads_result(&call.caller, &view) {
             let mask = Mask::for_caller(&view, &call.caller);
-            let artifacts = artifacts::of_run(&self.host, &view, &mask).await?;
+            let artifacts = artifacts::of_run(&self.host, &call.caller, &view, &mask).await?;
             stream.first = Some(Item {
                 id: None,
                 response: StreamResponse::Message(reply::message(&view, artifacts)),
@@ -206,16 +215,17 @@ impl Service {
 
     /// A stream that continues where a view ends.
     fn stream(&self, call: &Call, view: &View, mode: Mode) -> TaskStream {
+        let key = VisibleRun::from(view);
         TaskStream {
             service: self.clone(),
             caller: call.caller.clone(),
             mask: Mask::for_caller(view, &call.caller),
             reads_result: reads_result(&call.caller, view),
-            key: view.key.clone(),
             plan: Arc::clone(&view.plan),
             context: context_of(view),
             mode,
-            tail: self.host.app().tail(&view.key),
+            tail: self.host.app().tail(&key),
+            key,
             closing: self.host.closing(),
             cursor: view.run.head,
             pace: Pace::new(PAGE),
@@ -282,13 +292,14 @@ impl Service {
         }
         if shown.n_messages() > 0 && call.caller.may(Scope::RunsRead) {
             let current = (task.status.message.as_ref()).map(|message| message.message_id.as_str());
+            let run = VisibleRun::from(before);
             let wanted = Wanted {
-                key: &before.key,
+                key: &run,
                 context: &task.context_id,
                 until: before.run.head,
                 current,
                 n: shown.n_messages(),
-                reads_files: reads_artifacts(&call.caller),
+                caller: &call.caller,
             };
             task.history = history::read(self.host.app(), wanted).await?;
         }
@@ -357,8 +368,8 @@ impl TaskStream {
                 }
                 Ok(Some(items)) if !items.is_empty() => {
                     self.last_said = Instant::now();
-                    let seen = self.service.host.app().last_reads();
-                    seen.note(&self.key, &self.caller.principal, self.cursor);
+                    let app = self.service.host.app();
+                    app.note_read(&self.caller, &self.key, self.cursor);
                     return Some(Step::Items(items));
                 }
                 Ok(Some(_)) => {}
@@ -429,14 +440,20 @@ impl TaskStream {
     async fn item(&mut self, recorded: &Recorded) -> Result<Option<Item>, Error> {
         let change = match (self.projection.apply(&recorded.event), &recorded.event) {
             // A client that must not see chunks gets the finished artifact.
-            (Change::None, Event::ArtifactCreated { .. }) if self.mask.keeps_contents() => Change::Artifact,
+            (Change::None, Event::Kernel(KernelEvent::ArtifactCreated { .. }))
+                if self.mask.keeps_contents() =>
+            {
+                Change::Artifact
+            }
             (change, _) => change,
         };
         let response = match change {
             Change::None => return Ok(None),
             Change::Artifact => {
                 let host = &self.service.host;
-                let Some(artifact) = artifacts::created(host, &self.key, recorded, &self.mask).await? else {
+                let Some(artifact) =
+                    artifacts::created(host, &self.caller, &self.key, recorded, &self.mask).await?
+                else {
                     return Ok(None);
                 };
                 StreamResponse::ArtifactUpdate(TaskArtifactUpdateEvent {
@@ -467,12 +484,12 @@ impl TaskStream {
 
     /// Converts an output chunk. `None` if its node creates no artifact.
     fn piece(&self, recorded: &Recorded) -> Option<TaskArtifactUpdateEvent> {
-        let Event::OutputChunk {
+        let KernelEvent::OutputChunk {
             step,
             index,
             chunk,
             is_last,
-        } = &recorded.event
+        } = recorded.event.kernel()?
         else {
             return None;
         };
@@ -519,27 +536,26 @@ impl TaskStream {
         let mut questions: Vec<Question> = Vec::new();
         for waiting in self.projection.asked() {
             let asked = match because {
-                Some(recorded) => question::asked_by(app, &self.key, recorded).await?,
+                Some(recorded) => app.question_asked_by(&self.key, recorded).await?,
                 None => None,
             };
             questions.push(match asked.filter(|asked| asked.waiting == *waiting) {
                 Some(question) => question,
-                None => question::in_log(app, &self.key, waiting).await?,
+                None => app.look_up_question(&self.key, waiting.clone()).await?,
             });
             if waiting.child.is_some()
                 && let Some(view) = app.view(&self.key).await?
             {
-                questions.extend(question::beside(app, &view, waiting).await?);
+                questions.extend(app.questions_beside(&view, waiting).await?);
             }
         }
-        for (run, seq) in questions.iter().flat_map(|question| &question.way) {
-            let seen = self.service.host.app().last_reads();
-            seen.note(run, &self.caller.principal, *seq);
-        }
+        app.note_questions(&self.caller, &questions);
         let error = self.projection.error();
         let said = match because.map(|recorded| &recorded.event) {
             _ if !self.reads_result => None,
-            Some(Event::RunCompleted { outputs }) => reply::last_words(&self.plan, &self.mask, Some(outputs)),
+            Some(Event::Kernel(KernelEvent::RunCompleted { outputs })) => {
+                reply::last_words(&self.plan, &self.mask, Some(outputs))
+            }
             Some(_) => None,
             None => {
                 let view = self.service.view(&self.key).await?;

@@ -1,16 +1,17 @@
 //! Reads, lists and cancels tasks.
 
-use wopr_app::{Error as AppError, SideRows, TaskFilter, TaskRow};
-use wopr_core::{Refusal, RunId, RunKey, TenantId};
+use wopr_app::{Error as AppError, PhaseFilter, SideRows, Summary, VisibleRun};
+use wopr_core::{Refusal, RunId};
 use wopr_wire::a2a::{
     error::A2aError,
-    model::{CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse, Task},
+    model::{CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse, Task, TaskState},
 };
 
 use super::{
+    conformance,
     error::Error,
     page,
-    projection::stored_state,
+    projection::only,
     render::Shown,
     service::{Call, Service, require},
 };
@@ -46,34 +47,45 @@ impl Service {
             None => None,
             Some(token) => Some(page::decode(token)?),
         };
-        let filter = TaskFilter {
-            context: request.context_id,
-            state: request.status.and_then(stored_state),
-            changed_since: (request.status_timestamp_after)
+        let mut filter = PhaseFilter {
+            group: request.context_id,
+            since: (request.status_timestamp_after)
                 .map(|time| wopr_core::Timestamp::from_millis(time.as_millis())),
-            principal: self.host.app().owner(&call.caller),
+            ..PhaseFilter::default()
         };
+        let auth = self.host.config().conformance.then(conformance::authentication);
+        let wanted = request.status.filter(|state| *state != TaskState::Unspecified);
+        if let Some(state) = wanted
+            && !only(&mut filter, state, auth)
+        {
+            return Ok(ListTasksResponse {
+                tasks: Vec::new(),
+                next_page_token: String::new(),
+                page_size,
+                total_size: 0,
+            });
+        }
         let limit = usize::try_from(page_size).unwrap_or(usize::MAX);
-        let tenant = &call.caller.tenant;
-        let app = self.host.app();
-        let mut listed = app.list_tasks(tenant, &filter, after.as_ref(), limit).await?;
+        let (app, caller) = (self.host.app(), &call.caller);
+        let mut listed = app
+            .list_by_phase(caller, filter.clone(), after.as_ref(), limit)
+            .await?;
         if listed.total == 0 {
-            listed.tasks.extend(self.without_context(tenant, &filter).await?);
-            listed.total = listed.tasks.len() as u64;
+            listed.runs.extend(self.without_context(call, filter).await?);
+            listed.total = listed.runs.len() as u64;
         }
         let shown = Shown {
             history: Some(request.history_length.unwrap_or(0)),
             artifacts: request.include_artifacts,
         };
-        let mut tasks = Vec::with_capacity(listed.tasks.len());
+        let mut tasks = Vec::with_capacity(listed.runs.len());
         let mut next_page_token = String::new();
         let mut n_bytes = 0;
-        let mut rows = listed.tasks.into_iter().peekable();
-        while let Some((run, row)) = rows.next() {
-            let token = page::encode(row.updated_at, &run);
-            let key = RunKey::new(tenant.clone(), run);
-            if let Some(view) = self.host.app().view(&key).await? {
-                let task = self.task(&call.caller, &view, shown).await?;
+        let mut rows = listed.runs.into_iter().peekable();
+        while let Some((run, summary)) = rows.next() {
+            let token = page::encode(summary.phase_since, &run.run);
+            if let Some(view) = app.view(&run).await? {
+                let task = self.task(caller, &view, shown).await?;
                 n_bytes += page::size_of(&task);
                 tasks.push(task);
             }
@@ -95,27 +107,13 @@ impl Service {
     /// own.
     async fn without_context(
         &self,
-        tenant: &TenantId,
-        filter: &TaskFilter,
-    ) -> Result<Option<(RunId, TaskRow)>, Error> {
-        let named = filter.context.as_deref().map(RunId::parse);
+        call: &Call,
+        filter: PhaseFilter,
+    ) -> Result<Option<(VisibleRun, Summary)>, Error> {
+        let named = filter.group.as_deref().map(RunId::parse);
         let Some(Ok(run)) = named else { return Ok(None) };
-        let app = self.host.app();
-        let key = RunKey::new(tenant.clone(), run);
-        // Check the owner first, as when reading a task.
-        if let Some(owner) = &filter.principal {
-            let summary = app.summary(&key).await?;
-            if summary.is_none_or(|(summary, _)| summary.principal != *owner) {
-                return Ok(None);
-            }
-        }
-        let Some((row, _)) = app.task(&key).await? else {
-            return Ok(None);
-        };
-        let fits = row.context.is_none()
-            && filter.state.is_none_or(|state| row.state == state)
-            && filter.changed_since.is_none_or(|since| row.updated_at >= since);
-        Ok(fits.then_some((key.run, row)))
+        let found = self.host.app().find_ungrouped(&call.caller, run, filter);
+        Ok(found.await?)
     }
 
     /// Cancels a task. The task is working until its children have ended.
@@ -129,7 +127,8 @@ impl Service {
         }
         let reason = Some(CANCEL_REASON.to_owned());
         let app = self.host.app();
-        let cancelling = app.cancel_run(&call.caller, &view.key, reason, SideRows::default());
+        let run = VisibleRun::from(&view);
+        let cancelling = app.cancel_run(&call.caller, &run, reason, SideRows::default());
         let view = match cancelling.await {
             Ok(wopr_app::Done::Fresh(view)) => view,
             // A cancellation has no idempotency key, so it is never replayed.

@@ -3,7 +3,7 @@
 use tokio::{sync::watch, time::Instant};
 use wopr_app::Caller;
 
-/// Why a request has no caller. Always answered with 401.
+/// A request without a caller; the response is always 401.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
     /// There is no `Authorization` header.

@@ -21,7 +21,7 @@ use crate::auth::Scopes;
 
 pub use oidc::{Oidc, TokenAlgorithm};
 pub(crate) use settings::default_tenant;
-pub use settings::{SETTINGS, Setting};
+pub use settings::{ENV_KEY_ID, SETTINGS, Setting};
 pub use tls::{Certificate, Tls};
 pub use types::{
     CardAlgorithm, CardVersion, CidrText, ErrorProfile, Keep, Listen, LogFormat, Period, PublicUrl, Secret,

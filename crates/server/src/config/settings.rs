@@ -171,7 +171,7 @@ pub const SETTINGS: &[Setting] = &[
     }),
 ];
 
-const ENV_KEY_ID: &str = "env";
+pub const ENV_KEY_ID: &str = "env";
 
 const fn setting(
     key: &'static str,

@@ -4,7 +4,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
-use wopr_core::{Event, Recorded, RunKey};
+use wopr_core::{Event, KernelEvent, Recorded, RunKey};
 use wopr_wire::time::Timestamp;
 
 use super::{
@@ -13,6 +13,7 @@ use super::{
     problem::{Problem, no_run},
     render::{self, Mask},
 };
+use crate::auth::Scope;
 
 /// Maximum number of artifacts in a list. The newest are kept.
 const MAX_LISTED: usize = 200;
@@ -38,7 +39,7 @@ struct List {
 /// `GET /v1/runs/{runId}/artifacts`
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.visible_run().await?;
+        let key = call.visible_run(Scope::ArtifactsRead).await?;
         let app = call.host.app();
         let view = app.view(&key).await?.ok_or_else(no_run)?;
         let known = &view.run.artifacts;
@@ -55,7 +56,7 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
 /// `GET /v1/runs/{runId}/artifacts/{artifactId}`
 pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.visible_run().await?;
+        let key = call.visible_run(Scope::ArtifactsRead).await?;
         let app = call.host.app();
         let view = app.view(&key).await?.ok_or_else(no_run)?;
         let mask = Mask::for_caller(&view, call.caller());
@@ -77,13 +78,13 @@ fn no_artifact() -> Problem {
 
 /// Reads an artifact from its event. Without a mask, the content is left out.
 fn read(key: &RunKey, recorded: Recorded, mask: Option<&Mask>) -> Option<Artifact> {
-    let Event::ArtifactCreated {
+    let Event::Kernel(KernelEvent::ArtifactCreated {
         step,
         artifact,
         artifact_type,
         name,
         content,
-    } = recorded.event
+    }) = recorded.event
     else {
         return None;
     };

@@ -6,15 +6,18 @@ use axum::body::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Uri};
 use url::form_urlencoded;
-use wopr_core::{RunId, RunKey};
+use wopr_app::VisibleRun;
 use wopr_wire::json::{self, Decode};
 
 use super::{
     answer::Answer,
-    problem::{Problem, no_run},
+    problem::Problem,
     route::{Input, Route},
 };
-use crate::{Host, auth::Caller};
+use crate::{
+    Host,
+    auth::{Caller, Scope},
+};
 
 pub(super) type Handler = fn(Call) -> BoxFuture<'static, Answer>;
 
@@ -49,21 +52,11 @@ impl Call {
         &self.params
     }
 
-    /// The run named by the path, in the caller's tenant. An invalid run id counts as an unknown run.
-    fn run(&self) -> Result<RunKey, Problem> {
-        let run = RunId::parse(self.param(0)).map_err(|_| no_run())?;
-        Ok(RunKey::new(self.caller().tenant.clone(), run))
-    }
-
-    /// Like [`Self::run`], if the caller may see the run. If runs are private, runs of others look like
+    /// The run named by the path, if the caller may see it. If runs are private, runs of others look like
     /// unknown ones.
-    pub(super) async fn visible_run(&self) -> Result<RunKey, Problem> {
-        let key = self.run()?;
-        if self.host.app().sees(self.caller(), &key).await? {
-            Ok(key)
-        } else {
-            Err(no_run())
-        }
+    pub(super) async fn visible_run(&self, scope: Scope) -> Result<VisibleRun, Problem> {
+        let found = self.host.app().find_run(self.caller(), self.param(0), scope);
+        Ok(found.await?)
     }
 
     /// The first value of a query parameter.

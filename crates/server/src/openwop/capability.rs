@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use wopr_app::App;
 use wopr_connect::egress;
-use wopr_core::{Node, Plan, WorkflowId};
+use wopr_core::{Node, Plan, WorkflowId, openwop};
 use wopr_wire::a2a::method::Version;
 
 use super::{answer::etag, render};
@@ -246,12 +246,15 @@ fn fixtures(app: &App, document: &Value) -> Vec<String> {
     let is_known = |id: &WorkflowId| plans.iter().any(|plan| plan.id() == id);
     let is_fixture = |plan: &&Arc<Plan>| {
         let id = plan.id().as_str();
+        let Some(own) = plan.openwop() else {
+            return false;
+        };
         FIXTURES.iter().any(|prefix| id.starts_with(prefix))
-            && plan.definition.is_active
-            && children(plan).all(|child| is_known(&child))
-            && needs_only(plan, document)
+            && plan.is_active()
+            && children(own).all(|child| is_known(&child))
+            && needs_only(own, document)
             && !PRETENDERS.contains(&id)
-            && plan.definition.nodes.iter().all(is_done_as_asked)
+            && own.definition.nodes.iter().all(is_done_as_asked)
     };
     plans
         .iter()
@@ -262,7 +265,7 @@ fn fixtures(app: &App, document: &Value) -> Vec<String> {
 
 /// Returns `true` if every `metadata.requires…` is met. Requirements other than capabilities (packs,
 /// workspace agents) are never met.
-fn needs_only(plan: &Plan, document: &Value) -> bool {
+fn needs_only(plan: &openwop::Plan, document: &Value) -> bool {
     let is_advertised = |path: &str| {
         let path = path.trim_start_matches("capabilities.").replace('.', "/");
         let capability = document.pointer(&format!("/{path}"));
@@ -282,7 +285,7 @@ fn is_done_as_asked(node: &Node) -> bool {
     node.agent.is_none() && !is_ignored
 }
 
-fn children(plan: &Plan) -> impl Iterator<Item = WorkflowId> {
+fn children(plan: &openwop::Plan) -> impl Iterator<Item = WorkflowId> {
     plan.definition
         .nodes
         .iter()

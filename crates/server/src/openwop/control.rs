@@ -6,7 +6,7 @@ use futures_util::{
 };
 use http::StatusCode;
 use wopr_app::{Done, Error as AppError, SideRows, View};
-use wopr_core::{DrainPolicy, Refusal, RunId, RunKey, RunStatus};
+use wopr_core::{DrainPolicy, Refusal, RunId, RunStatus};
 use wopr_wire::{
     json::{self, Decode as _},
     openwop::{
@@ -23,15 +23,16 @@ use super::{
     answer::{Answer, bytes_response},
     call::Call,
     idempotency,
-    problem::{Problem, no_run},
+    problem::Problem,
     render,
     runs::status_body,
 };
+use crate::auth::Scope;
 
 /// `POST /v1/runs/{runId}/cancel`, `POST /v1/runs/{runId}:cancel`
 pub(super) fn one(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.visible_run().await?;
+        let key = call.visible_run(Scope::RunsCancel).await?;
         let once = idempotency::Request::of(&call)?;
         let request: CancelRequest = call.decode()?;
         let respond = |view: &View| (StatusCode::OK, cancelled(&view.key.run, view.run.status));
@@ -104,17 +105,11 @@ async fn bulk_item(call: &Call, id: String, reason: Option<String>) -> (BulkCanc
         let is_settled = !problem.status.is_server_error();
         (BulkCancelItem::refused(id, problem.envelope), is_settled)
     };
-    let Ok(run) = RunId::parse(&id) else {
-        return refused(id, no_run());
-    };
-    let caller = call.caller();
-    let key = RunKey::new(caller.tenant.clone(), run);
-    match call.host.app().sees(caller, &key).await {
-        Ok(true) => {}
-        Ok(false) => return refused(id, no_run()),
+    let (app, caller) = (call.host.app(), call.caller());
+    let key = match app.find_run(caller, &id, Scope::RunsCancel).await {
+        Ok(key) => key,
         Err(error) => return refused(id, error.into()),
-    }
-    let app = call.host.app();
+    };
     let done = app.cancel_run(caller, &key, reason, SideRows::default()).await;
     match done {
         Ok(Done::Fresh(view)) => (BulkCancelItem::done(id, render::status(view.run.status)), true),
@@ -129,7 +124,7 @@ async fn bulk_item(call: &Call, id: String, reason: Option<String>) -> (BulkCanc
 /// `POST /v1/runs/{runId}:pause`
 pub(super) fn pause(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.visible_run().await?;
+        let key = call.visible_run(Scope::RunsCancel).await?;
         let once = idempotency::Request::of(&call)?;
         let request: PauseRequest = call.decode()?;
         let drain = match request.drain_policy {
@@ -167,7 +162,7 @@ pub(super) fn pause(call: Call) -> BoxFuture<'static, Answer> {
 /// `POST /v1/runs/{runId}:resume`
 pub(super) fn resume(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.visible_run().await?;
+        let key = call.visible_run(Scope::RunsCancel).await?;
         let once = idempotency::Request::of(&call)?;
         let request: ResumeRequest = call.decode()?;
         // The run may already have ended in the same append, but the response confirms that it was resumed.

@@ -8,8 +8,8 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
-use wopr_app::{DeliveryCursor, DeliveryFilter};
-use wopr_core::{RunId, RunKey, Seq};
+use wopr_app::{DeliveryCursor, ListedDelivery};
+use wopr_core::{RunId, Seq};
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
     time::Timestamp,
@@ -74,22 +74,16 @@ impl Decode for Retry {
 /// `GET /v1/host/wopr/deliveries`
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let mut filter = DeliveryFilter {
-            tenant: call.caller().tenant.clone(),
-            run: None,
-            principal: call.host.app().owner(call.caller()),
-            given_up: false,
-        };
+        let (mut run, mut is_given_up) = (None, false);
         let (mut limit, mut after) = (DEFAULT_PAGE, None);
         for (name, value) in call.queries() {
             match &*name {
                 "runId" => {
-                    let run =
-                        RunId::parse(&value).map_err(|_| Problem::field("runId", "must be a run's id"))?;
-                    filter.run = Some(run);
+                    let parsed = RunId::parse(&value);
+                    run = Some(parsed.map_err(|_| Problem::field("runId", "must be a run's id"))?);
                 }
                 "givenUp" => {
-                    filter.given_up = value
+                    is_given_up = value
                         .parse()
                         .map_err(|_| Problem::field("givenUp", "must be true or false"))?;
                 }
@@ -110,7 +104,7 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
         let mut found = call
             .host
             .app()
-            .list_deliveries(&filter, after.as_ref(), one_more)
+            .list_deliveries(call.caller(), run, is_given_up, after.as_ref(), one_more)
             .await?;
         let has_more = found.len() > limit;
         found.truncate(limit);
@@ -127,24 +121,24 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-fn shown(delivery: wopr_app::DeliveryRow) -> Delivery {
+fn shown(delivery: ListedDelivery) -> Delivery {
     Delivery {
-        run_id: delivery.run.run.to_string(),
-        config_id: delivery.push,
+        run_id: delivery.run.to_string(),
+        config_id: delivery.subscription,
         sequence: delivery.seq.0,
-        state: match delivery.dead_at {
+        state: match delivery.given_up_at {
             None => "waiting",
             Some(_) => "given-up",
         },
         attempts: delivery.attempts,
         enqueued_at: render::time(delivery.enqueued_at),
         error: delivery.error,
-        given_up_at: delivery.dead_at.map(render::time),
+        given_up_at: delivery.given_up_at.map(render::time),
     }
 }
 
-fn cursor(delivery: &wopr_app::DeliveryRow) -> String {
-    let place = (delivery.run.run.as_str(), &delivery.push, delivery.seq.0);
+fn cursor(delivery: &ListedDelivery) -> String {
+    let place = (delivery.run.as_str(), &delivery.subscription, delivery.seq.0);
     // A tuple of strings and a number always serializes.
     URL_SAFE_NO_PAD.encode(serde_json::to_vec(&place).unwrap_or_default())
 }
@@ -164,7 +158,6 @@ pub(super) fn retry(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let request: Retry = call.decode()?;
         let run = RunId::parse(&request.run_id).map_err(|_| Problem::field("runId", "must be a run's id"))?;
-        let key = RunKey::new(call.caller().tenant.clone(), run);
         if request.config_id.is_none() && request.sequence.is_some() {
             return Err(Problem::field("sequence", "goes with a configId"));
         }
@@ -172,7 +165,7 @@ pub(super) fn retry(call: Call) -> BoxFuture<'static, Answer> {
         let retrying = call
             .host
             .app()
-            .retry_deliveries(call.caller(), &key, request.config_id, seq);
+            .retry_deliveries(call.caller(), &run, request.config_id, seq);
         let n_retried = retrying.await?;
         json_response(StatusCode::OK, &json!({ "retried": n_retried }))
     }

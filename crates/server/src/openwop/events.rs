@@ -17,8 +17,8 @@ use futures_util::{FutureExt as _, future::BoxFuture, stream};
 use http::{HeaderValue, header};
 use serde::Serialize;
 use tokio::{sync::watch, time::Instant};
-use wopr_app::{App, Error as AppError, Events, Summary, Tail, View, reads_artifacts};
-use wopr_core::{Event, Plan, Recorded, RunKey, RunStatus, Seq};
+use wopr_app::{App, Error as AppError, Events, Tail, View, VisibleRun, reads_artifacts};
+use wopr_core::{Plan, Recorded, RunKey, RunStatus, Seq};
 use wopr_wire::{
     openwop::stream::{StreamMode, StreamModes, forces_flush, parse_buffer},
     sse,
@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     Host,
-    auth::Caller,
+    auth::{Caller, Scope},
     paging::{self, CHUNK, Pace},
     telemetry::OpenStream,
 };
@@ -51,7 +51,7 @@ struct BrokenOff;
 /// `GET /v1/runs/{runId}/events`
 pub(super) fn stream(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.visible_run().await?;
+        let key = call.visible_run(Scope::RunsRead).await?;
         let mode = call.query("streamMode");
         let modes = StreamModes::parse(mode.as_deref())?;
         let buffer = parse_buffer(call.query("bufferMs").as_deref())?;
@@ -143,54 +143,24 @@ impl Masking {
     pub(super) async fn of(
         &mut self,
         app: &App,
-        key: &RunKey,
+        key: &VisibleRun,
         first: Option<&Recorded>,
     ) -> Result<Option<&Mask>, AppError> {
         match (&mut self.mask, first) {
             (Some(_), _) => {}
             // Nothing to hide yet; decide when there is an event.
             (None, None) => return Ok(Some(&NOTHING)),
-            (mask @ None, Some(first)) => {
-                *mask = find_mask(app, key, first, self.reads_artifacts).await?;
-            }
+            (mask @ None, Some(first)) => *mask = app.mask(key, first, self.reads_artifacts).await?,
         }
         Ok(self.mask.as_ref())
     }
-}
-
-/// Finds the workflow version to derive the mask from. The first event names it; otherwise the run's summary
-/// does. A removed run has no mask, and nothing of it may be shown without one.
-async fn find_mask(
-    app: &App,
-    key: &RunKey,
-    first: &Recorded,
-    reads_artifacts: bool,
-) -> Result<Option<Mask>, AppError> {
-    let (workflow, version) = match &first.event {
-        Event::RunStarted(started) => (started.workflow.clone(), started.version.clone()),
-        _ => match app.summary(key).await? {
-            Some((
-                Summary {
-                    workflow, version, ..
-                },
-                _,
-            )) => (workflow, version),
-            None => return Ok(None),
-        },
-    };
-    let current = app.workflow(&key.tenant, &workflow);
-    if let Some(plan) = current.filter(|plan| *plan.version() == version) {
-        return Ok(Some(Mask::for_reader(&plan, reads_artifacts)));
-    }
-    let view = app.view(key).await?;
-    Ok(view.map(|view| Mask::for_reader(&view.plan, reads_artifacts)))
 }
 
 /// One client of one run's stream.
 #[derive(Debug)]
 struct Follow {
     host: Arc<Host>,
-    key: RunKey,
+    key: VisibleRun,
     /// `None` if the log can no longer grow.
     tail: Option<Tail>,
     closing: watch::Receiver<bool>,
@@ -249,7 +219,7 @@ struct Batch {
 impl Follow {
     async fn open(
         call: &Call,
-        key: RunKey,
+        key: VisibleRun,
         modes: StreamModes,
         buffer: Duration,
         after: Option<u64>,
@@ -597,7 +567,7 @@ mod tests {
         let host = Host::open(config).await.unwrap();
         let app = host.app();
         let engine = host.engine();
-        app.register_workflow(None, workflow("1")).await.unwrap();
+        app.register_for_all(workflow("1")).await.unwrap();
         let key = RunKey::new(TenantId::parse("default").unwrap(), app.new_run_id());
         let create = Create {
             run: key.run.clone(),
@@ -607,7 +577,7 @@ mod tests {
             start: Start {
                 tenant: key.tenant.clone(),
                 principal: PrincipalId::parse("ada").unwrap(),
-                origin: Origin::Rest,
+                origin: Origin::new("rest"),
                 inputs: Object::new(),
                 configurable: Object::new(),
                 tags: Vec::new(),
@@ -618,10 +588,11 @@ mod tests {
             side_rows: SideRows::default(),
         };
         engine.create(create).await.unwrap();
-        let page = app.events(&key, Seq(0), 2).await.unwrap().unwrap();
         let removed = key.sibling(RunId::parse("run_0123456789abcdef").unwrap());
+        let [key, removed] = [key, removed].map(VisibleRun::by_token);
+        let page = app.events(&key, Seq(0), 2).await.unwrap().unwrap();
         // The first event names a version that is no longer current; the others name none.
-        app.register_workflow(None, workflow("2")).await.unwrap();
+        app.register_for_all(workflow("2")).await.unwrap();
         for first in &page.events {
             for (key, is_there) in [(&key, true), (&removed, false)] {
                 let mut masking = Masking {

@@ -12,7 +12,9 @@ use axum::response::Response;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use wopr_app::{Done, Error as AppError, Idempotency, IdempotencyKey, IdempotencyRecord, SideRows, View};
+use wopr_app::{
+    Done, Error as AppError, Idempotency, IdempotencyKey, IdempotencyRecord, SideRows, View, VisibleRun,
+};
 use wopr_core::{PrincipalId, RunKey};
 use wopr_wire::json;
 
@@ -43,14 +45,18 @@ impl Request {
         let caller = call.caller();
         let digest = digest(call.params(), &body(call)?);
         Ok(Some(Self {
-            key: IdempotencyKey {
-                tenant: caller.tenant.clone(),
-                principal: caller.principal.clone(),
-                scope: scope(call),
-                key: hash_hex(key),
-            },
+            key: caller.idempotency_key(scope(call), hash_hex(key)),
             digest,
         }))
+    }
+
+    /// Like [`Self::of`], for the outcome of an activity: its token is the key.
+    pub(super) fn of_outcome(call: &Call) -> Result<Self, Problem> {
+        let token = call.param(0);
+        Ok(Self {
+            key: call.caller().idempotency_key(scope(call), hash_hex(token)),
+            digest: digest(&[], &body(call)?),
+        })
     }
 
     /// Like [`Self::of`], for an answer by token. Keys are separate for each interrupt and each token holder.
@@ -193,11 +199,10 @@ fn encode(status: StatusCode, body: &[u8]) -> Vec<u8> {
 }
 
 async fn replayed(call: &Call, record: &IdempotencyRecord) -> Answer {
-    if let Some(run) = &record.run {
-        let key = RunKey::new(record.key.tenant.clone(), run.clone());
-        if call.host.app().summary(&key).await?.is_none() {
-            return Err(no_run());
-        }
+    if let Some(run) = VisibleRun::of_record(record)
+        && call.host.app().summary(&run).await?.is_none()
+    {
+        return Err(no_run());
     }
     let (status, body) = record
         .response

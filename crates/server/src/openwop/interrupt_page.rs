@@ -7,8 +7,8 @@
 use axum::{body::Body, response::Response};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::Value;
-use wopr_app::{Error as AppError, View, reference};
-use wopr_core::{ApprovalAction, Asked, Event, NodeId, Open, Recorded, RunStatus, Timestamp};
+use wopr_app::{Error as AppError, View, VisibleRun, reference};
+use wopr_core::{ApprovalAction, Asked, Event, KernelEvent, NodeId, Open, Recorded, RunStatus, Timestamp};
 
 use super::{
     answer::Answer,
@@ -124,7 +124,8 @@ fn open(call: &Call) -> Result<(Claims, Timestamp), Problem> {
 }
 
 async fn load(call: &Call, claims: &Claims) -> Result<View, Problem> {
-    let view = call.host.app().view(&claims.key).await?;
+    let run = VisibleRun::by_token(claims.key.clone());
+    let view = call.host.app().view(&run).await?;
     view.ok_or_else(no_interrupt)
 }
 
@@ -148,7 +149,7 @@ async fn gate<'v>(
     };
     let only_shown = (claims.intent == Intent::Inspect).then_some("This link only shows the question.");
     Ok(Some(Gate {
-        workflow: &view.plan.definition.name,
+        workflow: view.plan.name(),
         node: claims.node.as_str(),
         kind: open.kind,
         data: &open.data,
@@ -202,17 +203,21 @@ async fn artifact(call: &Call, view: &View, holder: &Holder, id: &str) -> Result
     };
     let mask = Mask::of(&view.plan);
     let mut found = None;
+    let run = VisibleRun::from(view);
     // The node's completion, right after its artifact, records the origin of the content. Read the events one
     // by one: a page may end with a large artifact.
     for seq in [known.seq, known.seq.next()] {
-        let page = call.host.app().events(&view.key, seq, 1).await?;
+        let page = call.host.app().events(&run, seq, 1).await?;
         let Some(recorded) = page.and_then(|page| page.events.into_iter().next()) else {
             break;
         };
         let is_marked = recorded.is_untrusted;
-        match (recorded.event, &mut found) {
+        let Event::Kernel(event) = recorded.event else {
+            continue;
+        };
+        match (event, &mut found) {
             (
-                Event::ArtifactCreated {
+                KernelEvent::ArtifactCreated {
                     step,
                     artifact,
                     artifact_type,
@@ -240,7 +245,7 @@ async fn artifact(call: &Call, view: &View, holder: &Holder, id: &str) -> Result
                 found = Some((step, made));
             }
             (
-                Event::NodeCompleted {
+                KernelEvent::NodeCompleted {
                     step: done, outputs, ..
                 },
                 Some((step, artifact)),
@@ -262,7 +267,7 @@ fn exchanges(view: &View, node: &NodeId) -> Vec<String> {
     if Mask::of(&view.plan).hides_answers(node) {
         return Vec::new();
     }
-    let asked = view.run.variables.get(&format!("_askExchanges:{node}"));
+    let asked = view.run.variables().get(&format!("_askExchanges:{node}"));
     let asked = asked.and_then(Value::as_array).into_iter().flatten();
     asked
         .filter_map(|exchange| exchange.get("question")?.as_str())
@@ -281,7 +286,7 @@ async fn closed(call: &Call, claims: &Claims, view: &View) -> Answer {
         }
         None => Closed::Answered(None),
     };
-    let page = closed.page(&view.plan.definition.name, claims.node.as_str());
+    let page = closed.page(view.plan.name(), claims.node.as_str());
     Ok(page::respond(status, page))
 }
 
@@ -291,9 +296,9 @@ async fn answered(
     claims: &Claims,
     view: &View,
 ) -> Result<Option<(Option<&'static str>, wopr_wire::time::Timestamp)>, AppError> {
-    let mut end = view.run.head;
+    let (run, mut end) = (VisibleRun::from(view), view.run.head);
     for _ in 0..MAX_PAGES {
-        let Some(page) = call.host.app().events_before(&view.key, end, PAGE).await? else {
+        let Some(page) = call.host.app().events_before(&run, end, PAGE).await? else {
             break;
         };
         let Some(first) = page.events.first() else { break };
@@ -314,8 +319,8 @@ fn answer_of(
     recorded: &Recorded,
     claims: &Claims,
 ) -> Option<(Option<&'static str>, wopr_wire::time::Timestamp)> {
-    match &recorded.event {
-        Event::InterruptResolved { step, action, .. }
+    match recorded.event.kernel()? {
+        KernelEvent::InterruptResolved { step, action, .. }
             if step.node == claims.node && step.ordinal == claims.ordinal =>
         {
             Some((action.map(ApprovalAction::as_str), render::time(recorded.at)))

@@ -4,10 +4,11 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
-use wopr_app::{Error as AppError, Looked, RunFilter, View, reads_artifacts};
-use wopr_core::{
-    Asked, Authority, Membership, NodeId, PrincipalId, Refusal, Resolve, RunId, RunKey, RunStatus, Seq,
+use wopr_app::{
+    Error as AppError, Forbidden, NodeAnswer, NodeAnswerError, Question, View, VisibleRun, Voter,
+    reads_artifacts,
 };
+use wopr_core::{Asked, Authority, Membership, PrincipalId, Refusal, Resolve, RunId, RunStatus};
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
     openwop::{
@@ -21,7 +22,7 @@ use super::{
     answer::{Answer, json_response},
     call::Call,
     idempotency, interrupt_page,
-    problem::{Problem, no_interrupt, no_run},
+    problem::{Problem, no_interrupt},
     render,
     runs::{Page, any_object, cursor, status_body},
     waiting,
@@ -37,22 +38,13 @@ use crate::{
 /// it on.
 const TOKEN_HOLDER: &str = "interrupt-token";
 
-/// Returns the principal in whose name an answer counts, if it is not the caller. Voting for others requires
-/// `keys:manage`, or conformance mode, because the suite has a single credential.
-///
-/// # Errors
-/// If the caller may not vote for others.
-pub fn voter(host: &Host, caller: &Caller, value: &Value) -> Result<Option<String>, Problem> {
-    let voter = value.get("voter").and_then(Value::as_str);
-    let Some(voter) = voter.filter(|voter| *voter != caller.principal.as_str()) else {
-        return Ok(None);
-    };
-    if host.config().conformance || caller.may(Scope::KeysManage) {
-        Ok(Some(voter.to_owned()))
-    } else {
-        Err(Problem::forbidden("the credential may not vote for others")
-            .with("scopeRequired", Scope::KeysManage.as_str()))
-    }
+/// The principal in whose name an answer counts, if it is not the caller.
+fn voter(host: &Host, caller: &Caller, value: &Value) -> Option<Voter> {
+    let name = value.get("voter").and_then(Value::as_str)?;
+    (name != caller.principal.as_str()).then(|| Voter {
+        principal: name.to_owned(),
+        membership: membership(host, caller, name),
+    })
 }
 
 /// The roles and groups of a principal in the caller's tenant.
@@ -93,96 +85,48 @@ pub(super) fn approve(call: Call) -> BoxFuture<'static, Answer> {
 }
 
 async fn answer(call: &Call, value: Value, interrupt: Option<String>) -> Answer {
-    let key = call.visible_run().await?;
+    let run = call.visible_run(Scope::ApprovalsRespond).await?;
     let caller = call.caller();
     let once = idempotency::Request::of(call)?;
-    let voter = voter(&call.host, caller, &value)?;
-    let authority = Authority::Credential(match &voter {
-        None => (*caller.membership).clone(),
-        Some(voter) => membership(&call.host, caller, voter),
-    });
     let node = call.param(1).to_owned();
-    let node_id = NodeId::parse(&node).map_err(|_| no_interrupt())?;
-    if interrupt.is_none()
-        && let Some(once) = &once
-        && let Some(first) = once.replay(call).await?
-    {
-        return Ok(first);
-    }
-    let opened = call.host.app().open(&key).await?;
-    let interrupt = match interrupt {
-        Some(id) => id,
-        None => meant(call, opened.view(), &node_id).await?,
-    };
-    let resolve = Resolve {
-        node: node_id,
-        ordinal: None,
-        interrupt: Some(interrupt),
+    let answer = NodeAnswer {
+        node: node.clone(),
+        interrupt,
+        voter: voter(&call.host, caller, &value),
         value,
-        by: caller.principal.clone(),
-        voter,
-        authority,
-        is_untrusted: false,
     };
-    let run = key.run.clone();
-    let respond = move |view: &View| (StatusCode::OK, resolved(&run, &node, view));
+    let id = run.run.clone();
+    let respond = move |view: &View| (StatusCode::OK, resolved(&id, &node, view));
     let side_rows = idempotency::Request::side_rows(once, call, respond.clone());
-    let done = call
-        .host
-        .app()
-        .answer_interrupt(caller, opened, resolve, side_rows);
-    match done.await {
+    let app = call.host.app();
+    match app.answer_at_node(caller, &run, answer, side_rows).await {
         Ok(done) => idempotency::answer(call, &done, respond).await,
-        Err(error) => Err(late(error).into()),
+        Err(error) => Err(error.into()),
     }
 }
 
-/// Finds the interrupt for an answer that names none: the only open one at its node, provided nobody else has
-/// resolved one there since the caller looked. The answer is bound to this interrupt, so it cannot reach one
-/// that is opened meanwhile.
-async fn meant(call: &Call, view: &View, node: &NodeId) -> Result<String, Problem> {
-    let app = call.host.app();
-    let mut open = Vec::new();
-    let mut mirrored = None;
-    for waiting in view.run.interrupts(&view.plan) {
-        if waiting.node == node {
-            open.extend(app.questions_at(view, &waiting).await?);
-            mirrored = Some(waiting.id());
-        }
-    }
-    let only = match open.as_slice() {
-        [only] => only,
-        // The run refuses an answer to a closed interrupt with the right error: the child's interrupt was
-        // resolved, the node's latest execution was, or the node never asked.
-        [] => {
-            let latest = view.run.latest_ordinal(&view.plan, node).unwrap_or(u32::MAX);
-            return Ok(mirrored.unwrap_or_else(|| format!("{node}:{latest}")));
-        }
-        several => {
-            let ids: Vec<_> = several.iter().map(|open| open.id.clone()).collect();
-            return Err(Problem::new(
-                StatusCode::CONFLICT,
+impl From<NodeAnswerError> for Problem {
+    fn from(error: NodeAnswerError) -> Self {
+        let conflict = |code, message: &'static str| Self::new(StatusCode::CONFLICT, code, message);
+        match error {
+            NodeAnswerError::NotTheVoter(Forbidden(scope)) => {
+                Self::forbidden("the credential may not vote for others")
+                    .with("scopeRequired", scope.as_str())
+            }
+            NodeAnswerError::Ambiguous(ids) => conflict(
                 "interrupt_ambiguous",
                 "the node asks several questions: name one by interruptId",
             )
-            .with("interruptIds", ids));
+            .with("interruptIds", ids),
+            NodeAnswerError::Changed(id) => conflict(
+                "interrupt_changed",
+                "the host does not know that the caller saw what the node asks now: read the run, or name the question by \
+                 interruptId",
+            )
+            .with("interruptId", id),
+            NodeAnswerError::Failed(error) => late(error).into(),
         }
-    };
-    let looked = Looked {
-        caller: call.caller(),
-        node: Some(node),
-        said: Seq(0),
-    };
-    if app.is_stale(view, &only.way, looked).await? {
-        return Err(Problem::new(
-            StatusCode::CONFLICT,
-            "interrupt_changed",
-            "the host does not know that the caller saw what the node asks now: read the run, or name the question by \
-             interruptId",
-        )
-        .with("interruptId", only.id.as_str()));
     }
-    Ok(only.id.clone())
 }
 
 /// Once a run has ended, its interrupts count as resolved.
@@ -217,7 +161,8 @@ pub(super) fn inspect(call: Call) -> BoxFuture<'static, Answer> {
         }
         let app = call.host.app();
         let (claims, expires_at) = call.host.tokens().open_until(call.param(0), app.now())?;
-        let view = app.view(&claims.key).await?.ok_or_else(no_interrupt)?;
+        let run = VisibleRun::by_token(claims.key);
+        let view = app.view(&run).await?.ok_or_else(no_interrupt)?;
         let open = view
             .run
             .interrupts(&view.plan)
@@ -303,22 +248,23 @@ pub(super) async fn answer_by_token(call: &Call, claims: Claims, value: Value) -
         },
         is_untrusted: true,
     };
-    let run = key.run.clone();
-    let respond = move |view: &View| (StatusCode::OK, resolved(&run, node.as_str(), view));
+    let id = key.run.clone();
+    let respond = move |view: &View| (StatusCode::OK, resolved(&id, node.as_str(), view));
     let side_rows = idempotency::Request::side_rows(once, call, respond.clone());
-    match call.host.app().answer_by_token(&key, resolve, side_rows).await {
+    let run = VisibleRun::by_token(key);
+    match call.host.app().answer_by_token(&run, resolve, side_rows).await {
         Ok(done) => idempotency::answer(call, &done, respond).await,
-        Err(error) => Err(invalidated(&call.host, &key, late(error)).await),
+        Err(error) => Err(invalidated(&call.host, &run, late(error)).await),
     }
 }
 
 /// Maps errors of a token answer. A cancelled run invalidates its tokens: 409, or 410 if a parent cancelled
 /// it (section 13.7).
-async fn invalidated(host: &Host, key: &RunKey, error: AppError) -> Problem {
+async fn invalidated(host: &Host, run: &VisibleRun, error: AppError) -> Problem {
     match error {
         AppError::NoRun => no_interrupt(),
         AppError::Refused(Refusal::InterruptCancelled | Refusal::AlreadyResolved | Refusal::NoInterrupt) => {
-            match host.app().view(key).await {
+            match host.app().view(run).await {
                 Ok(Some(view)) => closed(&view),
                 Ok(None) => no_interrupt(),
                 Err(error) => error.into(),
@@ -409,28 +355,27 @@ pub(super) fn mint(call: Call) -> BoxFuture<'static, Answer> {
             return Err(Problem::forbidden("the credential may not mint tokens for others")
                 .with("scopeRequired", Scope::KeysManage.as_str()));
         }
-        let run = RunId::parse(&request.run).map_err(|_| no_run())?;
-        let key = RunKey::new(caller.tenant.clone(), run);
-        if !call.host.app().sees(caller, &key).await? {
-            return Err(no_run());
-        }
-        let view = call.host.app().view(&key).await?.ok_or_else(no_run)?;
-        let asked = waiting::asked_at(&call.host, &view, &request.node, request.interrupt.as_deref()).await?;
+        let app = call.host.app();
+        let view = app
+            .read_run(caller, &request.run, Scope::ApprovalsRespond)
+            .await?;
+        let interrupt = request.interrupt.as_deref();
+        let question = app.question_at_node(&view, &request.node, interrupt).await?;
+        let Question { waiting, asked, .. } = question.ok_or_else(no_interrupt)?;
         let asked = asked.ok_or_else(no_interrupt)?;
         let claims = Claims {
-            key: asked.asked.key,
-            node: asked.asked.step.node,
-            ordinal: asked.asked.step.ordinal,
+            key: asked.key,
+            node: asked.step.node,
+            ordinal: asked.step.ordinal,
             intent: request.intent,
             holder: Holder {
                 principal,
                 is_named: true,
-                is_member: membership.is_named_by(&asked.asked.data),
+                is_member: membership.is_named_by(&asked.data),
                 reads_artifacts: reads_artifacts(caller),
             },
         };
-        let app = call.host.app();
-        let token = call.host.tokens().mint(&claims, asked.asked.deadline, app.now());
+        let token = call.host.tokens().mint(&claims, asked.deadline, app.now());
         tracing::info!(
             run = %claims.key.run, node = %claims.node, principal = %claims.holder.principal, by = %caller.key_id,
             "interrupt token minted"
@@ -438,7 +383,7 @@ pub(super) fn mint(call: Call) -> BoxFuture<'static, Answer> {
         let minted = Minted {
             run_id: request.run,
             node_id: request.node,
-            interrupt_id: asked.id,
+            interrupt_id: waiting.id(),
             principal: claims.holder.principal.to_string(),
             intent: claims.intent,
             callback_url: call.host.interrupt_url(&token),
@@ -471,39 +416,25 @@ struct List {
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let Page { limit, after } = Page::of(&call)?;
-        let filter = RunFilter {
-            statuses: vec![
-                RunStatus::WaitingApproval,
-                RunStatus::WaitingInput,
-                RunStatus::WaitingExternal,
-            ],
-            principal: call.host.app().owner(call.caller()),
-            ..RunFilter::default()
-        };
-        let app = call.host.app();
-        let tenant = &call.caller().tenant;
-        let page = app.list_runs(tenant, &filter, after.as_ref(), limit).await?;
+        let (app, caller) = (call.host.app(), call.caller());
+        let page = app.list_waiting_runs(caller, after.as_ref(), limit).await?;
         let next_cursor = page
             .has_more
-            .then(|| page.runs.last().map(|(run, _, _)| cursor(run)))
+            .then(|| page.runs.last().map(|(run, _, _)| cursor(&run.run)))
             .flatten();
         let mut interrupts = Vec::new();
         for (run, summary, _) in page.runs {
-            let key = RunKey::new(tenant.clone(), run);
-            let Some(view) = app.view(&key).await? else {
+            let Some(view) = app.view(&run).await? else {
                 continue;
             };
-            call.host
-                .app()
-                .last_reads()
-                .note_view(&view, &call.caller().principal);
+            app.note_view(caller, &view);
             // An interrupt of a child is listed once, at the child.
             for open in view.run.interrupts(&view.plan) {
                 let Some(interrupt) = waiting::here(&view, open.node) else {
                     continue;
                 };
                 interrupts.push(Item {
-                    run_id: key.run.to_string(),
+                    run_id: run.run.to_string(),
                     workflow_id: summary.workflow.to_string(),
                     interrupt,
                 });

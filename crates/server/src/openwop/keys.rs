@@ -8,7 +8,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use rand::{TryRngCore as _, rngs::OsRng};
 use serde::Serialize;
-use wopr_app::{Error as AppError, KeyRow};
+use wopr_app::{ApiKey, Error as AppError, NewKey};
 use wopr_core::{Membership, PrincipalId};
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
@@ -77,15 +77,15 @@ struct List {
 }
 
 impl Key {
-    fn of(row: KeyRow) -> Self {
+    fn of(key: ApiKey) -> Self {
         Self {
-            id: row.id,
-            tenant: row.tenant.to_string(),
-            principal: row.principal.to_string(),
-            scopes: row.scopes,
-            membership: row.membership,
-            created_at: render::time(row.created_at),
-            revoked_at: row.revoked_at.map(render::time),
+            id: key.id,
+            tenant: key.tenant.to_string(),
+            principal: key.principal.to_string(),
+            scopes: key.scopes,
+            membership: key.membership,
+            created_at: render::time(key.created_at),
+            revoked_at: key.revoked_at.map(render::time),
             secret: None,
         }
     }
@@ -105,11 +105,9 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
         let caller = call.caller();
         let scopes = Scopes::parse(&request.scopes)
             .map_err(|rule| Problem::invalid(format!("scopes: {rule}")).with("field", "scopes"))?;
-        if !caller.scopes.covers(scopes) {
-            return Err(Problem::forbidden(
-                "a key cannot have scopes that its maker lacks",
-            ));
-        }
+        let scopes = caller
+            .grant(scopes)
+            .ok_or_else(|| Problem::forbidden("a key cannot have scopes that its maker lacks"))?;
         if let Some(rule) = request.membership.problem() {
             return Err(Problem::invalid(rule));
         }
@@ -141,24 +139,19 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
             return Err(taken());
         }
         let secret = format!("wopr_{}", URL_SAFE_NO_PAD.encode(random));
-        let row = KeyRow {
+        let new = NewKey {
             id,
             secret_sha256: hash_hex(&secret),
-            tenant: caller.tenant.clone(),
             principal,
-            scopes: scopes.names(),
+            scopes,
             membership: request.membership,
-            created_at: call.host.app().now(),
-            revoked_at: None,
         };
-        if !app.add_key(row.clone()).await? {
-            return Err(taken());
-        }
+        let added = app.add_key(caller, new).await?.ok_or_else(taken)?;
         call.host.auth().catch_up().await.map_err(AppError::from)?;
-        tracing::info!(key = %row.id, tenant = %row.tenant, by = %caller.key_id, "api key created");
+        tracing::info!(key = %added.id, tenant = %added.tenant, by = %caller.key_id, "api key created");
         let key = Key {
             secret: Some(secret),
-            ..Key::of(row)
+            ..Key::of(added)
         };
         json_response(StatusCode::CREATED, &key)
     }
@@ -175,8 +168,8 @@ fn is_id(text: &str) -> bool {
 /// `GET /v1/host/wopr/keys`
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let rows = call.host.app().keys(&call.caller().tenant).await?;
-        let keys = rows.into_iter().map(Key::of);
+        let keys = call.host.app().keys(call.caller()).await?;
+        let keys = keys.into_iter().map(Key::of);
         json_response(StatusCode::OK, &List { keys: keys.collect() })
     }
     .boxed()
@@ -186,15 +179,13 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
 pub(super) fn revoke(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let id = call.param(0);
-        let tenant = &call.caller().tenant;
-        let app = call.host.app();
-        if !app.keys(tenant).await?.iter().any(|row| row.id == id) {
+        let caller = call.caller();
+        // Revoking is idempotent.
+        if !call.host.app().revoke_key(caller, id).await? {
             return Err(Problem::not_found("no such key"));
         }
-        // Revoking is idempotent.
-        app.revoke_key(tenant, id).await?;
         call.host.auth().catch_up().await.map_err(AppError::from)?;
-        tracing::info!(key = %id, %tenant, by = %call.caller().key_id, "api key revoked");
+        tracing::info!(key = %id, tenant = %caller.tenant, by = %caller.key_id, "api key revoked");
         Ok(bytes_response(StatusCode::NO_CONTENT, axum::body::Body::empty()))
     }
     .boxed()

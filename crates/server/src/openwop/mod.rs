@@ -10,6 +10,7 @@
 //! errors to codes, and a single module renders runs and events. The capability registry decides what is
 //! advertised.
 
+mod activities;
 mod answer;
 mod artifacts;
 mod call;
@@ -38,9 +39,7 @@ mod waiting;
 mod workflows;
 
 pub use capability::{Capabilities, Discovery};
-pub use interrupts::voter;
 pub use problem::Problem;
-pub use waiting::{here, open_interrupts};
 
 pub(crate) use dispatch::Face;
 

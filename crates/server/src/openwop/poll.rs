@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use tokio::time::Instant;
-use wopr_app::Events;
-use wopr_core::{Recorded, RunKey, RunStatus, Seq};
+use wopr_app::{Events, VisibleRun};
+use wopr_core::{Recorded, RunStatus, Seq};
 use wopr_wire::openwop::{
     event::PollResponse,
     stream::{PollQuery, StreamModes},
@@ -19,7 +19,7 @@ use super::{
     problem::{Problem, no_run},
     render,
 };
-use crate::paging;
+use crate::{auth::Scope, paging};
 
 /// Maximum number of events in a response. `isComplete` stays false while there are more.
 const MAX_EVENTS: usize = 1_000;
@@ -29,7 +29,7 @@ const MAX_BYTES: usize = 4 << 20;
 /// `GET /v1/runs/{runId}/events/poll`
 pub(super) fn poll(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.visible_run().await?;
+        let key = call.visible_run(Scope::RunsRead).await?;
         let cursor = call.query("lastSequence").or_else(|| call.query("since"));
         let query = PollQuery::parse(cursor.as_deref(), call.query("timeout").as_deref())?;
         // The mode is validated but has no effect: a poll returns every event.
@@ -41,7 +41,12 @@ pub(super) fn poll(call: Call) -> BoxFuture<'static, Answer> {
 }
 
 /// Reads once there are events after the cursor, the run has ended, or the timeout has passed.
-async fn wait(call: &Call, key: &RunKey, after: Option<u64>, timeout: Duration) -> Result<Events, Problem> {
+async fn wait(
+    call: &Call,
+    key: &VisibleRun,
+    after: Option<u64>,
+    timeout: Duration,
+) -> Result<Events, Problem> {
     let app = call.host.app();
     let from = first(after);
     let deadline = Instant::now() + timeout;
@@ -68,7 +73,7 @@ async fn wait(call: &Call, key: &RunKey, after: Option<u64>, timeout: Duration) 
 /// Returns all events after a cursor without waiting, for JSON clients of the stream's address.
 pub(super) async fn now(
     call: &Call,
-    key: &RunKey,
+    key: &VisibleRun,
     after: Option<u64>,
     admits: impl Fn(&Recorded) -> bool,
 ) -> Answer {
@@ -82,7 +87,7 @@ fn first(after: Option<u64>) -> Seq {
 
 async fn respond(
     call: &Call,
-    key: &RunKey,
+    key: &VisibleRun,
     after: Option<u64>,
     page: Events,
     admits: impl Fn(&Recorded) -> bool,
@@ -96,10 +101,8 @@ async fn respond(
     let known = head.0.checked_sub(1);
     let cursor = last.or_else(|| after.and_then(|after| known.map(|known| after.min(known))));
     if let Some(last) = last {
-        call.host
-            .app()
-            .last_reads()
-            .note(key, &call.caller().principal, Seq(last.saturating_add(1)));
+        let head = Seq(last.saturating_add(1));
+        call.host.app().note_read(call.caller(), key, head);
     }
     let reaches_head = last.is_none_or(|last| last + 1 >= head.0);
     let is_terminal = RunStatus::is_terminal(status);

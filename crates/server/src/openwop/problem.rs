@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use axum::{body::Body, response::Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
-use wopr_app::{Error as AppError, RegisterError, WorkflowLimit};
+use wopr_app::{Error as AppError, NotRegistered, RegisterError, WorkflowLimit};
 use wopr_core::{Problems, Refusal};
 use wopr_wire::{
     json::{BodyError, DecodeError},
@@ -266,6 +266,15 @@ impl From<AppError> for Problem {
                 tracing::error!(%why, "request failed on our side");
                 Self::internal()
             }
+        }
+    }
+}
+
+impl From<NotRegistered> for Problem {
+    fn from(error: NotRegistered) -> Self {
+        match error {
+            NotRegistered::Forbidden(forbidden) => forbidden.into(),
+            NotRegistered::Engine(error) => error.into(),
         }
     }
 }

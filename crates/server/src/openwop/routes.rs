@@ -49,8 +49,8 @@ impl Segment {
     fn read(text: &'static str) -> Self {
         match text.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
             None => Self::Literal(text),
-            // Only run ids are followed by verbs; ids of nodes and artifacts may contain colons.
-            Some(("runId", suffix)) => Self::Param(suffix),
+            // Only these are followed by verbs; ids of nodes and artifacts may contain colons.
+            Some(("runId" | "activityToken", suffix)) => Self::Param(suffix),
             Some((_, _)) => Self::Any,
         }
     }
@@ -161,6 +161,15 @@ mod tests {
         for path in ["/v1/runs:bulk-cancel", "/v1/runs%3abulk-cancel"] {
             assert_eq!(found(&Method::POST, path), Some(("bulkCancelRuns", vec![])));
         }
+        let activity = |id| Some((id, vec!["a.b".to_owned()]));
+        assert_eq!(
+            found(&Method::POST, "/v1/activities/a.b:heartbeat"),
+            activity("heartbeatActivity")
+        );
+        assert_eq!(
+            found(&Method::POST, "/v1/activities/a.b"),
+            activity("submitActivity")
+        );
         let two = vec!["run_1".to_owned(), "a:b/c".to_owned()];
         assert_eq!(
             found(&Method::POST, "/v1/runs/run_1/interrupts/a:b%2Fc"),

@@ -15,6 +15,7 @@ use wopr_wire::{
 };
 
 use super::{
+    activities,
     answer::{Answer, etag, json_response, not_modified},
     call::Call,
     idempotency,
@@ -22,7 +23,7 @@ use super::{
     render::{self, Mask},
     waiting,
 };
-use crate::hex::hex;
+use crate::{auth::Scope, hex::hex};
 
 /// Maximum number of children in a snapshot. Clients list all children by `parentRunId`.
 const MAX_CHILDREN: usize = 100;
@@ -45,7 +46,7 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
         });
         let new = NewRun {
             run,
-            origin: Origin::Rest,
+            origin: Origin::new("rest"),
             inputs: request.inputs,
             configurable: request.configurable,
             tags: request.tags,
@@ -54,7 +55,8 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
             trace: call.header("traceparent").map(ToOwned::to_owned),
             side_rows,
         };
-        let done = call.host.app().start_run(caller, &request.workflow, new).await?;
+        let permit = caller.permit_start()?;
+        let done = call.host.app().start_run(permit, &request.workflow, new).await?;
         idempotency::answer(&call, &done, |_| (StatusCode::CREATED, body)).await
     }
     .boxed()
@@ -210,17 +212,16 @@ fn check_configurable(configurable: &Object) -> Result<(), Problem> {
 /// `GET /v1/runs/{runId}`
 pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.visible_run().await?;
-        let view = call.host.app().view(&key).await?.ok_or_else(no_run)?;
-        call.host
-            .app()
-            .last_reads()
-            .note_view(&view, &call.caller().principal);
+        let key = call.visible_run(Scope::RunsRead).await?;
+        let app = call.host.app();
+        let view = app.view(&key).await?.ok_or_else(no_run)?;
+        app.note_view(call.caller(), &view);
         let mask = Mask::for_caller(&view, call.caller());
         let mut snapshot = render::snapshot(&view, &mask);
         snapshot.child_runs = children(&call, &view).await?;
         snapshot.interrupts = waiting::open_interrupts(&call.host, &view, call.caller()).await?;
         snapshot.interrupt = snapshot.interrupts.first().cloned();
+        snapshot.activities = activities::of_run(&call.host, call.caller(), &view);
         let tag = version(&view, &snapshot, &mask)?;
         if tag.to_str().is_ok_and(|tag| call.has_current(tag)) {
             return Ok(not_modified(&tag));
@@ -241,6 +242,11 @@ fn version(view: &View, snapshot: &RunSnapshot, mask: &Mask) -> Result<HeaderVal
     let head = match mask.keeps_contents() {
         false => format!("{:x}", view.run.head.0),
         true => format!("{:x}r", view.run.head.0),
+    };
+    // So do those who may work at activities and those who may not.
+    let head = match snapshot.activities.is_empty() {
+        true => head,
+        false => format!("{head}w"),
     };
     if snapshot.child_runs.is_empty() && snapshot.interrupts.is_empty() {
         return Ok(etag(&head));
@@ -323,10 +329,7 @@ fn unknown_status() -> Problem {
 /// `GET /v1/runs`
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let mut filter = RunFilter {
-            principal: call.host.app().owner(call.caller()),
-            ..RunFilter::default()
-        };
+        let mut filter = RunFilter::default();
         for (name, value) in call.queries() {
             match &*name {
                 "status" => {
@@ -349,20 +352,18 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
             }
         }
         let Page { limit, after } = Page::of(&call)?;
-        let tenant = &call.caller().tenant;
-        let page = call
-            .host
-            .app()
-            .list_runs(tenant, &filter, after.as_ref(), limit)
+        let app = call.host.app();
+        let page = app
+            .list_runs(call.caller(), filter, after.as_ref(), limit)
             .await?;
         let next_cursor = page
             .has_more
-            .then(|| page.runs.last().map(|(run, _, _)| cursor(run)))
+            .then(|| page.runs.last().map(|(run, _, _)| cursor(&run.run)))
             .flatten();
         let runs = page
             .runs
             .into_iter()
-            .map(|(run, summary, head)| Item::new(&run, summary, head.0))
+            .map(|(run, summary, head)| Item::new(&run.run, summary, head.0))
             .collect();
         json_response(StatusCode::OK, &List { runs, next_cursor })
     }

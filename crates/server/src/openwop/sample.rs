@@ -7,7 +7,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde_json::json;
 use wopr_app::{Mask, NewRun, Put, SideRows};
-use wopr_core::{Command, Object, Origin, RunId, RunKey};
+use wopr_core::{Object, Origin};
 use wopr_wire::json::{Decode, DecodeError, Fields};
 
 use super::{
@@ -16,7 +16,10 @@ use super::{
     problem::{Problem, no_run},
     tasks,
 };
-use crate::a2a::{conformance, push};
+use crate::{
+    a2a::{conformance, push},
+    auth::Scope,
+};
 
 /// The body of `POST /v1/host/sample/a2a/tasks/start`.
 #[derive(Debug)]
@@ -45,7 +48,7 @@ pub(super) fn start_task(call: Call) -> BoxFuture<'static, Answer> {
         let run = call.host.app().new_run_id();
         let new = NewRun {
             run: run.clone(),
-            origin: Origin::A2a,
+            origin: Origin::new("a2a"),
             inputs: Object::new(),
             configurable: Object::new(),
             tags: Vec::new(),
@@ -54,7 +57,10 @@ pub(super) fn start_task(call: Call) -> BoxFuture<'static, Answer> {
             trace: call.header("traceparent").map(ToOwned::to_owned),
             side_rows: SideRows::default(),
         };
-        call.host.app().start_run(caller, &workflow, new).await?;
+        call.host
+            .app()
+            .start_run(caller.permit_start()?, &workflow, new)
+            .await?;
         json_response(StatusCode::CREATED, &json!({ "taskId": run.as_str() }))
     }
     .boxed()
@@ -78,16 +84,15 @@ impl Decode for SetVariables {
 /// `POST /v1/host/sample/test/runs/{runId}/variables`
 pub(super) fn set_variables(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.visible_run().await?;
+        let key = call.visible_run(Scope::RunsCancel).await?;
         let app = call.host.app();
         // Report an unknown run before an invalid body.
         app.view(&key).await?.ok_or_else(no_run)?;
         let request: SetVariables = call.decode()?;
         let names: Vec<_> = request.variables.keys().cloned().collect();
-        let command = Command::SetVariables(request.variables);
-        app.command(&key, command, SideRows::default()).await?;
+        app.set_variables(call.caller(), &key, request.variables).await?;
         let view = app.view(&key).await?.ok_or_else(no_run)?;
-        let mut shown = Mask::for_caller(&view, call.caller()).object(&view.run.variables);
+        let mut shown = Mask::for_caller(&view, call.caller()).object(view.run.variables());
         shown.retain(|name, _| names.contains(name));
         json_response(StatusCode::OK, &json!({ "variables": shown }))
     }
@@ -121,14 +126,11 @@ pub(super) fn register_push(call: Call) -> BoxFuture<'static, Answer> {
             let message = format!("url is refused: no notification may {refusal}");
             Problem::new(StatusCode::BAD_REQUEST, "webhook_url_rejected", message).with("field", "url")
         })?;
-        let run = RunId::parse(&request.task_id).map_err(|_| tasks::no_task())?;
-        let key = RunKey::new(call.caller().tenant.clone(), run);
-        // Check access before anything is stored.
-        if !call.host.app().sees(call.caller(), &key).await? {
-            return Err(tasks::no_task());
-        }
+        let (app, caller) = (call.host.app(), call.caller());
+        let found = app.find_run(caller, &request.task_id, Scope::RunsRead).await;
+        let key = found.map_err(|error| tasks::as_task(error.into()))?;
         tasks::record(&call, &key).await?;
-        match push::set(&call.host, call.caller(), &key, url).await? {
+        match push::set(&call.host, caller, &key, url).await? {
             Put::Added | Put::Replaced => {}
             Put::Full => {
                 let message = "the task has as many push configurations as it may have";

@@ -4,7 +4,15 @@ use serde_json::{Map, Value, json};
 
 pub(super) fn all() -> Value {
     let mut schemas = Map::new();
-    for part in [workflows(), runs(), events(), control(), interrupts(), host()] {
+    for part in [
+        workflows(),
+        runs(),
+        events(),
+        control(),
+        interrupts(),
+        activities(),
+        host(),
+    ] {
         if let Value::Object(part) = part {
             schemas.extend(part);
         }
@@ -174,6 +182,8 @@ fn runs() -> Value {
                 "channels": object(),
                 "interrupt": to("InterruptView"),
                 "interrupts": list_of("InterruptView"),
+                "activities": list_of("Activity"),
+                "untrusted": object(),
                 "error": shape(
                     &["code", "message"],
                     json!({ "code": text(), "message": { "type": "string", "minLength": 1 }, "details": object() }),
@@ -335,6 +345,46 @@ fn interrupts() -> Value {
         "ResolveInterruptResponse": shape(
             &["runId", "nodeId", "status"],
             json!({ "runId": text(), "nodeId": text(), "status": to("RunStatus") }),
+            true,
+        ),
+    })
+}
+
+fn activities() -> Value {
+    let outcome = json!({
+        "oneOf": [
+            shape(&["ok"], json!({ "ok": { "const": true }, "result": true }), true),
+            shape(
+                &["ok", "error"],
+                json!({ "ok": { "const": false }, "error": shape(
+                    &["code"],
+                    json!({
+                        "code": { "type": "string", "minLength": 1, "maxLength": 128 },
+                        "message": { "type": "string", "maxLength": 8192 },
+                        "retryable": { "type": "boolean", "default": false },
+                    }),
+                    true,
+                ) }),
+                true,
+            ),
+        ],
+    });
+    json!({
+        "Activity": shape(
+            &["token", "nodeId", "ordinal", "queue", "input"],
+            json!({ "token": text(), "nodeId": text(), "ordinal": count(), "queue": text(), "input": true }),
+            true,
+        ),
+        "SubmitActivityRequest": shape(&["outcome"], json!({ "outcome": outcome }), true),
+        "SubmitActivityResponse": shape(
+            &["runId", "status"],
+            json!({ "runId": text(), "status": to("RunStatus") }),
+            true,
+        ),
+        "HeartbeatActivityRequest": shape(&[], json!({ "details": true }), true),
+        "HeartbeatActivityResponse": shape(
+            &["cancelRequested"],
+            json!({ "cancelRequested": { "type": "boolean" } }),
             true,
         ),
     })

@@ -4,7 +4,7 @@
 //! no other module of this API decides any of these.
 
 use super::{
-    artifacts,
+    activities, artifacts,
     call::Handler,
     control, deliveries, events, interrupts, keys, operations, poll,
     route::{Access, Exists, Input, Param, Route, Success, Verb},
@@ -335,6 +335,22 @@ pub(super) static ROUTES: &[Route] = &[
     .reads(Input::Required("ResolveInterruptRequest"))
     .answers(200, "ResolveInterruptResponse")
     .fails(&[400, 403, 404, 409, 410, 413, 415, 422, 503]),
+    post("/v1/activities/{activityToken}", "submitActivity", activities::submit)
+        .about("Ends a step that waits for a worker with its outcome. The same outcome again gets the same answer.")
+        .needs(&[Scope::ActivitiesWork])
+        .reads(Input::Required("SubmitActivityRequest"))
+        .answers(200, "SubmitActivityResponse")
+        .fails(&[400, 404, 409, 413, 415, 503]),
+    post(
+        "/v1/activities/{activityToken}:heartbeat",
+        "heartbeatActivity",
+        activities::heartbeat,
+    )
+        .about("Says that the worker of a step is alive, and how far it is.")
+        .needs(&[Scope::ActivitiesWork])
+        .reads(Input::Optional("HeartbeatActivityRequest"))
+        .answers(200, "HeartbeatActivityResponse")
+        .fails(&[400, 404, 413, 415, 503]),
     get("/v1/runs/{runId}/artifacts", "listArtifacts", artifacts::list)
         .about("The run's artifacts, oldest first, without content.")
         .needs(&[Scope::ArtifactsRead])

@@ -2,8 +2,8 @@
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
-use wopr_app::{PushRow, TaskInterrupt, TaskRow, TaskState};
-use wopr_core::RunKey;
+use wopr_app::{FoundSubscription, Summary, VisibleRun};
+use wopr_core::{InterruptKind, REJECTED, RunStatus};
 use wopr_wire::openwop::task_state::{A2aTaskState, PushConfig, StoredInterruptKind, StoredTaskState};
 
 use super::{
@@ -12,11 +12,12 @@ use super::{
     problem::Problem,
     render,
 };
+use crate::{a2a::conformance, auth::Scope};
 
 /// `GET /v1/a2a/tasks/{taskId}`
 pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.visible_run().await.map_err(as_task)?;
+        let key = call.visible_run(Scope::RunsRead).await.map_err(as_task)?;
         json_response(StatusCode::OK, &record(&call, &key).await?)
     }
     .boxed()
@@ -28,7 +29,7 @@ pub(super) fn no_task() -> Problem {
 }
 
 /// Turns the error for an unknown run into one for an unknown task.
-fn as_task(problem: Problem) -> Problem {
+pub(super) fn as_task(problem: Problem) -> Problem {
     if problem.status == StatusCode::NOT_FOUND {
         no_task()
     } else {
@@ -37,59 +38,50 @@ fn as_task(problem: Problem) -> Problem {
 }
 
 /// The record of a task, with the push configuration set last among those that the caller manages.
-pub(super) async fn record(call: &Call, key: &RunKey) -> Result<A2aTaskState, Problem> {
+pub(super) async fn record(call: &Call, key: &VisibleRun) -> Result<A2aTaskState, Problem> {
     let app = call.host.app();
-    let (row, _) = app.task(key).await?.ok_or_else(no_task)?;
-    let pushes = app.subscriptions(key).await?;
-    let mut shown_push = None;
-    for row in pushes.iter().rev() {
-        shown_push = push_config(call, key, row)?;
-        if shown_push.is_some() {
-            break;
-        }
-    }
-    let TaskRow {
-        context,
-        state,
-        interrupt,
-        updated_at,
-    } = row;
+    let (summary, _) = app.summary(key).await?.ok_or_else(no_task)?;
+    let cipher = call.host.cipher();
+    let push_config = match app.subscription(call.caller(), key, None, cipher).await? {
+        FoundSubscription::Managed(_, subscription) => Some(PushConfig {
+            url: subscription.shown_url(),
+            token_fingerprint: cipher.fingerprint(&subscription),
+        }),
+        FoundSubscription::Hidden | FoundSubscription::None => None,
+    };
+    let state = state(call, &summary);
+    let interrupt_kind = summary
+        .waiting_on
+        .filter(|_| state == StoredTaskState::InputRequired)
+        .map(interrupt_kind);
     Ok(A2aTaskState {
         task_id: key.run.to_string(),
         run_id: key.run.to_string(),
-        context_id: context,
-        state: stored_state(state),
-        interrupt_kind: interrupt.map(|kind| match kind {
-            TaskInterrupt::Approval => StoredInterruptKind::Approval,
-            TaskInterrupt::Clarification => StoredInterruptKind::Clarification,
-        }),
-        updated_at: render::time(updated_at),
-        push_config: shown_push,
+        context_id: summary.group,
+        state,
+        interrupt_kind,
+        updated_at: render::time(summary.phase_since),
+        push_config,
     })
 }
 
-/// The visible part of a push configuration. `None` if the caller does not manage it.
-fn push_config(call: &Call, key: &RunKey, row: &PushRow) -> Result<Option<PushConfig>, Problem> {
-    let cipher = call.host.cipher();
-    let subscription = cipher.open(key, &row.id, &row.body).map_err(|error| {
-        tracing::error!(run = %key, push = row.id, %error, "push configuration not readable");
-        Problem::internal()
-    })?;
-    Ok(subscription.is_managed_by(call.caller()).then(|| PushConfig {
-        url: subscription.shown_url(),
-        token_fingerprint: cipher.fingerprint(&subscription),
-    }))
+/// The forward projection (section 27.5), with the two states that the status alone does not tell.
+fn state(call: &Call, summary: &Summary) -> StoredTaskState {
+    let is_rejected = summary.error_code.as_deref() == Some(REJECTED);
+    let asks_auth = call.host.config().conformance && summary.workflow == conformance::authentication();
+    match summary.status {
+        RunStatus::Failed if is_rejected => StoredTaskState::Rejected,
+        status if status.is_waiting() && asks_auth => StoredTaskState::AuthRequired,
+        status => render::status(status).into(),
+    }
 }
 
-const fn stored_state(state: TaskState) -> StoredTaskState {
-    match state {
-        TaskState::Submitted => StoredTaskState::Submitted,
-        TaskState::Working => StoredTaskState::Working,
-        TaskState::InputRequired => StoredTaskState::InputRequired,
-        TaskState::AuthRequired => StoredTaskState::AuthRequired,
-        TaskState::Completed => StoredTaskState::Completed,
-        TaskState::Failed => StoredTaskState::Failed,
-        TaskState::Canceled => StoredTaskState::Canceled,
-        TaskState::Rejected => StoredTaskState::Rejected,
+/// The record knows two kinds: external events count as clarifications.
+const fn interrupt_kind(kind: InterruptKind) -> StoredInterruptKind {
+    match kind {
+        InterruptKind::Approval => StoredInterruptKind::Approval,
+        InterruptKind::Clarification | InterruptKind::ExternalEvent | InterruptKind::Custom => {
+            StoredInterruptKind::Clarification
+        }
     }
 }

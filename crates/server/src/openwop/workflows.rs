@@ -70,14 +70,13 @@ struct Item<'a> {
 
 impl<'a> Item<'a> {
     fn of(plan: &'a Plan) -> Self {
-        let definition = &plan.definition;
         Self {
-            workflow_id: definition.id.as_str(),
-            name: &definition.name,
-            description: definition.description.as_deref(),
-            version: &definition.version,
-            content_version: definition.hash.as_str(),
-            is_active: definition.is_active,
+            workflow_id: plan.id().as_str(),
+            name: plan.name(),
+            description: plan.description(),
+            version: plan.version_label(),
+            content_version: plan.version().as_str(),
+            is_active: plan.is_active(),
             warnings: Vec::new(),
         }
     }
@@ -109,15 +108,15 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
         {
             return located(&call, response).await;
         }
-        let (app, tenant) = (call.host.app(), &call.caller().tenant);
+        let (app, caller) = (call.host.app(), call.caller());
         // The cost of parsing, compiling and checking depends on the definition, so each step takes its turn
         // among the tenant's other work.
         let reading = {
-            let (body, tenant) = (call.body.clone(), tenant.clone());
+            let (body, tenant) = (call.body.clone(), caller.tenant.clone());
             move || read(&body, &tenant)
         };
-        let document = app.compute(tenant, call.body.len(), reading).await??;
-        let registered = app.register_workflow(Some(tenant), document).await?;
+        let document = app.compute(caller, call.body.len(), reading).await??;
+        let registered = app.register_workflow(caller, document).await?;
         let status = if registered.is_new {
             StatusCode::CREATED
         } else {
@@ -125,7 +124,7 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
         };
         let n_bytes = call.body.len();
         let judging = move || serde_json::to_vec(&Item::with_warnings(&registered.plan));
-        let body = app.compute(tenant, n_bytes, judging).await?;
+        let body = app.compute(caller, n_bytes, judging).await?;
         let body = body.expect("an item of texts serialises");
         let response = match once {
             Some(once) => once.remember(&call, status, body).await?,
@@ -236,7 +235,7 @@ pub(super) fn schema(call: Call) -> BoxFuture<'static, Answer> {
 /// `GET /v1/workflows`
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let plans = call.host.app().workflows(&call.caller().tenant);
+        let plans = call.host.app().list_workflows(call.caller())?;
         let workflows = plans.iter().map(|plan| Item::of(plan)).collect();
         json_response(StatusCode::OK, &List { workflows })
     }
@@ -248,7 +247,7 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let missing = || Problem::not_found("no such workflow");
         let id = WorkflowId::parse(call.param(0)).map_err(|_| missing())?;
-        let plan = call.host.app().find_workflow(&call.caller().tenant, &id).await?;
+        let plan = call.host.app().read_workflow(call.caller(), &id).await?;
         let plan = plan.ok_or_else(missing)?;
         let tag = etag(plan.version().as_str());
         if tag.to_str().is_ok_and(|tag| call.has_current(tag)) {

@@ -147,7 +147,56 @@ async fn an_answer_loads_its_run_once() {
                 Some(&1),
                 "over REST: {over_rest}: {cost:?}"
             );
+            // The append looks for an earlier request as well, so the store is asked at most once before it.
+            let lookups = (!over_rest).then_some(&1);
+            assert_eq!(
+                cost.get("idempotency"),
+                lookups,
+                "over REST: {over_rest}: {cost:?}"
+            );
         }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_that_ends_in_its_first_append_causes_no_reads() {
+    let store = Arc::new(Counting::default());
+    let server = Server::over(config(), store.clone()).await;
+    let alice = server.v1();
+    store.take();
+    for (id, skill) in [("m-1", "hello"), ("m-2", "fail"), ("m-3", "clarify")] {
+        let message = alice.text(id, "x", json!({ "metadata": { "skillId": skill } }));
+        let task = alice.send(message).await;
+        // Its artifacts come from the events that were just appended.
+        assert_eq!(task["artifacts"].is_array(), skill == "hello", "{task}");
+        assert_eq!(store.take(), BTreeMap::new(), "{skill}");
+    }
+    // A repeated message is found by the append; its task is read as any other.
+    let message = alice.text("m-1", "x", json!({ "metadata": { "skillId": "hello" } }));
+    alice.send(message).await;
+    let cost = store.take();
+    assert_eq!(cost.get("idempotency"), None, "{cost:?}");
+    assert_eq!(cost.get("summary"), Some(&1), "{cost:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_repeated_answer_is_looked_up_once() {
+    let store = Arc::new(Counting::default());
+    let server = Server::over(config(), store.clone()).await;
+    let alice = server.v1();
+    let began = alice
+        .send(alice.text("m", "x", json!({ "metadata": { "skillId": "approve" } })))
+        .await;
+    let id = began["id"].as_str().unwrap();
+    for n in 0..2 {
+        let path = format!("/v1/runs/{id}/approvals/gate");
+        let client = alice.clone().at(&path).with("idempotency-key", "k");
+        store.take();
+        let answered = client.raw("POST", br#"{"action":"accept"}"#).await;
+        assert_eq!(answered.status, 200, "{}", answered.json());
+        assert_eq!(store.take().get("idempotency"), Some(&1), "request {n}");
     }
     server.stop().await;
 }

@@ -69,8 +69,7 @@ hand_on! { Log:
     heads(runs: &[RunKey]) -> Result<Vec<Option<Seq>>, ReadError>;
     #[count] events(run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError>;
     #[count] list_runs(tenant: &TenantId, filter: &RunFilter, after: Option<&RunId>, limit: usize) -> Result<RunPage, ReadError>;
-    #[count] task(run: &RunKey) -> Result<Option<(TaskRow, Seq)>, ReadError>;
-    #[count] list_tasks(tenant: &TenantId, filter: &TaskFilter, after: Option<&TaskCursor>, limit: usize) -> Result<TaskPage, ReadError>;
+    #[count] list_by_phase(tenant: &TenantId, filter: &PhaseFilter, after: Option<&PhaseCursor>, limit: usize) -> Result<PhasePage, ReadError>;
     #[count] messages(run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, ReadError>;
     #[count] blob(run: &RunKey, id: &str) -> Result<Option<BlobRow>, ReadError>;
     #[count] idempotency(key: &IdempotencyKey, now: Timestamp) -> Result<Option<IdempotencyRecord>, ReadError>;
@@ -85,13 +84,11 @@ hand_on! { Work:
     end_epoch(epoch: Epoch) -> Result<(), WriteError>;
     claim(mailbox: Mailbox, epoch: Epoch, runs: &[RunKey], suspects: usize) -> Result<Vec<RunKey>, WriteError>;
     grant(root: &RunKey, wanted: u64, most: u64) -> Result<u64, WriteError>;
-    parked(limit: usize) -> Result<Vec<RunKey>, ReadError>;
-    lease_timers(epoch: Epoch, due: Timestamp, now: Timestamp, until: Timestamp, quota: &Quota) -> Result<Vec<LeasedTimer>, WriteError>;
-    release_timer(run: &RunKey, key: &TimerKey, fence: Fence, due: Timestamp) -> Result<(), WriteError>;
-    next_due() -> Result<Option<Timestamp>, ReadError>;
-    lease_effects(epoch: Epoch, now: Timestamp, until: Timestamp, quota: &Quota) -> Result<Vec<LeasedEffect>, WriteError>;
-    renew(run: &RunKey, key: &EffectKey, fence: Fence, until: Timestamp) -> Result<bool, WriteError>;
-    release(run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError>;
+    quarantined(limit: usize) -> Result<Vec<RunKey>, ReadError>;
+    lease(queue: Queue, epoch: Epoch, times: Times, quota: &Quota) -> Result<Vec<Leased>, WriteError>;
+    set_lease(run: &RunKey, key: &WorkKey, fence: Fence, then: Then) -> Result<bool, WriteError>;
+    wake(run: &RunKey, key: &WorkKey, at: Timestamp) -> Result<bool, WriteError>;
+    next_due(queue: Queue) -> Result<Option<Timestamp>, ReadError>;
     runs_with_inbox(epoch: Epoch, after: Option<&RunKey>, limit: usize) -> Result<Vec<RunKey>, ReadError>;
 }
 
@@ -111,16 +108,15 @@ hand_on! { Pushes:
     #[count] drop_push(run: &RunKey, id: &str) -> Result<bool, WriteError>;
     outbox(epoch: Epoch, after: Option<&RunKey>, limit: usize) -> Result<Vec<OutboxRow>, ReadError>;
     expand(row: &OutboxRow, updates: &[Update], now: Timestamp) -> Result<bool, WriteError>;
-    lease_pushes(epoch: Epoch, now: Timestamp, until: Timestamp, quota: &Quota) -> Result<Vec<LeasedPush>, WriteError>;
-    waiting(run: &RunKey, push: &str, limit: usize) -> Result<Vec<DeliveryRow>, ReadError>;
-    settle_push(lease: &LeasedPush, attempted: Option<(Seq, Attempted)>, then: Then) -> Result<bool, WriteError>;
+    waiting(run: &RunKey, push: &str, limit: usize) -> Result<Pending, ReadError>;
+    settle_push(run: &RunKey, push: &str, fence: Fence, attempted: (Seq, Attempted), then: Then) -> Result<bool, WriteError>;
     deliveries(filter: &DeliveryFilter, after: Option<&DeliveryCursor>, limit: usize) -> Result<Vec<DeliveryRow>, ReadError>;
     retry_push(run: &RunKey, push: &str, seq: Option<Seq>, now: Timestamp) -> Result<usize, WriteError>;
 }
 
 hand_on! { Retention:
     next_tenant(after: Option<&TenantId>) -> Result<Option<TenantId>, ReadError>;
-    ended_roots(tenant: &TenantId, before: Timestamp, after: Option<&TaskCursor>, limit: usize) -> Result<EndedRoots, ReadError>;
+    ended_roots(tenant: &TenantId, before: Timestamp, after: Option<&PhaseCursor>, limit: usize) -> Result<EndedRoots, ReadError>;
     children(tenant: &TenantId, parents: &[RunId], after: Option<&Child>, limit: usize) -> Result<Vec<Child>, ReadError>;
     remove(tenant: &TenantId, removals: &[Removal]) -> Result<(), WriteError>;
     begun_removals(limit: usize) -> Result<Vec<RunKey>, ReadError>;

@@ -55,9 +55,9 @@ async fn a_run_keeps_where_it_came_from() {
     let tenant = serde_json::from_value(json!("default")).unwrap();
     let key = wopr_core::RunKey::new(tenant, wopr_core::RunId::parse(run).unwrap());
     let view = server.host.engine().view(&key).await.unwrap().unwrap();
-    let started = view.run.started.unwrap();
+    let started = view.run.started.clone().unwrap();
     assert_eq!(started.tags, ["a2a:m1", "a2a:c"]);
-    assert_eq!(started.origin, wopr_core::Origin::A2a);
+    assert_eq!(started.origin.as_str(), "a2a");
     assert_eq!(started.context.as_deref(), Some("c"));
     assert_eq!(
         json!(started.metadata),
@@ -336,7 +336,7 @@ async fn any_data_part_starts_a_task() {
     let run = wopr_core::RunId::parse(task["id"].as_str().unwrap()).unwrap();
     let key = wopr_core::RunKey::new(serde_json::from_value(json!("default")).unwrap(), run);
     let view = server.host.engine().view(&key).await.unwrap().unwrap();
-    let inputs = json!(view.run.started.unwrap().inputs);
+    let inputs = json!(view.run.started.as_ref().unwrap().inputs);
     assert_eq!(inputs, json!({"data": [[1, 2], "three"], "x": 1}));
 }
 

@@ -174,7 +174,7 @@ async fn outcome_of_a_paused_replica_is_dropped() {
     reply.send(Outcome::Done(json!({ "status": 200 }))).unwrap();
     let log = follow(&b, &run, RunStatus::Completed).await;
     assert_eq!(log.iter().filter(|event| *event == "NodeCompleted").count(), 1);
-    let outputs = b.view(&run).await.unwrap().unwrap().run.outputs.unwrap();
+    let outputs = b.view(&run).await.unwrap().unwrap().run.outputs.clone().unwrap();
     assert_eq!(outputs["status"], 200, "{outputs:?}");
     stop.send(()).unwrap();
     tokio::task::spawn_blocking(move || thread.join().unwrap())

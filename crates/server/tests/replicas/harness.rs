@@ -12,7 +12,8 @@ use wopr_core::{
     Command, NodeId, NodeTypes, Origin, PrincipalId, Resolve, RunKey, RunStatus, Seq, TenantId, WorkflowId,
 };
 use wopr_engine::{
-    Attempt, Clock, Create, Done, Engine, Executor, Options, Outcome, SideRows, Start, SystemClock, View,
+    Attempt, Clock, Create, Done, Engine, Executor, Options, Outcome, Report, SideRows, Start, SystemClock,
+    View,
 };
 use wopr_server::{
     Config, Faces, Host,
@@ -53,11 +54,11 @@ pub(crate) fn steered() -> (Arc<Steered>, Attempts) {
 
 #[async_trait]
 impl Executor for Steered {
-    async fn run(&self, attempt: Attempt) -> Outcome {
+    async fn run(&self, attempt: Attempt) -> Report {
         let (reply, outcome) = oneshot::channel();
         self.0.send((attempt, reply)).await.expect("the test listens");
         match outcome.await {
-            Ok(outcome) => outcome,
+            Ok(outcome) => outcome.into(),
             Err(_) => std::future::pending().await,
         }
     }
@@ -187,7 +188,7 @@ pub(crate) async fn create(engine: &Engine, workflow: &str) -> View {
     let start = Start {
         tenant: tenant(),
         principal: PrincipalId::parse("ada").unwrap(),
-        origin: Origin::Rest,
+        origin: Origin::new("rest"),
         inputs: serde_json::Map::new(),
         configurable: serde_json::Map::new(),
         tags: Vec::new(),

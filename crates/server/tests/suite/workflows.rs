@@ -74,6 +74,26 @@ pub(crate) fn all() -> Vec<Value> {
                 node("end", "core.noop", json!({})),
             ],
         ),
+        chain(
+            "activity",
+            &[node(
+                "work",
+                "core.activity",
+                json!({ "queue": "letters", "input": { "to": "{{ who }}" } }),
+            )],
+        ),
+        with(
+            chain(
+                "activity-brief",
+                &[node(
+                    "work",
+                    "core.activity",
+                    json!({ "queue": "q", "timeoutMs": 1_000 }),
+                )],
+            ),
+            "settings",
+            json!({ "maxRetries": 1, "retryDelayMs": 1 }),
+        ),
         chain("approval", &[gate(json!({}))]),
         chain(
             "approval-brief",

@@ -18,6 +18,11 @@ CREATE TABLE runs (
     pushes      bigint NOT NULL DEFAULT 0,
     -- By how many runs the tree below a root was allowed to grow.
     descendants bigint NOT NULL DEFAULT 0,
+    -- With the status, these are the run's phase.
+    waiting_on  text COLLATE "C",
+    error_code  text COLLATE "C",
+    phase_since bigint NOT NULL,
+    run_group   text COLLATE "C",
     PRIMARY KEY (tenant, run)
 );
 
@@ -26,6 +31,10 @@ CREATE TABLE runs (
 CREATE INDEX runs_by_status ON runs (tenant, status, run) WHERE status <> 'completed';
 CREATE INDEX runs_by_workflow ON runs (tenant, workflow, run);
 CREATE INDEX runs_by_parent ON runs (tenant, parent_run, run) WHERE parent_run IS NOT NULL;
+
+-- A page of runs by phase says how many match in all; the last three columns let the index alone answer that.
+CREATE INDEX runs_by_phase ON runs (tenant, phase_since, run) INCLUDE (status, error_code, principal);
+CREATE INDEX runs_by_group ON runs (tenant, run_group, phase_since, run) WHERE run_group IS NOT NULL;
 
 CREATE TABLE events (
     tenant text COLLATE "C" NOT NULL,
@@ -44,60 +53,34 @@ CREATE TABLE snapshots (
     PRIMARY KEY (tenant, run)
 );
 
-CREATE TABLE tasks (
-    tenant     text COLLATE "C" NOT NULL,
-    run        text COLLATE "C" NOT NULL,
-    context    text COLLATE "C",
-    state      text COLLATE "C" NOT NULL,
-    interrupt  text COLLATE "C",
-    updated_at bigint NOT NULL,
-    -- Copied from the run, where it never changes, so that a filter by creator needs no join.
-    principal  text COLLATE "C" NOT NULL,
-    PRIMARY KEY (tenant, run)
-);
-
--- A page of tasks says how many match in all; the last two columns let the index alone answer that.
-CREATE INDEX tasks_by_time ON tasks (tenant, updated_at, run, state, principal);
-CREATE INDEX tasks_by_context ON tasks (tenant, context, updated_at, run) WHERE context IS NOT NULL;
-
--- `due` says when a process may fire the timer: a lease (`epoch`) moves it to the lease's own end.
-CREATE TABLE timers (
+-- What waits for something to be done. `queue` is 0 for timers, 1 for effects, 2 for subscriptions with deliveries.
+-- `due` says when a row can be leased; a lease (`epoch`) moves it to the lease's own end; without it the row waits to be
+-- woken. A row that is woken while it is leased notes that in `woken`. `fence` counts the leases there were.
+CREATE TABLE work (
     tenant text COLLATE "C" NOT NULL,
     run    text COLLATE "C" NOT NULL,
+    queue  bigint NOT NULL,
     key    text COLLATE "C" NOT NULL,
-    due    bigint NOT NULL,
+    due    bigint,
+    body   bytea  NOT NULL,
     epoch  bigint,
     fence  bigint NOT NULL,
     deaths bigint NOT NULL DEFAULT 0,
-    PRIMARY KEY (tenant, run, key)
+    woken  bigint,
+    PRIMARY KEY (tenant, run, queue, key)
 );
 
--- `deaths`, here and below, counts the processes that died with the row in hand. At 2 it is handed out beside few
--- others, at 3 it is parked, at 4 its run knows.
-CREATE INDEX timers_by_due ON timers (due, tenant, run, key) WHERE deaths < 2;
-CREATE INDEX timers_by_tenant ON timers (tenant, due, run, key) WHERE deaths < 2;
-CREATE INDEX timers_suspect ON timers (due, tenant, run, key) WHERE deaths = 2;
-CREATE INDEX timers_parked ON timers (tenant, run) WHERE deaths = 3;
-
--- A row without an epoch is held by nobody; its fence still counts the leases there were.
-CREATE TABLE effects (
-    tenant      text COLLATE "C" NOT NULL,
-    run         text COLLATE "C" NOT NULL,
-    key         text COLLATE "C" NOT NULL,
-    body        bytea  NOT NULL,
-    enqueued_at bigint NOT NULL,
-    epoch       bigint,
-    lease_until bigint,
-    fence       bigint NOT NULL,
-    deaths      bigint NOT NULL DEFAULT 0,
-    PRIMARY KEY (tenant, run, key)
-);
-
-CREATE INDEX effects_free ON effects (enqueued_at, tenant, run, key) WHERE epoch IS NULL AND deaths < 2;
-CREATE INDEX effects_by_tenant ON effects (tenant, enqueued_at, run, key) WHERE epoch IS NULL AND deaths < 2;
-CREATE INDEX effects_suspect ON effects (enqueued_at, tenant, run, key) WHERE deaths = 2;
-CREATE INDEX effects_parked ON effects (tenant, run) WHERE deaths = 3;
-CREATE INDEX effects_held ON effects (lease_until, tenant, run, key) WHERE epoch IS NOT NULL;
+-- `deaths`, here and below, counts the processes that died while they held the row. At 2 it is handed out beside few
+-- others, at 3 it is quarantined, at 4 its run knows. Subscriptions are never quarantined: deliveries can be given up
+-- one by one.
+CREATE INDEX work_free ON work (queue, due, tenant, run, key)
+    WHERE epoch IS NULL AND due IS NOT NULL AND deaths < 2;
+CREATE INDEX work_free_by_tenant ON work (queue, tenant, due, run, key)
+    WHERE epoch IS NULL AND due IS NOT NULL AND deaths < 2;
+CREATE INDEX work_suspect ON work (queue, due, tenant, run, key)
+    WHERE due IS NOT NULL AND (deaths = 2 OR deaths > 2 AND queue = 2);
+CREATE INDEX work_quarantined ON work (tenant, run) WHERE deaths = 3 AND queue <> 2;
+CREATE INDEX work_held ON work (queue, due, tenant, run, key) WHERE epoch IS NOT NULL;
 
 -- `place` keeps the order of arrival within a target: one more than the largest there is. Two sources that tell
 -- a target at the same moment may share a place, since neither came first; their keys order them then.
@@ -115,7 +98,7 @@ CREATE TABLE inbox (
 );
 
 CREATE INDEX inbox_held ON inbox (epoch) WHERE epoch IS NOT NULL;
-CREATE INDEX inbox_parked ON inbox (tenant, target) WHERE deaths = 3;
+CREATE INDEX inbox_quarantined ON inbox (tenant, target) WHERE deaths = 3;
 
 CREATE INDEX inbox_by_place ON inbox (tenant, target, place);
 
@@ -156,6 +139,7 @@ CREATE TABLE workflows (
     tenant        text COLLATE "C" NOT NULL,
     id            text COLLATE "C" NOT NULL,
     version       text COLLATE "C" NOT NULL,
+    dialect       text   NOT NULL,
     body          bytea  NOT NULL,
     registered_at bigint NOT NULL,
     PRIMARY KEY (tenant, id, version)
@@ -223,10 +207,8 @@ CREATE TABLE last_revision (
 
 INSERT INTO last_revision (one, revision) VALUES (true, 1);
 
--- `body` is opaque and sealed by whoever wrote it. `since` is the first event the receiver hears of. `due` says when
--- somebody may work at the receiver: a lease that was handed out (`epoch`) moves it to its own end; without it nothing
--- waits. `news` grows when something may have been added to what waits, so that nobody who found nothing goes to rest
--- on it.
+-- Subscriptions. `body` is opaque and sealed by whoever wrote it. `since` is the first event the receiver hears of. Each
+-- has a row in `work`, which is created and deleted with it.
 CREATE TABLE pushes (
     tenant     text COLLATE "C" NOT NULL,
     run        text COLLATE "C" NOT NULL,
@@ -234,18 +216,8 @@ CREATE TABLE pushes (
     body       bytea  NOT NULL,
     created_at bigint NOT NULL,
     since      bigint NOT NULL,
-    due        bigint,
-    epoch      bigint,
-    fence      bigint NOT NULL,
-    news       bigint NOT NULL,
-    deaths     bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant, run, id)
 );
-
-CREATE INDEX pushes_by_due ON pushes (due, tenant, run, id) WHERE due IS NOT NULL AND deaths < 2;
-CREATE INDEX pushes_by_tenant ON pushes (tenant, due, run, id) WHERE due IS NOT NULL AND deaths < 2;
--- A receiver is never parked: what waits for it can be given up.
-CREATE INDEX pushes_suspect ON pushes (due, tenant, run, id) WHERE due IS NOT NULL AND deaths >= 2;
 
 -- What has been appended to a run and is not yet told to those in `pushes`: events from one place up to another. One
 -- row per run, however many appends there were.
@@ -261,7 +233,7 @@ CREATE TABLE outbox (
 );
 
 CREATE INDEX outbox_held ON outbox (epoch) WHERE epoch IS NOT NULL;
-CREATE INDEX outbox_parked ON outbox (tenant, run) WHERE deaths = 3;
+CREATE INDEX outbox_quarantined ON outbox (tenant, run) WHERE deaths = 3;
 
 -- What waits for a receiver, and what was given up (`dead_at`).
 CREATE TABLE deliveries (

@@ -26,13 +26,12 @@ CREATE TABLE runs (
     pushes      INTEGER NOT NULL DEFAULT 0,
     -- By how many runs the tree below a root was allowed to grow.
     descendants INTEGER NOT NULL DEFAULT 0,
-    -- The A2A task that the run is. A row of its own would be written with every run and name it once more.
-    context         TEXT,
-    task_state      TEXT,
-    task_interrupt  TEXT,
-    task_updated_at INTEGER,
-    PRIMARY KEY (tenant, run),
-    CHECK ((task_state IS NULL) = (task_updated_at IS NULL))
+    -- With the status, these are the run's phase.
+    waiting_on  TEXT,
+    error_code  TEXT,
+    phase_since INTEGER NOT NULL,
+    run_group   TEXT,
+    PRIMARY KEY (tenant, run)
 ) STRICT, WITHOUT ROWID;
 
 -- Almost every run ends completed, and the list of completed runs is nearly the list of all runs, which the
@@ -41,10 +40,9 @@ CREATE INDEX runs_by_status ON runs (tenant, status, run) WHERE status <> 'compl
 CREATE INDEX runs_by_workflow ON runs (tenant, workflow, run);
 CREATE INDEX runs_by_parent ON runs (tenant, parent_run, run) WHERE parent_run IS NOT NULL;
 
--- A page of tasks says how many match in all; the last two columns let the index alone answer that.
-CREATE INDEX tasks_by_time ON runs (tenant, task_updated_at, run, task_state, principal)
-    WHERE task_state IS NOT NULL;
-CREATE INDEX tasks_by_context ON runs (tenant, context, task_updated_at, run) WHERE context IS NOT NULL;
+-- A page of runs by phase says how many match in all; the last three columns let the index alone answer that.
+CREATE INDEX runs_by_phase ON runs (tenant, phase_since, run, status, error_code, principal);
+CREATE INDEX runs_by_group ON runs (tenant, run_group, phase_since, run) WHERE run_group IS NOT NULL;
 
 -- The events of one append share a row, up to a bound: each costs its bytes and not two entries of B-trees. A row is
 -- named by its last event, so that the first row from a position on is the one that holds it.
@@ -65,46 +63,35 @@ CREATE TABLE snapshots (
     PRIMARY KEY (tenant, run)
 ) STRICT;
 
--- `due` says when a process may fire the timer: a lease (`epoch`) moves it to the lease's own end.
-CREATE TABLE timers (
+-- What waits for something to be done. `queue` is 0 for timers, 1 for effects, 2 for subscriptions with deliveries.
+-- `due` says when a row can be leased; a lease (`epoch`) moves it to the lease's own end; without it the row waits to be
+-- woken. A row that is woken while it is leased notes that in `woken`. `fence` counts the leases there were.
+CREATE TABLE work (
     tenant TEXT    NOT NULL,
     run    TEXT    NOT NULL,
+    queue  INTEGER NOT NULL,
     key    TEXT    NOT NULL,
-    due    INTEGER NOT NULL,
+    due    INTEGER,
+    body   BLOB    NOT NULL,
     epoch  INTEGER,
     fence  INTEGER NOT NULL,
     deaths INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (tenant, run, key)
-) STRICT, WITHOUT ROWID;
-
--- `deaths`, here and below, counts the processes that died with the row in hand. At 2 it is handed out beside few
--- others, at 3 it is parked, at 4 its run knows. So the conditions of the indexes are those of the queries.
-CREATE INDEX timers_by_due ON timers (due, tenant, run, key) WHERE deaths < 2;
-CREATE INDEX timers_by_tenant ON timers (tenant, due, run, key) WHERE deaths < 2;
-CREATE INDEX timers_suspect ON timers (due, tenant, run, key) WHERE deaths = 2;
-CREATE INDEX timers_parked ON timers (tenant, run) WHERE deaths = 3;
--- A start ends the leases of earlier lives, without looking through every timer there is.
-CREATE INDEX timers_held ON timers (tenant, run, key) WHERE epoch IS NOT NULL;
-
--- A row without an epoch is held by nobody; its fence still counts the leases there were.
-CREATE TABLE effects (
-    tenant      TEXT    NOT NULL,
-    run         TEXT    NOT NULL,
-    key         TEXT    NOT NULL,
-    body        BLOB    NOT NULL,
-    enqueued_at INTEGER NOT NULL,
-    epoch       INTEGER,
-    lease_until INTEGER,
-    fence       INTEGER NOT NULL,
-    deaths      INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (tenant, run, key)
+    woken  INTEGER,
+    PRIMARY KEY (tenant, run, queue, key)
 ) STRICT;
 
-CREATE INDEX effects_free ON effects (enqueued_at, tenant, run, key) WHERE epoch IS NULL AND deaths < 2;
-CREATE INDEX effects_by_tenant ON effects (tenant, enqueued_at, run, key) WHERE epoch IS NULL AND deaths < 2;
-CREATE INDEX effects_suspect ON effects (enqueued_at, tenant, run, key) WHERE deaths = 2;
-CREATE INDEX effects_parked ON effects (tenant, run) WHERE deaths = 3;
-CREATE INDEX effects_held ON effects (lease_until, tenant, run, key) WHERE epoch IS NOT NULL;
+-- `deaths`, here and below, counts the processes that died while they held the row. At 2 it is handed out beside few
+-- others, at 3 it is quarantined, at 4 its run knows. Subscriptions are never quarantined: deliveries can be given up
+-- one by one. So the conditions of the indexes are those of the queries.
+CREATE INDEX work_free ON work (queue, due, tenant, run, key)
+    WHERE epoch IS NULL AND due IS NOT NULL AND deaths < 2;
+CREATE INDEX work_free_by_tenant ON work (queue, tenant, due, run, key)
+    WHERE epoch IS NULL AND due IS NOT NULL AND deaths < 2;
+CREATE INDEX work_suspect ON work (queue, due, tenant, run, key)
+    WHERE due IS NOT NULL AND (deaths = 2 OR deaths > 2 AND queue = 2);
+CREATE INDEX work_quarantined ON work (tenant, run) WHERE deaths = 3 AND queue <> 2;
+-- A start ends the leases of earlier epochs without looking through every row that waits.
+CREATE INDEX work_held ON work (queue, due, tenant, run, key) WHERE epoch IS NOT NULL;
 
 -- `place` keeps the order of arrival: SQLite gives a new row one more than the largest there is.
 CREATE TABLE inbox (
@@ -121,7 +108,7 @@ CREATE TABLE inbox (
 ) STRICT;
 
 CREATE INDEX inbox_held ON inbox (tenant, target) WHERE epoch IS NOT NULL;
-CREATE INDEX inbox_parked ON inbox (tenant, target) WHERE deaths = 3;
+CREATE INDEX inbox_quarantined ON inbox (tenant, target) WHERE deaths = 3;
 
 -- Keys of requests fall anywhere. So a record goes to the end of its table, and many at once, in the order of their
 -- hashes, into the index: all up to the place noted last, and perhaps some behind it.
@@ -176,6 +163,7 @@ CREATE TABLE workflows (
     tenant        TEXT    NOT NULL,
     id            TEXT    NOT NULL,
     version       TEXT    NOT NULL,
+    dialect       TEXT    NOT NULL,
     body          BLOB    NOT NULL,
     registered_at INTEGER NOT NULL,
     PRIMARY KEY (tenant, id, version)
@@ -227,10 +215,8 @@ CREATE TABLE last_revision (
 
 INSERT INTO last_revision (one, revision) VALUES (1, 1);
 
--- `body` is opaque and sealed by whoever wrote it. `since` is the first event the receiver hears of. `due` says when
--- somebody may work at the receiver: a lease that was handed out (`epoch`) moves it to its own end; without it nothing
--- waits. `news` grows when something may have been added to what waits, so that nobody who found nothing goes to rest
--- on it.
+-- Subscriptions. `body` is opaque and sealed by whoever wrote it. `since` is the first event the receiver hears of. Each
+-- has a row in `work`, which is created and deleted with it.
 CREATE TABLE pushes (
     tenant     TEXT    NOT NULL,
     run        TEXT    NOT NULL,
@@ -238,19 +224,8 @@ CREATE TABLE pushes (
     body       BLOB    NOT NULL,
     created_at INTEGER NOT NULL,
     since      INTEGER NOT NULL,
-    due        INTEGER,
-    epoch      INTEGER,
-    fence      INTEGER NOT NULL,
-    news       INTEGER NOT NULL,
-    deaths     INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant, run, id)
 ) STRICT;
-
-CREATE INDEX pushes_by_due ON pushes (due, tenant, run, id) WHERE due IS NOT NULL AND deaths < 2;
-CREATE INDEX pushes_by_tenant ON pushes (tenant, due, run, id) WHERE due IS NOT NULL AND deaths < 2;
--- A receiver is never parked: what waits for it can be given up.
-CREATE INDEX pushes_suspect ON pushes (due, tenant, run, id) WHERE due IS NOT NULL AND deaths >= 2;
-CREATE INDEX pushes_held ON pushes (tenant, run, id) WHERE epoch IS NOT NULL;
 
 -- What has been appended to a run and is not yet told to those in `pushes`: events from one place up to another. One
 -- row per run, however many appends there were.
@@ -266,7 +241,7 @@ CREATE TABLE outbox (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX outbox_held ON outbox (tenant, run) WHERE epoch IS NOT NULL;
-CREATE INDEX outbox_parked ON outbox (tenant, run) WHERE deaths = 3;
+CREATE INDEX outbox_quarantined ON outbox (tenant, run) WHERE deaths = 3;
 
 -- What waits for a receiver, and what was given up (`dead_at`).
 CREATE TABLE deliveries (

@@ -4,8 +4,8 @@ use std::collections::btree_map::Entry;
 
 use wopr_core::{RunKey, Seq};
 
-use super::{Effect, Hand, Run, State, Timer, Told};
-use crate::{AppendError, Batch, Fence, Guard, Hold, InboxRow, PARKED, Put};
+use super::{Hand, Run, State, Told};
+use crate::{AppendError, Batch, Guard, Hold, InboxRow, Put, QUARANTINED, Queue, Then};
 
 impl State {
     /// Appends a batch, or changes nothing on error.
@@ -32,11 +32,18 @@ impl State {
     }
 
     fn check_fences(&self, batch: &Batch) -> Result<(), AppendError> {
-        for settled in &batch.effects_settled {
-            let Some(fence) = settled.fence else { continue };
-            match self.effects.get(&(batch.run.clone(), settled.key.clone())) {
-                Some(effect) if effect.fence == fence => {}
-                Some(_) | None => return Err(AppendError::Fenced(settled.key.clone())),
+        let place = |key| (batch.run.clone(), key);
+        for ended in &batch.work_ended {
+            let Some(fence) = ended.fence else { continue };
+            match self.work.get(&place(ended.key.clone())) {
+                Some(item) if item.fence == fence => {}
+                Some(_) | None => return Err(AppendError::Fenced(ended.key.clone())),
+            }
+        }
+        for parked in &batch.work_parked {
+            match self.work.get(&place(parked.key.clone())) {
+                Some(item) if item.fence == parked.fence && item.epoch.is_some() => {}
+                Some(_) | None => return Err(AppendError::Fenced(parked.key.clone())),
             }
         }
         Ok(())
@@ -89,7 +96,6 @@ impl State {
 
     fn write(&mut self, batch: Batch) {
         let (before, after) = (batch.expected(), batch.head());
-        let guard = batch.guard;
         let key = batch.run;
         let at = batch.summary.updated_at;
 
@@ -98,15 +104,16 @@ impl State {
             Entry::Occupied(entry) => {
                 let run = entry.into_mut();
                 // The other columns never change after creation.
-                run.summary.status = batch.summary.status;
+                let after = batch.summary;
+                run.summary.status = after.status;
+                run.summary.waiting_on = after.waiting_on;
+                run.summary.error_code = after.error_code;
+                run.summary.phase_since = after.phase_since;
                 run.summary.updated_at = at;
                 run
             }
         };
         run.events.extend(batch.events);
-        if batch.task.is_some() {
-            run.task = batch.task;
-        }
         if batch.snapshot.is_some() {
             run.snapshot = batch.snapshot;
         }
@@ -119,50 +126,22 @@ impl State {
             run.blobs.entry(blob.id.clone()).or_insert(blob);
         }
 
-        for timer in batch.timers_cleared {
-            self.timers.remove(&(key.clone(), timer));
+        for ended in batch.work_ended {
+            self.work.remove(&(key.clone(), ended.key));
         }
-        for timer in batch.timers_set {
-            let place = (key.clone(), timer.key);
-            let fence = self
-                .timers
-                .get(&place)
-                .map_or(Fence::first_at(at), |replaced| Fence(replaced.fence.0 + 1));
-            let timer = Timer {
-                due: timer.due,
-                epoch: None,
-                fence,
-                deaths: 0,
-            };
-            self.timers.insert(place, timer);
+        for parked in batch.work_parked {
+            let place = (key.clone(), parked.key);
+            self.set_lease(&place, parked.fence, Then::Park(parked.due));
+            if let (Some(item), Some(body)) = (self.work.get_mut(&place), parked.body) {
+                item.body = body;
+            }
         }
-
-        for settled in batch.effects_settled {
-            self.effects.remove(&(key.clone(), settled.key));
-        }
-        for row in batch.effects_enqueued {
-            let born = Fence(u64::from(row.leased.is_some()));
-            let place = (key.clone(), row.key);
-            let fence = self
-                .effects
-                .get(&place)
-                .map_or(born, |replaced| Fence(replaced.fence.0 + 1));
-            self.effects.insert(
-                place,
-                Effect {
-                    body: row.body,
-                    enqueued_at: at,
-                    lease: row.leased,
-                    fence,
-                    deaths: 0,
-                },
-            );
+        for row in batch.work_set {
+            self.set_work(&key, row, at);
         }
 
         for child in batch.children {
-            let mut run = Run::new(child.summary);
-            run.task = Some(child.task);
-            self.runs.insert(key.sibling(child.run), run);
+            self.runs.insert(key.sibling(child.run), Run::new(child.summary));
         }
 
         for (source, source_seq) in batch.inbox_consumed {
@@ -181,12 +160,8 @@ impl State {
 
         if let Some(push) = batch.push {
             let is_own = push.run == key.run;
-            let first = match guard {
-                Guard::Create if is_own => Fence(0),
-                Guard::Create | Guard::At(_) => Fence::first_at(push.now),
-            };
             let since = is_own.then_some(before);
-            self.put_push(&key.sibling(push.run), push.row, push.now, since, first);
+            self.put_push(&key.sibling(push.run), push.row, push.now, since);
         }
         self.note(&key, before, after);
 
@@ -199,15 +174,9 @@ impl State {
     }
 
     fn hold(&mut self, run: &RunKey, hold: Hold) {
-        let timers = self.timers.iter_mut().filter(|((of, _), _)| of == run);
-        for (_, timer) in timers {
-            turn(hold, &mut timer.deaths);
-        }
-        let effects = self.effects.iter_mut().filter(|((of, _), _)| of == run);
-        for (_, effect) in effects {
-            if turn(hold, &mut effect.deaths) {
-                effect.lease = None;
-            }
+        let work = self.work.iter_mut().filter(|((of, _), _)| of == run);
+        for (_, item) in work.filter(|((_, key), _)| key.queue != Queue::Deliveries) {
+            turn(hold, &mut item.deaths);
         }
         for told in self.inboxes.get_mut(run).into_iter().flatten() {
             if turn(hold, &mut told.hand.deaths) {
@@ -215,7 +184,7 @@ impl State {
             }
         }
         if let Some(note) = self.outbox.get_mut(run)
-            && (hold == Hold::Release || note.hand.deaths >= PARKED)
+            && (hold == Hold::Release || note.hand.deaths >= QUARANTINED)
             && turn(hold, &mut note.hand.deaths)
         {
             note.hand.epoch = None;
@@ -236,11 +205,11 @@ impl State {
     }
 }
 
-/// Parks a row, or releases it if it is parked. Returns `true` if it was released.
+/// Quarantines a row, or releases it if it is quarantined. Returns `true` if it was released.
 fn turn(hold: Hold, deaths: &mut u32) -> bool {
     match hold {
-        Hold::Park => *deaths = PARKED + 1,
-        Hold::Release if *deaths >= PARKED => {
+        Hold::Quarantine => *deaths = QUARANTINED + 1,
+        Hold::Release if *deaths >= QUARANTINED => {
             *deaths = 0;
             return true;
         }

@@ -6,8 +6,8 @@ use wopr_core::{RunId, RunKey, Seq, TenantId, Timestamp};
 use super::MemoryStore;
 use crate::{
     AppendError, Batch, BlobRow, EventPage, INBOX_ROWS, IdempotencyKey, IdempotencyRecord, Load, Loaded, Log,
-    MessageRow, PAGE_BYTES, PARKED, ReadError, RunFilter, RunPage, StoredEvent, Summary, TaskCursor,
-    TaskFilter, TaskPage, TaskRow, WriteError, check::assert_sound,
+    MessageRow, PAGE_BYTES, PhaseCursor, PhaseFilter, PhasePage, QUARANTINED, ReadError, RunFilter, RunPage,
+    StoredEvent, Summary, WriteError, check::assert_sound,
 };
 
 #[async_trait]
@@ -25,7 +25,9 @@ impl Log for MemoryStore {
         let folded = found.snapshot.as_ref().map_or(Seq(0), |snapshot| snapshot.head);
         let tail = tail(&found.events, folded);
         let told = state.inboxes.get(run).into_iter().flatten();
-        let told = told.filter(|told| told.hand.deaths < PARKED).take(INBOX_ROWS);
+        let told = told
+            .filter(|told| told.hand.deaths < QUARANTINED)
+            .take(INBOX_ROWS);
         let inbox: Vec<_> = page(told, |told| &told.row.body).collect();
         let snapshot = found.snapshot.iter().map(|snapshot| snapshot.body.len());
         let weight: usize = snapshot
@@ -37,7 +39,6 @@ impl Log for MemoryStore {
         }
         Ok(Some(Load::Whole(Box::new(Loaded {
             summary: found.summary.clone(),
-            task: found.task.clone(),
             head: found.head(),
             snapshot: found.snapshot.clone(),
             tail: tail.to_vec(),
@@ -108,45 +109,30 @@ impl Log for MemoryStore {
         Ok(RunPage { runs, has_more })
     }
 
-    async fn task(&self, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, ReadError> {
-        let state = self.state.lock();
-        Ok(state
-            .run(run)
-            .and_then(|found| Some((found.task.clone()?, found.head()))))
-    }
-
-    async fn list_tasks(
+    async fn list_by_phase(
         &self,
         tenant: &TenantId,
-        filter: &TaskFilter,
-        after: Option<&TaskCursor>,
+        filter: &PhaseFilter,
+        after: Option<&PhaseCursor>,
         limit: usize,
-    ) -> Result<TaskPage, ReadError> {
+    ) -> Result<PhasePage, ReadError> {
         let state = self.state.lock();
-        let mut tasks: Vec<(RunId, TaskRow)> = state
+        let mut runs: Vec<_> = state
             .runs
             .iter()
-            .filter(|(key, _)| key.tenant == *tenant && !state.is_gone(key))
-            .filter(|(_, run)| {
-                filter
-                    .principal
-                    .as_ref()
-                    .is_none_or(|creator| run.summary.principal == *creator)
-            })
-            .filter_map(|(key, run)| Some((key.run.clone(), run.task.clone()?)))
-            .filter(|(_, task)| filter.context.is_none() || filter.context == task.context)
-            .filter(|(_, task)| filter.state.is_none_or(|state| task.state == state))
-            .filter(|(_, task)| filter.changed_since.is_none_or(|since| task.updated_at >= since))
+            .filter(|(key, run)| key.tenant == *tenant && filter.accepts(&run.summary))
+            .filter(|(key, _)| !state.is_gone(key))
+            .map(|(key, run)| (key.run.clone(), run.summary.clone()))
             .collect();
-        let total = tasks.len() as u64;
-        tasks.sort_by(|(run, task), (other, than)| (than.updated_at, other).cmp(&(task.updated_at, run)));
+        let total = runs.len() as u64;
+        runs.sort_by(|(run, at), (other, than)| (than.phase_since, other).cmp(&(at.phase_since, run)));
         if let Some(after) = after {
-            tasks.retain(|(run, task)| (task.updated_at, run) < (after.updated_at, &after.run));
+            runs.retain(|(run, summary)| (summary.phase_since, run) < (after.since, &after.run));
         }
-        let has_more = tasks.len() > limit;
-        tasks.truncate(limit);
-        Ok(TaskPage {
-            tasks,
+        let has_more = runs.len() > limit;
+        runs.truncate(limit);
+        Ok(PhasePage {
+            runs,
             total,
             has_more,
         })

@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 
 use crate::{
-    BlobRow, DeliveryRow, EffectKey, Epoch, Fence, IdempotencyKey, IdempotencyRecord, InboxRow, KeyRow,
-    MessageRow, PushRow, Revision, Snapshot, StoredEvent, Summary, TaskRow, TimerKey, WorkflowRow,
+    BlobRow, DeliveryRow, Epoch, Fence, IdempotencyKey, IdempotencyRecord, InboxRow, KeyRow, MessageRow,
+    PushRow, Revision, Snapshot, StoredEvent, Summary, WorkKey, WorkflowRow,
 };
 
 /// A store in memory, for tests and experiments.
@@ -36,8 +36,7 @@ impl MemoryStore {
 #[derive(Debug, Default)]
 struct State {
     runs: BTreeMap<RunKey, Run>,
-    timers: BTreeMap<(RunKey, TimerKey), Timer>,
-    effects: BTreeMap<(RunKey, EffectKey), Effect>,
+    work: BTreeMap<(RunKey, WorkKey), Item>,
     /// Oldest first; a run without rows has no entry.
     inboxes: BTreeMap<RunKey, Vec<Told>>,
     records: HashMap<IdempotencyKey, IdempotencyRecord>,
@@ -66,7 +65,6 @@ struct Run {
     summary: Summary,
     events: Vec<StoredEvent>,
     snapshot: Option<Snapshot>,
-    task: Option<TaskRow>,
     descendants: u64,
     messages: Vec<MessageRow>,
     blobs: BTreeMap<String, BlobRow>,
@@ -78,7 +76,6 @@ impl Run {
             summary,
             events: Vec::new(),
             snapshot: None,
-            task: None,
             descendants: 0,
             messages: Vec::new(),
             blobs: BTreeMap::new(),
@@ -90,13 +87,17 @@ impl Run {
     }
 }
 
+/// A row of work.
 #[derive(Debug)]
-struct Timer {
-    /// When the timer can be leased: when it comes due, or when its lease expires.
-    due: Timestamp,
+struct Item {
+    /// When the row can be leased, or when its lease expires; `None` if it waits to be woken.
+    due: Option<Timestamp>,
+    body: Vec<u8>,
     epoch: Option<Epoch>,
     fence: Fence,
     deaths: u32,
+    /// When a row that is leased was woken.
+    woken: Option<Timestamp>,
 }
 
 #[derive(Debug)]
@@ -120,24 +121,9 @@ struct Hand {
 }
 
 #[derive(Debug)]
-struct Effect {
-    body: Vec<u8>,
-    enqueued_at: Timestamp,
-    lease: Option<(Epoch, Timestamp)>,
-    fence: Fence,
-    deaths: u32,
-}
-
-#[derive(Debug)]
 struct Push {
     row: PushRow,
     since: Seq,
-    /// When the subscription can be leased: when it comes due, or when its lease expires.
-    due: Option<Timestamp>,
-    epoch: Option<Epoch>,
-    fence: Fence,
-    deaths: u32,
-    news: u64,
 }
 
 #[derive(Debug)]

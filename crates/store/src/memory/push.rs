@@ -5,10 +5,10 @@ use std::collections::btree_map::Entry;
 use async_trait::async_trait;
 use wopr_core::{RunKey, Seq, Timestamp};
 
-use super::{Hand, MemoryStore, Note, Push, State, work::within};
+use super::{Hand, MemoryStore, Note, Push, State};
 use crate::{
-    Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, Fence, LAST_CHANCE, LeasedPush, OutboxRow,
-    PushRow, Pushes, Put, Quota, ReadError, Then, Update, WriteError,
+    Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, Fence, OutboxRow, Pending, PushRow,
+    Pushes, Put, Queue, ReadError, Then, Update, WorkKey, WorkRow, WriteError,
 };
 
 impl State {
@@ -25,36 +25,25 @@ impl State {
     }
 
     /// Registers a subscription that `judge_push` admits. A new one covers events from `since`, or from the
-    /// end of the log, and its first fence is `first`.
-    pub(super) fn put_push(
-        &mut self,
-        run: &RunKey,
-        row: PushRow,
-        now: Timestamp,
-        since: Option<Seq>,
-        first: Fence,
-    ) {
+    /// end of the log.
+    pub(super) fn put_push(&mut self, run: &RunKey, row: PushRow, now: Timestamp, since: Option<Seq>) {
         let head = self.run(run).map_or(Seq(0), super::Run::head);
+        let work = WorkRow::subscription(&row.id);
         match self.pushes.entry((run.clone(), row.id.clone())) {
             Entry::Occupied(entry) => {
-                let push = entry.into_mut();
-                push.row = row;
-                push.news += 1;
-                // A delivery that still uses the old subscription loses its lease.
-                push.fence.0 += 1;
-                push.epoch = None;
-                push.due = push.due.map(|_| now);
+                entry.into_mut().row = row;
+                if let Some(item) = self.work.get_mut(&(run.clone(), work.key)) {
+                    // A delivery that still uses the old subscription loses its lease.
+                    item.fence.0 += 1;
+                    item.epoch = None;
+                    item.woken = None;
+                    item.due = item.due.map(|_| now);
+                }
             }
             Entry::Vacant(entry) => {
-                entry.insert(Push {
-                    row,
-                    since: since.unwrap_or(head),
-                    due: None,
-                    epoch: None,
-                    fence: first,
-                    deaths: 0,
-                    news: 0,
-                });
+                let since = since.unwrap_or(head);
+                entry.insert(Push { row, since });
+                self.set_work(run, work, now);
             }
         }
     }
@@ -91,7 +80,7 @@ impl Pushes for MemoryStore {
         let mut state = self.state.lock();
         let put = state.judge_push(run, &row.id, most);
         match put {
-            Put::Added | Put::Replaced => state.put_push(run, row, now, None, Fence::first_at(now)),
+            Put::Added | Put::Replaced => state.put_push(run, row, now, None),
             Put::Full | Put::Missing => {}
         }
         Ok(put)
@@ -110,6 +99,7 @@ impl Pushes for MemoryStore {
     async fn drop_push(&self, run: &RunKey, id: &str) -> Result<bool, WriteError> {
         let mut state = self.state.lock();
         let was_there = state.pushes.remove(&(run.clone(), id.to_owned())).is_some();
+        state.work.remove(&(run.clone(), WorkKey::delivery(id)));
         state
             .deliveries
             .retain(|(of, push, _), _| of != run || push != id);
@@ -153,10 +143,16 @@ impl Pushes for MemoryStore {
         if updates.is_empty() {
             return Ok(true);
         }
+        let subscriptions = state.work.iter_mut().filter(|((run, _), _)| *run == row.run);
+        for (_, item) in subscriptions.filter(|((_, key), _)| key.queue == Queue::Deliveries) {
+            // A subscription in backoff stays in it.
+            item.due.get_or_insert(now);
+            if item.epoch.is_some() {
+                item.woken.get_or_insert(now);
+            }
+        }
         let mut made = Vec::new();
         for push in state.of_run(&row.run) {
-            push.due.get_or_insert(now);
-            push.news += 1;
             for update in updates.iter().filter(|update| update.seq >= push.since) {
                 made.push(DeliveryRow {
                     run: row.run.clone(),
@@ -177,88 +173,43 @@ impl Pushes for MemoryStore {
         Ok(true)
     }
 
-    async fn lease_pushes(
-        &self,
-        epoch: Epoch,
-        now: Timestamp,
-        until: Timestamp,
-        quota: &Quota,
-    ) -> Result<Vec<LeasedPush>, WriteError> {
-        let mut state = self.state.lock();
-        let mut due: Vec<_> = state
-            .pushes
-            .iter()
-            .filter(|((run, _), _)| !state.is_gone(run))
-            .filter_map(|(place, push)| {
-                Some((push.due.filter(|due| *due <= now)?, place.clone(), push.deaths))
-            })
-            .collect();
-        due.sort();
-        let due = within(quota, due, |(_, (run, _), deaths)| {
-            (LAST_CHANCE.min(*deaths), run.tenant.clone(), 0)
-        });
-        let mut leased = Vec::with_capacity(due.len());
-        for (_, place, deaths) in due {
-            if let Some(push) = state.pushes.get_mut(&place) {
-                push.due = Some(until);
-                push.epoch = Some(epoch);
-                push.fence.0 += 1;
-                let (run, id) = place;
-                leased.push(LeasedPush {
-                    run,
-                    id,
-                    body: push.row.body.clone(),
-                    fence: push.fence,
-                    news: push.news,
-                    deaths,
-                });
-            }
-        }
-        Ok(leased)
-    }
-
-    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<DeliveryRow>, ReadError> {
+    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Pending, ReadError> {
         let state = self.state.lock();
-        Ok(state
+        let deliveries: Vec<_> = state
             .deliveries
             .values()
             .filter(|delivery| delivery.run == *run && delivery.push == push && delivery.dead_at.is_none())
             .take(limit)
             .cloned()
-            .collect())
+            .collect();
+        let subscription = state.pushes.get(&(run.clone(), push.to_owned()));
+        Ok(match subscription.filter(|_| !deliveries.is_empty()) {
+            Some(push) => Pending {
+                receiver: push.row.body.clone(),
+                deliveries,
+            },
+            None => Pending::default(),
+        })
     }
 
     async fn settle_push(
         &self,
-        lease: &LeasedPush,
-        attempted: Option<(Seq, Attempted)>,
+        run: &RunKey,
+        push: &str,
+        fence: Fence,
+        attempted: (Seq, Attempted),
         then: Then,
     ) -> Result<bool, WriteError> {
         let mut state = self.state.lock();
-        let place = (lease.run.clone(), lease.id.clone());
-        let Some(push) = state
-            .pushes
-            .get_mut(&place)
-            .filter(|push| push.fence == lease.fence && push.epoch.is_some())
-        else {
+        let place = (run.clone(), WorkKey::delivery(push));
+        if !state.set_lease(&place, fence, then) {
             return Ok(false);
-        };
-        push.deaths = 0;
-        match then {
-            Then::GoOn(until) => push.due = Some(until),
-            Then::Rest(now) => {
-                push.epoch = None;
-                push.due = (push.news != lease.news).then_some(now);
-            }
-            Then::Due(due) => {
-                push.epoch = None;
-                push.due = Some(due);
-            }
         }
-        let Some((seq, attempted)) = attempted else {
-            return Ok(true);
-        };
-        let place = (place.0, place.1, seq);
+        if let Some(item) = state.work.get_mut(&place) {
+            item.deaths = 0;
+        }
+        let (seq, attempted) = attempted;
+        let place = (place.0, push.to_owned(), seq);
         match (attempted, state.deliveries.get_mut(&place)) {
             (Attempted::Delivered, _) => {
                 state.deliveries.remove(&place);
@@ -331,13 +282,8 @@ impl Pushes for MemoryStore {
                 n_retried += 1;
             }
         }
-        if n_retried > 0
-            && let Some(push) = state.pushes.get_mut(&(run.clone(), push.to_owned()))
-        {
-            push.news += 1;
-            if push.epoch.is_none() {
-                push.due = Some(now);
-            }
+        if n_retried > 0 {
+            state.wake(&(run.clone(), WorkKey::delivery(push)), now);
         }
         Ok(n_retried)
     }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use wopr_core::{RunId, RunKey, TenantId, Timestamp};
 
 use super::{MemoryStore, Run, State};
-use crate::{Child, EndedRoots, ReadError, Removal, Retention, Swept, TaskCursor, TaskState, WriteError};
+use crate::{Child, EndedRoots, PhaseCursor, ReadError, Removal, Retention, Swept, WriteError};
 
 impl State {
     /// Returns `true` if both a run and the root it is removed with are marked.
@@ -22,8 +22,7 @@ impl State {
     fn forget(&mut self, run: &RunKey) {
         self.runs.remove(run);
         self.inboxes.remove(run);
-        self.timers.retain(|(owner, _), _| owner != run);
-        self.effects.retain(|(owner, _), _| owner != run);
+        self.work.retain(|(owner, _), _| owner != run);
         self.outbox.remove(run);
         self.pushes.retain(|(owner, _), _| owner != run);
         self.deliveries.retain(|(owner, _, _), _| owner != run);
@@ -32,16 +31,6 @@ impl State {
 
 fn ended(run: &Run) -> Option<Timestamp> {
     run.summary.status.is_terminal().then_some(run.summary.updated_at)
-}
-
-/// Returns `true` for the states of ended runs.
-const fn is_end(state: TaskState) -> bool {
-    match state {
-        TaskState::Completed | TaskState::Failed | TaskState::Canceled | TaskState::Rejected => true,
-        TaskState::Submitted | TaskState::Working | TaskState::InputRequired | TaskState::AuthRequired => {
-            false
-        }
-    }
 }
 
 #[async_trait]
@@ -58,7 +47,7 @@ impl Retention for MemoryStore {
         &self,
         tenant: &TenantId,
         before: Timestamp,
-        after: Option<&TaskCursor>,
+        after: Option<&PhaseCursor>,
         limit: usize,
     ) -> Result<EndedRoots, ReadError> {
         let state = self.state.lock();
@@ -66,22 +55,20 @@ impl Retention for MemoryStore {
             .runs
             .iter()
             .filter(|(key, _)| key.tenant == *tenant && !state.is_gone(key))
-            .filter_map(|(key, run)| Some((run.task.as_ref()?.updated_at, &key.run, run)))
+            .map(|(key, run)| (run.summary.phase_since, &key.run, run))
             .filter(|(at, _, _)| *at < before)
-            .filter(|(at, run, _)| after.is_none_or(|after| (*at, *run) > (after.updated_at, &after.run)))
+            .filter(|(at, run, _)| after.is_none_or(|after| (*at, *run) > (after.since, &after.run)))
             .collect();
         seen.sort_by_key(|(at, run, _)| (*at, *run));
         seen.truncate(limit);
         let next = seen
             .last()
             .filter(|_| seen.len() == limit)
-            .map(|(updated_at, run, _)| TaskCursor {
-                updated_at: *updated_at,
+            .map(|(since, run, _)| PhaseCursor {
+                since: *since,
                 run: (*run).clone(),
             });
-        let is_ended_root = |run: &Run| {
-            run.summary.parent.is_none() && run.task.as_ref().is_some_and(|task| is_end(task.state))
-        };
+        let is_ended_root = |run: &Run| run.summary.parent.is_none() && run.summary.status.is_terminal();
         Ok(EndedRoots {
             roots: seen
                 .into_iter()

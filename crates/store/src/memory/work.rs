@@ -1,15 +1,82 @@
 //! The work port in memory.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use wopr_core::{RunKey, TenantId, Timestamp};
+use wopr_core::{RunKey, Timestamp};
 
-use super::{Hand, MemoryStore};
+use super::{Hand, Item, MemoryStore, State};
 use crate::{
-    EffectKey, Epoch, Fence, LAST_CHANCE, LeasedEffect, LeasedTimer, Mailbox, PARKED, Quota, ReadError,
-    TimerKey, Work, WriteError,
+    Epoch, Fence, LAST_CHANCE, Leased, Mailbox, QUARANTINED, Queue, Quota, ReadError, Then, Times, Work,
+    WorkKey, WorkRow, WriteError, work::Candidate,
 };
+
+impl State {
+    /// Creates a row of work, or replaces the one with its key.
+    pub(super) fn set_work(&mut self, run: &RunKey, row: WorkRow, now: Timestamp) {
+        let (due, epoch) = row.state.columns();
+        let first = row.first_fence(now);
+        let place = (run.clone(), row.key);
+        let replaced = self.work.get(&place);
+        let item = Item {
+            due,
+            body: row.body,
+            epoch,
+            fence: replaced.map_or(first, |replaced| Fence(replaced.fence.0 + 1)),
+            deaths: 0,
+            woken: None,
+        };
+        self.work.insert(place, item);
+    }
+
+    /// Renews or ends a lease. Returns `false` if it is lost.
+    pub(super) fn set_lease(&mut self, place: &(RunKey, WorkKey), fence: Fence, then: Then) -> bool {
+        let held = self.work.get_mut(place);
+        let Some(item) = held.filter(|item| item.fence == fence && item.epoch.is_some()) else {
+            return false;
+        };
+        match then {
+            Then::Renew(until) => item.due = Some(until),
+            Then::Release(due) => {
+                item.epoch = None;
+                item.due = Some(due);
+                item.woken = None;
+            }
+            Then::Park(due) => {
+                item.epoch = None;
+                item.due = [due, item.woken.take()].into_iter().flatten().min();
+                item.fence.0 += 1;
+                if !place.1.queue.is_quarantined(item.deaths) {
+                    item.deaths = 0;
+                }
+            }
+        }
+        true
+    }
+
+    /// Makes a row due at `at`, or at the end of its lease if it is leased. Returns `false` if it is missing.
+    pub(super) fn wake(&mut self, place: &(RunKey, WorkKey), at: Timestamp) -> bool {
+        let Some(item) = self.work.get_mut(place) else {
+            return false;
+        };
+        let due = match item.epoch {
+            Some(_) => &mut item.woken,
+            None => &mut item.due,
+        };
+        *due = Some(due.map_or(at, |due| due.min(at)));
+        true
+    }
+}
+
+impl Item {
+    fn is_available(&self, times: &Times) -> bool {
+        let by = match self.epoch {
+            Some(_) => times.now,
+            None => times.due,
+        };
+        self.due.is_some_and(|due| due <= by)
+    }
+}
 
 #[async_trait]
 impl Work for MemoryStore {
@@ -29,21 +96,11 @@ impl Work for MemoryStore {
         // One process owns this store, so the earlier epochs that held rows are gone.
         let ended = std::mem::take(&mut state.ended);
         let bury = |epoch: Epoch, deaths: &mut u32| *deaths += u32::from(!ended.contains(&epoch));
-        for effect in state.effects.values_mut() {
-            if let Some((epoch, _)) = effect.lease.take() {
-                bury(epoch, &mut effect.deaths);
-            }
-        }
-        for timer in state.timers.values_mut() {
-            if let Some(epoch) = timer.epoch.take() {
-                bury(epoch, &mut timer.deaths);
-                timer.due = now;
-            }
-        }
-        for push in state.pushes.values_mut() {
-            if let Some(epoch) = push.epoch.take() {
-                bury(epoch, &mut push.deaths);
-                push.due = Some(now);
+        for item in state.work.values_mut() {
+            if let Some(epoch) = item.epoch.take() {
+                bury(epoch, &mut item.deaths);
+                item.due = Some(now);
+                item.woken = None;
             }
         }
         let told = state.inboxes.values_mut().flatten().map(|told| &mut told.hand);
@@ -86,7 +143,7 @@ impl Work for MemoryStore {
                     .into_iter()
                     .collect(),
             };
-            hands.retain(|hand| hand.deaths < PARKED);
+            hands.retain(|hand| hand.deaths < QUARANTINED);
             let is_free = |hand: &&mut Hand| hand.epoch.is_none_or(|holder| holder == epoch);
             if hands.is_empty() || !hands.iter().all(is_free) {
                 continue;
@@ -116,172 +173,87 @@ impl Work for MemoryStore {
         Ok(granted)
     }
 
-    async fn parked(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+    async fn quarantined(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
         let state = self.state.lock();
-        let timers = state.timers.iter().map(|((run, _), timer)| (run, timer.deaths));
-        let effects = state
-            .effects
-            .iter()
-            .map(|((run, _), effect)| (run, effect.deaths));
+        let work = state.work.iter();
+        let work = work.filter(|((_, key), item)| key.queue.is_quarantined(item.deaths));
+        let work = work.map(|((run, _), item)| (run, item.deaths));
         let outbox = state.outbox.iter().map(|(run, note)| (run, note.hand.deaths));
         let inboxes = state.inboxes.iter();
         let inboxes = inboxes.flat_map(|(run, rows)| rows.iter().map(move |told| (run, told.hand.deaths)));
-        let all = timers.chain(effects).chain(outbox).chain(inboxes);
+        let all = work.chain(outbox).chain(inboxes);
         let runs: BTreeSet<_> = all
-            .filter(|(_, deaths)| *deaths == PARKED)
+            .filter(|(_, deaths)| *deaths == QUARANTINED)
             .map(|(run, _)| run.clone())
             .collect();
         Ok(runs.into_iter().take(limit).collect())
     }
 
-    async fn lease_timers(
+    async fn lease(
         &self,
+        queue: Queue,
         epoch: Epoch,
-        due: Timestamp,
-        now: Timestamp,
-        until: Timestamp,
+        times: Times,
         quota: &Quota,
-    ) -> Result<Vec<LeasedTimer>, WriteError> {
+    ) -> Result<Vec<Leased>, WriteError> {
         let mut state = self.state.lock();
-        let mut free: Vec<_> = state
-            .timers
-            .iter()
-            .filter(|(_, timer)| timer.due <= if timer.epoch.is_some() { now } else { due })
-            .map(|(place, timer)| (timer.deaths, timer.due, place.clone()))
-            .collect();
-        free.sort_unstable_by(|one, other| (one.1, &one.2).cmp(&(other.1, &other.2)));
-        let free = within(quota, free, |(deaths, _, (run, _))| {
-            (*deaths, run.tenant.clone(), 0)
-        });
-        let mut leased = Vec::with_capacity(free.len());
-        for (deaths, since, place) in free {
-            if let Some(timer) = state.timers.get_mut(&place) {
-                timer.epoch = Some(epoch);
-                timer.due = until;
-                timer.fence.0 += 1;
-                let (run, key) = place;
-                leased.push(LeasedTimer {
+        let rows = state.work.iter();
+        let rows = rows.filter(|((run, key), _)| key.queue == queue && !state.is_gone(run));
+        let found = rows
+            .filter(|(_, item)| item.is_available(&times) && !queue.is_quarantined(item.deaths))
+            .filter_map(|((run, key), item)| {
+                Some(Candidate {
+                    run: run.clone(),
+                    name: key.name.clone(),
+                    since: item.due?,
+                    deaths: item.deaths,
+                    n_bytes: item.body.len(),
+                })
+            });
+        let admitted = quota.admit(found.collect());
+        let mut leased = Vec::with_capacity(admitted.len());
+        for Candidate { run, name, since, .. } in admitted {
+            let (run, key) = (run, WorkKey { queue, name });
+            if let Some(item) = state.work.get_mut(&(run.clone(), key.clone())) {
+                item.epoch = Some(epoch);
+                item.due = Some(times.until);
+                item.fence.0 += 1;
+                item.woken = None;
+                leased.push(Leased {
                     run,
                     key,
+                    body: item.body.clone(),
                     since,
-                    fence: timer.fence,
-                    deaths,
+                    fence: item.fence,
+                    deaths: item.deaths,
                 });
             }
         }
         Ok(leased)
     }
 
-    async fn release_timer(
+    async fn set_lease(
         &self,
         run: &RunKey,
-        key: &TimerKey,
+        key: &WorkKey,
         fence: Fence,
-        due: Timestamp,
-    ) -> Result<(), WriteError> {
-        let mut state = self.state.lock();
-        if let Some(timer) = state.timers.get_mut(&(run.clone(), key.clone()))
-            && timer.fence == fence
-            && timer.epoch.take().is_some()
-        {
-            timer.due = due;
-        }
-        Ok(())
-    }
-
-    async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {
-        let state = self.state.lock();
-        let timers = state.timers.values().filter(|timer| timer.deaths < PARKED);
-        Ok(timers.map(|timer| timer.due).min())
-    }
-
-    async fn lease_effects(
-        &self,
-        epoch: Epoch,
-        now: Timestamp,
-        until: Timestamp,
-        quota: &Quota,
-    ) -> Result<Vec<LeasedEffect>, WriteError> {
-        let mut state = self.state.lock();
-        // Effects without a lease come first, the longest enqueued ahead; then those whose lease has expired.
-        let mut free: Vec<_> = state
-            .effects
-            .iter()
-            .filter_map(|(place, effect)| match effect.lease {
-                None => Some((false, effect.enqueued_at, place.clone(), effect.deaths)),
-                Some((_, ends)) if ends <= now => Some((true, ends, place.clone(), effect.deaths)),
-                Some(_) => None,
-            })
-            .collect();
-        free.sort();
-        let ended = free.split_off(free.partition_point(|(is_ended, ..)| !is_ended));
-        let n_bytes =
-            |place: &(RunKey, EffectKey)| state.effects.get(place).map_or(0, |effect| effect.body.len());
-        let read = |(_, _, place, deaths): &(bool, Timestamp, (RunKey, EffectKey), u32)| {
-            (*deaths, place.0.tenant.clone(), n_bytes(place))
-        };
-        let mut free = within(quota, free, read);
-        let n_suspects = free.iter().filter(|(.., deaths)| *deaths >= LAST_CHANCE).count();
-        let rest = quota.rows - (free.len() - n_suspects);
-        let others = free.iter().filter(|(.., deaths)| *deaths < LAST_CHANCE);
-        let taken: usize = others.map(|(_, _, place, _)| n_bytes(place)).sum();
-        let bytes = quota.bytes.saturating_sub(taken);
-        let rest = Quota {
-            rows: rest,
-            per_tenant: rest,
-            bytes,
-            bytes_per_tenant: bytes,
-            without: quota.without.clone(),
-            suspects: quota.suspects - n_suspects,
-        };
-        free.extend(within(&rest, ended, read));
-        free.sort_by_key(|(.., deaths)| *deaths >= LAST_CHANCE);
-        let mut leased = Vec::with_capacity(free.len());
-        for (_, _, place, deaths) in free {
-            if let Some(effect) = state.effects.get_mut(&place) {
-                effect.fence.0 += 1;
-                effect.lease = Some((epoch, until));
-                let (run, key) = place;
-                leased.push(LeasedEffect {
-                    run,
-                    key,
-                    body: effect.body.clone(),
-                    fence: effect.fence,
-                    deaths,
-                });
-            }
-        }
-        Ok(leased)
-    }
-
-    async fn renew(
-        &self,
-        run: &RunKey,
-        key: &EffectKey,
-        fence: Fence,
-        until: Timestamp,
+        then: Then,
     ) -> Result<bool, WriteError> {
-        let mut state = self.state.lock();
-        match state.effects.get_mut(&(run.clone(), key.clone())) {
-            Some(effect) if effect.fence == fence => {
-                let Some((_, ends)) = &mut effect.lease else {
-                    return Ok(false);
-                };
-                *ends = until;
-                Ok(true)
-            }
-            Some(_) | None => Ok(false),
-        }
+        let place = (run.clone(), key.clone());
+        Ok(self.state.lock().set_lease(&place, fence, then))
     }
 
-    async fn release(&self, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError> {
-        let mut state = self.state.lock();
-        if let Some(effect) = state.effects.get_mut(&(run.clone(), key.clone()))
-            && effect.fence == fence
-        {
-            effect.lease = None;
-        }
-        Ok(())
+    async fn wake(&self, run: &RunKey, key: &WorkKey, at: Timestamp) -> Result<bool, WriteError> {
+        Ok(self.state.lock().wake(&(run.clone(), key.clone()), at))
+    }
+
+    async fn next_due(&self, queue: Queue) -> Result<Option<Timestamp>, ReadError> {
+        let state = self.state.lock();
+        let rows = state.work.iter();
+        let rows = rows.filter(|((run, key), item)| {
+            key.queue == queue && !queue.is_quarantined(item.deaths) && !state.is_gone(run)
+        });
+        Ok(rows.filter_map(|(_, item)| item.due).min())
     }
 
     async fn runs_with_inbox(
@@ -305,37 +277,6 @@ impl Work for MemoryStore {
 impl Hand {
     /// Returns `true` if an epoch may claim the row.
     pub(super) fn is_for(&self, epoch: Epoch) -> bool {
-        self.deaths < PARKED && self.epoch.is_none_or(|holder| holder == epoch)
+        self.deaths < QUARANTINED && self.epoch.is_none_or(|holder| holder == epoch)
     }
-}
-
-/// Selects the rows that a quota admits, in order, with the suspects last.
-pub(super) fn within<T>(quota: &Quota, rows: Vec<T>, read: impl Fn(&T) -> (u32, TenantId, usize)) -> Vec<T> {
-    let mut of_tenants: HashMap<TenantId, (usize, usize)> = HashMap::new();
-    let (mut handed_out, mut suspects) = (Vec::new(), Vec::new());
-    let (mut taken, mut of_suspects) = (0, 0);
-    for row in rows {
-        let (deaths, tenant, n_bytes) = read(&row);
-        if deaths >= PARKED {
-            continue;
-        }
-        if deaths >= LAST_CHANCE {
-            if suspects.len() < quota.suspects && of_suspects < quota.bytes {
-                of_suspects += n_bytes;
-                suspects.push(row);
-            }
-            continue;
-        }
-        let is_without = quota.without.contains(&tenant);
-        let (n_rows, of_tenant) = of_tenants.entry(tenant).or_default();
-        let has_share = *n_rows < quota.per_tenant && *of_tenant < quota.bytes_per_tenant;
-        if has_share && !is_without && handed_out.len() < quota.rows && taken < quota.bytes {
-            *n_rows += 1;
-            *of_tenant += n_bytes;
-            taken += n_bytes;
-            handed_out.push(row);
-        }
-    }
-    handed_out.append(&mut suspects);
-    handed_out
 }

@@ -7,12 +7,12 @@
 //! - The guard of a new run, and its children, are inserts that yield to existing rows. The guard of an
 //!   existing run is a conditional update of its row. The row stays locked until the end, and a writer that
 //!   waited for it sees its new version.
-//! - Fences are read with the effects' rows locked, so no lease is handed out between the check and the
+//! - Fences are read with the work rows locked, so no lease is handed out between the check and the
 //!   commit.
 //! - A subscription is counted by an update of its run's row, which locks the row and applies only within the
 //!   limit.
 //!
-//! Locks are taken in one order (records, new runs, runs, effects, each by key, then subscriptions), so that
+//! Locks are taken in one order (records, new runs, runs, work, each by key, then subscriptions), so that
 //! appends do not deadlock; leasing skips locked rows. A subscription on a parent, which comes with an answer
 //! to its child, locks a run after others, but no parent waits for the row of a child. One deadlock is
 //! possible: an append that replaces a subscription locks it before the outbox row, and an expansion locks
@@ -21,12 +21,12 @@
 //! Inserts take one statement however many batches there are. Updates by key take one statement each: joined
 //! with a list, the update would be planned while the table is small, and the plan kept when it has grown.
 
-use std::collections::HashSet;
+use std::{borrow::Cow, collections::HashSet};
 
 use deadpool_postgres::ClientWrapper;
 use tokio::time::Instant;
 use tokio_postgres::Row;
-use wopr_core::{RunId, Timestamp};
+use wopr_core::{InterruptKind, RunId, Timestamp};
 
 use super::{
     fault::Fault,
@@ -35,27 +35,30 @@ use super::{
     round::{Round, value},
     rows,
 };
-use crate::{Batch, EffectKey, Guard, IdempotencyKey, IdempotencyRecord, Put, Settled, Summary};
+use crate::{Batch, Fence, Guard, IdempotencyKey, IdempotencyRecord, Put, Summary, WorkKey};
 
 /// Begins a transaction. A process that holds a row lock for longer than this has stopped, and neither the
 /// other batches of a group nor the callers waiting for the connection should wait for it.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '100ms'";
 
 const BIRTHS: &str = "INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run,
-         parent_node, created_at, updated_at, next_seq)
+         parent_node, created_at, updated_at, next_seq, waiting_on, error_code, phase_since, run_group)
      SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
-         $8::text[], $9::bigint[], $10::bigint[], $11::bigint[])
+         $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::bigint[],
+         $15::text[])
      ON CONFLICT DO NOTHING RETURNING run";
 
 const ADVANCE: &str = concat!(
-    "UPDATE runs SET status = $4, updated_at = $5, next_seq = $6
+    "UPDATE runs SET status = $4, updated_at = $5, next_seq = $6, waiting_on = $7, error_code = $8,
+         phase_since = $9
      WHERE tenant = $1 AND run = $2 AND next_seq = $3",
     present!(),
     " RETURNING pushes > 0"
 );
 
-const FENCES: &str =
-    "SELECT key, fence FROM effects WHERE tenant = $1 AND run = $2 AND key = ANY($3) ORDER BY key FOR UPDATE";
+/// The rows of these keys in these queues, and perhaps others, which does no harm.
+const FENCES: &str = "SELECT queue, key, fence, epoch IS NOT NULL FROM work
+     WHERE tenant = $1 AND run = $2 AND queue = ANY($3) AND key = ANY($4) ORDER BY queue, key FOR UPDATE";
 
 /// Yields to records that are not expired at the last parameter.
 const CLAIM: &str =
@@ -74,8 +77,8 @@ pub(super) enum Check {
     Holds { is_told: bool },
     /// A record of its request exists.
     Claimed,
-    /// The lease of this effect is lost.
-    Stale(EffectKey),
+    /// The lease of this row is lost.
+    Stale(WorkKey),
     /// The guard of its run does not hold.
     Behind,
     /// A child of the batch already exists.
@@ -265,6 +268,9 @@ fn births<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) -> Option<usize> {
         let parents = births.iter().map(|birth| birth.summary.parent.as_ref().map(read));
         value(parents.collect::<Vec<_>>())
     };
+    let opt_text = |read: fn(&'b Summary) -> Option<Cow<'b, str>>| {
+        value(births.iter().map(|birth| read(birth.summary)).collect::<Vec<_>>())
+    };
     let number = |read: fn(&Birth<'b>) -> i64| value(births.iter().map(read).collect::<Vec<_>>());
     Some(round.add(
         BIRTHS,
@@ -280,6 +286,10 @@ fn births<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) -> Option<usize> {
             number(|birth| birth.summary.created_at.millis()),
             number(|birth| birth.summary.updated_at.millis()),
             number(|birth| birth.head),
+            opt_text(|summary| summary.waiting_on.map(|kind| Cow::Borrowed(kind.as_str()))),
+            opt_text(|summary| summary.error_code.as_deref().map(rows::free)),
+            number(|birth| birth.summary.phase_since.millis()),
+            opt_text(|summary| summary.group.as_deref().map(rows::free)),
         ],
     ))
 }
@@ -295,23 +305,32 @@ fn advance<'b>(round: &mut Round<'b>, batch: &'b Batch) -> Option<usize> {
         value(batch.summary.status.as_str()),
         value(batch.summary.updated_at.millis()),
         value(rows::int(batch.head().0)),
+        value(batch.summary.waiting_on.map(InterruptKind::as_str)),
+        value(batch.summary.error_code.as_deref().map(rows::free)),
+        value(batch.summary.phase_since.millis()),
     ];
     Some(round.add(ADVANCE, values))
 }
 
+/// The leases that a batch relies on: the key, the fence, and whether the lease must not have ended.
+fn fenced(batch: &Batch) -> impl Iterator<Item = (&WorkKey, Fence, bool)> {
+    let ended = batch.work_ended.iter();
+    let ended = ended.filter_map(|ended| Some((&ended.key, ended.fence?, false)));
+    let parked = batch.work_parked.iter();
+    ended.chain(parked.map(|parked| (&parked.key, parked.fence, true)))
+}
+
 fn fences<'b>(round: &mut Round<'b>, batch: &'b Batch) -> Option<usize> {
-    let keys: Vec<_> = batch
-        .effects_settled
-        .iter()
-        .filter(|settled| settled.fence.is_some())
-        .map(|settled| rows::free(&settled.key.0))
-        .collect();
+    let (queues, keys): (Vec<_>, Vec<_>) = fenced(batch)
+        .map(|(key, _, _)| (key.queue.number(), rows::free(&key.name)))
+        .unzip();
     (!keys.is_empty()).then(|| {
         round.add(
             FENCES,
             vec![
                 value(batch.run.tenant.as_str()),
                 value(batch.run.run.as_str()),
+                value(queues),
                 value(keys),
             ],
         )
@@ -323,19 +342,21 @@ fn put<'b>(round: &mut Round<'b>, batch: &'b Batch) -> Option<usize> {
     Some(push::put_along(round, batch, push))
 }
 
-/// Finds the first effect whose fence differs from that of the outcome.
-fn stale(batch: &Batch, found: &[Row]) -> Result<Option<EffectKey>, Fault> {
+/// Finds the first row whose lease is not the one that the batch relies on.
+fn stale(batch: &Batch, found: &[Row]) -> Result<Option<WorkKey>, Fault> {
     let mut stored = Vec::with_capacity(found.len());
     for row in found {
-        stored.push((rows::free_text(row, 0)?, rows::fence(row, 1)?));
+        let (queue, name) = (rows::number(row, 0)?, rows::free_text(row, 1)?);
+        stored.push((queue, name, rows::fence(row, 2)?, rows::flag(row, 3)?));
     }
-    let is_held = |settled: &Settled| {
-        settled.fence.is_none_or(|fence| {
-            stored
-                .iter()
-                .any(|(key, current)| *key == settled.key.0 && *current == fence)
+    let is_held = |key: &WorkKey, fence: Fence, must_last: bool| {
+        stored.iter().any(|(queue, name, current, is_leased)| {
+            (*queue, name) == (key.queue.number(), &key.name)
+                && *current == fence
+                && (*is_leased || !must_last)
         })
     };
-    let stale = batch.effects_settled.iter().find(|settled| !is_held(settled));
-    Ok(stale.map(|settled| settled.key.clone()))
+    let mut fenced = fenced(batch);
+    let stale = fenced.find(|(key, fence, must_last)| !is_held(key, *fence, *must_last));
+    Ok(stale.map(|(key, _, _)| key.clone()))
 }

@@ -316,22 +316,19 @@ impl Drop for Post<'_> {
 
 #[cfg(test)]
 mod tests {
-    use wopr_core::{ContentHash, PrincipalId, RunId, RunKey, RunStatus, TenantId, Timestamp, WorkflowId};
+    use wopr_core::{ContentHash, PrincipalId, RunId, RunKey, TenantId, Timestamp, WorkflowId};
 
     use super::*;
     use crate::{Guard, Summary, postgres::open};
 
     fn batch() -> Batch {
         let now = Timestamp::from_millis(1);
-        let summary = Summary {
-            workflow: WorkflowId::parse("greet").expect("an id"),
-            version: ContentHash::of(b"greet"),
-            status: RunStatus::Running,
-            principal: PrincipalId::parse("ada").expect("a principal"),
-            parent: None,
-            created_at: now,
-            updated_at: now,
-        };
+        let summary = Summary::new(
+            WorkflowId::parse("greet").expect("an id"),
+            ContentHash::of(b"greet"),
+            PrincipalId::parse("ada").expect("a principal"),
+            now,
+        );
         let run = RunKey::new(
             TenantId::parse("acme").expect("a tenant"),
             RunId::parse(&format!("run_{:032}", 1)).expect("a run id"),

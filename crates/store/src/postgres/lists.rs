@@ -1,4 +1,4 @@
-//! Lists of a tenant's runs and tasks.
+//! Lists of a tenant's runs, by creation and by phase.
 //!
 //! The cost of a page depends only on its size: each status is a subquery, ordered by an index and limited to
 //! the page, and the results are merged. Statuses are written into the text as constants, because only then
@@ -14,7 +14,7 @@ use super::{
     round::{Round, Value, value},
     rows,
 };
-use crate::{RunFilter, RunPage, TaskCursor, TaskFilter, TaskPage};
+use crate::{Match, PhaseCursor, PhaseFilter, PhasePage, RunFilter, RunPage};
 
 /// The text and the bound values of a statement under construction.
 #[derive(Default)]
@@ -103,21 +103,14 @@ fn runs_arm<'v>(
     after: Option<&'v RunId>,
     statuses: &[RunStatus],
 ) {
-    query.push(
-        "SELECT run, workflow, version, status, principal, parent_run, parent_node, created_at, updated_at,
-             next_seq
-         FROM runs",
-    );
+    query.push("SELECT run, ");
+    query.push(rows::SUMMARY);
+    query.push(" FROM runs");
     query.text(" WHERE tenant = ", tenant.as_str());
     if let Some(parent) = &filter.parent {
         query.text(" AND parent_run = ", parent.as_str());
     }
-    for (n, status) in statuses.iter().enumerate() {
-        // Statuses are our own constants and need no quoting.
-        query.push(if n > 0 { ", '" } else { " AND status IN ('" });
-        query.push(status.as_str());
-        query.push(if n + 1 < statuses.len() { "'" } else { "')" });
-    }
+    self::statuses(query, statuses);
     if let Some(workflow) = &filter.workflow {
         query.text(" AND workflow = ", workflow.as_str());
     }
@@ -130,15 +123,15 @@ fn runs_arm<'v>(
     query.push(listed!("runs"));
 }
 
-pub(super) async fn tasks(
+pub(super) async fn phases(
     pool: &Pool,
     tenant: &TenantId,
-    filter: &TaskFilter,
-    after: Option<&TaskCursor>,
+    filter: &PhaseFilter,
+    after: Option<&PhaseCursor>,
     limit: usize,
-) -> Result<TaskPage, Fault> {
+) -> Result<PhasePage, Fault> {
     let found = pool
-        .list(tenant, || tasks_query(tenant, filter, after, limit).round())
+        .list(tenant, || phases_query(tenant, filter, after, limit).round())
         .await?;
     let total = found.first().map(|row| rows::count(row, 0)).transpose()?;
     let mut page: Vec<_> = found.iter().collect();
@@ -148,55 +141,83 @@ pub(super) async fn tasks(
     {
         page.clear();
     }
-    let mut tasks = Vec::with_capacity(page.len().min(limit));
+    let mut runs = Vec::with_capacity(page.len().min(limit));
     for row in page.iter().take(limit) {
-        tasks.push((rows::id(row, 1, RunId::parse)?, rows::task(row, 2)?));
+        let (summary, _) = rows::summary(row, 2)?;
+        runs.push((rows::id(row, 1, RunId::parse)?, summary));
     }
-    Ok(TaskPage {
-        tasks,
+    Ok(PhasePage {
+        runs,
         total: total.unwrap_or(0),
         has_more: page.len() > limit,
     })
 }
 
 /// One statement for the page and the total, so that they agree.
-fn tasks_query<'v>(
+fn phases_query<'v>(
     tenant: &'v TenantId,
-    filter: &'v TaskFilter,
-    after: Option<&'v TaskCursor>,
+    filter: &'v PhaseFilter,
+    after: Option<&'v PhaseCursor>,
     limit: usize,
 ) -> Query<'v> {
     let mut query = Query::default();
     query.push("SELECT c.total, t.* FROM (SELECT count(*) AS total");
-    tasks_from(&mut query, tenant, filter);
-    query.push(") AS c LEFT JOIN LATERAL (SELECT run, context, state, interrupt, updated_at");
-    tasks_from(&mut query, tenant, filter);
+    phases_from(&mut query, tenant, filter);
+    query.push(") AS c LEFT JOIN LATERAL (SELECT run, ");
+    query.push(rows::SUMMARY);
+    phases_from(&mut query, tenant, filter);
     if let Some(after) = after {
-        query.number(" AND (updated_at, run) < (", after.updated_at.millis());
+        query.number(" AND (phase_since, run) < (", after.since.millis());
         query.text(", ", after.run.as_str());
         query.push(")");
     }
     query.number(
-        " ORDER BY updated_at DESC, run DESC LIMIT ",
+        " ORDER BY phase_since DESC, run DESC LIMIT ",
         rows::limit(limit.saturating_add(1)),
     );
-    query.push(") AS t ON true ORDER BY t.updated_at DESC, t.run DESC");
+    query.push(") AS t ON true ORDER BY t.phase_since DESC, t.run DESC");
     query
 }
 
-fn tasks_from<'v>(query: &mut Query<'v>, tenant: &'v TenantId, filter: &'v TaskFilter) {
-    query.text(" FROM tasks WHERE tenant = ", tenant.as_str());
-    if let Some(context) = &filter.context {
-        query.bind(" AND context = ", value(rows::free(context)), Type::TEXT);
+fn phases_from<'v>(query: &mut Query<'v>, tenant: &'v TenantId, filter: &'v PhaseFilter) {
+    query.text(" FROM runs WHERE tenant = ", tenant.as_str());
+    if let Some(group) = &filter.group {
+        query.bind(" AND run_group = ", value(rows::free(group)), Type::TEXT);
     }
-    if let Some(state) = filter.state {
-        query.text(" AND state = ", state.as_str());
+    statuses(query, &filter.statuses);
+    match &filter.error_code {
+        None => {}
+        Some(Match::Is(code)) => {
+            query.bind(" AND error_code = ", value(rows::free(code)), Type::TEXT);
+        }
+        Some(Match::IsNot(code)) => {
+            query.bind(
+                " AND error_code IS DISTINCT FROM ",
+                value(rows::free(code)),
+                Type::TEXT,
+            );
+        }
     }
-    if let Some(since) = filter.changed_since {
-        query.number(" AND updated_at >= ", since.millis());
+    match &filter.workflow {
+        None => {}
+        Some(Match::Is(workflow)) => query.text(" AND workflow = ", workflow.as_str()),
+        Some(Match::IsNot(workflow)) => query.text(" AND workflow <> ", workflow.as_str()),
+    }
+    if let Some(since) = filter.since {
+        query.number(" AND phase_since >= ", since.millis());
     }
     if let Some(principal) = &filter.principal {
         query.text(" AND principal = ", principal.as_str());
     }
-    query.push(listed!("tasks"));
+    query.push(listed!("runs"));
+}
+
+/// Appends the condition that the status is one of these, or none if there are none.
+fn statuses(query: &mut Query<'_>, statuses: &[RunStatus]) {
+    for (n, status) in statuses.iter().enumerate() {
+        // Statuses are our own constants and need no quoting.
+        query.push(if n > 0 { ", '" } else { " AND status IN ('" });
+        query.push(status.as_str());
+        query.push(if n + 1 < statuses.len() { "'" } else { "')" });
+    }
 }

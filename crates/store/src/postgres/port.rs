@@ -8,10 +8,10 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 
 use super::{PostgresStore, append, checks, fault::Fault, lists, read, registry, round::Round, rows, work};
 use crate::{
-    AppendError, Batch, BlobRow, EffectKey, Epoch, EventPage, Fence, Hint, IdempotencyKey, IdempotencyRecord,
-    KeyRow, LeasedEffect, LeasedTimer, Load, Log, Mailbox, MessageRow, Quota, ReadError, Registry, Revision,
-    RunFilter, RunPage, Summary, TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow,
-    WriteError, check::assert_sound,
+    AppendError, Batch, BlobRow, Epoch, EventPage, Fence, Hint, IdempotencyKey, IdempotencyRecord, KeyRow,
+    Leased, Load, Log, Mailbox, MessageRow, PhaseCursor, PhaseFilter, PhasePage, Queue, Quota, ReadError,
+    Registry, Revision, RunFilter, RunPage, Summary, Then, Times, Work, WorkKey, WorkflowRow, WriteError,
+    check::assert_sound,
 };
 
 /// Attempts to read a record that is repeatedly created and deleted by others.
@@ -54,18 +54,14 @@ impl Log for PostgresStore {
         Ok(lists::runs(&self.pool, tenant, filter, after, limit).await?)
     }
 
-    async fn task(&self, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, ReadError> {
-        Ok(read::task(&self.pool, run).await?)
-    }
-
-    async fn list_tasks(
+    async fn list_by_phase(
         &self,
         tenant: &TenantId,
-        filter: &TaskFilter,
-        after: Option<&TaskCursor>,
+        filter: &PhaseFilter,
+        after: Option<&PhaseCursor>,
         limit: usize,
-    ) -> Result<TaskPage, ReadError> {
-        Ok(lists::tasks(&self.pool, tenant, filter, after, limit).await?)
+    ) -> Result<PhasePage, ReadError> {
+        Ok(lists::phases(&self.pool, tenant, filter, after, limit).await?)
     }
 
     async fn messages(&self, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, ReadError> {
@@ -169,60 +165,43 @@ impl Work for PostgresStore {
         Ok(work::grant(&self.pool, root, wanted, most).await?)
     }
 
-    async fn parked(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
-        Ok(work::parked(&self.pool, limit).await?)
+    async fn quarantined(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+        Ok(work::quarantined(&self.pool, limit).await?)
     }
 
-    async fn lease_timers(
+    async fn lease(
         &self,
+        queue: Queue,
         epoch: Epoch,
-        due: Timestamp,
-        now: Timestamp,
-        until: Timestamp,
+        times: Times,
         quota: &Quota,
-    ) -> Result<Vec<LeasedTimer>, WriteError> {
-        Ok(work::lease_timers(&self.pool, epoch, due, now, until, quota).await?)
+    ) -> Result<Vec<Leased>, WriteError> {
+        Ok(work::lease(&self.pool, queue, epoch, times, quota).await?)
     }
 
-    async fn release_timer(
+    async fn set_lease(
         &self,
         run: &RunKey,
-        key: &TimerKey,
+        key: &WorkKey,
         fence: Fence,
-        due: Timestamp,
-    ) -> Result<(), WriteError> {
-        Ok(work::release_timer(&self.pool, run, key, fence, due).await?)
-    }
-
-    async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {
-        Ok(work::next_due(&self.pool).await?)
-    }
-
-    async fn lease_effects(
-        &self,
-        epoch: Epoch,
-        now: Timestamp,
-        until: Timestamp,
-        quota: &Quota,
-    ) -> Result<Vec<LeasedEffect>, WriteError> {
-        Ok(work::lease_effects(&self.pool, epoch, now, until, quota).await?)
-    }
-
-    async fn renew(
-        &self,
-        run: &RunKey,
-        key: &EffectKey,
-        fence: Fence,
-        until: Timestamp,
+        then: Then,
     ) -> Result<bool, WriteError> {
-        Ok(work::renew(&self.pool, run, key, fence, until).await?)
+        let is_held = work::set_lease(&self.pool, run, key, fence, then).await?;
+        if let (Queue::Effects, Then::Release(_)) = (key.queue, then) {
+            // Another process may have capacity for it.
+            self.tell(Hint::Run(run.clone()));
+        }
+        Ok(is_held)
     }
 
-    async fn release(&self, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError> {
-        work::release(&self.pool, run, key, fence).await?;
-        // Another process may have capacity for it.
+    async fn wake(&self, run: &RunKey, key: &WorkKey, at: Timestamp) -> Result<bool, WriteError> {
+        let is_there = work::wake(&self.pool, run, key, at).await?;
         self.tell(Hint::Run(run.clone()));
-        Ok(())
+        Ok(is_there)
+    }
+
+    async fn next_due(&self, queue: Queue) -> Result<Option<Timestamp>, ReadError> {
+        Ok(work::next_due(&self.pool, queue).await?)
     }
 
     async fn runs_with_inbox(

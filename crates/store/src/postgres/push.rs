@@ -2,7 +2,7 @@
 //!
 //! A statement that waited for a row lock sees the current version of that row, but older versions of all
 //! other rows. So every decision rests on the locked row: the number of subscriptions is in the row of the
-//! run, and the counter that shows added deliveries (`news`) is in the row of the subscription. Pending
+//! run, and the note that deliveries were added (`woken`) is in the work row of the subscription. Pending
 //! deliveries are read by a separate statement after the lease.
 
 use async_trait::async_trait;
@@ -16,11 +16,11 @@ use super::{
     retention::{listed, present},
     round::{Round, Value, value},
     rows,
-    work::{tenants_with, without},
+    work::{lease_update, lease_values},
 };
 use crate::{
-    Attempted, Batch, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, Fence, Guard, LeasedPush, NewPush,
-    OutboxRow, PushRow, Pushes, Put, Quota, ReadError, Then, Update, WriteError,
+    Attempted, Batch, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, Fence, NewPush, OutboxRow, Pending,
+    PushRow, Pushes, Put, ReadError, Then, Update, WorkKey, WorkRow, WriteError,
 };
 
 /// The columns that [`delivery`] reads.
@@ -40,17 +40,23 @@ const PUT: &str = concat!(
     present!(),
     "),
      replaced AS (
-         UPDATE pushes SET body = $4, created_at = $5, news = news + 1, fence = fence + 1, epoch = NULL,
-             due = CASE WHEN due IS NOT NULL THEN $7::bigint END
+         UPDATE pushes SET body = $4, created_at = $5
          WHERE tenant = $1 AND run = $2 AND id = $3 AND EXISTS (SELECT FROM the_run) RETURNING 1),
+     unleased AS (
+         UPDATE work SET fence = fence + 1, epoch = NULL, woken = NULL,
+             due = CASE WHEN due IS NOT NULL THEN $7::bigint END
+         WHERE tenant = $1 AND run = $2 AND queue = 2 AND key = $3 AND EXISTS (SELECT FROM replaced)),
      counted AS (
          UPDATE runs SET pushes = pushes + 1
          WHERE tenant = $1 AND run = $2 AND pushes < $6 AND EXISTS (SELECT FROM the_run)
              AND NOT EXISTS (SELECT FROM replaced)
          RETURNING next_seq),
      added AS (
-         INSERT INTO pushes (tenant, run, id, body, created_at, since, fence, news)
-         SELECT $1, $2, $3, $4, $5, coalesce($9::bigint, next_seq), $8, 0 FROM counted RETURNING 1)
+         INSERT INTO pushes (tenant, run, id, body, created_at, since)
+         SELECT $1, $2, $3, $4, $5, coalesce($9::bigint, next_seq) FROM counted RETURNING 1),
+     work_added AS (
+         INSERT INTO work (tenant, run, queue, key, body, fence)
+         SELECT $1, $2, 2, $3, '', $8 FROM added)
      SELECT EXISTS (SELECT FROM the_run), EXISTS (SELECT FROM replaced), EXISTS (SELECT FROM added)"
 );
 
@@ -69,6 +75,9 @@ const DROP: &str = "WITH the_run AS (
      dropped AS (
          DELETE FROM pushes
          WHERE tenant = $1 AND run = $2 AND id = $3 AND EXISTS (SELECT FROM the_run) RETURNING 1),
+     ended AS (
+         DELETE FROM work
+         WHERE tenant = $1 AND run = $2 AND queue = 2 AND key = $3 AND EXISTS (SELECT FROM dropped)),
      forgotten AS (
          DELETE FROM deliveries WHERE tenant = $1 AND run = $2 AND push = $3 AND EXISTS (SELECT FROM dropped))
      UPDATE runs SET pushes = pushes - 1 WHERE tenant = $1 AND run = $2 AND EXISTS (SELECT FROM dropped)
@@ -81,65 +90,27 @@ const OUTBOX: &str = concat!(
     " ORDER BY tenant, run LIMIT $3"
 );
 
-/// Locks the subscriptions before inserting deliveries, so that none is dropped meanwhile.
+/// Locks the work rows of the subscriptions before inserting deliveries, so that none is dropped meanwhile. A
+/// subscription in backoff stays in it.
 const EXPAND: &str = "WITH taken AS (
          DELETE FROM outbox WHERE tenant = $1 AND run = $2 AND from_seq = $3 AND to_seq = $4 RETURNING 1),
      moved AS (
          UPDATE outbox SET from_seq = $4, epoch = NULL, deaths = 0
          WHERE tenant = $1 AND run = $2 AND from_seq = $3 AND to_seq > $4 RETURNING 1),
      told AS (
-         UPDATE pushes SET due = coalesce(due, $5), news = news + 1
-         WHERE tenant = $1 AND run = $2 AND cardinality($6::bigint[]) > 0
+         UPDATE work SET due = coalesce(due, $5),
+             woken = CASE WHEN epoch IS NOT NULL THEN coalesce(woken, $5) END
+         WHERE tenant = $1 AND run = $2 AND queue = 2 AND cardinality($6::bigint[]) > 0
              AND (EXISTS (SELECT FROM taken) OR EXISTS (SELECT FROM moved))
-         RETURNING id, since),
+         RETURNING key),
      made AS (
          INSERT INTO deliveries (tenant, run, push, seq, body, enqueued_at, attempts)
-         SELECT $1, $2, told.id, u.seq, u.body, $5, 0
-         FROM told, unnest($6::bigint[], $7::bytea[]) AS u (seq, body)
-         WHERE u.seq >= told.since
+         SELECT $1, $2, p.id, u.seq, u.body, $5, 0
+         FROM told JOIN pushes AS p ON p.tenant = $1 AND p.run = $2 AND p.id = told.key,
+             unnest($6::bigint[], $7::bytea[]) AS u (seq, body)
+         WHERE u.seq >= p.since
          ON CONFLICT DO NOTHING)
      SELECT EXISTS (SELECT FROM taken) OR EXISTS (SELECT FROM moved)";
-
-macro_rules! due {
-    ($condition:literal, $order:literal, $limit:literal) => {
-        concat!(
-            "SELECT tenant, run, id, due FROM pushes WHERE due IS NOT NULL AND due <= $2 AND ",
-            $condition,
-            listed!("pushes"),
-            " ORDER BY ",
-            $order,
-            " LIMIT ",
-            $limit,
-            " FOR UPDATE SKIP LOCKED"
-        )
-    };
-}
-
-/// Returns the columns to sort by, because the rows of an update have no order.
-macro_rules! lease {
-    ($($free:expr),+) => {
-        concat!(
-            "WITH RECURSIVE ",
-            $($free,)+
-            ", suspect AS (",
-            due!("deaths >= 2", "due, tenant, run, id", "$5"),
-            "), taken AS (SELECT * FROM free UNION ALL SELECT * FROM suspect)
-             UPDATE pushes AS p SET epoch = $1, due = $3, fence = p.fence + 1 FROM taken AS f
-             WHERE p.tenant = f.tenant AND p.run = f.run AND p.id = f.id
-             RETURNING p.tenant, p.run, p.id, p.body, p.fence, p.news, f.due, p.deaths"
-        )
-    };
-}
-
-const LEASE: &str = lease!("free AS (", due!("deaths < 2", "due, tenant, run, id", "$4"), ")");
-
-const LEASE_SHARED: &str = lease!(
-    tenants_with!("pushes", "due IS NOT NULL AND deaths < 2"),
-    ", of_tenants AS (SELECT x.* FROM tenants AS o, LATERAL (",
-    due!("tenant = o.tenant AND deaths < 2", "due, run, id", "$6"),
-    ") AS x WHERE o.tenant <> ALL($7)),
-     free AS (SELECT * FROM of_tenants ORDER BY due, tenant, run, id LIMIT $4)"
-);
 
 const WAITING: &str = concat!(
     "SELECT ",
@@ -147,21 +118,23 @@ const WAITING: &str = concat!(
     " FROM deliveries WHERE tenant = $1 AND run = $2 AND push = $3 AND dead_at IS NULL ORDER BY seq LIMIT $4"
 );
 
-/// Records the result of the attempt at event parameter 8, if that is a position in the log: deletes the
-/// delivery or stores its error.
-const SETTLE: &str = "WITH lease AS (
-         UPDATE pushes SET due = CASE WHEN news = $7::bigint THEN NULL ELSE $5::bigint END,
-             epoch = CASE WHEN $6::boolean THEN epoch END, deaths = 0
-         WHERE tenant = $1 AND run = $2 AND id = $3 AND fence = $4 AND epoch IS NOT NULL RETURNING 1),
+const RECEIVER: &str = "SELECT body FROM pushes WHERE tenant = $1 AND run = $2 AND id = $3";
+
+/// Records the result of the attempt at the event in parameter 9: deletes the delivery or stores its error.
+const SETTLE: &str = concat!(
+    "WITH lease AS (",
+    lease_update!("0"),
+    "),
      delivered AS (
          DELETE FROM deliveries
-         WHERE tenant = $1 AND run = $2 AND push = $3 AND seq = $8::bigint AND $9::text IS NULL
+         WHERE tenant = $1 AND run = $2 AND push = $4 AND seq = $9::bigint AND $10::text IS NULL
              AND EXISTS (SELECT FROM lease)),
      failed AS (
-         UPDATE deliveries SET attempts = attempts + 1, error = $9::text, dead_at = $10::bigint
-         WHERE tenant = $1 AND run = $2 AND push = $3 AND seq = $8::bigint AND $9::text IS NOT NULL
+         UPDATE deliveries SET attempts = attempts + 1, error = $10::text, dead_at = $11::bigint
+         WHERE tenant = $1 AND run = $2 AND push = $4 AND seq = $9::bigint AND $10::text IS NOT NULL
              AND EXISTS (SELECT FROM lease))
-     SELECT FROM lease";
+     SELECT FROM lease"
+);
 
 /// Selects from a position on, up to the run in parameter 5.
 macro_rules! list {
@@ -193,8 +166,9 @@ const RETRY: &str = concat!(
      released AS (
          UPDATE outbox SET epoch = NULL, deaths = 0 WHERE tenant = $1 AND run = $2),
      told AS (
-         UPDATE pushes SET news = news + 1, due = CASE WHEN epoch IS NULL THEN $5 ELSE due END
-         WHERE tenant = $1 AND run = $2 AND id = $3 AND EXISTS (SELECT FROM retried))
+         UPDATE work SET due = CASE WHEN epoch IS NULL THEN least(due, $5) ELSE due END,
+             woken = CASE WHEN epoch IS NOT NULL THEN least(woken, $5) END
+         WHERE tenant = $1 AND run = $2 AND queue = 2 AND key = $3 AND EXISTS (SELECT FROM retried))
      SELECT count(*) FROM retried"
 );
 
@@ -208,12 +182,8 @@ pub(super) fn put_along<'b>(round: &mut Round<'b>, batch: &'b Batch, push: &'b N
         let run = vec![value(batch.run.tenant.as_str()), value(push.run.as_str())];
         round.add(LOCK, run);
     }
-    let first = match batch.guard {
-        Guard::Create if is_own => Fence(0),
-        Guard::Create | Guard::At(_) => Fence::first_at(push.now),
-    };
     let since = is_own.then(|| batch.expected());
-    round.add(PUT, put_values(batch.run.tenant.as_str(), push, since, first))
+    round.add(PUT, put_values(batch.run.tenant.as_str(), push, since))
 }
 
 /// Reads the result of registering the subscription.
@@ -233,8 +203,9 @@ pub(super) fn put_answer(found: &[Row]) -> Result<Put, Fault> {
     )
 }
 
-fn put_values<'v>(tenant: &'v str, push: &'v NewPush, since: Option<Seq>, first: Fence) -> Vec<Value<'v>> {
+fn put_values<'v>(tenant: &'v str, push: &'v NewPush, since: Option<Seq>) -> Vec<Value<'v>> {
     let row = &push.row;
+    let first = WorkRow::subscription(&row.id).first_fence(push.now);
     vec![
         value(tenant),
         value(push.run.as_str()),
@@ -284,70 +255,45 @@ async fn expand(pool: &Pool, note: &OutboxRow, updates: &[Update], now: Timestam
     rows::flag(only(&pool.write(round).await?)?, 0)
 }
 
-async fn lease(
-    pool: &Pool,
-    epoch: Epoch,
-    now: Timestamp,
-    until: Timestamp,
-    quota: &Quota,
-) -> Result<Vec<LeasedPush>, Fault> {
+async fn waiting(pool: &Pool, run: &RunKey, push: &str, limit: usize) -> Result<Pending, Fault> {
     let round = || {
-        let mut values = vec![
-            value(rows::int(epoch.0)),
-            value(now.millis()),
-            value(until.millis()),
-            value(rows::limit(quota.rows)),
-            value(rows::limit(quota.suspects)),
-        ];
-        if quota.is_plain() {
-            return Round::of(LEASE, values);
-        }
-        values.push(value(rows::limit(quota.per_tenant)));
-        values.push(value(without(quota)));
-        Round::of(LEASE_SHARED, values)
+        let mut values = of_push(run, push);
+        values.push(value(rows::limit(limit)));
+        Round::of(WAITING, values)
     };
-    let mut leased = Vec::new();
-    for row in &pool.write(round).await? {
-        let push = LeasedPush {
-            run: rows::run_key(row, 0)?,
-            id: rows::free_text(row, 2)?,
-            body: rows::bytes(row, 3)?,
-            fence: rows::fence(row, 4)?,
-            news: rows::count(row, 5)?,
-            deaths: rows::deaths(row, 7)?,
-        };
-        leased.push((rows::time(row, 6)?, push));
+    let found = pool.learn(round).await?;
+    let deliveries: Vec<_> = found.iter().map(delivery).collect::<Result<_, _>>()?;
+    if deliveries.is_empty() {
+        return Ok(Pending::default());
     }
-    leased.sort_by(|(due, one), (other_due, other)| {
-        (due, &one.run, &one.id).cmp(&(other_due, &other.run, &other.id))
-    });
-    Ok(leased.into_iter().map(|(_, push)| push).collect())
+    let found = pool.learn(|| Round::of(RECEIVER, of_push(run, push))).await?;
+    // Without the subscription nothing is pending.
+    found.first().map_or(Ok(Pending::default()), |row| {
+        Ok(Pending {
+            receiver: rows::bytes(row, 0)?,
+            deliveries,
+        })
+    })
 }
 
 async fn settle(
     pool: &Pool,
-    lease: &LeasedPush,
-    attempted: Option<&(Seq, Attempted)>,
+    run: &RunKey,
+    push: &str,
+    fence: Fence,
+    (seq, attempted): &(Seq, Attempted),
     then: Then,
 ) -> Result<bool, Fault> {
-    let (due, goes_on, rests_on) = match then {
-        Then::GoOn(until) => (until, true, None),
-        Then::Rest(now) => (now, false, Some(rows::int(lease.news))),
-        Then::Due(due) => (due, false, None),
+    let (error, dead_at) = match attempted {
+        Attempted::Delivered => (None, None),
+        Attempted::Failed { error } => (Some(error.as_str()), None),
+        Attempted::GivenUp { error, at } => (Some(error.as_str()), Some(at.millis())),
     };
-    let (error, dead_at) = match attempted.map(|(_, attempted)| attempted) {
-        None | Some(Attempted::Delivered) => (None, None),
-        Some(Attempted::Failed { error }) => (Some(error.as_str()), None),
-        Some(Attempted::GivenUp { error, at }) => (Some(error.as_str()), Some(at.millis())),
-    };
+    let key = WorkKey::delivery(push);
     let round = || {
-        let mut values = of_push(&lease.run, &lease.id);
+        let mut values = lease_values(run, &key, fence, then, None);
         values.extend([
-            value(rows::int(lease.fence.0)),
-            value(due.millis()),
-            value(goes_on),
-            value(rests_on),
-            value(attempted.map(|(seq, _)| rows::int(seq.0))),
+            value(rows::int(seq.0)),
             value(error.map(rows::free)),
             value(dead_at),
         ]);
@@ -431,7 +377,7 @@ impl Pushes for PostgresStore {
             now,
         };
         let round = || {
-            let values = put_values(run.tenant.as_str(), &push, None, Fence::first_at(now));
+            let values = put_values(run.tenant.as_str(), &push, None);
             Round::of(PUT, values)
         };
         Ok(put_answer(&self.pool.write(round).await?)?)
@@ -490,33 +436,19 @@ impl Pushes for PostgresStore {
         Ok(expand(&self.pool, row, updates, now).await?)
     }
 
-    async fn lease_pushes(
-        &self,
-        epoch: Epoch,
-        now: Timestamp,
-        until: Timestamp,
-        quota: &Quota,
-    ) -> Result<Vec<LeasedPush>, WriteError> {
-        Ok(lease(&self.pool, epoch, now, until, quota).await?)
-    }
-
-    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<DeliveryRow>, ReadError> {
-        let round = || {
-            let mut values = of_push(run, push);
-            values.push(value(rows::limit(limit)));
-            Round::of(WAITING, values)
-        };
-        let found = self.pool.learn(round).await?;
-        Ok(found.iter().map(delivery).collect::<Result<_, _>>()?)
+    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Pending, ReadError> {
+        Ok(waiting(&self.pool, run, push, limit).await?)
     }
 
     async fn settle_push(
         &self,
-        lease: &LeasedPush,
-        attempted: Option<(Seq, Attempted)>,
+        run: &RunKey,
+        push: &str,
+        fence: Fence,
+        attempted: (Seq, Attempted),
         then: Then,
     ) -> Result<bool, WriteError> {
-        Ok(settle(&self.pool, lease, attempted.as_ref(), then).await?)
+        Ok(settle(&self.pool, run, push, fence, &attempted, then).await?)
     }
 
     async fn deliveries(

@@ -9,24 +9,26 @@ use super::{
     pool::Pool,
     retention::{listed, present},
     round::{Round, Value, value},
-    rows,
+    rows::{self, summary_columns},
 };
 use crate::{
     BlobRow, EventPage, INBOX_ROWS, InboxRow, Load, Loaded, MessageRow, PAGE_BYTES, Snapshot, StoredEvent,
-    Summary, TaskRow,
+    Summary,
 };
 
 const SUMMARY: &str = concat!(
-    "SELECT workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq
-     FROM runs WHERE tenant = $1 AND run = $2",
+    "SELECT ",
+    summary_columns!(),
+    " FROM runs WHERE tenant = $1 AND run = $2",
     present!()
 );
 
 /// Like [`SUMMARY`], with the total size of what [`SNAPSHOT`], [`TAIL`] and [`INBOX`] would read. The server
 /// knows the length of a body without reading it.
 const WEIGHED_SUMMARY: &str = concat!(
-    "SELECT workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq,
-         coalesce((SELECT octet_length(body) FROM snapshots WHERE tenant = $1 AND run = $2), 0)
+    "SELECT ",
+    summary_columns!(),
+    ", coalesce((SELECT octet_length(body) FROM snapshots WHERE tenant = $1 AND run = $2), 0)
          + coalesce((SELECT sum(octet_length(body)) FROM events WHERE tenant = $1 AND run = $2
                AND seq >= coalesce((SELECT head FROM snapshots WHERE tenant = $1 AND run = $2), 0)), 0)
          + coalesce((SELECT sum(size) FROM (
@@ -45,8 +47,6 @@ const HEADS: &str = concat!(
      JOIN runs ON runs.tenant = asked.tenant AND runs.run = asked.run",
     listed!("runs")
 );
-
-const TASK: &str = "SELECT context, state, interrupt, updated_at FROM tasks WHERE tenant = $1 AND run = $2";
 
 /// This statement and the next two leave out rows beyond the limit of the load; the size from
 /// [`WEIGHED_SUMMARY`] tells if any were.
@@ -82,12 +82,6 @@ const EVENTS: &str = concat!(
     " ORDER BY e.seq"
 );
 
-const TASK_AND_HEAD: &str = concat!(
-    "SELECT context, state, interrupt, t.updated_at, next_seq
-     FROM tasks AS t JOIN runs USING (tenant, run) WHERE tenant = $1 AND run = $2",
-    present!()
-);
-
 const MESSAGES: &str = concat!(
     "SELECT id, seq, body FROM messages WHERE tenant = $1 AND run = $2",
     present!(),
@@ -115,7 +109,6 @@ pub(super) async fn load(pool: &Pool, run: &RunKey, most: usize) -> Result<Optio
         let mut round = Round::default();
         round.control("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
         round.add(WEIGHED_SUMMARY, with(&[n_rows, page]));
-        round.add(TASK, of(run));
         round.add(SNAPSHOT, with(&[most]));
         round.add(TAIL, with(&[most]));
         round.add(INBOX, with(&[most, n_rows, page]));
@@ -123,15 +116,15 @@ pub(super) async fn load(pool: &Pool, run: &RunKey, most: usize) -> Result<Optio
         round
     };
     let answers = pool.read_all(&run.tenant, round).await?;
-    let [_, summary, task, snapshot, tail, inbox, _] = answers.as_slice() else {
+    let [_, summary, snapshot, tail, inbox, _] = answers.as_slice() else {
         return Err(Fault::Damaged(
-            "a round of seven had another number of answers".to_owned(),
+            "a round of six had another number of answers".to_owned(),
         ));
     };
     let Some(summary) = summary.first() else {
         return Ok(None);
     };
-    let weight = usize::try_from(rows::count(summary, 9)?).unwrap_or(usize::MAX);
+    let weight = usize::try_from(rows::count(summary, 13)?).unwrap_or(usize::MAX);
     if weight > most {
         return Ok(Some(Load::Heavy(weight)));
     }
@@ -155,7 +148,6 @@ pub(super) async fn load(pool: &Pool, run: &RunKey, most: usize) -> Result<Optio
     }
     Ok(Some(Load::Whole(Box::new(Loaded {
         summary,
-        task: task.first().map(|row| rows::task(row, 0)).transpose()?,
         head,
         snapshot,
         tail,
@@ -262,14 +254,6 @@ fn read_events(
         )));
     }
     Ok(events)
-}
-
-pub(super) async fn task(pool: &Pool, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, Fault> {
-    let found = pool
-        .read(&run.tenant, || Round::of(TASK_AND_HEAD, of(run)))
-        .await?;
-    let Some(row) = found.first() else { return Ok(None) };
-    Ok(Some((rows::task(row, 0)?, rows::seq(row, 4)?)))
 }
 
 pub(super) async fn messages(pool: &Pool, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, Fault> {

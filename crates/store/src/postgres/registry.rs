@@ -20,16 +20,16 @@ const PUT_WORKFLOW: &str =
          INSERT INTO workflow_heads (tenant, id, version, revision) SELECT $1, $2, $3, revision FROM next
          ON CONFLICT (tenant, id) DO UPDATE SET version = excluded.version, revision = excluded.revision
          WHERE workflow_heads.version <> excluded.version)
-     INSERT INTO workflows (tenant, id, version, body, registered_at)
-     SELECT $1, $2, $3, $4::bytea, $5::bigint FROM next
+     INSERT INTO workflows (tenant, id, version, body, registered_at, dialect)
+     SELECT $1, $2, $3, $4::bytea, $5::bigint, $6 FROM next
      ON CONFLICT (tenant, id, version) DO NOTHING RETURNING 1";
 
 /// The shared owner is the empty string and sorts last here, after the tenant's own row.
-const WORKFLOW: &str = "SELECT tenant, id, version, body, registered_at FROM workflows
+const WORKFLOW: &str = "SELECT tenant, id, version, body, registered_at, dialect FROM workflows
      WHERE tenant IN ($1, '') AND id = $2 AND version = $3 ORDER BY tenant DESC LIMIT 1";
 
 /// The length of a stored value is known without reading it. Every change has its own revision.
-const WORKFLOWS_SINCE: &str = "SELECT tenant, id, version, body, registered_at, revision FROM (
+const WORKFLOWS_SINCE: &str = "SELECT tenant, id, version, body, registered_at, dialect, revision FROM (
          SELECT *, sum(octet_length(body)) OVER up_to AS total, row_number() OVER up_to AS place
          FROM (SELECT * FROM workflow_heads WHERE revision > $1 ORDER BY revision LIMIT 256) AS heads
              JOIN workflows USING (tenant, id, version)
@@ -65,6 +65,7 @@ pub(super) async fn put_workflow(pool: &Pool, workflow: &WorkflowRow) -> Result<
                 value(workflow.version.as_str()),
                 value(workflow.body.as_slice()),
                 value(workflow.registered_at.millis()),
+                value(workflow.dialect.as_str()),
             ],
         )
     };
@@ -96,7 +97,7 @@ pub(super) async fn workflows_since(
             Round::of(WORKFLOWS_SINCE, values)
         })
         .await?;
-    let read = |row| Ok((Revision(rows::count(row, 5)?), rows::workflow(row)?));
+    let read = |row| Ok((Revision(rows::count(row, 6)?), rows::workflow(row)?));
     found.iter().map(read).collect()
 }
 

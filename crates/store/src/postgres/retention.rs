@@ -18,7 +18,7 @@ use super::{
     round::{Round, value},
     rows,
 };
-use crate::{Child, EndedRoots, ReadError, Removal, Retention, Swept, TaskCursor, WriteError};
+use crate::{Child, EndedRoots, PhaseCursor, ReadError, Removal, Retention, Swept, WriteError};
 
 /// The condition that the run in parameters 1 and 2 is not removed.
 macro_rules! present {
@@ -63,13 +63,12 @@ macro_rules! gone {
 
 const NEXT_TENANT: &str = "SELECT tenant FROM runs WHERE tenant > $1 ORDER BY tenant LIMIT 1";
 
-const OLD_TASKS: &str = concat!(
-    "SELECT t.run, t.updated_at, t.state IN ('completed', 'failed', 'canceled', 'rejected') AND EXISTS (
-         SELECT 1 FROM runs AS r WHERE r.tenant = t.tenant AND r.run = t.run AND r.parent_run IS NULL)
-     FROM tasks AS t
-     WHERE t.tenant = $1 AND (t.updated_at, t.run) > ($2, $3) AND t.updated_at < $4",
-    listed!("t"),
-    " ORDER BY t.updated_at, t.run LIMIT $5"
+const OLD_RUNS: &str = concat!(
+    "SELECT run, phase_since, status IN ('completed', 'failed', 'cancelled') AND parent_run IS NULL
+     FROM runs
+     WHERE tenant = $1 AND (phase_since, run) > ($2, $3) AND phase_since < $4",
+    listed!("runs"),
+    " ORDER BY phase_since, run LIMIT $5"
 );
 
 const CHILDREN: &str = "SELECT parent_run, run, status, updated_at FROM runs
@@ -95,14 +94,10 @@ const EMPTY: &str = concat!(
     gone!(""),
     "), the_runs AS (
          DELETE FROM runs AS x USING gone AS g WHERE x.tenant = g.tenant AND x.run = g.run RETURNING 1),
-     the_tasks AS (
-         DELETE FROM tasks AS x USING gone AS g WHERE x.tenant = g.tenant AND x.run = g.run RETURNING 1),
      the_snapshots AS (
          DELETE FROM snapshots AS x USING gone AS g WHERE x.tenant = g.tenant AND x.run = g.run RETURNING 1),
-     the_timers AS (
-         DELETE FROM timers AS x USING gone AS g WHERE x.tenant = g.tenant AND x.run = g.run RETURNING 1),
-     the_effects AS (
-         DELETE FROM effects AS x USING gone AS g WHERE x.tenant = g.tenant AND x.run = g.run RETURNING 1),
+     the_work AS (
+         DELETE FROM work AS x USING gone AS g WHERE x.tenant = g.tenant AND x.run = g.run RETURNING 1),
      the_pushes AS (
          DELETE FROM pushes AS x USING gone AS g WHERE x.tenant = g.tenant AND x.run = g.run RETURNING 1),
      the_outbox AS (
@@ -143,9 +138,9 @@ const EMPTY: &str = concat!(
          WHERE g.before < $3 AND x.tenant = g.tenant AND x.target = g.target AND x.source = g.source
              AND x.source_seq = g.source_seq RETURNING 1)
      SELECT count(*) FROM (
-         SELECT FROM the_runs UNION ALL SELECT FROM the_tasks UNION ALL SELECT FROM the_snapshots
+         SELECT FROM the_runs UNION ALL SELECT FROM the_snapshots
          UNION ALL SELECT FROM the_pushes UNION ALL SELECT FROM the_outbox UNION ALL SELECT FROM the_deliveries
-         UNION ALL SELECT FROM the_timers UNION ALL SELECT FROM the_effects UNION ALL SELECT FROM the_events
+         UNION ALL SELECT FROM the_work UNION ALL SELECT FROM the_events
          UNION ALL SELECT FROM the_messages UNION ALL SELECT FROM the_blobs UNION ALL SELECT FROM the_inbox) AS all_rows"
 );
 
@@ -154,10 +149,8 @@ const FINISH: &str = concat!(
     "WITH gone AS MATERIALIZED (",
     gone!(
         " AND NOT EXISTS (SELECT 1 FROM runs AS x WHERE x.tenant = m.tenant AND x.run = m.run)
-          AND NOT EXISTS (SELECT 1 FROM tasks AS x WHERE x.tenant = m.tenant AND x.run = m.run)
           AND NOT EXISTS (SELECT 1 FROM snapshots AS x WHERE x.tenant = m.tenant AND x.run = m.run)
-          AND NOT EXISTS (SELECT 1 FROM timers AS x WHERE x.tenant = m.tenant AND x.run = m.run)
-          AND NOT EXISTS (SELECT 1 FROM effects AS x WHERE x.tenant = m.tenant AND x.run = m.run)
+          AND NOT EXISTS (SELECT 1 FROM work AS x WHERE x.tenant = m.tenant AND x.run = m.run)
           AND NOT EXISTS (SELECT 1 FROM pushes AS x WHERE x.tenant = m.tenant AND x.run = m.run)
           AND NOT EXISTS (SELECT 1 FROM outbox AS x WHERE x.tenant = m.tenant AND x.run = m.run)
           AND NOT EXISTS (SELECT 1 FROM deliveries AS x WHERE x.tenant = m.tenant AND x.run = m.run)
@@ -190,15 +183,13 @@ async fn ended_roots(
     pool: &Pool,
     tenant: &TenantId,
     before: Timestamp,
-    after: Option<&TaskCursor>,
+    after: Option<&PhaseCursor>,
     limit: usize,
 ) -> Result<EndedRoots, Fault> {
-    let (from, run) = after.map_or((i64::MIN, ""), |after| {
-        (after.updated_at.millis(), after.run.as_str())
-    });
+    let (from, run) = after.map_or((i64::MIN, ""), |after| (after.since.millis(), after.run.as_str()));
     let round = || {
         Round::of(
-            OLD_TASKS,
+            OLD_RUNS,
             vec![
                 value(tenant.as_str()),
                 value(from),
@@ -216,8 +207,8 @@ async fn ended_roots(
         }
     }
     let next = match found.last() {
-        Some(last) if found.len() == limit => Some(TaskCursor {
-            updated_at: rows::time(last, 1)?,
+        Some(last) if found.len() == limit => Some(PhaseCursor {
+            since: rows::time(last, 1)?,
             run: rows::id(last, 0, RunId::parse)?,
         }),
         Some(_) | None => None,
@@ -304,7 +295,7 @@ impl Retention for PostgresStore {
         &self,
         tenant: &TenantId,
         before: Timestamp,
-        after: Option<&TaskCursor>,
+        after: Option<&PhaseCursor>,
         limit: usize,
     ) -> Result<EndedRoots, ReadError> {
         Ok(ended_roots(&self.pool, tenant, before, after, limit).await?)

@@ -7,14 +7,21 @@ use std::borrow::Cow;
 
 use tokio_postgres::{Row, types::FromSql};
 use wopr_core::{
-    ContentHash, IdError, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
+    ContentHash, IdError, InterruptKind, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId,
+    Timestamp, WorkflowId,
 };
 
 use super::fault::Fault;
-use crate::{
-    Fence, IdempotencyKey, IdempotencyRecord, KeyRow, StoredEvent, Summary, TaskInterrupt, TaskRow,
-    TaskState, WorkflowRow,
-};
+use crate::{Fence, IdempotencyKey, IdempotencyRecord, KeyRow, StoredEvent, Summary, WorkflowRow};
+
+/// The columns that [`summary`] reads, as a literal.
+macro_rules! summary_columns {
+    () => {
+        "workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, waiting_on,
+         error_code, phase_since, run_group, next_seq"
+    };
+}
+pub(super) use summary_columns;
 
 /// Converts a number to bigint. Stored numbers never reach the limit, but a client's may.
 pub(super) fn int(n: u64) -> i64 {
@@ -72,6 +79,14 @@ pub(super) fn opt_text(row: &Row, column: usize) -> Result<Option<&str>, Fault> 
 /// Reads text written by [`free`].
 pub(super) fn free_text(row: &Row, column: usize) -> Result<String, Fault> {
     unfree(text(row, column)?).ok_or_else(|| Fault::damaged(row, column, "an escape of no character"))
+}
+
+/// Like [`free_text`], for a column that may be null.
+fn opt_free_text(row: &Row, column: usize) -> Result<Option<String>, Fault> {
+    match opt_text(row, column)? {
+        Some(_) => free_text(row, column).map(Some),
+        None => Ok(None),
+    }
 }
 
 pub(super) fn bytes(row: &Row, column: usize) -> Result<Vec<u8>, Fault> {
@@ -132,8 +147,10 @@ pub(super) fn run_key(row: &Row, column: usize) -> Result<RunKey, Fault> {
     ))
 }
 
-/// Reads (workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq),
-/// starting at `at`.
+/// The columns that [`summary`] reads.
+pub(super) const SUMMARY: &str = summary_columns!();
+
+/// Reads the columns of [`SUMMARY`], starting at `at`.
 pub(super) fn summary(row: &Row, at: usize) -> Result<(Summary, Seq), Fault> {
     let parent = match (opt_text(row, at + 4)?, opt_text(row, at + 5)?) {
         (Some(_), Some(_)) => Some((id(row, at + 4, RunId::parse)?, id(row, at + 5, NodeId::parse)?)),
@@ -142,38 +159,28 @@ pub(super) fn summary(row: &Row, at: usize) -> Result<(Summary, Seq), Fault> {
             return Err(Fault::damaged(row, at + 4, "half of a parent"));
         }
     };
+    let waiting_on = match opt_text(row, at + 8)? {
+        Some(_) => Some(word(row, at + 8, InterruptKind::parse)?),
+        None => None,
+    };
     let summary = Summary {
         workflow: id(row, at, WorkflowId::parse)?,
         version: id(row, at + 1, ContentHash::parse)?,
         status: status(row, at + 2)?,
+        waiting_on,
+        error_code: opt_free_text(row, at + 9)?,
+        phase_since: time(row, at + 10)?,
         principal: id(row, at + 3, PrincipalId::parse)?,
         parent,
+        group: opt_free_text(row, at + 11)?,
         created_at: time(row, at + 6)?,
         updated_at: time(row, at + 7)?,
     };
-    Ok((summary, seq(row, at + 8)?))
+    Ok((summary, seq(row, at + 12)?))
 }
 
 pub(super) fn status(row: &Row, column: usize) -> Result<RunStatus, Fault> {
     word(row, column, RunStatus::parse)
-}
-
-/// Reads (context, state, interrupt, updated_at), starting at `at`.
-pub(super) fn task(row: &Row, at: usize) -> Result<TaskRow, Fault> {
-    let context = match opt_text(row, at)? {
-        Some(_) => Some(free_text(row, at)?),
-        None => None,
-    };
-    let interrupt = match opt_text(row, at + 2)? {
-        Some(_) => Some(word(row, at + 2, parse_interrupt)?),
-        None => None,
-    };
-    Ok(TaskRow {
-        context,
-        state: word(row, at + 1, TaskState::parse)?,
-        interrupt,
-        updated_at: time(row, at + 3)?,
-    })
 }
 
 /// Reads (seq, body), starting at `at`.
@@ -199,7 +206,7 @@ pub(super) fn record(row: &Row, key: &IdempotencyKey) -> Result<IdempotencyRecor
     })
 }
 
-/// Reads (tenant, id, version, body, registered_at).
+/// Reads (tenant, id, version, body, registered_at, dialect).
 pub(super) fn workflow(row: &Row) -> Result<WorkflowRow, Fault> {
     let tenant = match text(row, 0)? {
         "" => None,
@@ -209,6 +216,7 @@ pub(super) fn workflow(row: &Row) -> Result<WorkflowRow, Fault> {
         tenant,
         id: id(row, 1, WorkflowId::parse)?,
         version: id(row, 2, ContentHash::parse)?,
+        dialect: text(row, 5)?.to_owned(),
         body: bytes(row, 3)?,
         registered_at: time(row, 4)?,
     })
@@ -226,22 +234,6 @@ pub(super) fn key(row: &Row) -> Result<KeyRow, Fault> {
         created_at: time(row, 6)?,
         revoked_at: opt_time(row, 7)?,
     })
-}
-
-/// The stored spelling of an interrupt.
-pub(super) const fn interrupt_text(interrupt: TaskInterrupt) -> &'static str {
-    match interrupt {
-        TaskInterrupt::Approval => "approval",
-        TaskInterrupt::Clarification => "clarification",
-    }
-}
-
-fn parse_interrupt(text: &str) -> Option<TaskInterrupt> {
-    match text {
-        "approval" => Some(TaskInterrupt::Approval),
-        "clarification" => Some(TaskInterrupt::Clarification),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

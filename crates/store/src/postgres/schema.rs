@@ -25,7 +25,7 @@ mod embedded {
 const HISTORY: &str = "wopr_schema_history";
 
 /// Tables by whose names a schema is recognized as ours.
-const OURS: [&str; 3] = ["runs", "events", "effects"];
+const OURS: [&str; 3] = ["runs", "events", "work"];
 
 /// How long to wait for another process's migrations.
 const OTHERS: Duration = Duration::from_secs(120);

@@ -66,7 +66,7 @@ impl Turns {
         }
     }
 
-    /// Waits for a turn, and fails soon if there is none.
+    /// Waits for a turn, and fails after a short time without one.
     pub(super) async fn take(&self, purpose: Purpose<'_>) -> Result<Turn, &'static str> {
         let _waiting = match purpose {
             Purpose::Work => Some(self.waiting.try_acquire().map_err(|_| TOO_MANY)?),

@@ -1,4 +1,4 @@
-//! Timers, leases and inboxes in SQL, each call one statement and so one transaction.
+//! The work port in SQL, each call one statement and so one transaction.
 //!
 //! A lease is taken under the row's lock, and locked rows are skipped: whoever locked one is leasing,
 //! settling or releasing it. A lease ends when it expires or when its holder ends it. Other processes of this
@@ -12,32 +12,11 @@ use wopr_core::{RunKey, Timestamp};
 use super::{
     fault::Fault,
     pool::Pool,
-    round::{Round, value},
+    retention::listed,
+    round::{Round, Value, value},
     rows,
 };
-use crate::{EffectKey, Epoch, Fence, LeasedEffect, LeasedTimer, Mailbox, Quota, TimerKey};
-
-/// Finds the tenants that have such rows, each by a seek.
-macro_rules! tenants_with {
-    ($table:literal, $condition:literal) => {
-        concat!(
-            "seeks AS (
-                 (SELECT tenant FROM ",
-            $table,
-            " WHERE ",
-            $condition,
-            " ORDER BY tenant LIMIT 1)
-                 UNION ALL
-                 SELECT (SELECT n.tenant FROM ",
-            $table,
-            " AS n WHERE n.tenant > s.tenant AND ",
-            $condition,
-            " ORDER BY n.tenant LIMIT 1) FROM seeks AS s WHERE s.tenant IS NOT NULL),
-             tenants AS (SELECT tenant FROM seeks WHERE tenant IS NOT NULL)"
-        )
-    };
-}
-pub(super) use tenants_with;
+use crate::{Epoch, Fence, LAST_CHANCE, Leased, Mailbox, Queue, Quota, Then, Times, WorkKey};
 
 const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
@@ -51,135 +30,143 @@ const WRITABLE: &str = "SELECT FROM last_epoch WHERE false FOR UPDATE";
 const BEGIN_EPOCH: &str = "WITH next AS (UPDATE last_epoch SET epoch = epoch + 1 RETURNING epoch)
      INSERT INTO epochs (epoch, began_at) SELECT epoch, $1 FROM next RETURNING epoch";
 
-/// The column `due` is when a timer can be leased: by the time of day, or, for a leased timer, by the clock
-/// of leases.
-macro_rules! due {
+/// Selects and locks rows of the queue in parameter 1.
+macro_rules! rows {
     ($condition:literal, $order:literal, $limit:literal) => {
         concat!(
-            "SELECT tenant, run, key, due FROM timers
-             WHERE due <= greatest($2::bigint, $3::bigint)
-                 AND due <= CASE WHEN epoch IS NULL THEN $2::bigint ELSE $3::bigint END AND ",
+            "SELECT tenant, run, key, due, octet_length(body) AS n_bytes FROM work
+             WHERE queue = $1 AND due IS NOT NULL AND ",
             $condition,
+            listed!("work"),
             " ORDER BY ",
             $order,
-            " LIMIT ",
             $limit,
             " FOR UPDATE SKIP LOCKED"
         )
     };
 }
 
-/// Suspects and other rows are selected separately.
-macro_rules! lease_timers {
-    ($($free:expr),+) => {
+/// Leases free rows, rows whose lease has expired, and suspects. The length of a stored value is known without
+/// reading it. One `SELECT` cannot both lock rows and number or sum them up, so that is done with locked rows.
+/// Also returns the column to sort by, because the rows of an update have no order.
+macro_rules! lease {
+    ($free:expr, $limit_expired:literal, $fair:literal) => {
         concat!(
             "WITH RECURSIVE ",
-            $($free,)+
-            ", suspect AS (",
-            due!("deaths = 2", "due, tenant, run, key", "$6"),
-            "), taken AS (SELECT * FROM free UNION ALL SELECT * FROM suspect)
-             UPDATE timers AS t SET epoch = $1, due = $4, fence = t.fence + 1 FROM taken AS f
-             WHERE t.tenant = f.tenant AND t.run = f.run AND t.key = f.key
-             RETURNING t.tenant, t.run, t.key, t.fence, f.due, t.deaths"
+            $free,
+            ", expired AS (",
+            rows!(
+                "due <= $4 AND epoch IS NOT NULL AND deaths < 2",
+                "due, tenant, run, key",
+                $limit_expired
+            ),
+            "), ready AS (SELECT * FROM free UNION ALL SELECT * FROM expired), ",
+            $fair,
+            ", fitting AS (
+                 SELECT *, sum(n_bytes) OVER (ORDER BY due, tenant, run, key) - n_bytes AS before
+                 FROM (SELECT * FROM fair ORDER BY due, tenant, run, key LIMIT $6) AS first),
+             the_suspects AS (",
+            rows!(
+                "due <= greatest($3::bigint, $4::bigint)
+                     AND due <= CASE WHEN epoch IS NULL THEN $3::bigint ELSE $4::bigint END
+                     AND (deaths = 2 OR deaths > 2 AND queue = 2)",
+                "due, tenant, run, key",
+                " LIMIT $8"
+            ),
+            "), suspects AS (
+                 SELECT *, sum(n_bytes) OVER (ORDER BY due, tenant, run, key) - n_bytes AS before
+                 FROM the_suspects),
+             taken AS (
+                 SELECT tenant, run, key, due FROM fitting WHERE before < $7::bigint
+                 UNION ALL SELECT tenant, run, key, due FROM suspects WHERE before < $7::bigint)
+             UPDATE work AS w SET epoch = $2, due = $5, fence = w.fence + 1, woken = NULL FROM taken AS t
+             WHERE w.tenant = t.tenant AND w.run = t.run AND w.queue = $1 AND w.key = t.key
+             RETURNING w.tenant, w.run, w.key, w.body, t.due, w.fence, w.deaths"
         )
     };
 }
 
-const LEASE_TIMERS: &str = lease_timers!(
-    "free AS (",
-    due!("deaths < 2", "due, tenant, run, key", "$5"),
-    ")"
+const LEASE: &str = lease!(
+    concat!(
+        "free AS (",
+        rows!(
+            "due <= $3 AND epoch IS NULL AND deaths < 2",
+            "due, tenant, run, key",
+            " LIMIT $6"
+        ),
+        ")"
+    ),
+    " LIMIT $6",
+    "fair AS (SELECT * FROM ready)"
 );
 
-const LEASE_TIMERS_SHARED: &str = lease_timers!(
-    tenants_with!("timers", "deaths < 2"),
-    ", of_tenants AS (SELECT x.* FROM tenants AS o, LATERAL (",
-    due!("tenant = o.tenant AND deaths < 2", "due, run, key", "$7"),
-    ") AS x WHERE o.tenant <> ALL($8)),
-     free AS (SELECT * FROM of_tenants ORDER BY due, tenant, run, key LIMIT $5)"
+/// Finds the tenants with free rows each by a seek.
+const LEASE_SHARED: &str = lease!(
+    concat!(
+        "seeks AS (
+             (SELECT tenant FROM work
+              WHERE queue = $1 AND due IS NOT NULL AND epoch IS NULL AND deaths < 2 ORDER BY tenant LIMIT 1)
+             UNION ALL
+             SELECT (SELECT n.tenant FROM work AS n
+                 WHERE n.queue = $1 AND n.tenant > s.tenant AND due IS NOT NULL AND epoch IS NULL AND deaths < 2
+                 ORDER BY n.tenant LIMIT 1)
+             FROM seeks AS s WHERE s.tenant IS NOT NULL),
+         free AS (SELECT x.* FROM seeks AS o, LATERAL (",
+        rows!(
+            "tenant = o.tenant AND due <= $3 AND epoch IS NULL AND deaths < 2",
+            "due, run, key",
+            " LIMIT $9"
+        ),
+        ") AS x WHERE o.tenant IS NOT NULL AND o.tenant <> ALL($11))"
+    ),
+    "",
+    "shares AS (
+         SELECT *, row_number() OVER share AS place, sum(n_bytes) OVER share - n_bytes AS before_tenant
+         FROM ready WHERE tenant <> ALL($11) WINDOW share AS (PARTITION BY tenant ORDER BY due, run, key)),
+     fair AS (SELECT * FROM shares WHERE place <= $9 AND before_tenant < $10::bigint)"
 );
 
-const RELEASE_TIMER: &str = "UPDATE timers SET epoch = NULL, due = $5
-     WHERE tenant = $1 AND run = $2 AND key = $3 AND fence = $4 AND epoch IS NOT NULL";
-
-const NEXT_DUE: &str = "SELECT least((SELECT min(due) FROM timers WHERE deaths < 2),
-         (SELECT min(due) FROM timers WHERE deaths = 2))";
-
-/// Takes rows while those before them have less than a number of bytes. The length of a stored value is known
-/// without reading it. One `SELECT` cannot both lock rows and sum them up, so the locked rows are passed in.
-macro_rules! fitting {
-    ($locked:literal, $limit:literal) => {
+/// Renews or ends the lease of the row in the first five parameters: 0 in parameter 7 for a lease that is
+/// renewed, 1 for one that is released and 2 for a row that is parked.
+macro_rules! lease_update {
+    ($deaths:literal) => {
         concat!(
-            "SELECT * FROM (SELECT *, sum(n_bytes) OVER (ORDER BY since, tenant, run, key) - n_bytes AS before FROM ",
-            $locked,
-            ") AS summed WHERE before < ",
-            $limit
+            "UPDATE work SET
+                 epoch = CASE $7::bigint WHEN 0 THEN epoch END,
+                 woken = CASE $7::bigint WHEN 0 THEN woken END,
+                 due = CASE $7::bigint WHEN 2 THEN least($6::bigint, woken) ELSE $6::bigint END,
+                 fence = CASE $7::bigint WHEN 2 THEN fence + 1 ELSE fence END,
+                 body = coalesce($8::bytea, body),
+                 deaths = ",
+            $deaths,
+            " WHERE tenant = $1 AND run = $2 AND queue = $3 AND key = $4 AND fence = $5 AND epoch IS NOT NULL
+             RETURNING 1"
         )
     };
 }
+pub(super) use lease_update;
 
-/// Returns the columns to sort by, because the rows of an update have no order.
-macro_rules! lease_effects {
-    ($($free:expr),+) => {
-        concat!(
-            "WITH RECURSIVE ",
-            $($free,)+
-            ", the_ended AS (
-                 SELECT tenant, run, key, true AS is_ended, lease_until AS since, octet_length(body) AS n_bytes
-                 FROM effects
-                 WHERE epoch IS NOT NULL AND deaths < 2 AND lease_until <= $2 AND tenant <> ALL($6)
-                 ORDER BY lease_until, tenant, run, key LIMIT $4 - (SELECT count(*) FROM free)
-                 FOR UPDATE SKIP LOCKED),
-             ended AS (",
-            fitting!("the_ended", "$7::bigint - (SELECT coalesce(sum(n_bytes), 0) FROM free)"),
-            "),
-             suspects AS (
-                 SELECT tenant, run, key, epoch IS NOT NULL AS is_ended, enqueued_at AS since,
-                     octet_length(body) AS n_bytes
-                 FROM effects WHERE deaths = 2 AND (epoch IS NULL OR lease_until <= $2)
-                 ORDER BY enqueued_at, tenant, run, key LIMIT $5 FOR UPDATE SKIP LOCKED),
-             suspect AS (",
-            fitting!("suspects", "$7::bigint"),
-            "),
-             taken AS (SELECT * FROM free UNION ALL SELECT * FROM ended UNION ALL SELECT * FROM suspect)
-             UPDATE effects AS e SET epoch = $1, lease_until = $3, fence = e.fence + 1 FROM taken AS t
-             WHERE e.tenant = t.tenant AND e.run = t.run AND e.key = t.key
-             RETURNING e.tenant, e.run, e.key, e.body, e.fence, t.is_ended, t.since, e.deaths"
-        )
-    };
-}
+pub(super) const SET_LEASE: &str =
+    lease_update!("CASE WHEN $7::bigint = 2 AND (deaths < 3 OR queue = 2) THEN 0 ELSE deaths END");
 
-const LEASE: &str = lease_effects!(
-    "the_free AS (
-         SELECT tenant, run, key, false AS is_ended, enqueued_at AS since, octet_length(body) AS n_bytes
-         FROM effects WHERE epoch IS NULL AND deaths < 2
-         ORDER BY enqueued_at, tenant, run, key LIMIT $4 FOR UPDATE SKIP LOCKED),
-     free AS (",
-    fitting!("the_free", "$7::bigint"),
-    ")"
+const WAKE: &str = "UPDATE work SET
+         due = CASE WHEN epoch IS NULL THEN least(due, $5) ELSE due END,
+         woken = CASE WHEN epoch IS NOT NULL THEN least(woken, $5) END
+     WHERE tenant = $1 AND run = $2 AND queue = $3 AND key = $4 RETURNING 1";
+
+const NEXT_DUE: &str = concat!(
+    "SELECT least(
+         (SELECT due FROM work WHERE queue = $1 AND due IS NOT NULL AND epoch IS NULL AND deaths < 2",
+    listed!("work"),
+    " ORDER BY due LIMIT 1),
+         (SELECT due FROM work WHERE queue = $1 AND due IS NOT NULL AND epoch IS NOT NULL AND deaths < 2",
+    listed!("work"),
+    " ORDER BY due LIMIT 1),
+         (SELECT due FROM work WHERE queue = $1 AND due IS NOT NULL
+              AND (deaths = 2 OR deaths > 2 AND queue = 2)",
+    listed!("work"),
+    " ORDER BY due LIMIT 1))"
 );
-
-const LEASE_SHARED: &str = lease_effects!(
-    tenants_with!("effects", "epoch IS NULL AND deaths < 2"),
-    ", of_tenants AS (SELECT x.* FROM tenants AS o, LATERAL (
-             SELECT tenant, run, key, false AS is_ended, enqueued_at AS since, octet_length(body) AS n_bytes
-             FROM effects WHERE tenant = o.tenant AND epoch IS NULL AND deaths < 2
-             ORDER BY enqueued_at, run, key LIMIT $8 FOR UPDATE SKIP LOCKED) AS x
-         WHERE o.tenant <> ALL($6)),
-     of_shares AS (SELECT *, sum(n_bytes) OVER (PARTITION BY tenant ORDER BY since, run, key) - n_bytes AS before
-         FROM of_tenants),
-     the_free AS (SELECT tenant, run, key, is_ended, since, n_bytes FROM of_shares WHERE before < $9::bigint
-         ORDER BY since, tenant, run, key LIMIT $4),
-     free AS (",
-    fitting!("the_free", "$7::bigint"),
-    ")"
-);
-
-const RENEW: &str = "UPDATE effects SET lease_until = $5
-     WHERE tenant = $1 AND run = $2 AND key = $3 AND fence = $4 AND epoch IS NOT NULL RETURNING 1";
-
-const RELEASE: &str = "UPDATE effects SET epoch = NULL, lease_until = NULL
-     WHERE tenant = $1 AND run = $2 AND key = $3 AND fence = $4";
 
 /// One seek per run, so the cost does not depend on the number of messages in an inbox.
 const WITH_INBOX: &str = "WITH RECURSIVE runs AS (
@@ -208,11 +195,9 @@ const BEAT: &str = "WITH beat AS (
 const BURY: &str = "WITH dead AS (
          UPDATE epochs SET is_buried = true WHERE NOT is_buried AND NOT is_ended AND epoch <> $1
              AND seen_at < (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $2::bigint RETURNING epoch),
-     the_timers AS (UPDATE timers AS x SET deaths = deaths + 1 FROM dead WHERE x.epoch = dead.epoch),
-     the_effects AS (UPDATE effects AS x SET deaths = deaths + 1 FROM dead WHERE x.epoch = dead.epoch),
+     the_work AS (UPDATE work AS x SET deaths = deaths + 1 FROM dead WHERE x.epoch = dead.epoch),
      the_inboxes AS (UPDATE inbox AS x SET deaths = deaths + 1, epoch = NULL FROM dead WHERE x.epoch = dead.epoch),
-     the_outbox AS (UPDATE outbox AS x SET deaths = deaths + 1, epoch = NULL FROM dead WHERE x.epoch = dead.epoch),
-     the_pushes AS (UPDATE pushes AS x SET deaths = deaths + 1 FROM dead WHERE x.epoch = dead.epoch)
+     the_outbox AS (UPDATE outbox AS x SET deaths = deaths + 1, epoch = NULL FROM dead WHERE x.epoch = dead.epoch)
      SELECT count(*) FROM dead";
 
 /// Rows claimed by another epoch are skipped. The claim ends when that epoch is found dead.
@@ -253,8 +238,7 @@ const GRANT: &str = "UPDATE runs AS r
      FROM (SELECT descendants FROM runs WHERE tenant = $1 AND run = $2 FOR NO KEY UPDATE) AS o
      WHERE r.tenant = $1 AND r.run = $2 RETURNING r.descendants - o.descendants";
 
-const PARKED: &str = "SELECT tenant, run FROM timers WHERE deaths = 3
-     UNION SELECT tenant, run FROM effects WHERE deaths = 3
+const QUARANTINED: &str = "SELECT tenant, run FROM work WHERE deaths = 3 AND queue <> 2
      UNION SELECT tenant, target FROM inbox WHERE deaths = 3
      UNION SELECT tenant, run FROM outbox WHERE deaths = 3 LIMIT $1";
 
@@ -361,118 +345,51 @@ pub(super) async fn grant(pool: &Pool, root: &RunKey, wanted: u64, most: u64) ->
     granted.first().map_or(Ok(0), |row| rows::count(row, 0))
 }
 
-pub(super) async fn parked(pool: &Pool, limit: usize) -> Result<Vec<RunKey>, Fault> {
+pub(super) async fn quarantined(pool: &Pool, limit: usize) -> Result<Vec<RunKey>, Fault> {
     let found = pool
-        .learn(|| Round::of(PARKED, vec![value(rows::limit(limit))]))
+        .learn(|| Round::of(QUARANTINED, vec![value(rows::limit(limit))]))
         .await?;
     found.iter().map(|row| rows::run_key(row, 0)).collect()
 }
 
-pub(super) async fn lease_timers(
+pub(super) async fn lease(
     pool: &Pool,
+    queue: Queue,
     epoch: Epoch,
-    due: Timestamp,
-    now: Timestamp,
-    until: Timestamp,
+    times: Times,
     quota: &Quota,
-) -> Result<Vec<LeasedTimer>, Fault> {
+) -> Result<Vec<Leased>, Fault> {
     let round = || {
         let mut values = vec![
+            value(queue.number()),
             value(rows::int(epoch.0)),
-            value(due.millis()),
-            value(now.millis()),
-            value(until.millis()),
+            value(times.due.millis()),
+            value(times.now.millis()),
+            value(times.until.millis()),
             value(rows::limit(quota.rows)),
-            value(rows::limit(quota.suspects)),
-        ];
-        if quota.is_plain() {
-            return Round::of(LEASE_TIMERS, values);
-        }
-        values.push(value(rows::limit(quota.per_tenant)));
-        values.push(value(without(quota)));
-        Round::of(LEASE_TIMERS_SHARED, values)
-    };
-    let found = pool.write(round).await?;
-    let mut leased = Vec::with_capacity(found.len());
-    for row in &found {
-        leased.push(LeasedTimer {
-            run: rows::run_key(row, 0)?,
-            key: TimerKey(rows::free_text(row, 2)?),
-            since: rows::time(row, 4)?,
-            fence: rows::fence(row, 3)?,
-            deaths: rows::deaths(row, 5)?,
-        });
-    }
-    // The rows of an update have no order.
-    leased.sort_unstable_by(|one, other| {
-        (one.since, &one.run, &one.key).cmp(&(other.since, &other.run, &other.key))
-    });
-    Ok(leased)
-}
-
-pub(super) async fn release_timer(
-    pool: &Pool,
-    run: &RunKey,
-    key: &TimerKey,
-    fence: Fence,
-    due: Timestamp,
-) -> Result<(), Fault> {
-    let round = || {
-        let mut values = lease(run, &key.0, fence);
-        values.push(value(due.millis()));
-        Round::of(RELEASE_TIMER, values)
-    };
-    pool.write(round).await?;
-    Ok(())
-}
-
-pub(super) async fn next_due(pool: &Pool) -> Result<Option<Timestamp>, Fault> {
-    let found = pool.learn(|| Round::of(NEXT_DUE, Vec::new())).await?;
-    match found.first() {
-        Some(row) => rows::opt_time(row, 0),
-        None => Ok(None),
-    }
-}
-
-/// The tenants excluded by the quota.
-pub(super) fn without(quota: &Quota) -> Vec<&str> {
-    quota.without.iter().map(wopr_core::TenantId::as_str).collect()
-}
-
-pub(super) async fn lease_effects(
-    pool: &Pool,
-    epoch: Epoch,
-    now: Timestamp,
-    until: Timestamp,
-    quota: &Quota,
-) -> Result<Vec<LeasedEffect>, Fault> {
-    let round = || {
-        let mut values = vec![
-            value(rows::int(epoch.0)),
-            value(now.millis()),
-            value(until.millis()),
-            value(rows::limit(quota.rows)),
-            value(rows::limit(quota.suspects)),
-            value(without(quota)),
             value(rows::limit(quota.bytes)),
+            value(rows::limit(quota.suspects)),
         ];
         if quota.is_plain() {
             return Round::of(LEASE, values);
         }
-        values.push(value(rows::limit(quota.per_tenant)));
-        values.push(value(rows::limit(quota.bytes_per_tenant)));
+        let without = quota.without.iter().map(wopr_core::TenantId::as_str);
+        values.extend([
+            value(rows::limit(quota.per_tenant)),
+            value(rows::limit(quota.bytes_per_tenant)),
+            value(without.collect::<Vec<_>>()),
+        ]);
         Round::of(LEASE_SHARED, values)
     };
     let found = pool.write(round).await?;
     let mut leased = Vec::with_capacity(found.len());
     let mut damage = None;
     for row in &found {
-        match read_leased(row) {
-            Ok(effect) => leased.push(effect),
-            // This effect is leased and its lease will expire; the other leased effects must not wait for
-            // that.
+        match read_leased(queue, row) {
+            Ok(row) => leased.push(row),
+            // This row is leased and its lease will expire; the other leased rows must not wait for that.
             Err(fault) => {
-                tracing::error!(?fault, "leased an effect that cannot be read");
+                tracing::error!(?fault, "leased a work row that cannot be read");
                 damage = Some(fault);
             }
         }
@@ -480,52 +397,79 @@ pub(super) async fn lease_effects(
     if let (Some(fault), true) = (damage, leased.is_empty()) {
         return Err(fault);
     }
-    leased.sort_by(|(place, one), (other, another)| {
-        (place, &one.run, &one.key).cmp(&(other, &another.run, &another.key))
+    let order = |row: &Leased| (row.deaths >= LAST_CHANCE, row.since);
+    leased.sort_unstable_by(|one, other| {
+        (order(one), &one.run, &one.key).cmp(&(order(other), &other.run, &other.key))
     });
-    Ok(leased.into_iter().map(|(_, effect)| effect).collect())
+    Ok(leased)
 }
 
-/// Reads an effect and its position in the queue.
-fn read_leased(row: &Row) -> Result<((bool, i64), LeasedEffect), Fault> {
-    let effect = LeasedEffect {
+fn read_leased(queue: Queue, row: &Row) -> Result<Leased, Fault> {
+    let name = rows::free_text(row, 2)?;
+    Ok(Leased {
         run: rows::run_key(row, 0)?,
-        key: EffectKey(rows::free_text(row, 2)?),
+        key: WorkKey { queue, name },
         body: rows::bytes(row, 3)?,
-        fence: rows::fence(row, 4)?,
-        deaths: rows::deaths(row, 7)?,
-    };
-    Ok(((rows::flag(row, 5)?, rows::number(row, 6)?), effect))
+        since: rows::time(row, 4)?,
+        fence: rows::fence(row, 5)?,
+        deaths: rows::deaths(row, 6)?,
+    })
 }
 
-pub(super) async fn renew(
+/// The first parameters of statements about one row.
+fn of_row<'v>(run: &'v RunKey, key: &'v WorkKey) -> Vec<Value<'v>> {
+    vec![
+        value(run.tenant.as_str()),
+        value(run.run.as_str()),
+        value(key.queue.number()),
+        value(rows::free(&key.name)),
+    ]
+}
+
+/// The parameters of [`SET_LEASE`].
+pub(super) fn lease_values<'v>(
+    run: &'v RunKey,
+    key: &'v WorkKey,
+    fence: Fence,
+    then: Then,
+    body: Option<&'v [u8]>,
+) -> Vec<Value<'v>> {
+    let (how, due) = then.columns();
+    let mut values = of_row(run, key);
+    values.extend([
+        value(rows::int(fence.0)),
+        value(due.map(Timestamp::millis)),
+        value(how),
+        value(body),
+    ]);
+    values
+}
+
+pub(super) async fn set_lease(
     pool: &Pool,
     run: &RunKey,
-    key: &EffectKey,
+    key: &WorkKey,
     fence: Fence,
-    until: Timestamp,
+    then: Then,
 ) -> Result<bool, Fault> {
+    let round = || Round::of(SET_LEASE, lease_values(run, key, fence, then, None));
+    Ok(!pool.write(round).await?.is_empty())
+}
+
+pub(super) async fn wake(pool: &Pool, run: &RunKey, key: &WorkKey, at: Timestamp) -> Result<bool, Fault> {
     let round = || {
-        let mut values = lease(run, &key.0, fence);
-        values.push(value(until.millis()));
-        Round::of(RENEW, values)
+        let mut values = of_row(run, key);
+        values.push(value(at.millis()));
+        Round::of(WAKE, values)
     };
     Ok(!pool.write(round).await?.is_empty())
 }
 
-pub(super) async fn release(pool: &Pool, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), Fault> {
-    pool.write(|| Round::of(RELEASE, lease(run, &key.0, fence)))
+pub(super) async fn next_due(pool: &Pool, queue: Queue) -> Result<Option<Timestamp>, Fault> {
+    let found = pool
+        .learn(|| Round::of(NEXT_DUE, vec![value(queue.number())]))
         .await?;
-    Ok(())
-}
-
-fn lease<'v>(run: &'v RunKey, key: &'v str, fence: Fence) -> Vec<super::round::Value<'v>> {
-    vec![
-        value(run.tenant.as_str()),
-        value(run.run.as_str()),
-        value(rows::free(key)),
-        value(rows::int(fence.0)),
-    ]
+    found.first().map_or(Ok(None), |row| rows::opt_time(row, 0))
 }
 
 pub(super) async fn runs_with_inbox(

@@ -7,41 +7,29 @@
 use std::{collections::HashMap, hash::Hash};
 
 use tokio_postgres::types::ToSql;
-use wopr_core::RunKey;
+use wopr_core::{RunKey, Timestamp};
 
 use super::{
     round::{Round, Value, value},
     rows,
+    work::{SET_LEASE, lease_values},
 };
-use crate::{Batch, EffectRow, Fence, Hold, Summary, TaskRow, TimerRow};
+use crate::{Batch, Hold, Queue, Then, WorkRow};
 
 const EVENTS: &str = "INSERT INTO events (tenant, run, seq, body)
      SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[])";
-
-const TASKS: &str = "INSERT INTO tasks (tenant, run, context, state, interrupt, updated_at, principal)
-     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::text[])
-     ON CONFLICT (tenant, run) DO UPDATE SET context = excluded.context, state = excluded.state,
-         interrupt = excluded.interrupt, updated_at = excluded.updated_at";
 
 const SNAPSHOTS: &str = "INSERT INTO snapshots (tenant, run, head, body)
      SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[])
      ON CONFLICT (tenant, run) DO UPDATE SET head = excluded.head, body = excluded.body";
 
-const CLEAR_TIMERS: &str = "DELETE FROM timers WHERE tenant = $1 AND run = $2 AND key = ANY($3)";
+const END_WORK: &str = "DELETE FROM work WHERE tenant = $1 AND run = $2 AND queue = $3 AND key = ANY($4)";
 
-const SET_TIMERS: &str = "INSERT INTO timers (tenant, run, key, due, fence)
-     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[])
-     ON CONFLICT (tenant, run, key) DO UPDATE SET due = excluded.due, epoch = NULL, fence = timers.fence + 1,
-         deaths = 0";
-
-const SETTLE: &str = "DELETE FROM effects WHERE tenant = $1 AND run = $2 AND key = ANY($3)";
-
-const ENQUEUE: &str = "INSERT INTO effects (tenant, run, key, body, enqueued_at, epoch, lease_until, fence)
-     SELECT e.*, CASE WHEN e.epoch IS NULL THEN 0 ELSE 1 END
-     FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[])
-         AS e (tenant, run, key, body, enqueued_at, epoch, until)
-     ON CONFLICT (tenant, run, key) DO UPDATE SET body = excluded.body, enqueued_at = excluded.enqueued_at,
-         epoch = excluded.epoch, lease_until = excluded.lease_until, fence = effects.fence + 1, deaths = 0";
+const SET_WORK: &str = "INSERT INTO work (tenant, run, queue, key, due, body, epoch, fence)
+     SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[], $6::bytea[],
+         $7::bigint[], $8::bigint[])
+     ON CONFLICT (tenant, run, queue, key) DO UPDATE SET due = excluded.due, body = excluded.body,
+         epoch = excluded.epoch, fence = work.fence + 1, deaths = 0, woken = NULL";
 
 const CONSUME: &str = "DELETE FROM inbox USING unnest($3::text[], $4::bigint[]) AS c (source, source_seq)
      WHERE inbox.tenant = $1 AND inbox.target = $2 AND inbox.source = c.source
@@ -82,7 +70,6 @@ pub(super) fn rest<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
             columns
         }),
     );
-    add(round, TASKS, tasks(batches));
     add(
         round,
         SNAPSHOTS,
@@ -93,25 +80,15 @@ pub(super) fn rest<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
             columns
         }),
     );
-    for timers in rounds_of(batches, |batch| &batch.timers_set, |timer: &TimerRow| &timer.key) {
-        let mut columns = timers.of_runs();
-        columns.push(timers.column(|_, timer| rows::free(&timer.key.0)));
-        columns.push(timers.column(|_, timer| timer.due.millis()));
-        columns.push(timers.column(|batch, _| rows::int(Fence::first_at(batch.summary.updated_at).0)));
-        round.add(SET_TIMERS, columns);
-    }
-    for effects in rounds_of(
-        batches,
-        |batch| &batch.effects_enqueued,
-        |effect: &EffectRow| &effect.key,
-    ) {
-        let mut columns = effects.of_runs();
-        columns.push(effects.column(|_, effect| rows::free(&effect.key.0)));
-        columns.push(effects.column(|_, effect| effect.body.as_slice()));
-        columns.push(effects.column(|batch, _| batch.summary.updated_at.millis()));
-        columns.push(effects.column(|_, effect| effect.leased.map(|(epoch, _)| rows::int(epoch.0))));
-        columns.push(effects.column(|_, effect| effect.leased.map(|(_, until)| until.millis())));
-        round.add(ENQUEUE, columns);
+    for work in rounds_of(batches, |batch| &batch.work_set, |row: &WorkRow| &row.key) {
+        let mut columns = work.of_runs();
+        columns.push(work.column(|_, row| row.key.queue.number()));
+        columns.push(work.column(|_, row| rows::free(&row.key.name)));
+        columns.push(work.column(|_, row| row.state.columns().0.map(Timestamp::millis)));
+        columns.push(work.column(|_, row| row.body.as_slice()));
+        columns.push(work.column(|_, row| row.state.columns().1.map(|epoch| rows::int(epoch.0))));
+        columns.push(work.column(|batch, row| rows::int(row.first_fence(batch.summary.updated_at).0)));
+        round.add(SET_WORK, columns);
     }
     add(
         round,
@@ -151,27 +128,24 @@ pub(super) fn rest<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
     hold(round, batches);
 }
 
-const PARK: [&str; 4] = [
-    "UPDATE timers SET deaths = 4 WHERE tenant = $1 AND run = $2",
-    "UPDATE effects SET deaths = 4 WHERE tenant = $1 AND run = $2",
+const QUARANTINE: [&str; 3] = [
+    "UPDATE work SET deaths = 4 WHERE tenant = $1 AND run = $2 AND queue <> 2",
     "UPDATE inbox SET deaths = 4 WHERE tenant = $1 AND target = $2",
     "UPDATE outbox SET deaths = 4 WHERE tenant = $1 AND run = $2 AND deaths >= 3",
 ];
 
-const RELEASE: [&str; 4] = [
-    "UPDATE timers SET deaths = 0 WHERE tenant = $1 AND run = $2 AND deaths >= 3",
-    "UPDATE effects SET deaths = 0, epoch = NULL, lease_until = NULL
-     WHERE tenant = $1 AND run = $2 AND deaths >= 3",
+const RELEASE: [&str; 3] = [
+    "UPDATE work SET deaths = 0 WHERE tenant = $1 AND run = $2 AND queue <> 2 AND deaths >= 3",
     "UPDATE inbox SET deaths = 0, epoch = NULL WHERE tenant = $1 AND target = $2 AND deaths >= 3",
     "UPDATE outbox SET deaths = 0, epoch = NULL WHERE tenant = $1 AND run = $2 AND deaths >= 3",
 ];
 
-/// Parks the work rows of runs, or releases parked ones.
+/// Quarantines the work rows of runs, or releases quarantined ones.
 fn hold<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
     for batch in batches {
         let statements = match batch.hold {
             None => continue,
-            Some(Hold::Park) => PARK,
+            Some(Hold::Quarantine) => QUARANTINE,
             Some(Hold::Release) => RELEASE,
         };
         for sql in statements {
@@ -181,24 +155,27 @@ fn hold<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
     }
 }
 
-/// Adds the removals of a batch.
+/// Adds the removals of a batch, and the rows it parks.
 fn leave<'b>(round: &mut Round<'b>, batch: &'b Batch) {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
-    if !batch.timers_cleared.is_empty() {
-        let keys: Vec<_> = batch
-            .timers_cleared
-            .iter()
-            .map(|key| rows::free(&key.0))
-            .collect();
-        round.add(CLEAR_TIMERS, vec![value(tenant), value(run), value(keys)]);
+    for queue in Queue::ALL {
+        let ended = batch.work_ended.iter().filter(|ended| ended.key.queue == queue);
+        let keys: Vec<_> = ended.map(|ended| rows::free(&ended.key.name)).collect();
+        if !keys.is_empty() {
+            let values = vec![value(tenant), value(run), value(queue.number()), value(keys)];
+            round.add(END_WORK, values);
+        }
     }
-    if !batch.effects_settled.is_empty() {
-        let keys = batch
-            .effects_settled
-            .iter()
-            .map(|settled| rows::free(&settled.key.0));
-        let keys: Vec<_> = keys.collect();
-        round.add(SETTLE, vec![value(tenant), value(run), value(keys)]);
+    for parked in &batch.work_parked {
+        let then = Then::Park(parked.due);
+        let values = lease_values(
+            &batch.run,
+            &parked.key,
+            parked.fence,
+            then,
+            parked.body.as_deref(),
+        );
+        round.add(SET_LEASE, values);
     }
     let consumed = &batch.inbox_consumed;
     if !consumed.is_empty() {
@@ -209,53 +186,6 @@ fn leave<'b>(round: &mut Round<'b>, batch: &'b Batch) {
             vec![value(tenant), value(run), value(sources), value(seqs)],
         );
     }
-}
-
-/// The task rows of the batches' runs and their children.
-fn tasks<'b>(batches: &[&'b Batch]) -> Option<Vec<Value<'b>>> {
-    let mut all: Vec<(&Batch, &str, &TaskRow, &Summary)> = Vec::new();
-    for batch in batches {
-        let own = batch.task.as_ref();
-        all.extend(own.map(|task| (*batch, batch.run.run.as_str(), task, &batch.summary)));
-        let children = batch.children.iter();
-        all.extend(children.map(|child| (*batch, child.run.as_str(), &child.task, &child.summary)));
-    }
-    let each = || all.iter();
-    (!all.is_empty()).then(|| {
-        vec![
-            value(
-                each()
-                    .map(|(batch, ..)| batch.run.tenant.as_str())
-                    .collect::<Vec<_>>(),
-            ),
-            value(each().map(|(_, run, ..)| *run).collect::<Vec<_>>()),
-            value(
-                each()
-                    .map(|(_, _, task, _)| task.context.as_deref().map(rows::free))
-                    .collect::<Vec<_>>(),
-            ),
-            value(
-                each()
-                    .map(|(_, _, task, _)| task.state.as_str())
-                    .collect::<Vec<_>>(),
-            ),
-            value(
-                each()
-                    .map(|(_, _, task, _)| task.interrupt.map(rows::interrupt_text))
-                    .collect::<Vec<_>>(),
-            ),
-            value(
-                each()
-                    .map(|(_, _, task, _)| task.updated_at.millis())
-                    .collect::<Vec<_>>(),
-            ),
-            value(
-                each()
-                    .map(|(.., summary)| summary.principal.as_str())
-                    .collect::<Vec<_>>(),
-            ),
-        ]
-    })
 }
 
 /// The rows of one kind in all batches, each with its batch.

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, named_params, params};
+use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
-use wopr_core::{RunKey, Seq, Timestamp};
+use wopr_core::{InterruptKind, RunKey, Seq};
 
 use super::{
     bundle,
@@ -23,12 +23,12 @@ use super::{
     totals::Totals,
     work,
 };
-use crate::{AppendError, Batch, EffectRow, Fence, Guard, StoredEvent, Summary, TaskRow, vitals::Vitals};
+use crate::{AppendError, Batch, Guard, StoredEvent, Summary, Then, vitals::Vitals};
 
 /// The statements of every append; see [`Session`].
 const INSERT_RUN: &str = "\
     INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run, parent_node,
-     created_at, updated_at, next_seq, context, task_state, task_interrupt, task_updated_at)
+     created_at, updated_at, next_seq, waiting_on, error_code, phase_since, run_group)
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
      ON CONFLICT DO NOTHING";
 const INSERT_EVENTS: &str = "INSERT INTO events (tenant, run, last_seq, bodies) VALUES (?1, ?2, ?3, ?4)";
@@ -70,7 +70,7 @@ impl Job for Append {
         };
         self.counters.appended(&answer);
         self.vitals.note(self.batch.guard, &answer);
-        if self.batch.task.is_some() {
+        if self.batch.summary.may_begin_phase() || !self.batch.children.is_empty() {
             self.totals.changed(&self.batch.run.tenant);
         }
         let Self { batch, reply, .. } = *self;
@@ -118,17 +118,16 @@ fn append(conn: &Session<'_>, records: &Records, batch: &Batch) -> Result<Result
 
 /// Checks everything except the guard and the idempotency record.
 fn refusal(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Fault> {
-    for settled in &batch.effects_settled {
-        let Some(fence) = settled.fence else { continue };
-        let stored: Option<i64> = conn
-            .prepare_cached("SELECT fence FROM effects WHERE tenant = ?1 AND run = ?2 AND key = ?3")?
-            .query_row(
-                params![batch.run.tenant.as_str(), batch.run.run.as_str(), settled.key.0],
-                |row| row.get(0),
-            )
-            .optional()?;
-        if stored != Some(rows::int(fence.0)) {
-            return Ok(Some(AppendError::Fenced(settled.key.clone())));
+    for ended in &batch.work_ended {
+        let Some(fence) = ended.fence else { continue };
+        let stored = work::fence(conn, &batch.run, &ended.key)?;
+        if stored.is_none_or(|(stored, _)| stored != fence) {
+            return Ok(Some(AppendError::Fenced(ended.key.clone())));
+        }
+    }
+    for parked in &batch.work_parked {
+        if work::fence(conn, &batch.run, &parked.key)? != Some((parked.fence, true)) {
+            return Ok(Some(AppendError::Fenced(parked.key.clone())));
         }
     }
     for child in &batch.children {
@@ -166,13 +165,7 @@ fn lost_race(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Fa
 /// Writes the run row if it is as the batch expects; otherwise writes nothing and returns `false`.
 fn guard(conn: &Session<'_>, batch: &Batch) -> Result<bool, Fault> {
     let written = match batch.guard {
-        Guard::Create => insert_run(
-            conn,
-            &batch.run,
-            &batch.summary,
-            batch.task.as_ref(),
-            batch.head(),
-        )?,
+        Guard::Create => insert_run(conn, &batch.run, &batch.summary, batch.head())?,
         Guard::At(expected) => match update_run(conn, batch, expected, Subscribed::No)? {
             // The run has subscriptions, or another append was first.
             0 => return advance_subscribed(conn, batch, expected),
@@ -202,51 +195,43 @@ fn advance_subscribed(conn: &Connection, batch: &Batch, expected: Seq) -> Result
 fn update_run(conn: &Connection, batch: &Batch, expected: Seq, runs: Subscribed) -> Result<usize, Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     let (expected, head) = (rows::int(expected.0), rows::int(batch.head().0));
-    let status = batch.summary.status.as_str();
     let updated_at = batch.summary.updated_at.millis();
     let most = match runs {
         Subscribed::No => 0,
         Subscribed::Maybe => i64::MAX,
     };
-    let written = match &batch.task {
-        None => conn
-            .prepare_cached(concat!(
-                "UPDATE runs SET status = ?4, updated_at = ?5, next_seq = ?6
-                 WHERE tenant = ?1 AND run = ?2 AND next_seq = ?3 AND pushes <= ?7",
-                present!()
-            ))?
-            .execute(params![tenant, run, expected, status, updated_at, head, most])?,
-        Some(task) => conn
-            .prepare_cached(concat!(
-                "UPDATE runs SET status = ?4, updated_at = ?5, next_seq = ?6, context = ?7, task_state = ?8,
-                     task_interrupt = ?9, task_updated_at = ?10
-                 WHERE tenant = ?1 AND run = ?2 AND next_seq = ?3 AND pushes <= ?11",
-                present!()
-            ))?
-            .execute(params![
-                tenant,
-                run,
-                expected,
-                status,
-                updated_at,
-                head,
-                task.context,
-                task.state.as_str(),
-                task.interrupt.map(rows::interrupt_text),
-                task.updated_at.millis(),
-                most,
-            ])?,
+    let written = if batch.summary.may_begin_phase() {
+        conn.prepare_cached(concat!(
+            "UPDATE runs SET updated_at = ?4, next_seq = ?5, status = ?7, waiting_on = ?8, error_code = ?9,
+                 phase_since = ?10
+             WHERE tenant = ?1 AND run = ?2 AND next_seq = ?3 AND pushes <= ?6",
+            present!()
+        ))?
+        .execute(params![
+            tenant,
+            run,
+            expected,
+            updated_at,
+            head,
+            most,
+            batch.summary.status.as_str(),
+            batch.summary.waiting_on.map(InterruptKind::as_str),
+            batch.summary.error_code,
+            batch.summary.phase_since.millis(),
+        ])?
+    } else {
+        // SQLite writes the entries of every index that has a column named here.
+        conn.prepare_cached(concat!(
+            "UPDATE runs SET updated_at = ?4, next_seq = ?5
+             WHERE tenant = ?1 AND run = ?2 AND next_seq = ?3 AND pushes <= ?6",
+            present!()
+        ))?
+        .execute(params![tenant, run, expected, updated_at, head, most])?
     };
     Ok(written)
 }
 
-fn insert_run(
-    conn: &Session<'_>,
-    run: &RunKey,
-    summary: &Summary,
-    task: Option<&TaskRow>,
-    head: Seq,
-) -> Result<usize, Fault> {
+fn insert_run(conn: &Session<'_>, run: &RunKey, summary: &Summary, head: Seq) -> Result<usize, Fault> {
     let (parent_run, parent_node) = match &summary.parent {
         Some((run, node)) => (Some(run.as_str()), Some(node.as_str())),
         None => (None, None),
@@ -264,10 +249,10 @@ fn insert_run(
             summary.created_at.millis(),
             summary.updated_at.millis(),
             rows::int(head.0),
-            task.and_then(|task| task.context.as_deref()),
-            task.map(|task| task.state.as_str()),
-            task.and_then(|task| task.interrupt).map(rows::interrupt_text),
-            task.map(|task| task.updated_at.millis()),
+            summary.waiting_on.map(InterruptKind::as_str),
+            summary.error_code,
+            summary.phase_since.millis(),
+            summary.group,
         ])
     })?;
     Ok(written)
@@ -307,65 +292,31 @@ fn write_events(conn: &Session<'_>, run: &RunKey, events: &[StoredEvent]) -> Res
     })
 }
 
-/// Writes snapshot, timers and effects. Removals come first, so that a key can be reused in the same batch.
+/// Writes the snapshot and rows of work. Removals come first, so that a key can be reused in the same batch.
 fn write_work(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
-    let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
+    let run = &batch.run;
     if let Some(snapshot) = &batch.snapshot {
         conn.prepare_cached(
             "INSERT INTO snapshots (tenant, run, head, body) VALUES (?1, ?2, ?3, ?4)
              ON CONFLICT (tenant, run) DO UPDATE SET head = excluded.head, body = excluded.body",
         )?
-        .execute(params![tenant, run, rows::int(snapshot.head.0), snapshot.body])?;
-    }
-    for key in &batch.timers_cleared {
-        conn.prepare_cached("DELETE FROM timers WHERE tenant = ?1 AND run = ?2 AND key = ?3")?
-            .execute(params![tenant, run, key.0])?;
-    }
-    for timer in &batch.timers_set {
-        conn.prepare_cached(
-            "INSERT INTO timers (tenant, run, key, due, fence) VALUES (?1, ?2, ?3, ?4, ?5)
-             ON CONFLICT (tenant, run, key) DO UPDATE SET due = excluded.due, epoch = NULL,
-                 fence = fence + 1, deaths = 0",
-        )?
         .execute(params![
-            tenant,
-            run,
-            timer.key.0,
-            timer.due.millis(),
-            rows::int(Fence::first_at(batch.summary.updated_at).0),
+            run.tenant.as_str(),
+            run.run.as_str(),
+            rows::int(snapshot.head.0),
+            snapshot.body
         ])?;
     }
-    for settled in &batch.effects_settled {
-        conn.prepare_cached("DELETE FROM effects WHERE tenant = ?1 AND run = ?2 AND key = ?3")?
-            .execute(params![tenant, run, settled.key.0])?;
+    for ended in &batch.work_ended {
+        work::end(conn, run, &ended.key)?;
     }
-    for effect in &batch.effects_enqueued {
-        enqueue(conn, &batch.run, effect, batch.summary.updated_at)?;
+    for parked in &batch.work_parked {
+        let then = Then::Park(parked.due);
+        work::set_lease(conn, run, &parked.key, parked.fence, then, parked.body.as_deref())?;
     }
-    Ok(())
-}
-
-fn enqueue(conn: &Connection, run: &RunKey, effect: &EffectRow, at: Timestamp) -> Result<(), Fault> {
-    let (epoch, until) = match effect.leased {
-        Some((epoch, until)) => (Some(rows::int(epoch.0)), Some(until.millis())),
-        None => (None, None),
-    };
-    conn.prepare_cached(
-        "INSERT INTO effects (tenant, run, key, body, enqueued_at, epoch, lease_until, fence)
-         VALUES (:tenant, :run, :key, :body, :at, :epoch, :until, :fence)
-         ON CONFLICT (tenant, run, key) DO UPDATE SET body = excluded.body, enqueued_at = excluded.enqueued_at,
-             epoch = excluded.epoch, lease_until = excluded.lease_until, fence = fence + 1, deaths = 0",
-    )?
-    .execute(named_params! {
-        ":tenant": run.tenant.as_str(),
-        ":run": run.run.as_str(),
-        ":key": effect.key.0,
-        ":body": effect.body,
-        ":at": at.millis(),
-        ":epoch": epoch,
-        ":until": until,
-        ":fence": i64::from(effect.leased.is_some()),
-    })?;
+    for row in &batch.work_set {
+        work::set(conn, run, row, batch.summary.updated_at)?;
+    }
     Ok(())
 }
 
@@ -374,7 +325,7 @@ fn write_relations(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     for child in &batch.children {
         let key = batch.run.sibling(child.run.clone());
-        insert_run(conn, &key, &child.summary, Some(&child.task), Seq(0))?;
+        insert_run(conn, &key, &child.summary, Seq(0))?;
     }
     for (source, source_seq) in &batch.inbox_consumed {
         conn.prepare_cached(

@@ -50,7 +50,7 @@ impl Lanes {
         }
     }
 
-    /// Waits for a turn, and fails soon if there is none.
+    /// Waits for a turn, and fails after a short time without one.
     pub(super) async fn take(&self, lane: &Lane) -> Result<Place, Full> {
         // Take the narrow lane first, so that a waiting list does not hold a turn that another read needs.
         let place = async {

@@ -1,4 +1,4 @@
-//! Lists of a tenant's runs and tasks.
+//! Lists of a tenant's runs, by creation and by phase.
 //!
 //! Each shape of filter names the index it uses, so that the cost of a page depends only on its size. A
 //! changed query plan fails the tests instead of slowing down production.
@@ -7,7 +7,7 @@ use rusqlite::{Connection, params_from_iter, types::Value};
 use wopr_core::{RunId, RunStatus, TenantId};
 
 use super::{fault::Fault, retention::listed, rows};
-use crate::{RunFilter, RunPage, TaskCursor, TaskFilter, TaskPage};
+use crate::{Match, PhaseCursor, PhaseFilter, PhasePage, RunFilter, RunPage};
 
 /// The text and the bound values of a statement under construction.
 #[derive(Default)]
@@ -105,13 +105,7 @@ fn runs_arm(
         // SQLite uses a partial index only if the query repeats its condition.
         query.push(" AND status <> 'completed'");
     }
-    if !statuses.is_empty() {
-        query.push(" AND status IN (");
-        for (n, status) in statuses.iter().enumerate() {
-            query.bind(if n > 0 { ", " } else { "" }, status.as_str().to_owned());
-        }
-        query.push(")");
-    }
+    self::statuses(query, statuses);
     if let Some(workflow) = &filter.workflow {
         query.bind(" AND workflow = ", workflow.as_str().to_owned());
     }
@@ -124,33 +118,34 @@ fn runs_arm(
     query.push(listed!("runs"));
 }
 
-/// Reads a page of tasks. They are counted unless `total` is known.
-pub(super) fn tasks(
+/// Reads a page of runs by phase. They are counted unless `total` is known.
+pub(super) fn phases(
     conn: &Connection,
     tenant: &TenantId,
-    filter: &TaskFilter,
-    after: Option<&TaskCursor>,
+    filter: &PhaseFilter,
+    after: Option<&PhaseCursor>,
     limit: usize,
     total: Option<u64>,
-) -> Result<TaskPage, Fault> {
+) -> Result<PhasePage, Fault> {
     let total = match total {
         Some(total) => total,
-        None => count(conn, &tasks_count(tenant, filter))?,
+        None => count(conn, &phases_count(tenant, filter))?,
     };
-    let query = tasks_query(tenant, filter, after, limit);
+    let query = phases_query(tenant, filter, after, limit);
     let mut statement = conn.prepare_cached(&query.sql)?;
     let mut found = statement.query(params_from_iter(query.values))?;
-    let mut tasks = Vec::new();
+    let mut runs = Vec::new();
     let mut has_more = false;
     while let Some(row) = found.next()? {
-        if tasks.len() == limit {
+        if runs.len() == limit {
             has_more = true;
             break;
         }
-        tasks.push((rows::id(row, 0, RunId::parse)?, rows::task(row, 1)?));
+        let (summary, _) = rows::summary(row, 1)?;
+        runs.push((rows::id(row, 0, RunId::parse)?, summary));
     }
-    Ok(TaskPage {
-        tasks,
+    Ok(PhasePage {
+        runs,
         total,
         has_more,
     })
@@ -165,48 +160,55 @@ fn count(conn: &Connection, query: &Query) -> Result<u64, Fault> {
     }
 }
 
-fn tasks_count(tenant: &TenantId, filter: &TaskFilter) -> Query {
+fn phases_count(tenant: &TenantId, filter: &PhaseFilter) -> Query {
     let mut query = Query::default();
     query.push("SELECT count(*)");
-    tasks_from(&mut query, tenant, filter);
+    phases_from(&mut query, tenant, filter);
     query
 }
 
-fn tasks_query(tenant: &TenantId, filter: &TaskFilter, after: Option<&TaskCursor>, limit: usize) -> Query {
+fn phases_query(tenant: &TenantId, filter: &PhaseFilter, after: Option<&PhaseCursor>, limit: usize) -> Query {
     let mut query = Query::default();
     query.push("SELECT run, ");
-    query.push(rows::TASK);
-    tasks_from(&mut query, tenant, filter);
+    query.push(rows::SUMMARY);
+    phases_from(&mut query, tenant, filter);
     if let Some(after) = after {
-        query.bind(" AND (task_updated_at, run) < (", after.updated_at.millis());
+        query.bind(" AND (phase_since, run) < (", after.since.millis());
         query.bind(", ", after.run.as_str().to_owned());
         query.push(")");
     }
     query.bind(
-        " ORDER BY task_updated_at DESC, run DESC LIMIT ",
+        " ORDER BY phase_since DESC, run DESC LIMIT ",
         rows::limit(limit.saturating_add(1)),
     );
     query
 }
 
-fn tasks_from(query: &mut Query, tenant: &TenantId, filter: &TaskFilter) {
+fn phases_from(query: &mut Query, tenant: &TenantId, filter: &PhaseFilter) {
     query.push(" FROM runs INDEXED BY ");
-    query.push(if filter.context.is_some() {
-        "tasks_by_context"
+    query.push(if filter.group.is_some() {
+        "runs_by_group"
     } else {
-        "tasks_by_time"
+        "runs_by_phase"
     });
     query.bind(" WHERE tenant = ", tenant.as_str().to_owned());
-    if let Some(context) = &filter.context {
-        // SQLite uses a partial index only if the query repeats its condition; the same applies below.
-        query.bind(" AND context IS NOT NULL AND context = ", context.clone());
+    if let Some(group) = &filter.group {
+        // SQLite uses a partial index only if the query repeats its condition.
+        query.bind(" AND run_group IS NOT NULL AND run_group = ", group.clone());
     }
-    query.push(" AND task_state IS NOT NULL");
-    if let Some(state) = filter.state {
-        query.bind(" AND task_state = ", state.as_str().to_owned());
+    statuses(query, &filter.statuses);
+    match &filter.error_code {
+        None => {}
+        Some(Match::Is(code)) => query.bind(" AND error_code = ", code.clone()),
+        Some(Match::IsNot(code)) => query.bind(" AND error_code IS NOT ", code.clone()),
     }
-    if let Some(since) = filter.changed_since {
-        query.bind(" AND task_updated_at >= ", since.millis());
+    match &filter.workflow {
+        None => {}
+        Some(Match::Is(workflow)) => query.bind(" AND workflow = ", workflow.as_str().to_owned()),
+        Some(Match::IsNot(workflow)) => query.bind(" AND workflow <> ", workflow.as_str().to_owned()),
+    }
+    if let Some(since) = filter.since {
+        query.bind(" AND phase_since >= ", since.millis());
     }
     if let Some(principal) = &filter.principal {
         query.bind(" AND principal = ", principal.as_str().to_owned());
@@ -214,12 +216,25 @@ fn tasks_from(query: &mut Query, tenant: &TenantId, filter: &TaskFilter) {
     query.push(listed!("runs"));
 }
 
+/// Appends the condition that the status is one of these, or none if there are none.
+fn statuses(query: &mut Query, statuses: &[RunStatus]) {
+    for (n, status) in statuses.iter().enumerate() {
+        query.bind(
+            if n > 0 { ", " } else { " AND status IN (" },
+            status.as_str().to_owned(),
+        );
+    }
+    if !statuses.is_empty() {
+        query.push(")");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use wopr_core::{Timestamp, WorkflowId};
 
     use super::*;
-    use crate::{TaskState, sqlite::schema::tests::database};
+    use crate::sqlite::schema::tests::database;
 
     fn plan(conn: &Connection, query: &Query) -> Vec<String> {
         let mut statement = conn
@@ -276,32 +291,41 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_tasks_need_no_sort_and_are_counted_by_index() {
+    fn pages_by_phase_need_no_sort_and_are_counted_by_index() {
         let (_files, conn) = database();
         let tenant = TenantId::parse("acme").expect("a tenant");
         let run = RunId::parse("run_0000000000000000").expect("a run id");
-        let cursor = TaskCursor {
-            updated_at: Timestamp::from_millis(0),
+        let cursor = PhaseCursor {
+            since: Timestamp::from_millis(0),
             run,
         };
-        for context in [None, Some("ctx".to_owned())] {
-            for state in [None, Some(TaskState::Working)] {
-                for changed_since in [None, Some(Timestamp::from_millis(5))] {
-                    let filter = TaskFilter {
-                        context: context.clone(),
-                        state,
-                        changed_since,
+        let code = || "rejected".to_owned();
+        let phases = [
+            (vec![], None),
+            (vec![RunStatus::Running, RunStatus::Paused], None),
+            (vec![RunStatus::Failed], Some(Match::Is(code()))),
+            (vec![RunStatus::Failed], Some(Match::IsNot(code()))),
+        ];
+        for group in [None, Some("ctx".to_owned())] {
+            for (statuses, error_code) in &phases {
+                for since in [None, Some(Timestamp::from_millis(5))] {
+                    let filter = PhaseFilter {
+                        group: group.clone(),
+                        statuses: statuses.clone(),
+                        error_code: error_code.clone(),
+                        workflow: None,
+                        since,
                         principal: None,
                     };
                     for after in [None, Some(&cursor)] {
-                        let plan = plan(&conn, &tasks_query(&tenant, &filter, after, 10));
+                        let plan = plan(&conn, &phases_query(&tenant, &filter, after, 10));
                         assert!(
                             !plan.iter().any(|step| step.contains("TEMP B-TREE")),
                             "{filter:?}: {plan:?}"
                         );
                     }
-                    if filter.context.is_none() {
-                        let plan = plan(&conn, &tasks_count(&tenant, &filter));
+                    if filter.group.is_none() {
+                        let plan = plan(&conn, &phases_count(&tenant, &filter));
                         assert!(
                             plan.iter().all(|step| step.contains("COVERING")),
                             "{filter:?}: {plan:?}"

@@ -22,10 +22,10 @@ use super::{
     work,
 };
 use crate::{
-    AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, IdempotencyKey,
-    IdempotencyRecord, KeyRow, LeasedEffect, LeasedTimer, Load, Log, Mailbox, MessageRow, Quota, ReadError,
-    Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter,
-    TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError, check::assert_sound,
+    AppendError, Batch, BlobRow, Child, EndedRoots, Epoch, EventPage, Fence, IdempotencyKey,
+    IdempotencyRecord, KeyRow, Leased, Load, Log, Mailbox, MessageRow, PhaseCursor, PhaseFilter, PhasePage,
+    Queue, Quota, ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept,
+    Then, Times, Work, WorkKey, WorkflowRow, WriteError, check::assert_sound,
 };
 
 impl SqliteStore {
@@ -164,28 +164,22 @@ impl Log for SqliteStore {
         .await
     }
 
-    async fn task(&self, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, ReadError> {
-        let run = run.clone();
-        self.read(Lane::Look(run.tenant.clone()), move |conn| read::task(conn, &run))
-            .await
-    }
-
-    async fn list_tasks(
+    async fn list_by_phase(
         &self,
         tenant: &TenantId,
-        filter: &TaskFilter,
-        after: Option<&TaskCursor>,
+        filter: &PhaseFilter,
+        after: Option<&PhaseCursor>,
         limit: usize,
-    ) -> Result<TaskPage, ReadError> {
+    ) -> Result<PhasePage, ReadError> {
         let lane = Lane::List(tenant.clone());
         let (tenant, filter, after) = (tenant.clone(), filter.clone(), after.cloned());
         let totals = self.totals.clone();
         self.read(lane, move |conn| {
             // Nothing was read yet, so the following reads see a moment after the mark was taken.
             match totals.find(&tenant, &filter) {
-                Ok(total) => lists::tasks(conn, &tenant, &filter, after.as_ref(), limit, Some(total)),
+                Ok(total) => lists::phases(conn, &tenant, &filter, after.as_ref(), limit, Some(total)),
                 Err(mark) => {
-                    let page = lists::tasks(conn, &tenant, &filter, after.as_ref(), limit, None)?;
+                    let page = lists::phases(conn, &tenant, &filter, after.as_ref(), limit, None)?;
                     totals.keep(&tenant, filter, mark, page.total);
                     Ok(page)
                 }
@@ -253,7 +247,7 @@ impl Work for SqliteStore {
     async fn ready(&self) -> Result<(), WriteError> {
         self.readiness.ask(|probe| self.enqueue(probe, SMALL)).await?;
         self.vitals.check()?;
-        self.next_due().await?;
+        self.next_due(Queue::Timers).await?;
         Ok(())
     }
 
@@ -293,72 +287,45 @@ impl Work for SqliteStore {
             .await
     }
 
-    async fn parked(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
-        self.read(Lane::Work, move |conn| work::parked(conn, limit)).await
-    }
-
-    async fn lease_timers(
-        &self,
-        epoch: Epoch,
-        due: Timestamp,
-        now: Timestamp,
-        until: Timestamp,
-        quota: &Quota,
-    ) -> Result<Vec<LeasedTimer>, WriteError> {
-        let quota = quota.clone();
-        self.write(SMALL, move |conn| {
-            work::lease_timers(conn, epoch, due, now, until, &quota)
-        })
-        .await
-    }
-
-    async fn release_timer(
-        &self,
-        run: &RunKey,
-        key: &TimerKey,
-        fence: Fence,
-        due: Timestamp,
-    ) -> Result<(), WriteError> {
-        let (run, key) = (run.clone(), key.clone());
-        self.write(SMALL, move |conn| {
-            work::release_timer(conn, &run, &key, fence, due)
-        })
-        .await
-    }
-
-    async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {
-        self.read(Lane::Work, work::next_due).await
-    }
-
-    async fn lease_effects(
-        &self,
-        epoch: Epoch,
-        now: Timestamp,
-        until: Timestamp,
-        quota: &Quota,
-    ) -> Result<Vec<LeasedEffect>, WriteError> {
-        let quota = quota.clone();
-        self.write(SMALL, move |conn| {
-            work::lease_effects(conn, epoch, now, until, &quota)
-        })
-        .await
-    }
-
-    async fn renew(
-        &self,
-        run: &RunKey,
-        key: &EffectKey,
-        fence: Fence,
-        until: Timestamp,
-    ) -> Result<bool, WriteError> {
-        let (run, key) = (run.clone(), key.clone());
-        self.write(SMALL, move |conn| work::renew(conn, &run, &key, fence, until))
+    async fn quarantined(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+        self.read(Lane::Work, move |conn| work::quarantined(conn, limit))
             .await
     }
 
-    async fn release(&self, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError> {
+    async fn lease(
+        &self,
+        queue: Queue,
+        epoch: Epoch,
+        times: Times,
+        quota: &Quota,
+    ) -> Result<Vec<Leased>, WriteError> {
+        let quota = quota.clone();
+        self.write(SMALL, move |conn| work::lease(conn, queue, epoch, times, &quota))
+            .await
+    }
+
+    async fn set_lease(
+        &self,
+        run: &RunKey,
+        key: &WorkKey,
+        fence: Fence,
+        then: Then,
+    ) -> Result<bool, WriteError> {
         let (run, key) = (run.clone(), key.clone());
-        self.write(SMALL, move |conn| work::release(conn, &run, &key, fence))
+        self.write(SMALL, move |conn| {
+            work::set_lease(conn, &run, &key, fence, then, None)
+        })
+        .await
+    }
+
+    async fn wake(&self, run: &RunKey, key: &WorkKey, at: Timestamp) -> Result<bool, WriteError> {
+        let (run, key) = (run.clone(), key.clone());
+        self.write(SMALL, move |conn| work::wake(conn, &run, &key, at))
+            .await
+    }
+
+    async fn next_due(&self, queue: Queue) -> Result<Option<Timestamp>, ReadError> {
+        self.read(Lane::Work, move |conn| work::next_due(conn, queue))
             .await
     }
 
@@ -442,7 +409,7 @@ impl Retention for SqliteStore {
         &self,
         tenant: &TenantId,
         before: Timestamp,
-        after: Option<&TaskCursor>,
+        after: Option<&PhaseCursor>,
         limit: usize,
     ) -> Result<EndedRoots, ReadError> {
         let (tenant, after) = (tenant.clone(), after.cloned());

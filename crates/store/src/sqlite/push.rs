@@ -9,13 +9,12 @@ use super::{
     fault::Fault,
     lanes::Lane,
     queue::SMALL,
-    quota::{Found, Queries, pick},
     retention::{is_gone, listed},
-    rows,
+    rows, work,
 };
 use crate::{
-    AppendError, Attempted, Batch, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, Fence, Guard,
-    LeasedPush, NewPush, OutboxRow, PushRow, Pushes, Put, Quota, ReadError, Then, Update, WriteError,
+    AppendError, Attempted, Batch, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, Fence, Guard, NewPush,
+    OutboxRow, Pending, PushRow, Pushes, Put, ReadError, Then, Update, WorkKey, WorkRow, WriteError,
 };
 
 /// The columns that [`delivery`] reads.
@@ -36,33 +35,6 @@ const OUTBOX: &str = concat!(
     listed!("outbox"),
     " ORDER BY tenant, run LIMIT ?3"
 );
-
-macro_rules! due {
-    ($index:literal, $condition:literal, $order:literal) => {
-        concat!(
-            "SELECT tenant, run, id, body, fence, news, deaths, due FROM pushes INDEXED BY ",
-            $index,
-            " WHERE due IS NOT NULL AND due <= ?1",
-            $condition,
-            listed!("pushes"),
-            " ORDER BY ",
-            $order,
-            " LIMIT ?2"
-        )
-    };
-}
-
-const DUE: Queries = Queries {
-    all: due!("pushes_by_due", " AND deaths < 2", "due, tenant, run, id"),
-    next_tenant: "SELECT tenant FROM pushes INDEXED BY pushes_by_tenant
-         WHERE tenant > ?1 AND due IS NOT NULL AND deaths < 2 ORDER BY tenant LIMIT 1",
-    of_tenant: due!(
-        "pushes_by_tenant",
-        " AND deaths < 2 AND tenant = ?3",
-        "due, run, id"
-    ),
-    suspects: due!("pushes_suspect", " AND deaths >= 2", "due, tenant, run, id"),
-};
 
 const WAITING: &str = concat!(
     "SELECT ",
@@ -123,12 +95,8 @@ pub(super) fn judge_along(
 pub(super) fn put_along(conn: &Connection, batch: &Batch, push: &NewPush) -> Result<(), Fault> {
     let run = batch.run.sibling(push.run.clone());
     let is_own = run == batch.run;
-    let first = match batch.guard {
-        Guard::Create if is_own => Fence(0),
-        Guard::Create | Guard::At(_) => Fence::first_at(push.now),
-    };
     let since = is_own.then(|| batch.expected());
-    match put(conn, &run, push, since, first)? {
+    match put(conn, &run, push, since)? {
         Put::Added | Put::Replaced => {}
         Put::Full | Put::Missing => return Err(Fault::Damaged("receivers are not as counted".to_owned())),
     }
@@ -139,10 +107,10 @@ pub(super) fn put_along(conn: &Connection, batch: &Batch, push: &NewPush) -> Res
 }
 
 /// Adds a subscription that covers events from `since` on.
-fn add(conn: &Connection, run: &RunKey, row: &PushRow, since: Seq, fence: Fence) -> Result<(), Fault> {
+fn add(conn: &Connection, run: &RunKey, push: &NewPush, since: Seq) -> Result<(), Fault> {
+    let row = &push.row;
     conn.prepare_cached(
-        "INSERT INTO pushes (tenant, run, id, body, created_at, since, due, epoch, fence, news)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, NULL, NULL, ?7, 0)",
+        "INSERT INTO pushes (tenant, run, id, body, created_at, since) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?
     .execute(params![
         run.tenant.as_str(),
@@ -151,9 +119,8 @@ fn add(conn: &Connection, run: &RunKey, row: &PushRow, since: Seq, fence: Fence)
         row.body,
         row.created_at.millis(),
         rows::int(since.0),
-        rows::int(fence.0),
     ])?;
-    Ok(())
+    work::set(conn, run, &WorkRow::subscription(&row.id), push.now)
 }
 
 /// Adds events to the outbox row of a run with subscriptions.
@@ -189,15 +156,8 @@ fn receivers(conn: &Connection, run: &RunKey) -> Result<Option<(u64, Seq)>, Faul
     Ok((!is_gone(conn, run)?).then_some(of_run))
 }
 
-/// Registers a subscription. A new one covers events from `since`, or from the end of the log, and its first
-/// fence is `first`.
-fn put(
-    conn: &Connection,
-    run: &RunKey,
-    push: &NewPush,
-    since: Option<Seq>,
-    first: Fence,
-) -> Result<Put, Fault> {
+/// Registers a subscription. A new one covers events from `since`, or from the end of the log.
+fn put(conn: &Connection, run: &RunKey, push: &NewPush, since: Option<Seq>) -> Result<Put, Fault> {
     let row = &push.row;
     let (tenant, id) = (run.tenant.as_str(), run.run.as_str());
     let Some((n_pushes, head)) = receivers(conn, run)? else {
@@ -205,26 +165,23 @@ fn put(
     };
     let replaced = conn
         .prepare_cached(
-            // A delivery that still uses the old subscription loses its lease.
-            "UPDATE pushes SET body = ?4, created_at = ?5, news = news + 1, fence = fence + 1, epoch = NULL,
-                 due = CASE WHEN due IS NOT NULL THEN ?6 END
-             WHERE tenant = ?1 AND run = ?2 AND id = ?3",
+            "UPDATE pushes SET body = ?4, created_at = ?5 WHERE tenant = ?1 AND run = ?2 AND id = ?3",
         )?
-        .execute(params![
-            tenant,
-            id,
-            row.id,
-            row.body,
-            row.created_at.millis(),
-            push.now.millis()
-        ])?;
+        .execute(params![tenant, id, row.id, row.body, row.created_at.millis()])?;
     if replaced == 1 {
+        conn.prepare_cached(
+            // A delivery that still uses the old subscription loses its lease.
+            "UPDATE work SET fence = fence + 1, epoch = NULL, woken = NULL,
+                 due = CASE WHEN due IS NOT NULL THEN ?4 END
+             WHERE tenant = ?1 AND run = ?2 AND queue = 2 AND key = ?3",
+        )?
+        .execute(params![tenant, id, row.id, push.now.millis()])?;
         return Ok(Put::Replaced);
     }
     if n_pushes >= push.most as u64 {
         return Ok(Put::Full);
     }
-    add(conn, run, row, since.unwrap_or(head), first)?;
+    add(conn, run, push, since.unwrap_or(head))?;
     conn.prepare_cached("UPDATE runs SET pushes = pushes + 1 WHERE tenant = ?1 AND run = ?2")?
         .execute([tenant, id])?;
     Ok(Put::Added)
@@ -254,6 +211,7 @@ fn remove(conn: &Connection, run: &RunKey, id: &str) -> Result<bool, Fault> {
     if removed == 0 {
         return Ok(false);
     }
+    work::end(conn, run, &WorkKey::delivery(id))?;
     conn.prepare_cached("DELETE FROM deliveries WHERE tenant = ?1 AND run = ?2 AND push = ?3")?
         .execute((key.0, key.1, id))?;
     conn.prepare_cached("UPDATE runs SET pushes = pushes - 1 WHERE tenant = ?1 AND run = ?2")?
@@ -301,7 +259,9 @@ fn expand(conn: &Connection, note: &OutboxRow, updates: &[Update], now: Timestam
         return Ok(true);
     }
     conn.prepare_cached(
-        "UPDATE pushes SET due = coalesce(due, ?3), news = news + 1 WHERE tenant = ?1 AND run = ?2",
+        // A subscription in backoff stays in it.
+        "UPDATE work SET due = coalesce(due, ?3), woken = CASE WHEN epoch IS NOT NULL THEN coalesce(woken, ?3) END
+         WHERE tenant = ?1 AND run = ?2 AND queue = 2",
     )?
     .execute(params![tenant, run, now.millis()])?;
     let mut insert = conn.prepare_cached(
@@ -322,89 +282,42 @@ fn expand(conn: &Connection, note: &OutboxRow, updates: &[Update], now: Timestam
     Ok(true)
 }
 
-fn lease(
-    conn: &Connection,
-    epoch: Epoch,
-    now: Timestamp,
-    until: Timestamp,
-    quota: &Quota,
-) -> Result<Vec<LeasedPush>, Fault> {
-    let leased = pick(conn, &DUE, &[now.millis()], quota, |row| {
-        let push = LeasedPush {
-            run: rows::run_key(row, 0)?,
-            id: rows::text(row, 2)?.to_owned(),
-            body: rows::bytes(row, 3)?,
-            fence: Fence(rows::fence(row, 4)?.0 + 1),
-            news: rows::count(row, 5)?,
-            deaths: rows::deaths(row, 6)?,
-        };
-        Ok(Found {
-            since: rows::time(row, 7)?.millis(),
-            n_bytes: 0,
-            row: push,
-        })
-    })?;
-    let leased: Vec<_> = leased.into_iter().map(|found| found.row).collect();
-    for push in &leased {
-        conn.prepare_cached(
-            "UPDATE pushes SET epoch = ?4, due = ?5, fence = ?6 WHERE tenant = ?1 AND run = ?2 AND id = ?3",
-        )?
-        .execute(params![
-            push.run.tenant.as_str(),
-            push.run.run.as_str(),
-            push.id,
-            rows::int(epoch.0),
-            until.millis(),
-            rows::int(push.fence.0),
-        ])?;
-    }
-    Ok(leased)
-}
-
-fn waiting(conn: &Connection, run: &RunKey, push: &str, limit: usize) -> Result<Vec<DeliveryRow>, Fault> {
+fn waiting(conn: &Connection, run: &RunKey, push: &str, limit: usize) -> Result<Pending, Fault> {
+    let (tenant, id) = (run.tenant.as_str(), run.run.as_str());
     let mut statement = conn.prepare_cached(WAITING)?;
-    let found = statement.query(params![
-        run.tenant.as_str(),
-        run.run.as_str(),
-        push,
-        rows::limit(limit)
-    ])?;
-    deliveries(found)
+    let deliveries = deliveries(statement.query(params![tenant, id, push, rows::limit(limit)])?)?;
+    if deliveries.is_empty() {
+        return Ok(Pending::default());
+    }
+    let mut statement =
+        conn.prepare_cached("SELECT body FROM pushes WHERE tenant = ?1 AND run = ?2 AND id = ?3")?;
+    let mut found = statement.query([tenant, id, push])?;
+    match found.next()? {
+        Some(row) => Ok(Pending {
+            receiver: rows::bytes(row, 0)?,
+            deliveries,
+        }),
+        None => Ok(Pending::default()),
+    }
 }
 
 fn settle(
     conn: &Connection,
-    lease: &LeasedPush,
-    attempted: Option<&(Seq, Attempted)>,
+    run: &RunKey,
+    push: &str,
+    fence: Fence,
+    (seq, attempted): &(Seq, Attempted),
     then: Then,
 ) -> Result<bool, Fault> {
-    let key = (lease.run.tenant.as_str(), lease.run.run.as_str(), &*lease.id);
-    let (due, goes_on, rests_on) = match then {
-        Then::GoOn(until) => (until, true, None),
-        Then::Rest(now) => (now, false, Some(rows::int(lease.news))),
-        Then::Due(due) => (due, false, None),
-    };
-    let settled = conn
-        .prepare_cached(
-            "UPDATE pushes SET due = CASE WHEN news = ?7 THEN NULL ELSE ?5 END,
-                 epoch = CASE WHEN ?6 THEN epoch ELSE NULL END, deaths = 0
-             WHERE tenant = ?1 AND run = ?2 AND id = ?3 AND fence = ?4 AND epoch IS NOT NULL",
-        )?
-        .execute(params![
-            key.0,
-            key.1,
-            key.2,
-            rows::int(lease.fence.0),
-            due.millis(),
-            goes_on,
-            rests_on
-        ])?;
-    if settled == 0 {
+    if !work::set_lease(conn, run, &WorkKey::delivery(push), fence, then, None)? {
         return Ok(false);
     }
-    let Some((seq, attempted)) = attempted else {
-        return Ok(true);
-    };
+    let key = (run.tenant.as_str(), run.run.as_str(), push);
+    conn.prepare_cached(
+        "UPDATE work SET deaths = 0
+         WHERE tenant = ?1 AND run = ?2 AND queue = 2 AND key = ?3 AND deaths > 0",
+    )?
+    .execute(key)?;
     let seq = rows::int(seq.0);
     let (error, dead_at) = match attempted {
         Attempted::Delivered => {
@@ -463,9 +376,9 @@ fn retry(
     if is_gone(conn, run)? {
         return Ok(0);
     }
-    let (tenant, run) = (run.tenant.as_str(), run.run.as_str());
+    let (tenant, id) = (run.tenant.as_str(), run.run.as_str());
     conn.prepare_cached("UPDATE outbox SET epoch = NULL, deaths = 0 WHERE tenant = ?1 AND run = ?2")?
-        .execute([tenant, run])?;
+        .execute([tenant, id])?;
     let n_retried = conn
         .prepare_cached(
             "UPDATE deliveries SET dead_at = NULL, attempts = 0, enqueued_at = ?5
@@ -473,17 +386,13 @@ fn retry(
         )?
         .execute(params![
             tenant,
-            run,
+            id,
             push,
             seq.map(|seq| rows::int(seq.0)),
             now.millis()
         ])?;
     if n_retried > 0 {
-        conn.prepare_cached(
-            "UPDATE pushes SET news = news + 1, due = CASE WHEN epoch IS NULL THEN ?4 ELSE due END
-             WHERE tenant = ?1 AND run = ?2 AND id = ?3",
-        )?
-        .execute(params![tenant, run, push, now.millis()])?;
+        work::wake(conn, run, &WorkKey::delivery(push), now)?;
     }
     Ok(n_retried)
 }
@@ -526,10 +435,7 @@ impl Pushes for SqliteStore {
             most,
             now,
         };
-        self.write(bytes, move |conn| {
-            put(conn, &run, &push, None, Fence::first_at(now))
-        })
-        .await
+        self.write(bytes, move |conn| put(conn, &run, &push, None)).await
     }
 
     async fn pushes(&self, run: &RunKey) -> Result<Vec<PushRow>, ReadError> {
@@ -561,19 +467,7 @@ impl Pushes for SqliteStore {
             .await
     }
 
-    async fn lease_pushes(
-        &self,
-        epoch: Epoch,
-        now: Timestamp,
-        until: Timestamp,
-        quota: &Quota,
-    ) -> Result<Vec<LeasedPush>, WriteError> {
-        let quota = quota.clone();
-        self.write(SMALL, move |conn| lease(conn, epoch, now, until, &quota))
-            .await
-    }
-
-    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<DeliveryRow>, ReadError> {
+    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Pending, ReadError> {
         let (run, push) = (run.clone(), push.to_owned());
         self.read(Lane::Work, move |conn| waiting(conn, &run, &push, limit))
             .await
@@ -581,13 +475,17 @@ impl Pushes for SqliteStore {
 
     async fn settle_push(
         &self,
-        lease: &LeasedPush,
-        attempted: Option<(Seq, Attempted)>,
+        run: &RunKey,
+        push: &str,
+        fence: Fence,
+        attempted: (Seq, Attempted),
         then: Then,
     ) -> Result<bool, WriteError> {
-        let lease = lease.clone();
-        self.write(SMALL, move |conn| settle(conn, &lease, attempted.as_ref(), then))
-            .await
+        let (run, push) = (run.clone(), push.to_owned());
+        self.write(SMALL, move |conn| {
+            settle(conn, &run, &push, fence, &attempted, then)
+        })
+        .await
     }
 
     async fn deliveries(
@@ -619,42 +517,11 @@ impl Pushes for SqliteStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqlite::schema::tests::database;
+    use crate::sqlite::schema::tests::{assert_indexed, database};
 
     #[test]
     fn polling_for_deliveries_reads_only_matching_rows() {
         let (_files, conn) = database();
-        let Queries {
-            all,
-            next_tenant,
-            of_tenant,
-            suspects,
-        } = DUE;
-        for sql in [
-            OF_RUN,
-            OUTBOX,
-            all,
-            next_tenant,
-            of_tenant,
-            suspects,
-            WAITING,
-            LIST,
-            LIST_DEAD,
-        ] {
-            let mut statement = conn
-                .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
-                .expect("a valid statement");
-            let n = statement.parameter_count();
-            let steps = statement
-                .query_map(rusqlite::params_from_iter(vec![0; n]), |row| row.get(3))
-                .expect("a plan");
-            let plan: Vec<String> = steps.collect::<Result<_, _>>().expect("readable steps");
-            let sorts = plan.iter().any(|step| step.contains("TEMP B-TREE"));
-            // A full scan of the few removal marks is acceptable.
-            let scans = plan
-                .iter()
-                .any(|step| step.starts_with("SCAN") && step != "SCAN removals");
-            assert!(!sorts && !scans, "{sql}: {plan:?}");
-        }
+        assert_indexed(&conn, [OF_RUN, OUTBOX, WAITING, LIST, LIST_DEAD]);
     }
 }

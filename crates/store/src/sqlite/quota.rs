@@ -2,123 +2,158 @@
 //!
 //! Without limits per tenant the rows come in the order of one index. With limits they are read tenant by
 //! tenant, each by a seek, so that the cost for one tenant does not depend on how many rows of another wait.
+//! Rows whose lease has expired are few: no more than what processes held at once.
 
-use rusqlite::{Connection, Row, params_from_iter, types::Value};
+use rusqlite::{Connection, Params, Row, params};
 
-use super::{fault::Fault, rows};
-use crate::Quota;
+use super::{fault::Fault, retention::listed, rows};
+use crate::{Queue, Quota, Times, work::Candidate};
 
-pub(super) struct Found<T> {
-    /// When the row became available.
-    pub(super) since: i64,
-    /// The size of the body, which is read later.
-    pub(super) n_bytes: u64,
-    pub(super) row: T,
+/// Selects rows of the queue in parameter 1.
+macro_rules! select {
+    ($index:literal, $condition:literal, $order:literal) => {
+        concat!(
+            "SELECT tenant, run, key, due, deaths, length(body), fence FROM work INDEXED BY ",
+            $index,
+            " WHERE queue = ?1 AND due IS NOT NULL AND ",
+            $condition,
+            listed!("work"),
+            " ORDER BY ",
+            $order,
+            " LIMIT "
+        )
+    };
 }
 
-/// A byte budget, which the last taker may exceed.
-pub(super) struct Bytes(u64);
+/// Rows of all tenants.
+const FREE: &str = concat!(
+    select!(
+        "work_free",
+        "due <= ?2 AND epoch IS NULL AND deaths < 2",
+        "due, tenant, run, key"
+    ),
+    "?3"
+);
 
-impl Bytes {
-    pub(super) const fn new(most: usize) -> Self {
-        Self(most as u64)
-    }
+/// The next tenant with rows after the given one.
+const NEXT_TENANT: &str = "SELECT tenant FROM work INDEXED BY work_free_by_tenant
+     WHERE queue = ?1 AND tenant > ?2 AND due IS NOT NULL AND epoch IS NULL AND deaths < 2
+     ORDER BY tenant LIMIT 1";
 
-    pub(super) const fn take(&mut self, n_bytes: u64) -> bool {
-        let has_some = self.0 > 0;
-        self.0 = self.0.saturating_sub(n_bytes);
-        has_some
-    }
-}
+/// Rows of one tenant.
+const OF_TENANT: &str = concat!(
+    select!(
+        "work_free_by_tenant",
+        "due <= ?2 AND epoch IS NULL AND deaths < 2 AND tenant = ?4",
+        "due, run, key"
+    ),
+    "?3"
+);
 
-/// The statements that find rows of one kind. Their parameters are the times, a limit and a tenant.
-pub(super) struct Queries {
-    /// Rows of all tenants.
-    pub(super) all: &'static str,
-    /// The next tenant with rows after the given one.
-    pub(super) next_tenant: &'static str,
-    /// Rows of one tenant.
-    pub(super) of_tenant: &'static str,
-    /// Suspects of all tenants.
-    pub(super) suspects: &'static str,
-}
+/// Rows of all tenants whose lease has expired.
+const EXPIRED: &str = concat!(
+    select!(
+        "work_held",
+        "due <= ?2 AND epoch IS NOT NULL AND deaths < 2",
+        "due, tenant, run, key"
+    ),
+    "?3"
+);
 
-/// Selects rows, with the suspects last.
-pub(super) fn pick<T>(
+/// Suspects of all tenants, free or with an expired lease.
+const SUSPECTS: &str = concat!(
+    select!(
+        "work_suspect",
+        "due <= max(?2, ?3) AND due <= CASE WHEN epoch IS NULL THEN ?2 ELSE ?3 END
+             AND (deaths = 2 OR deaths > 2 AND queue = 2)",
+        "due, tenant, run, key"
+    ),
+    "?4"
+);
+
+/// When the first rows can be leased.
+pub(super) const NEXT_DUE: [&str; 3] = [
+    concat!(
+        "SELECT due FROM work INDEXED BY work_free
+         WHERE queue = ?1 AND due IS NOT NULL AND epoch IS NULL AND deaths < 2",
+        listed!("work"),
+        " ORDER BY due LIMIT 1"
+    ),
+    concat!(
+        "SELECT due FROM work INDEXED BY work_held
+         WHERE queue = ?1 AND due IS NOT NULL AND epoch IS NOT NULL AND deaths < 2",
+        listed!("work"),
+        " ORDER BY due LIMIT 1"
+    ),
+    concat!(
+        "SELECT due FROM work INDEXED BY work_suspect
+         WHERE queue = ?1 AND due IS NOT NULL AND (deaths = 2 OR deaths > 2 AND queue = 2)",
+        listed!("work"),
+        " ORDER BY due LIMIT 1"
+    ),
+];
+
+/// Selects the rows to lease, with the suspects last.
+pub(super) fn pick(
     conn: &Connection,
-    queries: &Queries,
-    times: &[i64],
+    queue: Queue,
+    times: Times,
     quota: &Quota,
-    read: impl Fn(&Row<'_>) -> Result<Found<T>, Fault>,
-) -> Result<Vec<Found<T>>, Fault> {
-    let mut picked = Vec::new();
-    let most = (quota.rows, quota.bytes);
-    if quota.is_plain() {
-        find(conn, queries.all, times, most, None, &read, &mut picked)?;
+) -> Result<Vec<Candidate>, Fault> {
+    let (queue, due, now) = (queue.number(), times.due.millis(), times.now.millis());
+    let mut found = Vec::new();
+    let expired = if quota.is_plain() {
+        let limit = rows::limit(quota.rows);
+        find(conn, FREE, params![queue, due, limit], quota.bytes, &mut found)?;
+        limit
     } else {
-        let mut next_tenant = conn.prepare_cached(queries.next_tenant)?;
+        let mut next_tenant = conn.prepare_cached(NEXT_TENANT)?;
+        let limit = rows::limit(quota.per_tenant.min(quota.rows));
         // The empty string sorts before every id.
         let mut tenant = String::new();
         loop {
             {
-                let mut found = next_tenant.query([&tenant])?;
+                let mut found = next_tenant.query(params![queue, tenant])?;
                 let Some(row) = found.next()? else { break };
                 rows::text(row, 0)?.clone_into(&mut tenant);
             }
             if !quota.without.iter().any(|other| other.as_str() == tenant) {
-                let most = (quota.per_tenant.min(quota.rows), quota.bytes_per_tenant);
-                find(
-                    conn,
-                    queries.of_tenant,
-                    times,
-                    most,
-                    Some(&tenant),
-                    &read,
-                    &mut picked,
-                )?;
+                let key = params![queue, due, limit, tenant];
+                find(conn, OF_TENANT, key, quota.bytes_per_tenant, &mut found)?;
             }
         }
-        picked.sort_by_key(|found| found.since);
-        picked.truncate(quota.rows);
-        let mut left = Bytes::new(quota.bytes);
-        picked.retain(|found| left.take(found.n_bytes));
-    }
-    if quota.suspects > 0 {
-        find(
-            conn,
-            queries.suspects,
-            times,
-            (quota.suspects, quota.bytes),
-            None,
-            &read,
-            &mut picked,
-        )?;
-    }
-    Ok(picked)
+        // How many of a tenant are admitted depends on the rows found before.
+        rows::limit(usize::MAX)
+    };
+    find(
+        conn,
+        EXPIRED,
+        params![queue, now, expired],
+        usize::MAX,
+        &mut found,
+    )?;
+    let suspects = params![queue, due, now, rows::limit(quota.suspects)];
+    find(conn, SUSPECTS, suspects, quota.bytes, &mut found)?;
+    Ok(quota.admit(found))
 }
 
-fn find<T>(
+/// Adds rows until their bodies reach a number of bytes.
+fn find(
     conn: &Connection,
     sql: &str,
-    times: &[i64],
-    (limit, most_bytes): (usize, usize),
-    tenant: Option<&str>,
-    read: impl Fn(&Row<'_>) -> Result<Found<T>, Fault>,
-    into: &mut Vec<Found<T>>,
+    params: impl Params,
+    most_bytes: usize,
+    into: &mut Vec<Candidate>,
 ) -> Result<(), Fault> {
-    let mut left = Bytes::new(most_bytes);
-    let times = times.iter().map(|time| Value::Integer(*time));
-    let values = times
-        .chain([Value::Integer(rows::limit(limit))])
-        .chain(tenant.map(|tenant| Value::Text(tenant.to_owned())));
+    let mut n_bytes = 0;
     let mut statement = conn.prepare_cached(sql)?;
-    let mut found = statement.query(params_from_iter(values))?;
-    while let Some(row) = found.next()? {
-        match read(row) {
+    let mut found = statement.query(params)?;
+    while n_bytes < most_bytes
+        && let Some(row) = found.next()?
+    {
+        match candidate(row) {
             Ok(found) => {
-                if !left.take(found.n_bytes) {
-                    break;
-                }
+                n_bytes += found.n_bytes;
                 into.push(found);
             }
             // A damaged row must not block the others.
@@ -127,4 +162,29 @@ fn find<T>(
         }
     }
     Ok(())
+}
+
+fn candidate(row: &Row<'_>) -> Result<Candidate, Fault> {
+    // Only to learn whether it is damaged.
+    let _ = rows::fence(row, 6)?;
+    Ok(Candidate {
+        run: rows::run_key(row, 0)?,
+        name: rows::text(row, 2)?.to_owned(),
+        since: rows::time(row, 3)?,
+        deaths: rows::deaths(row, 4)?,
+        n_bytes: usize::try_from(rows::count(row, 5)?).unwrap_or(usize::MAX),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::schema::tests::{assert_indexed, database};
+
+    #[test]
+    fn leasing_reads_only_matching_rows() {
+        let (_files, conn) = database();
+        let picks = [FREE, NEXT_TENANT, OF_TENANT, EXPIRED, SUSPECTS];
+        assert_indexed(&conn, picks.into_iter().chain(NEXT_DUE));
+    }
 }

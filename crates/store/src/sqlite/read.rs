@@ -6,7 +6,7 @@ use wopr_core::{RunId, RunKey, Seq};
 use super::{fault::Fault, retention::present, rows};
 use crate::{
     BlobRow, EventPage, INBOX_ROWS, InboxRow, Load, Loaded, MessageRow, PAGE_BYTES, Snapshot, StoredEvent,
-    Summary, TaskRow,
+    Summary,
 };
 
 /// If the snapshot covers part of an event row, the whole row counts.
@@ -34,7 +34,6 @@ pub(super) fn load(conn: &Connection, run: &RunKey, most: usize) -> Result<Optio
     let tail = events_from(conn, run, folded, Bound::NONE, head)?;
     Ok(Some(Load::Whole(Box::new(Loaded {
         summary,
-        task: task_row(conn, run)?,
         head,
         snapshot,
         tail,
@@ -53,7 +52,8 @@ fn weight(conn: &Connection, run: &RunKey) -> Result<usize, Fault> {
 
 pub(super) fn summary(conn: &Connection, run: &RunKey) -> Result<Option<(Summary, Seq)>, Fault> {
     const SELECT: &str = concat!(
-        "SELECT workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq
+        "SELECT workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, waiting_on,
+             error_code, phase_since, run_group, next_seq
          FROM runs WHERE tenant = ?1 AND run = ?2",
         present!()
     );
@@ -209,30 +209,6 @@ fn inbox(conn: &Connection, run: &RunKey, places: &[i64]) -> Result<Vec<InboxRow
         });
     }
     Ok(inbox)
-}
-
-fn task_row(conn: &Connection, run: &RunKey) -> Result<Option<TaskRow>, Fault> {
-    let mut statement = conn.prepare_cached(
-        "SELECT context, task_state, task_interrupt, task_updated_at FROM runs WHERE tenant = ?1 AND run = ?2",
-    )?;
-    let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
-    match found.next()? {
-        Some(row) => rows::opt_task(row, 0),
-        None => Ok(None),
-    }
-}
-
-pub(super) fn task(conn: &Connection, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, Fault> {
-    const SELECT: &str = concat!(
-        "SELECT context, task_state, task_interrupt, task_updated_at, next_seq
-         FROM runs WHERE tenant = ?1 AND run = ?2",
-        present!()
-    );
-    let mut statement = conn.prepare_cached(SELECT)?;
-    let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
-    let Some(row) = found.next()? else { return Ok(None) };
-    let head = rows::seq(row, 4)?;
-    Ok(rows::opt_task(row, 0)?.map(|task| (task, head)))
 }
 
 pub(super) fn messages(conn: &Connection, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, Fault> {

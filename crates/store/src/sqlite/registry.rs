@@ -13,7 +13,8 @@ pub(super) fn put_workflow(conn: &Connection, workflow: &WorkflowRow) -> Result<
     let tenant = workflow.tenant.as_ref().map_or(SHARED, TenantId::as_str);
     let stored = conn
         .prepare_cached(
-            "INSERT INTO workflows (tenant, id, version, body, registered_at) VALUES (?1, ?2, ?3, ?4, ?5)
+            "INSERT INTO workflows (tenant, id, version, body, registered_at, dialect)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
              ON CONFLICT (tenant, id, version) DO NOTHING",
         )?
         .execute(params![
@@ -21,7 +22,8 @@ pub(super) fn put_workflow(conn: &Connection, workflow: &WorkflowRow) -> Result<
             workflow.id.as_str(),
             workflow.version.as_str(),
             workflow.body,
-            workflow.registered_at.millis()
+            workflow.registered_at.millis(),
+            workflow.dialect
         ])?;
     conn.prepare_cached(
         "INSERT INTO workflow_heads (tenant, id, version, revision) VALUES (?1, ?2, ?3, ?4)
@@ -53,7 +55,7 @@ pub(super) fn workflow(
 ) -> Result<Option<WorkflowRow>, Fault> {
     // The shared owner is the empty string and sorts last here, after the tenant's own row.
     let mut statement = conn.prepare_cached(
-        "SELECT tenant, id, version, body, registered_at FROM workflows
+        "SELECT tenant, id, version, body, registered_at, dialect FROM workflows
          WHERE tenant IN (?1, '') AND id = ?2 AND version = ?3 ORDER BY tenant DESC LIMIT 1",
     )?;
     let mut found = statement.query(params![tenant.as_str(), id.as_str(), version.as_str()])?;
@@ -67,19 +69,19 @@ pub(super) fn workflows_since(
 ) -> Result<Vec<(Revision, WorkflowRow)>, Fault> {
     // Every change has its own revision, so the index gives the order without sorting.
     let mut statement = conn.prepare_cached(
-        "SELECT tenant, id, version, body, registered_at, revision, length(body)
+        "SELECT tenant, id, version, body, registered_at, dialect, revision, length(body)
          FROM workflow_heads JOIN workflows USING (tenant, id, version)
          WHERE revision > ?1 ORDER BY revision",
     )?;
     let mut found = statement.query([rows::int(after.0)])?;
     let (mut workflows, mut left) = (Vec::new(), max_bytes as u64);
     while let Some(row) = found.next()? {
-        let n_bytes = rows::count(row, 6)?;
+        let n_bytes = rows::count(row, 7)?;
         if n_bytes > left && !workflows.is_empty() {
             break;
         }
         left = left.saturating_sub(n_bytes);
-        workflows.push((Revision(rows::count(row, 5)?), rows::workflow(row)?));
+        workflows.push((Revision(rows::count(row, 6)?), rows::workflow(row)?));
     }
     Ok(workflows)
 }

@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 use wopr_core::{RunId, RunKey, TenantId, Timestamp};
 
 use super::{fault::Fault, rows};
-use crate::{Child, EndedRoots, Removal, Swept, TaskCursor};
+use crate::{Child, EndedRoots, PhaseCursor, Removal, Swept};
 
 /// The condition that the run in parameters 1 and 2 is not removed.
 macro_rules! present {
@@ -43,12 +43,12 @@ const IS_GONE: &str =
 
 const NEXT_TENANT: &str = "SELECT tenant FROM runs WHERE tenant > ?1 ORDER BY tenant LIMIT 1";
 
-const OLD_TASKS: &str = concat!(
-    "SELECT run, task_updated_at, task_state IN ('completed', 'failed', 'canceled', 'rejected') AND parent_run IS NULL
-     FROM runs INDEXED BY tasks_by_time
-     WHERE tenant = ?1 AND task_state IS NOT NULL AND (task_updated_at, run) > (?2, ?3) AND task_updated_at < ?4",
+const OLD_RUNS: &str = concat!(
+    "SELECT run, phase_since, status IN ('completed', 'failed', 'cancelled') AND parent_run IS NULL
+     FROM runs INDEXED BY runs_by_phase
+     WHERE tenant = ?1 AND (phase_since, run) > (?2, ?3) AND phase_since < ?4",
     listed!("runs"),
-    " ORDER BY task_updated_at, run LIMIT ?5"
+    " ORDER BY phase_since, run LIMIT ?5"
 );
 
 const CHILDREN: &str = "SELECT run, status, updated_at FROM runs INDEXED BY runs_by_parent
@@ -100,8 +100,8 @@ const WITH_BODY: [Owned; 8] = [
         delete: "DELETE FROM blobs WHERE rowid = ?1",
     },
     Owned {
-        pick: "SELECT rowid, length(body) FROM effects WHERE tenant = ?1 AND run = ?2 LIMIT ?3",
-        delete: "DELETE FROM effects WHERE rowid = ?1",
+        pick: "SELECT rowid, length(body) FROM work WHERE tenant = ?1 AND run = ?2 LIMIT ?3",
+        delete: "DELETE FROM work WHERE rowid = ?1",
     },
     Owned {
         pick: "SELECT rowid, length(body) FROM deliveries WHERE tenant = ?1 AND run = ?2 LIMIT ?3",
@@ -118,8 +118,7 @@ const WITH_BODY: [Owned; 8] = [
 ];
 
 /// Tables without a body, of which an ended run has at most one row each.
-const PLAIN: [&str; 3] = [
-    "DELETE FROM timers WHERE tenant = ?1 AND run = ?2",
+const PLAIN: [&str; 2] = [
     "DELETE FROM outbox WHERE tenant = ?1 AND run = ?2",
     "DELETE FROM runs WHERE tenant = ?1 AND run = ?2",
 ];
@@ -146,13 +145,11 @@ pub(super) fn ended_roots(
     conn: &Connection,
     tenant: &TenantId,
     before: Timestamp,
-    after: Option<&TaskCursor>,
+    after: Option<&PhaseCursor>,
     limit: usize,
 ) -> Result<EndedRoots, Fault> {
-    let (from, run) = after.map_or((i64::MIN, ""), |after| {
-        (after.updated_at.millis(), after.run.as_str())
-    });
-    let mut statement = conn.prepare_cached(OLD_TASKS)?;
+    let (from, run) = after.map_or((i64::MIN, ""), |after| (after.since.millis(), after.run.as_str()));
+    let mut statement = conn.prepare_cached(OLD_RUNS)?;
     let mut found = statement.query(params![
         tenant.as_str(),
         from,
@@ -163,8 +160,8 @@ pub(super) fn ended_roots(
     let (mut roots, mut last, mut seen) = (Vec::new(), None, 0);
     while let Some(row) = found.next()? {
         let run = rows::id(row, 0, RunId::parse)?;
-        last = Some(TaskCursor {
-            updated_at: rows::time(row, 1)?,
+        last = Some(PhaseCursor {
+            since: rows::time(row, 1)?,
             run: run.clone(),
         });
         seen += 1;
@@ -298,7 +295,7 @@ fn empty(conn: &Connection, owned: &Owned, run: &RunKey, budget: &mut u64) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqlite::schema::tests::database;
+    use crate::sqlite::schema::tests::{assert_indexed, database};
 
     /// The tables that have a column of this name.
     fn tables_with(conn: &Connection, column: &str) -> Vec<String> {
@@ -327,24 +324,7 @@ mod tests {
     fn polling_for_removals_reads_only_matching_rows() {
         let (_files, conn) = database();
         let picks = WITH_BODY.iter().map(|owned| owned.pick);
-        for sql in [NEXT_TENANT, OLD_TASKS, CHILDREN, GONE_RUN]
-            .into_iter()
-            .chain(picks)
-        {
-            let mut statement = conn
-                .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
-                .expect("a valid statement");
-            let n = statement.parameter_count();
-            let steps = statement
-                .query_map(rusqlite::params_from_iter(vec![0; n]), |row| row.get(3))
-                .expect("a plan");
-            let plan: Vec<String> = steps.collect::<Result<_, _>>().expect("readable steps");
-            let sorts = plan.iter().any(|step| step.contains("TEMP B-TREE"));
-            // A full scan of the few removal marks is acceptable.
-            let scans = plan
-                .iter()
-                .any(|step| step.starts_with("SCAN") && step != "SCAN removals");
-            assert!(!sorts && !scans, "{sql}: {plan:?}");
-        }
+        let owned = [NEXT_TENANT, OLD_RUNS, CHILDREN, GONE_RUN];
+        assert_indexed(&conn, owned.into_iter().chain(picks));
     }
 }

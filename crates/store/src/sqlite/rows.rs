@@ -8,20 +8,17 @@ use rusqlite::{
     types::{FromSqlError, ValueRef},
 };
 use wopr_core::{
-    IdError, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
+    IdError, InterruptKind, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp,
+    WorkflowId,
 };
 
 use super::{bundle, fault::Fault};
-use crate::{
-    Fence, IdempotencyKey, IdempotencyRecord, KeyRow, Summary, TaskInterrupt, TaskRow, TaskState, WorkflowRow,
-};
+use crate::{Fence, IdempotencyKey, IdempotencyRecord, KeyRow, Summary, WorkflowRow};
 
 /// The columns that [`summary`] reads.
 pub(super) const SUMMARY: &str =
-    "workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq";
-
-/// The columns that [`task`] reads.
-pub(super) const TASK: &str = "context, task_state, task_interrupt, task_updated_at";
+    "workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, waiting_on,
+     error_code, phase_since, run_group, next_seq";
 
 /// Converts a number to SQLite's type. Stored numbers never reach the limit, but a client's may.
 pub(super) fn int(n: u64) -> i64 {
@@ -118,42 +115,28 @@ pub(super) fn summary(row: &Row<'_>, at: usize) -> Result<(Summary, Seq), Fault>
             return Err(Fault::damaged(row, at + 4, "half of a parent"));
         }
     };
+    let waiting_on = match opt_text(row, at + 8)? {
+        Some(_) => Some(word(row, at + 8, InterruptKind::parse)?),
+        None => None,
+    };
     let summary = Summary {
         workflow: id(row, at, WorkflowId::parse)?,
         version: id(row, at + 1, wopr_core::ContentHash::parse)?,
         status: word(row, at + 2, RunStatus::parse)?,
+        waiting_on,
+        error_code: opt_text(row, at + 9)?.map(str::to_owned),
+        phase_since: time(row, at + 10)?,
         principal: id(row, at + 3, PrincipalId::parse)?,
         parent,
+        group: opt_text(row, at + 11)?.map(str::to_owned),
         created_at: time(row, at + 6)?,
         updated_at: time(row, at + 7)?,
     };
-    Ok((summary, seq(row, at + 8)?))
+    Ok((summary, seq(row, at + 12)?))
 }
 
 pub(super) fn status(row: &Row<'_>, column: usize) -> Result<RunStatus, Fault> {
     word(row, column, RunStatus::parse)
-}
-
-/// Reads the columns of [`TASK`], starting at `at`.
-pub(super) fn task(row: &Row<'_>, at: usize) -> Result<TaskRow, Fault> {
-    let interrupt = match opt_text(row, at + 2)? {
-        Some(_) => Some(word(row, at + 2, parse_interrupt)?),
-        None => None,
-    };
-    Ok(TaskRow {
-        context: opt_text(row, at)?.map(str::to_owned),
-        state: word(row, at + 1, TaskState::parse)?,
-        interrupt,
-        updated_at: time(row, at + 3)?,
-    })
-}
-
-/// Like [`task`], for a run that may have no task.
-pub(super) fn opt_task(row: &Row<'_>, at: usize) -> Result<Option<TaskRow>, Fault> {
-    match opt_text(row, at + 1)? {
-        Some(_) => task(row, at).map(Some),
-        None => Ok(None),
-    }
 }
 
 /// Reads (last_seq, bodies).
@@ -179,7 +162,7 @@ pub(super) fn record(row: &Row<'_>, key: &IdempotencyKey) -> Result<IdempotencyR
     })
 }
 
-/// Reads (tenant, id, version, body, registered_at).
+/// Reads (tenant, id, version, body, registered_at, dialect).
 pub(super) fn workflow(row: &Row<'_>) -> Result<WorkflowRow, Fault> {
     let tenant = match text(row, 0)? {
         "" => None,
@@ -189,6 +172,7 @@ pub(super) fn workflow(row: &Row<'_>) -> Result<WorkflowRow, Fault> {
         tenant,
         id: id(row, 1, WorkflowId::parse)?,
         version: id(row, 2, wopr_core::ContentHash::parse)?,
+        dialect: text(row, 5)?.to_owned(),
         body: bytes(row, 3)?,
         registered_at: time(row, 4)?,
     })
@@ -206,20 +190,4 @@ pub(super) fn key(row: &Row<'_>) -> Result<KeyRow, Fault> {
         created_at: time(row, 6)?,
         revoked_at: opt_time(row, 7)?,
     })
-}
-
-/// The stored spelling of an interrupt.
-pub(super) const fn interrupt_text(interrupt: TaskInterrupt) -> &'static str {
-    match interrupt {
-        TaskInterrupt::Approval => "approval",
-        TaskInterrupt::Clarification => "clarification",
-    }
-}
-
-fn parse_interrupt(text: &str) -> Option<TaskInterrupt> {
-    match text {
-        "approval" => Some(TaskInterrupt::Approval),
-        "clarification" => Some(TaskInterrupt::Clarification),
-        _ => None,
-    }
 }

@@ -171,6 +171,29 @@ pub(super) mod tests {
         (files, conn)
     }
 
+    /// Checks that statements read only rows that they return, in the order of an index.
+    pub(in crate::sqlite) fn assert_indexed<'s>(
+        conn: &Connection,
+        statements: impl IntoIterator<Item = &'s str>,
+    ) {
+        for sql in statements {
+            let mut statement = conn
+                .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+                .expect("a valid statement");
+            let n = statement.parameter_count();
+            let steps = statement
+                .query_map(rusqlite::params_from_iter(vec![0; n]), |row| row.get(3))
+                .expect("a plan");
+            let plan: Vec<String> = steps.collect::<Result<_, _>>().expect("readable steps");
+            let sorts = plan.iter().any(|step| step.contains("TEMP B-TREE"));
+            // A full scan of the few removal marks is acceptable.
+            let scans = plan
+                .iter()
+                .any(|step| step.starts_with("SCAN") && step != "SCAN removals");
+            assert!(!sorts && !scans, "{sql}: {plan:?}");
+        }
+    }
+
     #[test]
     fn an_interrupted_migration_does_not_look_like_a_foreign_database() {
         let files = tempfile::tempdir().expect("a directory");

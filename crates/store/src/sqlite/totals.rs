@@ -1,6 +1,6 @@
-//! Cached task counts per filter, valid until a task of the tenant changes.
+//! Cached counts of runs per filter, valid until a run of the tenant changes its phase.
 //!
-//! A page of tasks states the total number of matches, and counting takes time in proportion to it. A reader
+//! A page of runs by phase states the total number of matches, and counting takes time in proportion to it. A reader
 //! takes a [`Mark`] before its transaction begins, and its count is cached only if nothing has changed since.
 //! A change is recorded after its commit and before its caller learns of it, so no caller sees a total from
 //! before a change it knows of.
@@ -10,7 +10,7 @@ use std::{collections::HashMap, sync::Arc};
 use parking_lot::Mutex;
 use wopr_core::TenantId;
 
-use crate::TaskFilter;
+use crate::PhaseFilter;
 
 /// Maximum number of tenants with cached totals. The whole cache is cleared beyond it.
 const MAX_TENANTS: usize = 1_024;
@@ -30,10 +30,10 @@ struct State {
 #[derive(Debug)]
 struct Tenant {
     changed: u64,
-    totals: HashMap<TaskFilter, u64>,
+    totals: HashMap<PhaseFilter, u64>,
 }
 
-/// The state of a tenant's tasks at some moment.
+/// The state of a tenant's runs at some moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mark(u64);
 
@@ -52,7 +52,7 @@ impl Drop for Change {
 
 impl Totals {
     /// Returns the total if it is cached, or else the mark to count with.
-    pub(super) fn find(&self, tenant: &TenantId, filter: &TaskFilter) -> Result<u64, Mark> {
+    pub(super) fn find(&self, tenant: &TenantId, filter: &PhaseFilter) -> Result<u64, Mark> {
         let mut state = self.0.lock();
         if let Some(known) = state.tenants.get(tenant) {
             return known.totals.get(filter).copied().ok_or(Mark(known.changed));
@@ -71,7 +71,7 @@ impl Totals {
     }
 
     /// Caches a total.
-    pub(super) fn keep(&self, tenant: &TenantId, filter: TaskFilter, mark: Mark, total: u64) {
+    pub(super) fn keep(&self, tenant: &TenantId, filter: PhaseFilter, mark: Mark, total: u64) {
         let mut state = self.0.lock();
         let Some(known) = state.tenants.get_mut(tenant) else {
             return;
@@ -84,7 +84,7 @@ impl Totals {
         }
     }
 
-    /// Records that a task of a tenant may have changed.
+    /// Records that a run of a tenant may have changed its phase.
     pub(super) fn changed(&self, tenant: &TenantId) {
         let mut state = self.0.lock();
         state.last += 1;
@@ -109,9 +109,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn totals_are_cached_until_a_task_of_the_tenant_changes() {
+    fn totals_are_cached_until_a_run_of_the_tenant_changes() {
         let [acme, other] = ["acme", "other"].map(|name| TenantId::parse(name).expect("valid"));
-        let (totals, all) = (Totals::default(), TaskFilter::default());
+        let (totals, all) = (Totals::default(), PhaseFilter::default());
         let mark = totals.find(&acme, &all).expect_err("not counted yet");
         totals.keep(&acme, all.clone(), mark, 7);
         assert_eq!(totals.find(&acme, &all).ok(), Some(7));

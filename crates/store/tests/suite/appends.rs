@@ -2,10 +2,8 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use wopr_core::{RunStatus, Seq};
-use wopr_store::{
-    AppendError, BlobRow, Guard, MessageRow, Snapshot, Store, TaskInterrupt, TaskRow, TaskState,
-};
+use wopr_core::{InterruptKind, RunStatus, Seq};
+use wopr_store::{AppendError, BlobRow, Guard, MessageRow, Queue, Snapshot, Store};
 
 use crate::make::*;
 
@@ -31,12 +29,11 @@ async fn created_run_reads_back_unchanged(store: Arc<dyn Store>) {
     let run = run(1);
     let mut batch = create(&run, 3);
     batch.summary.parent = Some((run_id(9), node("spawn: \"ünïcode\"")));
-    batch.task = Some(TaskRow {
-        context: Some("ctx".to_owned()),
-        state: TaskState::InputRequired,
-        interrupt: Some(TaskInterrupt::Approval),
-        updated_at: at(7),
-    });
+    batch.summary.group = Some("ctx".to_owned());
+    batch.summary.status = RunStatus::WaitingApproval;
+    batch.summary.waiting_on = Some(InterruptKind::Approval);
+    batch.summary.error_code = Some("no_luck".to_owned());
+    batch.summary.phase_since = at(7);
     batch.messages = vec![MessageRow {
         id: "m1".to_owned(),
         seq: Seq(0),
@@ -51,7 +48,6 @@ async fn created_run_reads_back_unchanged(store: Arc<dyn Store>) {
 
     let loaded = store.load(&run).await.expect("load").expect("a run");
     assert_eq!(loaded.summary, batch.summary);
-    assert_eq!(loaded.task, batch.task);
     assert_eq!(loaded.head, Seq(3));
     assert_eq!(loaded.snapshot, None);
     assert_eq!(loaded.tail, batch.events);
@@ -59,10 +55,6 @@ async fn created_run_reads_back_unchanged(store: Arc<dyn Store>) {
     assert_eq!(
         store.summary(&run).await.expect("summary"),
         Some((batch.summary, Seq(3)))
-    );
-    assert_eq!(
-        store.task(&run).await.expect("task"),
-        Some((batch.task.expect("set above"), Seq(3)))
     );
     assert_eq!(store.messages(&run, 10).await.expect("messages"), batch.messages);
     assert_eq!(
@@ -129,12 +121,13 @@ async fn creation_attributes_never_change(store: Arc<dyn Store>) {
     batch.summary.parent = Some((run_id(5), node("x")));
     batch.summary.created_at = at(99);
     batch.summary.status = RunStatus::Failed;
-    batch.summary.updated_at = at(50);
+    (batch.summary.phase_since, batch.summary.updated_at) = (at(50), at(50));
     store.append(batch).await.expect("append");
 
     let (found, _) = store.summary(&run(1)).await.expect("summary").expect("a run");
     let expected = wopr_store::Summary {
         status: RunStatus::Failed,
+        phase_since: at(50),
         updated_at: at(50),
         ..created.summary
     };
@@ -144,21 +137,19 @@ async fn creation_attributes_never_change(store: Arc<dyn Store>) {
 async fn refused_append_leaves_nothing(store: Arc<dyn Store>) {
     let (target, other) = (run(1), run(2));
     let mut first = create(&target, 1);
-    first.effects_enqueued = vec![effect("a:0:1")];
+    first.work_set = vec![effect("a:0:1")];
     store.append(first).await.expect("append");
     let before = store.load(&target).await.expect("load");
 
     // Everything that a batch can contain, at the wrong position.
     let mut batch = append(&target, 7, 2);
     batch.summary.status = RunStatus::Failed;
-    batch.task = Some(task(TaskState::Failed, 3));
     batch.snapshot = Some(Snapshot {
         head: Seq(9),
         body: b"fold".to_vec(),
     });
-    batch.timers_set = vec![timer("t", 1)];
-    batch.effects_enqueued = vec![effect("b:0:1")];
-    batch.effects_settled = vec![wopr_store::Settled {
+    batch.work_set = vec![timer("t", 1), effect("b:0:1")];
+    batch.work_ended = vec![wopr_store::Ended {
         key: effect_key("a:0:1"),
         fence: None,
     }];
@@ -178,7 +169,7 @@ async fn refused_append_leaves_nothing(store: Arc<dyn Store>) {
     store.append(batch).await.expect_err("conflict");
 
     assert_eq!(store.load(&target).await.expect("load"), before);
-    assert_eq!(store.next_due().await.expect("timers"), None);
+    assert_eq!(store.next_due(Queue::Timers).await.expect("timers"), None);
     assert_eq!(store.summary(&run(3)).await.expect("child"), None);
     assert_eq!(
         store
@@ -198,13 +189,13 @@ async fn refused_append_leaves_nothing(store: Arc<dyn Store>) {
     assert_eq!(store.blob(&target, "b").await.expect("blob"), None);
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     let leased = store
-        .lease_effects(epoch, at(0), at(9), &10.into())
+        .lease(Queue::Effects, epoch, times(0, 9), &10.into())
         .await
         .expect("lease");
     assert_eq!(
         leased
             .iter()
-            .map(|effect| effect.key.0.as_str())
+            .map(|effect| effect.key.name.as_str())
             .collect::<Vec<_>>(),
         ["a:0:1"]
     );
@@ -335,7 +326,6 @@ async fn children_are_runs_with_an_empty_log(store: Arc<dyn Store>) {
     for (n, expected) in [(2, &batch.children[0]), (3, &batch.children[1])] {
         let loaded = store.load(&run(n)).await.expect("load").expect("a child");
         assert_eq!(loaded.summary, expected.summary);
-        assert_eq!(loaded.task.as_ref(), Some(&expected.task));
         assert_eq!((loaded.head, loaded.tail.len()), (Seq(0), 0));
         assert_eq!(
             loaded.inbox,

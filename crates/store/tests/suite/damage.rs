@@ -3,7 +3,7 @@
 use std::fs;
 
 use wopr_core::Seq;
-use wopr_store::{AppendError, Log as _, ReadError, RunFilter, TaskFilter, TaskState, Work as _, sqlite};
+use wopr_store::{AppendError, Log as _, PhaseFilter, Queue, ReadError, RunFilter, Work as _, sqlite};
 
 use crate::{
     database::{Database, in_one_group},
@@ -193,22 +193,21 @@ async fn damaged_side_rows_are_reported_and_not_returned() {
     let db = Database::new();
     let store = db.open();
     let mut batch = create(&run(1), 1);
-    batch.task = Some(task(TaskState::Working, 1));
-    batch.effects_enqueued = vec![effect("a"), effect("b")];
+    batch.work_set = vec![effect("a"), effect("b")];
     batch.idempotency = Some(record("k", 100));
     store.append(batch).await.expect("append");
     db.sql(
-        "UPDATE runs SET task_interrupt = 'nap'; UPDATE effects SET fence = -1 WHERE key = 'b';
+        "UPDATE runs SET waiting_on = 'nap'; UPDATE work SET fence = -1 WHERE key = 'b';
          UPDATE idempotency SET run = 'x'",
     );
-    assert!(matches!(store.task(&run(1)).await, Err(ReadError::Corrupt(_))));
+    assert!(matches!(store.summary(&run(1)).await, Err(ReadError::Corrupt(_))));
     let list = store
-        .list_tasks(&tenant("acme"), &TaskFilter::default(), None, 9)
+        .list_by_phase(&tenant("acme"), &PhaseFilter::default(), None, 9)
         .await;
     assert!(matches!(list, Err(ReadError::Corrupt(_))));
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     // An unreadable row does not prevent the others from being leased.
-    let leased = store.lease_effects(epoch, at(0), at(9), &9.into()).await;
+    let leased = store.lease(Queue::Effects, epoch, times(0, 9), &9.into()).await;
     assert_eq!(leased.expect("lease").len(), 1, "the sound one");
 
     let mut batch = create(&run(2), 1);

@@ -3,17 +3,17 @@
 use std::{sync::Arc, time::Duration};
 
 use wopr_core::{RunKey, TenantId};
-use wopr_store::{EffectRow, Epoch, Hold, Mailbox, Quota, Store};
+use wopr_store::{Epoch, Hold, Mailbox, Queue, Quota, Store, WorkRow};
 
 use crate::make::*;
 
 crate::behaviours!(
-    row_leased_at_three_crashes_is_parked,
+    row_leased_at_three_crashes_is_quarantined,
     graceful_shutdown_counts_no_death,
     rows_with_one_attempt_left_are_leased_one_by_one,
-    inbox_claimed_at_three_crashes_is_parked,
-    outbox_claimed_at_three_crashes_is_parked,
-    parked_run_is_leased_again_once_released,
+    inbox_claimed_at_three_crashes_is_quarantined,
+    outbox_claimed_at_three_crashes_is_quarantined,
+    quarantined_run_is_leased_again_once_released,
     tenant_gets_at_most_its_share_of_effects,
     tenant_gets_at_most_its_share_of_timers,
     effect_leases_are_limited_by_bytes,
@@ -21,7 +21,7 @@ crate::behaviours!(
 );
 
 /// Simulates the crash of the current process and starts another one.
-async fn die(store: &dyn Store) -> Epoch {
+pub(crate) async fn die(store: &dyn Store) -> Epoch {
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     // In a shared store, the other processes detect the crash by missing heartbeats.
     while store.is_shared() && !store.beat(epoch, Duration::ZERO).await.expect("beats") {}
@@ -34,46 +34,42 @@ fn quota(suspects: usize) -> Quota {
 
 /// Leases timers and effects. Returns the death count of each.
 async fn lease(store: &dyn Store, epoch: Epoch, now: i64, suspects: usize) -> (Vec<u32>, Vec<u32>) {
-    let (now, until) = (at(now), at(now + 5));
-    let timers = store.lease_timers(epoch, now, now, until, &quota(suspects)).await;
-    let effects = store.lease_effects(epoch, now, until, &quota(suspects)).await;
-    (
-        timers
+    let lease = async |queue| {
+        let leased = store
+            .lease(queue, epoch, times(now, now + 5), &quota(suspects))
+            .await;
+        leased
             .expect("leases")
             .into_iter()
-            .map(|timer| timer.deaths)
-            .collect(),
-        effects
-            .expect("leases")
-            .into_iter()
-            .map(|effect| effect.deaths)
-            .collect(),
-    )
+            .map(|row| row.deaths)
+            .collect()
+    };
+    (lease(Queue::Timers).await, lease(Queue::Effects).await)
 }
 
 /// Creates a run with a due timer and effect.
 async fn busy(store: &dyn Store, key: &RunKey) {
     let mut batch = create(key, 1);
-    batch.timers_set = vec![timer("t", 0)];
-    batch.effects_enqueued = vec![effect("e")];
+    batch.work_set = vec![timer("t", 0)];
+    batch.work_set.extend([effect("e")]);
     store.append(batch).await.expect("append");
 }
 
-async fn row_leased_at_three_crashes_is_parked(store: Arc<dyn Store>) {
+async fn row_leased_at_three_crashes_is_quarantined(store: Arc<dyn Store>) {
     busy(&*store, &run(1)).await;
     let mut epoch = store.begin_epoch(at(0)).await.expect("epoch");
     for deaths in 0..3 {
-        assert_eq!(store.parked(9).await.expect("parked"), []);
+        assert_eq!(store.quarantined(9).await.expect("quarantined"), []);
         let now = 10 * i64::from(deaths);
         assert_eq!(lease(&*store, epoch, now, 9).await, (vec![deaths], vec![deaths]));
         epoch = die(&*store).await;
     }
     assert_eq!(lease(&*store, epoch, 1_000, 9).await, (vec![], vec![]));
-    assert_eq!(store.next_due().await.expect("next"), None);
-    assert_eq!(store.parked(9).await.expect("parked"), [run(1)]);
+    assert_eq!(store.next_due(Queue::Timers).await.expect("next"), None);
+    assert_eq!(store.quarantined(9).await.expect("quarantined"), [run(1)]);
     // A timer that is set again has caused no deaths.
     let mut batch = append(&run(1), 1, 1);
-    batch.timers_set = vec![timer("t", 0)];
+    batch.work_set = vec![timer("t", 0)];
     store.append(batch).await.expect("append");
     assert_eq!(lease(&*store, epoch, 1_000, 9).await.0, [0]);
 }
@@ -104,7 +100,7 @@ async fn rows_with_one_attempt_left_are_leased_one_by_one(store: Arc<dyn Store>)
     assert_eq!(lease(&*store, epoch, 20, 0).await, (vec![0], vec![0]));
     assert_eq!(lease(&*store, epoch, 20, 1).await, (vec![2], vec![2]));
     die(&*store).await;
-    assert_eq!(store.parked(9).await.expect("parked").len(), 1);
+    assert_eq!(store.quarantined(9).await.expect("quarantined").len(), 1);
 }
 
 async fn send_message(store: &dyn Store) {
@@ -114,7 +110,7 @@ async fn send_message(store: &dyn Store) {
     store.append(batch).await.expect("append");
 }
 
-async fn inbox_claimed_at_three_crashes_is_parked(store: Arc<dyn Store>) {
+async fn inbox_claimed_at_three_crashes_is_quarantined(store: Arc<dyn Store>) {
     let mut epoch = store.begin_epoch(at(0)).await.expect("epoch");
     send_message(&*store).await;
     for suspects in [0, 0, 1] {
@@ -131,12 +127,12 @@ async fn inbox_claimed_at_three_crashes_is_parked(store: Arc<dyn Store>) {
     let claimed = store.claim(Mailbox::Inbox, epoch, &[run(1)], 9).await;
     assert_eq!(claimed.expect("claims"), []);
     assert_eq!(store.runs_with_inbox(epoch, None, 9).await.expect("inboxes"), []);
-    assert_eq!(store.parked(9).await.expect("parked"), [run(1)]);
+    assert_eq!(store.quarantined(9).await.expect("quarantined"), [run(1)]);
     let loaded = store.load(&run(1)).await.expect("loads").expect("is there");
     assert_eq!(loaded.inbox, []);
 }
 
-async fn outbox_claimed_at_three_crashes_is_parked(store: Arc<dyn Store>) {
+async fn outbox_claimed_at_three_crashes_is_quarantined(store: Arc<dyn Store>) {
     let mut epoch = store.begin_epoch(at(0)).await.expect("epoch");
     let mut batch = create(&run(1), 1);
     batch.push = along(&run(1), "p");
@@ -148,23 +144,23 @@ async fn outbox_claimed_at_three_crashes_is_parked(store: Arc<dyn Store>) {
         epoch = die(&*store).await;
     }
     assert_eq!(store.outbox(epoch, None, 9).await.expect("outbox"), []);
-    assert_eq!(store.parked(9).await.expect("parked"), [run(1)]);
+    assert_eq!(store.quarantined(9).await.expect("quarantined"), [run(1)]);
 }
 
-async fn parked_run_is_leased_again_once_released(store: Arc<dyn Store>) {
+async fn quarantined_run_is_leased_again_once_released(store: Arc<dyn Store>) {
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     send_message(&*store).await;
     let mut batch = append(&run(1), 1, 1);
-    batch.timers_set = vec![timer("t", 0)];
-    batch.effects_enqueued = vec![effect("e")];
+    batch.work_set = vec![timer("t", 0)];
+    batch.work_set.extend([effect("e")]);
     store.append(batch).await.expect("append");
     let mut batch = append(&run(1), 2, 1);
-    batch.hold = Some(Hold::Park);
+    batch.hold = Some(Hold::Quarantine);
     store.append(batch).await.expect("append");
     assert_eq!(lease(&*store, epoch, 0, 9).await, (vec![], vec![]));
     assert_eq!(store.runs_with_inbox(epoch, None, 9).await.expect("inboxes"), []);
-    // The run itself is parked now, so the store does not list it.
-    assert_eq!(store.parked(9).await.expect("parked"), []);
+    // The run itself is quarantined now, so the store does not list it.
+    assert_eq!(store.quarantined(9).await.expect("quarantined"), []);
     let mut batch = append(&run(1), 3, 1);
     batch.hold = Some(Hold::Release);
     store.append(batch).await.expect("append");
@@ -188,8 +184,8 @@ async fn crowd(store: &dyn Store) -> Epoch {
         busy(store, &of("b", n)).await;
     }
     let mut batch = create(&of("c", 1), 1);
-    batch.timers_set = vec![timer("t", 5)];
-    batch.effects_enqueued = vec![effect("e")];
+    batch.work_set = vec![timer("t", 5)];
+    batch.work_set.extend([effect("e")]);
     batch.summary.updated_at = at(1_000);
     store.append(batch).await.expect("append");
     store.begin_epoch(at(0)).await.expect("epoch")
@@ -211,7 +207,7 @@ fn shared(without: &[&str]) -> Quota {
 async fn tenant_gets_at_most_its_share_of_effects(store: Arc<dyn Store>) {
     let epoch = crowd(&*store).await;
     let leased = store
-        .lease_effects(epoch, at(2_000), at(9_000), &shared(&[]))
+        .lease(Queue::Effects, epoch, times(2_000, 9_000), &shared(&[]))
         .await;
     let mut tenants: Vec<_> = leased
         .expect("leases")
@@ -221,7 +217,7 @@ async fn tenant_gets_at_most_its_share_of_effects(store: Arc<dyn Store>) {
     tenants.sort();
     assert_eq!(tenants, ["a", "b", "c"].map(|text| of(text, 1).tenant));
     let leased = store
-        .lease_effects(epoch, at(2_000), at(9_000), &shared(&["a"]))
+        .lease(Queue::Effects, epoch, times(2_000, 9_000), &shared(&["a"]))
         .await;
     let leased = leased.expect("leases");
     assert_eq!(
@@ -234,7 +230,7 @@ async fn tenant_gets_at_most_its_share_of_timers(store: Arc<dyn Store>) {
     let epoch = crowd(&*store).await;
     let lease = async |without| {
         let leased = store
-            .lease_timers(epoch, at(10), at(10), at(9_000), &shared(without))
+            .lease(Queue::Timers, epoch, times(10, 9_000), &shared(without))
             .await;
         leased
             .expect("leases")
@@ -250,7 +246,7 @@ async fn effect_leases_are_limited_by_bytes(store: Arc<dyn Store>) {
     for tenant in ["a", "b"] {
         for n in 1..=4 {
             let mut batch = create(&of(tenant, n), 1);
-            batch.effects_enqueued = vec![EffectRow {
+            batch.work_set = vec![WorkRow {
                 body: vec![b'x'; 1_000],
                 ..effect("e")
             }];
@@ -264,7 +260,9 @@ async fn effect_leases_are_limited_by_bytes(store: Arc<dyn Store>) {
             bytes_per_tenant,
             ..9.into()
         };
-        let leased = store.lease_effects(epoch, at(now), at(now + 10), &quota).await;
+        let leased = store
+            .lease(Queue::Effects, epoch, times(now, now + 10), &quota)
+            .await;
         let mut runs: Vec<_> = leased
             .expect("leases")
             .into_iter()
@@ -284,10 +282,10 @@ async fn effect_leases_are_limited_by_bytes(store: Arc<dyn Store>) {
     );
     assert_eq!(lease(0, 1_500, 1_000).await, [of("a", 4), of("b", 3)]);
     assert_eq!(lease(0, usize::MAX, usize::MAX).await, [of("b", 4)]);
-    // Expired leases take the rest of the quota.
+    // Expired leases count like the others.
     assert_eq!(lease(20, 2_001, 2_001).await.len(), 3);
     assert_eq!(lease(20, 0, 0).await, []);
-    assert_eq!(lease(20, 9_000, 1).await.len(), 5);
+    assert_eq!(lease(20, 9_000, 1).await, [of("a", 4), of("b", 1)]);
 }
 
 async fn run_tree_grows_up_to_its_limit(store: Arc<dyn Store>) {

@@ -5,8 +5,7 @@ use std::{fs, path::Path, sync::Arc, task::Poll};
 use tokio::task::JoinSet;
 use wopr_core::{RunStatus, Seq};
 use wopr_store::{
-    AppendError, Log as _, ReadError, Registry as _, RunFilter, SqliteStore, TaskState, Work as _,
-    WriteError,
+    AppendError, Log as _, Queue, ReadError, Registry as _, RunFilter, SqliteStore, Work as _, WriteError,
     sqlite::{self, OpenError, Options},
 };
 
@@ -25,9 +24,8 @@ async fn everything_survives_a_restart() {
     let store = db.open();
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     let mut batch = create(&run(1), 5);
-    batch.task = Some(task(TaskState::Working, 1));
-    batch.timers_set = vec![timer("t", 10)];
-    batch.effects_enqueued = vec![born_leased("e", epoch, 1_000)];
+    batch.work_set = vec![timer("t", 10)];
+    batch.work_set.extend([born_leased("e", epoch, 1_000)]);
     batch.idempotency = Some(record("k", 100));
     batch.inbox_sent = vec![run_message(&run(2), &run(1), 0)];
     store.append(batch).await.expect("append");
@@ -36,7 +34,7 @@ async fn everything_survives_a_restart() {
 
     let store = db.open();
     assert_eq!(store.load(&run(1)).await.expect("load"), loaded);
-    assert_eq!(store.next_due().await.expect("next"), Some(at(10)));
+    assert_eq!(store.next_due(Queue::Timers).await.expect("next"), Some(at(10)));
     assert_eq!(
         store
             .idempotency(&idempotency_key("k"), at(0))
@@ -55,7 +53,7 @@ async fn everything_survives_a_restart() {
     assert!(next > epoch);
     assert_eq!(
         store
-            .lease_effects(next, at(0), at(9), &9.into())
+            .lease(Queue::Effects, next, times(0, 9), &9.into())
             .await
             .expect("lease")
             .len(),
@@ -340,7 +338,6 @@ async fn failing_batch_does_not_fail_its_group() {
     );
     let mut batches: Vec<_> = (0..20).map(|n| create(&run(n), 2)).collect();
     batches[7].events[1].body = b"p".to_vec();
-    batches[7].task = Some(task(TaskState::Working, 1));
     let outcomes = in_one_group(&db, &store, batches).await;
     for (n, outcome) in (0..).zip(outcomes) {
         assert_eq!(outcome.is_ok(), n != 7, "{n}: {outcome:?}");

@@ -30,9 +30,10 @@ async fn head(store: &PostgresStore, n: u64) -> Option<Seq> {
 /// A batch with a row in every table that batches write to.
 fn rich(n: u64, epoch: Epoch) -> Batch {
     let mut batch = create(&run(n), 2);
-    batch.task = Some(task(wopr_store::TaskState::Working, 1));
-    batch.timers_set = vec![timer("t", 5), timer("t", 6)];
-    batch.effects_enqueued = vec![effect("a"), born_leased("b", epoch, 9), effect("a")];
+    batch.work_set = vec![timer("t", 5), timer("t", 6)];
+    batch
+        .work_set
+        .extend([effect("a"), born_leased("b", epoch, 9), effect("a")]);
     batch.children = vec![child(1_000 + n, &run(n))];
     batch.inbox_sent = vec![
         run_message(&run(1_000 + n), &run(n), 1),
@@ -74,9 +75,7 @@ async fn group_writes_the_same_rows_as_single_batches() {
     for (table, columns) in [
         ("runs", "t"),
         ("events", "t"),
-        ("tasks", "t"),
-        ("timers", "t"),
-        ("effects", "t"),
+        ("work", "t"),
         ("idempotency", "t"),
         ("pushes", "t"),
         ("outbox", "t"),
@@ -110,7 +109,7 @@ async fn each_append_of_a_group_gets_its_own_result() {
     let store = schema.open().await;
     for n in 1..=6 {
         let mut batch = create(&run(n), 1);
-        batch.effects_enqueued = vec![effect("a")];
+        batch.work_set = vec![effect("a")];
         batch.idempotency = (n == 3).then(|| record("known", 100));
         store.append(batch).await.expect("append");
     }
@@ -118,7 +117,7 @@ async fn each_append_of_a_group_gets_its_own_result() {
     let mut known = create(&run(13), 1);
     known.idempotency = Some(record("known", 100));
     let mut fenced = append(&run(4), 1, 1);
-    fenced.effects_settled = vec![settled("a", 7)];
+    fenced.work_ended = vec![settled("a", 7)];
     let mut colliding = append(&run(5), 1, 1);
     colliding.children = vec![child(6, &run(5))];
     let mut full = create(&run(14), 1);

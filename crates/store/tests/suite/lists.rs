@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use wopr_core::{RunId, RunStatus, TenantId};
-use wopr_store::{RunFilter, Store, TaskCursor, TaskFilter, TaskRow, TaskState};
+use wopr_core::{InterruptKind, RunId, RunStatus, TenantId};
+use wopr_store::{Match, PhaseCursor, PhaseFilter, RunFilter, Store, Summary};
 
 use crate::make::*;
 
@@ -18,10 +18,11 @@ crate::behaviours!(
     runs_are_filtered_by_workflow_and_by_parent,
     every_combination_of_run_filters_pages_correctly,
     a_changed_status_moves_a_run_between_lists,
-    tasks_are_listed_most_recently_changed_first_and_by_page,
-    task_pages_are_stable_under_inserts,
-    tasks_are_filtered,
-    the_total_of_tasks_does_not_depend_on_the_page,
+    phases_are_listed_most_recently_changed_first_and_by_page,
+    pages_by_phase_are_stable_under_inserts,
+    append_within_a_phase_keeps_its_time,
+    phases_are_filtered,
+    the_total_by_phase_does_not_depend_on_the_page,
     limit_of_zero_reports_if_there_are_rows,
 );
 
@@ -313,136 +314,200 @@ async fn a_changed_status_moves_a_run_between_lists(store: Arc<dyn Store>) {
     }
 }
 
-async fn put_task(store: &dyn Store, n: u64, row: TaskRow) {
+/// Creates a run that entered a phase at `since`.
+async fn put_phase(store: &dyn Store, n: u64, status: RunStatus, since: i64) {
+    put_summary(store, n, summary(status, since)).await;
+}
+
+async fn put_summary(store: &dyn Store, n: u64, summary: Summary) {
     let mut batch = create(&run(n), 1);
-    batch.summary.principal = principal(if n.is_multiple_of(2) { "even" } else { "odd" });
-    batch.task = Some(row);
+    batch.summary = Summary {
+        principal: principal(if n.is_multiple_of(2) { "even" } else { "odd" }),
+        ..summary
+    };
     store.append(batch).await.expect("append");
 }
 
-async fn tasks(
+async fn phases(
     store: &dyn Store,
-    filter: &TaskFilter,
+    filter: &PhaseFilter,
     after: Option<(i64, u64)>,
     limit: usize,
 ) -> (Vec<RunId>, u64, bool) {
-    let after = after.map(|(updated_at, n)| TaskCursor {
-        updated_at: at(updated_at),
+    let after = after.map(|(since, n)| PhaseCursor {
+        since: at(since),
         run: run_id(n),
     });
     let page = store
-        .list_tasks(&acme(), filter, after.as_ref(), limit)
+        .list_by_phase(&acme(), filter, after.as_ref(), limit)
         .await
         .expect("list");
     (
-        page.tasks.into_iter().map(|(run, _)| run).collect(),
+        page.runs.into_iter().map(|(run, _)| run).collect(),
         page.total,
         page.has_more,
     )
 }
 
-async fn tasks_are_listed_most_recently_changed_first_and_by_page(store: Arc<dyn Store>) {
+async fn phases_are_listed_most_recently_changed_first_and_by_page(store: Arc<dyn Store>) {
     for (n, changed) in [(1, 10), (2, 30), (3, 20), (4, 20), (5, 20)] {
-        put_task(&*store, n, task(TaskState::Working, changed)).await;
+        put_phase(&*store, n, RunStatus::Running, changed).await;
     }
-    store
-        .append(create(&run(6), 1))
-        .await
-        .expect("a run without a task row");
-    let all = TaskFilter::default();
-    assert_eq!(tasks(&*store, &all, None, 2).await, (ids(&[2, 5]), 5, true));
+    let all = PhaseFilter::default();
+    assert_eq!(phases(&*store, &all, None, 2).await, (ids(&[2, 5]), 5, true));
     assert_eq!(
-        tasks(&*store, &all, Some((20, 5)), 2).await,
+        phases(&*store, &all, Some((20, 5)), 2).await,
         (ids(&[4, 3]), 5, true)
     );
     assert_eq!(
-        tasks(&*store, &all, Some((20, 3)), 2).await,
+        phases(&*store, &all, Some((20, 3)), 2).await,
         (ids(&[1]), 5, false)
     );
-    assert_eq!(tasks(&*store, &all, Some((10, 1)), 2).await, (ids(&[]), 5, false));
+    assert_eq!(
+        phases(&*store, &all, Some((10, 1)), 2).await,
+        (ids(&[]), 5, false)
+    );
 }
 
-async fn task_pages_are_stable_under_inserts(store: Arc<dyn Store>) {
+async fn pages_by_phase_are_stable_under_inserts(store: Arc<dyn Store>) {
     for n in 0..4 {
-        put_task(&*store, n, task(TaskState::Working, 10)).await;
+        put_phase(&*store, n, RunStatus::Running, 10).await;
     }
-    let all = TaskFilter::default();
-    assert_eq!(tasks(&*store, &all, None, 2).await, (ids(&[3, 2]), 4, true));
-    put_task(&*store, 9, task(TaskState::Working, 10)).await;
-    put_task(&*store, 8, task(TaskState::Working, 50)).await;
+    let all = PhaseFilter::default();
+    assert_eq!(phases(&*store, &all, None, 2).await, (ids(&[3, 2]), 4, true));
+    put_phase(&*store, 9, RunStatus::Running, 10).await;
+    put_phase(&*store, 8, RunStatus::Running, 50).await;
     assert_eq!(
-        tasks(&*store, &all, Some((10, 2)), 9).await,
+        phases(&*store, &all, Some((10, 2)), 9).await,
         (ids(&[1, 0]), 6, false)
     );
 }
 
-async fn tasks_are_filtered(store: Arc<dyn Store>) {
+async fn append_within_a_phase_keeps_its_time(store: Arc<dyn Store>) {
+    put_phase(&*store, 1, RunStatus::Running, 10).await;
+    put_phase(&*store, 2, RunStatus::Running, 20).await;
+    let mut within = append(&run(1), 1, 1);
+    within.summary = Summary {
+        updated_at: at(30),
+        ..summary(RunStatus::Running, 10)
+    };
+    let expected = within.summary.clone();
+    store.append(within).await.expect("append");
+    let (found, _) = store.summary(&run(1)).await.expect("summary").expect("a run");
+    assert_eq!((found.phase_since, found.updated_at), (at(10), at(30)));
+    assert_eq!(found.status, expected.status);
+    let all = PhaseFilter::default();
+    assert_eq!(phases(&*store, &all, None, 9).await, (ids(&[2, 1]), 2, false));
+}
+
+async fn phases_are_filtered(store: Arc<dyn Store>) {
+    const STATUSES: [RunStatus; 4] = [
+        RunStatus::Pending,
+        RunStatus::Running,
+        RunStatus::WaitingInput,
+        RunStatus::Failed,
+    ];
     for n in 0..12_u64 {
-        let row = TaskRow {
-            context: (n % 3 > 0).then(|| format!("ctx-{}", n % 3)),
-            ..task(
-                TaskState::ALL[usize::try_from(n % 4).expect("small")],
-                i64::try_from(n).expect("small"),
-            )
-        };
-        put_task(&*store, n, row).await;
+        let status = STATUSES[usize::try_from(n % 4).expect("small")];
+        let mut row = summary(status, i64::try_from(n).expect("small"));
+        row.group = (n % 3 > 0).then(|| format!("ctx-{}", n % 3));
+        row.waiting_on = (status == RunStatus::WaitingInput).then_some(InterruptKind::Clarification);
+        row.error_code = [(3, "rejected"), (7, "no_luck")]
+            .into_iter()
+            .find_map(|(run, code)| (run == n).then(|| code.to_owned()));
+        row.workflow = workflow(if n < 6 { "greet" } else { "other" });
+        put_summary(&*store, n, row).await;
     }
-    let all = TaskFilter::default();
-    let context = TaskFilter {
-        context: Some("ctx-2".to_owned()),
+    let all = PhaseFilter::default();
+    let group = PhaseFilter {
+        group: Some("ctx-2".to_owned()),
         ..all.clone()
     };
     assert_eq!(
-        tasks(&*store, &context, None, 9).await,
+        phases(&*store, &group, None, 9).await,
         (ids(&[11, 8, 5, 2]), 4, false)
     );
     assert_eq!(
-        tasks(&*store, &context, Some((8, 8)), 1).await,
+        phases(&*store, &group, Some((8, 8)), 1).await,
         (ids(&[5]), 4, true)
     );
-    let state = TaskFilter {
-        state: Some(TaskState::InputRequired),
-        ..all.clone()
+    let statuses = |statuses: &[RunStatus]| PhaseFilter {
+        statuses: statuses.to_vec(),
+        ..PhaseFilter::default()
     };
+    let waiting = statuses(&[RunStatus::WaitingInput]);
     assert_eq!(
-        tasks(&*store, &state, None, 9).await,
+        phases(&*store, &waiting, None, 9).await,
         (ids(&[10, 6, 2]), 3, false)
     );
-    let since = TaskFilter {
-        changed_since: Some(at(10)),
+    let open = statuses(&[RunStatus::Pending, RunStatus::Running]);
+    assert_eq!(phases(&*store, &open, None, 3).await, (ids(&[9, 8, 5]), 6, true));
+    for (error_code, expected) in [
+        (Match::Is("rejected".to_owned()), &[3][..]),
+        // A failed run without a code counts.
+        (Match::IsNot("rejected".to_owned()), &[11, 7]),
+    ] {
+        let failed = PhaseFilter {
+            error_code: Some(error_code),
+            ..statuses(&[RunStatus::Failed])
+        };
+        let n = expected.len() as u64;
+        assert_eq!(
+            phases(&*store, &failed, None, 9).await,
+            (ids(expected), n, false),
+            "{failed:?}"
+        );
+    }
+    for (flow, expected) in [
+        (Match::Is(workflow("other")), &[10, 6][..]),
+        (Match::IsNot(workflow("other")), &[2]),
+    ] {
+        let waiting = PhaseFilter {
+            workflow: Some(flow),
+            ..waiting.clone()
+        };
+        assert_eq!(phases(&*store, &waiting, None, 9).await.0, ids(expected));
+    }
+    let since = PhaseFilter {
+        since: Some(at(10)),
         ..all.clone()
     };
-    assert_eq!(tasks(&*store, &since, None, 9).await, (ids(&[11, 10]), 2, false));
-    let creator = TaskFilter {
+    assert_eq!(phases(&*store, &since, None, 9).await, (ids(&[11, 10]), 2, false));
+    let creator = PhaseFilter {
         principal: Some(principal("odd")),
         ..all.clone()
     };
-    assert_eq!(tasks(&*store, &creator, None, 2).await, (ids(&[11, 9]), 6, true));
-    let every = TaskFilter {
-        context: Some("ctx-1".to_owned()),
-        state: Some(TaskState::Submitted),
-        changed_since: Some(at(4)),
+    assert_eq!(phases(&*store, &creator, None, 2).await, (ids(&[11, 9]), 6, true));
+    let every = PhaseFilter {
+        group: Some("ctx-1".to_owned()),
+        statuses: vec![RunStatus::Pending],
+        error_code: Some(Match::IsNot("rejected".to_owned())),
+        workflow: Some(Match::Is(workflow("greet"))),
+        since: Some(at(4)),
         principal: Some(principal("even")),
     };
-    assert_eq!(tasks(&*store, &every, None, 9).await, (ids(&[4]), 1, false));
-    let nobody = TaskFilter {
+    assert_eq!(phases(&*store, &every, None, 9).await, (ids(&[4]), 1, false));
+    let nobody = PhaseFilter {
         principal: Some(principal("nobody")),
         ..all
     };
-    assert_eq!(tasks(&*store, &nobody, None, 9).await, (ids(&[]), 0, false));
+    assert_eq!(phases(&*store, &nobody, None, 9).await, (ids(&[]), 0, false));
 }
 
-async fn the_total_of_tasks_does_not_depend_on_the_page(store: Arc<dyn Store>) {
+async fn the_total_by_phase_does_not_depend_on_the_page(store: Arc<dyn Store>) {
     for n in 0..5 {
-        put_task(&*store, n, task(TaskState::Working, 10)).await;
+        put_phase(&*store, n, RunStatus::Running, 10).await;
     }
     // A row that changes moves, but is not counted twice.
     let mut batch = append(&run(0), 1, 1);
-    batch.task = Some(task(TaskState::Completed, 99));
+    batch.summary = summary(RunStatus::Completed, 99);
     store.append(batch).await.expect("append");
-    let all = TaskFilter::default();
-    assert_eq!(tasks(&*store, &all, None, 1).await, (ids(&[0]), 5, true));
-    assert_eq!(tasks(&*store, &all, Some((10, 1)), 1).await, (ids(&[]), 5, false));
+    let all = PhaseFilter::default();
+    assert_eq!(phases(&*store, &all, None, 1).await, (ids(&[0]), 5, true));
+    assert_eq!(
+        phases(&*store, &all, Some((10, 1)), 1).await,
+        (ids(&[]), 5, false)
+    );
 }
 
 async fn limit_of_zero_reports_if_there_are_rows(store: Arc<dyn Store>) {
@@ -451,16 +516,16 @@ async fn limit_of_zero_reports_if_there_are_rows(store: Arc<dyn Store>) {
         (ids(&[]), false)
     );
     assert_eq!(
-        tasks(&*store, &TaskFilter::default(), None, 0).await,
+        phases(&*store, &PhaseFilter::default(), None, 0).await,
         (ids(&[]), 0, false)
     );
-    put_task(&*store, 1, task(TaskState::Working, 1)).await;
+    put_phase(&*store, 1, RunStatus::Running, 1).await;
     assert_eq!(
         runs(&*store, &RunFilter::default(), None, 0).await,
         (ids(&[]), true)
     );
     assert_eq!(
-        tasks(&*store, &TaskFilter::default(), None, 0).await,
+        phases(&*store, &PhaseFilter::default(), None, 0).await,
         (ids(&[]), 1, true)
     );
 }

@@ -20,6 +20,7 @@ mod migrations;
 mod model;
 mod names;
 mod outages;
+mod parking;
 mod proxy;
 mod pushes;
 mod reads;

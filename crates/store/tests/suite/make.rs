@@ -4,9 +4,8 @@ use wopr_core::{
     ContentHash, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
 };
 use wopr_store::{
-    Batch, ChildRow, EffectKey, EffectRow, Epoch, Fence, Guard, IdempotencyKey, IdempotencyRecord, InboxRow,
-    LeasedTimer, NewPush, PushRow, Settled, Store, StoredEvent, Summary, TaskRow, TaskState, TimerKey,
-    TimerRow,
+    Batch, ChildRow, Ended, Epoch, Fence, Guard, IdempotencyKey, IdempotencyRecord, InboxRow, NewPush,
+    PushRow, Queue, Store, StoredEvent, Summary, Times, WorkKey, WorkRow, WorkState,
 };
 
 pub(crate) fn tenant(name: &str) -> TenantId {
@@ -39,13 +38,18 @@ pub(crate) fn node(name: &str) -> NodeId {
     NodeId::parse(name).expect("a node id")
 }
 
+/// The summary after an append at `updated_at` that begins a phase.
 pub(crate) fn summary(status: RunStatus, updated_at: i64) -> Summary {
     Summary {
         workflow: workflow("greet"),
         version: ContentHash::of(b"greet"),
         status,
+        waiting_on: None,
+        error_code: None,
+        phase_since: at(updated_at),
         principal: principal("ada"),
         parent: None,
+        group: None,
         created_at: at(1),
         updated_at: at(updated_at),
     }
@@ -84,69 +88,74 @@ pub(crate) fn append(run: &RunKey, from: u64, n: usize) -> Batch {
     )
 }
 
-pub(crate) fn task(state: TaskState, updated_at: i64) -> TaskRow {
-    TaskRow {
-        context: None,
-        state,
-        interrupt: None,
-        updated_at: at(updated_at),
+/// The times of a lease call whose clocks agree.
+pub(crate) fn times(now: i64, until: i64) -> Times {
+    clocks(now, now, until)
+}
+
+pub(crate) fn clocks(day: i64, now: i64, until: i64) -> Times {
+    Times {
+        due: at(day),
+        now: at(now),
+        until: at(until),
     }
 }
 
-pub(crate) fn timer(key: &str, due: i64) -> TimerRow {
-    TimerRow {
+pub(crate) fn timer(key: &str, due: i64) -> WorkRow {
+    WorkRow::timer(key, at(due))
+}
+
+pub(crate) fn timer_key(key: &str) -> WorkKey {
+    WorkKey::timer(key)
+}
+
+/// A timer to clear.
+pub(crate) fn cleared(key: &str) -> Ended {
+    Ended {
         key: timer_key(key),
-        due: at(due),
+        fence: None,
     }
-}
-
-pub(crate) fn timer_key(key: &str) -> TimerKey {
-    TimerKey(key.to_owned())
 }
 
 /// Returns the due timers, longest overdue first. Leases each one and gives it back unchanged.
-pub(crate) async fn due(store: &dyn Store, now: i64, limit: usize) -> Vec<(RunKey, TimerKey)> {
+pub(crate) async fn due(store: &dyn Store, now: i64, limit: usize) -> Vec<(RunKey, WorkKey)> {
     let leased = store
-        .lease_timers(Epoch(1), at(now), at(now), at(i64::MAX), &limit.into())
+        .lease(Queue::Timers, Epoch(1), times(now, i64::MAX), &limit.into())
         .await
         .expect("leases");
-    for LeasedTimer {
-        run,
-        key,
-        since,
-        fence,
-        deaths: _,
-    } in &leased
-    {
-        store
-            .release_timer(run, key, *fence, *since)
-            .await
-            .expect("gives back");
+    for timer in &leased {
+        let released = store.release(&timer.run, &timer.key, timer.fence, timer.since);
+        assert!(released.await.expect("gives back"));
     }
     leased.into_iter().map(|timer| (timer.run, timer.key)).collect()
 }
 
-pub(crate) fn effect_key(key: &str) -> EffectKey {
-    EffectKey(key.to_owned())
+pub(crate) fn effect_key(key: &str) -> WorkKey {
+    WorkKey::effect(key)
 }
 
-pub(crate) fn effect(key: &str) -> EffectRow {
-    EffectRow {
+/// An effect that has been due for long.
+pub(crate) fn effect(key: &str) -> WorkRow {
+    effect_at(key, 0)
+}
+
+pub(crate) fn effect_at(key: &str, due: i64) -> WorkRow {
+    WorkRow {
         key: effect_key(key),
+        state: WorkState::Due(at(due)),
         body: key.as_bytes().to_vec(),
-        leased: None,
     }
 }
 
-pub(crate) fn born_leased(key: &str, epoch: Epoch, until: i64) -> EffectRow {
-    EffectRow {
-        leased: Some((epoch, at(until))),
+pub(crate) fn born_leased(key: &str, epoch: Epoch, until: i64) -> WorkRow {
+    WorkRow {
+        state: WorkState::Leased(epoch, at(until)),
         ..effect(key)
     }
 }
 
-pub(crate) fn settled(key: &str, fence: u64) -> Settled {
-    Settled {
+pub(crate) fn settled(key: &str, fence: u64) -> Ended {
+    Ended {
         key: effect_key(key),
         fence: Some(Fence(fence)),
     }
@@ -158,7 +167,6 @@ pub(crate) fn child(n: u64, parent: &RunKey) -> ChildRow {
     ChildRow {
         run: run_id(n),
         summary,
-        task: task(TaskState::Submitted, 1),
     }
 }
 

@@ -2,11 +2,11 @@
 //! must be equal.
 
 use proptest::{collection::vec, prelude::*, sample::select};
-use wopr_core::{RunId, RunKey, RunStatus, Seq};
+use wopr_core::{InterruptKind, RunId, RunKey, RunStatus, Seq};
 use wopr_store::{
-    Attempted, Batch, BlobRow, DeliveryCursor, DeliveryFilter, Epoch, Fence, Guard, IdempotencyRecord,
-    LeasedTimer, MemoryStore, MessageRow, NewPush, PushRow, Removal, RunFilter, Settled, Snapshot,
-    SqliteStore, Store, TaskCursor, TaskFilter, TaskInterrupt, TaskRow, TaskState, Then, Update,
+    Attempted, Batch, BlobRow, DeliveryCursor, DeliveryFilter, Ended, Epoch, Fence, Guard, IdempotencyRecord,
+    Leased, Match, MemoryStore, MessageRow, NewPush, Parked, PhaseCursor, PhaseFilter, PushRow, Queue, Quota,
+    Removal, RunFilter, Snapshot, SqliteStore, Store, Then, Times, Update, WorkKey, WorkRow, WorkState,
     sqlite::Options,
 };
 
@@ -21,31 +21,27 @@ const KEYS: [&str; 3] = ["a", "b", "c"];
 #[derive(Debug, Clone)]
 enum Step {
     Append(Box<Draft>),
+    /// Leases rows of a queue and renews, releases or parks them, with the current fence or an older one. Parks
+    /// them along with an append or alone.
     Lease {
+        queue: Queue,
         epoch: u64,
-        now: i64,
-        until: i64,
-        limit: usize,
-    },
-    Renew {
-        run: RunKey,
-        key: &'static str,
-        fence: u64,
-        until: i64,
-    },
-    Release {
-        run: RunKey,
-        key: &'static str,
-        fence: u64,
-    },
-    /// Leases timers and gives them back, with the current fence or an older one.
-    Turn {
-        day: i64,
-        now: i64,
-        until: i64,
-        limit: usize,
-        back: Option<i64>,
+        times: Times,
+        quota: Quota,
+        then: Option<Then>,
         stale: bool,
+        along: bool,
+    },
+    SetLease {
+        run: RunKey,
+        key: WorkKey,
+        fence: u64,
+        then: Then,
+    },
+    Wake {
+        run: RunKey,
+        key: WorkKey,
+        now: i64,
     },
     BeginEpoch,
     Remember {
@@ -81,7 +77,7 @@ enum Step {
         now: i64,
         until: i64,
         ended: u8,
-        then: u8,
+        then: Then,
         stale: bool,
     },
     Retry {
@@ -148,38 +144,66 @@ fn records() -> impl Strategy<Value = IdempotencyRecord> {
     })
 }
 
-prop_compose! {
-    fn tasks()(
-        context in select(vec![None, Some("ctx-1"), Some("ctx-2")]),
-        state in select(TaskState::ALL.to_vec()),
-        interrupt in select(vec![None, Some(TaskInterrupt::Approval), Some(TaskInterrupt::Clarification)]),
-        updated_at in 0..20_i64,
-    ) -> TaskRow {
-        TaskRow { context: context.map(str::to_owned), interrupt, ..task(state, updated_at) }
-    }
+fn queues() -> impl Strategy<Value = Queue> {
+    select(vec![Queue::Timers, Queue::Effects, Queue::Deliveries])
+}
+
+fn work_keys() -> impl Strategy<Value = WorkKey> {
+    (queues(), keys()).prop_map(|(queue, key)| WorkKey {
+        queue,
+        name: key.to_owned(),
+    })
+}
+
+fn thens() -> impl Strategy<Value = Then> {
+    prop_oneof![
+        (0..60_i64).prop_map(|until| Then::Renew(at(until))),
+        (0..60_i64).prop_map(|due| Then::Release(at(due))),
+        prop::option::of(0..60_i64).prop_map(|due| Then::Park(due.map(at))),
+    ]
+}
+
+fn quotas() -> impl Strategy<Value = Quota> {
+    let limits = (0..4_usize, select(vec![1, 2, usize::MAX]), 0..3_usize);
+    let of_tenants = (1..4_usize, select(vec![1, 2, usize::MAX]));
+    (limits, prop::option::of(of_tenants), prop::bool::weighted(0.2)).prop_map(
+        |((rows, bytes, suspects), of_tenant, is_without)| {
+            let (per_tenant, bytes_per_tenant) = of_tenant.unwrap_or((rows, bytes));
+            Quota {
+                rows,
+                per_tenant,
+                bytes,
+                bytes_per_tenant,
+                without: is_without.then(|| tenant("acme")).into_iter().collect(),
+                suspects,
+            }
+        },
+    )
 }
 
 prop_compose! {
     /// The work items of a batch.
     fn work()(
         timers_set in vec((keys(), 0..40_i64), 0..3),
-        timers_cleared in vec(keys(), 0..2),
-        enqueued in vec((keys(), prop::option::of((1..4_u64, 0..60_i64))), 0..3),
-        settled in vec((keys(), prop::option::of(0..4_u64)), 0..2),
+        effects_set in vec((keys(), prop_oneof![
+            (0..60_i64).prop_map(|due| WorkState::Due(at(due))),
+            (1..4_u64, 0..60_i64).prop_map(|(epoch, until)| WorkState::Leased(Epoch(epoch), at(until))),
+            Just(WorkState::Parked),
+        ]), 0..3),
+        timers_ended in vec(keys(), 0..2),
+        effects_ended in vec((keys(), prop::option::of(0..4_u64)), 0..2),
+        parked in prop::option::weighted(0.1, (work_keys(), 0..3_u64)),
     ) -> Batch {
         let mut batch = create(&run(1), 0);
-        batch.timers_set = timers_set.into_iter().map(|(key, due)| timer(key, due)).collect();
-        batch.timers_cleared = timers_cleared.into_iter().map(timer_key).collect();
-        batch.effects_enqueued = enqueued
+        batch.work_set = timers_set.into_iter().map(|(key, due)| timer(key, due)).collect();
+        batch.work_set.extend(effects_set.into_iter().map(|(key, state)| WorkRow { state, ..effect(key) }));
+        batch.work_ended = timers_ended.into_iter().map(cleared).collect();
+        batch.work_ended.extend(
+            effects_ended.into_iter().map(|(key, fence)| Ended { key: effect_key(key), fence: fence.map(Fence) }),
+        );
+        batch.work_parked = parked
+            .map(|(key, fence)| Parked { key, fence: Fence(fence), due: None, body: None })
             .into_iter()
-            .map(|(key, lease)| match lease {
-                Some((epoch, until)) => born_leased(key, Epoch(epoch), until),
-                None => effect(key),
-            })
-            .collect();
-        batch.effects_settled = settled
-            .into_iter()
-            .map(|(key, fence)| Settled { key: effect_key(key), fence: fence.map(Fence) })
             .collect();
         batch
     }
@@ -195,7 +219,12 @@ prop_compose! {
         ],
         (n_events, snapshot) in (0..4_usize, any::<bool>()),
         (status, time, flow) in (select(RunStatus::ALL.to_vec()), 0..60_i64, select(vec!["greet", "other"])),
-        task in prop::option::of(tasks()),
+        (group, waiting_on, error_code) in (
+            select(vec![None, Some("ctx-1"), Some("ctx-2")]),
+            select(vec![None, Some(InterruptKind::Approval), Some(InterruptKind::Clarification)]),
+            select(vec![None, Some("rejected"), Some("no_luck")]),
+        ),
+        phase_since in prop::option::of(0..20_i64),
         work in work(),
         sent in vec((1..5_u64, 0..4_u64), 0..3),
         consumed in vec((1..5_u64, 0..4_u64), 0..3),
@@ -209,7 +238,12 @@ prop_compose! {
         batch.run = run.clone();
         batch.summary = summary(status, time);
         batch.summary.workflow = workflow(flow);
-        batch.task = task;
+        if let (Some(since), Place::Create) = (phase_since, &place) {
+            batch.summary.phase_since = at(since);
+        }
+        batch.summary.group = group.map(str::to_owned);
+        batch.summary.waiting_on = waiting_on;
+        batch.summary.error_code = error_code.map(str::to_owned);
         batch.inbox_sent = sent.into_iter().map(|(n, seq)| run_message(&RunKey::new(run.tenant.clone(), run_id(n)), &run, seq)).collect();
         batch.inbox_consumed = consumed.into_iter().map(|(n, seq)| (run_id(n), Seq(seq))).collect();
         batch.children = child_run.filter(|n| run_id(*n) != run.run).map(|n| child(n, &run)).into_iter().collect();
@@ -237,13 +271,19 @@ prop_compose! {
 fn steps() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => drafts().prop_map(|draft| Step::Append(Box::new(draft))),
-        3 => (1..4_u64, 0..60_i64, 0..60_i64, 0..4_usize)
-            .prop_map(|(epoch, now, until, limit)| Step::Lease { epoch, now, until, limit }),
-        1 => (runs(), keys(), 0..4_u64, 0..60_i64)
-            .prop_map(|(run, key, fence, until)| Step::Renew { run, key, fence, until }),
-        1 => (runs(), keys(), 0..4_u64).prop_map(|(run, key, fence)| Step::Release { run, key, fence }),
-        3 => (0..60_i64, 0..60_i64, 0..60_i64, 0..4_usize, prop::option::of(0..60_i64), prop::bool::weighted(0.2))
-            .prop_map(|(day, now, until, limit, back, stale)| Step::Turn { day, now, until, limit, back, stale }),
+        6 => (queues(), 1..4_u64, (0..60_i64, 0..60_i64, 0..60_i64), quotas(), prop::option::of(thens()), 0..8_u8)
+            .prop_map(|(queue, epoch, (day, now, until), quota, then, luck)| Step::Lease {
+                queue,
+                epoch,
+                times: clocks(day, now, until),
+                quota,
+                then,
+                stale: luck == 0,
+                along: luck > 4,
+            }),
+        1 => (runs(), work_keys(), 0..4_u64, thens())
+            .prop_map(|(run, key, fence, then)| Step::SetLease { run, key, fence, then }),
+        2 => (runs(), work_keys(), 0..60_i64).prop_map(|(run, key, now)| Step::Wake { run, key, now }),
         1 => Just(Step::BeginEpoch),
         1 => (records(), 0..60_i64).prop_map(|(record, now)| Step::Remember { record, now }),
         1 => (0..60_i64).prop_map(|now| Step::Forget { now }),
@@ -254,7 +294,7 @@ fn steps() -> impl Strategy<Value = Step> {
         1 => (runs(), keys()).prop_map(|(run, id)| Step::Drop { run, id }),
         3 => (1..4_u64, 0..4_u64, 0..60_i64)
             .prop_map(|(n_events, n_updates, now)| Step::Expand { n_events, n_updates, now }),
-        3 => (0..60_i64, 0..60_i64, 0..4_u8, 0..3_u8, prop::bool::weighted(0.2))
+        3 => (0..60_i64, 0..60_i64, 0..3_u8, thens(), prop::bool::weighted(0.2))
             .prop_map(|(now, until, ended, then, stale)| Step::Tell { now, until, ended, then, stale }),
         1 => (runs(), keys(), prop::option::of(0..4_u64), 0..60_i64)
             .prop_map(|(run, id, seq, now)| Step::Retry { run, id, seq, now }),
@@ -273,54 +313,44 @@ async fn apply(store: &dyn Store, step: &Step) -> String {
             format!("{:?}", store.append(draft.batch(head)).await)
         }
         Step::Lease {
+            queue,
             epoch,
-            now,
-            until,
-            limit,
-        } => {
-            format!(
-                "{:?}",
-                store
-                    .lease_effects(Epoch(*epoch), at(*now), at(*until), &(*limit).into())
-                    .await
-            )
-        }
-        Step::Renew {
-            run,
-            key,
-            fence,
-            until,
-        } => {
-            format!(
-                "{:?}",
-                store
-                    .renew(run, &effect_key(key), Fence(*fence), at(*until))
-                    .await
-            )
-        }
-        Step::Release { run, key, fence } => {
-            format!("{:?}", store.release(run, &effect_key(key), Fence(*fence)).await)
-        }
-        Step::Turn {
-            day,
-            now,
-            until,
-            limit,
-            back,
+            times,
+            quota,
+            then,
             stale,
+            along,
         } => {
-            let leased = store
-                .lease_timers(Epoch(1), at(*day), at(*now), at(*until), &(*limit).into())
-                .await;
+            let leased = store.lease(*queue, Epoch(*epoch), *times, quota).await;
             let mut answers = format!("{leased:?}");
-            if let Some(due) = back {
-                for LeasedTimer { run, key, fence, .. } in leased.expect("leased") {
-                    let fence = Fence(fence.0 - u64::from(*stale));
-                    answers += &format!("{:?}", store.release_timer(&run, &key, fence, at(*due)).await);
-                }
+            for Leased { run, key, fence, .. } in leased.expect("leased") {
+                let fence = Fence(fence.0 - u64::from(*stale));
+                let known = store.summary(&run).await.expect("summary");
+                answers += &match (*then, known) {
+                    (None, _) => String::new(),
+                    (Some(Then::Park(due)), Some((summary, head))) if *along => {
+                        let mut batch = Batch::new(run, Guard::At(head), events(head.0, 1), summary);
+                        let body = due.map(|_| vec![7; 3]);
+                        batch.work_parked = vec![Parked {
+                            key,
+                            fence,
+                            due,
+                            body,
+                        }];
+                        format!("{:?}", store.append(batch).await)
+                    }
+                    (Some(then), _) => format!("{:?}", store.set_lease(&run, &key, fence, then).await),
+                };
             }
             answers
         }
+        Step::SetLease {
+            run,
+            key,
+            fence,
+            then,
+        } => format!("{:?}", store.set_lease(run, key, Fence(*fence), *then).await),
+        Step::Wake { run, key, now } => format!("{:?}", store.wake(run, key, at(*now)).await),
         Step::BeginEpoch => format!("{:?}", store.begin_epoch(at(0)).await),
         Step::Remember { record, now } => format!("{:?}", store.remember(record.clone(), at(*now)).await),
         Step::Forget { now } => format!("{:?}", store.forget_expired(at(*now), usize::MAX).await),
@@ -369,27 +399,28 @@ async fn apply(store: &dyn Store, step: &Step) -> String {
             stale,
         } => {
             let leased = store
-                .lease_pushes(Epoch(1), at(*now), at(*until), &2.into())
+                .lease(Queue::Deliveries, Epoch(1), times(*now, *until), &2.into())
                 .await;
             let mut answers = format!("{leased:?}");
-            for mut lease in leased.expect("leased") {
-                let waiting = store.waiting(&lease.run, &lease.id, 2).await.expect("waiting");
+            for Leased { run, key, fence, .. } in leased.expect("leased") {
+                let waiting = store.waiting(&run, &key.name, 2).await.expect("waiting");
                 answers += &format!("{waiting:?}");
                 let error = "why".to_owned();
                 let attempted = match ended {
-                    0 => None,
-                    1 => Some(Attempted::Delivered),
-                    2 => Some(Attempted::Failed { error }),
-                    _ => Some(Attempted::GivenUp { error, at: at(*now) }),
+                    0 => Attempted::Delivered,
+                    1 => Attempted::Failed { error },
+                    _ => Attempted::GivenUp { error, at: at(*now) },
                 };
-                let attempted = waiting.first().map(|delivery| delivery.seq).zip(attempted);
-                let then = match then {
-                    0 => Then::GoOn(at(*until)),
-                    1 => Then::Rest(at(*now)),
-                    _ => Then::Due(at(*until)),
+                let fence = Fence(fence.0 - u64::from(*stale));
+                let settled = match waiting.deliveries.first() {
+                    Some(first) => {
+                        store
+                            .settle_push(&run, &key.name, fence, (first.seq, attempted), *then)
+                            .await
+                    }
+                    None => store.set_lease(&run, &key, fence, *then).await,
                 };
-                lease.fence.0 -= u64::from(*stale);
-                answers += &format!("{:?}", store.settle_push(&lease, attempted, then).await);
+                answers += &format!("{settled:?}");
             }
             answers
         }
@@ -419,7 +450,6 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
             read.push(format!("load {run}: {:?}", store.load(&run).await));
             read.push(format!("summary {run}: {:?}", store.summary(&run).await));
             read.push(format!("events {run}: {:?}", store.events(&run, Seq(1), 3).await));
-            read.push(format!("task {run}: {:?}", store.task(&run).await));
             read.push(format!("messages {run}: {:?}", store.messages(&run, 2).await));
             read.push(format!("pushes {run}: {:?}", store.pushes(&run).await));
             for key in KEYS {
@@ -447,8 +477,8 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
                 }
             }
         }
-        let after = TaskCursor {
-            updated_at: at(10),
+        let after = PhaseCursor {
+            since: at(10),
             run: run_id(3),
         };
         for before in [0, 15, 99] {
@@ -485,18 +515,26 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
                 read.push(format!("deliveries {filter:?}: {page:?}"));
             }
         }
-        for context in [None, Some("ctx-1".to_owned())] {
-            for state in [None, Some(TaskState::Working)] {
-                for changed_since in [None, Some(at(9))] {
-                    let filter = TaskFilter {
-                        context: context.clone(),
-                        state,
-                        changed_since,
-                        principal: None,
+        for group in [None, Some("ctx-1".to_owned())] {
+            for error_code in [
+                None,
+                Some(Match::Is("rejected".to_owned())),
+                Some(Match::IsNot("rejected".to_owned())),
+            ] {
+                for (since, statuses) in [
+                    (None, vec![]),
+                    (Some(at(9)), vec![RunStatus::Running, RunStatus::Failed]),
+                ] {
+                    let filter = PhaseFilter {
+                        group: group.clone(),
+                        statuses,
+                        error_code: error_code.clone(),
+                        since,
+                        ..PhaseFilter::default()
                     };
                     for after in [None, Some(&after)] {
-                        let page = store.list_tasks(&tenant(owner), &filter, after, 2).await;
-                        read.push(format!("tasks {filter:?} {after:?}: {page:?}"));
+                        let page = store.list_by_phase(&tenant(owner), &filter, after, 2).await;
+                        read.push(format!("phases {filter:?} {after:?}: {page:?}"));
                     }
                 }
             }
@@ -517,7 +555,10 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
     ));
     read.push(format!("outbox: {:?}", store.outbox(Epoch(1), None, 9).await));
     read.push(format!("begun: {:?}", store.begun_removals(9).await));
-    read.push(format!("next due: {:?}", store.next_due().await));
+    for queue in [Queue::Timers, Queue::Effects, Queue::Deliveries] {
+        read.push(format!("next due: {:?}", store.next_due(queue).await));
+    }
+    read.push(format!("quarantined: {:?}", store.quarantined(9).await));
     read.push(format!(
         "inboxes: {:?}",
         store.runs_with_inbox(Epoch(1), None, 3).await
@@ -527,6 +568,18 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
         store.runs_with_inbox(Epoch(1), Some(&run(2)), 9).await
     ));
     read
+}
+
+fn last_lease(queue: Queue) -> Step {
+    Step::Lease {
+        queue,
+        epoch: 9,
+        times: times(60, 99),
+        quota: 100.into(),
+        then: None,
+        stale: false,
+        along: false,
+    }
 }
 
 fn config() -> ProptestConfig {
@@ -561,8 +614,10 @@ proptest! {
             let sqlite = SqliteStore::open(&path, options).expect("open again");
             prop_assert_eq!(&expected, &read_everything(&sqlite).await);
             // All leases until 60 have expired by then, so fences and bodies are compared too.
-            let lease = Step::Lease { epoch: 9, now: 60, until: 99, limit: 100 };
-            prop_assert_eq!(apply(&memory, &lease).await, apply(&sqlite, &lease).await);
+            for queue in [Queue::Timers, Queue::Effects, Queue::Deliveries] {
+                let lease = last_lease(queue);
+                prop_assert_eq!(apply(&memory, &lease).await, apply(&sqlite, &lease).await);
+            }
             Ok(())
         })?;
     }
@@ -582,8 +637,10 @@ proptest! {
             postgres.close().await;
             let postgres = schema.open().await;
             prop_assert_eq!(&expected, &read_everything(&postgres).await);
-            let lease = Step::Lease { epoch: 9, now: 60, until: 99, limit: 100 };
-            prop_assert_eq!(apply(&memory, &lease).await, apply(&postgres, &lease).await);
+            for queue in [Queue::Timers, Queue::Effects, Queue::Deliveries] {
+                let lease = last_lease(queue);
+                prop_assert_eq!(apply(&memory, &lease).await, apply(&postgres, &lease).await);
+            }
             Ok(())
         })?;
     }

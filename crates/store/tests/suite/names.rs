@@ -6,7 +6,7 @@ use std::{fs, os::unix::fs::symlink, path::Path, process::Command, time::Duratio
 
 use wopr_core::Seq;
 use wopr_store::{
-    AppendError, Log as _, ReadError, SqliteStore, Work as _,
+    AppendError, Log as _, Queue, ReadError, SqliteStore, Work as _,
     sqlite::{self, BackupError, Form, Guest, OpenError, Options},
 };
 
@@ -208,7 +208,7 @@ async fn start_on_a_full_disk_serves_reads_and_takes_writes_once_there_is_space(
     let store = SqliteStore::open(&path, Options::default()).expect("open");
     let first = store.begin_epoch(at(0)).await.expect("epoch");
     let mut batch = create(&run(1), 1);
-    batch.effects_enqueued = vec![born_leased("e", first, 1_000)];
+    batch.work_set = vec![born_leased("e", first, 1_000)];
     store.append(batch).await.expect("append");
     drop(store);
     disk.fill();
@@ -224,7 +224,7 @@ async fn start_on_a_full_disk_serves_reads_and_takes_writes_once_there_is_space(
 
     disk.empty();
     let leased = store
-        .lease_effects(epoch, at(5), at(9), &9.into())
+        .lease(Queue::Effects, epoch, times(5, 9), &9.into())
         .await
         .expect("lease");
     assert_eq!(

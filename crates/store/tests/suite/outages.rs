@@ -7,8 +7,8 @@ use std::{
 
 use wopr_core::{RunStatus, Seq};
 use wopr_store::{
-    AppendError, BlobRow, Log as _, PostgresStore, ReadError, Registry as _, Removal, Retention as _,
-    RunFilter, Swept, TaskState, Work as _, WriteError, postgres::Options,
+    AppendError, BlobRow, Log as _, PostgresStore, Queue, ReadError, Registry as _, Removal, Retention as _,
+    RunFilter, Swept, Work as _, WriteError, postgres::Options,
 };
 
 use crate::{
@@ -84,14 +84,20 @@ async fn transaction_that_keeps_being_rolled_back_is_given_up() {
 async fn rejected_row_is_reported_and_leaves_nothing() {
     let schema = Schema::new().await;
     let store = schema.open().await;
-    poison(&schema, "tasks", false, 1_000, &raise("23514")).await;
+    poison(&schema, "snapshots", false, 1_000, &raise("23514")).await;
     let mut batch = create(&run(1), 1);
-    batch.task = Some(task(TaskState::Working, 1));
+    batch.snapshot = Some(wopr_store::Snapshot {
+        head: Seq(1),
+        body: vec![1],
+    });
     let refused = store.append(batch).await.expect_err("poisoned");
     assert!(matches!(refused, AppendError::Corrupt(_)), "{refused:?}");
     assert_eq!(head(&store, 1).await, None);
     assert_eq!(store.stats().retries, 0);
-    store.append(create(&run(1), 1)).await.expect("without a task");
+    store
+        .append(create(&run(1), 1))
+        .await
+        .expect("without a snapshot");
 }
 
 #[tokio::test]
@@ -461,7 +467,7 @@ async fn damaged_rows_are_reported_and_do_not_affect_others() {
     let store = schema.open().await;
     for n in 1..=3 {
         let mut batch = create(&run(n), 5);
-        batch.effects_enqueued = vec![effect("e")];
+        batch.work_set = vec![effect("e")];
         batch.idempotency = Some(record(&format!("k{n}"), 100));
         store.append(batch).await.expect("append");
     }
@@ -469,7 +475,7 @@ async fn damaged_rows_are_reported_and_do_not_affect_others() {
         .sql(&format!(
             "UPDATE runs SET status = 'asleep' WHERE run = '{}';
              DELETE FROM events WHERE seq = 2;
-             UPDATE effects SET run = 'x' WHERE run = '{}';
+             UPDATE work SET run = 'x' WHERE run = '{}';
              UPDATE idempotency SET run = 'x'",
             run_id(1),
             run_id(1)
@@ -504,7 +510,7 @@ async fn damaged_rows_are_reported_and_do_not_affect_others() {
 
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     let leased = store
-        .lease_effects(epoch, at(0), at(9), &9.into())
+        .lease(Queue::Effects, epoch, times(0, 9), &9.into())
         .await
         .expect("lease");
     assert_eq!(leased.len(), 2, "the sound ones");

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use wopr_core::{RunKey, RunStatus, Seq};
 use wopr_store::{
-    AppendError, Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, LeasedPush, NewPush,
-    OutboxRow, PushRow, Put, Removal, Store, Then, Update,
+    AppendError, Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, Leased, NewPush, OutboxRow,
+    PushRow, Put, Queue, Removal, Store, Then, Update,
 };
 
 use crate::{behaviours, make::*};
@@ -92,12 +92,14 @@ async fn expand(store: &dyn Store, run: &RunKey, from: u64, to: u64, now: i64) -
     expanded.expect("expand")
 }
 
-async fn lease(store: &dyn Store, now: i64, until: i64) -> Vec<LeasedPush> {
-    let leased = store.lease_pushes(Epoch(7), at(now), at(until), &9.into()).await;
+async fn lease(store: &dyn Store, now: i64, until: i64) -> Vec<Leased> {
+    let leased = store
+        .lease(Queue::Deliveries, Epoch(7), times(now, until), &9.into())
+        .await;
     leased.expect("lease")
 }
 
-async fn one(store: &dyn Store, now: i64, until: i64) -> LeasedPush {
+async fn one(store: &dyn Store, now: i64, until: i64) -> Leased {
     let mut leased = lease(store, now, until).await;
     assert_eq!(leased.len(), 1, "one receiver is due: {leased:?}");
     leased.remove(0)
@@ -105,17 +107,21 @@ async fn one(store: &dyn Store, now: i64, until: i64) -> LeasedPush {
 
 async fn waiting(store: &dyn Store, run: &RunKey, id: &str) -> Vec<u64> {
     let waiting = store.waiting(run, id, 9).await.expect("waiting");
-    waiting.into_iter().map(|delivery| delivery.seq.0).collect()
+    let deliveries = waiting.deliveries.into_iter();
+    deliveries.map(|delivery| delivery.seq.0).collect()
 }
 
-async fn settle(
-    store: &dyn Store,
-    lease: &LeasedPush,
-    attempted: Option<(u64, Attempted)>,
-    then: Then,
-) -> bool {
-    let attempted = attempted.map(|(seq, attempted)| (Seq(seq), attempted));
-    store.settle_push(lease, attempted, then).await.expect("settle")
+async fn settle(store: &dyn Store, lease: &Leased, attempted: Option<(u64, Attempted)>, then: Then) -> bool {
+    let Leased { run, key, fence, .. } = lease;
+    let settled = match attempted {
+        Some((seq, attempted)) => {
+            store
+                .settle_push(run, &key.name, *fence, (Seq(seq), attempted), then)
+                .await
+        }
+        None => store.set_lease(run, key, *fence, then).await,
+    };
+    settled.expect("settle")
 }
 
 fn failed() -> Attempted {
@@ -160,8 +166,7 @@ async fn only_runs_with_subscriptions_write_notes(store: Arc<dyn Store>) {
     }
     assert_eq!(put(&*store, &run(2), "a").await, Put::Added);
     for n in [1, 2] {
-        let mut batch = append(&run(n), 1, 2);
-        batch.task = Some(task(wopr_store::TaskState::Working, 2));
+        let batch = append(&run(n), 1, 2);
         store.append(batch).await.expect("append");
     }
     assert_eq!(outbox(&*store).await, [note(&run(2), 1, 3)]);
@@ -262,7 +267,7 @@ async fn appended_subscription_may_belong_to_another_run(store: Arc<dyn Store>) 
 async fn appended_subscription_replaces_the_one_with_its_id(store: Arc<dyn Store>) {
     subscribed(&*store, &run(1), &["a", "b", "c"]).await;
     let leased = lease(&*store, 20, 60).await;
-    let old = leased.iter().find(|lease| lease.id == "a").expect("leased");
+    let old = leased.iter().find(|lease| lease.key.name == "a").expect("leased");
     let mut batch = append(&run(1), 4, 1);
     batch.push = elsewhere(&run(1), "a");
     store.append(batch).await.expect("no more than before");
@@ -270,14 +275,16 @@ async fn appended_subscription_replaces_the_one_with_its_id(store: Arc<dyn Store
     assert_eq!(bodies, ["a elsewhere", "b to b", "c to c"]);
     // Pending deliveries move to the replacement, and the holder of the old one has lost its lease.
     assert_eq!(waiting(&*store, &run(1), "a").await, [3]);
-    assert!(!settle(&*store, old, Some((3, Attempted::Delivered)), Then::GoOn(at(70))).await);
-    assert_eq!(one(&*store, 21, 60).await.body, b"elsewhere");
+    assert!(!settle(&*store, old, Some((3, Attempted::Delivered)), Then::Renew(at(70))).await);
+    assert_eq!(one(&*store, 21, 60).await.key, old.key);
+    let pending = store.waiting(&run(1), "a", 9).await.expect("waiting");
+    assert_eq!(pending.receiver, b"elsewhere");
 }
 
 async fn refused_append_leaves_the_subscriptions_unchanged(store: Arc<dyn Store>) {
     subscribed(&*store, &run(1), &["a", "b", "c"]).await;
     let leased = lease(&*store, 20, 60).await;
-    let old = leased.iter().find(|lease| lease.id == "a").expect("leased");
+    let old = leased.iter().find(|lease| lease.key.name == "a").expect("leased");
     // One subscription too many. A lost race takes precedence over that, and over a subscription of a missing
     // run.
     for (at, push, is_race) in [
@@ -288,7 +295,7 @@ async fn refused_append_leaves_the_subscriptions_unchanged(store: Arc<dyn Store>
     ] {
         let mut batch = append(&run(1), at, 1);
         batch.push = push;
-        batch.timers_set = vec![timer("t", 1)];
+        batch.work_set = vec![timer("t", 1)];
         let refused = store.append(batch).await.expect_err("refused");
         let is_told = match &refused {
             AppendError::Conflict { .. } => is_race,
@@ -300,14 +307,14 @@ async fn refused_append_leaves_the_subscriptions_unchanged(store: Arc<dyn Store>
     // A stale lease, and a request that was already processed.
     let mut batch = append(&run(1), 4, 1);
     batch.push = elsewhere(&run(1), "a");
-    batch.effects_settled = vec![settled("gone", 1)];
+    batch.work_ended = vec![settled("gone", 1)];
     assert!(matches!(
         store.append(batch.clone()).await,
         Err(AppendError::Fenced(_))
     ));
     let remembered = store.remember(record("k", 99), at(1)).await.expect("remembered");
     assert_eq!(remembered, None);
-    batch.effects_settled = Vec::new();
+    batch.work_ended = Vec::new();
     batch.idempotency = Some(record("k", 99));
     assert!(matches!(
         store.append(batch).await,
@@ -317,7 +324,7 @@ async fn refused_append_leaves_the_subscriptions_unchanged(store: Arc<dyn Store>
     assert_eq!(bodies(&*store, &run(1)).await, ["a to a", "b to b", "c to c"]);
     assert_eq!(head(&*store, &run(1)).await, 4);
     assert_eq!(due(&*store, 99, 9).await, []);
-    assert!(settle(&*store, old, Some((3, Attempted::Delivered)), Then::GoOn(at(70))).await);
+    assert!(settle(&*store, old, Some((3, Attempted::Delivered)), Then::Renew(at(70))).await);
 }
 
 async fn one_of_many_racing_appends_adds_its_subscription(store: Arc<dyn Store>) {
@@ -425,9 +432,15 @@ async fn subscription_receives_later_events(store: Arc<dyn Store>) {
         error: None,
         dead_at: None,
     };
-    assert_eq!(found, [expected]);
+    assert_eq!(found.deliveries, [expected]);
+    assert_eq!(found.receiver, b"to late");
     assert_eq!(
-        store.waiting(&run(1), "early", 1).await.expect("waiting").len(),
+        store
+            .waiting(&run(1), "early", 1)
+            .await
+            .expect("waiting")
+            .deliveries
+            .len(),
         1
     );
 }
@@ -463,7 +476,7 @@ async fn expanding_twice_makes_one_delivery(store: Arc<dyn Store>) {
     assert!(again.expect("expand"));
     assert_eq!(waiting(&*store, &run(1), "a").await, [3, 4]);
     let found = store.waiting(&run(1), "a", 1).await.expect("waiting");
-    assert_eq!(found[0].enqueued_at, at(10), "the first stays");
+    assert_eq!(found.deliveries[0].enqueued_at, at(10), "the first stays");
 }
 
 async fn subscription_has_one_lease_at_a_time(store: Arc<dyn Store>) {
@@ -471,35 +484,34 @@ async fn subscription_has_one_lease_at_a_time(store: Arc<dyn Store>) {
     subscribed(&*store, &run(1), &["b", "a"]).await;
     assert_eq!(lease(&*store, 9, 50).await, [], "none is due yet");
     let first = store
-        .lease_pushes(Epoch(7), at(10), at(50), &2.into())
+        .lease(Queue::Deliveries, Epoch(7), times(10, 50), &2.into())
         .await
         .expect("lease");
-    let names = |leased: &[LeasedPush]| -> Vec<_> {
+    let names = |leased: &[Leased]| -> Vec<_> {
         leased
             .iter()
-            .map(|push| (push.run.clone(), push.id.clone()))
+            .map(|push| (push.run.clone(), push.key.name.clone()))
             .collect()
     };
     assert_eq!(
         names(&first),
         [(run(1), "a".to_owned()), (run(1), "b".to_owned())]
     );
-    assert_eq!(first[0].body, b"to a");
     let second = lease(&*store, 10, 50).await;
     assert_eq!(names(&second), [(run(2), "a".to_owned())]);
     assert_eq!(lease(&*store, 49, 99).await, []);
 
     // Delivered, and nothing else is pending.
     let done = Some((3, Attempted::Delivered));
-    assert!(settle(&*store, &second[0], done, Then::Rest(at(11))).await);
+    assert!(settle(&*store, &second[0], done, Then::Park(None)).await);
     assert_eq!(waiting(&*store, &run(2), "a").await, [0_u64; 0]);
     assert!(
-        !settle(&*store, &second[0], None, Then::GoOn(at(99))).await,
+        !settle(&*store, &second[0], None, Then::Renew(at(99))).await,
         "the lease is over"
     );
     // An extended lease does not expire at its original time.
-    assert!(settle(&*store, &first[0], None, Then::GoOn(at(90))).await);
-    assert!(settle(&*store, &first[1], None, Then::Due(at(60))).await);
+    assert!(settle(&*store, &first[0], None, Then::Renew(at(90))).await);
+    assert!(settle(&*store, &first[1], None, Then::Release(at(60))).await);
     assert_eq!(names(&lease(&*store, 60, 99).await), [(run(1), "b".to_owned())]);
 }
 
@@ -508,7 +520,7 @@ async fn expired_lease_is_taken_over_and_its_holder_refused(store: Arc<dyn Store
     let lost = one(&*store, 10, 50).await;
     let taken = one(&*store, 50, 90).await;
     assert!(taken.fence > lost.fence);
-    for then in [Then::GoOn(at(99)), Then::Rest(at(51)), Then::Due(at(51))] {
+    for then in [Then::Renew(at(99)), Then::Park(None), Then::Release(at(51))] {
         assert!(!settle(&*store, &lost, Some((3, Attempted::Delivered)), then).await);
     }
     assert_eq!(
@@ -516,15 +528,7 @@ async fn expired_lease_is_taken_over_and_its_holder_refused(store: Arc<dyn Store
         [3],
         "what the lost one said does not count"
     );
-    assert!(
-        settle(
-            &*store,
-            &taken,
-            Some((3, Attempted::Delivered)),
-            Then::Rest(at(51))
-        )
-        .await
-    );
+    assert!(settle(&*store, &taken, Some((3, Attempted::Delivered)), Then::Park(None)).await);
     assert_eq!(lease(&*store, 999, 1_000).await, []);
 }
 
@@ -534,15 +538,7 @@ async fn subscription_with_new_deliveries_does_not_go_idle(store: Arc<dyn Store>
     store.append(append(&run(1), 4, 1)).await.expect("append");
     assert!(expand(&*store, &run(1), 4, 5, 12).await);
     assert_eq!(lease(&*store, 12, 99).await, [], "it is still held");
-    assert!(
-        settle(
-            &*store,
-            &first,
-            Some((3, Attempted::Delivered)),
-            Then::Rest(at(13))
-        )
-        .await
-    );
+    assert!(settle(&*store, &first, Some((3, Attempted::Delivered)), Then::Park(None)).await);
     let second = one(&*store, 13, 50).await;
     assert_eq!(waiting(&*store, &run(1), "a").await, [4]);
     assert!(
@@ -550,7 +546,7 @@ async fn subscription_with_new_deliveries_does_not_go_idle(store: Arc<dyn Store>
             &*store,
             &second,
             Some((4, Attempted::Delivered)),
-            Then::Rest(at(14))
+            Then::Park(None)
         )
         .await
     );
@@ -560,22 +556,23 @@ async fn subscription_with_new_deliveries_does_not_go_idle(store: Arc<dyn Store>
 async fn failed_delivery_backs_off_and_blocks_later_ones(store: Arc<dyn Store>) {
     subscribed(&*store, &run(1), &["a"]).await;
     let held = one(&*store, 10, 50).await;
-    assert!(settle(&*store, &held, Some((3, failed())), Then::Due(at(100))).await);
+    assert!(settle(&*store, &held, Some((3, failed())), Then::Release(at(100))).await);
     store.append(append(&run(1), 4, 1)).await.expect("append");
     assert!(expand(&*store, &run(1), 4, 5, 12).await);
     assert_eq!(lease(&*store, 99, 150).await, [], "the pause is kept");
     let held = one(&*store, 100, 150).await;
     let found = store.waiting(&run(1), "a", 9).await.expect("waiting");
     let tried: Vec<_> = found
+        .deliveries
         .iter()
         .map(|delivery| (delivery.seq.0, delivery.attempts, delivery.error.as_deref()))
         .collect();
     assert_eq!(tried, [(3, 1, Some("answered 500")), (4, 0, None)]);
-    assert!(settle(&*store, &held, Some((3, failed())), Then::Due(at(400))).await);
+    assert!(settle(&*store, &held, Some((3, failed())), Then::Release(at(400))).await);
     // The user may have fixed the problem by setting the subscription again.
     assert_eq!(put(&*store, &run(1), "a").await, Put::Replaced);
     let old = one(&*store, 101, 150).await;
-    assert_eq!(old.id, "a");
+    assert_eq!(old.key.name, "a");
     assert_eq!(waiting(&*store, &run(1), "a").await, [3, 4]);
     // The holder of the replaced subscription has lost its lease, so its delivery does not count for the new
     // one.
@@ -585,12 +582,12 @@ async fn failed_delivery_backs_off_and_blocks_later_ones(store: Arc<dyn Store>) 
             &*store,
             &old,
             Some((3, Attempted::Delivered)),
-            Then::GoOn(at(160))
+            Then::Renew(at(160))
         )
         .await
     );
     assert_eq!(waiting(&*store, &run(1), "a").await, [3, 4]);
-    assert_eq!(one(&*store, 102, 150).await.id, "a");
+    assert_eq!(one(&*store, 102, 150).await.key.name, "a");
 }
 
 async fn given_up_deliveries_are_listed_and_retried(store: Arc<dyn Store>) {
@@ -599,7 +596,7 @@ async fn given_up_deliveries_are_listed_and_retried(store: Arc<dyn Store>) {
     assert!(expand(&*store, &run(1), 4, 6, 10).await);
     let held = one(&*store, 10, 50).await;
     for seq in [3, 4] {
-        assert!(settle(&*store, &held, Some((seq, given_up(20))), Then::GoOn(at(60))).await);
+        assert!(settle(&*store, &held, Some((seq, given_up(20))), Then::Renew(at(60))).await);
     }
     assert_eq!(waiting(&*store, &run(1), "a").await, [5]);
     assert_eq!(listed(&*store, filter(None, false)).await.len(), 3);
@@ -609,15 +606,7 @@ async fn given_up_deliveries_are_listed_and_retried(store: Arc<dyn Store>) {
         .map(|delivery| (delivery.seq.0, delivery.attempts, delivery.dead_at))
         .collect();
     assert_eq!(shown, [(3, 1, Some(at(20))), (4, 1, Some(at(20)))]);
-    assert!(
-        settle(
-            &*store,
-            &held,
-            Some((5, Attempted::Delivered)),
-            Then::Rest(at(21))
-        )
-        .await
-    );
+    assert!(settle(&*store, &held, Some((5, Attempted::Delivered)), Then::Park(None)).await);
     assert_eq!(lease(&*store, 999, 1_000).await, []);
 
     let retry = |push: &'static str, seq: Option<u64>| {
@@ -636,32 +625,25 @@ async fn given_up_deliveries_are_listed_and_retried(store: Arc<dyn Store>) {
     assert_eq!(retry("a", None).await, 1);
     let waits = store.waiting(&run(1), "a", 9).await.expect("waiting");
     let shown: Vec<_> = waits
+        .deliveries
         .iter()
         .map(|delivery| (delivery.seq.0, delivery.attempts, delivery.enqueued_at))
         .collect();
     assert_eq!(shown, [(3, 0, at(30)), (4, 0, at(30))]);
-    assert!(
-        settle(
-            &*store,
-            &held,
-            Some((4, Attempted::Delivered)),
-            Then::Rest(at(31))
-        )
-        .await
-    );
-    assert_eq!(one(&*store, 31, 50).await.id, "a");
+    assert!(settle(&*store, &held, Some((4, Attempted::Delivered)), Then::Park(None)).await);
+    assert_eq!(one(&*store, 31, 50).await.key.name, "a");
 }
 
 async fn dropping_a_subscription_drops_its_deliveries(store: Arc<dyn Store>) {
     subscribed(&*store, &run(1), &["a", "b"]).await;
     let held = lease(&*store, 10, 50).await;
     assert!(store.drop_push(&run(1), "a").await.expect("drop"));
-    assert!(!settle(&*store, &held[0], Some((3, failed())), Then::Due(at(60))).await);
+    assert!(!settle(&*store, &held[0], Some((3, failed())), Then::Release(at(60))).await);
     assert_eq!(waiting(&*store, &run(1), "a").await, [0_u64; 0]);
     assert_eq!(waiting(&*store, &run(1), "b").await, [3]);
     // A new subscription with the same id is a different one.
     assert_eq!(put(&*store, &run(1), "a").await, Put::Added);
-    assert!(!settle(&*store, &held[0], Some((3, failed())), Then::Due(at(60))).await);
+    assert!(!settle(&*store, &held[0], Some((3, failed())), Then::Release(at(60))).await);
     assert_eq!(waiting(&*store, &run(1), "a").await, [0_u64; 0]);
 }
 
@@ -731,9 +713,9 @@ async fn removed_run_has_no_deliveries(store: Arc<dyn Store>) {
 async fn new_epoch_ends_the_leases_of_subscriptions(store: Arc<dyn Store>) {
     subscribed(&*store, &run(1), &["a", "b"]).await;
     let held = lease(&*store, 10, 5_000).await;
-    assert!(settle(&*store, &held[1], Some((3, failed())), Then::Due(at(4_000))).await);
+    assert!(settle(&*store, &held[1], Some((3, failed())), Then::Release(at(4_000))).await);
     store.begin_epoch(at(20)).await.expect("epoch");
-    assert!(!settle(&*store, &held[0], Some((3, failed())), Then::Rest(at(21))).await);
+    assert!(!settle(&*store, &held[0], Some((3, failed())), Then::Park(None)).await);
     // A backoff is not a lease.
-    assert_eq!(one(&*store, 20, 50).await.id, "a");
+    assert_eq!(one(&*store, 20, 50).await.key.name, "a");
 }

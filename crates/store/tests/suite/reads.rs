@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use wopr_core::{RunKey, RunStatus, Seq};
+use wopr_core::{InterruptKind, RunKey, RunStatus, Seq};
 use wopr_store::{
-    BlobRow, INBOX_ROWS, Load, MessageRow, PAGE_BYTES, RunFilter, Snapshot, Store, TaskFilter, TaskState,
+    BlobRow, INBOX_ROWS, Load, Match, MessageRow, PAGE_BYTES, PhaseFilter, Queue, RunFilter, Snapshot, Store,
+    Summary,
 };
 
 use crate::make::*;
@@ -19,7 +20,7 @@ crate::behaviours!(
     heads_are_returned_in_request_order,
     load_returns_the_newest_snapshot_and_the_tail,
     a_snapshot_of_the_whole_log_leaves_an_empty_tail,
-    the_task_row_stays_until_it_is_written_again,
+    every_phase_reads_back,
     newest_messages_are_returned_oldest_first,
     known_message_or_blob_is_ignored,
     large_bodies_survive,
@@ -32,7 +33,6 @@ async fn missing_run_reads_as_none(store: Arc<dyn Store>) {
     assert_eq!(store.load(&run(1)).await.expect("load"), None);
     assert_eq!(store.summary(&run(1)).await.expect("summary"), None);
     assert_eq!(store.events(&run(1), Seq(0), 10).await.expect("events"), None);
-    assert_eq!(store.task(&run(1)).await.expect("task"), None);
     assert_eq!(store.messages(&run(1), 10).await.expect("messages"), []);
     assert_eq!(store.blob(&run(1), "b").await.expect("blob"), None);
 }
@@ -226,26 +226,18 @@ async fn a_snapshot_of_the_whole_log_leaves_an_empty_tail(store: Arc<dyn Store>)
     assert_eq!((loaded.snapshot, loaded.tail), (batch.snapshot, Vec::new()));
 }
 
-async fn the_task_row_stays_until_it_is_written_again(store: Arc<dyn Store>) {
+async fn every_phase_reads_back(store: Arc<dyn Store>) {
     store.append(create(&run(1), 1)).await.expect("append");
-    assert_eq!(store.task(&run(1)).await.expect("task"), None);
-    let mut batch = append(&run(1), 1, 1);
-    batch.task = Some(task(TaskState::Working, 5));
-    store.append(batch).await.expect("append");
-    store.append(append(&run(1), 2, 1)).await.expect("append");
-    assert_eq!(
-        store.task(&run(1)).await.expect("task"),
-        Some((task(TaskState::Working, 5), Seq(3)))
-    );
-    for (n, state) in (3..).zip(TaskState::ALL) {
+    let kinds = InterruptKind::ALL.into_iter().map(Some).chain([None]).cycle();
+    for ((n, status), waiting_on) in (1..).zip(RunStatus::ALL).zip(kinds) {
         let mut batch = append(&run(1), n, 1);
-        let row = wopr_store::TaskRow {
-            context: Some(format!("ctx-{n}")),
-            ..task(state, 6)
-        };
-        batch.task = Some(row.clone());
+        batch.summary = summary(status, i64::try_from(n).expect("small") + 5);
+        batch.summary.waiting_on = waiting_on;
+        batch.summary.error_code = n.is_multiple_of(2).then(|| format!("code-{n}"));
+        let expected = batch.summary.clone();
         store.append(batch).await.expect("append");
-        assert_eq!(store.task(&run(1)).await.expect("task"), Some((row, Seq(n + 1))));
+        let found = store.summary(&run(1)).await.expect("summary");
+        assert_eq!(found, Some((expected, Seq(n + 1))));
     }
 }
 
@@ -342,10 +334,8 @@ async fn every_character_survives(store: Arc<dyn Store>) {
     // Names that clients may use; NUL is an ordinary character.
     let texts = ["a\0b", "\u{1}", "\0", "\u{1}0", "'; \\ \"$1", "\u{10ffff}ünïcode"];
     let mut batch = create(&run(1), 1);
-    batch.task = Some(wopr_store::TaskRow {
-        context: Some("c\0ntext".to_owned()),
-        ..task(TaskState::Working, 1)
-    });
+    batch.summary.group = Some("c\0ntext".to_owned());
+    batch.summary.error_code = Some("c\0de".to_owned());
     for text in texts {
         batch.messages.push(MessageRow {
             id: text.to_owned(),
@@ -357,8 +347,7 @@ async fn every_character_survives(store: Arc<dyn Store>) {
             media_type: text.to_owned(),
             bytes: vec![0],
         });
-        batch.timers_set.push(timer(text, 1));
-        batch.effects_enqueued.push(effect(text));
+        batch.work_set.extend([timer(text, 1), effect(text)]);
     }
     batch.idempotency = Some(wopr_store::IdempotencyRecord {
         digest: "d\0".to_owned(),
@@ -366,20 +355,15 @@ async fn every_character_survives(store: Arc<dyn Store>) {
     });
     store.append(batch.clone()).await.expect("append");
 
-    assert_eq!(
-        store
-            .task(&run(1))
-            .await
-            .expect("task")
-            .map(|(task, _)| Some(task)),
-        Some(batch.task)
-    );
-    let in_context = TaskFilter {
-        context: Some("c\0ntext".to_owned()),
-        ..TaskFilter::default()
+    let (found, _) = store.summary(&run(1)).await.expect("summary").expect("a run");
+    assert_eq!(found, batch.summary);
+    let in_group = PhaseFilter {
+        group: Some("c\0ntext".to_owned()),
+        error_code: Some(Match::Is("c\0de".to_owned())),
+        ..PhaseFilter::default()
     };
     let listed = store
-        .list_tasks(&run(1).tenant, &in_context, None, 9)
+        .list_by_phase(&run(1).tenant, &in_group, None, 9)
         .await
         .expect("list");
     assert_eq!(listed.total, 1);
@@ -394,11 +378,7 @@ async fn every_character_survives(store: Arc<dyn Store>) {
             Some(blob)
         );
     }
-    let mut timers: Vec<_> = batch
-        .timers_set
-        .iter()
-        .map(|timer| (run(1), timer.key.clone()))
-        .collect();
+    let mut timers: Vec<_> = texts.map(|text| (run(1), timer_key(text))).to_vec();
     timers.sort();
     assert_eq!(due(&*store, 1, 9).await, timers);
     assert_eq!(
@@ -410,21 +390,21 @@ async fn every_character_survives(store: Arc<dyn Store>) {
     );
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     let leased = store
-        .lease_effects(epoch, at(0), at(9), &9.into())
+        .lease(Queue::Effects, epoch, times(0, 9), &9.into())
         .await
         .expect("lease");
     let mut settling = append(&run(1), 1, 1);
-    settling.effects_settled = leased
+    settling.work_ended = leased
         .iter()
-        .map(|leased| wopr_store::Settled {
+        .map(|leased| wopr_store::Ended {
             key: leased.key.clone(),
             fence: Some(leased.fence),
         })
         .collect();
-    assert_eq!(settling.effects_settled.len(), texts.len());
-    settling.timers_cleared = batch.timers_set.into_iter().map(|timer| timer.key).collect();
+    assert_eq!(settling.work_ended.len(), texts.len());
+    settling.work_ended.extend(texts.map(cleared));
     store.append(settling).await.expect("settle");
-    assert_eq!(store.next_due().await.expect("next"), None);
+    assert_eq!(store.next_due(Queue::Timers).await.expect("next"), None);
 }
 
 async fn load_is_consistent(store: Arc<dyn Store>) {
@@ -436,7 +416,7 @@ async fn load_is_consistent(store: Arc<dyn Store>) {
             for n in 1..=APPENDS {
                 let mut batch = append(&run(1), n, 1);
                 batch.summary.updated_at = at(i64::try_from(n).expect("small"));
-                batch.task = Some(task(TaskState::Working, i64::try_from(n).expect("small")));
+                batch.summary.phase_since = batch.summary.updated_at;
                 if n % 5 == 0 {
                     batch.snapshot = Some(Snapshot {
                         head: Seq(n + 1),
@@ -453,9 +433,14 @@ async fn load_is_consistent(store: Arc<dyn Store>) {
         let tail: Vec<u64> = loaded.tail.iter().map(|event| event.seq.0).collect();
         assert_eq!(tail, (folded..loaded.head.0).collect::<Vec<_>>());
         assert_eq!(loaded.tail.len() as u64, (loaded.head.0 - folded));
-        if let Some(task) = loaded.task {
-            assert_eq!(task.updated_at, loaded.summary.updated_at);
-            assert_eq!(task.updated_at.millis().unsigned_abs() + 1, loaded.head.0);
+        let Summary {
+            phase_since,
+            updated_at,
+            ..
+        } = loaded.summary;
+        assert_eq!(phase_since, updated_at);
+        if loaded.head.0 > 1 {
+            assert_eq!(updated_at.millis().unsigned_abs() + 1, loaded.head.0);
         }
         if loaded.head.0 == APPENDS + 1 {
             break;
@@ -467,10 +452,7 @@ async fn load_is_consistent(store: Arc<dyn Store>) {
 async fn tenants_do_not_see_each_other(store: Arc<dyn Store>) {
     let (own, foreign) = (run(1), RunKey::new(tenant("zeta"), run_id(1)));
     let mut batch = create(&own, 2);
-    batch.task = Some(wopr_store::TaskRow {
-        context: Some("ctx".to_owned()),
-        ..task(TaskState::Working, 1)
-    });
+    batch.summary.group = Some("ctx".to_owned());
     batch.snapshot = Some(Snapshot {
         head: Seq(2),
         body: b"fold".to_vec(),
@@ -486,14 +468,12 @@ async fn tenants_do_not_see_each_other(store: Arc<dyn Store>) {
         bytes: Vec::new(),
     }];
     batch.inbox_sent = vec![run_message(&own, &run(2), 0)];
-    batch.effects_enqueued = vec![effect("e")];
-    batch.timers_set = vec![timer("t", 1)];
+    batch.work_set = vec![effect("e"), timer("t", 1)];
     store.append(batch).await.expect("append");
 
     assert_eq!(store.load(&foreign).await.expect("load"), None);
     assert_eq!(store.summary(&foreign).await.expect("summary"), None);
     assert_eq!(store.events(&foreign, Seq(0), 9).await.expect("events"), None);
-    assert_eq!(store.task(&foreign).await.expect("task"), None);
     assert_eq!(store.messages(&foreign, 9).await.expect("messages"), []);
     assert_eq!(store.blob(&foreign, "b").await.expect("blob"), None);
     let runs = store
@@ -501,31 +481,31 @@ async fn tenants_do_not_see_each_other(store: Arc<dyn Store>) {
         .await
         .expect("list");
     assert_eq!(runs.runs, []);
-    let in_context = TaskFilter {
-        context: Some("ctx".to_owned()),
-        ..TaskFilter::default()
+    let in_group = PhaseFilter {
+        group: Some("ctx".to_owned()),
+        ..PhaseFilter::default()
     };
-    for filter in [TaskFilter::default(), in_context] {
-        let tasks = store
-            .list_tasks(&foreign.tenant, &filter, None, 9)
+    for filter in [PhaseFilter::default(), in_group] {
+        let page = store
+            .list_by_phase(&foreign.tenant, &filter, None, 9)
             .await
             .expect("list");
-        assert_eq!((tasks.tasks, tasks.total), (Vec::new(), 0));
+        assert_eq!((page.runs, page.total), (Vec::new(), 0));
     }
 
     // The same id under another tenant is a different run with its own rows.
     store.append(create(&foreign, 1)).await.expect("append");
     let loaded = store.load(&foreign).await.expect("load").expect("a run");
     assert_eq!(
-        (loaded.head, loaded.inbox, loaded.snapshot, loaded.task),
+        (loaded.head, loaded.inbox, loaded.snapshot, loaded.summary.group),
         (Seq(1), Vec::new(), None, None)
     );
     let mut batch = append(&foreign, 1, 1);
-    batch.timers_cleared = vec![timer_key("t")];
-    batch.effects_settled = vec![wopr_store::Settled {
+    let effect = wopr_store::Ended {
         key: effect_key("e"),
         fence: None,
-    }];
+    };
+    batch.work_ended = vec![cleared("t"), effect];
     batch.inbox_consumed = vec![(run_id(2), Seq(0))];
     store.append(batch).await.expect("append");
     assert_eq!(due(&*store, 9, 9).await.len(), 1);

@@ -28,6 +28,7 @@ fn version(owner: Option<&str>, name: &str, body: &str) -> WorkflowRow {
         tenant: owner.map(tenant),
         id: workflow(name),
         version: ContentHash::of(body.as_bytes()),
+        dialect: format!("language of {name}"),
         body: format!("{owner:?} {body}").into_bytes(),
         registered_at: at(7),
     }

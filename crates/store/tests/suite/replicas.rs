@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::{sync::broadcast, task::JoinSet};
 use wopr_core::Seq;
 use wopr_store::{
-    AppendError, Fence, Hint, IdempotencyRecord, Log as _, PostgresStore, Registry as _, Revision, Work as _,
-    WorkflowRow, postgres::Options,
+    AppendError, Fence, Hint, IdempotencyRecord, Log as _, PostgresStore, Queue, Registry as _, Revision,
+    Work as _, WorkflowRow, postgres::Options,
 };
 
 use crate::{make::*, schema::Schema};
@@ -89,10 +89,10 @@ async fn live_lease_is_not_stolen_and_expired_one_is_taken_over() {
     let (_schema, one, two) = two().await;
     let first = one.begin_epoch(at(0)).await.expect("epoch");
     let mut batch = create(&run(1), 1);
-    batch.effects_enqueued = vec![born_leased("a", first, 50), effect("b")];
+    batch.work_set = vec![born_leased("a", first, 50), effect("b")];
     one.append(batch).await.expect("append");
     assert_eq!(
-        one.lease_effects(first, at(0), at(50), &9.into())
+        one.lease(Queue::Effects, first, times(0, 50), &9.into())
             .await
             .expect("lease")
             .len(),
@@ -103,7 +103,7 @@ async fn live_lease_is_not_stolen_and_expired_one_is_taken_over() {
     let second = two.begin_epoch(at(1)).await.expect("epoch");
     assert!(second > first);
     assert_eq!(
-        two.lease_effects(second, at(49), at(99), &9.into())
+        two.lease(Queue::Effects, second, times(49, 99), &9.into())
             .await
             .expect("lease"),
         []
@@ -116,36 +116,36 @@ async fn live_lease_is_not_stolen_and_expired_one_is_taken_over() {
 
     // The first process stops renewing, so its leases expire.
     let taken = two
-        .lease_effects(second, at(50), at(99), &9.into())
+        .lease(Queue::Effects, second, times(50, 99), &9.into())
         .await
         .expect("lease");
     assert_eq!(
         taken
             .iter()
-            .map(|l| (l.key.0.as_str(), l.fence.0))
+            .map(|l| (l.key.name.as_str(), l.fence.0))
             .collect::<Vec<_>>(),
         [("b", 2)]
     );
     let taken = two
-        .lease_effects(second, at(80), at(99), &9.into())
+        .lease(Queue::Effects, second, times(80, 99), &9.into())
         .await
         .expect("lease");
     assert_eq!(
         taken
             .iter()
-            .map(|l| (l.key.0.as_str(), l.fence.0))
+            .map(|l| (l.key.name.as_str(), l.fence.0))
             .collect::<Vec<_>>(),
         [("a", 2)]
     );
 
     let mut late = append(&run(1), 1, 1);
-    late.effects_settled = vec![settled("a", 1)];
+    late.work_ended = vec![settled("a", 1)];
     let refused = one
         .append(late.clone())
         .await
         .expect_err("its lease was taken over");
     assert!(matches!(refused, AppendError::Fenced(_)), "{refused:?}");
-    late.effects_settled = vec![settled("a", 2)];
+    late.work_ended = vec![settled("a", 2)];
     two.append(late).await.expect("the holder settles");
 }
 
@@ -154,7 +154,7 @@ async fn each_effect_is_leased_by_one_process() {
     let (_schema, one, two) = two().await;
     for n in 0..30 {
         let mut batch = create(&run(n), 1);
-        batch.effects_enqueued = vec![effect("a"), effect("b"), effect("c")];
+        batch.work_set = vec![effect("a"), effect("b"), effect("c")];
         one.append(batch).await.expect("append");
     }
     let mut workers = JoinSet::new();
@@ -169,7 +169,7 @@ async fn each_effect_is_leased_by_one_process() {
             let mut handed = Vec::new();
             loop {
                 let leased = store
-                    .lease_effects(epoch, at(0), at(50), &4.into())
+                    .lease(Queue::Effects, epoch, times(0, 50), &4.into())
                     .await
                     .expect("lease");
                 if leased.is_empty() {
@@ -270,6 +270,7 @@ async fn processes_register_the_same_workflows_concurrently() {
                 tenant: None,
                 id: workflow(&format!("w{n}")),
                 version: wopr_core::ContentHash::of(&[n]),
+                dialect: "any".to_owned(),
                 body: vec![n],
                 registered_at: at(0),
             };
@@ -297,6 +298,7 @@ async fn reading_new_revisions_misses_none() {
                 tenant: None,
                 id: workflow(&format!("w{n}")),
                 version: wopr_core::ContentHash::of(&[n]),
+                dialect: "any".to_owned(),
                 body: vec![n],
                 registered_at: at(0),
             };

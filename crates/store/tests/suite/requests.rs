@@ -87,7 +87,7 @@ async fn record_takes_precedence_over_every_other_refusal(store: Arc<dyn Store>)
     batch.idempotency = Some(record("k", 100));
     store.append(batch).await.expect("append");
     let mut again = append(&run(1), 7, 1);
-    again.effects_settled = vec![settled("missing", 3)];
+    again.work_ended = vec![settled("missing", 3)];
     again.idempotency = Some(record("k", 100));
     let refused = store.append(again).await.expect_err("refused");
     assert!(matches!(refused, AppendError::Duplicate(_)), "{refused:?}");

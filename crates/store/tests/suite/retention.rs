@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use wopr_core::{RunKey, RunStatus, Seq};
 use wopr_store::{
-    AppendError, Batch, BlobRow, Child, Log as _, MessageRow, Removal, Retention as _, RunFilter, Snapshot,
-    Store, Swept, TaskCursor, TaskFilter, TaskState,
+    AppendError, Batch, BlobRow, Child, Log as _, MessageRow, PhaseCursor, PhaseFilter, Queue, Removal,
+    Retention as _, RunFilter, Snapshot, Store, Swept,
 };
 
 use crate::{behaviours, database::Database, make::*, schema::Schema};
@@ -28,16 +28,13 @@ behaviours! {
 fn ended(run: &RunKey, at_millis: i64) -> Batch {
     let mut batch = create(run, 3);
     batch.summary = summary(RunStatus::Completed, at_millis);
-    batch.task = Some(wopr_store::TaskRow {
-        context: Some("ctx".to_owned()),
-        ..task(TaskState::Completed, at_millis)
-    });
+    batch.summary.group = Some("ctx".to_owned());
     batch.snapshot = Some(Snapshot {
         head: Seq(3),
         body: vec![1],
     });
-    batch.timers_set = vec![timer("t", 5)];
-    batch.effects_enqueued = vec![effect("e")];
+    batch.work_set = vec![timer("t", 5)];
+    batch.work_set.extend([effect("e")]);
     batch.inbox_sent = vec![run_message(run, run, 2)];
     batch.messages = vec![MessageRow {
         id: "m".to_owned(),
@@ -99,7 +96,6 @@ async fn seen(store: &dyn Store, run: &RunKey) -> Vec<&'static str> {
         "events",
         store.events(run, Seq(0), 9).await.expect("events").is_some(),
     );
-    see("task", store.task(run).await.expect("task").is_some());
     see(
         "messages",
         !store.messages(run, 9).await.expect("messages").is_empty(),
@@ -110,17 +106,17 @@ async fn seen(store: &dyn Store, run: &RunKey) -> Vec<&'static str> {
         .await
         .expect("runs");
     see("runs", runs.runs.iter().any(|(listed, ..)| *listed == run.run));
-    let tasks = store
-        .list_tasks(&run.tenant, &TaskFilter::default(), None, 99)
+    let phases = store
+        .list_by_phase(&run.tenant, &PhaseFilter::default(), None, 99)
         .await
-        .expect("tasks");
-    assert_eq!(tasks.total, tasks.tasks.len() as u64);
-    see("tasks", tasks.tasks.iter().any(|(listed, _)| *listed == run.run));
+        .expect("phases");
+    assert_eq!(phases.total, phases.runs.len() as u64);
+    see("phases", phases.runs.iter().any(|(listed, _)| *listed == run.run));
     seen
 }
 
-const EVERYTHING: [&str; 9] = [
-    "load", "summary", "heads", "events", "task", "messages", "blob", "runs", "tasks",
+const EVERYTHING: [&str; 8] = [
+    "load", "summary", "heads", "events", "messages", "blob", "runs", "phases",
 ];
 const NOTHING: [&str; 0] = [];
 
@@ -136,13 +132,16 @@ async fn removed_run_disappears_at_once_and_leaves_nothing(store: Arc<dyn Store>
     // A new run with the same id finds nothing of the first one.
     store.append(create(&run(1), 1)).await.expect("append");
     let loaded = store.load(&run(1)).await.expect("load").expect("there");
-    assert_eq!((loaded.head, loaded.snapshot, loaded.task), (Seq(1), None, None));
+    assert_eq!(
+        (loaded.head, loaded.snapshot, loaded.summary.group),
+        (Seq(1), None, None)
+    );
     assert!(loaded.inbox.is_empty());
     assert!(store.messages(&run(1), 9).await.expect("messages").is_empty());
     assert_eq!(store.blob(&run(1), "b").await.expect("blob"), None);
-    assert_eq!(store.next_due().await.expect("due"), None);
+    assert_eq!(store.next_due(Queue::Timers).await.expect("due"), None);
     let leased = store
-        .lease_effects(wopr_store::Epoch(1), at(9), at(99), &9.into())
+        .lease(Queue::Effects, wopr_store::Epoch(1), times(9, 99), &9.into())
         .await;
     assert_eq!(leased.expect("lease"), []);
     assert!(
@@ -309,7 +308,6 @@ async fn roots_that_ended_are_found_page_by_page(store: Arc<dyn Store>) {
         }
         if n.is_multiple_of(5) {
             batch.summary.status = RunStatus::Running;
-            batch.task = Some(task(TaskState::Working, at_millis));
         }
         store.append(batch).await.expect("append");
     }
@@ -332,11 +330,11 @@ async fn roots_that_ended_are_found_page_by_page(store: Arc<dyn Store>) {
         .map(run_id)
         .collect();
     assert_eq!(found, expected);
-    assert_eq!(pages, 5, "18 tasks are looked at, four at a time");
+    assert_eq!(pages, 5, "18 runs are looked at, four at a time");
 
     remove(&*store, &[removal(4, 4)]).await;
-    let last = TaskCursor {
-        updated_at: at(93),
+    let last = PhaseCursor {
+        since: at(93),
         run: run_id(7),
     };
     let page = store.ended_roots(&tenant("acme"), at(98), Some(&last), 9).await;
@@ -452,11 +450,10 @@ async fn interrupted_removal_continues_after_a_restart() {
         "runs",
         "events",
         "snapshots",
-        "timers",
+        "work",
         "pushes",
         "outbox",
         "deliveries",
-        "effects",
         "inbox",
         "messages",
         "blobs",
@@ -539,11 +536,10 @@ async fn processes_that_sweep_at_once_share_the_work() {
         "runs",
         "events",
         "snapshots",
-        "timers",
+        "work",
         "pushes",
         "outbox",
         "deliveries",
-        "effects",
         "inbox",
         "messages",
         "blobs",
@@ -579,7 +575,6 @@ async fn every_table_with_rows_of_runs_is_swept_in_postgres() {
         [
             "blobs",
             "deliveries",
-            "effects",
             "events",
             "idempotency",
             "inbox",
@@ -589,8 +584,7 @@ async fn every_table_with_rows_of_runs_is_swept_in_postgres() {
             "removals",
             "runs",
             "snapshots",
-            "tasks",
-            "timers"
+            "work"
         ]
     );
 }

@@ -9,7 +9,9 @@ use std::{
 
 use futures_util::future::{BoxFuture, join_all};
 use tokio_postgres::Client;
-use wopr_store::{Log as _, PostgresStore, Registry as _, TaskFilter, Work as _, postgres::Options};
+use wopr_store::{
+    DeliveryFilter, Log as _, PostgresStore, Pushes as _, Queue, Registry as _, Work as _, postgres::Options,
+};
 
 use crate::{make::*, schema::Schema};
 
@@ -57,8 +59,13 @@ type Call = fn(Arc<PostgresStore>) -> BoxFuture<'static, bool>;
 const READ: Call = |store| Box::pin(async move { store.blob(&run(1), "b").await.is_ok() });
 const LIST: Call = |store| {
     Box::pin(async move {
-        let (tenant, filter) = (tenant("acme"), TaskFilter::default());
-        store.list_tasks(&tenant, &filter, None, 9).await.is_ok()
+        let filter = DeliveryFilter {
+            tenant: tenant("acme"),
+            run: None,
+            principal: None,
+            given_up: false,
+        };
+        store.deliveries(&filter, None, 9).await.is_ok()
     })
 };
 const LOAD: Call = |store| Box::pin(async move { store.load(&run(1)).await.is_ok() });
@@ -86,7 +93,7 @@ async fn abandoned_call_is_cancelled_and_blocks_nothing() {
     let store = open(&schema, 1, SOON).await;
     for (n, (table, call)) in [
         ("blobs", READ),
-        ("tasks", LIST),
+        ("deliveries", LIST),
         ("inbox", LOAD),
         ("api_keys", REVOKE),
     ]
@@ -145,11 +152,11 @@ async fn closing_waits_for_running_statements() {
 async fn stuck_lists_leave_connections_to_reads_and_stuck_reads_to_writes() {
     let schema = Schema::new().await;
     let store = open(&schema, 4, Duration::from_millis(500)).await;
-    let _lists_wait = lock(&schema, "tasks").await;
+    let _lists_wait = lock(&schema, "deliveries").await;
     let _reads_wait = lock(&schema, "blobs").await;
 
     let lists: Vec<_> = (0..8).map(|_| tokio::spawn(LIST(Arc::clone(&store)))).collect();
-    until_stuck(&schema, "tasks", 2).await;
+    until_stuck(&schema, "deliveries", 2).await;
     until_refused(&store, 6).await;
     assert!(store.summary(&run(1)).await.is_ok(), "a read finds a connection");
 
@@ -161,7 +168,7 @@ async fn stuck_lists_leave_connections_to_reads_and_stuck_reads_to_writes() {
         .await
         .expect("an append finds one");
     let epoch = store.begin_epoch(at(0)).await.expect("and so does an epoch");
-    let leased = store.lease_timers(epoch, at(9), at(9), at(99), &9.into()).await;
+    let leased = store.lease(Queue::Timers, epoch, times(9, 99), &9.into()).await;
     assert!(leased.is_ok(), "and so do leases: {leased:?}");
 
     for stuck in lists.into_iter().chain(reads) {

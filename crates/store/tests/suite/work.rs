@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use wopr_core::{RunKey, Seq};
-use wopr_store::{AppendError, Batch, Epoch, Fence, LeasedEffect, LeasedTimer, Settled, Store};
+use wopr_store::{AppendError, Batch, Ended, Epoch, Fence, Leased, Queue, Store};
 
 use crate::make::*;
 
@@ -27,7 +27,7 @@ crate::behaviours!(
     a_leased_effect_is_not_leased_twice,
     concurrent_leasing_hands_each_effect_out_once,
     an_expired_lease_is_taken_over_once_and_fences_its_old_holder,
-    expired_leases_come_after_unleased_effects,
+    longest_waiting_effect_is_first_if_due_or_expired,
     effect_created_with_a_lease_has_fence_one_and_is_not_leased_again,
     a_settled_effect_is_gone,
     settling_with_a_stale_fence_refuses_the_whole_batch,
@@ -36,7 +36,7 @@ crate::behaviours!(
     one_of_two_outcomes_of_one_attempt_wins,
     a_renewed_lease_lasts_longer,
     a_lost_lease_cannot_be_renewed,
-    a_released_effect_is_leasable_at_once_and_keeps_its_fences_growing,
+    a_released_effect_can_be_leased_again_and_keeps_its_fences_growing,
     a_stale_release_changes_nothing,
     epochs_grow,
     an_enqueued_key_that_exists_is_replaced_under_a_larger_fence,
@@ -51,33 +51,33 @@ crate::behaviours!(
 async fn enqueue(store: &dyn Store, n: u64, time: i64, keys: &[&str]) {
     let mut batch = create(&run(n), 1);
     batch.summary.updated_at = at(time);
-    batch.effects_enqueued = keys.iter().map(|key| effect(key)).collect();
+    batch.work_set = keys.iter().map(|key| effect_at(key, time)).collect();
     store.append(batch).await.expect("enqueue");
 }
 
 async fn lease(store: &dyn Store, epoch: Epoch, now: i64, until: i64) -> Vec<(RunKey, String, u64)> {
     let leased = store
-        .lease_effects(epoch, at(now), at(until), &100.into())
+        .lease(Queue::Effects, epoch, times(now, until), &100.into())
         .await
         .expect("lease");
     leased
         .into_iter()
-        .map(|effect| (effect.run, effect.key.0, effect.fence.0))
+        .map(|effect| (effect.run, effect.key.name, effect.fence.0))
         .collect()
 }
 
-fn settling(n: u64, from: u64, effects: Vec<Settled>) -> Batch {
+fn settling(n: u64, from: u64, effects: Vec<Ended>) -> Batch {
     let mut batch = append(&run(n), from, 1);
-    batch.effects_settled = effects;
+    batch.work_ended = effects;
     batch
 }
 
 async fn timers_come_due_in_order(store: Arc<dyn Store>) {
     let mut first = create(&run(2), 1);
-    first.timers_set = vec![timer("late", 30), timer("b", 10), timer("a", 10)];
+    first.work_set = vec![timer("late", 30), timer("b", 10), timer("a", 10)];
     store.append(first).await.expect("append");
     let mut second = create(&run(1), 1);
-    second.timers_set = vec![timer("c", 10), timer("early", -5), timer("never", 1_000)];
+    second.work_set = vec![timer("c", 10), timer("early", -5), timer("never", 1_000)];
     store.append(second).await.expect("append");
 
     let expected = [
@@ -98,10 +98,10 @@ async fn timers_come_due_in_order(store: Arc<dyn Store>) {
 
 async fn setting_a_timer_again_moves_it(store: Arc<dyn Store>) {
     let mut batch = create(&run(1), 1);
-    batch.timers_set = vec![timer("t", 10)];
+    batch.work_set = vec![timer("t", 10)];
     store.append(batch).await.expect("append");
     let mut batch = append(&run(1), 1, 1);
-    batch.timers_set = vec![timer("t", 20)];
+    batch.work_set = vec![timer("t", 20)];
     store.append(batch).await.expect("append");
     assert_eq!(due(&*store, 19, 10).await, []);
     assert_eq!(due(&*store, 20, 10).await.len(), 1);
@@ -109,53 +109,53 @@ async fn setting_a_timer_again_moves_it(store: Arc<dyn Store>) {
 
 async fn a_timer_cleared_and_set_in_one_batch_is_set(store: Arc<dyn Store>) {
     let mut batch = create(&run(1), 1);
-    batch.timers_set = vec![timer("t", 10), timer("u", 10)];
+    batch.work_set = vec![timer("t", 10), timer("u", 10)];
     store.append(batch).await.expect("append");
     let mut batch = append(&run(1), 1, 1);
-    batch.timers_cleared = vec![timer_key("t"), timer_key("u"), timer_key("missing")];
-    batch.timers_set = vec![timer("t", 15)];
+    batch.work_ended = vec![cleared("t"), cleared("u"), cleared("missing")];
+    batch.work_set = vec![timer("t", 15)];
     store.append(batch).await.expect("append");
     assert_eq!(due(&*store, 99, 10).await, [(run(1), timer_key("t"))]);
-    assert_eq!(store.next_due().await.expect("next"), Some(at(15)));
+    assert_eq!(store.next_due(Queue::Timers).await.expect("next"), Some(at(15)));
 }
 
 async fn timers_of_different_runs_may_share_a_key(store: Arc<dyn Store>) {
     for n in [1, 2] {
         let mut batch = create(&run(n), 1);
-        batch.timers_set = vec![timer("t", 10)];
+        batch.work_set = vec![timer("t", 10)];
         store.append(batch).await.expect("append");
     }
     let mut batch = append(&run(1), 1, 1);
-    batch.timers_cleared = vec![timer_key("t")];
+    batch.work_ended = vec![cleared("t")];
     store.append(batch).await.expect("append");
     assert_eq!(due(&*store, 99, 10).await, [(run(2), timer_key("t"))]);
 }
 
 async fn the_next_due_time_is_that_of_the_earliest_timer(store: Arc<dyn Store>) {
-    assert_eq!(store.next_due().await.expect("next"), None);
+    assert_eq!(store.next_due(Queue::Timers).await.expect("next"), None);
     let mut batch = create(&run(1), 1);
-    batch.timers_set = vec![timer("t", 10), timer("u", 7), timer("v", 12)];
+    batch.work_set = vec![timer("t", 10), timer("u", 7), timer("v", 12)];
     store.append(batch).await.expect("append");
-    assert_eq!(store.next_due().await.expect("next"), Some(at(7)));
+    assert_eq!(store.next_due(Queue::Timers).await.expect("next"), Some(at(7)));
 }
 
 /// Creates a run with these timers.
 async fn set(store: &dyn Store, n: u64, timers: &[(&str, i64)]) {
     let mut batch = create(&run(n), 1);
-    batch.timers_set = timers.iter().map(|(key, due)| timer(key, *due)).collect();
+    batch.work_set = timers.iter().map(|(key, due)| timer(key, *due)).collect();
     store.append(batch).await.expect("append");
 }
 
 /// Leases timers with separate clocks for due times and leases.
-async fn turns(store: &dyn Store, day: i64, now: i64, until: i64) -> Vec<LeasedTimer> {
+async fn turns(store: &dyn Store, day: i64, now: i64, until: i64) -> Vec<Leased> {
     store
-        .lease_timers(Epoch(1), at(day), at(now), at(until), &100.into())
+        .lease(Queue::Timers, Epoch(1), clocks(day, now, until), &100.into())
         .await
         .expect("lease")
 }
 
-fn keys(leased: &[LeasedTimer]) -> Vec<&str> {
-    leased.iter().map(|timer| timer.key.0.as_str()).collect()
+fn keys(leased: &[Leased]) -> Vec<&str> {
+    leased.iter().map(|timer| timer.key.name.as_str()).collect()
 }
 
 async fn a_leased_timer_is_not_leased_twice_and_due_when_its_lease_ends(store: Arc<dyn Store>) {
@@ -165,7 +165,7 @@ async fn a_leased_timer_is_not_leased_twice_and_due_when_its_lease_ends(store: A
     assert_eq!(keys(&leased), ["t"]);
     assert_eq!((&leased[0].run, leased[0].since), (&run(1), at(10)));
     assert_eq!(keys(&turns(&*store, 49, 49, 90).await), [""; 0]);
-    assert_eq!(store.next_due().await.expect("next"), Some(at(50)));
+    assert_eq!(store.next_due(Queue::Timers).await.expect("next"), Some(at(50)));
 }
 
 async fn concurrent_leasing_hands_each_timer_out_once(store: Arc<dyn Store>) {
@@ -179,7 +179,7 @@ async fn concurrent_leasing_hands_each_timer_out_once(store: Arc<dyn Store>) {
             let mut all = Vec::new();
             loop {
                 let leased = store
-                    .lease_timers(Epoch(worker), at(5), at(5), at(50), &7.into())
+                    .lease(Queue::Timers, Epoch(worker), times(5, 50), &7.into())
                     .await
                     .expect("lease");
                 if leased.is_empty() {
@@ -202,7 +202,7 @@ async fn expired_timer_lease_is_taken_over_once_and_fences_its_holder(store: Arc
     assert!(new.fence > old.fence, "{new:?} {old:?}");
     assert_eq!(new.since, at(50));
 
-    let give_back = |fence| store.release_timer(&new.run, &new.key, fence, at(60));
+    let give_back = |fence| store.release(&new.run, &new.key, fence, at(60));
     give_back(old.fence).await.expect("no error");
     assert_eq!(
         keys(&turns(&*store, 89, 89, 99).await),
@@ -227,7 +227,7 @@ async fn longest_waiting_timer_is_first_if_due_or_expired(store: Arc<dyn Store>)
     turns(&*store, 10, 10, 30).await;
     set(&*store, 2, &[("later", 40), ("early", 20)]).await;
     let leased = store
-        .lease_timers(Epoch(1), at(50), at(50), at(90), &2.into())
+        .lease(Queue::Timers, Epoch(1), times(50, 90), &2.into())
         .await
         .expect("lease");
     assert_eq!(keys(&leased), ["early", "late"]);
@@ -238,16 +238,16 @@ async fn released_timer_is_due_at_the_requested_time(store: Arc<dyn Store>) {
     set(&*store, 1, &[("t", 10)]).await;
     let leased = turns(&*store, 10, 10, 5_000).await.remove(0);
     store
-        .release_timer(&leased.run, &leased.key, leased.fence, at(70))
+        .release(&leased.run, &leased.key, leased.fence, at(70))
         .await
         .expect("release");
-    assert_eq!(store.next_due().await.expect("next"), Some(at(70)));
+    assert_eq!(store.next_due(Queue::Timers).await.expect("next"), Some(at(70)));
     assert_eq!(keys(&turns(&*store, 69, 6_000, 9_000).await), [""; 0]);
     // Giving a lease back twice has no effect.
     let again = turns(&*store, 70, 0, 5_000).await.remove(0);
     assert!(again.fence > leased.fence);
     store
-        .release_timer(&leased.run, &leased.key, leased.fence, at(71))
+        .release(&leased.run, &leased.key, leased.fence, at(71))
         .await
         .expect("no error");
     assert_eq!(keys(&turns(&*store, 99, 99, 5_000).await), [""; 0]);
@@ -257,10 +257,10 @@ async fn timer_set_again_has_no_lease(store: Arc<dyn Store>) {
     set(&*store, 1, &[("t", 10)]).await;
     let old = turns(&*store, 10, 10, 5_000).await.remove(0);
     let mut batch = append(&run(1), 1, 1);
-    batch.timers_set = vec![timer("t", 20)];
+    batch.work_set = vec![timer("t", 20)];
     store.append(batch).await.expect("append");
     store
-        .release_timer(&old.run, &old.key, old.fence, at(0))
+        .release(&old.run, &old.key, old.fence, at(0))
         .await
         .expect("no error");
     assert_eq!(keys(&turns(&*store, 19, 19, 90).await), [""; 0]);
@@ -272,11 +272,11 @@ async fn new_timer_does_not_inherit_a_fence(store: Arc<dyn Store>) {
     set(&*store, 1, &[("t", 10)]).await;
     let old = turns(&*store, 10, 10, 5_000).await.remove(0);
     let mut batch = append(&run(1), 1, 1);
-    batch.timers_cleared = vec![timer_key("t")];
+    batch.work_ended = vec![cleared("t")];
     store.append(batch).await.expect("append");
     let mut batch = append(&run(1), 2, 1);
     batch.summary.updated_at = at(20);
-    batch.timers_set = vec![timer("t", 20)];
+    batch.work_set = vec![timer("t", 20)];
     store.append(batch).await.expect("append");
     let new = turns(&*store, 20, 20, 5_000).await.remove(0);
     assert!(new.fence > old.fence, "{new:?} {old:?}");
@@ -286,27 +286,27 @@ async fn timer_cleared_while_leased_is_gone(store: Arc<dyn Store>) {
     set(&*store, 1, &[("t", 10)]).await;
     let leased = turns(&*store, 10, 10, 20).await.remove(0);
     let mut batch = append(&run(1), 1, 1);
-    batch.timers_cleared = vec![timer_key("t")];
+    batch.work_ended = vec![cleared("t")];
     store.append(batch).await.expect("append");
     store
-        .release_timer(&leased.run, &leased.key, leased.fence, at(0))
+        .release(&leased.run, &leased.key, leased.fence, at(0))
         .await
         .expect("no error");
     assert_eq!(keys(&turns(&*store, 99, 99, 999).await), [""; 0]);
-    assert_eq!(store.next_due().await.expect("next"), None);
+    assert_eq!(store.next_due(Queue::Timers).await.expect("next"), None);
 }
 
 async fn a_new_epoch_makes_leased_timers_due(store: Arc<dyn Store>) {
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     set(&*store, 1, &[("t", 10), ("later", 90)]).await;
     let leased = store
-        .lease_timers(epoch, at(10), at(10), at(5_000), &9.into())
+        .lease(Queue::Timers, epoch, times(10, 5_000), &9.into())
         .await;
     assert_eq!(keys(&leased.expect("lease")), ["t"]);
     store.begin_epoch(at(15)).await.expect("epoch");
-    assert_eq!(store.next_due().await.expect("next"), Some(at(15)));
+    assert_eq!(store.next_due(Queue::Timers).await.expect("next"), Some(at(15)));
     assert_eq!(keys(&turns(&*store, 15, 0, 5_000).await), ["t"]);
-    assert_eq!(store.next_due().await.expect("next"), Some(at(90)));
+    assert_eq!(store.next_due(Queue::Timers).await.expect("next"), Some(at(90)));
 }
 
 async fn stored_time_never_decreases(store: Arc<dyn Store>) {
@@ -320,26 +320,26 @@ async fn stored_time_never_decreases(store: Arc<dyn Store>) {
 async fn effects_are_leased_in_the_order_they_were_enqueued(store: Arc<dyn Store>) {
     enqueue(&*store, 3, 10, &["c"]).await;
     enqueue(&*store, 1, 20, &["b", "a"]).await;
-    // The clock of the process that enqueues may be ahead of the one that leases.
-    enqueue(&*store, 2, 500, &["d"]).await;
+    enqueue(&*store, 2, 30, &["d"]).await;
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     let leased = store
-        .lease_effects(epoch, at(0), at(50), &3.into())
+        .lease(Queue::Effects, epoch, times(30, 50), &3.into())
         .await
         .expect("lease");
-    let expected = [(3, "c"), (1, "a"), (1, "b")].map(|(n, key)| LeasedEffect {
+    let expected = [(3, "c", 10), (1, "a", 20), (1, "b", 20)].map(|(n, key, since)| Leased {
         run: run(n),
         key: effect_key(key),
         body: key.as_bytes().to_vec(),
+        since: at(since),
         fence: Fence(1),
         deaths: 0,
     });
     assert_eq!(leased, expected);
-    assert_eq!(lease(&*store, epoch, 0, 50).await, [(run(2), "d".to_owned(), 1)]);
+    assert_eq!(lease(&*store, epoch, 30, 50).await, [(run(2), "d".to_owned(), 1)]);
 }
 
 async fn a_leased_effect_is_not_leased_twice(store: Arc<dyn Store>) {
-    enqueue(&*store, 1, 1, &["a"]).await;
+    enqueue(&*store, 1, 0, &["a"]).await;
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     assert_eq!(lease(&*store, epoch, 0, 50).await.len(), 1);
     assert_eq!(lease(&*store, epoch, 49, 99).await, []);
@@ -347,7 +347,7 @@ async fn a_leased_effect_is_not_leased_twice(store: Arc<dyn Store>) {
 
 async fn concurrent_leasing_hands_each_effect_out_once(store: Arc<dyn Store>) {
     for n in 0..40 {
-        enqueue(&*store, n, 1, &["a", "b"]).await;
+        enqueue(&*store, n, 0, &["a", "b"]).await;
     }
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     let mut workers = tokio::task::JoinSet::new();
@@ -357,7 +357,7 @@ async fn concurrent_leasing_hands_each_effect_out_once(store: Arc<dyn Store>) {
             let mut all = Vec::new();
             loop {
                 let leased = store
-                    .lease_effects(epoch, at(0), at(50), &7.into())
+                    .lease(Queue::Effects, epoch, times(0, 50), &7.into())
                     .await
                     .expect("lease");
                 if leased.is_empty() {
@@ -373,7 +373,7 @@ async fn concurrent_leasing_hands_each_effect_out_once(store: Arc<dyn Store>) {
 }
 
 async fn an_expired_lease_is_taken_over_once_and_fences_its_old_holder(store: Arc<dyn Store>) {
-    enqueue(&*store, 1, 1, &["a"]).await;
+    enqueue(&*store, 1, 0, &["a"]).await;
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     assert_eq!(lease(&*store, epoch, 0, 50).await, [(run(1), "a".to_owned(), 1)]);
     assert_eq!(lease(&*store, epoch, 50, 90).await, [(run(1), "a".to_owned(), 2)]);
@@ -393,22 +393,22 @@ async fn an_expired_lease_is_taken_over_once_and_fences_its_old_holder(store: Ar
         .expect("current");
 }
 
-async fn expired_leases_come_after_unleased_effects(store: Arc<dyn Store>) {
+async fn longest_waiting_effect_is_first_if_due_or_expired(store: Arc<dyn Store>) {
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     let mut batch = create(&run(1), 1);
-    batch.effects_enqueued = vec![
+    batch.work_set = vec![
         born_leased("held-20", epoch, 20),
         born_leased("held-10", epoch, 10),
-        effect("free"),
+        effect_at("free", 15),
     ];
     store.append(batch).await.expect("append");
     let leased = store
-        .lease_effects(epoch, at(30), at(90), &2.into())
+        .lease(Queue::Effects, epoch, times(30, 90), &2.into())
         .await
         .expect("lease");
     assert_eq!(
-        leased.iter().map(|l| l.key.0.as_str()).collect::<Vec<_>>(),
-        ["free", "held-10"]
+        leased.iter().map(|l| l.key.name.as_str()).collect::<Vec<_>>(),
+        ["held-10", "free"]
     );
     assert_eq!(
         lease(&*store, epoch, 30, 90).await,
@@ -419,7 +419,7 @@ async fn expired_leases_come_after_unleased_effects(store: Arc<dyn Store>) {
 async fn effect_created_with_a_lease_has_fence_one_and_is_not_leased_again(store: Arc<dyn Store>) {
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     let mut batch = create(&run(1), 1);
-    batch.effects_enqueued = vec![born_leased("a", epoch, 50)];
+    batch.work_set = vec![born_leased("a", epoch, 50)];
     store.append(batch).await.expect("append");
     assert_eq!(lease(&*store, epoch, 49, 99).await, []);
     store
@@ -430,7 +430,7 @@ async fn effect_created_with_a_lease_has_fence_one_and_is_not_leased_again(store
 }
 
 async fn a_settled_effect_is_gone(store: Arc<dyn Store>) {
-    enqueue(&*store, 1, 1, &["a", "b"]).await;
+    enqueue(&*store, 1, 0, &["a", "b"]).await;
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     assert_eq!(lease(&*store, epoch, 0, 50).await.len(), 2);
     store
@@ -445,19 +445,19 @@ async fn a_settled_effect_is_gone(store: Arc<dyn Store>) {
 }
 
 async fn settling_with_a_stale_fence_refuses_the_whole_batch(store: Arc<dyn Store>) {
-    enqueue(&*store, 1, 1, &["a", "b"]).await;
+    enqueue(&*store, 1, 0, &["a", "b"]).await;
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     lease(&*store, epoch, 0, 50).await;
     let before = store.load(&run(1)).await.expect("load");
     let mut batch = settling(1, 1, vec![settled("a", 1), settled("b", 7)]);
-    batch.timers_set = vec![timer("t", 1)];
+    batch.work_set = vec![timer("t", 1)];
     let refused = store.append(batch).await.expect_err("stale");
     assert!(
         matches!(&refused, AppendError::Fenced(key) if *key == effect_key("b")),
         "{refused:?}"
     );
     assert_eq!(store.load(&run(1)).await.expect("load"), before);
-    assert_eq!(store.next_due().await.expect("next"), None);
+    assert_eq!(store.next_due(Queue::Timers).await.expect("next"), None);
     store
         .append(settling(1, 1, vec![settled("a", 1), settled("b", 1)]))
         .await
@@ -480,17 +480,17 @@ async fn settling_a_missing_effect_is_fenced(store: Arc<dyn Store>) {
 }
 
 async fn settling_without_a_fence_drops_the_effect_despite_a_lease(store: Arc<dyn Store>) {
-    enqueue(&*store, 1, 1, &["a", "b"]).await;
+    enqueue(&*store, 1, 0, &["a", "b"]).await;
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     assert_eq!(
         store
-            .lease_effects(epoch, at(0), at(50), &1.into())
+            .lease(Queue::Effects, epoch, times(0, 50), &1.into())
             .await
             .expect("lease")
             .len(),
         1
     );
-    let drop_all = ["a", "b", "missing"].map(|key| Settled {
+    let drop_all = ["a", "b", "missing"].map(|key| Ended {
         key: effect_key(key),
         fence: None,
     });
@@ -502,7 +502,7 @@ async fn settling_without_a_fence_drops_the_effect_despite_a_lease(store: Arc<dy
 }
 
 async fn one_of_two_outcomes_of_one_attempt_wins(store: Arc<dyn Store>) {
-    enqueue(&*store, 1, 1, &["a"]).await;
+    enqueue(&*store, 1, 0, &["a"]).await;
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     lease(&*store, epoch, 0, 50).await;
     let one = store.append(settling(1, 1, vec![settled("a", 1)]));
@@ -518,7 +518,7 @@ async fn one_of_two_outcomes_of_one_attempt_wins(store: Arc<dyn Store>) {
 }
 
 async fn a_renewed_lease_lasts_longer(store: Arc<dyn Store>) {
-    enqueue(&*store, 1, 1, &["a"]).await;
+    enqueue(&*store, 1, 0, &["a"]).await;
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     lease(&*store, epoch, 0, 50).await;
     assert!(
@@ -540,7 +540,7 @@ async fn a_renewed_lease_lasts_longer(store: Arc<dyn Store>) {
 }
 
 async fn a_lost_lease_cannot_be_renewed(store: Arc<dyn Store>) {
-    enqueue(&*store, 1, 1, &["a"]).await;
+    enqueue(&*store, 1, 0, &["a"]).await;
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     let key = effect_key("a");
     assert!(
@@ -573,7 +573,12 @@ async fn a_lost_lease_cannot_be_renewed(store: Arc<dyn Store>) {
             .expect("renew"),
         "another run"
     );
-    store.release(&run(1), &key, Fence(2)).await.expect("release");
+    assert!(
+        store
+            .release(&run(1), &key, Fence(2), at(50))
+            .await
+            .expect("release")
+    );
     assert!(
         !store
             .renew(&run(1), &key, Fence(2), at(500))
@@ -594,28 +599,28 @@ async fn a_lost_lease_cannot_be_renewed(store: Arc<dyn Store>) {
     );
 }
 
-async fn a_released_effect_is_leasable_at_once_and_keeps_its_fences_growing(store: Arc<dyn Store>) {
-    enqueue(&*store, 1, 1, &["a"]).await;
+async fn a_released_effect_can_be_leased_again_and_keeps_its_fences_growing(store: Arc<dyn Store>) {
+    enqueue(&*store, 1, 0, &["a"]).await;
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     assert_eq!(lease(&*store, epoch, 0, 50).await, [(run(1), "a".to_owned(), 1)]);
     store
-        .release(&run(1), &effect_key("a"), Fence(1))
+        .release(&run(1), &effect_key("a"), Fence(1), at(1))
         .await
         .expect("release");
     assert_eq!(lease(&*store, epoch, 1, 50).await, [(run(1), "a".to_owned(), 2)]);
 }
 
 async fn a_stale_release_changes_nothing(store: Arc<dyn Store>) {
-    enqueue(&*store, 1, 1, &["a"]).await;
+    enqueue(&*store, 1, 0, &["a"]).await;
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     lease(&*store, epoch, 0, 50).await;
     lease(&*store, epoch, 50, 90).await;
     store
-        .release(&run(1), &effect_key("a"), Fence(1))
+        .release(&run(1), &effect_key("a"), Fence(1), at(1))
         .await
         .expect("release");
     store
-        .release(&run(1), &effect_key("missing"), Fence(1))
+        .release(&run(1), &effect_key("missing"), Fence(1), at(1))
         .await
         .expect("release");
     assert_eq!(lease(&*store, epoch, 51, 99).await, []);
@@ -623,10 +628,10 @@ async fn a_stale_release_changes_nothing(store: Arc<dyn Store>) {
 
 async fn a_new_epoch_ends_every_lease_of_earlier_ones(store: Arc<dyn Store>) {
     let first = store.begin_epoch(at(0)).await.expect("epoch");
-    enqueue(&*store, 1, 1, &["a"]).await;
+    enqueue(&*store, 1, 0, &["a"]).await;
     lease(&*store, first, 0, 1_000).await;
     let mut batch = create(&run(2), 1);
-    batch.effects_enqueued = vec![born_leased("b", first, 1_000)];
+    batch.work_set = vec![born_leased("b", first, 1_000)];
     store.append(batch).await.expect("append");
 
     let second = store.begin_epoch(at(1)).await.expect("epoch");
@@ -654,11 +659,11 @@ async fn epochs_grow(store: Arc<dyn Store>) {
 }
 
 async fn an_enqueued_key_that_exists_is_replaced_under_a_larger_fence(store: Arc<dyn Store>) {
-    enqueue(&*store, 1, 1, &["a"]).await;
+    enqueue(&*store, 1, 0, &["a"]).await;
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     lease(&*store, epoch, 0, 50).await;
     let mut batch = append(&run(1), 1, 1);
-    batch.effects_enqueued = vec![wopr_store::EffectRow {
+    batch.work_set = vec![wopr_store::WorkRow {
         body: b"new".to_vec(),
         ..effect("a")
     }];
@@ -668,7 +673,7 @@ async fn an_enqueued_key_that_exists_is_replaced_under_a_larger_fence(store: Arc
         .await
         .expect_err("the replaced attempt is fenced");
     let leased = store
-        .lease_effects(epoch, at(1), at(50), &9.into())
+        .lease(Queue::Effects, epoch, times(1, 50), &9.into())
         .await
         .expect("lease");
     assert_eq!(leased.len(), 1);

@@ -281,6 +281,9 @@ pub struct RunSnapshot {
     /// All open interrupts, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interrupts: Vec<InterruptView>,
+    /// Work that waits for workers; only for callers who may do it. An extension of this host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub activities: Vec<ActivityView>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<RunError>,
     /// The engine that started the run. Usually omitted, because the published schemas disagree on its type
@@ -302,6 +305,19 @@ pub struct RunSnapshot {
     /// The sequence of the snapshot; only in `state.snapshot` stream events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_seq: Option<u64>,
+}
+
+/// A step that waits for a worker. An extension of this host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ActivityView {
+    /// Names this attempt of the step when its outcome is submitted. Treat it as opaque.
+    pub token: String,
+    pub node_id: String,
+    /// Tells the executions of one node apart, such as the items of a fan-out.
+    pub ordinal: u32,
+    pub queue: String,
+    pub input: Value,
 }
 
 impl RunSnapshot {
@@ -328,6 +344,7 @@ impl RunSnapshot {
             untrusted: Object::new(),
             interrupt: None,
             interrupts: Vec::new(),
+            activities: Vec::new(),
             error: None,
             engine_version: None,
             event_log_schema_version: None,

@@ -102,9 +102,12 @@ pub(super) async fn study(context: &Context<'_>) -> Result<Vec<Figure>> {
     caller.expect(status, 200, b"event: run.completed\n")?;
     figures.add("its events read", start.elapsed().as_secs_f64(), "s");
 
-    // Cancels a tree whose children all wait.
+    // Cancels a tree whose children all wait. A slow disk can look like a server at rest, and a parent that is
+    // cancelled before it has all its children never gets the others.
     let at_once = waiting.children as f64;
     let parent = begin(&server, WAITING_CROWD).await?;
+    let n_runs = children + 1.0 + at_once + 1.0;
+    reach(&server, "openwop_run_created_total", n_runs).await?;
     rest(&server).await?;
     let start = Instant::now();
     caller
@@ -116,7 +119,7 @@ pub(super) async fn study(context: &Context<'_>) -> Result<Vec<Figure>> {
         start.elapsed().as_secs_f64(),
         "s",
     );
-    reach_ended(&server, children + 1.0 + at_once + 1.0).await?;
+    reach(&server, "openwop_run_completed_total", n_runs).await?;
     figures.add(
         "until all of them were cancelled",
         start.elapsed().as_secs_f64(),
@@ -134,12 +137,7 @@ async fn begin(server: &Server, workflow: &str) -> Result<String> {
     Ok(id.to_owned())
 }
 
-/// Waits until `n` runs have ended.
-async fn reach_ended(server: &Server, n: f64) -> Result<()> {
-    reach(server, "openwop_run_completed_total", n).await
-}
-
-/// Waits until a counter reaches `n`.
+/// Waits until a counter of runs reaches `n`.
 async fn reach(server: &Server, counter: &str, n: f64) -> Result<()> {
     let start = Instant::now();
     loop {
@@ -149,7 +147,7 @@ async fn reach(server: &Server, counter: &str, n: f64) -> Result<()> {
         }
         ensure!(
             start.elapsed() < LIMIT,
-            "wait for {n} runs: {reached} have ended after {LIMIT:?}"
+            "wait for {counter} to reach {n}: it is {reached} after {LIMIT:?}"
         );
         tokio::time::sleep(PAUSE).await;
     }

@@ -8,8 +8,8 @@ use std::{sync::Arc, time::Duration};
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 use wopr_core::{
-    Asked, Command, DrainPolicy, Origin, Recorded, Resolve, RunId, RunKey, RunStatus, Seq, Timestamp,
-    WorkflowId,
+    Asked, Command, DrainPolicy, InterruptKind, Origin, Recorded, Resolve, RunId, RunKey, RunStatus, Seq,
+    Timestamp, WorkflowId,
 };
 use wopr_engine::{CommandError, Create, Done, Engine, Idempotency, SideRows, Start, View};
 use wopr_store::{IdempotencyKey, ReadError};
@@ -122,7 +122,7 @@ impl Client {
             start: Start {
                 tenant: tenant(),
                 principal: principal(),
-                origin: Origin::Rest,
+                origin: Origin::new("rest"),
                 inputs: Map::new(),
                 configurable: configurable.as_object().cloned().unwrap_or_default(),
                 tags: vec![self.name.clone()],
@@ -225,7 +225,7 @@ impl Client {
         Some(Command::Resolve(Resolve {
             node: open.node.clone(),
             ordinal: (is_here && fate.once_in(2)).then_some(open.ordinal),
-            value: json!({ "action": action, "feedback": mark }),
+            value: value_of(open.kind(), action, mark),
             by: principal(),
             voter: Some(format!("voter-{}", fate.below(4))),
             interrupt: None,
@@ -286,7 +286,12 @@ impl Client {
             | Command::Resume { .. }
             | Command::Resolve(_)
             | Command::SetVariables(_) => is_there,
-            Command::Start(_) | Command::Timer(_) | Command::Effect { .. } | Command::RunMessages(_) => false,
+            Command::Start(_)
+            | Command::Timer(_)
+            | Command::Accepted { .. }
+            | Command::Progressed { .. }
+            | Command::Effect { .. }
+            | Command::RunMessages(_) => false,
         };
         if !is_fine {
             let what = format!("'{mark}' was acknowledged and is not in the log of {}", view.key);
@@ -382,5 +387,15 @@ fn once(key: &str, digest: &str) -> SideRows {
             respond: Arc::new(|view: &View| format!("{} {}", view.key.run, view.run.head).into_bytes()),
         }),
         ..SideRows::default()
+    }
+}
+
+/// An answer to a question of this kind that contains the mark.
+fn value_of(kind: InterruptKind, action: &str, mark: &str) -> Value {
+    match kind {
+        InterruptKind::Clarification => json!({ "answers": [{ "id": "colour", "answer": mark }] }),
+        InterruptKind::Approval | InterruptKind::ExternalEvent | InterruptKind::Custom => {
+            json!({ "action": action, "feedback": mark })
+        }
     }
 }

@@ -1,11 +1,11 @@
-//! The executor of the simulation: attempts succeed, fail with or without retry, outlast their lease, and
-//! panic.
+//! The executor of the simulation: attempts succeed, fail with or without retry, outlast their lease, panic,
+//! and are left with their peer, which goes on for a while and may not listen when it is told to stop.
 
 use std::{panic::resume_unwind, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::json;
-use wopr_engine::{Attempt, Executor, Outcome};
+use wopr_engine::{Attempt, CancelError, Cancellation, Executor, Outcome, Report};
 
 use super::{fate::Fate, process::Process, store::Server};
 
@@ -23,14 +23,15 @@ pub(crate) struct Fickle {
 
 #[async_trait]
 impl Executor for Fickle {
-    async fn run(&self, attempt: Attempt) -> Outcome {
+    async fn run(&self, attempt: Attempt) -> Report {
         // Effects of a dead or frozen process reach nobody.
         self.process.live().await;
         let (fate, odds) = (&self.fate, &self.fate.odds);
-        let call = self
-            .server
-            .witness
-            .begun(&attempt.idempotency_key, self.process.number);
+        let call = self.server.witness.begun(
+            &attempt.idempotency_key,
+            attempt.handle.as_ref(),
+            self.process.number,
+        );
         fate.tell(|| format!("p{} makes call {call} for {}", self.process.number, attempt.run));
         fate.linger(USUAL_MS).await;
         if fate.strikes(odds.attempt_hangs) {
@@ -43,13 +44,42 @@ impl Executor for Fickle {
         }
         if fate.strikes(odds.attempt_fails) {
             let retryable = !fate.once_in(4);
-            return Outcome::Failed {
+            return Report::Ended(Outcome::Failed {
                 code: "external_call_failed".into(),
                 message: "simulated".into(),
                 retryable,
                 retry_after: None,
+            });
+        }
+        if fate.strikes(odds.attempt_accepted) {
+            let check_after = Some(Duration::from_millis(fate.below(USUAL_MS)));
+            return match attempt.handle {
+                None => Report::Accepted {
+                    handle: json!({ "task": call }),
+                    check_after,
+                },
+                // A peer may give the task another name while it works.
+                Some(_) if fate.once_in(4) => Report::Accepted {
+                    handle: json!({ "task": call }),
+                    check_after,
+                },
+                Some(_) => Report::Unchanged { check_after },
             };
         }
-        Outcome::Done(json!({ "key": attempt.idempotency_key, "call": call }))
+        Outcome::Done(json!({ "key": attempt.idempotency_key, "call": call })).into()
+    }
+
+    async fn cancel(&self, call: Cancellation) -> Result<(), CancelError> {
+        self.process.live().await;
+        let Self { process, fate, .. } = self;
+        let told = &self.server.witness;
+        told.told(&call.idempotency_key, &call.handle);
+        fate.tell(|| format!("p{} cancels {} for {}", process.number, call.handle, call.run));
+        fate.linger(USUAL_MS).await;
+        self.process.live().await;
+        match fate.strikes(fate.odds.attempt_fails) {
+            true => Err(CancelError("simulated".to_owned())),
+            false => Ok(()),
+        }
     }
 }

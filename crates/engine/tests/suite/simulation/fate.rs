@@ -45,6 +45,8 @@ pub(crate) struct Odds {
     /// An attempt takes longer than a lease.
     pub(crate) attempt_hangs: u64,
     pub(crate) attempt_panics: u64,
+    /// The peer takes the call and goes on with it.
+    pub(crate) attempt_accepted: u64,
 }
 
 impl Odds {
@@ -73,6 +75,7 @@ impl Odds {
             attempt_fails: rate(400),
             attempt_hangs: rate(100),
             attempt_panics: rate(60),
+            attempt_accepted: rate(900),
         }
     }
 }

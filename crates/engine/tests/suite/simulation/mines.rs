@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use wopr_core::{NodeTypes, RunKey, RunStatus};
-use wopr_engine::{Attempt, Engine, Executor, Options, Outcome, SideRows};
+use wopr_engine::{Attempt, Engine, Executor, Options, Report, SideRows};
 use wopr_testkit::Workflow;
 
 use super::{
@@ -268,7 +268,7 @@ struct Panicking;
 
 #[async_trait]
 impl Executor for Panicking {
-    async fn run(&self, _: Attempt) -> Outcome {
+    async fn run(&self, _: Attempt) -> Report {
         // Bypasses the panic hook, which would print it.
         resume_unwind(Box::new("simulated"))
     }
@@ -282,7 +282,10 @@ async fn an_executor_that_panics_fails_the_node_as_its_policy_says() {
         .await;
     let run = calm.create("effect").await;
     let view = reaches(&calm.engine, &run, RunStatus::Failed).await;
-    assert_eq!(view.run.error.expect("says why").0.code, "internal_error");
+    assert_eq!(
+        view.run.error.as_ref().expect("says why").0.code,
+        "internal_error"
+    );
     assert_eq!(calm.engine.stats().effects_started, 4);
     assert_eq!(calm.engine.stats().panics, 4);
     calm.end().await;

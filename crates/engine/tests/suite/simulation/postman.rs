@@ -53,7 +53,7 @@ pub(crate) fn receiver(run: &RunId) -> NewSubscription {
     }
 }
 
-/// What subscriptions received, by run.
+/// The updates that subscriptions received, by run.
 #[derive(Debug, Default)]
 pub(crate) struct Taken(Mutex<BTreeMap<RunKey, Told>>);
 

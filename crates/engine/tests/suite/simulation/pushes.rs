@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use wopr_core::{RunKey, Seq, Timestamp};
 use wopr_store::{
-    Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, LeasedPush, OutboxRow, PushRow, Pushes,
-    Put, Quota, ReadError, Then, Update, WriteError,
+    Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, Fence, OutboxRow, Pending, PushRow,
+    Pushes, Put, ReadError, Then, Update, WriteError,
 };
 
 use super::store::Connection;
@@ -50,31 +50,24 @@ impl Pushes for Connection {
         self.written("expanded", expanded).await
     }
 
-    async fn lease_pushes(
-        &self,
-        epoch: Epoch,
-        now: Timestamp,
-        until: Timestamp,
-        quota: &Quota,
-    ) -> Result<Vec<LeasedPush>, WriteError> {
-        self.write("lease pushes").await?;
-        let leased = self.memory().lease_pushes(epoch, now, until, quota).await?;
-        self.written("pushes leased", leased).await
-    }
-
-    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<DeliveryRow>, ReadError> {
+    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Pending, ReadError> {
         self.read("waiting").await?;
         self.memory().waiting(run, push, limit).await
     }
 
     async fn settle_push(
         &self,
-        lease: &LeasedPush,
-        attempted: Option<(Seq, Attempted)>,
+        run: &RunKey,
+        push: &str,
+        fence: Fence,
+        attempted: (Seq, Attempted),
         then: Then,
     ) -> Result<bool, WriteError> {
         self.write("settle push").await?;
-        let settled = self.memory().settle_push(lease, attempted, then).await?;
+        let settled = self
+            .memory()
+            .settle_push(run, push, fence, attempted, then)
+            .await?;
         self.written("push settled", settled).await
     }
 

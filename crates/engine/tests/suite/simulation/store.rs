@@ -17,10 +17,10 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_store::{
-    AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, Guard, Hint,
-    IdempotencyKey, IdempotencyRecord, KeyRow, LeasedEffect, LeasedTimer, Load, Log, Mailbox, MemoryStore,
-    MessageRow, Quota, ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept,
-    TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError,
+    AppendError, Batch, BlobRow, Child, EndedRoots, Epoch, EventPage, Fence, Guard, Hint, IdempotencyKey,
+    IdempotencyRecord, KeyRow, Leased, Load, Log, Mailbox, MemoryStore, MessageRow, PhaseCursor, PhaseFilter,
+    PhasePage, Queue, Quota, ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary,
+    Swept, Then, Times, Work, WorkKey, WorkflowRow, WriteError,
 };
 
 use super::{
@@ -354,20 +354,18 @@ impl Log for Connection {
         self.server.store.list_runs(tenant, filter, after, limit).await
     }
 
-    async fn task(&self, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, ReadError> {
-        self.read("task").await?;
-        self.server.store.task(run).await
-    }
-
-    async fn list_tasks(
+    async fn list_by_phase(
         &self,
         tenant: &TenantId,
-        filter: &TaskFilter,
-        after: Option<&TaskCursor>,
+        filter: &PhaseFilter,
+        after: Option<&PhaseCursor>,
         limit: usize,
-    ) -> Result<TaskPage, ReadError> {
-        self.read("tasks").await?;
-        self.server.store.list_tasks(tenant, filter, after, limit).await
+    ) -> Result<PhasePage, ReadError> {
+        self.read("phases").await?;
+        self.server
+            .store
+            .list_by_phase(tenant, filter, after, limit)
+            .await
     }
 
     async fn messages(&self, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, ReadError> {
@@ -434,82 +432,50 @@ impl Work for Connection {
         Ok(Epoch(self.process.number))
     }
 
-    async fn lease_timers(
+    async fn lease(
         &self,
+        queue: Queue,
         epoch: Epoch,
-        due: Timestamp,
-        now: Timestamp,
-        until: Timestamp,
+        times: Times,
         quota: &Quota,
-    ) -> Result<Vec<LeasedTimer>, WriteError> {
-        self.write("lease timers").await?;
-        let leased = self
-            .server
-            .store
-            .lease_timers(epoch, due, now, until, quota)
-            .await?;
-        for timer in &leased {
-            let (number, run, key, fence) = (self.process.number, &timer.run, &timer.key.0, timer.fence.0);
-            self.fate()
-                .tell(|| format!("p{number} leases timer {key} of {run} as {fence}"));
-        }
-        if !leased.is_empty() {
-            self.server.meet(&self.process);
-        }
-        self.written("leased timers", leased).await
-    }
-
-    async fn release_timer(
-        &self,
-        run: &RunKey,
-        key: &TimerKey,
-        fence: Fence,
-        due: Timestamp,
-    ) -> Result<(), WriteError> {
-        self.write("release timer").await?;
-        self.server.store.release_timer(run, key, fence, due).await?;
-        self.written("released timer", ()).await
-    }
-
-    async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {
-        self.read("next timer").await?;
-        self.server.store.next_due().await
-    }
-
-    async fn lease_effects(
-        &self,
-        epoch: Epoch,
-        now: Timestamp,
-        until: Timestamp,
-        quota: &Quota,
-    ) -> Result<Vec<LeasedEffect>, WriteError> {
+    ) -> Result<Vec<Leased>, WriteError> {
         self.write("lease").await?;
-        let leased = self.server.store.lease_effects(epoch, now, until, quota).await?;
-        for effect in &leased {
-            let (number, run, key, fence) = (self.process.number, &effect.run, &effect.key.0, effect.fence.0);
+        let leased = self.server.store.lease(queue, epoch, times, quota).await?;
+        for row in &leased {
+            let (number, run, key, fence) = (self.process.number, &row.run, &row.key.name, row.fence.0);
             self.fate()
-                .tell(|| format!("p{number} leases {key} of {run} as {fence}"));
-            self.server.witness.leased(effect, number);
+                .tell(|| format!("p{number} leases {queue:?} {key} of {run} as {fence}"));
+            if queue == Queue::Effects {
+                self.server.witness.leased(row, number);
+            }
+        }
+        if queue == Queue::Timers && !leased.is_empty() {
+            self.server.meet(&self.process);
         }
         self.written("leased", leased).await
     }
 
-    async fn renew(
+    async fn set_lease(
         &self,
         run: &RunKey,
-        key: &EffectKey,
+        key: &WorkKey,
         fence: Fence,
-        until: Timestamp,
+        then: Then,
     ) -> Result<bool, WriteError> {
-        self.write("renew").await?;
-        let is_held = self.server.store.renew(run, key, fence, until).await?;
-        self.written("renewed", is_held).await
+        self.write("set lease").await?;
+        let is_held = self.server.store.set_lease(run, key, fence, then).await?;
+        self.written("lease set", is_held).await
     }
 
-    async fn release(&self, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError> {
-        self.write("release").await?;
-        self.server.store.release(run, key, fence).await?;
-        self.written("released", ()).await
+    async fn wake(&self, run: &RunKey, key: &WorkKey, at: Timestamp) -> Result<bool, WriteError> {
+        self.write("wake").await?;
+        let is_there = self.server.store.wake(run, key, at).await?;
+        self.written("woken", is_there).await
+    }
+
+    async fn next_due(&self, queue: Queue) -> Result<Option<Timestamp>, ReadError> {
+        self.read("next due").await?;
+        self.server.store.next_due(queue).await
     }
 
     async fn end_epoch(&self, epoch: Epoch) -> Result<(), WriteError> {
@@ -540,9 +506,9 @@ impl Work for Connection {
         self.written("granted", granted).await
     }
 
-    async fn parked(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
-        self.read("parked").await?;
-        self.server.store.parked(limit).await
+    async fn quarantined(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+        self.read("quarantined").await?;
+        self.server.store.quarantined(limit).await
     }
 
     async fn runs_with_inbox(
@@ -621,7 +587,7 @@ impl Retention for Connection {
         &self,
         tenant: &TenantId,
         before: Timestamp,
-        after: Option<&TaskCursor>,
+        after: Option<&PhaseCursor>,
         limit: usize,
     ) -> Result<EndedRoots, ReadError> {
         self.read("roots").await?;

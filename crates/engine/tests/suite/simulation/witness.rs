@@ -15,13 +15,14 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use wopr_core::{
-    ContentHash, Definition, Event, NodeId, NodeTypes, Plan, Recorded, Run, RunId, RunKey, RunStatus, Seq,
-    StepId, TenantId, Timer, WorkflowId, format,
+    ContentHash, DialectId, Event, KernelEvent, NodeId, NodeTypes, Plan, Recorded, Run, RunId, RunKey,
+    RunStatus, Seq, StepId, TenantId, Timer, WorkflowId, format,
     invariant::{self, ChildStatus, LogChecker, OutstandingWork},
 };
 use wopr_engine::View;
 use wopr_store::{
-    Batch, EffectKey, EffectRow, Guard, IdempotencyKey, IdempotencyRecord, LeasedEffect, Removal, WorkflowRow,
+    Batch, Guard, Hold, IdempotencyKey, IdempotencyRecord, Leased, Queue, Removal, WorkKey, WorkRow,
+    WorkState, WorkflowRow,
 };
 use wopr_testkit::line;
 
@@ -43,6 +44,10 @@ struct Seen {
     mail: HashSet<(RunKey, RunId, Seq)>,
     records: HashMap<IdempotencyKey, IdempotencyRecord>,
     invocations: HashMap<String, Invocation>,
+    /// The handles by which peers have accepted each invocation.
+    accepted: HashMap<String, Vec<serde_json::Value>>,
+    n_parked: u64,
+    n_told: u64,
     /// Attempts begun, each with its invocation and its process.
     calls: Vec<(String, u64)>,
     /// Commits that carry a client's mark.
@@ -57,8 +62,13 @@ struct Known {
     checker: LogChecker,
     outstanding: OutstandingWork,
     parent: Option<RunId>,
+    /// Rows of cancelled calls whose peers were not told yet.
+    untold: HashSet<WorkKey>,
+    /// The run ended, and processes died over one of those rows. Nobody can resume the run, so the row stays
+    /// until the run is removed.
+    has_given_up: bool,
     /// The process that holds the newest lease of each effect.
-    holders: HashMap<EffectKey, u64>,
+    holders: HashMap<WorkKey, u64>,
 }
 
 /// One logical call to the outside: how often it was leased, and how often attempted.
@@ -74,6 +84,14 @@ struct Stored {
     step: StepId,
     attempt: u32,
     idempotency_key: String,
+    handle: Option<serde_json::Value>,
+}
+
+/// The fields of a stored cancellation that the witness needs.
+#[derive(Debug, Deserialize)]
+struct Cancelled {
+    idempotency_key: String,
+    handle: serde_json::Value,
 }
 
 /// A run as the witness knows it.
@@ -96,9 +114,10 @@ impl Witness {
     pub(crate) fn registered(&self, row: &WorkflowRow) {
         let place = (row.id.clone(), row.version.clone());
         self.seen.lock().plans.entry(place).or_insert_with(|| {
+            let dialect = DialectId::parse(&row.dialect).expect("registered here");
             let document = serde_json::from_slice(&row.body).expect("a definition is JSON");
-            let definition = Definition::parse(document).expect("registered");
-            let plan = Plan::compile(definition, NodeTypes { conformance: true });
+            let node_types = NodeTypes { conformance: true };
+            let plan = Plan::compile(dialect, document, node_types);
             Arc::new(plan.expect("registered"))
         });
     }
@@ -116,16 +135,36 @@ impl Witness {
     }
 
     /// An effect was leased.
-    pub(crate) fn leased(&self, effect: &LeasedEffect, to: u64) {
+    pub(crate) fn leased(&self, effect: &Leased, to: u64) {
         let mut seen = self.seen.lock();
         self.fate.holds(seen.leased(effect, to));
     }
 
-    /// An attempt begins. Returns its number.
-    pub(crate) fn begun(&self, idempotency_key: &str, by: u64) -> usize {
+    /// An attempt begins, or a look at a call that was accepted. Returns its number.
+    pub(crate) fn begun(&self, idempotency_key: &str, handle: Option<&serde_json::Value>, by: u64) -> usize {
         let mut seen = self.seen.lock();
         self.fate.holds(seen.begin(idempotency_key, by));
+        if let Some(handle) = handle {
+            self.fate.holds(seen.knows(idempotency_key, handle));
+        }
         seen.calls.len() - 1
+    }
+
+    /// A peer is told that nobody waits for its call.
+    pub(crate) fn told(&self, idempotency_key: &str, handle: &serde_json::Value) {
+        let mut seen = self.seen.lock();
+        seen.n_told += 1;
+        self.fate.holds(seen.knows(idempotency_key, handle));
+    }
+
+    /// How often an accepted call was parked.
+    pub(crate) fn n_parked(&self) -> u64 {
+        self.seen.lock().n_parked
+    }
+
+    /// How often a peer was told of a cancelled call.
+    pub(crate) fn n_told(&self) -> u64 {
+        self.seen.lock().n_told
     }
 
     /// A caller was shown a run.
@@ -154,7 +193,7 @@ impl Witness {
         self.seen.lock().runs.get(key).map(|known| Account {
             log: known.log.clone(),
             is_over: known.checker.is_over(),
-            is_at_rest: known.outstanding.is_empty(),
+            is_at_rest: known.is_at_rest(),
         })
     }
 
@@ -170,7 +209,7 @@ impl Witness {
         for removal in removals {
             let key = RunKey::new(tenant.clone(), removal.run.clone());
             let known = seen.runs.get(&key);
-            if !known.is_some_and(|known| known.checker.is_over() && known.outstanding.is_empty()) {
+            if !known.is_some_and(|known| known.checker.is_over() && known.is_at_rest()) {
                 self.fate.breaks(format!("{key} is taken out and has not ended"));
             }
         }
@@ -235,14 +274,49 @@ impl Seen {
         }
         let known = self.runs.get_mut(&key).ok_or("appended to and not created")?;
         let marks = known.append(batch)?;
+        known.has_given_up |= known.checker.is_over() && batch.hold == Some(Hold::Quarantine);
         known.settle(&key, batch, &self.calls)?;
-        for row in &batch.effects_enqueued {
+        for row in batch
+            .work_set
+            .iter()
+            .filter(|row| row.key.queue == Queue::Effects)
+        {
+            if is_cancel(&row.key) {
+                let call: Cancelled = serde_json::from_slice(&row.body).map_err(|error| error.to_string())?;
+                // One that was accepted too late is in no log.
+                let handles = self.accepted.entry(call.idempotency_key).or_default();
+                handles.push(call.handle);
+                known.untold.insert(row.key.clone());
+                continue;
+            }
             let stored = known.enqueue(row)?;
             if stored.idempotency_key != invocation(&key, &stored.step) {
                 return Err("an effect has another key than its execution".to_owned());
             }
             let invocation = self.invocations.entry(stored.idempotency_key).or_default();
-            invocation.granted += usize::from(row.leased.is_some());
+            invocation.granted += usize::from(matches!(row.state, WorkState::Leased(..)));
+        }
+        for parked in &batch.work_parked {
+            self.n_parked += 1;
+            let body = parked
+                .body
+                .as_deref()
+                .ok_or("a call is parked without its handle")?;
+            let stored = read(body)?;
+            let handle = stored.handle.ok_or("a call is parked without its handle")?;
+            // Parked under its newest lease, it waits for a newer one.
+            let held = known
+                .outstanding
+                .settle(&stored.step, stored.attempt, parked.fence.0);
+            held.map_err(|error| error.to_string())?;
+            known
+                .outstanding
+                .begin(stored.step.clone(), stored.attempt, parked.fence.0);
+            if known.handle(&stored.step, stored.attempt) != Some(&handle) {
+                return Err("a call is parked under another handle than its log has".to_owned());
+            }
+            let handles = self.accepted.entry(stored.idempotency_key).or_default();
+            handles.push(handle);
         }
         invariant::check_run(&known.run, &known.plan, &known.outstanding)
             .map_err(|error| error.to_string())?;
@@ -291,7 +365,22 @@ impl Seen {
         kept.map_err(|error| error.to_string())
     }
 
-    fn leased(&mut self, effect: &LeasedEffect, to: u64) -> Kept {
+    fn knows(&self, idempotency_key: &str, handle: &serde_json::Value) -> Kept {
+        let handles = self.accepted.get(idempotency_key);
+        match handles.is_some_and(|handles| handles.contains(handle)) {
+            true => Ok(()),
+            false => Err(format!("no peer has accepted a call as {handle}")),
+        }
+    }
+
+    fn leased(&mut self, effect: &Leased, to: u64) -> Kept {
+        if is_cancel(&effect.key) {
+            let known = self.runs.get(&effect.run).ok_or("a cancel of no run is leased")?;
+            return match known.untold.contains(&effect.key) {
+                true => Ok(()),
+                false => Err("a peer that was told is told again".to_owned()),
+            };
+        }
         let stored = read(&effect.body)?;
         let known = self
             .runs
@@ -332,8 +421,14 @@ impl Known {
             checker: LogChecker::default(),
             outstanding: OutstandingWork::default(),
             parent,
+            untold: HashSet::new(),
+            has_given_up: false,
             holders: HashMap::new(),
         }
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.outstanding.is_empty() && (self.untold.is_empty() || self.has_given_up)
     }
 
     /// Applies the events and returns the client marks they carry.
@@ -362,29 +457,33 @@ impl Known {
                 return Err("its snapshot is not the fold of its log".to_owned());
             }
         }
-        for timer in &batch.timers_cleared {
-            self.outstanding.clear(&timer_of(&timer.0)?);
+        let is_timer = |key: &WorkKey| key.queue == Queue::Timers;
+        for ended in batch.work_ended.iter().filter(|ended| is_timer(&ended.key)) {
+            self.outstanding.clear(&timer_of(&ended.key.name)?);
         }
-        for row in &batch.timers_set {
-            self.outstanding.set(timer_of(&row.key.0)?);
+        for row in batch.work_set.iter().filter(|row| is_timer(&row.key)) {
+            self.outstanding.set(timer_of(&row.key.name)?);
         }
         Ok(marks)
     }
 
     /// The client mark of an event that a client's command caused directly.
     fn mark(&self, event: &Event) -> Option<String> {
-        let feedback = |value: &serde_json::Value| value.get("feedback")?.as_str().map(str::to_owned);
-        match event {
-            Event::CancelRequested {
+        let feedback = |value: &serde_json::Value| {
+            let words = value.get("feedback").or_else(|| value.pointer("/answers/colour"));
+            words?.as_str().map(str::to_owned)
+        };
+        match event.kernel()? {
+            KernelEvent::CancelRequested {
                 reason, parent: None, ..
             } => reason.clone(),
             // Otherwise it ends a cancellation whose mark was counted with the request.
-            Event::RunCancelled {
+            KernelEvent::RunCancelled {
                 reason, parent: None, ..
             } if self.run.status != RunStatus::Cancelling => reason.clone(),
-            Event::RunPaused { reason, .. } | Event::RunResumed { reason } => reason.clone(),
-            Event::InterruptResolved { value, .. } => value.as_ref().and_then(feedback),
-            Event::ApprovalVoted { feedback, .. } => feedback.clone(),
+            KernelEvent::RunPaused { reason, .. } | KernelEvent::RunResumed { reason } => reason.clone(),
+            KernelEvent::InterruptResolved { value, .. } => value.as_ref().and_then(feedback),
+            KernelEvent::ApprovalVoted { feedback, .. } => feedback.clone(),
             _ => None,
         }
     }
@@ -392,14 +491,23 @@ impl Known {
     /// Settles effects. An outcome counts only under the newest lease, and only from its holder.
     fn settle(&mut self, key: &RunKey, batch: &Batch, calls: &[(String, u64)]) -> Kept {
         let new = &self.log[usize::try_from(batch.expected().0).expect("small")..];
-        for settled in &batch.effects_settled {
+        let settled = batch.work_ended.iter();
+        for settled in settled.filter(|ended| ended.key.queue == Queue::Effects) {
+            if is_cancel(&settled.key) {
+                if settled.fence.is_none() || !self.untold.remove(&settled.key) {
+                    return Err("a cancel ends without its lease, or twice".to_owned());
+                }
+                continue;
+            }
             let (step, attempt) = effect_of(&settled.key)?;
             let holder = self.holders.remove(&settled.key);
-            let outcome = new.iter().find_map(|recorded| match &recorded.event {
-                Event::NodeCompleted {
+            let outcome = new.iter().find_map(|recorded| match recorded.event.kernel()? {
+                KernelEvent::NodeCompleted {
                     step: of, outputs, ..
                 } if *of == step => Some(outputs.get("call")),
-                Event::NodeFailed { step: of, .. } | Event::NodeRetried { step: of, .. } if *of == step => {
+                KernelEvent::NodeFailed { step: of, .. } | KernelEvent::NodeRetried { step: of, .. }
+                    if *of == step =>
+                {
                     Some(None)
                 }
                 _ => None,
@@ -427,19 +535,33 @@ impl Known {
         Ok(())
     }
 
-    fn enqueue(&mut self, row: &EffectRow) -> Result<Stored, String> {
+    /// The handle of a call that the run waits for.
+    fn handle(&self, step: &StepId, attempt: u32) -> Option<&serde_json::Value> {
+        self.log
+            .iter()
+            .rev()
+            .find_map(|recorded| match recorded.event.kernel()? {
+                KernelEvent::EffectAccepted {
+                    step: of,
+                    attempt: at,
+                    handle,
+                } if of == step && *at == attempt => Some(handle),
+                _ => None,
+            })
+    }
+
+    fn enqueue(&mut self, row: &WorkRow) -> Result<Stored, String> {
         let stored = read(&row.body)?;
         let asked = self.checker.check_effect(&stored.step, stored.attempt);
         asked.map_err(|error| error.to_string())?;
-        let lease = if row.leased.is_some() {
-            OutstandingWork::FIRST_LEASE
-        } else {
-            0
+        let lease = match row.state {
+            WorkState::Leased(epoch, _) => {
+                self.holders.insert(row.key.clone(), epoch.0);
+                OutstandingWork::FIRST_LEASE
+            }
+            WorkState::Due(_) | WorkState::Parked => 0,
         };
         self.outstanding.begin(stored.step.clone(), stored.attempt, lease);
-        if let Some((epoch, _)) = row.leased {
-            self.holders.insert(row.key.clone(), epoch.0);
-        }
         Ok(stored)
     }
 }
@@ -454,19 +576,23 @@ fn read(body: &[u8]) -> Result<Stored, String> {
     serde_json::from_slice(body).map_err(|error| format!("an effect's row is not understood: {error}"))
 }
 
+fn is_cancel(key: &WorkKey) -> bool {
+    key.name.starts_with("cancel:")
+}
+
 fn timer_of(key: &str) -> Result<Timer, String> {
     Timer::parse(key).ok_or_else(|| format!("'{key}' names no timer"))
 }
 
 /// `<ordinal>:<attempt>:<node>`
-fn effect_of(key: &EffectKey) -> Result<(StepId, u32), String> {
-    let mut parts = key.0.splitn(3, ':');
+fn effect_of(key: &WorkKey) -> Result<(StepId, u32), String> {
+    let mut parts = key.name.splitn(3, ':');
     let mut number = || parts.next()?.parse().ok();
     let (ordinal, attempt) = (number(), number());
     let node = parts.next().and_then(|node| NodeId::parse(node).ok());
     match (ordinal, attempt, node) {
         (Some(ordinal), Some(attempt), Some(node)) => Ok((StepId { node, ordinal }, attempt)),
-        _ => Err(format!("'{}' names no effect", key.0)),
+        _ => Err(format!("'{}' names no effect", key.name)),
     }
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use wopr_testkit::Workflow;
 
 /// Workflows that exist from the start, each with its weight in a client's choice.
-pub(crate) const KINDS: [(&str, u64); 14] = [
+pub(crate) const KINDS: [(&str, u64); 15] = [
     ("pure", 4),
     ("delay", 6),
     ("gate", 8),
@@ -18,6 +18,7 @@ pub(crate) const KINDS: [(&str, u64); 14] = [
     ("tolerant", 6),
     ("family", 10),
     ("unknown-child", 3),
+    ("list", 5),
     ("long", 1),
 ];
 
@@ -76,8 +77,9 @@ pub(crate) fn all(edition: u64) -> Vec<Value> {
             .node("one", "core.subWorkflow", sub("parent"))
             .node("two", "core.subWorkflow", sub("effect"))
             .node("three", "core.subWorkflow", sub("delay"))
+            .node("four", "core.subWorkflow", sub("list"))
             .delay("wait", 400)
-            .edges("one -> wait, two -> wait any_success, three -> wait"),
+            .edges("one -> wait, two -> wait any_success, three -> wait, four -> wait any_success"),
         Workflow::new("unknown-child").node("child", "core.subWorkflow", tolerant(LATE)),
         // More events than one decision may have, and than lie between two snapshots.
         Workflow::new("long")
@@ -91,7 +93,14 @@ pub(crate) fn all(edition: u64) -> Vec<Value> {
     ]
     .iter()
     .map(Workflow::document)
+    .chain([list(edition)])
     .collect()
+}
+
+/// A workflow in another language.
+fn list(edition: u64) -> Value {
+    let ask = json!({ "ask": "Which colour?", "as": "colour" });
+    json!({ "id": "list", "edition": edition, "templates": ["one", ask, "{text}, {colour}", ask, "{colour}"] })
 }
 
 pub(crate) fn late() -> Value {

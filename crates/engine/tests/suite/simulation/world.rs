@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::task::JoinSet;
-use wopr_core::{Command, RunKey, RunStatus};
+use wopr_core::{Command, InterruptKind, RunKey, RunStatus};
 use wopr_engine::SideRows;
 use wopr_store::{Log as _, Pushes as _};
 
@@ -28,6 +28,8 @@ pub(crate) struct Lived {
     n_runs: u64,
     n_events: u64,
     n_calls: u64,
+    n_parked: u64,
+    n_told: u64,
     n_deaths: u64,
     n_stops: u64,
     n_faults: u64,
@@ -40,19 +42,25 @@ impl Lived {
             n_runs,
             n_events,
             n_calls,
+            n_parked,
+            n_told,
             n_deaths,
             n_stops,
             n_faults,
         } = self;
-        [n_runs, n_events, n_calls, n_deaths, n_stops, n_faults]
-            .iter()
-            .all(|n| *n > 0)
+        [
+            n_runs, n_events, n_calls, n_parked, n_told, n_deaths, n_stops, n_faults,
+        ]
+        .iter()
+        .all(|n| *n > 0)
     }
 
     pub(crate) fn add(&mut self, other: Self) {
         self.n_runs += other.n_runs;
         self.n_events += other.n_events;
         self.n_calls += other.n_calls;
+        self.n_parked += other.n_parked;
+        self.n_told += other.n_told;
         self.n_deaths += other.n_deaths;
         self.n_stops += other.n_stops;
         self.n_faults += other.n_faults;
@@ -63,8 +71,15 @@ impl fmt::Display for Lived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} runs, {} events, {} calls, {} faults, {} processes died, {} were replaced",
-            self.n_runs, self.n_events, self.n_calls, self.n_faults, self.n_deaths, self.n_stops
+            "{} runs, {} events, {} calls, {} parked, {} told of a cancel, {} faults, {} processes died, {} were replaced",
+            self.n_runs,
+            self.n_events,
+            self.n_calls,
+            self.n_parked,
+            self.n_told,
+            self.n_faults,
+            self.n_deaths,
+            self.n_stops
         )
     }
 }
@@ -164,6 +179,8 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
         n_runs: keys.len() as u64,
         n_events: logs.map(|account| account.log.len() as u64).sum(),
         n_calls: witness.n_calls() as u64,
+        n_parked: witness.n_parked(),
+        n_told: witness.n_told(),
         n_deaths: toll.n_deaths,
         n_stops: toll.n_stops,
         n_faults: fate.n_strikes(),
@@ -235,7 +252,10 @@ async fn answer_orphan(cluster: &Cluster, key: &RunKey) {
     };
     for open in view.run.interrupts(&view.plan) {
         for voter in ["one", "two"] {
-            let value = json!({ "action": "accept", "voter": voter });
+            let mut value = json!({ "action": "accept", "voter": voter });
+            if open.kind() == InterruptKind::Clarification {
+                value = json!({ "answers": [{ "id": "colour", "answer": "red" }] });
+            }
             let Command::Resolve(mut resolve) = answer(open.node.as_str(), value) else {
                 continue;
             };

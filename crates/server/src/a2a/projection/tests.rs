@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use wopr_core::{
-    Command, DrainPolicy, Failure, InterruptKind, NodeId, Object, Origin, PrincipalId, Resolve, RunId,
-    RunKey, Seq, WorkflowId,
+    Command, DialectEvent, DrainPolicy, Failure, InterruptKind, NodeId, Object, Origin, PrincipalId, Resolve,
+    RunId, RunKey, Seq, WorkflowId, openwop,
 };
 use wopr_engine::{Create, SideRows, Start};
 
@@ -31,8 +31,8 @@ fn begun() -> TaskProjection {
     }
 }
 
-fn asks(node: &str, kind: InterruptKind) -> Event {
-    Event::InterruptRequested {
+fn asks(node: &str, kind: InterruptKind) -> KernelEvent {
+    KernelEvent::InterruptRequested {
         step: step(node),
         kind,
         data: json!({}),
@@ -40,8 +40,8 @@ fn asks(node: &str, kind: InterruptKind) -> Event {
     }
 }
 
-fn answered(node: &str) -> Event {
-    Event::InterruptResolved {
+fn answered(node: &str) -> KernelEvent {
+    KernelEvent::InterruptResolved {
         step: step(node),
         kind: InterruptKind::Approval,
         value: None,
@@ -50,8 +50,8 @@ fn answered(node: &str) -> Event {
     }
 }
 
-fn mirrors(node: &str) -> Event {
-    Event::NodeSuspended {
+fn mirrors(node: &str) -> KernelEvent {
+    KernelEvent::NodeSuspended {
         step: step(node),
         interrupt: format!("{node}:0/ask:0"),
         kind: InterruptKind::Clarification,
@@ -59,16 +59,16 @@ fn mirrors(node: &str) -> Event {
     }
 }
 
-fn resumed(node: &str) -> Event {
-    Event::NodeResumed {
+fn resumed(node: &str) -> KernelEvent {
+    KernelEvent::NodeResumed {
         step: step(node),
         interrupt: String::new(),
         value: None,
     }
 }
 
-fn paused() -> Event {
-    Event::RunPaused {
+fn paused() -> KernelEvent {
+    KernelEvent::RunPaused {
         reason: None,
         drain: DrainPolicy::default(),
     }
@@ -92,39 +92,41 @@ fn maps_every_status_to_a_state() {
     for (status, state) in table {
         let status = RunStatus::parse(status).unwrap();
         assert_eq!(state_of(status, None), state, "{status:?}");
-        let error = Failure::new("no_luck", "it did not work");
-        assert_eq!(state_of(status, Some(&error)), state, "{status:?}");
+        assert_eq!(state_of(status, Some("no_luck")), state, "{status:?}");
     }
 }
 
 #[test]
 fn only_declined_runs_are_rejected() {
     let mut projection = begun();
-    let declined = Event::RunFailed {
-        error: Failure::new(wopr_core::REJECTED, "no"),
+    let declined = KernelEvent::RunFailed {
+        error: Failure::new(REJECTED, "no"),
         node: None,
     };
-    assert_eq!(projection.apply(&declined), Change::Status);
+    assert_eq!(projection.apply(&declined.into()), Change::Status);
     assert_eq!(projection.status(), RunStatus::Failed);
     assert_eq!(projection.state(), TaskState::Rejected);
-    let error = Failure::new(wopr_core::REJECTED, "no");
     for status in RunStatus::ALL
         .iter()
         .filter(|status| **status != RunStatus::Failed)
     {
-        assert_ne!(state_of(*status, Some(&error)), TaskState::Rejected, "{status:?}");
+        assert_ne!(
+            state_of(*status, Some(REJECTED)),
+            TaskState::Rejected,
+            "{status:?}"
+        );
     }
 }
 
 #[test]
 fn streamed_text_is_not_sent_again_as_artifact() {
-    let piece = |index, is_last| Event::OutputChunk {
+    let piece = |index, is_last| KernelEvent::OutputChunk {
         step: step("say"),
         index,
         chunk: "a".to_owned(),
         is_last,
     };
-    let made = |node: &str| Event::ArtifactCreated {
+    let made = |node: &str| KernelEvent::ArtifactCreated {
         step: step(node),
         artifact: format!("{node}-0"),
         artifact_type: "text".to_owned(),
@@ -132,45 +134,70 @@ fn streamed_text_is_not_sent_again_as_artifact() {
         content: json!("aa"),
     };
     let mut projection = begun();
-    assert_eq!(projection.apply(&piece(0, false)), Change::Piece);
-    assert_eq!(projection.apply(&made("other")), Change::Artifact);
-    assert_eq!(projection.apply(&piece(1, true)), Change::Piece);
-    assert_eq!(projection.apply(&made("say")), Change::None);
+    assert_eq!(projection.apply(&piece(0, false).into()), Change::Piece);
+    assert_eq!(projection.apply(&made("other").into()), Change::Artifact);
+    assert_eq!(projection.apply(&piece(1, true).into()), Change::Piece);
+    assert_eq!(projection.apply(&made("say").into()), Change::None);
     assert_eq!(projection, begun());
-    assert_eq!(projection.apply(&made("say")), Change::Artifact);
+    assert_eq!(projection.apply(&made("say").into()), Change::Artifact);
     // The end of a node ends its stream, too.
-    let cancelled = Event::NodeCancelled {
+    let cancelled = KernelEvent::NodeCancelled {
         step: step("say"),
         reason: String::new(),
     };
-    projection.apply(&piece(0, false));
-    projection.apply(&cancelled);
+    projection.apply(&piece(0, false).into());
+    projection.apply(&cancelled.into());
     assert_eq!(projection, begun());
 }
 
 #[test]
-fn stored_states_roundtrip() {
-    for state in TaskState::ALL {
-        assert_eq!(
-            stored_state(*state).map(wire_state),
-            Some(*state).filter(|state| *state != TaskState::Unspecified)
-        );
+fn every_run_is_in_the_list_of_its_state_only() {
+    let workflow = |name: &str| WorkflowId::parse(name).unwrap();
+    let auth = crate::a2a::conformance::authentication();
+    let principal = PrincipalId::parse("ada").unwrap();
+    let version = wopr_core::ContentHash::of(b"w");
+    let created_at = Timestamp::from_millis(0);
+    for has_auth in [false, true] {
+        for (status, code, id) in RunStatus::ALL.into_iter().flat_map(|status| {
+            [None, Some("no_luck"), Some(REJECTED)]
+                .into_iter()
+                .flat_map(move |code| ["greet", "a2a-conformance-auth"].map(|id| (status, code, id)))
+        }) {
+            let run = wopr_app::Summary {
+                status,
+                error_code: code.map(str::to_owned),
+                ..wopr_app::Summary::new(workflow(id), version.clone(), principal.clone(), created_at)
+            };
+            let lists: Vec<_> = TaskState::ALL
+                .iter()
+                .filter(|state| **state != TaskState::Unspecified)
+                .filter(|state| {
+                    let mut filter = PhaseFilter::default();
+                    only(&mut filter, **state, has_auth.then(|| auth.clone())) && filter.accepts(&run)
+                })
+                .collect();
+            let expected = match state_of(status, code) {
+                TaskState::InputRequired if has_auth && run.workflow == auth => TaskState::AuthRequired,
+                state => state,
+            };
+            assert_eq!(lists, [&expected], "{status:?} {code:?} {id}");
+        }
     }
 }
 
 #[test]
 fn event_causes_at_most_one_update() {
-    let quiet = |event: Event| (event, Change::None, RunStatus::Running);
-    let table: Vec<(Event, Change, RunStatus)> = vec![
+    let quiet = |event: KernelEvent| (event, Change::None, RunStatus::Running);
+    let table: Vec<(KernelEvent, Change, RunStatus)> = vec![
         (
-            Event::RunCompleted {
+            KernelEvent::RunCompleted {
                 outputs: Object::new(),
             },
             Change::Status,
             RunStatus::Completed,
         ),
         (
-            Event::RunFailed {
+            KernelEvent::RunFailed {
                 error: Failure::new("x", "y"),
                 node: None,
             },
@@ -178,7 +205,7 @@ fn event_causes_at_most_one_update() {
             RunStatus::Failed,
         ),
         (
-            Event::RunCancelled {
+            KernelEvent::RunCancelled {
                 reason: None,
                 by: None,
                 parent: None,
@@ -187,7 +214,7 @@ fn event_causes_at_most_one_update() {
             RunStatus::Cancelled,
         ),
         (
-            Event::CancelRequested {
+            KernelEvent::CancelRequested {
                 reason: None,
                 by: None,
                 parent: None,
@@ -197,7 +224,7 @@ fn event_causes_at_most_one_update() {
         ),
         (paused(), Change::Status, RunStatus::Paused),
         (
-            Event::RunResumed { reason: None },
+            KernelEvent::RunResumed { reason: None },
             Change::Status,
             RunStatus::Running,
         ),
@@ -224,7 +251,7 @@ fn event_causes_at_most_one_update() {
         (mirrors("a"), Change::Status, RunStatus::WaitingInput),
         (answered("a"), Change::Status, RunStatus::Running),
         (
-            Event::ArtifactCreated {
+            KernelEvent::ArtifactCreated {
                 step: step("a"),
                 artifact: "a-0".to_owned(),
                 artifact_type: "t".to_owned(),
@@ -235,64 +262,72 @@ fn event_causes_at_most_one_update() {
             RunStatus::Running,
         ),
         quiet(resumed("a")),
-        quiet(Event::NodeStarted {
+        quiet(KernelEvent::NodeStarted {
             step: step("a"),
             type_id: "core.noop".to_owned(),
             attempt: 0,
         }),
-        quiet(Event::NodeCompleted {
+        quiet(KernelEvent::NodeCompleted {
             step: step("a"),
             outputs: Object::new(),
-            untaken: Vec::new(),
+            routing: Vec::new(),
         }),
-        quiet(Event::NodeFailed {
+        quiet(KernelEvent::NodeFailed {
             step: step("a"),
             error: Failure::new("x", "y"),
             attempts: 1,
-            untaken: Vec::new(),
+            routing: Vec::new(),
         }),
-        quiet(Event::NodeRetried {
+        quiet(KernelEvent::NodeRetried {
             step: step("a"),
             attempt: 1,
             delay_ms: 1,
             error: Failure::new("x", "y"),
         }),
-        quiet(Event::NodeSkipped {
+        quiet(KernelEvent::NodeSkipped {
             node: step("a").node,
             reason: String::new(),
         }),
-        quiet(Event::NodeCancelled {
+        quiet(KernelEvent::NodeCancelled {
             step: step("a"),
             reason: String::new(),
         }),
-        quiet(Event::NodeSuspended {
+        quiet(KernelEvent::NodeSuspended {
             step: step("a"),
             interrupt: "a:0".to_owned(),
             kind: InterruptKind::Approval,
             child: None,
         }),
-        quiet(Event::NodeDispatched {
+        quiet(KernelEvent::NodeDispatched {
             step: step("a"),
             child: child(),
             workflow: WorkflowId::parse("w").unwrap(),
         }),
-        quiet(Event::ApprovalRequested {
+        quiet(KernelEvent::ApprovalRequested {
             step: step("a"),
             data: Value::Null,
         }),
-        quiet(Event::ClarificationRequested {
+        quiet(KernelEvent::ClarificationRequested {
             step: step("a"),
             questions: Value::Null,
         }),
-        quiet(Event::VariableChanged {
-            name: "v".to_owned(),
-            previous: None,
-            next: Value::Null,
-            appends: false,
-            node: None,
-        }),
     ];
-    for (event, change, status) in table {
+    let own = openwop::Event::VariableChanged {
+        name: "v".to_owned(),
+        previous: None,
+        next: Value::Null,
+        appends: false,
+        node: None,
+    };
+    let own = (
+        Event::Dialect(DialectEvent::Openwop(own)),
+        Change::None,
+        RunStatus::Running,
+    );
+    let kernel = table
+        .into_iter()
+        .map(|(event, change, status)| (Event::Kernel(event), change, status));
+    for (event, change, status) in kernel.chain([own]) {
         let mut projection = begun();
         assert_eq!(projection.apply(&event), change, "{event:?}");
         assert_eq!(projection.status(), status, "{event:?}");
@@ -302,13 +337,13 @@ fn event_causes_at_most_one_update() {
 #[test]
 fn open_interrupt_keeps_run_waiting() {
     let mut projection = begun();
-    projection.apply(&asks("a", InterruptKind::Approval));
-    projection.apply(&asks("b", InterruptKind::Clarification));
+    projection.apply(&asks("a", InterruptKind::Approval).into());
+    projection.apply(&asks("b", InterruptKind::Clarification).into());
     assert_eq!(projection.status(), RunStatus::WaitingApproval);
-    assert_eq!(projection.apply(&answered("a")), Change::Status);
+    assert_eq!(projection.apply(&answered("a").into()), Change::Status);
     assert_eq!(projection.status(), RunStatus::WaitingInput);
     assert_eq!(projection.asked()[0].id(), "b:0");
-    projection.apply(&answered("b"));
+    projection.apply(&answered("b").into());
     assert_eq!(projection.status(), RunStatus::Running);
     assert!(projection.asked().is_empty());
 }
@@ -316,11 +351,11 @@ fn open_interrupt_keeps_run_waiting() {
 #[test]
 fn pause_hides_interrupts_until_resume() {
     let mut projection = begun();
-    projection.apply(&asks("a", InterruptKind::Approval));
-    projection.apply(&paused());
+    projection.apply(&asks("a", InterruptKind::Approval).into());
+    projection.apply(&paused().into());
     assert_eq!(projection.state(), TaskState::Working);
     assert!(projection.asked().is_empty());
-    projection.apply(&Event::RunResumed { reason: None });
+    projection.apply(&KernelEvent::RunResumed { reason: None }.into());
     assert_eq!(projection.state(), TaskState::InputRequired);
 }
 
@@ -387,7 +422,7 @@ async fn folded_log_equals_projection_of_run() {
             start: Start {
                 tenant: key.tenant.clone(),
                 principal: principal.clone(),
-                origin: Origin::A2a,
+                origin: Origin::new("a2a"),
                 inputs: Object::new(),
                 configurable: Object::new(),
                 tags: Vec::new(),
@@ -439,10 +474,10 @@ async fn folded_log_equals_projection_of_run() {
 #[test]
 fn interrupt_of_child_closes_with_its_answer() {
     let mut projection = begun();
-    projection.apply(&mirrors("sub"));
+    projection.apply(&mirrors("sub").into());
     assert_eq!(projection.asked()[0].id(), "sub:0/ask:0");
-    projection.apply(&mirrors("sub"));
+    projection.apply(&mirrors("sub").into());
     assert_eq!(projection.asked().len(), 1);
-    assert_eq!(projection.apply(&resumed("sub")), Change::Status);
+    assert_eq!(projection.apply(&resumed("sub").into()), Change::Status);
     assert_eq!(projection.status(), RunStatus::Running);
 }

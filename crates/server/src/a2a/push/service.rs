@@ -7,9 +7,9 @@
 use rand::{TryRngCore as _, rngs::OsRng};
 use sha2::{Digest, Sha256};
 use url::Url;
-use wopr_app::{Error as AppError, NewSubscription, PushRow, Put};
+use wopr_app::{Error as AppError, FoundSubscription, NewSubscription, Put, SubscriptionSlot, VisibleRun};
 use wopr_connect::secret_header;
-use wopr_core::RunKey;
+use wopr_core::RunId;
 use wopr_wire::a2a::{
     error::A2aError,
     method::Version,
@@ -66,16 +66,17 @@ impl Service {
     ) -> Result<TaskPushNotificationConfig, Error> {
         let task = config.task_id.as_deref();
         let task = task.ok_or_else(|| A2aError::invalid_param("taskId", "is required"))?;
-        let view = self.visible(call, task).await?;
+        let run = VisibleRun::from(&self.visible(call, task).await?);
         let id = match &config.id {
             Some(id) => id.clone(),
             None => random_id()?,
         };
-        self.demand_managed(call, &view.key, &id).await?;
+        let (app, cipher) = (self.host.app(), self.host.cipher());
+        let slot = app.subscription_slot(&call.caller, &run, id.clone(), cipher);
+        let slot = slot.await?;
         let subscription = self.judged(call, &config, &id, Place::Alone).await?;
-        let row = self.sealed(&view.key, id.clone(), &subscription)?;
-        match self.put(&view.key, row).await? {
-            Put::Added | Put::Replaced => Ok(subscription.shown(&view.key, &id)),
+        match app.subscribe(slot, cipher, &subscription).await? {
+            Put::Added | Put::Replaced => Ok(subscription.shown(&run, &id)),
             Put::Full => Err(Error::full(self.host.config().a2a.push_configs)),
             Put::Missing => Err(A2aError::task_not_found(task).into()),
         }
@@ -88,18 +89,12 @@ impl Service {
         task: &str,
         id: Option<&str>,
     ) -> Result<TaskPushNotificationConfig, Error> {
-        let view = self.visible(call, task).await?;
-        let rows = self.host.app().subscriptions(&view.key).await?;
-        let mut is_kept = false;
-        for row in rows.iter().rev().filter(|row| id.is_none_or(|id| row.id == id)) {
-            let subscription = self.opened(&view.key, row)?;
-            if subscription.is_managed_by(&call.caller) {
-                return Ok(subscription.shown(&view.key, &row.id));
-            }
-            is_kept = true;
-        }
-        if is_kept {
-            require(&call.caller, Scope::WebhooksManage)?;
+        let run = VisibleRun::from(&self.visible(call, task).await?);
+        let (app, cipher) = (self.host.app(), self.host.cipher());
+        match app.subscription(&call.caller, &run, id, cipher).await? {
+            FoundSubscription::Managed(id, subscription) => return Ok(subscription.shown(&run, &id)),
+            FoundSubscription::Hidden => require(&call.caller, Scope::WebhooksManage)?,
+            FoundSubscription::None => {}
         }
         // The error table has no other error for a missing configuration.
         Err(A2aError::task_not_found(task).into())
@@ -111,30 +106,25 @@ impl Service {
         call: &Call,
         request: ListTaskPushNotificationConfigsRequest,
     ) -> Result<ListTaskPushNotificationConfigsResponse, Error> {
-        let view = self.visible(call, &request.task_id).await?;
-        let mut rows = Vec::new();
-        for row in self.host.app().subscriptions(&view.key).await? {
-            let subscription = self.opened(&view.key, &row)?;
-            if subscription.is_managed_by(&call.caller) {
-                rows.push((row, subscription));
-            }
-        }
+        let run = VisibleRun::from(&self.visible(call, &request.task_id).await?);
+        let (app, cipher) = (self.host.app(), self.host.cipher());
+        let managed = app.subscriptions(&call.caller, &run, cipher).await?;
         let from = match &request.page_token {
             None => 0,
             Some(token) => {
-                let place = rows.iter().position(|(row, _)| row.id == *token);
+                let place = managed.iter().position(|(id, _)| id == token);
                 place.ok_or_else(|| A2aError::invalid_param("pageToken", "is of no page of this list"))? + 1
             }
         };
         let most = request
             .page_size
             .map_or(usize::MAX, |size| usize::try_from(size).unwrap_or(usize::MAX));
-        let page: Vec<_> = rows.iter().skip(from).take(most).collect();
+        let page: Vec<_> = managed.iter().skip(from).take(most).collect();
         let next_page_token = match page.last() {
-            Some((last, _)) if from + page.len() < rows.len() => last.id.clone(),
+            Some((last, _)) if from + page.len() < managed.len() => last.clone(),
             Some(_) | None => String::new(),
         };
-        let shown = |(row, subscription): &&(PushRow, Subscription)| subscription.shown(&view.key, &row.id);
+        let shown = |(id, subscription): &&(String, Subscription)| subscription.shown(&run, id);
         Ok(ListTaskPushNotificationConfigsResponse {
             configs: page.iter().map(shown).collect(),
             next_page_token,
@@ -147,43 +137,52 @@ impl Service {
         call: &Call,
         request: DeleteTaskPushNotificationConfigRequest,
     ) -> Result<(), Error> {
-        let view = self.visible(call, &request.task_id).await?;
-        self.demand_managed(call, &view.key, &request.id).await?;
-        self.host.app().unsubscribe(&view.key, &request.id).await?;
+        let run = VisibleRun::from(&self.visible(call, &request.task_id).await?);
+        let (app, cipher) = (self.host.app(), self.host.cipher());
+        let slot = app.subscription_slot(&call.caller, &run, request.id, cipher);
+        app.unsubscribe(slot.await?).await?;
         Ok(())
     }
 
-    /// Reads the configuration sent along with a message. The append that accepts the message registers it.
+    /// Reads the configuration sent along with a message that answers a task. The append that accepts the
+    /// message registers it.
     pub(in crate::a2a) async fn push_along(
         &self,
         call: &Call,
-        run: &RunKey,
-        config: Option<&TaskPushNotificationConfig>,
+        run: &VisibleRun,
+        config: &TaskPushNotificationConfig,
         message_id: &str,
-    ) -> Result<Option<NewSubscription>, Error> {
-        let Some(config) = config else { return Ok(None) };
-        require(&call.caller, Scope::RunsRead)?;
-        // Resending a message names the same configuration.
-        let id = config.id.clone().unwrap_or_else(|| id_of(message_id));
-        self.demand_managed(call, run, &id).await?;
-        let subscription = self.judged(call, config, &id, Place::Along).await?;
-        Ok(Some(NewSubscription {
-            run: run.run.clone(),
-            row: self.sealed(run, id, &subscription)?,
-            most: self.host.config().a2a.push_configs,
-        }))
+    ) -> Result<NewSubscription, Error> {
+        let id = along_id(config, message_id);
+        let slot = self
+            .host
+            .app()
+            .subscription_slot(&call.caller, run, id, self.host.cipher());
+        self.new_push(call, slot.await?, config).await
     }
 
-    /// Requires that the caller may replace or remove the configuration with this id, if there is one.
-    async fn demand_managed(&self, call: &Call, run: &RunKey, id: &str) -> Result<(), Error> {
-        let rows = self.host.app().subscriptions(run).await?;
-        let Some(row) = rows.iter().find(|row| row.id == id) else {
-            return Ok(());
-        };
-        if self.opened(run, row)?.is_managed_by(&call.caller) {
-            return Ok(());
-        }
-        require(&call.caller, Scope::WebhooksManage)
+    /// Reads the configuration sent along with a message that starts a task.
+    pub(in crate::a2a) async fn push_of_new(
+        &self,
+        call: &Call,
+        run: &RunId,
+        config: &TaskPushNotificationConfig,
+        message_id: &str,
+    ) -> Result<NewSubscription, Error> {
+        let id = along_id(config, message_id);
+        let slot = SubscriptionSlot::of_new_run(&call.caller, run, id)?;
+        self.new_push(call, slot, config).await
+    }
+
+    async fn new_push(
+        &self,
+        call: &Call,
+        slot: SubscriptionSlot,
+        config: &TaskPushNotificationConfig,
+    ) -> Result<NewSubscription, Error> {
+        let subscription = self.judged(call, config, slot.id(), Place::Along).await?;
+        let cipher = self.host.cipher();
+        Ok(self.host.app().new_subscription(slot, cipher, &subscription)?)
     }
 
     /// Validates a configuration.
@@ -229,42 +228,15 @@ impl Service {
             ..subscription
         })
     }
-
-    fn sealed(&self, run: &RunKey, id: String, subscription: &Subscription) -> Result<PushRow, Error> {
-        let body = self.host.cipher().seal(run, &id, subscription).map_err(|error| {
-            tracing::error!(%error, "push configuration not sealed");
-            A2aError::Internal
-        })?;
-        Ok(PushRow {
-            id,
-            body,
-            created_at: self.host.app().now(),
-        })
-    }
-
-    fn opened(&self, run: &RunKey, row: &PushRow) -> Result<Subscription, Error> {
-        self.host.cipher().open(run, &row.id, &row.body).map_err(|error| {
-            tracing::error!(%run, push = row.id, %error, "push configuration not readable");
-            A2aError::Internal.into()
-        })
-    }
-
-    async fn put(&self, run: &RunKey, row: PushRow) -> Result<Put, Error> {
-        Ok(self.host.app().subscribe(run, row).await?)
-    }
 }
 
 /// Registers a subscription without secrets, whose URL has been checked.
-pub(crate) async fn set(host: &Host, caller: &Caller, run: &RunKey, url: Url) -> Result<Put, AppError> {
+pub(crate) async fn set(host: &Host, caller: &Caller, run: &VisibleRun, url: Url) -> Result<Put, AppError> {
     let subscription = Subscription::at(url, &caller.principal);
     let id = random_id().map_err(|_| AppError::Internal("no randomness for an id".to_owned()))?;
-    let sealed = host.cipher().seal(run, &id, &subscription);
-    let row = PushRow {
-        id,
-        body: sealed.map_err(|error| AppError::Internal(error.to_string()))?,
-        created_at: host.app().now(),
-    };
-    host.app().subscribe(run, row).await
+    let (app, cipher) = (host.app(), host.cipher());
+    let slot = app.subscription_slot(caller, run, id, cipher).await?;
+    app.subscribe(slot, cipher, &subscription).await
 }
 
 fn random_id() -> Result<String, Error> {
@@ -276,7 +248,11 @@ fn random_id() -> Result<String, Error> {
     Ok(hex(&bytes))
 }
 
-fn id_of(message_id: &str) -> String {
+/// The id of a configuration sent along with a message. Resending the message names the same one.
+fn along_id(config: &TaskPushNotificationConfig, message_id: &str) -> String {
+    if let Some(id) = &config.id {
+        return id.clone();
+    }
     let digest: [u8; 32] = Sha256::digest(message_id.as_bytes()).into();
     hex(&digest[..16])
 }

@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 use url::Url;
+use wopr_app::{Error as AppError, SealSubscription};
 use wopr_core::{PrincipalId, RunKey};
 use wopr_wire::a2a::{
     method::Version,
@@ -14,7 +15,6 @@ use wopr_wire::a2a::{
 };
 
 use crate::{
-    auth::{Caller, Scope},
     hex::hex,
     secrets::{SealError, Secrets, Subkey},
 };
@@ -114,11 +114,6 @@ impl Subscription {
         url.into()
     }
 
-    /// Returns `true` if the caller may read, replace and remove this subscription.
-    pub(crate) fn is_managed_by(&self, caller: &Caller) -> bool {
-        self.owner == caller.principal || caller.may(Scope::WebhooksManage)
-    }
-
     /// The value of the `Authorization` header.
     pub(super) fn authorization(&self) -> Option<String> {
         let (scheme, credentials) = (self.scheme.as_ref()?, self.credentials.as_ref()?);
@@ -155,18 +150,7 @@ impl SubscriptionCipher {
         }
     }
 
-    /// Encrypts a subscription for its run and id.
-    pub(super) fn seal(
-        &self,
-        run: &RunKey,
-        id: &str,
-        subscription: &Subscription,
-    ) -> Result<Vec<u8>, SealError> {
-        let text = serde_json::to_vec(subscription).map_err(|_| SealError::Forged)?;
-        self.seals.seal(&place(run, id), &text)
-    }
-
-    pub(crate) fn open(&self, run: &RunKey, id: &str, sealed: &[u8]) -> Result<Subscription, SealError> {
+    pub(super) fn open(&self, run: &RunKey, id: &str, sealed: &[u8]) -> Result<Subscription, SealError> {
         let text = self.seals.open(&place(run, id), sealed)?;
         serde_json::from_slice(&text).map_err(|_| SealError::Forged)
     }
@@ -176,6 +160,27 @@ impl SubscriptionCipher {
         let token = subscription.token.as_ref()?;
         let digest = hex(&self.fingerprints.sign(token.as_bytes()));
         Some(digest.chars().take(FINGERPRINT).collect())
+    }
+}
+
+impl SealSubscription for SubscriptionCipher {
+    type Subscription = Subscription;
+
+    fn seal(&self, run: &RunKey, id: &str, subscription: &Subscription) -> Result<Vec<u8>, AppError> {
+        let text = serde_json::to_vec(subscription);
+        let text = text.map_err(|error| AppError::Internal(format!("push configuration: {error}")))?;
+        let sealed = self.seals.seal(&place(run, id), &text);
+        sealed.map_err(|error| AppError::Internal(format!("push configuration not sealed: {error}")))
+    }
+
+    fn open(&self, run: &RunKey, id: &str, sealed: &[u8]) -> Result<Subscription, AppError> {
+        Self::open(self, run, id, sealed).map_err(|error| {
+            AppError::Internal(format!("push configuration {id} of {run} not readable: {error}"))
+        })
+    }
+
+    fn owner(subscription: &Subscription) -> &PrincipalId {
+        &subscription.owner
     }
 }
 

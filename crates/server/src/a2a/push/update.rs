@@ -6,18 +6,20 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use wopr_app::{TaskState as StoredState, Update, View};
-use wopr_core::{Event, Object, Recorded, RunKey, Timestamp};
+use wopr_app::{Update, View};
+use wopr_core::{Event, KernelEvent, Object, Recorded, RunKey, Timestamp};
 use wopr_wire::a2a::{
     method::Version,
-    model::{Artifact, StreamResponse, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent},
+    model::{
+        Artifact, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
+    },
     v03,
 };
 
 use crate::a2a::{
     artifacts,
     metadata::wrap,
-    projection::{Change, TaskProjection, stored_state, wire_state, wire_time},
+    projection::{Change, TaskProjection, wire_time},
 };
 
 /// The stored form of an update.
@@ -26,7 +28,7 @@ pub(super) struct Kept {
     context: String,
     /// The time of the event, in milliseconds since the epoch.
     at: i64,
-    /// The state, as task rows spell it.
+    /// The state, as A2A 1.0 spells it.
     state: String,
     status: String,
     /// The kind of answer the task waits for, as in the task's metadata.
@@ -43,7 +45,9 @@ pub(super) struct Kept {
 /// Converts events to the updates that subscribers get. `before` is the run before the first of them.
 pub(super) fn updates(before: &View, events: &[Recorded]) -> Vec<Update> {
     let mut started = before.run.started.as_deref();
-    if let (None, Some(Event::RunStarted(begins))) = (started, events.first().map(|first| &first.event)) {
+    if let (None, Some(Event::Kernel(KernelEvent::RunStarted(begins)))) =
+        (started, events.first().map(|first| &first.event))
+    {
         started = Some(begins);
     }
     let context = started.and_then(|started| started.context.clone());
@@ -55,17 +59,14 @@ pub(super) fn updates(before: &View, events: &[Recorded]) -> Vec<Update> {
         let change = projection.apply(&recorded.event);
         let artifact = match (&recorded.event, change) {
             // Streamed chunks are not pushed, so report every finished artifact.
-            (Event::ArtifactCreated { artifact, .. }, _) => Some(artifact.clone()),
+            (Event::Kernel(KernelEvent::ArtifactCreated { artifact, .. }), _) => Some(artifact.clone()),
             (_, Change::Status) => None,
             (_, Change::None | Change::Artifact | Change::Piece) => continue,
         };
         let kept = Kept {
             context: context.clone(),
             at: recorded.at.millis(),
-            state: stored_state(projection.state())
-                .unwrap_or(StoredState::Working)
-                .as_str()
-                .to_owned(),
+            state: projection.state().as_str().to_owned(),
             status: projection.status().as_str().to_owned(),
             asks: projection
                 .asked()
@@ -100,9 +101,8 @@ impl Kept {
     ) -> Result<Vec<u8>, serde_json::Error> {
         let task_id = run.run.to_string();
         let artifact = self.artifact.as_ref().map(|id| reference(run, id, public_url));
-        let state = StoredState::parse(&self.state).unwrap_or(StoredState::Working);
         let status = TaskStatus {
-            state: wire_state(state),
+            state: TaskState::from_name(&self.state).unwrap_or(TaskState::Working),
             message: None,
             timestamp: Some(wire_time(Timestamp::from_millis(self.at))),
         };

@@ -6,8 +6,8 @@
 
 use serde_json::{Value, json};
 use wopr_core::{
-    ApprovalAction, CONTENT_TRUST, Event, Failure, InterruptKind, NodeId, Object, PrincipalId, Recorded,
-    RunId, RunKey, RunStarted, StepId, UNTRUSTED,
+    ApprovalAction, CONTENT_TRUST, DialectEvent, Event, Failure, InterruptKind, KernelEvent, NodeId, Object,
+    PrincipalId, Recorded, RunId, RunKey, RunStarted, StepId, UNTRUSTED, openwop,
 };
 use wopr_wire::openwop::event::{RunEventDoc, SCHEMA_VERSION};
 
@@ -44,41 +44,52 @@ pub fn event(recorded: &Recorded, key: &RunKey, mask: &Mask) -> RunEventDoc {
 const fn is_open(event: &Event) -> bool {
     !matches!(
         event,
-        Event::ChannelWritten { .. } | Event::InterruptRequested { .. } | Event::NodeDispatched { .. }
+        Event::Kernel(KernelEvent::InterruptRequested { .. } | KernelEvent::NodeDispatched { .. })
+            | Event::Dialect(DialectEvent::Openwop(openwop::Event::ChannelWritten { .. }))
     )
 }
 
 #[must_use]
 pub const fn event_type(event: &Event) -> &'static str {
+    let event = match event {
+        Event::Kernel(event) => event,
+        Event::Dialect(DialectEvent::Openwop(openwop::Event::VariableChanged { .. })) => {
+            return "variable.changed";
+        }
+        Event::Dialect(DialectEvent::Openwop(openwop::Event::ChannelWritten { .. })) => {
+            return "channel.written";
+        }
+    };
     match event {
-        Event::RunStarted(_) => "run.started",
-        Event::RunCompleted { .. } => "run.completed",
-        Event::RunFailed { .. } => "run.failed",
-        Event::RunCancelled { .. } => "run.cancelled",
-        Event::CancelRequested { .. } => "vendor.wopr.run.cancelling",
-        Event::RunPaused { .. } => "run.paused",
-        Event::RunResumed { .. } => "run.resumed",
-        Event::NodeStarted { .. } => "node.started",
-        Event::NodeCompleted { .. } => "node.completed",
-        Event::NodeFailed { .. } => "node.failed",
-        Event::NodeRetried { .. } => "node.retried",
-        Event::NodeSkipped { .. } => "node.skipped",
-        Event::NodeCancelled { .. } => "node.cancelled",
-        Event::NodeSuspended { .. } => "node.suspended",
-        Event::NodeResumed { .. } => "node.resumed",
-        Event::NodeDispatched { .. } => "node.dispatched",
-        Event::InterruptRequested { .. } => "interrupt.requested",
-        Event::InterruptResolved { .. } => "interrupt.resolved",
-        Event::ApprovalRequested { .. } => "approval.requested",
-        Event::ApprovalVoted { .. } => "vendor.wopr.approval.voted",
-        Event::ApprovalReceived { .. } => "approval.received",
-        Event::ClarificationRequested { .. } => "clarification.requested",
-        Event::ClarificationResolved { .. } => "clarification.resolved",
-        Event::VariableChanged { .. } => "variable.changed",
-        Event::ChannelWritten { .. } => "channel.written",
-        Event::ArtifactCreated { .. } => "artifact.created",
-        Event::OutputChunk { .. } => "output.chunk",
-        Event::CapBreached { .. } => "cap.breached",
+        KernelEvent::RunStarted(_) => "run.started",
+        KernelEvent::RunCompleted { .. } => "run.completed",
+        KernelEvent::RunFailed { .. } => "run.failed",
+        KernelEvent::RunCancelled { .. } => "run.cancelled",
+        KernelEvent::CancelRequested { .. } => "vendor.wopr.run.cancelling",
+        KernelEvent::RunPaused { .. } => "run.paused",
+        KernelEvent::RunResumed { .. } => "run.resumed",
+        KernelEvent::NodeStarted { .. } => "node.started",
+        KernelEvent::NodeCompleted { .. } => "node.completed",
+        KernelEvent::NodeFailed { .. } => "node.failed",
+        KernelEvent::NodeRetried { .. } => "node.retried",
+        KernelEvent::NodeSkipped { .. } => "node.skipped",
+        KernelEvent::NodeCancelled { .. } => "node.cancelled",
+        KernelEvent::NodeSuspended { .. } => "node.suspended",
+        KernelEvent::NodeResumed { .. } => "node.resumed",
+        KernelEvent::NodeDispatched { .. } => "node.dispatched",
+        KernelEvent::EffectScheduled { .. } => "vendor.wopr.effect.scheduled",
+        KernelEvent::EffectAccepted { .. } => "vendor.wopr.effect.accepted",
+        KernelEvent::EffectProgressed { .. } => "vendor.wopr.effect.progressed",
+        KernelEvent::InterruptRequested { .. } => "interrupt.requested",
+        KernelEvent::InterruptResolved { .. } => "interrupt.resolved",
+        KernelEvent::ApprovalRequested { .. } => "approval.requested",
+        KernelEvent::ApprovalVoted { .. } => "vendor.wopr.approval.voted",
+        KernelEvent::ApprovalReceived { .. } => "approval.received",
+        KernelEvent::ClarificationRequested { .. } => "clarification.requested",
+        KernelEvent::ClarificationResolved { .. } => "clarification.resolved",
+        KernelEvent::ArtifactCreated { .. } => "artifact.created",
+        KernelEvent::OutputChunk { .. } => "output.chunk",
+        KernelEvent::CapBreached { .. } => "cap.breached",
     }
 }
 
@@ -115,17 +126,22 @@ impl Payload {
 /// The event's node and its payload.
 fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) {
     let of = |step: &StepId, payload: Payload| (Some(step.node.to_string()), payload.done());
+    let event = match event {
+        Event::Kernel(event) => event,
+        Event::Dialect(DialectEvent::Openwop(event)) => return openwop_payload(event, mask),
+    };
     match event {
-        Event::RunStarted(started) => (None, run_started(started, key, mask)),
-        Event::RunCompleted { outputs } => (None, json!({ "outputs": mask.result(outputs) })),
-        Event::RunFailed { error, node } => {
+        KernelEvent::RunStarted(started) => (None, run_started(started, key, mask)),
+        KernelEvent::RunCompleted { outputs } => (None, json!({ "outputs": mask.result(outputs) })),
+        KernelEvent::RunFailed { error, node } => {
             let failed = node.as_ref().map(NodeId::as_str);
             let payload = Payload::new()
                 .with("error", failure(error))
                 .maybe("failedNodeId", failed);
             (None, payload.done())
         }
-        Event::RunCancelled { reason, by, parent } | Event::CancelRequested { reason, by, parent } => {
+        KernelEvent::RunCancelled { reason, by, parent }
+        | KernelEvent::CancelRequested { reason, by, parent } => {
             let reason = match parent {
                 Some(_) => Some("parent-cancelled"),
                 None => reason.as_deref(),
@@ -136,14 +152,16 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .maybe("parentRunId", parent.as_ref().map(RunId::as_str));
             (None, payload.done())
         }
-        Event::RunPaused { reason, drain } => {
+        KernelEvent::RunPaused { reason, drain } => {
             let payload = Payload::new()
                 .maybe("reason", reason.as_deref())
                 .with("drainPolicy", drain.as_str());
             (None, payload.done())
         }
-        Event::RunResumed { reason } => (None, Payload::new().maybe("reason", reason.as_deref()).done()),
-        Event::NodeStarted {
+        KernelEvent::RunResumed { reason } => {
+            (None, Payload::new().maybe("reason", reason.as_deref()).done())
+        }
+        KernelEvent::NodeStarted {
             step,
             type_id,
             attempt,
@@ -153,26 +171,26 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("typeId", type_id.as_str())
                 .with("attempt", *attempt),
         ),
-        Event::NodeCompleted {
+        KernelEvent::NodeCompleted {
             step,
             outputs,
-            untaken: _,
+            routing: _,
         } => of(
             step,
             Payload::node(step).with("outputs", mask.outputs(&step.node, outputs)),
         ),
-        Event::NodeFailed {
+        KernelEvent::NodeFailed {
             step,
             error,
             attempts,
-            untaken: _,
+            routing: _,
         } => of(
             step,
             Payload::node(step)
                 .with("error", failure(error))
                 .with("attempts", (*attempts).max(1)),
         ),
-        Event::NodeRetried {
+        KernelEvent::NodeRetried {
             step,
             attempt,
             delay_ms,
@@ -184,14 +202,14 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("delayMs", *delay_ms)
                 .with("lastError", failure(error)),
         ),
-        Event::NodeSkipped { node, reason } => {
+        KernelEvent::NodeSkipped { node, reason } => {
             let payload = json!({ "nodeId": node.as_str(), "reason": reason });
             (Some(node.to_string()), payload)
         }
-        Event::NodeCancelled { step, reason } => {
+        KernelEvent::NodeCancelled { step, reason } => {
             of(step, Payload::node(step).with("reason", reason.as_str()))
         }
-        Event::NodeSuspended {
+        KernelEvent::NodeSuspended {
             step,
             interrupt,
             kind,
@@ -204,7 +222,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("key", interrupt.as_str())
                 .maybe("childRunId", child.as_ref().map(RunId::as_str)),
         ),
-        Event::NodeResumed {
+        KernelEvent::NodeResumed {
             step,
             interrupt,
             value,
@@ -216,7 +234,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             ),
         ),
         // The schema is closed: the node is in the envelope only.
-        Event::NodeDispatched {
+        KernelEvent::NodeDispatched {
             step,
             child,
             workflow,
@@ -226,8 +244,35 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("childRunId", child.as_str())
                 .with("childWorkflowId", workflow.as_str()),
         ),
+        // What a worker gets is for workers only.
+        KernelEvent::EffectScheduled {
+            step,
+            attempt,
+            provider,
+            activity,
+        } => of(
+            step,
+            Payload::node(step)
+                .with("attempt", *attempt)
+                .with("provider", provider.as_str())
+                .maybe("queue", activity.as_ref().map(|activity| activity.queue.as_str())),
+        ),
+        // The handle is between the executor and its peer.
+        KernelEvent::EffectAccepted { step, attempt, .. } => {
+            of(step, Payload::node(step).with("attempt", *attempt))
+        }
+        KernelEvent::EffectProgressed {
+            step,
+            attempt,
+            details,
+        } => of(
+            step,
+            Payload::node(step)
+                .with("attempt", *attempt)
+                .with("details", mask.output(&step.node, "details", details)),
+        ),
         // The published schema is closed: node and id are in the envelope and the key.
-        Event::InterruptRequested {
+        KernelEvent::InterruptRequested {
             step,
             kind,
             data,
@@ -240,7 +285,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("data", data.clone())
                 .maybe("timeoutMs", *timeout_ms),
         ),
-        Event::InterruptResolved {
+        KernelEvent::InterruptResolved {
             step,
             kind,
             value,
@@ -252,8 +297,8 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             let payload = resolved(step, *kind, value.as_ref(), by.as_deref(), *action, hides_words);
             of(step, payload)
         }
-        Event::ApprovalRequested { step, data } => of(step, approval_requested(step, data)),
-        Event::ApprovalVoted {
+        KernelEvent::ApprovalRequested { step, data } => of(step, approval_requested(step, data)),
+        KernelEvent::ApprovalVoted {
             step,
             voter,
             action,
@@ -266,7 +311,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("action", action.as_str())
                 .maybe("feedback", words(feedback.as_ref(), step, mask)),
         ),
-        Event::ApprovalReceived {
+        KernelEvent::ApprovalReceived {
             step,
             action,
             by,
@@ -295,20 +340,70 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                         .map(|edited| mask.output(&step.node, EDITED, edited)),
                 ),
         ),
-        Event::ClarificationRequested { step, questions } => of(
+        KernelEvent::ClarificationRequested { step, questions } => of(
             step,
             Payload::node(step)
                 .with("interruptId", step.key())
                 .with("questions", questions.clone()),
         ),
-        Event::ClarificationResolved { step, answers, by } => of(
+        KernelEvent::ClarificationResolved { step, answers, by } => of(
             step,
             Payload::node(step)
                 .with("interruptId", step.key())
                 .with("answers", given(answers, step, mask))
                 .maybe("answeredBy", by.as_deref()),
         ),
-        Event::VariableChanged {
+        // The content has its own URL.
+        KernelEvent::ArtifactCreated {
+            step,
+            artifact,
+            artifact_type,
+            name,
+            content: _,
+        } => of(
+            step,
+            Payload::node(step)
+                .with("artifactId", artifact.as_str())
+                .with("artifactType", artifact_type.as_str())
+                .with("summary", name.as_str())
+                .with("registered", false),
+        ),
+        KernelEvent::OutputChunk {
+            step,
+            index: _,
+            chunk,
+            is_last,
+        } => of(
+            step,
+            Payload::node(step)
+                .with("runId", key.run.as_str())
+                // Chunks belong to the output port `text`.
+                .with(
+                    "chunk",
+                    mask.output(&step.node, "text", &Value::from(chunk.as_str())),
+                )
+                .with("isLast", *is_last),
+        ),
+        KernelEvent::CapBreached {
+            kind,
+            limit,
+            observed,
+            node,
+        } => {
+            let payload = Payload::new()
+                .with("kind", kind.as_str())
+                .with("limit", *limit)
+                .with("observed", *observed)
+                .maybe("nodeId", node.as_ref().map(NodeId::as_str));
+            (node.as_ref().map(ToString::to_string), payload.done())
+        }
+    }
+}
+
+/// The payload of an event that only this language has.
+fn openwop_payload(event: &openwop::Event, mask: &Mask) -> (Option<String>, Value) {
+    match event {
+        openwop::Event::VariableChanged {
             name,
             previous,
             next,
@@ -323,7 +418,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             (node.as_ref().map(ToString::to_string), payload.done())
         }
         // The schema is closed: limits of the channel are in the definition.
-        Event::ChannelWritten {
+        openwop::Event::ChannelWritten {
             channel,
             value,
             reducer,
@@ -340,55 +435,12 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("writtenAt", time(*written_at).to_string());
             (Some(node.to_string()), payload.done())
         }
-        // The content has its own URL.
-        Event::ArtifactCreated {
-            step,
-            artifact,
-            artifact_type,
-            name,
-            content: _,
-        } => of(
-            step,
-            Payload::node(step)
-                .with("artifactId", artifact.as_str())
-                .with("artifactType", artifact_type.as_str())
-                .with("summary", name.as_str())
-                .with("registered", false),
-        ),
-        Event::OutputChunk {
-            step,
-            index: _,
-            chunk,
-            is_last,
-        } => of(
-            step,
-            Payload::node(step)
-                .with("runId", key.run.as_str())
-                // Chunks belong to the output port `text`.
-                .with(
-                    "chunk",
-                    mask.output(&step.node, "text", &Value::from(chunk.as_str())),
-                )
-                .with("isLast", *is_last),
-        ),
-        Event::CapBreached {
-            kind,
-            limit,
-            observed,
-            node,
-        } => {
-            let payload = Payload::new()
-                .with("kind", kind.as_str())
-                .with("limit", *limit)
-                .with("observed", *observed)
-                .maybe("nodeId", node.as_ref().map(NodeId::as_str));
-            (node.as_ref().map(ToString::to_string), payload.done())
-        }
     }
 }
 
 fn run_started(started: &RunStarted, key: &RunKey, mask: &Mask) -> Value {
     let RunStarted {
+        dialect: _,
         workflow,
         version,
         tenant,

@@ -29,8 +29,8 @@ pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
     }
     snapshot.started_at = run.started_at.map(time);
     snapshot.completed_at = run.ended_at.map(time);
-    snapshot.variables = mask.object(&run.variables);
-    snapshot.channels = mask.object(&run.channels);
+    snapshot.variables = mask.object(run.variables());
+    snapshot.channels = mask.object(run.channels());
     snapshot.node_states = node_states(view);
     snapshot.untrusted = untrusted(run);
     snapshot.error = error(run, plan);
@@ -46,7 +46,7 @@ pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
 
 /// Names of inputs, variables and so on that hold content from outside, by kind.
 fn untrusted(run: &Run) -> Object {
-    match serde_json::to_value(&run.untrusted) {
+    match serde_json::to_value(run.untrusted()) {
         Ok(Value::Object(names)) => names,
         Ok(_) | Err(_) => Object::new(),
     }

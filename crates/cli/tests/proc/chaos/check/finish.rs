@@ -41,18 +41,44 @@ pub(super) async fn all(caller: &mut Caller) -> Vec<Ended> {
     };
     for run in left {
         let answer = caller.ask(&Request::get(format!("/v1/runs/{run}"))).await;
-        caller
-            .ledger()
-            .violated(format!("run {run} cannot be finished: {}", answer.body));
+        let events = log(caller, &run).await;
+        let last = &events[events.len().saturating_sub(4)..];
+        caller.ledger().violated(format!(
+            "run {run} cannot be finished: {}\nits last events: {last:?}",
+            answer.body
+        ));
     }
     ended.into_values().collect()
+}
+
+/// Reads what is there of a run's log, without waiting for more.
+async fn log(caller: &mut Caller, run: &str) -> Vec<Value> {
+    let path = format!("/v1/runs/{run}/events/poll?timeout=1");
+    let page = caller.ask(&Request::get(path)).await.body;
+    page["events"].as_array().cloned().unwrap_or_default()
+}
+
+/// A run that was quarantined while it was being cancelled keeps that status; only its log says that it is
+/// paused.
+async fn is_quarantined(caller: &mut Caller, run: &str) -> bool {
+    let events = log(caller, run).await;
+    let turn = events
+        .iter()
+        .rev()
+        .find(|event| matches!(event["type"].as_str(), Some("run.paused" | "run.resumed")));
+    turn.is_some_and(|event| event.pointer("/payload/reason") == Some(&json!("quarantined")))
 }
 
 /// Answers a waiting run and resumes a paused one.
 async fn answer_if_asked(caller: &mut Caller, run: &str) -> bool {
     let snapshot = caller.ask(&Request::get(format!("/v1/runs/{run}"))).await;
     let status = snapshot.text("/status").unwrap_or_default().to_owned();
-    let request = if status == "paused" {
+    let is_held = match status.as_str() {
+        "paused" => true,
+        "cancelling" => is_quarantined(caller, run).await,
+        _ => false,
+    };
+    let request = if is_held {
         Request::post(format!("/v1/runs/{run}:resume"), json!({}))
     } else if !status.starts_with("waiting-") || is_asked_elsewhere(run, &snapshot.body) {
         return false;

@@ -2,8 +2,8 @@ use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
 use serde_json::{Map, Value, json};
 use wopr_core::{
-    Cap, ContentHash, DrainPolicy, Event, Limits, NodeId, NodeTypes, Origin, Parent, Plan, PrincipalId,
-    RunId, RunStarted, Seq, TenantId, Timestamp, WorkflowId,
+    Cap, ContentHash, DialectEvent, DrainPolicy, Event, Limits, NodeId, NodeTypes, Origin, Parent, Plan,
+    PrincipalId, RunId, RunStarted, Seq, TenantId, Timestamp, WorkflowId, openwop,
 };
 
 use super::*;
@@ -39,8 +39,8 @@ fn approval_data() -> Value {
     })
 }
 
-fn resolved(kind: InterruptKind, value: Option<Value>, action: Option<ApprovalAction>) -> Event {
-    Event::InterruptResolved {
+fn resolved(kind: InterruptKind, value: Option<Value>, action: Option<ApprovalAction>) -> KernelEvent {
+    KernelEvent::InterruptResolved {
         step: step(),
         kind,
         by: value.as_ref().map(|_| "alice".to_owned()),
@@ -51,17 +51,24 @@ fn resolved(kind: InterruptKind, value: Option<Value>, action: Option<ApprovalAc
 
 /// One event of each kind, and several for kinds with different shapes.
 fn samples() -> Vec<Event> {
+    let own = openwop_samples().into_iter().map(DialectEvent::Openwop);
+    let kernel = kernel_samples().into_iter().map(Event::Kernel);
+    kernel.chain(own.map(Event::Dialect)).collect()
+}
+
+fn kernel_samples() -> Vec<KernelEvent> {
     let node = || NodeId::parse("gate").unwrap();
     let child = || RunId::parse("run_child_0123456789").unwrap();
     let workflow = || WorkflowId::parse("w").unwrap();
     let by = || Some(PrincipalId::parse("alice").unwrap());
     let reason = || Some("enough".to_owned());
     let started = RunStarted {
+        dialect: "openwop".into(),
         workflow: workflow(),
         version: ContentHash::of(b"w"),
         tenant: key().tenant,
         principal: PrincipalId::parse("alice").unwrap(),
-        origin: Origin::A2a,
+        origin: Origin::new("a2a"),
         inputs: object(json!({ "pin": "4711", "open": 1 })),
         configurable: Object::new(),
         tags: vec!["x".to_owned()],
@@ -83,93 +90,93 @@ fn samples() -> Vec<Event> {
         },
     };
     vec![
-        Event::RunStarted(Arc::new(started)),
-        Event::RunCompleted {
+        KernelEvent::RunStarted(Arc::new(started)),
+        KernelEvent::RunCompleted {
             outputs: object(json!({ "pin": "4711", "open": 1 })),
         },
-        Event::RunFailed {
+        KernelEvent::RunFailed {
             error: failure(),
             node: Some(node()),
         },
-        Event::RunCancelled {
+        KernelEvent::RunCancelled {
             reason: reason(),
             by: by(),
             parent: None,
         },
-        Event::RunCancelled {
+        KernelEvent::RunCancelled {
             reason: None,
             by: None,
             parent: Some(child()),
         },
-        Event::CancelRequested {
+        KernelEvent::CancelRequested {
             reason: reason(),
             by: by(),
             parent: None,
         },
-        Event::RunPaused {
+        KernelEvent::RunPaused {
             reason: reason(),
             drain: DrainPolicy::Immediate,
         },
-        Event::RunResumed { reason: None },
-        Event::NodeStarted {
+        KernelEvent::RunResumed { reason: None },
+        KernelEvent::NodeStarted {
             step: step(),
             type_id: "core.noop".to_owned(),
             attempt: 0,
         },
-        Event::NodeCompleted {
+        KernelEvent::NodeCompleted {
             step: step(),
             outputs: object(json!({ "pin": "4711" })),
-            untaken: vec![1],
+            routing: vec![1],
         },
-        Event::NodeFailed {
+        KernelEvent::NodeFailed {
             step: step(),
             error: failure(),
             attempts: 0,
-            untaken: Vec::new(),
+            routing: Vec::new(),
         },
-        Event::NodeRetried {
+        KernelEvent::NodeRetried {
             step: step(),
             attempt: 1,
             delay_ms: 5,
             error: failure(),
         },
-        Event::NodeSkipped {
+        KernelEvent::NodeSkipped {
             node: node(),
             reason: "untriggered".to_owned(),
         },
-        Event::NodeCancelled {
+        KernelEvent::NodeCancelled {
             step: step(),
             reason: "run-cancelled".to_owned(),
         },
-        Event::NodeSuspended {
+        KernelEvent::NodeSuspended {
             step: step(),
             interrupt: "gate:1".to_owned(),
             kind: InterruptKind::Approval,
             child: None,
         },
-        Event::NodeSuspended {
+        KernelEvent::NodeSuspended {
             step: step(),
             interrupt: "ask:0".to_owned(),
             kind: InterruptKind::Clarification,
             child: Some(child()),
         },
-        Event::NodeResumed {
+        KernelEvent::NodeResumed {
             step: step(),
             interrupt: "gate:1".to_owned(),
             value: Some(json!({ "action": "accept" })),
         },
-        Event::NodeDispatched {
+        KernelEvent::NodeDispatched {
             step: step(),
             child: child(),
             workflow: workflow(),
         },
-        Event::InterruptRequested {
+        KernelEvent::InterruptRequested {
             step: step(),
             kind: InterruptKind::Approval,
             data: approval_data(),
             timeout_ms: Some(5),
         },
-        Event::InterruptRequested {
+        KernelEvent::InterruptRequested {
             step: step(),
             kind: InterruptKind::ExternalEvent,
             data: json!({ "eventType": "paid", "correlation": {} }),
@@ -183,17 +190,17 @@ fn samples() -> Vec<Event> {
         resolved(InterruptKind::Approval, None, Some(ApprovalAction::Timeout)),
         resolved(InterruptKind::Clarification, None, None),
         resolved(InterruptKind::Custom, Some(Value::Null), None),
-        Event::ApprovalRequested {
+        KernelEvent::ApprovalRequested {
             step: step(),
             data: approval_data(),
         },
-        Event::ApprovalVoted {
+        KernelEvent::ApprovalVoted {
             step: step(),
             voter: "bob".to_owned(),
             action: ApprovalAction::Accept,
             feedback: None,
         },
-        Event::ApprovalReceived {
+        KernelEvent::ApprovalReceived {
             step: step(),
             action: ApprovalAction::Refine,
             by: Some("alice".to_owned()),
@@ -202,39 +209,23 @@ fn samples() -> Vec<Event> {
             edited: None,
             decided_at: Timestamp::from_millis(1),
         },
-        Event::ClarificationRequested {
+        KernelEvent::ClarificationRequested {
             step: step(),
             questions: json!([{ "id": "q1", "question": "Which?" }]),
         },
-        Event::ClarificationResolved {
+        KernelEvent::ClarificationResolved {
             step: step(),
             answers: object(json!({ "q1": "blue" })),
             by: None,
         },
-        Event::VariableChanged {
-            name: "pin".to_owned(),
-            previous: Some(json!("4711")),
-            next: json!("4711"),
-            appends: false,
-            node: Some(node()),
-        },
-        Event::ChannelWritten {
-            channel: "log".to_owned(),
-            value: json!("x"),
-            reducer: "append".to_owned(),
-            ttl_ms: Some(1),
-            max_size: Some(1),
-            node: node(),
-            written_at: Timestamp::from_millis(1),
-        },
-        Event::ArtifactCreated {
+        KernelEvent::ArtifactCreated {
             step: step(),
             artifact: "gate-1".to_owned(),
             artifact_type: "letter".to_owned(),
             name: "Gate".to_owned(),
             content: json!("4711"),
         },
-        Event::CapBreached {
+        KernelEvent::CapBreached {
             kind: Cap::NodeExecutions,
             limit: 1,
             observed: 2,
@@ -243,13 +234,35 @@ fn samples() -> Vec<Event> {
     ]
 }
 
-fn rendered(event: Event, mask: &Mask) -> RunEventDoc {
+fn openwop_samples() -> Vec<openwop::Event> {
+    let node = || NodeId::parse("gate").unwrap();
+    vec![
+        openwop::Event::VariableChanged {
+            name: "pin".to_owned(),
+            previous: Some(json!("4711")),
+            next: json!("4711"),
+            appends: false,
+            node: Some(node()),
+        },
+        openwop::Event::ChannelWritten {
+            channel: "log".to_owned(),
+            value: json!("x"),
+            reducer: "append".to_owned(),
+            ttl_ms: Some(1),
+            max_size: Some(1),
+            node: node(),
+            written_at: Timestamp::from_millis(1),
+        },
+    ]
+}
+
+fn rendered(event: impl Into<Event>, mask: &Mask) -> RunEventDoc {
     let recorded = Recorded {
         is_untrusted: false,
         seq: Seq(7),
         at: Timestamp::from_millis(0),
         cause: Some(Seq(3)),
-        event,
+        event: event.into(),
     };
     super::event(&recorded, &key(), mask)
 }
@@ -305,7 +318,7 @@ fn marked(outputs: &Value, channels: &Value) -> Mask {
 
 #[test]
 fn payloads_hide_sensitive_channels() {
-    let event = || Event::ChannelWritten {
+    let event = || openwop::Event::ChannelWritten {
         channel: "pins".to_owned(),
         value: json!("4711"),
         reducer: "append".to_owned(),
@@ -321,7 +334,7 @@ fn payloads_hide_sensitive_channels() {
         );
         let bag = mask.object(&object(json!({ "pins": ["4711"], "open": 1 })));
         (
-            rendered(event(), &mask).payload["value"].clone(),
+            rendered(Event::Dialect(DialectEvent::Openwop(event())), &mask).payload["value"].clone(),
             Value::Object(bag),
         )
     };
@@ -340,13 +353,13 @@ fn views_hide_sensitive_outputs() {
     let mask = marked(&json!({ "pin": true, "text": true, "open": false }), &json!({}));
     let outputs = || object(json!({ "pin": "4711", "text": "4711", "open": 1 }));
     let kept = json!({ "pin": "[REDACTED]", "text": "[REDACTED]", "open": 1 });
-    let completed = Event::NodeCompleted {
+    let completed = KernelEvent::NodeCompleted {
         step: step(),
         outputs: outputs(),
-        untaken: Vec::new(),
+        routing: Vec::new(),
     };
     assert_eq!(rendered(completed, &mask).payload["outputs"], kept);
-    let ended = |outputs| rendered(Event::RunCompleted { outputs }, &mask).payload["outputs"].clone();
+    let ended = |outputs| rendered(KernelEvent::RunCompleted { outputs }, &mask).payload["outputs"].clone();
     assert_eq!(ended(outputs()), kept);
     assert_eq!(
         ended(object(json!({ "gate": outputs() }))),
@@ -354,7 +367,7 @@ fn views_hide_sensitive_outputs() {
     );
     let bag = mask.object(&object(json!({ "gate": outputs(), "other": outputs() })));
     assert_eq!(Value::Object(bag), json!({ "gate": kept, "other": outputs() }));
-    let chunk = Event::OutputChunk {
+    let chunk = KernelEvent::OutputChunk {
         step: step(),
         index: 0,
         chunk: "4711".to_owned(),
@@ -387,18 +400,18 @@ fn payloads_hide_answers_that_become_sensitive_outputs() {
             None,
         ),
         resolved(InterruptKind::ExternalEvent, Some(json!("4711")), None),
-        Event::NodeResumed {
+        KernelEvent::NodeResumed {
             step: step(),
             interrupt: "gate:1".to_owned(),
             value: Some(answers()),
         },
-        Event::ApprovalVoted {
+        KernelEvent::ApprovalVoted {
             step: step(),
             voter: "alice".to_owned(),
             action: ApprovalAction::Reject,
             feedback: words(),
         },
-        Event::ApprovalReceived {
+        KernelEvent::ApprovalReceived {
             step: step(),
             action: ApprovalAction::EditAccept,
             by: None,
@@ -407,7 +420,7 @@ fn payloads_hide_answers_that_become_sensitive_outputs() {
             edited: Some(json!("4711")),
             decided_at: Timestamp::from_millis(1),
         },
-        Event::ClarificationResolved {
+        KernelEvent::ClarificationResolved {
             step: step(),
             answers: object(answers()),
             by: None,

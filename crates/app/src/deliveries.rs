@@ -1,0 +1,99 @@
+//! Deliveries to push subscriptions: pending ones, and dead-lettered ones that can be retried.
+
+use wopr_core::{RunId, RunKey, Seq, Timestamp};
+use wopr_store::{DeliveryCursor, DeliveryFilter, DeliveryRow};
+
+use crate::{App, Caller, Error, Scope};
+
+/// A delivery that is pending or dead-lettered, without the body to deliver.
+#[derive(Debug, Clone)]
+pub struct ListedDelivery {
+    pub run: RunId,
+    /// The id of the subscription.
+    pub subscription: String,
+    /// The event to deliver.
+    pub seq: Seq,
+    pub enqueued_at: Timestamp,
+    /// Number of failed attempts.
+    pub attempts: u64,
+    /// The error of the last attempt.
+    pub error: Option<String>,
+    pub given_up_at: Option<Timestamp>,
+}
+
+impl App {
+    /// Lists deliveries for the runs that the caller may see, of one run or of all.
+    pub async fn list_deliveries(
+        &self,
+        caller: &Caller,
+        run: Option<RunId>,
+        is_given_up: bool,
+        after: Option<&DeliveryCursor>,
+        limit: usize,
+    ) -> Result<Vec<ListedDelivery>, Error> {
+        caller.require(Scope::WebhooksManage)?;
+        let filter = DeliveryFilter {
+            tenant: caller.tenant.clone(),
+            run,
+            principal: self.owner(caller),
+            given_up: is_given_up,
+        };
+        let store = self.engine.store();
+        let rows = store.deliveries(&filter, after, limit).await?;
+        Ok(rows.into_iter().map(ListedDelivery::from).collect())
+    }
+
+    /// Retries dead-lettered deliveries of a run, of one subscription or of all. Returns how many. If the
+    /// caller may not see the run, there are none.
+    pub async fn retry_deliveries(
+        &self,
+        caller: &Caller,
+        run: &RunId,
+        subscription: Option<String>,
+        seq: Option<Seq>,
+    ) -> Result<usize, Error> {
+        let run = match self.find_run(caller, run.as_str(), Scope::WebhooksManage).await {
+            Ok(run) => run,
+            Err(Error::NoRun) => return Ok(0),
+            Err(error) => return Err(error),
+        };
+        let subscriptions = match subscription {
+            Some(id) => vec![id],
+            None => self.subscription_ids(&run).await?,
+        };
+        let mut n_retried = 0;
+        for id in subscriptions {
+            n_retried += self.engine.retry_push(&run, &id, seq).await?;
+        }
+        Ok(n_retried)
+    }
+
+    async fn subscription_ids(&self, run: &RunKey) -> Result<Vec<String>, Error> {
+        let rows = self.engine.store().pushes(run).await?;
+        Ok(rows.into_iter().map(|row| row.id).collect())
+    }
+}
+
+impl From<DeliveryRow> for ListedDelivery {
+    fn from(row: DeliveryRow) -> Self {
+        let DeliveryRow {
+            run,
+            push,
+            seq,
+            body: _,
+            enqueued_at,
+            attempts,
+            error,
+            dead_at,
+        } = row;
+        Self {
+            run: run.run,
+            subscription: push,
+            seq,
+            enqueued_at,
+            attempts,
+            error,
+            given_up_at: dead_at,
+        }
+    }
+}

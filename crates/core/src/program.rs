@@ -1,0 +1,555 @@
+//! The closed list of workflow languages: the one file of this crate that a new language changes, besides
+//! [`mod@crate::format`] if it has events of its own.
+//!
+//! A match over the list enters a language once; the code behind it is monomorphic.
+
+use std::{fmt, ops::Deref, sync::LazyLock};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use wopr_dialect_openwop::{self as openwop, Openwop};
+#[cfg(feature = "toy")]
+use wopr_dialect_toy::{self as toy, Toy};
+use wopr_kernel::{
+    self as kernel, Activity, ApplyError, Command, ContentHash, Dialect, EventRef, Failure, Input, NodeId,
+    NodeTypes, Object, OpenInterrupt, Planned, Problems, RecordedRef, Refusal, Seq, Startable, StepId,
+    Streaming, Work, WorkflowId, cost::Budget,
+};
+
+use crate::{Recorded, Untrusted, Warning};
+
+/// A language of this host. A run stores its name in its first event, a workflow beside its definition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DialectId {
+    Openwop,
+    #[cfg(feature = "toy")]
+    Toy,
+}
+
+impl DialectId {
+    /// The language with this name; `None` if this host does not know it.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            Openwop::NAME => Some(Self::Openwop),
+            #[cfg(feature = "toy")]
+            Toy::NAME => Some(Self::Toy),
+            _ => None,
+        }
+    }
+
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Openwop => Openwop::NAME,
+            #[cfg(feature = "toy")]
+            Self::Toy => Toy::NAME,
+        }
+    }
+
+    /// The language that a new definition is written in. What no other one recognizes counts as `OpenWOP`, whose
+    /// rules then say what is wrong.
+    #[must_use]
+    pub fn of_definition(document: &Value) -> Self {
+        #[cfg(feature = "toy")]
+        if toy::Plan::recognizes(document) {
+            return Self::Toy;
+        }
+        let _ = document;
+        Self::Openwop
+    }
+
+    /// Whether a definition contains this value among those that it gives to variables, channels and outputs.
+    #[must_use]
+    pub fn assigns(self, document: &Value, value: &Value) -> bool {
+        match self {
+            Self::Openwop => openwop::assigns(document, value),
+            #[cfg(feature = "toy")]
+            Self::Toy => false,
+        }
+    }
+}
+
+/// A compiled workflow.
+#[derive(Debug)]
+#[cfg_attr(
+    feature = "toy",
+    expect(
+        clippy::large_enum_variant,
+        reason = "a plan is moved once, and shared from then on"
+    )
+)]
+pub enum Plan {
+    Openwop(openwop::Plan),
+    #[cfg(feature = "toy")]
+    Toy(toy::Plan),
+}
+
+impl Plan {
+    /// Accepts a new definition: parses and compiles it, and checks the rules for new definitions.
+    ///
+    /// # Errors
+    /// Every problem, with its place and a JSON pointer.
+    pub fn admit(document: Value, node_types: NodeTypes) -> Result<Self, Problems> {
+        match DialectId::of_definition(&document) {
+            DialectId::Openwop => openwop::Plan::admit(document, node_types).map(Self::Openwop),
+            #[cfg(feature = "toy")]
+            DialectId::Toy => toy::Plan::compile(document).map(Self::Toy),
+        }
+    }
+
+    /// Compiles a definition that was accepted before.
+    ///
+    /// # Errors
+    /// Every problem, with its place and a JSON pointer.
+    pub fn compile(dialect: DialectId, document: Value, node_types: NodeTypes) -> Result<Self, Problems> {
+        match dialect {
+            DialectId::Openwop => openwop::Definition::parse(document)
+                .and_then(|definition| openwop::Plan::compile(definition, node_types))
+                .map(Self::Openwop),
+            #[cfg(feature = "toy")]
+            DialectId::Toy => toy::Plan::compile(document).map(Self::Toy),
+        }
+    }
+
+    #[must_use]
+    pub const fn dialect(&self) -> DialectId {
+        match self {
+            Self::Openwop(_) => DialectId::Openwop,
+            #[cfg(feature = "toy")]
+            Self::Toy(_) => DialectId::Toy,
+        }
+    }
+
+    /// What is legal and probably not meant.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Warning> {
+        match self {
+            Self::Openwop(plan) => plan.warnings(),
+            #[cfg(feature = "toy")]
+            Self::Toy(_) => Vec::new(),
+        }
+    }
+
+    /// The plan, if it is of this language.
+    #[must_use]
+    pub const fn openwop(&self) -> Option<&openwop::Plan> {
+        match self {
+            Self::Openwop(plan) => Some(plan),
+            #[cfg(feature = "toy")]
+            Self::Toy(_) => None,
+        }
+    }
+}
+
+impl Deref for Plan {
+    type Target = dyn Planned;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Openwop(plan) => plan,
+            #[cfg(feature = "toy")]
+            Self::Toy(plan) => plan,
+        }
+    }
+}
+
+impl Startable for Plan {
+    fn workflow(&self) -> &WorkflowId {
+        (**self).id()
+    }
+
+    fn version(&self) -> &ContentHash {
+        (**self).version()
+    }
+
+    fn check_child(
+        &self,
+        inputs: &Object,
+        configurable: &Object,
+        unset: &[String],
+        budget: &Budget,
+    ) -> Result<(), String> {
+        match self {
+            Self::Openwop(plan) => plan.check_child(inputs, configurable, unset, budget),
+            #[cfg(feature = "toy")]
+            Self::Toy(plan) => plan.check_child(inputs),
+        }
+    }
+}
+
+/// An event that only one language has. A language without events of its own is not listed.
+#[derive(Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum DialectEvent {
+    Openwop(openwop::Event),
+}
+
+impl fmt::Debug for DialectEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Openwop(event) => event.fmt(f),
+        }
+    }
+}
+
+impl DialectEvent {
+    /// Whether the event records a question that somebody asked at a gate.
+    #[must_use]
+    pub fn is_question(&self) -> bool {
+        match self {
+            Self::Openwop(event) => event.is_question(),
+        }
+    }
+}
+
+/// The part of a run's state that only its language has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    Openwop(Box<openwop::State>),
+    #[cfg(feature = "toy")]
+    Toy(Box<toy::State>),
+}
+
+/// How a language's own types are wrapped in those of the list.
+trait Listed: Dialect {
+    fn state(state: Self::State) -> State;
+    /// `None` if the state is of another language.
+    fn own_state(state: &mut State) -> Option<&mut Self::State>;
+    fn event(event: Self::Event) -> DialectEvent;
+    /// `None` if the event is of another language.
+    fn own_event(event: &DialectEvent) -> Option<&Self::Event>;
+}
+
+impl Listed for Openwop {
+    fn state(state: openwop::State) -> State {
+        State::Openwop(Box::new(state))
+    }
+
+    fn own_state(state: &mut State) -> Option<&mut openwop::State> {
+        match state {
+            State::Openwop(state) => Some(state),
+            #[cfg(feature = "toy")]
+            State::Toy(_) => None,
+        }
+    }
+
+    fn event(event: openwop::Event) -> DialectEvent {
+        DialectEvent::Openwop(event)
+    }
+
+    fn own_event(event: &DialectEvent) -> Option<&openwop::Event> {
+        match event {
+            DialectEvent::Openwop(event) => Some(event),
+        }
+    }
+}
+
+#[cfg(feature = "toy")]
+impl Listed for Toy {
+    fn state(state: toy::State) -> State {
+        State::Toy(Box::new(state))
+    }
+
+    fn own_state(state: &mut State) -> Option<&mut toy::State> {
+        match state {
+            State::Toy(state) => Some(state),
+            State::Openwop(_) => None,
+        }
+    }
+
+    fn event(event: toy::NoEvent) -> DialectEvent {
+        match event {}
+    }
+
+    fn own_event(_event: &DialectEvent) -> Option<&toy::NoEvent> {
+        None
+    }
+}
+
+/// The state of a run, derived from its log.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    run: kernel::Run,
+    /// Absent before the first event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    state: Option<State>,
+}
+
+impl Deref for Run {
+    type Target = kernel::Run;
+
+    fn deref(&self) -> &Self::Target {
+        &self.run
+    }
+}
+
+/// The result of a command, for a run of any dialect: what the engine commits, and what it does after the
+/// commit. A decision without events can still clear timers and carry run messages, so the engine commits it
+/// like any other.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// The run with the events applied.
+    pub run: Run,
+    pub events: Vec<Recorded>,
+    pub work: Work,
+    /// How many of the command's run messages this decision consumed; redeliver the rest.
+    pub heard: usize,
+}
+
+/// Applies a command to a run and returns the resulting events and work. A refused command has no effect.
+pub fn decide(run: Run, plan: &Plan, command: Command, input: &Input<'_>) -> Result<Decision, Refusal> {
+    decide_counted(run, plan, command, input).map(|(decision, _)| decision)
+}
+
+/// Like [`decide`], and also returns the units of work spent.
+pub fn decide_counted(
+    run: Run,
+    plan: &Plan,
+    command: Command,
+    input: &Input<'_>,
+) -> Result<(Decision, u64), Refusal> {
+    match plan {
+        Plan::Openwop(plan) => counted::<Openwop>(run, plan, command, input),
+        #[cfg(feature = "toy")]
+        Plan::Toy(plan) => counted::<Toy>(run, plan, command, input),
+    }
+}
+
+/// Like [`decide`], but returns `None` without any effect if the decision needs about `units` of work or
+/// more. If it returns a decision, it is the same one that [`decide`] returns.
+pub fn decide_within(
+    units: u64,
+    run: Run,
+    plan: &Plan,
+    command: Command,
+    input: &Input<'_>,
+) -> Option<Result<Decision, Refusal>> {
+    match plan {
+        Plan::Openwop(plan) => within::<Openwop>(units, run, plan, command, input),
+        #[cfg(feature = "toy")]
+        Plan::Toy(plan) => within::<Toy>(units, run, plan, command, input),
+    }
+}
+
+fn counted<D: Listed>(
+    run: Run,
+    plan: &D::Plan,
+    command: Command,
+    input: &Input<'_>,
+) -> Result<(Decision, u64), Refusal> {
+    let (run, state) = run.into_parts::<D>();
+    let (decision, units) = kernel::decide::<D>(run, state, plan, command, input)?;
+    Ok((listed(decision), units))
+}
+
+fn within<D: Listed>(
+    units: u64,
+    run: Run,
+    plan: &D::Plan,
+    command: Command,
+    input: &Input<'_>,
+) -> Option<Result<Decision, Refusal>> {
+    let (run, state) = run.into_parts::<D>();
+    let decided = kernel::decide_within::<D>(units, run, state, plan, command, input)?;
+    Some(decided.map(listed))
+}
+
+fn listed<D: Listed>(decision: kernel::Decision<D>) -> Decision {
+    let kernel::Decision {
+        run,
+        state,
+        events,
+        work,
+        heard,
+    } = decision;
+    Decision {
+        run: Run {
+            // Before its first event, a run is of no language.
+            state: (run.head > Seq(0)).then(|| D::state(state)),
+            run,
+        },
+        events: events
+            .into_iter()
+            .map(|recorded| recorded.map(D::event))
+            .collect(),
+        work,
+        heard,
+    }
+}
+
+impl Run {
+    /// Folds events into this run.
+    pub fn fold<'e>(
+        mut self,
+        plan: &Plan,
+        events: impl IntoIterator<Item = &'e Recorded>,
+    ) -> Result<Self, ApplyError> {
+        for event in events {
+            self.apply(plan, event)?;
+        }
+        Ok(self)
+    }
+
+    /// Folds one event in.
+    ///
+    /// # Errors
+    /// The event cannot follow; the run must not be used afterwards.
+    pub fn apply(&mut self, plan: &Plan, recorded: &Recorded) -> Result<(), ApplyError> {
+        match plan {
+            Plan::Openwop(plan) => self.apply_as::<Openwop>(plan, recorded),
+            #[cfg(feature = "toy")]
+            Plan::Toy(plan) => self.apply_as::<Toy>(plan, recorded),
+        }
+    }
+
+    fn apply_as<D: Listed>(&mut self, plan: &D::Plan, recorded: &Recorded) -> Result<(), ApplyError> {
+        let state = self.state.get_or_insert_with(|| D::state(D::State::default()));
+        let state = D::own_state(state).ok_or_else(|| of_another_language("a state"))?;
+        let recorded = narrow::<D>(recorded)?;
+        self.run.apply::<D>(state, plan, recorded)
+    }
+
+    /// The first open interrupt, here or in a child.
+    #[must_use]
+    pub fn interrupt<'a>(&'a self, plan: &'a Plan) -> Option<OpenInterrupt<'a>> {
+        self.run.interrupt(&**plan)
+    }
+
+    /// All open interrupts, in the order in which they were opened.
+    pub fn interrupts<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = OpenInterrupt<'a>> {
+        self.run.interrupts(&**plan)
+    }
+
+    /// The texts that nodes are streaming now, in the order of the definition.
+    pub fn streaming<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = Streaming<'a>> {
+        self.run.streaming(&**plan)
+    }
+
+    /// The calls that wait for a worker, with their step and attempt, in the order of the definition.
+    pub fn activities<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = (StepId, u32, &'a Activity)> {
+        self.run.activities(&**plan)
+    }
+
+    /// The ordinal of the node's latest execution.
+    #[must_use]
+    pub fn latest_ordinal(&self, plan: &Plan, node: &NodeId) -> Option<u32> {
+        self.run.latest_ordinal(&**plan, node)
+    }
+
+    /// Each node that has started, with the name of its state and the number of its executions.
+    pub fn node_states<'a>(
+        &'a self,
+        plan: &'a Plan,
+    ) -> impl Iterator<Item = (&'a NodeId, &'static str, u32)> {
+        self.run.node_states(&**plan)
+    }
+
+    /// The node that a client would call current: the first that waits, else the first that is active.
+    #[must_use]
+    pub fn current_node<'a>(&self, plan: &'a Plan) -> Option<&'a NodeId> {
+        self.run.current_node(&**plan)
+    }
+
+    /// The values that the run's expressions and its parent can read.
+    #[must_use]
+    pub fn variables(&self) -> &Object {
+        match &self.state {
+            None => nothing(),
+            Some(State::Openwop(state)) => Openwop::variables(state),
+            #[cfg(feature = "toy")]
+            Some(State::Toy(state)) => Toy::variables(state),
+        }
+    }
+
+    #[must_use]
+    pub fn channels(&self) -> &Object {
+        match &self.state {
+            None => nothing(),
+            Some(State::Openwop(state)) => &state.channels,
+            #[cfg(feature = "toy")]
+            Some(State::Toy(_)) => nothing(),
+        }
+    }
+
+    /// The names under which the run holds untrusted content.
+    #[must_use]
+    pub fn untrusted(&self) -> &Untrusted {
+        static NONE: Untrusted = Untrusted::NONE;
+        match &self.state {
+            None => &NONE,
+            Some(State::Openwop(state)) => &state.untrusted,
+            #[cfg(feature = "toy")]
+            Some(State::Toy(_)) => &NONE,
+        }
+    }
+
+    /// Returns `true` if the run holds untrusted content that its steps can read.
+    #[must_use]
+    pub fn holds_untrusted(&self) -> bool {
+        match &self.state {
+            None => false,
+            Some(State::Openwop(state)) => Openwop::holds_untrusted(&self.run, state),
+            #[cfg(feature = "toy")]
+            Some(State::Toy(state)) => Toy::holds_untrusted(&self.run, state),
+        }
+    }
+
+    /// Whether `failure` is the failure of a node whose failure contains untrusted content.
+    #[must_use]
+    pub fn is_untrusted_failure(&self, plan: &Plan, failure: &Failure, node: Option<&NodeId>) -> bool {
+        match (&self.state, plan) {
+            (None, _) => false,
+            (Some(State::Openwop(state)), Plan::Openwop(plan)) => {
+                state.is_untrusted_failure(&self.run, plan, failure, node)
+            }
+            #[cfg(feature = "toy")]
+            (Some(state), _) => match state {
+                State::Toy(state) => Toy::holds_untrusted(&self.run, state),
+                State::Openwop(_) => true,
+            },
+        }
+    }
+
+    fn into_parts<D: Listed>(self) -> (kernel::Run, D::State) {
+        let own = self
+            .state
+            .and_then(|mut state| D::own_state(&mut state).map(std::mem::take));
+        (self.run, own.unwrap_or_default())
+    }
+}
+
+/// An event as its language sees it.
+///
+/// # Errors
+/// The event is of another language than the run.
+fn narrow<D: Listed>(recorded: &Recorded) -> Result<RecordedRef<'_, D::Event>, ApplyError> {
+    let RecordedRef {
+        seq,
+        at,
+        is_untrusted,
+        event,
+    } = recorded.as_ref();
+    let event = match event {
+        EventRef::Kernel(event) => EventRef::Kernel(event),
+        EventRef::Dialect(event) => {
+            EventRef::Dialect(D::own_event(event).ok_or_else(|| of_another_language("an event"))?)
+        }
+    };
+    Ok(RecordedRef {
+        seq,
+        at,
+        is_untrusted,
+        event,
+    })
+}
+
+fn of_another_language(what: &str) -> ApplyError {
+    ApplyError::Illegal(format!("{what} of another language"))
+}
+
+fn nothing() -> &'static Object {
+    static NOTHING: LazyLock<Object> = LazyLock::new(Object::new);
+    &NOTHING
+}

@@ -1,0 +1,454 @@
+//! The node types and the members of their `config`.
+
+use wopr_kernel::NodeTypes;
+
+use crate::node::{
+    HTTP_MAX_TIMEOUT_MS, MAX_ACTIVITY_MS, MAX_NAMES, MAX_PIECES, MAX_QUESTIONS, ON_TIMEOUT, PROFILES,
+    STREAM_MAX_INTERVAL_MS, known_keys,
+};
+
+use super::{COUNT, MAX, Member, Members, NONEMPTY, OBJECT, Shape, TEXT, Tagged, closed, may, open};
+
+/// All node types.
+pub(crate) static TYPES: &[Type] = &[
+    node("core.noop", "Its inputs become its outputs.", &OPEN),
+    node("core.identity", "Its inputs become its outputs.", &OPEN),
+    node("core.start", "Its inputs become its outputs.", &OPEN),
+    node("core.end", "Its inputs become its outputs.", &OPEN),
+    node("core.merge", "Its inputs become its outputs.", &OPEN),
+    node("core.conditional", "Its inputs become its outputs.", &OPEN),
+    node("core.delay", "Waits, durably.", &DELAY),
+    node("core.fail", "Fails.", &FAIL),
+    node(
+        "core.a2a.reject",
+        "Fails with the code `rejected`; over A2A the task is rejected.",
+        &REJECT,
+    ),
+    node("core.stream", "Says a text piece by piece.", &STREAM),
+    node("core.template", "Renders text: the output `text`.", &TEMPLATE),
+    node("core.setVariable", "Sets a variable.", &SET_VARIABLE),
+    node("core.channelWrite", "Writes to a channel.", &CHANNEL_WRITE),
+    node("core.approvalGate", "Asks for a decision.", &APPROVAL),
+    node("core.clarificationGate", "Asks questions.", &CLARIFICATION),
+    Type {
+        config: Shape::Tagged(&INTERRUPT),
+        ..node("core.interrupt", "Waits for any answer.", &OPEN)
+    },
+    node(
+        "core.subWorkflow",
+        "Runs a child workflow and waits for it.",
+        &SUB_WORKFLOW,
+    ),
+    node("core.http.request", "Calls out through the egress gate.", &HTTP),
+    node(
+        "core.activity",
+        "Waits for a worker, which reports the outcome over REST.",
+        &ACTIVITY,
+    ),
+    conformance("conformance.start"),
+    conformance("core.conformance.side-effect"),
+    conformance("conformance.artifact.emit"),
+    conformance("conformance.requiresMissing"),
+];
+
+#[derive(Debug)]
+pub(crate) struct Type {
+    pub(crate) id: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) config: Shape,
+    is_conformance: bool,
+}
+
+const fn node(id: &'static str, about: &'static str, config: &'static Members) -> Type {
+    Type {
+        id,
+        about,
+        config: Shape::Object(config),
+        is_conformance: false,
+    }
+}
+
+const fn conformance(id: &'static str) -> Type {
+    Type {
+        is_conformance: true,
+        ..node(id, "A type of the conformance suite.", &OPEN)
+    }
+}
+
+/// The node types that a host offers.
+pub(crate) fn types(node_types: NodeTypes) -> impl Iterator<Item = &'static Type> {
+    TYPES
+        .iter()
+        .filter(move |kind| node_types.conformance || !kind.is_conformance)
+}
+
+/// Members of a type's `config` that the decoder accepts but these tables do not describe.
+pub(crate) fn undescribed(kind: &Type) -> impl Iterator<Item = &'static str> + use<> {
+    let members: &[Member] = match kind.config {
+        Shape::Object(members) => members.list,
+        Shape::Tagged(tagged) => tagged.variants.first().map_or(&[], |(_, members)| members.list),
+        _ => &[],
+    };
+    let keys = known_keys(kind.id).unwrap_or_default().iter().copied();
+    keys.filter(move |key| members.iter().all(|member| member.name != *key))
+}
+
+pub(crate) static OPEN: Members = open(&[]);
+
+static DELAY: Members = closed(&[
+    may("delayMs", COUNT, "Milliseconds to wait; an input delayMs wins.").or_null(),
+    may("durationMs", COUNT, "The same as delayMs.").or_null(),
+    may("ms", COUNT, "The same as delayMs.").or_null(),
+    may("delaySeconds", COUNT, "Seconds to wait.").or_null(),
+]);
+
+static FAIL: Members = closed(&[
+    may("code", TEXT, "The error code.").or_null(),
+    may("message", TEXT, "The error text.").or_null(),
+    may("retryable", Shape::Flag, "Whether retries apply.").or_null(),
+]);
+
+static REJECT: Members = closed(&[may("message", Shape::Template, "Why, as a template.").or_null()]);
+
+static STREAM: Members = closed(&[
+    may(
+        "chunks",
+        Shape::List(&Shape::Template, 1, MAX_PIECES),
+        "The pieces: templates, each rendered when its turn comes.",
+    ),
+    may(
+        "expression",
+        Shape::Expression,
+        "A list of pieces, in the place of chunks.",
+    )
+    .or_null(),
+    may(
+        "intervalMs",
+        Shape::Whole(0, STREAM_MAX_INTERVAL_MS),
+        "Milliseconds between two pieces.",
+    )
+    .or_null(),
+])
+.with_one_of(&["chunks", "expression"]);
+
+static TEMPLATE: Members =
+    closed(&[may("template", Shape::Template, "The text; {{ … }} is an expression.").must()]);
+
+static SET_VARIABLE: Members = closed(&[
+    may("name", Shape::Settable, "The variable.").or_null(),
+    may("variableName", Shape::Settable, "The same as name.").or_null(),
+    may("variable", Shape::Settable, "The same as name.").or_null(),
+    may(
+        "value",
+        Shape::MaybeTemplate,
+        "What it becomes; an input value wins.",
+    ),
+    may(
+        "expression",
+        Shape::Expression,
+        "What it becomes, in the place of value.",
+    )
+    .or_null(),
+])
+.with_one_of(&["name", "variableName", "variable"]);
+
+static CHANNEL_WRITE: Members = closed(&[
+    may("channelName", TEXT, "The channel.").or_null(),
+    may("channel", TEXT, "The same as channelName.").or_null(),
+    may("value", Shape::Any, "What is written; an input value wins."),
+    may(
+        "reducer",
+        Shape::Reducer,
+        "How it is folded in; the channel's declaration wins.",
+    )
+    .or_null(),
+    may("ttlMs", COUNT, "Milliseconds that the entry is kept.").or_null(),
+    may("maxSize", COUNT, "Entries that are kept.").or_null(),
+])
+.with_one_of(&["channelName", "channel"]);
+
+const ACTIONS: Shape = Shape::List(
+    &Shape::Choice(&[
+        "accept",
+        "approve",
+        "reject",
+        "refine",
+        "edit-accept",
+        "edit",
+        "ask",
+    ]),
+    1,
+    MAX,
+);
+
+static APPROVAL: Members = closed(APPROVAL_MEMBERS);
+
+/// The `data` of an interrupt of kind approval.
+static APPROVAL_DATA: Members = closed(APPROVAL_MEMBERS);
+
+const APPROVAL_MEMBERS: &[Member] = &[
+    may(
+        "title",
+        Shape::Words,
+        "The question; the node's name where absent.",
+    )
+    .or_null(),
+    may("description", Shape::MaybeTemplate, "More about it."),
+    may("prompt", Shape::MaybeTemplate, "More about it."),
+    may(
+        "actions",
+        ACTIONS,
+        "What may be answered; accept and reject where absent.",
+    ),
+    may(
+        "requiredApprovals",
+        Shape::Whole(1, 1_000),
+        "How many accepts it takes.",
+    )
+    .or_null(),
+    may(
+        "rejectionPolicy",
+        Shape::Choice(&["single-veto", "majority"]),
+        "Whether one reject is enough, which is the default.",
+    )
+    .or_null(),
+    may(
+        "approversList",
+        Shape::List(&TEXT, 0, MAX_NAMES),
+        "Principals who may answer; everybody allowed to where absent.",
+    )
+    .or_null(),
+    may(
+        "approverRefs",
+        Shape::List(&TEXT, 0, MAX_NAMES),
+        "Principals who are asked, beside approverRoleRefs and approverGroupRefs.",
+    )
+    .or_null(),
+    may(
+        "approverRoleRefs",
+        Shape::List(&TEXT, 0, MAX_NAMES),
+        "Roles who are asked.",
+    )
+    .or_null(),
+    may(
+        "approverGroupRefs",
+        Shape::List(&TEXT, 0, MAX_NAMES),
+        "Groups who are asked.",
+    )
+    .or_null(),
+    may(
+        "onTimeout",
+        Shape::Choice(&ON_TIMEOUT),
+        "Whatever it says, a gate whose time is up is rejected.",
+    )
+    .or_null(),
+    may("optionLabels", Shape::Any, "Kept; no effect."),
+    may(
+        "overrideScopes",
+        Shape::Any,
+        "No effect: nobody overrides a gate.",
+    ),
+    may("timeoutMs", COUNT, "Milliseconds it stays open.").or_null(),
+    may("artifactId", Shape::Words, "The artifact it is about.").or_null(),
+    may("artifactType", TEXT, "That artifact's type.").or_null(),
+    may(
+        "artifactData",
+        Shape::Any,
+        "What it is about, if that is no artifact.",
+    ),
+    may(
+        "profile",
+        Shape::Choice(&PROFILES),
+        "openwop-interrupt-auth-required: a token alone does not answer it.",
+    )
+    .or_null(),
+];
+
+const TIMEOUT: Member = may("timeoutMs", COUNT, "Milliseconds it stays open.").or_null();
+
+static CLARIFICATION: Members = closed(&[
+    QUESTIONS,
+    TIMEOUT,
+    may("title", Shape::MaybeTemplate, "What it is about."),
+    may("description", Shape::MaybeTemplate, "More about it."),
+    may("prompt", Shape::MaybeTemplate, "More about it."),
+]);
+
+static CLARIFICATION_DATA: Members = closed(&[
+    QUESTIONS,
+    TIMEOUT,
+    may("title", Shape::Any, "What it is about."),
+    may("description", Shape::Any, "More about it."),
+    may("prompt", Shape::Any, "More about it."),
+    may("artifactId", Shape::Any, "The artifact they are about."),
+    may("contextType", Shape::Any, "Kept; no effect."),
+]);
+
+const QUESTIONS: Member = may(
+    "questions",
+    Shape::List(&QUESTION_SHAPE, 1, MAX_QUESTIONS),
+    "The questions.",
+)
+.must();
+
+static QUESTION_SHAPE: Shape = Shape::Object(&QUESTION);
+
+static QUESTION: Members = open(&[
+    may("id", NONEMPTY, "The name of its answer.").must(),
+    may("question", Shape::Literal, "The question.").must(),
+    may("schema", Shape::Schema, "A JSON Schema that the answer matches."),
+]);
+
+const INTERRUPT_KIND: Member = may("kind", TEXT, "What it waits for.").must();
+const INTERRUPT_TITLE: Member = may("title", Shape::MaybeTemplate, "What it is about.");
+const INTERRUPT_DESCRIPTION: Member = may("description", Shape::MaybeTemplate, "More about it.");
+const INTERRUPT_PROMPT: Member = may("prompt", Shape::MaybeTemplate, "More about it.");
+
+const fn data(shape: Shape) -> Member {
+    may("data", shape, "What is asked.")
+}
+
+static INTERRUPT: Tagged = Tagged {
+    tag: "kind",
+    default: None,
+    variants: &[
+        (
+            "approval",
+            closed(&[
+                INTERRUPT_KIND,
+                data(Shape::Object(&APPROVAL_DATA)),
+                TIMEOUT,
+                INTERRUPT_TITLE,
+                INTERRUPT_DESCRIPTION,
+                INTERRUPT_PROMPT,
+            ]),
+        ),
+        (
+            "clarification",
+            closed(&[
+                INTERRUPT_KIND,
+                data(Shape::Object(&CLARIFICATION_DATA)).must(),
+                TIMEOUT,
+                INTERRUPT_TITLE,
+                INTERRUPT_DESCRIPTION,
+                INTERRUPT_PROMPT,
+            ]),
+        ),
+        (
+            "external-event",
+            closed(&[
+                INTERRUPT_KIND,
+                data(Shape::Object(&EXTERNAL_EVENT)).must(),
+                TIMEOUT,
+                INTERRUPT_TITLE,
+                INTERRUPT_DESCRIPTION,
+                INTERRUPT_PROMPT,
+            ]),
+        ),
+        (
+            "custom",
+            closed(&[
+                INTERRUPT_KIND,
+                data(Shape::Object(&CUSTOM)).must(),
+                TIMEOUT,
+                INTERRUPT_TITLE,
+                INTERRUPT_DESCRIPTION,
+                INTERRUPT_PROMPT,
+            ]),
+        ),
+    ],
+};
+
+static EXTERNAL_EVENT: Members = open(&[
+    may("eventType", NONEMPTY, "The type of the event.").must(),
+    may("correlation", OBJECT, "What an event must match.").must(),
+]);
+
+static CUSTOM: Members = open(&[may("customKind", TEXT, "The kind, for whoever answers.").must()]);
+
+static SUB_WORKFLOW: Members = closed(&[
+    may("workflowId", Shape::WorkflowId, "What is run.").must(),
+    may(
+        "inputMapping",
+        Shape::Map(&TEXT),
+        "The child's variables by name, each from a variable here.",
+    )
+    .or_null(),
+    may(
+        "outputMapping",
+        Shape::SettableMap(&TEXT),
+        "Variables here by name, each from a variable of the child.",
+    )
+    .or_null(),
+    may("inputs", OBJECT, "Given to the child as they are."),
+    may(
+        "onChildFailure",
+        Shape::Choice(&["fail-parent", "absorb", "continue"]),
+        "What a failure of the child does; fail-parent where absent.",
+    )
+    .or_null(),
+    may(
+        "propagateCancellation",
+        Shape::Flag,
+        "Whether a cancel reaches the child; true where absent.",
+    )
+    .or_null(),
+    may(
+        "waitForCompletion",
+        Shape::True("must be true: this host runs children synchronously"),
+        "true alone.",
+    )
+    .or_null(),
+]);
+
+static ACTIVITY: Members = closed(&[
+    may("queue", NONEMPTY, "The queue that workers ask for.").must(),
+    may(
+        "input",
+        Shape::Body,
+        "JSON whose texts may be templates; an input port input wins.",
+    ),
+    may(
+        "timeoutMs",
+        Shape::Whole(1, MAX_ACTIVITY_MS),
+        "Milliseconds of one attempt.",
+    )
+    .or_null(),
+    may(
+        "heartbeatMs",
+        Shape::Whole(1, MAX_ACTIVITY_MS),
+        "Milliseconds that a worker may be silent.",
+    )
+    .or_null(),
+]);
+
+static HTTP: Members = closed(&[
+    may(
+        "method",
+        Shape::AnyCase(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]),
+        "GET where absent.",
+    )
+    .or_null(),
+    may(
+        "url",
+        Shape::Template,
+        "An absolute http or https URL, as a template; an input url wins.",
+    )
+    .or_null(),
+    may(
+        "headers",
+        Shape::Map(&Shape::Template),
+        "Header fields; templates.",
+    ),
+    may(
+        "body",
+        Shape::Body,
+        "JSON whose texts may be templates; an input body wins.",
+    ),
+    may(
+        "timeoutMs",
+        Shape::Whole(1, HTTP_MAX_TIMEOUT_MS),
+        "Milliseconds of one attempt.",
+    )
+    .or_null(),
+]);

@@ -1,0 +1,184 @@
+//! Decisions of this language: it follows one trigger, then starts every node whose edges allow it.
+
+mod answer;
+mod ask;
+mod child;
+mod node;
+mod schedule;
+mod stream;
+mod trust;
+
+use std::ops::{Deref, DerefMut};
+
+use wopr_kernel::{
+    ApplyError, DecisionBuilder, Dialect, Event as AnyEvent, Limits, RecordedRef, Refusal, Run, StartRun,
+    Trigger,
+};
+
+use crate::{
+    Event, Object, Plan, State,
+    context::Context,
+    cost::{self, Budget},
+    measure::size_of,
+    start,
+};
+
+use schedule::Dirty;
+
+/// The OpenWOP workflow language.
+#[derive(Debug)]
+pub enum Openwop {}
+
+/// A decision in progress, and the nodes whose readiness may have changed in it.
+struct Walk<'b, 'a> {
+    next: &'b mut DecisionBuilder<'a, Openwop>,
+    dirty: Dirty,
+}
+
+impl<'a> Deref for Walk<'_, 'a> {
+    type Target = DecisionBuilder<'a, Openwop>;
+
+    fn deref(&self) -> &Self::Target {
+        self.next
+    }
+}
+
+impl DerefMut for Walk<'_, '_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.next
+    }
+}
+
+impl Dialect for Openwop {
+    const NAME: &'static str = "openwop";
+
+    type Plan = Plan;
+    type State = State;
+    type Event = Event;
+
+    fn check_start(plan: &Plan, start: &StartRun, budget: &Budget) -> Result<Limits, Refusal> {
+        start::check_start(plan, start, budget)
+    }
+
+    fn apply(
+        plan: &Plan,
+        run: &Run,
+        state: &mut State,
+        recorded: RecordedRef<'_, Event>,
+    ) -> Result<(), ApplyError> {
+        state.apply(plan, run, recorded)
+    }
+
+    fn decide(trigger: Trigger, next: &mut DecisionBuilder<'_, Self>) -> Result<(), Refusal> {
+        let dirty = Dirty::new(next.plan.nodes.len());
+        let mut walk = Walk { next, dirty };
+        walk.follow(trigger)?;
+        walk.settle();
+        Ok(())
+    }
+
+    fn variables(state: &State) -> &Object {
+        &state.variables
+    }
+
+    fn weight(state: &State) -> u64 {
+        let outputs = state.nodes.iter().filter_map(|node| node.outputs.as_ref());
+        cost::of_object(&state.variables)
+            + cost::of_object(&state.channels)
+            + outputs.map(cost::of_object).sum::<u64>()
+    }
+
+    fn size_of(event: &Event) -> usize {
+        match event {
+            Event::VariableChanged { previous, next, .. } => {
+                previous.as_ref().map_or(0, size_of) + size_of(next)
+            }
+            Event::ChannelWritten { value, .. } => size_of(value),
+        }
+    }
+
+    fn is_untrusted(next: &DecisionBuilder<'_, Self>, event: &AnyEvent<Event>) -> bool {
+        trust::is_untrusted(next, event.as_ref())
+    }
+
+    fn holds_untrusted(run: &Run, state: &State) -> bool {
+        state.holds_untrusted(run)
+    }
+}
+
+impl Walk<'_, '_> {
+    fn follow(&mut self, trigger: Trigger) -> Result<(), Refusal> {
+        match trigger {
+            Trigger::Started => {
+                let plan = self.plan;
+                plan.entries
+                    .iter()
+                    .for_each(|&position| self.dirty.push(position));
+            }
+            Trigger::Advance => {}
+            Trigger::Resumed => self.mark_all(),
+            Trigger::Set(variables) => {
+                for (name, next) in variables {
+                    let previous = self.state.previous(&name);
+                    let changed = Event::VariableChanged {
+                        name,
+                        previous,
+                        next,
+                        appends: false,
+                        node: None,
+                    };
+                    self.emit(None, changed);
+                }
+            }
+            Trigger::AttemptDue {
+                position,
+                step,
+                attempt,
+                started,
+            } => self.perform(position, step, attempt, started),
+            Trigger::TimerFired {
+                position,
+                step,
+                cause,
+            } => self.time_is_up(position, &step, cause),
+            Trigger::EffectEnded { step, cause, outcome } => match outcome {
+                Ok(outputs) => self.complete_node(&step, cause, outputs),
+                Err(failure) => self.fail_node(&step, cause, failure),
+            },
+            Trigger::ChildEnded {
+                position,
+                step,
+                cause,
+                child,
+                status,
+                outputs,
+                report,
+            } => self.child_ended(
+                position,
+                &step,
+                cause,
+                child::Ended {
+                    child,
+                    status,
+                    outputs,
+                    report,
+                },
+            ),
+            Trigger::Failed { step, cause, failure } => self.fail_node(&step, cause, failure),
+            Trigger::Answered {
+                step, cause, answer, ..
+            } => self.answered(&step, cause, answer),
+            Trigger::Asked { step, by, question } => self.asked(&step, &by, question.as_deref())?,
+        }
+        Ok(())
+    }
+
+    fn context(&self) -> Context<'_> {
+        Context::of(&self.run, &self.state, self.plan)
+    }
+
+    /// The units of state that a variable occupies.
+    fn held_of(&self, variable: &str) -> u64 {
+        self.state.variables.get(variable).map_or(0, cost::of_value)
+    }
+}

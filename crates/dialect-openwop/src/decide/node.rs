@@ -1,0 +1,532 @@
+//! Runs one execution of a node: its inputs, the work of its type, and its end.
+
+use serde_json::{Value, json};
+
+use wopr_kernel::{Activity, Attempted, Call, KernelEvent, Seq, StepId, fields};
+
+use crate::{
+    Event, Failure, InterruptKind, Object, REJECTED, channel,
+    context::artifact_content,
+    cost::{self, Exhausted},
+    definition::TriggerRule,
+    expression::{ExpressionError, Template},
+    measure::{MAX_NESTING, json_within, object_too_deep, too_deep},
+    node::{ActivityNode, ApprovalGate, Assigned, HttpNode, NodeKind},
+    plan::Port,
+    too_much_work, whole,
+};
+
+use super::Walk;
+
+/// Longest delay; a longer one would exceed the range of timestamps.
+const MAX_DELAY_MS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
+
+/// Maximum size in bytes of one request's rendered templates.
+const MAX_HTTP_RENDERED: usize = 4 * 1024 * 1024;
+/// Maximum size in bytes of the rendered templates of an activity's input.
+const MAX_ACTIVITY_RENDERED: usize = 1024 * 1024;
+
+impl Walk<'_, '_> {
+    pub(super) fn start_node(&mut self, position: usize) {
+        if let Some((step, started)) = self.start_step(position) {
+            self.perform(position, step, 0, started);
+        }
+    }
+
+    pub(super) fn perform(&mut self, position: usize, step: StepId, attempt: u32, started: Seq) {
+        let plan = self.plan;
+        let node = &plan.nodes[position];
+        let inputs = match self.resolve_inputs(position) {
+            Ok(inputs) => inputs,
+            Err(failure) => return self.fail_node(&step, started, failure),
+        };
+        match &node.kind {
+            NodeKind::Pass => self.complete_node(&step, started, inputs),
+            NodeKind::Delay { ms } => {
+                let asked = match inputs.get("delayMs").map(whole) {
+                    Some(None) => {
+                        let failure =
+                            Failure::new("invalid_input", "delayMs is not a whole number of at least 0");
+                        return self.fail_node(&step, started, failure);
+                    }
+                    Some(asked) => asked,
+                    None => *ms,
+                };
+                let asked = asked.unwrap_or(0).min(MAX_DELAY_MS);
+                if asked == 0 {
+                    return self.complete_node(&step, started, fields(json!({ "waitedMs": 0 })));
+                }
+                let until = self.input.now.plus_millis(asked);
+                self.sleep(step, until);
+            }
+            NodeKind::Fail {
+                code,
+                message,
+                retryable,
+            } => {
+                let failure = Failure {
+                    code: code.clone(),
+                    message: message.clone(),
+                    retryable: *retryable,
+                    reason: None,
+                };
+                let attempted = Attempted {
+                    attempt,
+                    retry_after_ms: None,
+                    failure,
+                };
+                if let Some(failure) = self.retry(position, &step, started, attempted) {
+                    self.fail_node(&step, started, failure);
+                }
+            }
+            NodeKind::Reject { message } => {
+                let failure = match self.render(message) {
+                    Ok(message) => Failure::new(REJECTED, message),
+                    Err(failure) => failure,
+                };
+                self.fail_node(&step, started, failure);
+            }
+            NodeKind::Stream { pieces, interval_ms } => self.stream_on(pieces, *interval_ms, &step, started),
+            NodeKind::Approval(gate) => {
+                let ApprovalGate {
+                    data,
+                    about,
+                    timeout_ms,
+                    ..
+                } = &**gate;
+                self.ask_about(
+                    &step,
+                    started,
+                    (InterruptKind::Approval, data.clone()),
+                    about,
+                    *timeout_ms,
+                );
+            }
+            NodeKind::Clarification {
+                questions,
+                data,
+                about,
+                timeout_ms,
+                ..
+            } => {
+                let mut data = data.clone();
+                data["questions"] = questions.clone();
+                let question = (InterruptKind::Clarification, data);
+                self.ask_about(&step, started, question, about, *timeout_ms);
+            }
+            NodeKind::Interrupt {
+                kind,
+                data,
+                about,
+                timeout_ms,
+                ..
+            } => self.ask_about(&step, started, (*kind, data.clone()), about, *timeout_ms),
+            NodeKind::SetVariable { name, value } => match self.assigned(value, &inputs) {
+                Ok(next) if too_deep(&next) => self.fail_node(&step, started, nested("the value")),
+                Ok(next) => {
+                    let (kept, before) = (cost::of_value(&next), self.held_of(name));
+                    let room = self.spend(kept + before).and_then(|()| self.hold(kept, before));
+                    if let Err(failure) = room {
+                        return self.fail_node(&step, started, failure);
+                    }
+                    let previous = self.state.previous(name);
+                    let changed = Event::VariableChanged {
+                        name: name.clone(),
+                        previous,
+                        next,
+                        appends: false,
+                        node: Some(node.id.clone()),
+                    };
+                    let cause = self.emit(Some(started), changed);
+                    self.complete_node(&step, cause, Object::new());
+                }
+                Err(failure) => self.fail_node(&step, started, failure),
+            },
+            NodeKind::Template(template) => match self.render(template) {
+                Ok(text) => self.complete_node(&step, started, fields(json!({ "text": text }))),
+                Err(failure) => self.fail_node(&step, started, failure),
+            },
+            NodeKind::ChannelWrite {
+                channel,
+                value,
+                reducer,
+                ttl_ms,
+                max_size,
+            } => {
+                let declared = plan.definition.channels.get(channel);
+                let declared_text = |field: &str| declared.and_then(|d| d.get(field)).and_then(Value::as_str);
+                let declared_number = |field: &str| declared.and_then(|d| d.get(field)).and_then(whole);
+                let reducer = declared_text("reducer")
+                    .or(reducer.as_deref())
+                    .unwrap_or("append")
+                    .to_owned();
+                let Some(value) = inputs.get("value").cloned().or_else(|| value.clone()) else {
+                    let failure = Failure::new("invalid_input", "there is no value to write");
+                    return self.fail_node(&step, started, failure);
+                };
+                if too_deep(&value) {
+                    return self.fail_node(&step, started, nested("the value"));
+                }
+                // The fold copies the channel three times: to check it, as the channel, and as the variable
+                // of the same name.
+                let current = self.state.channels.get(channel).map_or(0, cost::of_value);
+                let added = cost::of_value(&value);
+                let room = self.spend(2 * added + 3 * current);
+                if let Err(failure) = room.and_then(|()| self.hold(2 * added, 0)) {
+                    return self.fail_node(&step, started, failure);
+                }
+                let ttl_ms = ttl_ms.or_else(|| declared_number("ttlMs"));
+                let max_size = max_size.or_else(|| declared_number("maxSize"));
+                if let Some(guard) = plan.channel(channel) {
+                    let write = channel::Write {
+                        value: &value,
+                        reducer: &reducer,
+                        ttl_ms,
+                        max_size,
+                        at: self.input.now,
+                    };
+                    let current = self.state.channels.get(channel);
+                    let checked = guard
+                        .check_writer(channel, node.id.as_str(), &node.type_id)
+                        .and_then(|()| guard.check_write(channel, current, &write, &self.budget));
+                    if let Err(failure) = checked {
+                        return self.fail_node(&step, started, failure);
+                    }
+                }
+                let written_at = self.input.now;
+                let cause = self.emit(
+                    Some(started),
+                    Event::ChannelWritten {
+                        channel: channel.clone(),
+                        value,
+                        reducer,
+                        ttl_ms,
+                        max_size,
+                        node: node.id.clone(),
+                        written_at,
+                    },
+                );
+                self.complete_node(&step, cause, Object::new());
+            }
+            NodeKind::SubWorkflow(sub) => self.dispatch_child(sub, &step, started, inputs),
+            NodeKind::Http(http) => match self.http_call(http, &inputs) {
+                Ok(call) => self.call(step, attempt, started, call),
+                Err(failure) => self.fail_node(&step, started, failure),
+            },
+            NodeKind::Activity(node) => match self.activity(node, inputs) {
+                Ok(activity) => {
+                    let call = Call::Activity(Box::new(activity));
+                    self.call(step, attempt, started, call);
+                }
+                Err(failure) => self.fail_node(&step, started, failure),
+            },
+            NodeKind::SideEffect => {
+                let payload = Value::Object(inputs);
+                self.call(step, attempt, started, Call::SideEffect { payload });
+            }
+            NodeKind::ArtifactEmit {
+                artifact_type,
+                content,
+            } => {
+                let content = if content.is_null() {
+                    artifact_content(&inputs)
+                } else {
+                    content.clone()
+                };
+                let name = node.name.clone();
+                let cause = self.artifact(&step, started, artifact_type.clone(), name, content);
+                self.complete_node(&step, cause, inputs);
+            }
+            NodeKind::Requires { capability } => {
+                let failure = Failure::new(
+                    "capability_not_provided",
+                    format!("this host does not provide '{capability}'"),
+                );
+                self.fail_node(&step, started, failure);
+            }
+        }
+    }
+
+    fn resolve_inputs(&self, position: usize) -> Result<Object, Failure> {
+        let node = &self.plan.nodes[position];
+        let mut inputs = Object::new();
+        for (name, port) in &node.inputs {
+            let missing = |what: String| {
+                Err(Failure::new(
+                    "input_unresolved",
+                    format!("input '{name}': {what}"),
+                ))
+            };
+            let value = match port {
+                Port::Static(value) => Some(self.copy(value)?),
+                Port::Variable {
+                    name: variable,
+                    optional,
+                } => match self.state.variables.get(variable) {
+                    None if !optional => return missing(format!("variable '{variable}' is not set")),
+                    value => value.map(|value| self.copy(value)).transpose()?,
+                },
+                Port::Connection {
+                    node: source,
+                    key,
+                    optional,
+                } => {
+                    let outputs = self.state.nodes[*source].outputs.as_ref();
+                    match outputs.and_then(|outputs| outputs.get(key)) {
+                        None if !optional => {
+                            return missing(format!(
+                                "node '{}' has no output '{key}'",
+                                self.plan.nodes[*source].id
+                            ));
+                        }
+                        value => value.map(|value| self.copy(value)).transpose()?,
+                    }
+                }
+                Port::Expression(expression) => match expression.evaluate_in(&self.context(), &self.budget) {
+                    Ok(value) => value,
+                    Err(ExpressionError::TooMuchWork) => return Err(too_much_work()),
+                    Err(error) => return missing(error.to_string()),
+                },
+            };
+            if let Some(value) = value {
+                inputs.insert(name.clone(), value);
+            }
+        }
+        Ok(inputs)
+    }
+
+    fn assigned(&self, value: &Assigned, inputs: &Object) -> Result<Value, Failure> {
+        if let Some(value) = inputs.get("value") {
+            return self.copy(value);
+        }
+        match value {
+            Assigned::Static(value) => self.copy(value),
+            Assigned::Expression(expression) => expression
+                .evaluate_in(&self.context(), &self.budget)
+                .map(Option::unwrap_or_default)
+                .map_err(|error| failed("expression_failed", &error)),
+            Assigned::Template(template) => self.render(template).map(Value::String),
+            Assigned::Input => Err(Failure::new("invalid_input", "there is no value to set")),
+        }
+    }
+
+    pub(super) fn render(&self, template: &Template) -> Result<String, Failure> {
+        template
+            .render_in(&self.context(), &self.budget)
+            .map_err(|error| failed("template_failed", &error))
+    }
+
+    fn http_call(&self, http: &HttpNode, inputs: &Object) -> Result<Call, Failure> {
+        let url = match (inputs.get("url"), &http.url) {
+            (Some(Value::String(url)), _) => url.clone(),
+            (Some(_), _) => return Err(Failure::new("invalid_input", "url is not a string")),
+            (None, Some(template)) => self.render(template)?,
+            (None, None) => return Err(Failure::new("invalid_input", "there is no url")),
+        };
+        let too_long = || Failure::new("template_failed", "the request is too long");
+        let mut left = MAX_HTTP_RENDERED.checked_sub(url.len()).ok_or_else(too_long)?;
+        let mut render = |template: &Template| {
+            let text = self.render(template)?;
+            left = left.checked_sub(text.len()).ok_or_else(too_long)?;
+            Ok(text)
+        };
+        let mut headers = Vec::with_capacity(http.headers.len());
+        for (name, value) in &http.headers {
+            headers.push((name.clone(), render(value)?));
+        }
+        let body = match (inputs.get("body"), &http.body) {
+            // A port may carry anybody's text, so it is never treated as a template.
+            (Some(body), _) => Some(self.http_body(body)?),
+            (None, Some(body)) => Some(self.http_body(&body.fill(&mut render)?)?),
+            (None, None) => None,
+        };
+        Ok(Call::Http {
+            method: http.method.clone(),
+            url,
+            headers,
+            body,
+            timeout_ms: http.timeout_ms,
+        })
+    }
+
+    /// What a worker gets: the input port `input`, else the configured input, else all inputs.
+    fn activity(&mut self, node: &ActivityNode, mut inputs: Object) -> Result<Activity, Failure> {
+        let mut left = MAX_ACTIVITY_RENDERED;
+        let too_long = || Failure::new("template_failed", "the input is too long");
+        let input = match (inputs.remove("input"), &node.input) {
+            (Some(input), _) => input,
+            (None, Some(input)) => input.fill(&mut |template: &Template| {
+                let text = self.render(template)?;
+                left = left.checked_sub(text.len()).ok_or_else(too_long)?;
+                Ok(text)
+            })?,
+            (None, None) if inputs.is_empty() => Value::Null,
+            (None, None) => Value::Object(inputs),
+        };
+        if too_deep(&input) {
+            return Err(nested("the input"));
+        }
+        // Stored in the event, and with the step for as long as it waits.
+        let kept = cost::of_value(&input);
+        self.spend(2 * kept)?;
+        self.hold(kept, 0)?;
+        Ok(Activity {
+            queue: node.queue.clone(),
+            input,
+            timeout_ms: node.timeout_ms,
+            heartbeat_ms: node.heartbeat_ms,
+        })
+    }
+
+    /// The request body as text; charges for it.
+    fn http_body(&self, body: &Value) -> Result<String, Failure> {
+        let text = json_within(body, MAX_HTTP_RENDERED)
+            .ok_or_else(|| Failure::new("template_failed", "the body of the request is too long"))?;
+        self.spend(cost::bytes(text.len()))?;
+        Ok(text)
+    }
+
+    /// Completes an execution: records its artifact and outputs and evaluates its edges.
+    pub(super) fn complete_node(&mut self, step: &StepId, cause: Seq, outputs: Object) {
+        let Some((position, _)) = self.active(step) else {
+            return;
+        };
+        if object_too_deep(&outputs) {
+            return self.fail_node(step, cause, nested("the output"));
+        }
+        // Stored in the event, with the node and among the variables.
+        let kept = cost::of_object(&outputs);
+        let before = self.kept_by(position, &outputs);
+        if let Err(failure) = self.spend(3 * kept).and_then(|()| self.hold(2 * kept, before)) {
+            return self.fail_node(step, cause, failure);
+        }
+        let untaken = match self.untaken(position, "completed", &outputs) {
+            Ok(untaken) => untaken,
+            Err(Exhausted) => return self.fail_node(step, cause, too_much_work()),
+        };
+        let mut cause = cause;
+        let node = &self.plan.nodes[position];
+        // A node that emits an artifact of its own has already done so.
+        let emitted = matches!(node.kind, NodeKind::ArtifactEmit { .. });
+        if let Some(artifact_type) = node.artifact_type.clone().filter(|_| !emitted) {
+            let name = self.plan.nodes[position].name.clone();
+            cause = self.artifact(step, cause, artifact_type, name, artifact_content(&outputs));
+        }
+        self.record(
+            Some(cause),
+            KernelEvent::NodeCompleted {
+                step: step.clone(),
+                outputs,
+                routing: untaken,
+            },
+        );
+        self.mark_targets(position);
+    }
+
+    /// Fails an execution. If no taken edge handles the failure, the run fails with it.
+    pub(super) fn fail_node(&mut self, step: &StepId, cause: Seq, error: Failure) {
+        let Some((position, active)) = self.active(step) else {
+            return;
+        };
+        let attempts = active.attempt + 1;
+        let mut output = fields(json!({ "error": { "code": error.code, "message": error.message } }));
+        if let (Some(reason), Some(error)) = (&error.reason, output.get_mut("error")) {
+            error["reason"] = reason.as_str().into();
+        }
+        let (untaken, error) = match self.untaken(position, "failed", &output) {
+            Ok(untaken) => (untaken, error),
+            // The conditions cannot be evaluated, so only unconditional edges are taken.
+            Err(Exhausted) => (self.conditional(position), too_much_work()),
+        };
+        let handled = self.plan.nodes[position].out.iter().any(|&edge| {
+            let taken = !u32::try_from(edge).is_ok_and(|edge| untaken.binary_search(&edge).is_ok());
+            taken
+                && matches!(
+                    self.plan.edges[edge].rule,
+                    TriggerRule::AnyFailed | TriggerRule::AllComplete
+                )
+        });
+        let failed = KernelEvent::NodeFailed {
+            step: step.clone(),
+            error: error.clone(),
+            attempts,
+            routing: untaken,
+        };
+        let cause = self.record(Some(cause), failed);
+        if handled {
+            self.mark_targets(position);
+        } else {
+            self.fail_run(Some(cause), error, Some(step.node.clone()));
+        }
+    }
+
+    /// The units of state that the outputs of this node will replace.
+    fn kept_by(&self, position: usize, outputs: &Object) -> u64 {
+        let declared = outputs.keys().filter(|port| self.plan.declares(port));
+        let own = self.held_of(self.plan.nodes[position].id.as_str());
+        let state = self
+            .state
+            .nodes
+            .get(position)
+            .and_then(|state| state.outputs.as_ref());
+        declared.map(|port| self.held_of(port)).sum::<u64>() + own + state.map_or(0, cost::of_object)
+    }
+
+    /// The outgoing edges whose condition does not hold.
+    fn untaken(&self, position: usize, status: &'static str, output: &Object) -> Result<Vec<u32>, Exhausted> {
+        let mut untaken = self.conditional(position);
+        if untaken.is_empty() {
+            return Ok(untaken);
+        }
+        let context = self.context().at_end(position, status, output);
+        let mut holds = Vec::with_capacity(untaken.len());
+        for &edge in &untaken {
+            let condition = self.plan.edges[edge as usize].condition.as_ref();
+            holds.push(match condition {
+                Some(condition) => condition.holds(&context, &self.budget)?,
+                None => true,
+            });
+        }
+        let mut holds = holds.into_iter();
+        untaken.retain(|_| holds.next() == Some(false));
+        Ok(untaken)
+    }
+
+    /// The outgoing edges that have a condition.
+    fn conditional(&self, position: usize) -> Vec<u32> {
+        let out = self.plan.nodes[position].out.iter();
+        let conditional = out.filter(|&&edge| self.plan.edges[edge].condition.is_some());
+        conditional.filter_map(|&edge| u32::try_from(edge).ok()).collect()
+    }
+
+    pub(super) fn time_is_up(&mut self, position: usize, step: &StepId, cause: Seq) {
+        let plan = self.plan;
+        match &plan.nodes[position].kind {
+            NodeKind::Stream { pieces, interval_ms } => self.stream_on(pieces, *interval_ms, step, cause),
+            NodeKind::Delay { ms } => {
+                let inputs = self.resolve_inputs(position).unwrap_or_default();
+                let asked = inputs.get("delayMs").and_then(whole).or(*ms);
+                let waited = asked.unwrap_or(0).min(MAX_DELAY_MS);
+                self.complete_node(step, cause, fields(json!({ "waitedMs": waited })));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The failure of a node whose evaluation failed.
+pub(super) fn failed(code: &str, error: &ExpressionError) -> Failure {
+    match error {
+        ExpressionError::TooMuchWork => too_much_work(),
+        ExpressionError::Syntax(_) | ExpressionError::Evaluation(_) | ExpressionError::TooLong(_) => {
+            Failure::new(code, error.to_string())
+        }
+    }
+}
+
+fn nested(what: &str) -> Failure {
+    Failure::new(
+        "output_too_deep",
+        format!("{what} nests more than {MAX_NESTING} levels deep"),
+    )
+}

@@ -1,0 +1,97 @@
+//! Identifies the values of a run that are artifact contents, so that views show them only to readers of
+//! artifacts.
+//!
+//! An artifact is made of its node's output `text`, or of all outputs if there is none. The same values
+//! appear under the node's name, under a declared variable with the port's name, and in the run's outputs. An
+//! artifact as edited by a reviewer is content, too, whichever gate asked for the review. Like the mark for
+//! sensitive values, this goes by name and does not follow the value.
+
+use wopr_kernel::Planned as _;
+
+use crate::{Node, NodeId, Object, Plan};
+
+/// The gate output that replaces an artifact.
+const EDITED: &str = "editedArtifactData";
+/// The output that is an artifact by itself.
+const TEXT: &str = "text";
+/// Types whose only output is a text.
+const TEXTS: [&str; 2] = ["core.template", "core.stream"];
+/// Types whose outputs are their inputs.
+const PASSES: [&str; 6] = [
+    "core.noop",
+    "core.identity",
+    "core.start",
+    "core.end",
+    "core.merge",
+    "core.conditional",
+];
+
+/// Outputs of all other types that may become part of an artifact.
+const GIVEN: [&str; 17] = [
+    TEXT,
+    "action",
+    "answers",
+    "approved",
+    "artifacts",
+    "body",
+    "childRunId",
+    "childStatus",
+    "data",
+    "decidedBy",
+    "event",
+    "feedback",
+    "headers",
+    "refineFeedback",
+    "result",
+    "resumeValue",
+    "status",
+];
+
+impl Plan {
+    /// Whether an output is artifact content, given all outputs of its node.
+    pub(crate) fn makes_content(&self, node: &NodeId, port: &str, outputs: &Object) -> bool {
+        port == EDITED || (self.artifact_of(node).is_some() && is_shown(port, outputs))
+    }
+
+    /// Whether a chunk of an output, or an output whose siblings are unknown, is artifact content.
+    pub(crate) fn may_make_content(&self, node: &NodeId, port: &str) -> bool {
+        port == EDITED || self.artifact_of(node).is_some()
+    }
+
+    /// The node whose artifact content a variable contains, because an output of that node becomes the
+    /// variable.
+    pub(crate) fn maker_of_variable(&self, name: &str) -> Option<&NodeId> {
+        let is_declared = self.variables().iter().any(|variable| variable.name == name);
+        let mut nodes = self.definition.nodes.iter();
+        let made = nodes.find(|node| is_declared && node.artifact_type.is_some() && may_output(node, name));
+        made.map(|node| &node.id)
+    }
+
+    /// The node whose artifact content the run's outputs contain under this name, if a single node ended the
+    /// run.
+    pub(crate) fn maker_of_result(&self, port: &str, outputs: &Object) -> Option<&NodeId> {
+        let ends = self.definition.nodes.iter().zip(&self.nodes);
+        let ends = ends.filter(|(_, node)| node.out.iter().all(|&edge| self.edges[edge].slot.is_none()));
+        let made = ends
+            .map(|(node, _)| node)
+            .find(|node| node.artifact_type.is_some() && is_shown(port, outputs));
+        made.map(|node| &node.id)
+    }
+}
+
+/// A `text` output is the artifact by itself; without one, all outputs are part of it.
+fn is_shown(port: &str, outputs: &Object) -> bool {
+    port == TEXT || !outputs.contains_key(TEXT)
+}
+
+/// Whether a node may have an output of this name that becomes part of its artifact.
+fn may_output(node: &Node, port: &str) -> bool {
+    let type_id = node.type_id.as_str();
+    if TEXTS.contains(&type_id) {
+        return port == TEXT;
+    }
+    if PASSES.contains(&type_id) {
+        return node.inputs.contains_key(port) && (port == TEXT || !node.inputs.contains_key(TEXT));
+    }
+    GIVEN.contains(&port)
+}

@@ -1,0 +1,40 @@
+//! The OpenWOP workflow language.
+//!
+//! [`Plan::compile`] validates a definition. [`Openwop`] is the [`Dialect`](wopr_kernel::Dialect): it folds the
+//! events that only this language gives a meaning to, and says which nodes start next. Pure, like the kernel:
+//! no clock, no randomness, no I/O.
+
+mod admission;
+mod authoring;
+mod channel;
+mod context;
+mod decide;
+mod definition;
+mod event;
+mod exposure;
+mod expression;
+mod node;
+mod pattern;
+mod plan;
+mod redaction;
+mod schema;
+mod start;
+mod state;
+mod trigger;
+mod trust;
+
+pub use authoring::{Lint, Place, Warning, definition_schema, locate};
+pub use decide::Openwop;
+pub use definition::{Definition, MAX_EDGES, MAX_NODES, Node, Variable, VariableType};
+pub use event::Event;
+pub use expression::{Expression, ExpressionError, Read, Template};
+pub use node::HTTP_MAX_TIMEOUT_MS;
+pub use plan::Plan;
+pub use redaction::assigns;
+pub use state::State;
+pub use trust::Untrusted;
+
+use wopr_kernel::{
+    ApprovalAction, CONTENT_TRUST, ContentHash, Failure, InterruptKind, MAX_PROBLEMS, NodeId, Object,
+    Problem, Problems, REJECTED, Spot, Timestamp, UNTRUSTED, WorkflowId, cost, measure, too_much_work, whole,
+};

@@ -1,0 +1,567 @@
+//! The OpenWOP node types that this kernel runs, with their settings parsed and checked.
+//!
+//! A type id maps to one variant of [`NodeKind`]; an unknown type id is a problem of the definition. The
+//! types of the conformance suite exist only if the host enables them.
+
+mod about;
+mod activity;
+mod config;
+mod http;
+
+use serde_json::{Map, Value, json};
+use wopr_kernel::{AnswerSchema, ApprovalRules, NodeTypes, Question, Rules, cost::Meter};
+
+use crate::{
+    ApprovalAction, InterruptKind, REJECTED, WorkflowId, channel,
+    definition::Node,
+    expression::Template,
+    schema::{Allowance, Schema},
+};
+
+use about::with_texts;
+pub(crate) use about::{ARTIFACT, About, TITLE};
+pub(crate) use activity::{ActivityNode, MAX_ACTIVITY_MS};
+pub(crate) use config::written_by;
+pub(crate) use config::{Assigned, MAX_NAMES, MAX_PIECES, Pieces, known_keys};
+use config::{CHANNEL_FIELDS, Config, VARIABLE_FIELDS};
+pub use http::HTTP_MAX_TIMEOUT_MS;
+pub(crate) use http::HttpNode;
+
+/// What a node does, with its settings parsed.
+#[derive(Debug)]
+pub(crate) enum NodeKind {
+    /// `core.noop`, `core.identity`, `core.start`, `core.end`, `core.merge`, `core.conditional`: inputs become outputs.
+    Pass,
+    /// `core.delay`
+    Delay {
+        /// From the configuration; an input port takes precedence.
+        ms: Option<u64>,
+    },
+    /// `core.fail`
+    Fail {
+        code: String,
+        message: String,
+        retryable: bool,
+    },
+    /// `core.a2a.reject`: declines the run's request.
+    Reject { message: Template },
+    /// `core.stream`: emits a text in chunks.
+    Stream {
+        pieces: Pieces,
+        /// Delay between two chunks.
+        interval_ms: u64,
+    },
+    /// `core.approvalGate`, and `core.interrupt` of kind approval.
+    Approval(Box<ApprovalGate>),
+    /// `core.clarificationGate`, and `core.interrupt` of kind clarification.
+    Clarification {
+        /// The questions as the definition has them.
+        questions: Value,
+        rules: Rules,
+        /// Further data shown with the questions.
+        data: Value,
+        about: About,
+        timeout_ms: Option<u64>,
+    },
+    /// `core.interrupt` of the other kinds.
+    Interrupt {
+        kind: InterruptKind,
+        rules: Rules,
+        data: Value,
+        about: About,
+        timeout_ms: Option<u64>,
+    },
+    /// `core.setVariable`
+    SetVariable {
+        name: String,
+        /// The new value; an input port `value` takes precedence.
+        value: Assigned,
+    },
+    /// `core.template`
+    Template(Template),
+    /// `core.channelWrite`
+    ChannelWrite {
+        channel: String,
+        /// The value to write; an input port `value` takes precedence.
+        value: Option<Value>,
+        /// `None` means the reducer that the channel declares.
+        reducer: Option<String>,
+        /// The write drops entries older than this.
+        ttl_ms: Option<u64>,
+        /// Maximum number of entries kept.
+        max_size: Option<u64>,
+    },
+    /// `core.subWorkflow`
+    SubWorkflow(Box<SubWorkflow>),
+    /// `core.http.request`
+    Http(Box<HttpNode>),
+    /// `core.activity`
+    Activity(Box<ActivityNode>),
+    /// `core.conformance.side-effect`
+    SideEffect,
+    /// `conformance.artifact.emit`
+    ArtifactEmit { artifact_type: String, content: Value },
+    /// A node whose module requires a capability that this host never has.
+    Requires { capability: String },
+}
+
+#[derive(Debug)]
+pub(crate) struct ApprovalGate {
+    /// The interrupt's data, complete with the fields that OpenWOP requires.
+    pub data: Value,
+    pub about: About,
+    pub rules: Rules,
+    pub timeout_ms: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct SubWorkflow {
+    pub workflow: WorkflowId,
+    /// (child variable, parent variable)
+    pub inputs: Vec<(String, String)>,
+    /// Passed to the child unchanged.
+    pub static_inputs: Map<String, Value>,
+    /// (parent variable, child variable)
+    pub outputs: Vec<(String, String)>,
+    /// Whether a failed child fails this node.
+    pub fail_parent: bool,
+    /// Whether a cancel cascades to the child.
+    pub propagate_cancel: bool,
+}
+
+/// Longest interval between two chunks of a streamed text.
+pub(crate) const STREAM_MAX_INTERVAL_MS: u64 = 3_600_000;
+
+/// The profile of a gate that refuses tokens.
+const AUTH_REQUIRED: &str = "openwop-interrupt-auth-required";
+/// The accepted values of `onTimeout`. A gate that times out is rejected in any case.
+pub(crate) const ON_TIMEOUT: [&str; 4] = ["reject", "fail", "approve", "accept"];
+/// The interrupt profiles that a gate may name.
+pub(crate) const PROFILES: [&str; 4] = [
+    AUTH_REQUIRED,
+    "openwop-interrupt-quorum",
+    "openwop-interrupt-external-event",
+    "openwop-interrupt-cascade-cancel",
+];
+
+/// Maximum number of questions in one clarification.
+pub(crate) const MAX_QUESTIONS: usize = 100;
+
+impl NodeKind {
+    /// Returns `true` if the node waits for a timer of its own.
+    pub(crate) const fn is_delay(&self) -> bool {
+        matches!(self, Self::Delay { .. } | Self::Stream { .. })
+    }
+
+    /// The texts that describe a gate, and the rules of the interrupts that it opens.
+    pub(crate) fn gate(&self) -> Option<(&About, &Rules)> {
+        match self {
+            Self::Approval(gate) => Some((&gate.about, &gate.rules)),
+            Self::Clarification { about, rules, .. } | Self::Interrupt { about, rules, .. } => {
+                Some((about, rules))
+            }
+            Self::Pass
+            | Self::Delay { .. }
+            | Self::Fail { .. }
+            | Self::Reject { .. }
+            | Self::Stream { .. }
+            | Self::SetVariable { .. }
+            | Self::Template(_)
+            | Self::ChannelWrite { .. }
+            | Self::SubWorkflow(_)
+            | Self::Http(_)
+            | Self::Activity(_)
+            | Self::SideEffect
+            | Self::ArtifactEmit { .. }
+            | Self::Requires { .. } => None,
+        }
+    }
+
+    /// Parses a node's type and settings; fails with the rule that they break.
+    pub(crate) fn read(node: &Node, node_types: NodeTypes, allowance: &Allowance) -> Result<Self, String> {
+        let kind = Self::read_config(node, node_types, allowance)?;
+        let Some(known) = known_keys(&node.type_id) else {
+            return Ok(kind);
+        };
+        match node.config.keys().find(|key| !known.contains(&key.as_str())) {
+            None => Ok(kind),
+            Some(unknown) => Err(format!(
+                "config.{unknown} is not known; {} has {}",
+                node.type_id,
+                known.join(", ")
+            )),
+        }
+    }
+
+    fn read_config(node: &Node, node_types: NodeTypes, allowance: &Allowance) -> Result<Self, String> {
+        let config = Config(&node.config);
+        match node.type_id.as_str() {
+            "core.noop" | "core.identity" | "core.start" | "core.end" | "core.merge" | "core.conditional" => {
+                Ok(Self::Pass)
+            }
+            "core.delay" => Ok(Self::Delay { ms: config.delay()? }),
+            "core.fail" => Ok(Self::Fail {
+                code: match config.text("code")? {
+                    Some(REJECTED) => {
+                        return Err(format!("config.code '{REJECTED}' is that of core.a2a.reject"));
+                    }
+                    Some(code) => code.to_owned(),
+                    None => "conformance_test_failure".to_owned(),
+                },
+                message: config
+                    .text("message")?
+                    .unwrap_or("Intentional conformance failure")
+                    .to_owned(),
+                retryable: config.flag("retryable")?.unwrap_or(false),
+            }),
+            "core.a2a.reject" => {
+                let source = config.text("message")?.unwrap_or("The request was declined.");
+                Template::parse(source)
+                    .map(|message| Self::Reject { message })
+                    .map_err(|e| format!("config.message: {e}"))
+            }
+            "core.stream" => Ok(Self::Stream {
+                pieces: config.pieces()?,
+                interval_ms: match config.millis("intervalMs")?.unwrap_or(0) {
+                    ms if ms <= STREAM_MAX_INTERVAL_MS => ms,
+                    _ => return Err(format!("config.intervalMs is more than {STREAM_MAX_INTERVAL_MS}")),
+                },
+            }),
+            "core.approvalGate" => Ok(Self::Approval(Box::new(ApprovalGate::read(node, &node.config)?))),
+            "core.clarificationGate" => {
+                Self::clarification(&node.config, config.millis("timeoutMs")?, allowance)
+            }
+            "core.interrupt" => Self::interrupt(node, allowance),
+            "core.setVariable" => {
+                let name = config.first(&VARIABLE_FIELDS)?;
+                let name = name
+                    .filter(|name| !name.is_empty())
+                    .ok_or("config.name is missing")?
+                    .to_owned();
+                if name.starts_with('_') {
+                    return Err(format!(
+                        "config.name is '{name}': names with a leading underscore are the host's"
+                    ));
+                }
+                Ok(Self::SetVariable {
+                    name,
+                    value: config.assigned()?,
+                })
+            }
+            "core.template" => {
+                let source = config.text("template")?.ok_or("config.template is missing")?;
+                Template::parse(source)
+                    .map(Self::Template)
+                    .map_err(|e| format!("config.template: {e}"))
+            }
+            "core.channelWrite" => {
+                let channel = config.first(&CHANNEL_FIELDS)?;
+                let reducer = config.text("reducer")?;
+                if let Some(unknown) = reducer.filter(|reducer| !channel::is_known(reducer)) {
+                    return Err(format!("config.reducer '{unknown}' is not known"));
+                }
+                Ok(Self::ChannelWrite {
+                    channel: channel.ok_or("config.channelName is missing")?.to_owned(),
+                    value: node.config.get("value").cloned(),
+                    reducer: reducer.map(ToOwned::to_owned),
+                    ttl_ms: config.millis("ttlMs")?,
+                    max_size: config.millis("maxSize")?,
+                })
+            }
+            "core.subWorkflow" => SubWorkflow::read(config).map(|sub| Self::SubWorkflow(Box::new(sub))),
+            "core.activity" => ActivityNode::read(config).map(|activity| Self::Activity(Box::new(activity))),
+            "core.http.request" => HttpNode::read(config).map(|http| Self::Http(Box::new(http))),
+            // Marks a workflow as made for conformance mode: on other hosts it does not compile.
+            "conformance.start" if node_types.conformance => Ok(Self::Pass),
+            "core.conformance.side-effect" if node_types.conformance => Ok(Self::SideEffect),
+            "conformance.artifact.emit" if node_types.conformance => Ok(Self::ArtifactEmit {
+                artifact_type: config
+                    .text("artifactType")?
+                    .unwrap_or("conformance.artifact")
+                    .to_owned(),
+                content: node
+                    .config
+                    .get("content")
+                    .or(node.config.get("artifactData"))
+                    .cloned()
+                    .unwrap_or_default(),
+            }),
+            "conformance.requiresMissing" if node_types.conformance => Ok(Self::Requires {
+                capability: "conformance.never-provided".to_owned(),
+            }),
+            unknown => Err(format!("typeId '{unknown}' is not offered by this host")),
+        }
+    }
+
+    fn clarification(
+        config: &Map<String, Value>,
+        timeout_ms: Option<u64>,
+        allowance: &Allowance,
+    ) -> Result<Self, String> {
+        let questions = config
+            .get("questions")
+            .and_then(Value::as_array)
+            .ok_or("config.questions is not an array")?;
+        if questions.is_empty() {
+            return Err("config.questions is empty".to_owned());
+        }
+        if questions.len() > MAX_QUESTIONS {
+            return Err(format!("config.questions has more than {MAX_QUESTIONS} entries"));
+        }
+        let questions = questions
+            .iter()
+            .map(|question| read_question(question, allowance))
+            .collect::<Result<Vec<_>, _>>()?;
+        if questions
+            .iter()
+            .enumerate()
+            .any(|(i, q)| questions[..i].iter().any(|other| other.id == q.id))
+        {
+            return Err("config.questions repeats an id".to_owned());
+        }
+        let shown = with_texts(Map::new(), config);
+        let documents = questions.iter().map(|question| question.document.clone());
+        Ok(Self::Clarification {
+            questions: documents.collect(),
+            rules: Rules::Clarification(questions),
+            about: About::read(&shown)?,
+            data: Value::Object(shown),
+            timeout_ms,
+        })
+    }
+
+    fn interrupt(node: &Node, allowance: &Allowance) -> Result<Self, String> {
+        let config = Config(&node.config);
+        let empty = Map::new();
+        let data = node
+            .config
+            .get("data")
+            .map_or(Some(&empty), Value::as_object)
+            .ok_or("config.data is not an object")?;
+        let data = with_texts(data.clone(), &node.config);
+        let timeout_ms = config.millis("timeoutMs")?;
+        match config.text("kind")?.ok_or("config.kind is missing")? {
+            "approval" => {
+                config.check_data(&data, "core.approvalGate", &[])?;
+                let mut gate = ApprovalGate::read(node, &data)?;
+                gate.timeout_ms = gate.timeout_ms.or(timeout_ms);
+                Ok(Self::Approval(Box::new(gate)))
+            }
+            "clarification" => {
+                config.check_data(&data, "core.clarificationGate", &["contextType"])?;
+                let own = Config(&data).millis("timeoutMs")?;
+                Self::clarification(&data, own.or(timeout_ms), allowance)
+            }
+            "external-event" => {
+                config.check_open_data(&data)?;
+                let event_type = data
+                    .get("eventType")
+                    .and_then(Value::as_str)
+                    .filter(|t| !t.is_empty());
+                event_type.ok_or("config.data.eventType is missing")?;
+                data.get("correlation")
+                    .and_then(Value::as_object)
+                    .ok_or("config.data.correlation is not an object")?;
+                Ok(Self::Interrupt {
+                    kind: InterruptKind::ExternalEvent,
+                    rules: Rules::Event,
+                    about: About::read(&data)?,
+                    data: Value::Object(data),
+                    timeout_ms,
+                })
+            }
+            "custom" => {
+                config.check_open_data(&data)?;
+                data.get("customKind")
+                    .and_then(Value::as_str)
+                    .ok_or("config.data.customKind is missing")?;
+                Ok(Self::Interrupt {
+                    kind: InterruptKind::Custom,
+                    rules: Rules::Any,
+                    about: About::read(&data)?,
+                    data: Value::Object(data),
+                    timeout_ms,
+                })
+            }
+            unknown => Err(format!("config.kind '{unknown}' is not offered by this host")),
+        }
+    }
+}
+
+impl ApprovalGate {
+    fn read(node: &Node, config: &Map<String, Value>) -> Result<Self, String> {
+        let reader = Config(config);
+        let offered = match config.get("actions") {
+            None => vec!["accept", "reject"],
+            Some(Value::Array(actions)) => actions
+                .iter()
+                .map(|action| {
+                    action
+                        .as_str()
+                        .ok_or("config.actions holds something other than strings")
+                })
+                .collect::<Result<Vec<_>, _>>()?,
+            Some(_) => return Err("config.actions is not an array".to_owned()),
+        };
+        let mut actions = Vec::new();
+        for name in &offered {
+            let name = match *name {
+                "approve" => "accept",
+                other => other,
+            };
+            let action = ApprovalAction::parse(name)
+                .ok_or_else(|| format!("config.actions holds '{name}', which is none of the five actions"))?;
+            if !actions.contains(&action) {
+                actions.push(action);
+            }
+        }
+        if actions.is_empty() {
+            return Err("config.actions is empty".to_owned());
+        }
+        let required = match reader.millis("requiredApprovals")? {
+            None => 1,
+            Some(n) => u32::try_from(n)
+                .ok()
+                .filter(|n| (1..=1_000).contains(n))
+                .ok_or("config.requiredApprovals is not within 1 to 1000")?,
+        };
+        let majority = match reader.text("rejectionPolicy")? {
+            None | Some("single-veto") => false,
+            Some("majority") => true,
+            Some(_) => return Err("config.rejectionPolicy is neither single-veto nor majority".to_owned()),
+        };
+        if required > 1 && actions.contains(&ApprovalAction::EditAccept) {
+            return Err(
+                "config.actions offers edit-accept, with which one approver would decide for the quorum"
+                    .to_owned(),
+            );
+        }
+        let approvers = reader.names("approversList")?;
+        let refs = reader.names("approverRefs")?;
+        let has_refs = !refs.is_empty()
+            || !reader.names("approverRoleRefs")?.is_empty()
+            || !reader.names("approverGroupRefs")?.is_empty();
+        // A gate that times out is always rejected: a timeout never grants.
+        if let Some(other) = reader
+            .text("onTimeout")?
+            .filter(|wish| !ON_TIMEOUT.contains(wish))
+        {
+            return Err(format!(
+                "config.onTimeout '{other}' is not reject: a gate whose time is up is rejected"
+            ));
+        }
+        let profile = reader.text("profile")?;
+        if let Some(unknown) = profile.filter(|profile| !PROFILES.contains(profile)) {
+            return Err(format!(
+                "config.profile '{unknown}' is none of {}",
+                PROFILES.join(", ")
+            ));
+        }
+        let mut data = json!({
+            "artifactId": reader.text("artifactId")?.unwrap_or(node.id.as_str()),
+            "artifactType": reader.text("artifactType")?.unwrap_or("approval"),
+            "title": reader.text("title")?.unwrap_or(node.name()),
+            "actions": actions.iter().map(|action| action.as_str()).collect::<Vec<_>>(),
+        });
+        for field in [
+            "description",
+            "artifactData",
+            "requiredApprovals",
+            "approversList",
+            "approverRefs",
+            "approverRoleRefs",
+            "approverGroupRefs",
+            "rejectionPolicy",
+            "prompt",
+        ] {
+            if let Some(value) = config.get(field) {
+                data[field] = value.clone();
+            }
+        }
+        Ok(Self {
+            data,
+            about: About::read(config)?,
+            rules: Rules::Approval(ApprovalRules {
+                actions,
+                required,
+                majority,
+                approvers,
+                refs,
+                has_refs,
+                auth_required: profile == Some(AUTH_REQUIRED),
+            }),
+            timeout_ms: reader.millis("timeoutMs")?,
+        })
+    }
+}
+
+fn read_question(document: &Value, allowance: &Allowance) -> Result<Question, String> {
+    let id = document
+        .get("id")
+        .and_then(Value::as_str)
+        .filter(|id| !id.is_empty());
+    let id = id
+        .ok_or("config.questions holds a question without id")?
+        .to_owned();
+    if document.get("question").and_then(Value::as_str).is_none() {
+        return Err(format!("question '{id}' has no text"));
+    }
+    let schema = match document.get("schema") {
+        None => None,
+        Some(schema) => {
+            let schema =
+                Schema::compile(schema, allowance).map_err(|e| format!("question '{id}': schema: {e}"))?;
+            Some(Box::new(schema) as Box<dyn AnswerSchema>)
+        }
+    };
+    Ok(Question {
+        id,
+        document: document.clone(),
+        schema,
+    })
+}
+
+impl AnswerSchema for Schema {
+    fn check(&self, value: &Value, meter: &Meter<'_>) -> Result<(), String> {
+        self.validate(value, meter).map_err(|error| error.to_string())
+    }
+}
+
+impl SubWorkflow {
+    fn read(config: Config<'_>) -> Result<Self, String> {
+        let workflow = config.text("workflowId")?.ok_or("config.workflowId is missing")?;
+        let workflow = WorkflowId::parse(workflow).map_err(|e| format!("config.workflowId: {e}"))?;
+        if config.flag("waitForCompletion")? == Some(false) {
+            return Err(
+                "config.waitForCompletion must be true: this host runs children synchronously".to_owned(),
+            );
+        }
+        let fail_parent = match config.text("onChildFailure")? {
+            None | Some("fail-parent") => true,
+            Some("absorb" | "continue") => false,
+            Some(other) => {
+                return Err(format!(
+                    "config.onChildFailure '{other}' is neither fail-parent nor absorb"
+                ));
+            }
+        };
+        let outputs = config.mapping("outputMapping")?;
+        if let Some((name, _)) = outputs.iter().find(|(name, _)| name.starts_with('_')) {
+            return Err(format!(
+                "config.outputMapping sets '{name}': names with a leading underscore are the host's"
+            ));
+        }
+        Ok(Self {
+            workflow,
+            inputs: config.mapping("inputMapping")?,
+            static_inputs: match config.0.get("inputs") {
+                None => Map::new(),
+                Some(Value::Object(inputs)) => inputs.clone(),
+                Some(_) => return Err("config.inputs is not an object".to_owned()),
+            },
+            outputs,
+            fail_parent,
+            propagate_cancel: config.flag("propagateCancellation")?.unwrap_or(true),
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! `core.http.request`: its settings, and a body whose strings may be templates.
+
+use serde_json::{Map, Value};
+
+use super::config::Config;
+use crate::expression::{ExpressionError, Template, is_template};
+
+#[derive(Debug)]
+pub(crate) struct HttpNode {
+    /// In upper case.
+    pub method: String,
+    /// An input port `url` takes precedence.
+    pub url: Option<Template>,
+    pub headers: Vec<(String, Template)>,
+    /// JSON; an input port `body` takes precedence.
+    pub body: Option<Body>,
+    pub timeout_ms: u64,
+}
+
+/// A JSON value whose strings may be templates.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// Contains no templates.
+    Static(Value),
+    Text(Template),
+    Array(Vec<Body>),
+    Object(Vec<(String, Body)>),
+}
+
+/// Default timeout of an HTTP attempt.
+const HTTP_TIMEOUT_MS: u64 = 30_000;
+/// Maximum timeout of an HTTP attempt, in milliseconds.
+pub const HTTP_MAX_TIMEOUT_MS: u64 = 600_000;
+
+impl HttpNode {
+    pub(super) fn read(config: Config<'_>) -> Result<Self, String> {
+        let method = config.text("method")?.unwrap_or("GET").to_ascii_uppercase();
+        if !["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"].contains(&method.as_str()) {
+            return Err(format!("config.method '{method}' is not offered by this host"));
+        }
+        let url = match config.text("url")? {
+            None => None,
+            Some(url) => Some(Template::parse(url).map_err(|e| format!("config.url: {e}"))?),
+        };
+        let headers = match config.0.get("headers") {
+            None => Vec::new(),
+            Some(Value::Object(headers)) => headers
+                .iter()
+                .map(|(name, value)| {
+                    let value = value
+                        .as_str()
+                        .ok_or_else(|| format!("config.headers.{name} is not a string"))?;
+                    Ok((
+                        name.clone(),
+                        Template::parse(value).map_err(|e| format!("config.headers.{name}: {e}"))?,
+                    ))
+                })
+                .collect::<Result<Vec<_>, String>>()?,
+            Some(_) => return Err("config.headers is not an object".to_owned()),
+        };
+        let timeout_ms = config.millis("timeoutMs")?.unwrap_or(HTTP_TIMEOUT_MS);
+        if !(1..=HTTP_MAX_TIMEOUT_MS).contains(&timeout_ms) {
+            return Err(format!(
+                "config.timeoutMs is not within 1 to {HTTP_MAX_TIMEOUT_MS}"
+            ));
+        }
+        Ok(Self {
+            method,
+            url,
+            headers,
+            body: match config.0.get("body") {
+                None => None,
+                Some(body) => Some(Body::read(body).map_err(|e| format!("config.body: {e}"))?),
+            },
+            timeout_ms,
+        })
+    }
+}
+
+impl Body {
+    pub(super) fn read(value: &Value) -> Result<Self, ExpressionError> {
+        Ok(match value {
+            Value::String(text) if is_template(text) => Self::Text(Template::parse(text)?),
+            Value::Array(items) => Self::Array(items.iter().map(Self::read).collect::<Result<_, _>>()?),
+            Value::Object(fields) => Self::Object(
+                fields
+                    .iter()
+                    .map(|(name, field)| Ok((name.clone(), Self::read(field)?)))
+                    .collect::<Result<_, ExpressionError>>()?,
+            ),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Self::Static(value.clone()),
+        })
+    }
+
+    /// The value with its strings rendered; fails with the first error of `render`.
+    pub(crate) fn fill<E>(
+        &self,
+        render: &mut impl FnMut(&Template) -> Result<String, E>,
+    ) -> Result<Value, E> {
+        match self {
+            Self::Static(value) => Ok(value.clone()),
+            Self::Text(template) => render(template).map(Value::String),
+            Self::Array(items) => {
+                let items = items.iter().map(|item| item.fill(render));
+                items.collect::<Result<_, _>>().map(Value::Array)
+            }
+            Self::Object(fields) => {
+                let mut filled = Map::new();
+                for (name, field) in fields {
+                    filled.insert(name.clone(), field.fill(render)?);
+                }
+                Ok(Value::Object(filled))
+            }
+        }
+    }
+}

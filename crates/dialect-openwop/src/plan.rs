@@ -1,0 +1,564 @@
+//! A compiled definition: names resolved to indexes, settings parsed, cycles detected.
+//!
+//! A plan is immutable and shared; a run keeps the plan of the version it started with. An edge that closes a
+//! cycle is a *back edge*: it triggers its target on its own, while the other (forward) edges of a node are
+//! evaluated together, once per round.
+
+mod planned;
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::Value;
+use wopr_kernel::{NodeTypes, Planned};
+
+use crate::{
+    MAX_PROBLEMS, NodeId, Object, Problem, Problems, channel,
+    context::Context,
+    cost::{Budget, Exhausted, Meter},
+    definition::{Definition, EdgeCondition, Node, Operator, TriggerRule, Variable, WORDS},
+    expression::{Expression, ExpressionError, Val},
+    node::NodeKind,
+    pattern::Pattern,
+    schema::{Allowance, Invalid, Schema},
+    whole,
+};
+
+const DEFAULT_RETRY_DELAY_MS: u64 = 1_000;
+pub(crate) const MAX_RETRIES: u32 = 100;
+
+#[derive(Debug)]
+pub struct Plan {
+    /// The definition it was compiled from.
+    pub definition: Definition,
+    pub(crate) nodes: Vec<PlanNode>,
+    pub(crate) edges: Vec<PlanEdge>,
+    pub(crate) entries: Vec<usize>,
+    /// Whether any edge closes a cycle.
+    pub(crate) has_loop: bool,
+    index: HashMap<NodeId, usize>,
+    declared: HashMap<String, usize>,
+    channels: HashMap<String, channel::Guard>,
+    /// Variables and channels that views redact.
+    sensitive: HashSet<String>,
+    has_sensitive_output: bool,
+    configurable: Option<Schema>,
+    pattern_bytes: usize,
+}
+
+/// A node with its neighbors.
+#[derive(Debug)]
+pub(crate) struct PlanNode {
+    pub(crate) id: NodeId,
+    pub(crate) name: String,
+    pub(crate) type_id: String,
+    pub(crate) kind: NodeKind,
+    pub(crate) inputs: Vec<(String, Port)>,
+    pub(crate) artifact_type: Option<String>,
+    pub(crate) disabled: bool,
+    pub(crate) max_retries: u32,
+    pub(crate) retry_delay_ms: u64,
+    pub(crate) out: Vec<usize>,
+    /// Incoming forward edges; the node's slots are in this order.
+    pub(crate) forward: Vec<usize>,
+    pub(crate) back: Vec<usize>,
+}
+
+impl PlanNode {
+    /// The type and the human-readable name of the artifact made from its outputs.
+    pub(crate) fn artifact(&self) -> Option<(&str, &str)> {
+        Some((self.artifact_type.as_deref()?, self.name.as_str()))
+    }
+}
+
+/// The source of an input port's value.
+#[derive(Debug)]
+pub(crate) enum Port {
+    Static(Value),
+    Expression(Expression),
+    Connection {
+        node: usize,
+        key: String,
+        optional: bool,
+    },
+    Variable {
+        name: String,
+        optional: bool,
+    },
+}
+
+/// An edge between node indexes.
+#[derive(Debug)]
+pub(crate) struct PlanEdge {
+    pub(crate) source: usize,
+    pub(crate) target: usize,
+    pub(crate) rule: TriggerRule,
+    pub(crate) condition: Option<Condition>,
+    /// The target's slot, or `None` for a back edge.
+    pub(crate) slot: Option<usize>,
+}
+
+/// A compiled edge condition.
+#[derive(Debug)]
+pub(crate) struct Condition {
+    left: Option<Expression>,
+    test: Test,
+}
+
+#[derive(Debug)]
+enum Test {
+    Expression(Expression),
+    Equals(Value),
+    NotEquals(Value),
+    Contains(Value),
+    Regex(Box<Pattern>),
+    Truthy,
+    Falsy,
+}
+
+impl Plan {
+    /// Validates a definition and compiles it.
+    ///
+    /// # Errors
+    /// Returns every problem, with the node or edge it belongs to.
+    pub fn compile(definition: Definition, node_types: NodeTypes) -> Result<Self, Problems> {
+        let mut problems = Vec::new();
+        let allowance = Allowance::default();
+        let mut index = HashMap::new();
+        for (position, node) in definition.nodes.iter().enumerate() {
+            if index.insert(node.id.clone(), position).is_some() {
+                problems.push(Problem::new(
+                    format!("node '{}'", node.id),
+                    "the id is used twice",
+                ));
+            }
+        }
+        let nodes: Vec<_> = definition
+            .nodes
+            .iter()
+            .filter_map(|node| {
+                let place = format!("node '{}'", node.id);
+                let mut inputs = Vec::with_capacity(node.inputs.len());
+                for (name, port) in &node.inputs {
+                    match Port::read(port, &index) {
+                        Ok(port) => inputs.push((name.clone(), port)),
+                        Err(rule) => problems.push(Problem::new(&place, format!("input '{name}': {rule}"))),
+                    }
+                }
+                let retries = |field: &str, fallback: u64| match node.settings.get(field) {
+                    None => Ok(fallback),
+                    Some(value) => {
+                        whole(value).ok_or_else(|| format!("settings.{field} is not a whole number"))
+                    }
+                };
+                let settings = &definition.settings;
+                let max_retries = retries("maxRetries", u64::from(settings.max_retries)).and_then(|n| {
+                    u32::try_from(n)
+                        .ok()
+                        .filter(|n| *n <= MAX_RETRIES)
+                        .ok_or_else(|| format!("settings.maxRetries is over {MAX_RETRIES}"))
+                });
+                let delay = retries(
+                    "retryDelayMs",
+                    settings.retry_delay_ms.unwrap_or(DEFAULT_RETRY_DELAY_MS),
+                );
+                match (NodeKind::read(node, node_types, &allowance), max_retries, delay) {
+                    (Ok(kind), Ok(max_retries), Ok(retry_delay_ms)) => Some(PlanNode {
+                        id: node.id.clone(),
+                        name: node.name().to_owned(),
+                        type_id: node.type_id.clone(),
+                        kind,
+                        inputs,
+                        artifact_type: node.artifact_type.clone(),
+                        disabled: node.disabled,
+                        max_retries,
+                        retry_delay_ms,
+                        out: Vec::new(),
+                        forward: Vec::new(),
+                        back: Vec::new(),
+                    }),
+                    (kind, max_retries, delay) => {
+                        let rules = [kind.err(), max_retries.err(), delay.err()];
+                        problems.extend(rules.into_iter().flatten().map(|rule| Problem::new(&place, rule)));
+                        None
+                    }
+                }
+            })
+            .collect();
+        let mut edges = Vec::with_capacity(definition.edges.len());
+        let mut edge_ids = HashSet::with_capacity(definition.edges.len());
+        for edge in &definition.edges {
+            let place = format!("edge '{}'", edge.id);
+            if edge.id.is_empty() {
+                problems.push(Problem::new("an edge", "'id' is empty"));
+            } else if !edge_ids.insert(edge.id.as_str()) {
+                problems.push(Problem::new(&place, "the id is used twice"));
+            }
+            let source = index.get(&edge.source_node_id).copied();
+            let target = index.get(&edge.target_node_id).copied();
+            if source.is_none() {
+                problems.push(Problem::new(
+                    &place,
+                    format!("source node '{}' does not exist", edge.source_node_id),
+                ));
+            }
+            if target.is_none() {
+                problems.push(Problem::new(
+                    &place,
+                    format!("target node '{}' does not exist", edge.target_node_id),
+                ));
+            }
+            let condition = match edge
+                .condition
+                .as_ref()
+                .map(|condition| Condition::read(condition, &allowance))
+                .transpose()
+            {
+                Ok(condition) => condition,
+                Err(rule) => {
+                    problems.push(Problem::new(&place, format!("condition: {rule}")));
+                    None
+                }
+            };
+            if let (Some(source), Some(target)) = (source, target) {
+                edges.push(PlanEdge {
+                    source,
+                    target,
+                    rule: edge.trigger_rule,
+                    condition,
+                    slot: None,
+                });
+            }
+        }
+        let mut declared = HashMap::new();
+        for (position, variable) in definition.variables.iter().enumerate() {
+            if declared.insert(variable.name.clone(), position).is_some() {
+                problems.push(Problem::new(
+                    format!("variable '{}'", variable.name),
+                    "the name is used twice",
+                ));
+            }
+        }
+        let configurable = match definition
+            .configurable_schema
+            .as_ref()
+            .map(|schema| Schema::compile(schema, &allowance))
+            .transpose()
+        {
+            Ok(validator) => validator,
+            Err(rule) => {
+                problems.push(Problem::new("definition", format!("configurableSchema: {rule}")));
+                None
+            }
+        };
+        for (name, declaration) in &definition.channels {
+            let problem = |rule: String| Problem::new(format!("channel '{name}'"), rule);
+            problems.extend(channel::check(declaration).map(problem));
+        }
+        for node in &nodes {
+            if let NodeKind::SetVariable { name, .. } = &node.kind
+                && definition.channels.contains_key(name)
+            {
+                let rule = format!("config.name: '{name}' is a channel, which only core.channelWrite writes");
+                problems.push(Problem::new(format!("node '{}'", node.id), rule));
+            }
+        }
+        if !problems.is_empty() {
+            problems.truncate(MAX_PROBLEMS);
+            return Err(Problems(problems));
+        }
+        let mut channels = HashMap::new();
+        for (name, declaration) in &definition.channels {
+            match channel::Guard::of(declaration, &allowance) {
+                Ok(guard) => drop(channels.insert(name.clone(), guard)),
+                Err(rule) => problems.push(Problem::new(format!("channel '{name}'"), rule)),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(Problems(problems));
+        }
+        let sensitive = sensitive(&definition);
+        let has_sensitive_output = definition.nodes.iter().any(|node| node.marked().next().is_some());
+        let mut plan = Self {
+            definition,
+            nodes,
+            edges,
+            entries: Vec::new(),
+            has_loop: false,
+            index,
+            declared,
+            channels,
+            sensitive,
+            has_sensitive_output,
+            configurable,
+            pattern_bytes: allowance.pattern_bytes(),
+        };
+        plan.connect();
+        Ok(plan)
+    }
+
+    /// Ids and types of the nodes, in document order.
+    pub fn node_types(&self) -> impl Iterator<Item = (&NodeId, &str)> {
+        self.nodes.iter().map(|node| (&node.id, node.type_id.as_str()))
+    }
+
+    /// The position of the node with an id as the definition spells it.
+    pub(crate) fn position_of(&self, node: &str) -> Option<usize> {
+        self.index.get(node).copied()
+    }
+
+    pub(crate) fn declares(&self, variable: &str) -> bool {
+        self.declared.contains_key(variable)
+    }
+
+    /// The rules that a declared channel has for writes.
+    pub(crate) fn channel(&self, name: &str) -> Option<&channel::Guard> {
+        self.channels.get(name)
+    }
+
+    #[must_use]
+    pub fn variables(&self) -> &[Variable] {
+        &self.definition.variables
+    }
+
+    fn redacts(&self, node: &Node, port: &str) -> bool {
+        let are_comments_redacted = || WORDS.iter().any(|word| self.is_sensitive(word));
+        node.marks(port) || self.is_sensitive(port) || (node.hears(port) && are_comments_redacted())
+    }
+
+    /// Checks per-run overrides against the workflow's schema; returns the first violation as text.
+    pub(crate) fn check_configurable(&self, configurable: &Object, meter: &Meter<'_>) -> Result<(), String> {
+        match &self.configurable {
+            None => Ok(()),
+            Some(schema) => schema
+                .validate(&Value::Object(configurable.clone()), meter)
+                .map_err(|error| match &error {
+                    Invalid::Broken { at, .. } => format!("configurable{at}: {error}"),
+                    Invalid::TooMuchWork => format!("configurable: {error}"),
+                }),
+        }
+    }
+
+    /// Finds back edges by a depth-first walk, and fills in neighbors, slots and entries.
+    fn connect(&mut self) {
+        let n = self.nodes.len();
+        let mut has_input = vec![false; n];
+        for (position, edge) in self.edges.iter().enumerate() {
+            self.nodes[edge.source].out.push(position);
+            has_input[edge.target] = true;
+        }
+        #[derive(Clone, Copy, PartialEq)]
+        enum Mark {
+            New,
+            Open,
+            Done,
+        }
+        let mut marks = vec![Mark::New; n];
+        let mut is_back = vec![false; self.edges.len()];
+        let roots = (0..n).filter(|i| !has_input[*i]).chain(0..n).collect::<Vec<_>>();
+        for root in roots {
+            if marks[root] != Mark::New {
+                continue;
+            }
+            marks[root] = Mark::Open;
+            // (node, next outgoing edge). An explicit stack, so that a long chain cannot overflow the
+            // thread's stack.
+            let mut stack = vec![(root, 0)];
+            while let Some((node, next)) = stack.last_mut() {
+                let Some(&edge) = self.nodes[*node].out.get(*next) else {
+                    marks[*node] = Mark::Done;
+                    stack.pop();
+                    continue;
+                };
+                *next += 1;
+                let target = self.edges[edge].target;
+                match marks[target] {
+                    Mark::Open => is_back[edge] = true,
+                    Mark::Done => {}
+                    Mark::New => {
+                        marks[target] = Mark::Open;
+                        stack.push((target, 0));
+                    }
+                }
+            }
+        }
+        for (position, edge) in self.edges.iter_mut().enumerate() {
+            let target = &mut self.nodes[edge.target];
+            if is_back[position] {
+                target.back.push(position);
+            } else {
+                edge.slot = Some(target.forward.len());
+                target.forward.push(position);
+            }
+        }
+        self.has_loop = is_back.contains(&true);
+        self.entries = (0..n).filter(|i| self.nodes[*i].forward.is_empty()).collect();
+    }
+}
+
+/// Variables and channels that views redact.
+fn sensitive(definition: &Definition) -> HashSet<String> {
+    let marked: HashSet<_> = definition.nodes.iter().flat_map(Node::marked).collect();
+    let is_marked = |variable: &&Variable| variable.sensitive || marked.contains(variable.name.as_str());
+    // An approver's comment may become any variable with one of these names.
+    let mut gates = definition
+        .nodes
+        .iter()
+        .flat_map(|node| WORDS.map(|word| node.hears(word)));
+    let has_gate = gates.any(|hears| hears);
+    let are_comments_redacted = definition
+        .variables
+        .iter()
+        .filter(is_marked)
+        .any(|variable| WORDS.contains(&variable.name.as_str()));
+    let variables = definition.variables.iter();
+    let variables = variables.filter(|variable| {
+        is_marked(variable) || (has_gate && are_comments_redacted && WORDS.contains(&variable.name.as_str()))
+    });
+    let channels = definition.channels.iter();
+    let channels = channels.filter(|(_, channel)| channel.get("sensitive") == Some(&Value::Bool(true)));
+    variables
+        .map(|variable| variable.name.clone())
+        .chain(channels.map(|(name, _)| name.clone()))
+        .collect()
+}
+
+impl Port {
+    fn read(document: &Value, index: &HashMap<NodeId, usize>) -> Result<Self, String> {
+        let text = |field: &str| {
+            document
+                .get(field)
+                .and_then(Value::as_str)
+                .filter(|text| !text.is_empty())
+                .ok_or_else(|| format!("'{field}' is not a non-empty string"))
+        };
+        let optional = match document.get("optional") {
+            None => false,
+            Some(Value::Bool(optional)) => *optional,
+            Some(_) => return Err("'optional' is not a boolean".to_owned()),
+        };
+        match text("type")? {
+            "static" => document
+                .get("value")
+                .cloned()
+                .map(Self::Static)
+                .ok_or_else(|| "'value' is missing".to_owned()),
+            "expression" => Expression::parse(text("expression")?)
+                .map(Self::Expression)
+                .map_err(|e| e.to_string()),
+            "connection" => {
+                let name = text("nodeId")?;
+                let node = index
+                    .get(name)
+                    .copied()
+                    .ok_or_else(|| format!("node '{name}' does not exist"))?;
+                Ok(Self::Connection {
+                    node,
+                    key: text("outputKey")?.to_owned(),
+                    optional,
+                })
+            }
+            "variable" => Ok(Self::Variable {
+                name: text("variableName")?.to_owned(),
+                optional,
+            }),
+            other => Err(format!(
+                "type '{other}' is none of static, expression, connection, variable"
+            )),
+        }
+    }
+}
+
+impl Condition {
+    fn read(document: &EdgeCondition, allowance: &Allowance) -> Result<Self, String> {
+        let left = match &document.left {
+            None => None,
+            Some(path) => Some(Expression::parse(path).map_err(|e| format!("left: {e}"))?),
+        };
+        if left.is_none() && document.operator != Operator::Expression {
+            return Err("'left' is missing".to_owned());
+        }
+        let right = || {
+            document
+                .right
+                .clone()
+                .ok_or_else(|| "'right' is missing".to_owned())
+        };
+        let test = match document.operator {
+            Operator::Expression => {
+                let source = document.expression.as_deref().ok_or("'expression' is missing")?;
+                Test::Expression(Expression::parse(source).map_err(|e| e.to_string())?)
+            }
+            Operator::Equals => Test::Equals(right()?),
+            Operator::NotEquals => Test::NotEquals(right()?),
+            Operator::Contains => Test::Contains(right()?),
+            Operator::Regex => {
+                let right = right()?;
+                let pattern = right.as_str().ok_or("'right' is not a pattern")?;
+                let pattern = allowance.pattern(pattern).map_err(|e| format!("right: {e}"))?;
+                Test::Regex(Box::new(pattern))
+            }
+            Operator::Truthy => Test::Truthy,
+            Operator::Falsy => Test::Falsy,
+        };
+        Ok(Self { left, test })
+    }
+
+    /// Whether the condition holds; one whose evaluation fails does not.
+    ///
+    /// # Errors
+    /// The work would exceed the limit of the evaluation or of its decision.
+    pub(crate) fn holds(&self, context: &Context<'_>, budget: &Budget) -> Result<bool, Exhausted> {
+        let meter = budget.meter();
+        let expression = match &self.test {
+            Test::Expression(expression) => expression,
+            Test::Equals(_)
+            | Test::NotEquals(_)
+            | Test::Contains(_)
+            | Test::Regex(_)
+            | Test::Truthy
+            | Test::Falsy => match &self.left {
+                Some(left) => left,
+                None => return self.accepts(&Val::None, &meter),
+            },
+        };
+        match expression.ask(context, &meter, |value| Ok(self.accepts(value, &meter)?)) {
+            Ok(holds) => Ok(holds),
+            Err(ExpressionError::TooMuchWork) => Err(Exhausted),
+            Err(
+                ExpressionError::Syntax(_) | ExpressionError::Evaluation(_) | ExpressionError::TooLong(_),
+            ) => match &self.test {
+                Test::Expression(_) => Ok(false),
+                _ => self.accepts(&Val::None, &meter),
+            },
+        }
+    }
+
+    fn accepts(&self, left: &Val<'_>, meter: &Meter<'_>) -> Result<bool, Exhausted> {
+        match &self.test {
+            Test::Expression(_) | Test::Truthy => left.is_true(meter),
+            Test::Falsy => Ok(!left.is_true(meter)?),
+            Test::Equals(right) => left.is_json(right, meter),
+            Test::NotEquals(right) => Ok(!left.is_json(right, meter)?),
+            Test::Contains(right) => match (left, right) {
+                (Val::Text(left), Value::String(right)) => {
+                    meter.bytes(2 * left.as_str().len())?;
+                    Ok(left.as_str().contains(right.as_str()))
+                }
+                (Val::Seq(left), right) => {
+                    for item in left.iter() {
+                        if item.is_json(right, meter)? {
+                            return Ok(true);
+                        }
+                    }
+                    Ok(false)
+                }
+                (Val::Map(left), Value::String(right)) => Ok(left.get(right).is_some()),
+                _ => Ok(false),
+            },
+            Test::Regex(pattern) => match left.as_str() {
+                Some(text) => pattern.is_match(text, meter),
+                None => Ok(false),
+            },
+        }
+    }
+}

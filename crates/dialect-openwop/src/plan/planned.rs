@@ -1,0 +1,151 @@
+//! What the kernel and the faces read of a plan.
+
+use serde_json::Value;
+use wopr_kernel::{ChildPolicy, OnFailure, Planned, Retries, Rules};
+
+use super::Plan;
+use crate::{ContentHash, NodeId, Object, WorkflowId, node::NodeKind};
+
+impl Planned for Plan {
+    fn id(&self) -> &WorkflowId {
+        &self.definition.id
+    }
+
+    fn version(&self) -> &ContentHash {
+        &self.definition.hash
+    }
+
+    fn n_nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    fn node(&self, position: usize) -> &NodeId {
+        &self.nodes[position].id
+    }
+
+    fn position(&self, node: &NodeId) -> Option<usize> {
+        self.index.get(node).copied()
+    }
+
+    fn type_id(&self, position: usize) -> &str {
+        &self.nodes[position].type_id
+    }
+
+    fn has_timer(&self, position: usize) -> bool {
+        self.nodes[position].kind.is_delay()
+    }
+
+    fn rules(&self, position: usize) -> Option<&Rules> {
+        self.nodes[position].kind.gate().map(|(_, rules)| rules)
+    }
+
+    fn retries(&self, position: usize) -> Retries {
+        let node = &self.nodes[position];
+        Retries {
+            most: node.max_retries,
+            delay_ms: node.retry_delay_ms,
+        }
+    }
+
+    fn children(&self, position: usize) -> Option<ChildPolicy> {
+        let NodeKind::SubWorkflow(sub) = &self.nodes[position].kind else {
+            return None;
+        };
+        Some(ChildPolicy {
+            on_failure: if sub.fail_parent {
+                OnFailure::Fail
+            } else {
+                OnFailure::Absorb
+            },
+            propagates_cancel: sub.propagate_cancel,
+        })
+    }
+
+    fn artifact(&self, position: usize) -> Option<(&str, &str)> {
+        self.nodes[position].artifact()
+    }
+
+    fn document(&self) -> &Value {
+        &self.definition.document
+    }
+
+    fn redacted_document(&self, replacement: &Value) -> Value {
+        self.with_redacted(replacement)
+    }
+
+    fn name(&self) -> &str {
+        &self.definition.name
+    }
+
+    fn description(&self) -> Option<&str> {
+        self.definition.description.as_deref()
+    }
+
+    fn version_label(&self) -> &str {
+        &self.definition.version
+    }
+
+    fn metadata(&self, key: &str) -> Option<&Value> {
+        self.definition.metadata.get(key)
+    }
+
+    fn is_active(&self) -> bool {
+        self.definition.is_active
+    }
+
+    fn is_public(&self) -> bool {
+        self.definition.is_public()
+    }
+
+    fn is_expressly_public(&self) -> bool {
+        self.definition.is_expressly_public()
+    }
+
+    /// The approximate memory in bytes of its compiled patterns.
+    fn extra_bytes(&self) -> usize {
+        self.pattern_bytes
+    }
+
+    /// Returns `true` if views redact any value of the run.
+    fn has_sensitive(&self) -> bool {
+        self.has_sensitive_output || !self.sensitive.is_empty()
+    }
+
+    /// Returns `true` if views redact this variable or channel: it is marked sensitive itself, or a sensitive
+    /// output becomes it.
+    fn is_sensitive(&self, name: &str) -> bool {
+        self.sensitive.contains(name)
+    }
+
+    /// Returns `true` if views redact an output of a node: it is marked sensitive, or its name is that of a sensitive
+    /// variable.
+    fn is_sensitive_output(&self, node: &NodeId, port: &str) -> bool {
+        match self.position(node) {
+            Some(at) => self.redacts(&self.definition.nodes[at], port),
+            None => self.is_sensitive(port),
+        }
+    }
+
+    /// Returns `true` if views redact this output of the run: a terminal node has a redacted output of this name.
+    fn is_sensitive_result(&self, port: &str) -> bool {
+        let ends = self.definition.nodes.iter().zip(&self.nodes);
+        let mut ends = ends.filter(|(_, node)| node.out.iter().all(|&edge| self.edges[edge].slot.is_none()));
+        ends.any(|(node, _)| self.redacts(node, port)) || self.is_sensitive(port)
+    }
+
+    fn is_content(&self, node: &NodeId, port: &str, outputs: &Object) -> bool {
+        self.makes_content(node, port, outputs)
+    }
+
+    fn is_content_alone(&self, node: &NodeId, port: &str) -> bool {
+        self.may_make_content(node, port)
+    }
+
+    fn content_of_variable(&self, name: &str) -> Option<&NodeId> {
+        self.maker_of_variable(name)
+    }
+
+    fn content_of_result(&self, port: &str, outputs: &Object) -> Option<&NodeId> {
+        self.maker_of_result(port, outputs)
+    }
+}

@@ -1,0 +1,103 @@
+//! Checks the parameters of a new run, and fixes its limits.
+
+use serde_json::Value;
+use wopr_kernel::{Limits, Refusal, StartRun};
+
+use crate::{
+    Object, Plan,
+    cost::Budget,
+    measure::{MAX_NESTING, object_too_deep},
+};
+
+/// Checks the parameters of a new run, and fixes its limits.
+pub(crate) fn check_start(plan: &Plan, start: &StartRun, budget: &Budget) -> Result<Limits, Refusal> {
+    check_inputs(plan, &start.inputs)?;
+    check_nesting("metadata", &start.metadata)?;
+    let declared_ms = Some(plan.definition.settings.timeout).filter(|ms| *ms > 0);
+    let limits = start.bounds.limits(&start.configurable, declared_ms)?;
+    check_known(&start.configurable)?;
+    check_configurable(plan, &start.configurable, budget)?;
+    Ok(limits)
+}
+
+impl Plan {
+    /// Checks the parameters that a child run would start with. `unset` names inputs that stay unset.
+    ///
+    /// # Errors
+    /// The rule that they break.
+    pub fn check_child(
+        &self,
+        inputs: &Object,
+        configurable: &Object,
+        unset: &[String],
+        budget: &Budget,
+    ) -> Result<(), String> {
+        check_inputs(self, inputs)
+            .and_then(|()| check_configurable(self, configurable, budget))
+            .map_err(|refusal| refusal.to_string())?;
+        let mut variables = self.variables().iter();
+        match variables.find(|variable| variable.required && unset.contains(&variable.name)) {
+            None => Ok(()),
+            Some(variable) => Err(format!("inputs.{} is required, and not set here", variable.name)),
+        }
+    }
+}
+
+/// Checks inputs against the declared variables; undeclared inputs are accepted.
+fn check_inputs(plan: &Plan, inputs: &Object) -> Result<(), Refusal> {
+    check_nesting("inputs", inputs)?;
+    for variable in plan.variables() {
+        let refuse = |rule: String| Refusal::InvalidInput {
+            field: format!("inputs.{}", variable.name),
+            rule,
+        };
+        match inputs.get(&variable.name) {
+            None if variable.required && variable.default_value.is_none() => {
+                return Err(refuse("is required".to_owned()));
+            }
+            None => {}
+            Some(value) if !variable.kind.admits(value) => {
+                return Err(refuse(format!("is not of type {}", variable.kind.as_str())));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Checks per-run overrides against the workflow's schema.
+fn check_configurable(plan: &Plan, configurable: &Object, budget: &Budget) -> Result<(), Refusal> {
+    check_nesting("configurable", configurable)?;
+    plan.check_configurable(configurable, &budget.meter())
+        .map_err(|rule| Refusal::InvalidInput {
+            field: "configurable".to_owned(),
+            rule,
+        })
+}
+
+fn check_nesting(field: &str, fields: &Object) -> Result<(), Refusal> {
+    if object_too_deep(fields) {
+        return Err(Refusal::InvalidInput {
+            field: field.to_owned(),
+            rule: format!("nests more than {MAX_NESTING} levels deep"),
+        });
+    }
+    Ok(())
+}
+
+/// Checks the types of the reserved keys.
+fn check_known(configurable: &Object) -> Result<(), Refusal> {
+    let refuse = |key: &str, rule: &str| Refusal::InvalidInput {
+        field: format!("configurable.{key}"),
+        rule: rule.to_owned(),
+    };
+    match configurable.get("temperature") {
+        None => {}
+        Some(value) if value.as_f64().is_some_and(|t| (0.0..=2.0).contains(&t)) => {}
+        Some(_) => return Err(refuse("temperature", "is not a number within 0 to 2")),
+    }
+    match configurable.get("model") {
+        None | Some(Value::String(_)) => Ok(()),
+        Some(_) => Err(refuse("model", "is not a string")),
+    }
+}

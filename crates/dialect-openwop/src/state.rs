@@ -1,0 +1,218 @@
+//! The part of a run's state that only this language has, and its fold.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use wopr_kernel::{
+    ApplyError, EventRef, KernelEvent, Planned as _, RecordedRef, Run, RunStarted, StepId, illegal,
+};
+
+use crate::{
+    Event, Failure, Object, Plan, Untrusted, channel,
+    context::project,
+    trigger::{Readiness, Signal, Slot},
+};
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    pub variables: Object,
+    pub channels: Object,
+    #[serde(default, skip_serializing_if = "Untrusted::is_empty")]
+    pub untrusted: Untrusted,
+    pub(crate) nodes: Vec<NodeState>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct NodeState {
+    /// The signals of the incoming forward edges, in edge order.
+    pub(crate) slots: Vec<Slot>,
+    /// Whether a node without forward edges has used its single start.
+    pub(crate) fired: bool,
+    /// Back-edge triggers not yet consumed.
+    pub(crate) back: u32,
+    pub(crate) outputs: Option<Object>,
+    /// The latest failure as shown to expressions: `code`, `message` and a reviewer's `feedback`. Connections
+    /// do not see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<Object>,
+}
+
+impl State {
+    /// The `previous` value for an event that changes the variable. A `null` is left out: stored, it would
+    /// deserialize as `None`.
+    pub(crate) fn previous(&self, name: &str) -> Option<Value> {
+        let value = self.variables.get(name);
+        value.filter(|value| !value.is_null()).cloned()
+    }
+
+    /// Folds one event in; `run` is as it was before the event.
+    pub(crate) fn apply(
+        &mut self,
+        plan: &Plan,
+        run: &Run,
+        recorded: RecordedRef<'_, Event>,
+    ) -> Result<(), ApplyError> {
+        match recorded.event {
+            EventRef::Kernel(event) => self.apply_kernel(plan, run, event)?,
+            EventRef::Dialect(event) => self.apply_own(event),
+        }
+        self.untrusted.follow(plan, recorded);
+        Ok(())
+    }
+
+    fn apply_kernel(&mut self, plan: &Plan, run: &Run, event: &KernelEvent) -> Result<(), ApplyError> {
+        match event {
+            KernelEvent::RunStarted(started) => self.start(plan, started),
+            KernelEvent::NodeStarted { step, attempt: 0, .. } => {
+                let position = self.position(plan, step, "start")?;
+                let ready = self.readiness(run, plan, position);
+                if ready == Readiness::Skip || !self.nodes[position].consume(ready) {
+                    return Err(illegal("start of a node that is not ready", &step.node));
+                }
+            }
+            KernelEvent::NodeSkipped { node, .. } => {
+                let position = plan.position(node).ok_or_else(|| illegal("skip", node))?;
+                let ready = self.readiness(run, plan, position);
+                let state = self.nodes.get_mut(position);
+                let state = state.ok_or_else(|| illegal("skip before the start", node))?;
+                if !state.consume(ready) {
+                    return Err(illegal("skip out of turn", node));
+                }
+                self.signal(plan, position, Signal::Skipped, &[]);
+            }
+            KernelEvent::NodeCompleted {
+                step,
+                outputs,
+                routing,
+            } => {
+                let position = self.position(plan, step, "end")?;
+                project(plan, position, outputs, &mut self.variables);
+                self.nodes[position].outputs = Some(outputs.clone());
+                self.nodes[position].error = None;
+                self.signal(plan, position, Signal::Success, routing);
+            }
+            KernelEvent::NodeFailed {
+                step, error, routing, ..
+            } => {
+                let position = self.position(plan, step, "end")?;
+                self.nodes[position].outputs = None;
+                self.nodes[position].describe(error);
+                self.signal(plan, position, Signal::Failure, routing);
+            }
+            KernelEvent::ApprovalReceived { step, feedback, .. } => {
+                let position = self.position(plan, step, "decision")?;
+                // A rejection fails the node next, and its comment belongs to that failure.
+                self.nodes[position].error = feedback
+                    .as_ref()
+                    .map(|words| Object::from_iter([("feedback".to_owned(), Value::String(words.clone()))]));
+            }
+            KernelEvent::NodeStarted { .. }
+            | KernelEvent::RunCompleted { .. }
+            | KernelEvent::RunFailed { .. }
+            | KernelEvent::RunCancelled { .. }
+            | KernelEvent::CancelRequested { .. }
+            | KernelEvent::RunPaused { .. }
+            | KernelEvent::RunResumed { .. }
+            | KernelEvent::NodeRetried { .. }
+            | KernelEvent::NodeCancelled { .. }
+            | KernelEvent::NodeSuspended { .. }
+            | KernelEvent::NodeResumed { .. }
+            | KernelEvent::NodeDispatched { .. }
+            | KernelEvent::EffectScheduled { .. }
+            | KernelEvent::EffectAccepted { .. }
+            | KernelEvent::EffectProgressed { .. }
+            | KernelEvent::InterruptRequested { .. }
+            | KernelEvent::InterruptResolved { .. }
+            | KernelEvent::ApprovalRequested { .. }
+            | KernelEvent::ApprovalVoted { .. }
+            | KernelEvent::ClarificationRequested { .. }
+            | KernelEvent::ClarificationResolved { .. }
+            | KernelEvent::ArtifactCreated { .. }
+            | KernelEvent::OutputChunk { .. }
+            | KernelEvent::CapBreached { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn apply_own(&mut self, event: &Event) {
+        match event {
+            Event::VariableChanged {
+                name, next, appends, ..
+            } => match self.variables.get_mut(name) {
+                Some(Value::Array(items)) if *appends => items.push(next.clone()),
+                _ if *appends => drop(self.variables.insert(name.clone(), vec![next.clone()].into())),
+                _ => drop(self.variables.insert(name.clone(), next.clone())),
+            },
+            Event::ChannelWritten {
+                channel,
+                value,
+                reducer,
+                ttl_ms,
+                max_size,
+                written_at,
+                ..
+            } => {
+                let write = channel::Write {
+                    value,
+                    reducer,
+                    ttl_ms: *ttl_ms,
+                    max_size: *max_size,
+                    at: *written_at,
+                };
+                let next = channel::fold(self.channels.get(channel), &write);
+                self.variables.insert(channel.clone(), next.clone());
+                self.channels.insert(channel.clone(), next);
+            }
+        }
+    }
+
+    fn start(&mut self, plan: &Plan, started: &RunStarted) {
+        for variable in plan.variables() {
+            if let Some(value) = &variable.default_value {
+                self.variables.insert(variable.name.clone(), value.clone());
+            }
+        }
+        // A variable stays unset despite its default if the parent mapped it from an unset variable
+        // (RFC 0022).
+        for name in started.parent.iter().flat_map(|parent| &parent.unset) {
+            self.variables.remove(name);
+        }
+        for (name, value) in &started.inputs {
+            self.variables.insert(name.clone(), value.clone());
+        }
+        for (name, declaration) in &plan.definition.channels {
+            if let Some(value) = declaration.get("default") {
+                self.channels.insert(name.clone(), value.clone());
+            }
+        }
+        self.nodes = plan
+            .nodes
+            .iter()
+            .map(|node| NodeState {
+                slots: vec![Slot::default(); node.forward.len()],
+                ..NodeState::default()
+            })
+            .collect();
+    }
+
+    /// The position of a step's node, which must exist once the run has started.
+    fn position(&self, plan: &Plan, step: &StepId, what: &str) -> Result<usize, ApplyError> {
+        let position = plan.position(&step.node);
+        position
+            .filter(|position| *position < self.nodes.len())
+            .ok_or_else(|| illegal(what, &step.node))
+    }
+}
+
+impl NodeState {
+    /// Stores the failure's fields, and keeps the feedback of the decision that caused it.
+    fn describe(&mut self, failure: &Failure) {
+        let decision = self.error.take().filter(|error| !error.contains_key("code"));
+        let mut error = decision.unwrap_or_default();
+        error.insert("code".to_owned(), Value::String(failure.code.clone()));
+        error.insert("message".to_owned(), Value::String(failure.message.clone()));
+        if let Some(reason) = &failure.reason {
+            error.insert("reason".to_owned(), Value::String(reason.clone()));
+        }
+        self.error = Some(error);
+    }
+}

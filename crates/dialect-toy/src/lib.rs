@@ -1,0 +1,15 @@
+//! A workflow language for tests: a list of templates, filled in one after another.
+//!
+//! It shows what a second language costs: this crate, and one file of `core`. No host that people run offers it.
+//!
+//! ```json
+//! {"id": "greeting", "templates": ["Hello {name}.", {"ask": "Which colour, {name}?", "as": "colour"}, "{colour} it is."]}
+//! ```
+//!
+//! A text step outputs its `text`, which later templates read as `{text}`. An `ask` step waits for a person.
+
+mod decide;
+mod plan;
+
+pub use decide::{NoEvent, State, Toy};
+pub use plan::Plan;

@@ -1,0 +1,487 @@
+//! Commands that a run accepts, and the decisions and refusals that answer them.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    Activity, Dialect, DrainPolicy, Entropy, Failure, InterruptKind, Membership, Object, Origin, Parent,
+    PrincipalId, Recorded, Run, RunId, RunStarted, RunStatus, Seq, Startable, StepId, TenantId, Timestamp,
+    WorkflowId,
+    measure::{size_of, size_of_object},
+};
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    Start(Box<StartRun>),
+    Cancel {
+        reason: Option<String>,
+        by: Option<PrincipalId>,
+    },
+    /// Start no further nodes.
+    Pause {
+        reason: Option<String>,
+        /// How to treat active nodes.
+        drain: DrainPolicy,
+    },
+    Resume {
+        reason: Option<String>,
+    },
+    /// Answers an interrupt.
+    Resolve(Resolve),
+    /// Sets variables from outside the run; only the conformance test hooks do so.
+    SetVariables(Object),
+    Timer(Timer),
+    /// An attempt of an effect ended.
+    Effect {
+        step: StepId,
+        attempt: u32,
+        outcome: Result<Object, Failure>,
+        /// The backoff in milliseconds that the peer requested. Applies only if the failure is retried.
+        retry_after_ms: Option<u64>,
+    },
+    /// The peer of an attempt has accepted its call, which is looked at again at `check_at`, or when it is woken.
+    Accepted {
+        step: StepId,
+        attempt: u32,
+        handle: Value,
+        check_at: Option<Timestamp>,
+    },
+    /// Whoever performs the call of an attempt is at work.
+    Progressed {
+        step: StepId,
+        attempt: u32,
+        details: Value,
+    },
+    /// Messages from other runs.
+    RunMessages(Vec<RunMessage>),
+}
+
+impl Command {
+    /// The approximate payload size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Start(start) => start.size(),
+            Self::Resolve(resolve) => size_of(&resolve.value),
+            Self::SetVariables(variables) => size_of_object(variables),
+            Self::Effect { outcome, .. } => outcome.as_ref().map_or(0, size_of_object),
+            Self::Accepted { handle: value, .. } | Self::Progressed { details: value, .. } => size_of(value),
+            Self::RunMessages(messages) => messages.iter().map(RunMessage::size).sum(),
+            Self::Cancel { .. } | Self::Pause { .. } | Self::Resume { .. } | Self::Timer(_) => 0,
+        }
+    }
+}
+
+/// Parameters of a new run; the workflow is the plan's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StartRun {
+    pub tenant: TenantId,
+    pub principal: PrincipalId,
+    pub origin: Origin,
+    pub inputs: Object,
+    pub configurable: Object,
+    pub tags: Vec<String>,
+    pub metadata: Object,
+    pub context: Option<String>,
+    /// W3C trace context of the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
+    pub parent: Option<Parent>,
+    /// The host's limits; a run may request tighter ones.
+    pub bounds: HostBounds,
+}
+
+impl StartRun {
+    fn size(&self) -> usize {
+        size_of_object(&self.inputs) + size_of_object(&self.metadata)
+    }
+
+    /// Recreates the parameters of a run that was started but never durably stored.
+    #[must_use]
+    pub fn again(started: &RunStarted, bounds: HostBounds) -> Self {
+        let RunStarted {
+            dialect: _,
+            workflow: _,
+            version: _,
+            tenant,
+            principal,
+            origin,
+            inputs,
+            configurable,
+            tags,
+            metadata,
+            context,
+            trace,
+            parent,
+            limits: _,
+        } = started.clone();
+        Self {
+            tenant,
+            principal,
+            origin,
+            inputs,
+            configurable,
+            tags,
+            metadata,
+            context,
+            trace,
+            parent,
+            bounds,
+        }
+    }
+}
+
+/// Limits that a host sets for every run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostBounds {
+    pub node_executions: u32,
+    pub run_duration_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolve {
+    pub node: crate::NodeId,
+    /// Restricts the answer to this execution of the node; `None` accepts the open one.
+    pub ordinal: Option<u32>,
+    /// Restricts the answer to the interrupt with this id, as the run that receives the command shows it;
+    /// `None` accepts the open one.
+    pub interrupt: Option<String>,
+    pub value: Value,
+    pub by: PrincipalId,
+    /// The voter on whose behalf the vote counts, if not `by`.
+    pub voter: Option<String>,
+    pub authority: Authority,
+    /// Whether the answer is untrusted content. Everything derived from it is then marked
+    /// `contentTrust: untrusted`.
+    pub is_untrusted: bool,
+}
+
+impl Resolve {
+    /// The execution that the answer targets; `None` if any will do.
+    ///
+    /// # Errors
+    /// The id does not belong to an interrupt of the node.
+    pub(crate) fn wanted(&self) -> Result<Option<u32>, Refusal> {
+        let Some(id) = &self.interrupt else {
+            return Ok(self.ordinal);
+        };
+        let rest = id.strip_prefix(self.node.as_str());
+        let ordinal = rest.and_then(|rest| rest.strip_prefix(':')?.parse().ok());
+        let ordinal: u32 = ordinal.ok_or(Refusal::NoInterrupt)?;
+        match self.ordinal {
+            Some(other) if other != ordinal => Err(Refusal::NoInterrupt),
+            Some(_) | None => Ok(Some(ordinal)),
+        }
+    }
+}
+
+/// What authorizes an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Authority {
+    /// A credential, whose holder has roles and groups.
+    Credential(Membership),
+    /// A token alone. It speaks for a principal who may no longer be reachable.
+    Token {
+        /// Whether the principal had a role or group that the gate names when the token was issued.
+        is_member: bool,
+    },
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Self::Credential(Membership::default())
+    }
+}
+
+/// A timer, identified by its purpose; its text form is its key in the store.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Timer {
+    Delay(StepId),
+    /// The next attempt is due.
+    Retry(StepId, u32),
+    /// An interrupt timed out.
+    Interrupt(StepId),
+    RunDuration,
+    /// A call of an attempt takes too long, or its worker is silent for too long.
+    Overdue(StepId, u32),
+    /// Continues a decision that stopped at its limit.
+    Continue,
+}
+
+impl Timer {
+    #[must_use]
+    pub fn key(&self) -> String {
+        match self {
+            Self::Delay(step) => format!("delay:{}:{}", step.ordinal, step.node),
+            Self::Retry(step, attempt) => format!("retry:{}:{attempt}:{}", step.ordinal, step.node),
+            Self::Interrupt(step) => format!("interrupt:{}:{}", step.ordinal, step.node),
+            Self::Overdue(step, attempt) => format!("overdue:{}:{attempt}:{}", step.ordinal, step.node),
+            Self::RunDuration => "run-duration".to_owned(),
+            Self::Continue => "continue".to_owned(),
+        }
+    }
+
+    #[must_use]
+    pub fn parse(key: &str) -> Option<Self> {
+        let step = |ordinal: &str, node: &str| {
+            Some(StepId {
+                node: crate::NodeId::parse(node).ok()?,
+                ordinal: ordinal.parse().ok()?,
+            })
+        };
+        let (kind, rest) = key.split_once(':').unwrap_or((key, ""));
+        match kind {
+            "delay" => rest
+                .split_once(':')
+                .and_then(|(o, n)| step(o, n))
+                .map(Self::Delay),
+            "interrupt" => rest
+                .split_once(':')
+                .and_then(|(o, n)| step(o, n))
+                .map(Self::Interrupt),
+            "retry" | "overdue" => {
+                let (ordinal, rest) = rest.split_once(':')?;
+                let (attempt, node) = rest.split_once(':')?;
+                let (step, attempt) = (step(ordinal, node)?, attempt.parse().ok()?);
+                Some(match kind {
+                    "retry" => Self::Retry(step, attempt),
+                    _ => Self::Overdue(step, attempt),
+                })
+            }
+            "run-duration" => Some(Self::RunDuration),
+            "continue" => Some(Self::Continue),
+            _ => None,
+        }
+    }
+}
+
+/// A message from one run to another, stored as a row in the target's inbox.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunMessage {
+    /// To a child: start.
+    Start(Box<StartRun>),
+    /// To a child: the parent was cancelled or failed.
+    ParentEnded { parent: RunId },
+    /// To a parent: the child waits for an answer.
+    ChildWaiting {
+        /// The execution that created the child.
+        step: StepId,
+        child: RunId,
+        kind: InterruptKind,
+        /// The id of the child's interrupt.
+        interrupt: String,
+    },
+    /// To a parent: the child no longer waits.
+    ChildResumed {
+        /// The execution that created the child.
+        step: StepId,
+        child: RunId,
+    },
+    /// To a parent: the child has ended.
+    ChildEnded {
+        /// The execution that created the child.
+        step: StepId,
+        child: RunId,
+        status: RunStatus,
+        outputs: Object,
+        /// The variables that the parent requested and the child has.
+        report: Object,
+        error: Option<Failure>,
+        /// Whether the child held untrusted content.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_untrusted: bool,
+    },
+}
+
+impl RunMessage {
+    fn size(&self) -> usize {
+        match self {
+            Self::Start(start) => start.size(),
+            Self::ChildEnded { outputs, report, .. } => size_of_object(outputs) + size_of_object(report),
+            Self::ParentEnded { .. } | Self::ChildWaiting { .. } | Self::ChildResumed { .. } => 0,
+        }
+    }
+}
+
+/// Everything a decision depends on besides the run, the plan and the command.
+#[derive(Debug, Clone, Copy)]
+pub struct Input<'a> {
+    pub now: Timestamp,
+    /// Entropy for this decision alone.
+    pub entropy: Entropy,
+    pub run: &'a RunId,
+    /// The workflows of the run's tenant.
+    pub catalog: &'a dyn Catalog,
+}
+
+/// Looks up the current version of a workflow.
+pub trait Catalog: std::fmt::Debug + Sync {
+    /// The current version, if the workflow exists and may be started.
+    fn current(&self, workflow: &WorkflowId) -> Option<Arc<dyn Startable>>;
+
+    /// Whether the run tree below `root` may grow by one run.
+    fn admits_child(&self, _root: &RunId) -> bool {
+        true
+    }
+}
+
+/// The result of a command: what the engine commits, and what it does after the commit. A decision without
+/// events can still clear timers and carry run messages, so the engine commits it like any other.
+#[derive(Debug)]
+pub struct Decision<D: Dialect> {
+    /// The run with the events applied.
+    pub run: Run,
+    pub state: D::State,
+    pub events: Vec<Recorded<D::Event>>,
+    pub work: Work,
+    /// How many of the command's run messages this decision consumed; redeliver the rest.
+    pub heard: usize,
+}
+
+/// The work that a decision begins and ends, besides its events.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Work {
+    /// Effects to start.
+    pub effects: Vec<Effect>,
+    /// Effects that have ended: (step, attempt).
+    pub settled: Vec<(StepId, u32)>,
+    /// Effects that the peer has accepted, and that wait to be looked at or woken.
+    pub parked: Vec<Parked>,
+    /// Accepted calls that the run no longer wants: their peers are to be told.
+    pub cancelled: Vec<CancelledCall>,
+    pub timers_set: Vec<(Timer, Timestamp)>,
+    pub timers_cleared: Vec<Timer>,
+    pub children: Vec<NewChild>,
+    /// Messages to other runs: (target, event that caused the message, message).
+    pub messages: Vec<(RunId, Seq, RunMessage)>,
+}
+
+/// An accepted effect that holds neither slot nor lease until it is due or woken.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parked {
+    pub step: StepId,
+    pub attempt: u32,
+    pub handle: Value,
+    /// `None` waits until it is woken.
+    pub check_at: Option<Timestamp>,
+}
+
+/// An accepted call whose peer is to be told that nobody waits for it any more.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CancelledCall {
+    pub step: StepId,
+    pub attempt: u32,
+    pub provider: String,
+    pub handle: Value,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effect {
+    pub step: StepId,
+    pub attempt: u32,
+    pub call: Call,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Call {
+    Http {
+        /// In upper case.
+        method: String,
+        /// Absolute URL.
+        url: String,
+        headers: Vec<(String, String)>,
+        /// JSON text.
+        body: Option<String>,
+        timeout_ms: u64,
+    },
+    /// Work for a worker, which reports its outcome.
+    Activity(Box<Activity>),
+    /// The side effect of the conformance suite.
+    SideEffect {
+        /// The value to record.
+        payload: Value,
+    },
+}
+
+impl Call {
+    /// The type of the call, of [`provider`].
+    #[must_use]
+    pub const fn provider(&self) -> &'static str {
+        match self {
+            Self::Http { .. } => provider::HTTP,
+            Self::Activity(_) => provider::ACTIVITY,
+            Self::SideEffect { .. } => provider::SIDE_EFFECT,
+        }
+    }
+}
+
+/// The types of calls. They are part of the key by which peers recognize a repeated call, so they never change.
+pub mod provider {
+    pub const HTTP: &str = "core.http.request";
+    pub const ACTIVITY: &str = "core.activity";
+    pub const SIDE_EFFECT: &str = "core.conformance.side-effect";
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewChild {
+    pub run: RunId,
+    pub workflow: WorkflowId,
+    /// The version that the child starts with.
+    pub version: crate::ContentHash,
+    /// The node of the parent that creates it.
+    pub node: crate::NodeId,
+    pub start: StartRun,
+    /// The event of the parent that creates it.
+    pub dispatched: Seq,
+}
+
+/// Why a command was refused; the run is unchanged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The inputs do not match the workflow's declarations.
+    #[error("start the run: {field}: {rule}")]
+    InvalidInput { field: String, rule: String },
+    /// A per-run limit is outside the range that the host allows.
+    #[error("start the run: configurable.{key} must be between {min} and {max}")]
+    OutOfBounds {
+        key: &'static str,
+        value: Value,
+        min: u64,
+        max: u64,
+    },
+    #[error("act on a run that is {}", .0.as_str())]
+    Terminal(RunStatus),
+    #[error("pause a run that is {}", .0.as_str())]
+    NotPausable(RunStatus),
+    #[error("resume a run that is {}", .0.as_str())]
+    NotPaused(RunStatus),
+    /// No such interrupt has ever existed.
+    #[error("find an open interrupt at the node")]
+    NoInterrupt,
+    #[error("answer an interrupt that was already resolved")]
+    AlreadyResolved,
+    /// The run was cancelled, which closed the interrupt.
+    #[error("answer an interrupt of a cancelled run")]
+    InterruptCancelled,
+    /// The parent was cancelled, which closed the interrupt.
+    #[error("answer an interrupt that a parent's cancel closed")]
+    InterruptGone,
+    /// The answer does not match what the interrupt asks for.
+    #[error("accept the answer: {0}")]
+    InvalidAnswer(String),
+    /// The event does not match the correlation; the interrupt stays open.
+    #[error("match the event: {0}")]
+    NoMatch(String),
+    /// The caller is not allowed to answer.
+    #[error("accept the answer: {0}")]
+    NotAllowed(&'static str),
+    /// The command targets an execution that has ended; drop it.
+    #[error("act on an execution that is over")]
+    Stale,
+    /// The run has not started, or has already started.
+    #[error("act on a run in this state")]
+    WrongState,
+}

@@ -1,0 +1,281 @@
+//! Answers to interrupts.
+//!
+//! An answer is checked against the rules of the open interrupt before anything is recorded, so a refused answer
+//! leaves the run unchanged. A gate that times out counts as rejected.
+
+mod read;
+
+use serde_json::{Value, json};
+
+use crate::{
+    Active, Answered, ApprovalAction, ApprovalRules, Authority, Dialect, InterruptKind, KernelEvent, Open,
+    Phase, Planned, Refusal, Resolve, Rules, StepId, Trigger, Wait,
+    measure::{MAX_NESTING, too_deep},
+    run::hash,
+};
+
+use super::DecisionBuilder;
+
+use read::{Answer, matching_event, read_answers, without_claims};
+
+/// How often one voter may change a vote.
+const MAX_VOTES: u32 = 20;
+
+impl<D: Dialect> DecisionBuilder<'_, D> {
+    pub(super) fn resolve(&mut self, resolve: &Resolve) -> Result<Trigger, Refusal> {
+        self.outside = resolve.is_untrusted.then(|| resolve.node.clone());
+        let plan = self.plan;
+        let position = plan.position(&resolve.node).ok_or(Refusal::NoInterrupt)?;
+        let (step, open) = self.open(position, resolve)?;
+        // The timer may fire late; the result must not depend on that.
+        if open.deadline.is_some_and(|deadline| deadline <= self.input.now) {
+            return Err(Refusal::AlreadyResolved);
+        }
+        if too_deep(&resolve.value) {
+            return Err(Refusal::InvalidAnswer(format!(
+                "it nests more than {MAX_NESTING} levels deep"
+            )));
+        }
+        let by = Some(resolve.by.to_string());
+        match plan.rules(position).ok_or(Refusal::NoInterrupt)? {
+            Rules::Approval(rules) => self.approve(rules, position, step, &open, resolve),
+            Rules::Clarification(questions) => {
+                let answers = read_answers(questions, &resolve.value, &self.budget)?;
+                let value = Some(json!({ "answers": answers }));
+                let resolved = self.close(&step, open.kind, value, by.clone(), None);
+                let event = KernelEvent::ClarificationResolved {
+                    step: step.clone(),
+                    answers: answers.clone(),
+                    by,
+                };
+                let cause = self.record(Some(resolved), event);
+                let cause = self.resume_step(&step, cause, without_claims(&resolve.value));
+                Ok(Trigger::Answered {
+                    position,
+                    step,
+                    cause,
+                    answer: Answered::Clarification { answers },
+                })
+            }
+            rules @ (Rules::Event | Rules::Any) => {
+                let event = match rules {
+                    Rules::Event => matching_event(&open.data, &resolve.value)?,
+                    Rules::Any | Rules::Approval(_) | Rules::Clarification(_) => &resolve.value,
+                };
+                let answer = Answered::Value {
+                    event: event.clone(),
+                    value: resolve.value.clone(),
+                };
+                let cause = self.close(&step, open.kind, Some(resolve.value.clone()), by, None);
+                let cause = self.resume_step(&step, cause, resolve.value.clone());
+                Ok(Trigger::Answered {
+                    position,
+                    step,
+                    cause,
+                    answer,
+                })
+            }
+        }
+    }
+
+    /// The open interrupt that an answer means, or why there is none.
+    fn open(&self, position: usize, resolve: &Resolve) -> Result<(StepId, Box<Open>), Refusal> {
+        let wanted = resolve.wanted()?;
+        let state = self.run.nodes.get(position).ok_or(Refusal::NoInterrupt)?;
+        if let Phase::Active(Active {
+            ordinal,
+            wait: Wait::Interrupt(open),
+            ..
+        }) = &state.phase
+            && wanted.is_none_or(|wanted| wanted == *ordinal)
+        {
+            return Ok((self.step(position, *ordinal), open.clone()));
+        }
+        let asks = self.plan.rules(position).is_some();
+        let past = wanted.is_none_or(|ordinal| ordinal < state.next_ordinal);
+        let latest = wanted.is_none_or(|ordinal| ordinal.saturating_add(1) == state.next_ordinal);
+        let by_parent = self.run.cancelled_by_parent.is_some()
+            || (self.run.cancelling.as_ref()).is_some_and(|cancel| cancel.parent.is_some());
+        Err(match &state.phase {
+            _ if !asks || !past => Refusal::NoInterrupt,
+            Phase::Cancelled if latest && by_parent => Refusal::InterruptGone,
+            Phase::Cancelled if latest => Refusal::InterruptCancelled,
+            _ if state.answered => Refusal::AlreadyResolved,
+            // The interrupt belongs to an earlier execution of the node, which has ended.
+            _ if wanted.is_some() && !latest => Refusal::AlreadyResolved,
+            _ => Refusal::NoInterrupt,
+        })
+    }
+
+    fn approve(
+        &mut self,
+        rules: &ApprovalRules,
+        position: usize,
+        step: StepId,
+        open: &Open,
+        resolve: &Resolve,
+    ) -> Result<Trigger, Refusal> {
+        let by_token = matches!(resolve.authority, Authority::Token { .. });
+        if rules.auth_required && by_token {
+            return Err(Refusal::NotAllowed(
+                "this gate needs an authenticated approver, a token is not enough",
+            ));
+        }
+        let mut answer = Answer::read(&resolve.value)?;
+        if answer.legacy_refine && !rules.actions.contains(&ApprovalAction::Refine) {
+            answer.action = ApprovalAction::Reject;
+            answer.refine = None;
+        }
+        if !rules.actions.contains(&answer.action) {
+            let offered: Vec<_> = rules.actions.iter().map(|action| action.as_str()).collect();
+            return Err(Refusal::InvalidAnswer(format!(
+                "action '{}' is not offered here; offered are {}",
+                answer.action.as_str(),
+                offered.join(", ")
+            )));
+        }
+        let voter = resolve.voter.clone().unwrap_or_else(|| resolve.by.to_string());
+        rules.check(&open.data, &voter, &resolve.authority)?;
+        // A token may have been passed on. The vote counts for the principal it was issued for, but the token
+        // is recorded as the answerer.
+        let answerer = if by_token {
+            resolve.by.to_string()
+        } else {
+            voter.clone()
+        };
+        let decided_by = match answer.action {
+            ApprovalAction::Ask => {
+                return Ok(Trigger::Asked {
+                    step,
+                    by: answerer,
+                    question: answer.feedback,
+                });
+            }
+            ApprovalAction::Accept if rules.required > 1 => {
+                let accepts = self.vote(&step, open, &voter, &answer, ApprovalAction::Accept)?;
+                if accepts < rules.required {
+                    return Ok(Trigger::Advance);
+                }
+                format!("quorum:{accepts}-of-{}", rules.required)
+            }
+            // A refinement decides for all voters, so it needs the quorum as well.
+            ApprovalAction::Refine if rules.required > 1 => {
+                let refines = self.vote(&step, open, &voter, &answer, ApprovalAction::Refine)?;
+                if refines < rules.required {
+                    return Ok(Trigger::Advance);
+                }
+                format!("quorum:{refines}-of-{}", rules.required)
+            }
+            ApprovalAction::Reject if rules.required > 1 && rules.majority => {
+                let rejects = self.vote(&step, open, &voter, &answer, ApprovalAction::Reject)?;
+                if rejects * 2 <= rules.required {
+                    return Ok(Trigger::Advance);
+                }
+                format!("quorum:{rejects}-of-{}", rules.required)
+            }
+            ApprovalAction::Accept
+            | ApprovalAction::Reject
+            | ApprovalAction::Refine
+            | ApprovalAction::EditAccept
+            | ApprovalAction::Timeout => answerer,
+        };
+        let value = without_claims(&resolve.value);
+        Ok(self.decide_gate(position, step, answer, Some(decided_by), Some(value)))
+    }
+
+    /// Records a vote and counts the votes with the same action. A voter's later vote replaces the earlier
+    /// one; an identical vote is not recorded again.
+    fn vote(
+        &mut self,
+        step: &StepId,
+        open: &Open,
+        voter: &str,
+        answer: &Answer,
+        action: ApprovalAction,
+    ) -> Result<u32, Refusal> {
+        let others = open.votes.iter().filter(|vote| vote.voter != voter);
+        let alike = others.filter(|vote| vote.action == action).count();
+        let count = u32::try_from(alike + 1).unwrap_or(u32::MAX);
+        if let Some(earlier) = open.votes.iter().find(|vote| vote.voter == voter) {
+            let words = answer.words();
+            if earlier.action == action && earlier.words == words.as_deref().map(hash) {
+                return Ok(count);
+            }
+            if earlier.n_votes >= MAX_VOTES {
+                return Err(Refusal::InvalidAnswer(format!(
+                    "this vote was changed {MAX_VOTES} times, which is the most"
+                )));
+            }
+        }
+        let event = KernelEvent::ApprovalVoted {
+            step: step.clone(),
+            voter: voter.to_owned(),
+            action,
+            feedback: answer.words(),
+        };
+        self.record(self.last(), event);
+        Ok(count)
+    }
+
+    /// Closes an approval.
+    pub(super) fn decide_gate(
+        &mut self,
+        position: usize,
+        step: StepId,
+        answer: Answer,
+        by: Option<String>,
+        value: Option<Value>,
+    ) -> Trigger {
+        let action = answer.action;
+        let kind = InterruptKind::Approval;
+        let resolved = self.close(&step, kind, value.clone(), by.clone(), Some(action));
+        let mut cause = self.record(
+            Some(resolved),
+            KernelEvent::ApprovalReceived {
+                step: step.clone(),
+                action,
+                by: by.clone(),
+                feedback: answer.feedback.clone(),
+                refine: answer.refine.clone(),
+                edited: answer.edited.clone(),
+                decided_at: self.input.now,
+            },
+        );
+        match action {
+            ApprovalAction::Reject | ApprovalAction::Timeout => {}
+            ApprovalAction::Accept
+            | ApprovalAction::Refine
+            | ApprovalAction::EditAccept
+            | ApprovalAction::Ask => cause = self.resume_step(&step, cause, value.unwrap_or_default()),
+        }
+        let Answer {
+            feedback,
+            refine,
+            edited,
+            ..
+        } = answer;
+        Trigger::Answered {
+            position,
+            step,
+            cause,
+            answer: Answered::Approval {
+                action,
+                by,
+                feedback,
+                refine,
+                edited,
+            },
+        }
+    }
+}
+
+/// The answer that a gate gets when its time is up.
+pub(super) fn timed_out() -> Answer {
+    Answer {
+        action: ApprovalAction::Timeout,
+        feedback: None,
+        refine: None,
+        edited: None,
+        legacy_refine: false,
+    }
+}

@@ -1,0 +1,382 @@
+//! Child runs: creating them and handling their messages.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    CONTENT_TRUST, ChildPolicy, Dialect, Failure, HostBounds, KernelEvent, NewChild, Object, OnFailure,
+    Parent, Planned, Refusal, RunId, RunMessage, RunStatus, Seq, StartRun, StepId, Trigger, UNTRUSTED, Wait,
+    WorkflowId,
+};
+
+use super::{Before, DecisionBuilder, too_much_work};
+
+/// Maximum nesting of child runs.
+const MAX_DEPTH: usize = 32;
+
+/// A child run that a step wants.
+#[derive(Debug)]
+pub struct Spawn {
+    pub workflow: WorkflowId,
+    pub inputs: Object,
+    /// Inputs that stay unset despite their default.
+    pub unset: Vec<String>,
+    /// Whether anything the child gets is untrusted.
+    pub is_untrusted: bool,
+    /// Variables of the child that the step gets when it ends.
+    pub report: Vec<String>,
+}
+
+impl<D: Dialect> DecisionBuilder<'_, D> {
+    /// Creates a child run, for which the step then waits. Fails if it could not start.
+    pub fn spawn(&mut self, step: &StepId, cause: Seq, spawn: Spawn) -> Result<(), Failure> {
+        let mut child = self.new_child(step, spawn)?;
+        child.dispatched = self.record(
+            Some(cause),
+            KernelEvent::NodeDispatched {
+                step: step.clone(),
+                child: child.run.clone(),
+                workflow: child.workflow.clone(),
+            },
+        );
+        self.work.children.push(child);
+        Ok(())
+    }
+
+    /// The workflows of the ancestors of a child of this run, root first.
+    ///
+    /// # Errors
+    /// The child would be among its own ancestors, or nest too deep.
+    fn ancestors(&self, workflow: &WorkflowId) -> Result<Vec<WorkflowId>, Failure> {
+        let Some(started) = &self.run.started else {
+            return Err(Failure::new("internal_error", "the run has not started"));
+        };
+        let parent = started.parent.as_ref();
+        let mut ancestors = parent.map_or_else(Vec::new, |parent| parent.ancestors.clone());
+        ancestors.push(started.workflow.clone());
+        if ancestors.contains(workflow) {
+            let message = format!("workflow '{workflow}' is among its own ancestors");
+            return Err(Failure::new("subworkflow_cycle_detected", message));
+        }
+        if ancestors.len() > MAX_DEPTH {
+            let message = format!("child runs nest more than {MAX_DEPTH} deep");
+            return Err(Failure::new("subworkflow_depth_exceeded", message));
+        }
+        Ok(ancestors)
+    }
+
+    /// Checks that a step may create a child of this workflow, before its inputs are gathered.
+    pub fn may_spawn(&self, workflow: &WorkflowId) -> Result<(), Failure> {
+        self.current(workflow)?;
+        self.ancestors(workflow).map(drop)
+    }
+
+    fn current(&self, workflow: &WorkflowId) -> Result<std::sync::Arc<dyn crate::Startable>, Failure> {
+        self.input.catalog.current(workflow).ok_or_else(|| {
+            Failure::new(
+                "unknown_child_workflow",
+                format!("workflow '{workflow}' does not exist"),
+            )
+        })
+    }
+
+    fn new_child(&self, step: &StepId, spawn: Spawn) -> Result<NewChild, Failure> {
+        let Spawn {
+            workflow,
+            inputs,
+            unset,
+            is_untrusted,
+            report,
+        } = spawn;
+        let Some(started) = &self.run.started else {
+            return Err(Failure::new("internal_error", "the run has not started"));
+        };
+        let child = self.current(&workflow)?;
+        let ancestors = self.ancestors(&workflow)?;
+        let mut metadata = Object::new();
+        if started.is_untrusted() || is_untrusted {
+            metadata.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
+        }
+        // A child that failed to start would leave its parent waiting forever.
+        let configurable = Object::new();
+        child
+            .check_child(&inputs, &configurable, &unset, &self.budget)
+            .map_err(|rule| {
+                if self.budget.is_spent() {
+                    return too_much_work();
+                }
+                Failure::new("invalid_child_inputs", rule)
+            })?;
+        // Checked last, so that only children that can start are counted.
+        let root = started
+            .parent
+            .as_ref()
+            .map(|parent| parent.root.as_ref().unwrap_or(&parent.run));
+        if !self.input.catalog.admits_child(root.unwrap_or(self.input.run)) {
+            let message = "the tree of runs has as many as this host allows (limits.max_descendants)";
+            return Err(Failure::new("descendant_limit_exceeded", message));
+        }
+        let run = RunId::for_child(self.input.now, self.input.entropy, &step.node, step.ordinal);
+        let report: BTreeSet<_> = report.into_iter().collect();
+        Ok(NewChild {
+            run,
+            workflow,
+            version: child.version().clone(),
+            node: step.node.clone(),
+            dispatched: Seq(0),
+            start: StartRun {
+                tenant: started.tenant.clone(),
+                principal: started.principal.clone(),
+                origin: started.origin.clone(),
+                inputs,
+                configurable,
+                tags: started.tags.clone(),
+                metadata,
+                context: None,
+                trace: started.trace.clone(),
+                parent: Some(Parent {
+                    run: self.input.run.clone(),
+                    root: root.cloned(),
+                    node: step.node.clone(),
+                    ordinal: step.ordinal,
+                    report: report.into_iter().collect(),
+                    ancestors,
+                    unset,
+                }),
+                bounds: HostBounds {
+                    node_executions: started.limits.node_executions,
+                    run_duration_ms: None,
+                },
+            },
+        })
+    }
+
+    pub(super) fn message(&mut self, message: RunMessage) -> Result<Trigger, Refusal> {
+        match message {
+            RunMessage::Start(start) => {
+                if self.run.started.is_none() && self.run.status.is_terminal() {
+                    self.notify_parent_of_unstarted(*start);
+                    return Ok(Trigger::Advance);
+                }
+                match self.start(*start) {
+                    // Duplicate start messages are ignored.
+                    Err(Refusal::WrongState) => Ok(Trigger::Advance),
+                    other => other,
+                }
+            }
+            RunMessage::ParentEnded { parent } => {
+                match self.cancel(Some("parent-cancelled".to_owned()), None, Some(parent)) {
+                    Ok(()) | Err(Refusal::Terminal(_)) => Ok(Trigger::Advance),
+                    Err(refusal) => Err(refusal),
+                }
+            }
+            RunMessage::ChildWaiting {
+                step,
+                child,
+                kind,
+                interrupt,
+            } => {
+                if self.mirrored(&step, &child).is_some() {
+                    // Two children may open interrupts at nodes with the same id; the path to the child
+                    // distinguishes them.
+                    let interrupt = format!("{}/{interrupt}", step.key());
+                    self.record(
+                        self.last(),
+                        KernelEvent::NodeSuspended {
+                            step,
+                            interrupt,
+                            kind,
+                            child: Some(child),
+                        },
+                    );
+                }
+                Ok(Trigger::Advance)
+            }
+            RunMessage::ChildResumed { step, child } => {
+                if let Some(Some(interrupt)) = self.mirrored(&step, &child) {
+                    self.resume_mirror(step, self.last(), interrupt);
+                }
+                Ok(Trigger::Advance)
+            }
+            RunMessage::ChildEnded {
+                step,
+                child,
+                status,
+                outputs,
+                report,
+                error,
+                is_untrusted,
+            } => {
+                self.outside = is_untrusted.then(|| step.node.clone());
+                let ended = Ended {
+                    child,
+                    status,
+                    outputs,
+                    report,
+                    error,
+                };
+                Ok(self.child_ended(step, ended))
+            }
+        }
+    }
+
+    /// The id of the interrupt of a child that a step waits for, as the step mirrors it. `None` if the step does
+    /// not wait for the child.
+    fn mirrored(&self, step: &StepId, child: &RunId) -> Option<Option<String>> {
+        let (_, active) = self.active(step)?;
+        let Wait::Children(members) = &active.wait else {
+            return None;
+        };
+        let member = members.iter().find(|member| member.run == *child)?;
+        Some(member.mirror.as_ref().map(|(_, interrupt)| interrupt.clone()))
+    }
+
+    fn resume_mirror(&mut self, step: StepId, cause: Option<Seq>, interrupt: String) -> Seq {
+        self.record(
+            cause,
+            KernelEvent::NodeResumed {
+                step,
+                interrupt,
+                value: None,
+            },
+        )
+    }
+
+    fn child_ended(&mut self, step: StepId, ended: Ended) -> Trigger {
+        let Some(mirror) = self.mirrored(&step, &ended.child) else {
+            return Trigger::Advance;
+        };
+        let position = self.plan.position(&step.node);
+        let policy = position.and_then(|position| Some((position, self.plan.children(position)?)));
+        let Some((position, ChildPolicy { on_failure, .. })) = policy else {
+            return Trigger::Advance;
+        };
+        let mut cause = self.last().unwrap_or_default();
+        if self.run.cancelling.is_some() {
+            self.record(
+                Some(cause),
+                KernelEvent::NodeCancelled {
+                    step,
+                    reason: "run-cancelled".to_owned(),
+                },
+            );
+            self.end_cancel_if_done();
+            return Trigger::Advance;
+        }
+        if ended.status != RunStatus::Completed && on_failure == OnFailure::Fail {
+            let failure = ended.failure();
+            return Trigger::Failed { step, cause, failure };
+        }
+        if let Some(interrupt) = mirror {
+            cause = self.resume_mirror(step.clone(), Some(cause), interrupt);
+        }
+        Trigger::ChildEnded {
+            position,
+            step,
+            cause,
+            child: ended.child,
+            status: ended.status,
+            outputs: ended.outputs,
+            report: ended.report,
+        }
+    }
+
+    /// Notifies the parent of a run that was cancelled before it started; only the start message names the
+    /// parent.
+    fn notify_parent_of_unstarted(&mut self, start: StartRun) {
+        let Some(parent) = start.parent else { return };
+        let ended = RunMessage::ChildEnded {
+            step: StepId {
+                node: parent.node,
+                ordinal: parent.ordinal,
+            },
+            child: self.input.run.clone(),
+            status: self.run.status,
+            outputs: Object::new(),
+            report: Object::new(),
+            error: None,
+            is_untrusted: false,
+        };
+        self.work
+            .messages
+            .push((parent.run, self.last().unwrap_or_default(), ended));
+    }
+
+    /// Notifies the parent of the state it mirrors: that this run waits, continues or has ended.
+    pub(super) fn tell_parent(&mut self, before: &Before) {
+        let Some(parent) = self.run.parent().cloned() else {
+            return;
+        };
+        let Some(seq) = self.events.last().map(|recorded| recorded.seq) else {
+            return;
+        };
+        let step = StepId {
+            node: parent.node,
+            ordinal: parent.ordinal,
+        };
+        let message = if self.run.status.is_terminal() {
+            if before.was_terminal {
+                return;
+            }
+            let variables = D::variables(&self.state);
+            RunMessage::ChildEnded {
+                step,
+                child: self.input.run.clone(),
+                status: self.run.status,
+                outputs: self.run.outputs.clone().unwrap_or_default(),
+                report: parent
+                    .report
+                    .iter()
+                    .filter_map(|name| Some((name.clone(), variables.get(name)?.clone())))
+                    .collect(),
+                error: self.run.error.as_ref().map(|(failure, _)| failure.clone()),
+                is_untrusted: D::holds_untrusted(&self.run, &self.state),
+            }
+        } else {
+            let now = self.run.interrupt(self.plan).map(|open| (open.kind(), open.id()));
+            match (&before.interrupt, now) {
+                (None, None) => return,
+                (Some(old), Some(new)) if *old == new => return,
+                (_, Some((kind, interrupt))) => RunMessage::ChildWaiting {
+                    step,
+                    child: self.input.run.clone(),
+                    kind,
+                    interrupt,
+                },
+                (Some(_), None) => RunMessage::ChildResumed {
+                    step,
+                    child: self.input.run.clone(),
+                },
+            }
+        };
+        self.work.messages.push((parent.run, seq, message));
+    }
+}
+
+/// How a child run ended.
+struct Ended {
+    child: RunId,
+    status: RunStatus,
+    outputs: Object,
+    report: Object,
+    error: Option<Failure>,
+}
+
+impl Ended {
+    /// The failure of a step whose child did not complete.
+    fn failure(&self) -> Failure {
+        match (self.status, &self.error) {
+            (RunStatus::Cancelled, _) => {
+                Failure::new("subworkflow_child_cancelled", "the child run was cancelled")
+            }
+            (_, Some(error)) => {
+                let message = format!("the child run failed: {}: {}", error.code, error.message);
+                let failure = Failure::new("subworkflow_child_failed", message);
+                match &error.reason {
+                    Some(reason) => failure.because(reason.clone()),
+                    None => failure,
+                }
+            }
+            (_, None) => Failure::new("subworkflow_child_failed", "the child run failed"),
+        }
+    }
+}

@@ -1,0 +1,549 @@
+//! Decisions: from a run and a command to events and work.
+//!
+//! A decision continues until the run must wait. Nodes without work of their own chain inside it, so a run
+//! without effects, timers and interrupts starts and completes in one decision. A decision is bounded: at its
+//! limit it sets a `continue` timer and stops, so that a loop cannot starve other runs. Every event goes through
+//! [`Run::apply`] as it is recorded.
+//!
+//! The kernel follows the command up to the point where the workflow language has to say what comes next, and
+//! hands over a [`Trigger`]. [`DecisionBuilder`] is what dialects have in common: it records, limits and retries.
+
+mod answer;
+mod child;
+mod end;
+mod interrupt;
+mod start;
+mod step;
+
+pub use child::Spawn;
+pub use step::Attempted;
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+use crate::{
+    Active, Command, Decision, Dialect, Event, Failure, Input, InterruptKind, KernelEvent, NodeId, Object,
+    Phase, Planned, Recorded, Refusal, Run, RunMessage, RunStatus, Seq, StepId, Timer, Timestamp, Trigger,
+    Wait, Work,
+    cost::{
+        self, Budget, DECISION_PAUSE, EVENT, Exhausted, MAX_DECISION_WORK, MAX_STATE, MESSAGES_PAUSE,
+        STATE_PER_INPUT,
+    },
+    measure::{size_of, size_of_object},
+};
+
+/// Maximum number of events in one decision.
+pub const MAX_EVENTS: usize = 512;
+/// Approximate maximum payload of one decision, in bytes.
+pub const MAX_BYTES: usize = 1024 * 1024;
+
+/// Applies a command to a run, and returns the resulting events and work with the units of work spent. A refused
+/// command has no effect.
+pub fn decide<D: Dialect>(
+    run: Run,
+    state: D::State,
+    plan: &D::Plan,
+    command: Command,
+    input: &Input<'_>,
+) -> Result<(Decision<D>, u64), Refusal> {
+    // Clocks of two replicas differ, but time must never go backwards within a log.
+    let input = &Input {
+        now: input.now.max(run.updated_at),
+        ..*input
+    };
+    let before = Before::of(&run, plan);
+    let mut builder = DecisionBuilder::<D>::new(run, state, plan, input, None);
+    builder.follow(command)?;
+    let work = builder.worked + builder.budget.spent();
+    Ok((builder.finish(&before), work))
+}
+
+/// Like [`decide`], but returns `None` without any effect if the decision needs about `units` of work or
+/// more. Events count as work, too. The effective maximum is a tenth of [`MAX_DECISION_WORK`].
+///
+/// If it returns a decision, it is the same one that [`decide`] returns: reaching the limit never changes the
+/// result.
+pub fn decide_within<D: Dialect>(
+    units: u64,
+    run: Run,
+    state: D::State,
+    plan: &D::Plan,
+    command: Command,
+    input: &Input<'_>,
+) -> Option<Result<Decision<D>, Refusal>> {
+    let input = &Input {
+        now: input.now.max(run.updated_at),
+        ..*input
+    };
+    let before = Before::of(&run, plan);
+    // Below the limits that the decision itself observes, so that this one is reached first.
+    let units = units.min(cost::EVALUATION.min(MESSAGES_PAUSE) - 1);
+    let mut builder = DecisionBuilder::<D>::new(run, state, plan, input, Some(units));
+    let followed = builder.follow(command);
+    if builder.is_beyond() {
+        return None;
+    }
+    Some(followed.map(|()| builder.finish(&before)))
+}
+
+/// The state before the decision that `finish` compares with.
+struct Before {
+    /// The open interrupt that the parent mirrors.
+    interrupt: Option<(InterruptKind, String)>,
+    deadline: Option<Timestamp>,
+    was_terminal: bool,
+}
+
+impl Before {
+    fn of(run: &Run, plan: &dyn Planned) -> Self {
+        let interrupt = run.parent().and_then(|_| run.interrupt(plan));
+        Self {
+            interrupt: interrupt.map(|open| (open.kind(), open.id())),
+            deadline: run.duration_deadline(),
+            was_terminal: run.status.is_terminal(),
+        }
+    }
+}
+
+/// Records a decision and applies each event to the run: the vocabulary that dialects share.
+#[derive(Debug)]
+pub struct DecisionBuilder<'a, D: Dialect> {
+    pub plan: &'a D::Plan,
+    pub input: &'a Input<'a>,
+    pub run: Run,
+    pub state: D::State,
+    /// The remaining budget for evaluating and copying.
+    pub budget: Budget,
+    /// The node that receives untrusted content from the command.
+    pub outside: Option<NodeId>,
+    events: Vec<Recorded<D::Event>>,
+    bytes: usize,
+    work: Work,
+    /// Whether the decision stopped at its limit and set a `continue` timer.
+    cut: bool,
+    /// Work charged to earlier budgets of this decision.
+    worked: u64,
+    /// The caller's limit, if it is lower than the limit of a decision.
+    allowed: Option<u64>,
+    /// Run messages consumed.
+    heard: usize,
+    /// The current size of the run's state, in units.
+    held: u64,
+    /// The maximum size of the run's state, in units.
+    most_held: u64,
+}
+
+impl<'a, D: Dialect> DecisionBuilder<'a, D> {
+    fn new(run: Run, state: D::State, plan: &'a D::Plan, input: &'a Input<'a>, allowed: Option<u64>) -> Self {
+        let inputs = weight_of_inputs(&run);
+        let held = inputs + D::weight(&state) + weight_of_pending(&run);
+        Self {
+            plan,
+            input,
+            run,
+            state,
+            budget: Budget::new(allowed.unwrap_or(MAX_DECISION_WORK)),
+            outside: None,
+            events: Vec::new(),
+            bytes: 0,
+            work: Work::default(),
+            cut: false,
+            worked: 0,
+            allowed,
+            heard: 0,
+            held,
+            most_held: most_held(inputs),
+        }
+    }
+
+    /// Records an event and returns its sequence number.
+    pub fn record(&mut self, cause: Option<Seq>, event: KernelEvent) -> Seq {
+        self.record_any(cause, Event::Kernel(event))
+    }
+
+    /// Records an event of the dialect and returns its sequence number.
+    pub fn emit(&mut self, cause: Option<Seq>, event: D::Event) -> Seq {
+        self.record_any(cause, Event::Dialect(event))
+    }
+
+    fn record_any(&mut self, cause: Option<Seq>, event: Event<D::Event>) -> Seq {
+        let recorded = Recorded {
+            seq: self.run.head,
+            at: self.input.now,
+            cause,
+            is_untrusted: D::is_untrusted(self, &event),
+            event,
+        };
+        self.run
+            .apply::<D>(&mut self.state, self.plan, recorded.as_ref())
+            .expect("a decision only records what can follow");
+        self.bytes += size_of_event::<D>(&recorded.event);
+        let seq = recorded.seq;
+        self.events.push(recorded);
+        seq
+    }
+
+    fn follow(&mut self, command: Command) -> Result<(), Refusal> {
+        if let Command::RunMessages(messages) = command {
+            return self.hear(messages);
+        }
+        let trigger = self.trigger(command)?;
+        D::decide(trigger, self)
+    }
+
+    /// Consumes as many messages as fit into one decision.
+    fn hear(&mut self, messages: Vec<RunMessage>) -> Result<(), Refusal> {
+        if messages.is_empty() {
+            return D::decide(Trigger::Advance, self);
+        }
+        for message in messages {
+            if self.heard > 0 && (self.worked >= MESSAGES_PAUSE || self.is_full()) {
+                break;
+            }
+            // Everything that a message makes possible happens before the next message is read.
+            let trigger = self.message(message)?;
+            D::decide(trigger, self)?;
+            self.heard += 1;
+            // Each message gets a whole budget, so that the result does not depend on how messages are batched.
+            self.worked += self.budget.spent();
+            let whole = self.allowed.map(|units| units.saturating_sub(self.worked));
+            self.budget = Budget::new(whole.unwrap_or(MAX_DECISION_WORK));
+        }
+        Ok(())
+    }
+
+    /// Follows a command up to where the dialect takes over.
+    fn trigger(&mut self, command: Command) -> Result<Trigger, Refusal> {
+        if self.run.started.is_none()
+            && !matches!(
+                command,
+                Command::Start(_) | Command::Cancel { .. } | Command::Resume { .. }
+            )
+        {
+            return Err(Refusal::WrongState);
+        }
+        match command {
+            Command::Start(start) => self.start(*start),
+            Command::Cancel { reason, by } => {
+                self.cancel(reason, by, None)?;
+                Ok(Trigger::Advance)
+            }
+            Command::Pause { reason, drain } => {
+                match self.run.status {
+                    RunStatus::Running => {}
+                    status => return Err(Refusal::NotPausable(status)),
+                }
+                self.record(None, KernelEvent::RunPaused { reason, drain });
+                Ok(Trigger::Advance)
+            }
+            Command::Resume { reason } => {
+                // A run that was quarantined while it was being cancelled resumes the cancel.
+                if !self.run.paused || self.run.status.is_terminal() {
+                    return Err(Refusal::NotPaused(self.run.status));
+                }
+                self.record(None, KernelEvent::RunResumed { reason });
+                if self.run.started.is_none() {
+                    return Ok(Trigger::Advance);
+                }
+                self.restart_retries();
+                Ok(Trigger::Resumed)
+            }
+            Command::Resolve(resolve) => self.resolve(&resolve),
+            Command::SetVariables(variables) => {
+                if self.run.status.is_terminal() {
+                    return Err(Refusal::Terminal(self.run.status));
+                }
+                Ok(Trigger::Set(variables))
+            }
+            Command::Timer(timer) => Ok(self.fire(timer)),
+            Command::Effect {
+                step,
+                attempt,
+                outcome,
+                retry_after_ms,
+            } => self.effect_ended(step, attempt, outcome, retry_after_ms),
+            Command::Accepted {
+                step,
+                attempt,
+                handle,
+                check_at,
+            } => self.effect_accepted(step, attempt, handle, check_at),
+            Command::Progressed {
+                step,
+                attempt,
+                details,
+            } => self.effect_progressed(&step, attempt, details),
+            Command::RunMessages(_) => Ok(Trigger::Advance),
+        }
+    }
+
+    /// Charges work to the budget; fails with `work_limit_exceeded`.
+    pub fn spend(&self, units: u64) -> Result<(), Failure> {
+        self.budget.spend(units).map_err(|Exhausted| too_much_work())
+    }
+
+    /// Clones a value and charges for it.
+    pub fn copy(&self, value: &Value) -> Result<Value, Failure> {
+        self.spend(cost::of_value(value))?;
+        Ok(value.clone())
+    }
+
+    /// Accounts for `more` units of new state that replace `less` units of old state; fails with
+    /// `state_limit_exceeded`.
+    pub fn hold(&mut self, more: u64, less: u64) -> Result<(), Failure> {
+        let held = (self.held + more).saturating_sub(less);
+        let most = self.most_held;
+        if held > most && more > less {
+            return Err(Failure::new(
+                "state_limit_exceeded",
+                format!(
+                    "the run would hold {held} units of variables, channels and outputs, and {most} is the most"
+                ),
+            ));
+        }
+        self.held = held;
+        Ok(())
+    }
+
+    /// Returns `true` if the decision is full. A decision without events is never full, however long the walk of
+    /// the graph took, because each decision must make progress.
+    pub fn must_pause(&self) -> bool {
+        !self.events.is_empty() && self.is_full()
+    }
+
+    /// Leaves the rest to the next decision.
+    pub fn pause(&mut self) {
+        self.cut = true;
+        self.work.timers_set.push((Timer::Continue, self.input.now));
+    }
+
+    /// Whether the rest was left to the next decision.
+    pub const fn is_paused(&self) -> bool {
+        self.cut
+    }
+
+    /// Whether the decision has reached its limits and another one must continue.
+    fn is_full(&self) -> bool {
+        self.events.len() >= MAX_EVENTS
+            || self.bytes >= MAX_BYTES
+            || self.budget.spent() >= DECISION_PAUSE
+            || self.is_beyond()
+    }
+
+    /// Whether the decision exceeds the caller's limit. It is then discarded, so it ends as soon as possible.
+    fn is_beyond(&self) -> bool {
+        let Some(allowed) = self.allowed else { return false };
+        let events = self.events.len() as u64 * EVENT;
+        self.budget.is_spent() || self.worked + self.budget.spent() + events >= allowed
+    }
+
+    /// The active execution that a step id names.
+    pub fn active(&self, step: &StepId) -> Option<(usize, &Active)> {
+        let position = self.plan.position(&step.node)?;
+        match &self.run.nodes.get(position)?.phase {
+            Phase::Active(active) if active.ordinal == step.ordinal => Some((position, active)),
+            Phase::Active(_)
+            | Phase::Idle
+            | Phase::Completed
+            | Phase::Failed(_)
+            | Phase::Skipped
+            | Phase::Cancelled => None,
+        }
+    }
+
+    pub fn has_active(&self) -> bool {
+        let mut states = self.run.nodes.iter();
+        states.any(|state| matches!(state.phase, Phase::Active(_)))
+    }
+
+    /// Whether steps may start.
+    pub fn may_start(&self) -> bool {
+        !self.run.status.is_terminal()
+            && !self.run.paused
+            && self.run.cancelling.is_none()
+            && self.run.started.is_some()
+    }
+
+    pub fn step(&self, position: usize, ordinal: u32) -> StepId {
+        StepId {
+            node: self.plan.node(position).clone(),
+            ordinal,
+        }
+    }
+
+    /// The position of the latest event.
+    pub fn last(&self) -> Option<Seq> {
+        self.events.last().map_or_else(
+            || self.run.head.0.checked_sub(1).map(Seq),
+            |recorded| Some(recorded.seq),
+        )
+    }
+
+    /// Lets a step wait for a time.
+    pub fn sleep(&mut self, step: StepId, until: Timestamp) {
+        self.work.timers_set.push((Timer::Delay(step), until));
+    }
+
+    fn fire(&mut self, timer: Timer) -> Trigger {
+        self.work.timers_cleared.push(timer.clone());
+        if self.run.status.is_terminal() {
+            return Trigger::Advance;
+        }
+        match timer {
+            Timer::Continue => Trigger::Resumed,
+            Timer::RunDuration => {
+                // The deadline moves while a run waits; a timer that fires early is only dropped.
+                match self.run.duration_deadline() {
+                    Some(deadline) if deadline <= self.input.now => self.breach_duration(),
+                    Some(deadline) => {
+                        self.work.timers_cleared.pop();
+                        self.work.timers_set.push((Timer::RunDuration, deadline));
+                    }
+                    None => {}
+                }
+                Trigger::Advance
+            }
+            Timer::Delay(step) => match self.active(&step) {
+                Some((position, active)) if active.wait == Wait::Work => Trigger::TimerFired {
+                    position,
+                    step,
+                    cause: self.last().unwrap_or_default(),
+                },
+                Some(_) | None => Trigger::Advance,
+            },
+            Timer::Retry(step, attempt) => self.retry_due(step, attempt),
+            Timer::Overdue(step, attempt) => self.effect_overdue(step, attempt),
+            Timer::Interrupt(step) => self.interrupt_timed_out(step),
+        }
+    }
+
+    fn finish(mut self, before: &Before) -> Decision<D> {
+        self.tell_parent(before);
+        let after = self.run.duration_deadline();
+        if after != before.deadline && !self.run.status.is_terminal() {
+            match after {
+                Some(due) => self.work.timers_set.push((Timer::RunDuration, due)),
+                None => self.work.timers_cleared.push(Timer::RunDuration),
+            }
+        }
+        if self.run.status.is_terminal() && before.deadline.is_some() {
+            self.work.timers_cleared.push(Timer::RunDuration);
+        }
+        // A timer that is both cleared and set in one batch must be set; of several settings the last one
+        // counts.
+        if !self.work.timers_cleared.is_empty() {
+            let mut seen: HashSet<_> = self
+                .work
+                .timers_set
+                .iter()
+                .map(|(timer, _)| timer.clone())
+                .collect();
+            self.work
+                .timers_cleared
+                .retain(|timer| seen.insert(timer.clone()));
+        }
+        Decision {
+            run: self.run,
+            state: self.state,
+            events: self.events,
+            work: self.work,
+            heard: self.heard,
+        }
+    }
+
+    /// Retry delays are timers; those that fired during a pause are set again.
+    fn restart_retries(&mut self) {
+        for position in 0..self.run.nodes.len() {
+            if let Phase::Active(Active {
+                ordinal,
+                attempt,
+                wait: Wait::Retry { due },
+                ..
+            }) = &self.run.nodes[position].phase
+            {
+                let (ordinal, next, due) = (*ordinal, attempt + 1, *due);
+                let step = self.step(position, ordinal);
+                self.work
+                    .timers_set
+                    .push((Timer::Retry(step, next), due.max(self.input.now)));
+            }
+        }
+    }
+}
+
+fn weight_of_inputs(run: &Run) -> u64 {
+    let started = run.started.as_ref();
+    started.map_or(0, |started| cost::of_object(&started.inputs))
+}
+
+/// What workers get is part of the state for as long as they work.
+fn weight_of_pending(run: &Run) -> u64 {
+    let weight = |node: &crate::NodeState| match &node.phase {
+        Phase::Active(Active {
+            wait: Wait::Effect(pending),
+            ..
+        }) => pending.weight(),
+        Phase::Active(_)
+        | Phase::Idle
+        | Phase::Completed
+        | Phase::Failed(_)
+        | Phase::Skipped
+        | Phase::Cancelled => 0,
+    };
+    run.nodes.iter().map(weight).sum()
+}
+
+fn most_held(inputs: u64) -> u64 {
+    MAX_STATE.max(STATE_PER_INPUT * inputs)
+}
+
+/// The failure of a node whose work exceeds the budget of a decision or of one evaluation.
+#[must_use]
+pub fn too_much_work() -> Failure {
+    Failure::new(
+        "work_limit_exceeded",
+        "the node is more work than one decision may do: it evaluates, compares or copies too much",
+    )
+}
+
+/// The fields of a literal object.
+#[must_use]
+pub fn fields(value: Value) -> Object {
+    match value {
+        Value::Object(fields) => fields,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Object::new(),
+    }
+}
+
+/// A cheap estimate: it counts only what workflows can make large.
+fn size_of_event<D: Dialect>(event: &Event<D::Event>) -> usize {
+    const ENVELOPE: usize = 128;
+    const EDGE: usize = 6;
+    let event = match event {
+        Event::Kernel(event) => event,
+        Event::Dialect(event) => return ENVELOPE + D::size_of(event),
+    };
+    ENVELOPE
+        + match event {
+            KernelEvent::NodeCompleted { outputs, routing, .. } => {
+                size_of_object(outputs) + EDGE * routing.len()
+            }
+            KernelEvent::NodeFailed { routing, .. } => EDGE * routing.len(),
+            KernelEvent::RunCompleted { outputs } => size_of_object(outputs),
+            KernelEvent::ArtifactCreated { content, .. } => size_of(content),
+            KernelEvent::OutputChunk { chunk, .. } => chunk.len(),
+            KernelEvent::InterruptRequested { data, .. } | KernelEvent::ApprovalRequested { data, .. } => {
+                size_of(data)
+            }
+            KernelEvent::EffectScheduled { activity, .. } => {
+                activity.as_ref().map_or(0, |activity| size_of(&activity.input))
+            }
+            KernelEvent::EffectAccepted { handle: value, .. }
+            | KernelEvent::EffectProgressed { details: value, .. } => size_of(value),
+            KernelEvent::RunStarted(started) => {
+                size_of_object(&started.inputs) + size_of_object(&started.metadata)
+            }
+            _ => 0,
+        }
+}

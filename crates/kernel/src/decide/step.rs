@@ -1,0 +1,358 @@
+//! Steps: their starts, attempts, effects and retries, and the limits on them.
+
+use serde_json::Value;
+
+use crate::{
+    Active, Call, Cap, Dialect, Effect, Failure, KernelEvent, NodeId, Object, Parked, Pending, Planned,
+    Refusal, Retries, Seq, StepId, Timer, Timestamp, Trigger, Wait,
+    measure::{MAX_NESTING, too_deep},
+};
+
+use super::DecisionBuilder;
+
+/// Longest retry delay; exponential backoff stops growing here.
+const MAX_RETRY_DELAY_MS: u64 = 60_000;
+/// Longest backoff that a peer may request.
+const MAX_RETRY_AFTER_MS: u64 = 3_600_000;
+/// How often one attempt takes details of its worker, each an event of the run.
+const MAX_DETAILS: u32 = 1_000;
+
+/// A failed attempt.
+#[derive(Debug)]
+pub struct Attempted {
+    pub attempt: u32,
+    /// The backoff that the peer requested.
+    pub retry_after_ms: Option<u64>,
+    pub failure: Failure,
+}
+
+impl<D: Dialect> DecisionBuilder<'_, D> {
+    /// Starts a node. Returns its step and the position of the event, or `None` if the run's limit fails it.
+    pub fn start_step(&mut self, position: usize) -> Option<(StepId, Seq)> {
+        if !self.within_executions(position) {
+            return None;
+        }
+        let step = self.step(position, self.run.nodes[position].next_ordinal);
+        let cause = self.run.head.0.checked_sub(1).map(Seq);
+        let started = self.record_start(cause, position, &step, 0);
+        Some((step, started))
+    }
+
+    fn record_start(&mut self, cause: Option<Seq>, position: usize, step: &StepId, attempt: u32) -> Seq {
+        let type_id = self.plan.type_id(position).to_owned();
+        self.record(
+            cause,
+            KernelEvent::NodeStarted {
+                step: step.clone(),
+                type_id,
+                attempt,
+            },
+        )
+    }
+
+    pub fn skip(&mut self, position: usize, reason: &str) {
+        let node = self.plan.node(position).clone();
+        self.record(
+            None,
+            KernelEvent::NodeSkipped {
+                node,
+                reason: reason.to_owned(),
+            },
+        );
+    }
+
+    /// Calls out: the step then waits for the outcome.
+    pub fn call(&mut self, step: StepId, attempt: u32, cause: Seq, call: Call) {
+        let activity = match &call {
+            Call::Activity(activity) => Some(activity.clone()),
+            Call::Http { .. } | Call::SideEffect { .. } => None,
+        };
+        self.record(
+            Some(cause),
+            KernelEvent::EffectScheduled {
+                step: step.clone(),
+                attempt,
+                provider: call.provider().to_owned(),
+                activity,
+            },
+        );
+        self.watch(&step, attempt);
+        self.work.effects.push(Effect { step, attempt, call });
+    }
+
+    /// Sets the timer that fails a call of which nothing is heard.
+    fn watch(&mut self, step: &StepId, attempt: u32) {
+        if let Some(deadline) = self.pending(step, attempt).and_then(Pending::deadline) {
+            self.work
+                .timers_set
+                .push((Timer::Overdue(step.clone(), attempt), deadline));
+        }
+    }
+
+    /// The call of an attempt that is under way.
+    fn pending(&self, step: &StepId, attempt: u32) -> Option<&Pending> {
+        match self.active(step)? {
+            (
+                _,
+                Active {
+                    attempt: current,
+                    wait: Wait::Effect(pending),
+                    ..
+                },
+            ) if *current == attempt && !self.run.status.is_terminal() => Some(pending),
+            _ => None,
+        }
+    }
+
+    pub(super) fn effect_accepted(
+        &mut self,
+        step: StepId,
+        attempt: u32,
+        handle: Value,
+        check_at: Option<Timestamp>,
+    ) -> Result<Trigger, Refusal> {
+        let known = self
+            .pending(&step, attempt)
+            .ok_or(Refusal::Stale)?
+            .handle
+            .as_ref();
+        if known != Some(&handle) {
+            let accepted = KernelEvent::EffectAccepted {
+                step: step.clone(),
+                attempt,
+                handle: handle.clone(),
+            };
+            self.record(self.last(), accepted);
+        }
+        self.work.parked.push(Parked {
+            step,
+            attempt,
+            handle,
+            check_at,
+        });
+        Ok(Trigger::Advance)
+    }
+
+    pub(super) fn effect_progressed(
+        &mut self,
+        step: &StepId,
+        attempt: u32,
+        details: Value,
+    ) -> Result<Trigger, Refusal> {
+        let pending = self.pending(step, attempt).ok_or(Refusal::Stale)?;
+        if details.is_null() && !pending.is_due_for_heartbeat(self.input.now) {
+            return Ok(Trigger::Advance);
+        }
+        if !details.is_null() && pending.n_details >= MAX_DETAILS {
+            return Err(Refusal::InvalidAnswer(format!(
+                "an attempt takes details {MAX_DETAILS} times at most"
+            )));
+        }
+        if too_deep(&details) {
+            return Err(Refusal::InvalidAnswer(format!(
+                "it nests more than {MAX_NESTING} levels deep"
+            )));
+        }
+        let progressed = KernelEvent::EffectProgressed {
+            step: step.clone(),
+            attempt,
+            details,
+        };
+        self.record(self.last(), progressed);
+        self.watch(step, attempt);
+        Ok(Trigger::Advance)
+    }
+
+    /// Fails an attempt whose call takes too long.
+    pub(super) fn effect_overdue(&mut self, step: StepId, attempt: u32) -> Trigger {
+        let Some(pending) = self.pending(&step, attempt) else {
+            return Trigger::Advance;
+        };
+        let now = self.input.now;
+        let is_late = |due: Option<Timestamp>| due.is_some_and(|due| due <= now);
+        let failure = if is_late(pending.timeout()) {
+            Failure::new("activity_timeout", "nobody reported an outcome in time")
+        } else if is_late(pending.deadline()) {
+            Failure::new("activity_silent", "the worker sent no heartbeat in time")
+        } else {
+            // A heartbeat has moved the deadline.
+            self.watch(&step, attempt);
+            return Trigger::Advance;
+        };
+        let failure = Failure {
+            retryable: true,
+            ..failure
+        };
+        self.effect_ended(step, attempt, Err(failure), None)
+            .unwrap_or(Trigger::Advance)
+    }
+
+    /// Fails an attempt. Another attempt follows if the failure and the node's settings allow it, after the
+    /// configured delay or the one the peer requested, whichever is longer. Returns the failure if none does.
+    pub fn retry(
+        &mut self,
+        position: usize,
+        step: &StepId,
+        cause: Seq,
+        attempted: Attempted,
+    ) -> Option<Failure> {
+        let Attempted {
+            attempt,
+            retry_after_ms,
+            failure,
+        } = attempted;
+        let Retries { most, delay_ms } = self.plan.retries(position);
+        if !failure.retryable || attempt >= most {
+            return Some(failure);
+        }
+        let delay_ms = delay_ms
+            .saturating_mul(1 << attempt.min(20))
+            .min(MAX_RETRY_DELAY_MS.max(delay_ms))
+            .max(retry_after_ms.unwrap_or(0).min(MAX_RETRY_AFTER_MS));
+        let next = attempt + 1;
+        self.record(
+            Some(cause),
+            KernelEvent::NodeRetried {
+                step: step.clone(),
+                attempt: next,
+                delay_ms,
+                error: failure,
+            },
+        );
+        self.work.timers_set.push((
+            Timer::Retry(step.clone(), next),
+            self.input.now.plus_millis(delay_ms),
+        ));
+        None
+    }
+
+    pub(super) fn retry_due(&mut self, step: StepId, attempt: u32) -> Trigger {
+        let Some((
+            position,
+            Active {
+                wait: Wait::Retry { .. },
+                attempt: current,
+                ..
+            },
+        )) = self.active(&step)
+        else {
+            return Trigger::Advance;
+        };
+        // A pause keeps the wait; resuming sets the timer again.
+        if *current + 1 != attempt || self.run.paused || self.run.cancelling.is_some() {
+            return Trigger::Advance;
+        }
+        if !self.within_executions(position) {
+            return Trigger::Advance;
+        }
+        let started = self.record_start(self.last(), position, &step, attempt);
+        Trigger::AttemptDue {
+            position,
+            step,
+            attempt,
+            started,
+        }
+    }
+
+    pub(super) fn effect_ended(
+        &mut self,
+        step: StepId,
+        attempt: u32,
+        outcome: Result<Object, Failure>,
+        retry_after_ms: Option<u64>,
+    ) -> Result<Trigger, Refusal> {
+        let pending = self.pending(&step, attempt).ok_or(Refusal::Stale)?;
+        let (is_watched, weight) = (pending.deadline().is_some(), pending.weight());
+        self.held = self.held.saturating_sub(weight);
+        let position = self.plan.position(&step.node).ok_or(Refusal::Stale)?;
+        if is_watched {
+            self.work
+                .timers_cleared
+                .push(Timer::Overdue(step.clone(), attempt));
+        }
+        self.work.settled.push((step.clone(), attempt));
+        let cause = self.last().unwrap_or_default();
+        let outcome = match outcome {
+            Ok(outputs) => Ok(outputs),
+            Err(failure) => {
+                let attempted = Attempted {
+                    attempt,
+                    retry_after_ms,
+                    failure,
+                };
+                match self.retry(position, &step, cause, attempted) {
+                    None => return Ok(Trigger::Advance),
+                    Some(failure) => Err(failure),
+                }
+            }
+        };
+        Ok(Trigger::EffectEnded { step, cause, outcome })
+    }
+
+    /// Records the artifact of an execution.
+    pub fn artifact(
+        &mut self,
+        step: &StepId,
+        cause: Seq,
+        artifact_type: String,
+        name: String,
+        content: Value,
+    ) -> Seq {
+        let artifact = format!("{}-{}", step.node, step.ordinal);
+        self.record(
+            Some(cause),
+            KernelEvent::ArtifactCreated {
+                step: step.clone(),
+                artifact,
+                artifact_type,
+                name,
+                content,
+            },
+        )
+    }
+
+    /// Whether the limit allows one more node execution; if not, fails the run.
+    fn within_executions(&mut self, position: usize) -> bool {
+        let started = self.run.started.as_ref();
+        let limit = started.map_or(0, |started| started.limits.node_executions);
+        if self.run.executions < limit {
+            return true;
+        }
+        let node = self.plan.node(position).clone();
+        self.breach(
+            Cap::NodeExecutions,
+            u64::from(limit),
+            u64::from(self.run.executions) + 1,
+            Some(node),
+        );
+        false
+    }
+
+    fn breach(&mut self, kind: Cap, limit: u64, observed: u64, node: Option<NodeId>) {
+        let cause = self.record(
+            None,
+            KernelEvent::CapBreached {
+                kind,
+                limit,
+                observed,
+                node: node.clone(),
+            },
+        );
+        let message = match kind {
+            Cap::NodeExecutions => format!("the run reached its limit of {limit} node executions"),
+            Cap::RunDuration => format!("the run reached its limit of {limit} ms"),
+        };
+        self.fail_run(Some(cause), Failure::new(kind.error_code(), message), node);
+    }
+
+    pub(super) fn breach_duration(&mut self) {
+        let started = self.run.started.as_ref();
+        let limit = started
+            .and_then(|started| started.limits.run_duration_ms)
+            .unwrap_or(0);
+        let since = self.run.running_since.unwrap_or(self.input.now);
+        let observed = (self.run.active_ms + self.input.now.millis_since(since)).max(limit + 1);
+        let node = self.run.current_node(self.plan).cloned();
+        self.breach(Cap::RunDuration, limit, observed, node);
+    }
+}

@@ -1,0 +1,332 @@
+//! What a workflow language gives the kernel: plans, state, events, and the next steps.
+
+use std::fmt::Debug;
+
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::{
+    ApplyError, ApprovalAction, ContentHash, DecisionBuilder, Event, Failure, Limits, NodeId, Object,
+    RecordedRef, Refusal, Rules, Run, RunId, RunStatus, Seq, StartRun, StepId, WorkflowId, cost::Budget,
+};
+
+/// A workflow language.
+///
+/// The kernel calls it with static dispatch: a decision enters it once per [`Trigger`].
+pub trait Dialect: Sized + Debug + 'static {
+    /// The name by which runs name their language.
+    const NAME: &'static str;
+
+    /// A compiled workflow.
+    type Plan: Planned;
+    /// The part of a run's state that only this language has.
+    type State: Clone + Debug + Default + PartialEq + Serialize + DeserializeOwned;
+    /// The events that only this language has.
+    type Event: Clone + Debug + PartialEq + Serialize + DeserializeOwned;
+
+    /// Checks the parameters of a new run and fixes its limits.
+    fn check_start(plan: &Self::Plan, start: &StartRun, budget: &Budget) -> Result<Limits, Refusal>;
+
+    /// Folds an event into the state. Runs before the kernel's own fold: `run` is as it was.
+    fn apply(
+        plan: &Self::Plan,
+        run: &Run,
+        state: &mut Self::State,
+        recorded: RecordedRef<'_, Self::Event>,
+    ) -> Result<(), ApplyError>;
+
+    /// Follows one trigger, then starts every step that may start.
+    fn decide(trigger: Trigger, next: &mut DecisionBuilder<'_, Self>) -> Result<(), Refusal>;
+
+    /// The values that faces and parent runs can read.
+    fn variables(state: &Self::State) -> &Object;
+
+    /// The units of work that copying the state takes; see [`crate::cost`].
+    fn weight(state: &Self::State) -> u64;
+
+    /// The approximate payload of an event in bytes.
+    fn size_of(event: &Self::Event) -> usize;
+
+    /// Whether an event that is about to be recorded contains untrusted content.
+    fn is_untrusted(next: &DecisionBuilder<'_, Self>, event: &Event<Self::Event>) -> bool;
+
+    /// Returns `true` if the run holds untrusted content.
+    fn holds_untrusted(run: &Run, state: &Self::State) -> bool;
+}
+
+/// What the kernel and the faces read of a compiled workflow. The kernel names nodes by their position.
+pub trait Planned: Debug + Send + Sync + 'static {
+    fn id(&self) -> &WorkflowId;
+    fn version(&self) -> &ContentHash;
+    /// The definition as it was registered.
+    fn document(&self) -> &Value;
+    /// The definition, with every value that it gives to something sensitive replaced.
+    fn redacted_document(&self, _replacement: &Value) -> Value {
+        self.document().clone()
+    }
+
+    fn n_nodes(&self) -> usize;
+    fn node(&self, position: usize) -> &NodeId;
+    fn position(&self, node: &NodeId) -> Option<usize>;
+    fn type_id(&self, position: usize) -> &str;
+    /// Returns `true` if an active step of this node, when it waits for no effect, answer or child, waits for a
+    /// timer.
+    fn has_timer(&self, position: usize) -> bool;
+    /// The rules of the interrupts that the node opens.
+    fn rules(&self, _position: usize) -> Option<&Rules> {
+        None
+    }
+
+    fn retries(&self, _position: usize) -> Retries {
+        Retries { most: 0, delay_ms: 0 }
+    }
+
+    /// How the node treats its child runs, if it creates any.
+    fn children(&self, _position: usize) -> Option<ChildPolicy> {
+        None
+    }
+
+    /// The type and the human-readable name of the artifact made from the node's outputs.
+    fn artifact(&self, _position: usize) -> Option<(&str, &str)> {
+        None
+    }
+
+    /// The human-readable name.
+    fn name(&self) -> &str {
+        self.id().as_str()
+    }
+
+    fn description(&self) -> Option<&str> {
+        None
+    }
+
+    /// The author's version label.
+    fn version_label(&self) -> &str {
+        ""
+    }
+
+    /// The definition's metadata under this key.
+    fn metadata(&self, _key: &str) -> Option<&Value> {
+        None
+    }
+
+    /// Whether runs may be started.
+    fn is_active(&self) -> bool {
+        true
+    }
+
+    /// Whether clients are told of the workflow.
+    fn is_public(&self) -> bool {
+        false
+    }
+
+    /// Whether the definition itself says that it is public.
+    fn is_expressly_public(&self) -> bool {
+        false
+    }
+
+    /// The approximate memory in bytes that it takes beyond its document.
+    fn extra_bytes(&self) -> usize {
+        0
+    }
+
+    /// Returns `true` if views redact any value of the run.
+    fn has_sensitive(&self) -> bool {
+        false
+    }
+
+    /// Returns `true` if views redact this variable or channel.
+    fn is_sensitive(&self, _name: &str) -> bool {
+        false
+    }
+
+    /// Returns `true` if views redact this output of the node.
+    fn is_sensitive_output(&self, _node: &NodeId, _port: &str) -> bool {
+        false
+    }
+
+    /// Returns `true` if views redact this output of the run.
+    fn is_sensitive_result(&self, _port: &str) -> bool {
+        false
+    }
+
+    /// Whether an output is artifact content, given all outputs of its node.
+    fn is_content(&self, _node: &NodeId, _port: &str, _outputs: &Object) -> bool {
+        false
+    }
+
+    /// Whether a chunk of an output, or an output whose siblings are unknown, is artifact content.
+    fn is_content_alone(&self, _node: &NodeId, _port: &str) -> bool {
+        false
+    }
+
+    /// The node whose artifact content a variable contains.
+    fn content_of_variable(&self, _name: &str) -> Option<&NodeId> {
+        None
+    }
+
+    /// The node whose artifact content the run's outputs contain under this name.
+    fn content_of_result(&self, _port: &str, _outputs: &Object) -> Option<&NodeId> {
+        None
+    }
+
+    /// The type and the human-readable name of the artifact made from a node's outputs.
+    fn artifact_of(&self, node: &NodeId) -> Option<(&str, &str)> {
+        self.artifact(self.position(node)?)
+    }
+
+    /// The run's outputs without those that views redact.
+    fn shown_result(&self, outputs: &Object) -> Object {
+        let shown = outputs.iter().filter(|(name, _)| !self.is_sensitive_result(name));
+        let part = |(name, value): (&String, &Value)| {
+            // If several nodes end a run, the outputs of each are under its id.
+            let node = NodeId::parse(name)
+                .ok()
+                .filter(|node| self.position(node).is_some());
+            let value = match (node, value) {
+                (Some(node), Value::Object(ports)) => {
+                    let mut ports = ports.clone();
+                    ports.retain(|port, _| !self.is_sensitive_output(&node, port));
+                    Value::Object(ports)
+                }
+                _ => value.clone(),
+            };
+            (name.clone(), value)
+        };
+        shown.map(part).collect()
+    }
+}
+
+/// The optional node types that a host offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NodeTypes {
+    /// Types of a conformance suite.
+    pub conformance: bool,
+}
+
+/// A workflow of any language, as a parent run sees it before it creates a child.
+pub trait Startable: Debug + Send + Sync {
+    fn workflow(&self) -> &WorkflowId;
+    fn version(&self) -> &ContentHash;
+    /// Checks the parameters that a child would start with. `unset` names inputs that stay unset.
+    ///
+    /// # Errors
+    /// The rule that they break.
+    fn check_child(
+        &self,
+        inputs: &Object,
+        configurable: &Object,
+        unset: &[String],
+        budget: &Budget,
+    ) -> Result<(), String>;
+}
+
+/// How often failed attempts of a node are repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retries {
+    pub most: u32,
+    /// The delay before the first retry; it doubles.
+    pub delay_ms: u64,
+}
+
+/// How a node treats its child runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChildPolicy {
+    pub on_failure: OnFailure,
+    /// Whether a cancel cascades to the children.
+    pub propagates_cancel: bool,
+}
+
+/// What a child that does not complete does to its parent's step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// The step fails.
+    Fail,
+    /// The step gets the child's status as its result.
+    Absorb,
+}
+
+/// What a dialect has to follow. `cause` is the event that the next one names as its cause.
+#[derive(Debug)]
+pub enum Trigger {
+    /// The run started.
+    Started,
+    /// Nothing but what is already in the run.
+    Advance,
+    /// Like `Advance`, but any step may have become ready.
+    Resumed,
+    /// Variables were set from outside the run.
+    Set(Object),
+    /// A step starts its next attempt; the kernel has recorded its start.
+    AttemptDue {
+        position: usize,
+        step: StepId,
+        attempt: u32,
+        started: Seq,
+    },
+    TimerFired {
+        position: usize,
+        step: StepId,
+        cause: Seq,
+    },
+    /// A step's effect ended; a failure is the one of its last attempt.
+    EffectEnded {
+        step: StepId,
+        cause: Seq,
+        outcome: Result<Object, Failure>,
+    },
+    /// A step's child ended in a way that does not fail the step.
+    ChildEnded {
+        position: usize,
+        step: StepId,
+        cause: Seq,
+        child: RunId,
+        status: RunStatus,
+        outputs: Object,
+        /// The variables that the step asked for.
+        report: Object,
+    },
+    /// A step failed for a reason that the kernel knows.
+    Failed {
+        step: StepId,
+        cause: Seq,
+        failure: Failure,
+    },
+    /// A step's interrupt was closed.
+    Answered {
+        position: usize,
+        step: StepId,
+        cause: Seq,
+        answer: Answered,
+    },
+    /// Somebody asked a question at a gate, which stays open.
+    Asked {
+        step: StepId,
+        by: String,
+        question: Option<String>,
+    },
+}
+
+/// How an interrupt was closed.
+#[derive(Debug)]
+pub enum Answered {
+    Approval {
+        action: ApprovalAction,
+        /// Who decided; absent on a timeout.
+        by: Option<String>,
+        feedback: Option<String>,
+        /// The requested changes.
+        refine: Option<Value>,
+        edited: Option<Value>,
+    },
+    Clarification {
+        answers: Object,
+    },
+    /// The value as given, and the event in it.
+    Value {
+        event: Value,
+        value: Value,
+    },
+    /// Nobody answered in time.
+    TimedOut,
+}

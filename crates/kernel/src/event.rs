@@ -1,0 +1,596 @@
+//! The events in a run's log: a closed set of the kernel's own, and those of a dialect.
+//!
+//! An event is deterministic: it holds no random id, no id of its own run and no clock reading, except where a
+//! protocol requires a timestamp in the payload (then it is the recorded command time). [`Recorded`] adds the
+//! envelope. Faces render each variant to exactly one event of their protocol. Variant names are stored and
+//! must never change.
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use crate::{
+    ContentHash, Failure, InterruptKind, NodeId, PrincipalId, RunId, RunStatus, Seq, TenantId, Timestamp,
+    WorkflowId,
+};
+
+pub type Object = Map<String, Value>;
+
+/// An event of a run, of the kernel or of its dialect `X`.
+#[derive(Clone, PartialEq)]
+pub enum Event<X> {
+    Kernel(KernelEvent),
+    Dialect(X),
+}
+
+impl<X: fmt::Debug> fmt::Debug for Event<X> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel(event) => event.fmt(f),
+            Self::Dialect(event) => event.fmt(f),
+        }
+    }
+}
+
+impl<X> Event<X> {
+    /// The kernel's event, if it is one.
+    pub const fn kernel(&self) -> Option<&KernelEvent> {
+        match self {
+            Self::Kernel(event) => Some(event),
+            Self::Dialect(_) => None,
+        }
+    }
+
+    pub const fn as_ref(&self) -> EventRef<'_, X> {
+        match self {
+            Self::Kernel(event) => EventRef::Kernel(event),
+            Self::Dialect(event) => EventRef::Dialect(event),
+        }
+    }
+
+    /// The final status of the run, if this event is a terminal one.
+    pub const fn terminal(&self) -> Option<RunStatus> {
+        match self {
+            Self::Kernel(event) => event.terminal(),
+            Self::Dialect(_) => None,
+        }
+    }
+}
+
+impl<X: Serialize> Serialize for Event<X> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Kernel(event) => event.serialize(serializer),
+            Self::Dialect(event) => event.serialize(serializer),
+        }
+    }
+}
+
+impl<X> From<KernelEvent> for Event<X> {
+    fn from(event: KernelEvent) -> Self {
+        Self::Kernel(event)
+    }
+}
+
+/// A borrowed [`Event`].
+#[derive(Debug)]
+pub enum EventRef<'e, X> {
+    Kernel(&'e KernelEvent),
+    Dialect(&'e X),
+}
+
+impl<X> Clone for EventRef<'_, X> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<X> Copy for EventRef<'_, X> {}
+
+/// An event with its envelope.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recorded<X> {
+    /// Position in the log.
+    pub seq: Seq,
+    /// Time of the command that caused the event.
+    pub at: Timestamp,
+    /// The earlier event of this run that led to this one.
+    pub cause: Option<Seq>,
+    /// Whether the event carries untrusted content.
+    pub is_untrusted: bool,
+    pub event: Event<X>,
+}
+
+impl<X> Recorded<X> {
+    pub const fn as_ref(&self) -> RecordedRef<'_, X> {
+        RecordedRef {
+            seq: self.seq,
+            at: self.at,
+            is_untrusted: self.is_untrusted,
+            event: self.event.as_ref(),
+        }
+    }
+
+    /// Wraps a dialect's event in the type that all dialects share.
+    pub fn map<Y>(self, wrap: impl FnOnce(X) -> Y) -> Recorded<Y> {
+        Recorded {
+            seq: self.seq,
+            at: self.at,
+            cause: self.cause,
+            is_untrusted: self.is_untrusted,
+            event: match self.event {
+                Event::Kernel(event) => Event::Kernel(event),
+                Event::Dialect(event) => Event::Dialect(wrap(event)),
+            },
+        }
+    }
+}
+
+/// What a fold needs of a [`Recorded`] event.
+#[derive(Debug)]
+pub struct RecordedRef<'e, X> {
+    pub seq: Seq,
+    pub at: Timestamp,
+    pub is_untrusted: bool,
+    pub event: EventRef<'e, X>,
+}
+
+impl<X> Clone for RecordedRef<'_, X> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<X> Copy for RecordedRef<'_, X> {}
+
+/// The way by which a run was started, in the words of the face that started it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Origin(Cow<'static, str>);
+
+impl Origin {
+    #[must_use]
+    pub const fn new(word: &'static str) -> Self {
+        Self(Cow::Borrowed(word))
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The position of a child run in its run tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    pub run: RunId,
+    /// The root of the run tree, unless that is `run` itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<RunId>,
+    /// The node of the parent run that created the child.
+    pub node: NodeId,
+    pub ordinal: u32,
+    /// Variables of the child that the parent receives when the child ends.
+    pub report: Vec<String>,
+    /// The workflows of all ancestors, root first.
+    pub ancestors: Vec<WorkflowId>,
+    /// Variables of the child that stay unset despite their default, because the parent variables mapped to
+    /// them are unset.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unset: Vec<String>,
+}
+
+/// Limits of a run, fixed when it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Maximum number of node executions.
+    pub node_executions: u32,
+    /// Maximum time in milliseconds, not counting time spent in `waiting-*` and `paused`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_duration_ms: Option<u64>,
+}
+
+/// Identifies one execution of a node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StepId {
+    pub node: NodeId,
+    /// 0 for the first execution; loops increment it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ordinal: u32,
+}
+
+pub(crate) fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+impl StepId {
+    /// The id of this execution's interrupt, which is also its key.
+    #[must_use]
+    pub fn key(&self) -> String {
+        format!("{}:{}", self.node, self.ordinal)
+    }
+}
+
+/// The five actions of an approver, and the one that only a timer can take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ApprovalAction {
+    /// Complete the gate.
+    Accept,
+    /// Fail the gate.
+    Reject,
+    /// Complete the gate with feedback for another round.
+    Refine,
+    /// Complete the gate with an edited artifact.
+    EditAccept,
+    /// Ask a question; the gate stays open.
+    Ask,
+    /// The gate timed out; counts as a rejection.
+    Timeout,
+}
+
+impl ApprovalAction {
+    /// The spelling in a resume value.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Accept => "accept",
+            Self::Reject => "reject",
+            Self::Refine => "refine",
+            Self::EditAccept => "edit-accept",
+            Self::Ask => "ask",
+            Self::Timeout => "timeout",
+        }
+    }
+
+    /// Parses an action that a caller may take; `edit` is a synonym of `edit-accept`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "accept" => Some(Self::Accept),
+            "reject" => Some(Self::Reject),
+            "refine" => Some(Self::Refine),
+            "edit-accept" | "edit" => Some(Self::EditAccept),
+            "ask" => Some(Self::Ask),
+            _ => None,
+        }
+    }
+}
+
+/// The events that every run has, whatever its language. An event is the kernel's if the engine, or the face of
+/// another protocol, must understand it without knowing the dialect.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KernelEvent {
+    /// Carries everything that a fold needs besides the definition.
+    RunStarted(Arc<RunStarted>),
+    RunCompleted {
+        /// Outputs of the terminal nodes.
+        outputs: Object,
+    },
+    RunFailed {
+        error: Failure,
+        node: Option<NodeId>,
+    },
+    RunCancelled {
+        reason: Option<String>,
+        by: Option<PrincipalId>,
+        /// The parent whose cancel cascaded to this run.
+        parent: Option<RunId>,
+    },
+    /// The cancel was accepted, but child runs are still ending.
+    CancelRequested {
+        reason: Option<String>,
+        by: Option<PrincipalId>,
+        /// The parent whose cancel cascaded to this run.
+        parent: Option<RunId>,
+    },
+    /// No node starts until the run is resumed.
+    RunPaused {
+        reason: Option<String>,
+        /// Whether active nodes may finish.
+        drain: DrainPolicy,
+    },
+    RunResumed {
+        reason: Option<String>,
+    },
+    /// A node started an attempt.
+    NodeStarted {
+        step: StepId,
+        type_id: String,
+        /// 0 for the first attempt.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        attempt: u32,
+    },
+    NodeCompleted {
+        step: StepId,
+        outputs: Object,
+        /// Where the run goes from here; only its dialect reads it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        routing: Vec<u32>,
+    },
+    /// A node failed after its last attempt.
+    NodeFailed {
+        step: StepId,
+        error: Failure,
+        /// The number of attempts made.
+        attempts: u32,
+        /// Where the run goes from here; only its dialect reads it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        routing: Vec<u32>,
+    },
+    /// An attempt failed and another one is scheduled.
+    NodeRetried {
+        step: StepId,
+        /// The next attempt; 1 for the first retry.
+        attempt: u32,
+        /// The delay before that attempt.
+        delay_ms: u64,
+        error: Failure,
+    },
+    /// The node's trigger rule can no longer be satisfied.
+    NodeSkipped {
+        node: NodeId,
+        reason: String,
+    },
+    /// A cancel stopped the node.
+    NodeCancelled {
+        step: StepId,
+        reason: String,
+    },
+    /// The node waits for an answer to its own interrupt or to its child's.
+    NodeSuspended {
+        step: StepId,
+        interrupt: String,
+        kind: InterruptKind,
+        /// The child that opened the interrupt, unless this node did.
+        child: Option<RunId>,
+    },
+    /// The node continues after an answer.
+    NodeResumed {
+        step: StepId,
+        /// The interrupt that was closed.
+        interrupt: String,
+        /// The answer, if the interrupt was this node's own.
+        value: Option<Value>,
+    },
+    /// A node created a child run.
+    NodeDispatched {
+        step: StepId,
+        child: RunId,
+        workflow: WorkflowId,
+    },
+    /// An attempt calls out.
+    EffectScheduled {
+        step: StepId,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        attempt: u32,
+        /// The type of the call; part of the key by which peers recognize a repeated call.
+        provider: String,
+        /// What workers get, if the call is theirs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        activity: Option<Box<Activity>>,
+    },
+    /// The peer has taken the call and goes on with it.
+    EffectAccepted {
+        step: StepId,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        attempt: u32,
+        /// By which the call is found again; only its executor reads it.
+        handle: Value,
+    },
+    /// Whoever performs the call is at work.
+    EffectProgressed {
+        step: StepId,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        attempt: u32,
+        details: Value,
+    },
+    InterruptRequested {
+        step: StepId,
+        kind: InterruptKind,
+        /// The prompt, rendered as JSON.
+        data: Value,
+        /// How long the interrupt stays open.
+        timeout_ms: Option<u64>,
+    },
+    InterruptResolved {
+        step: StepId,
+        kind: InterruptKind,
+        /// The answer; absent on a timeout.
+        value: Option<Value>,
+        /// Absent on a timeout.
+        by: Option<String>,
+        action: Option<ApprovalAction>,
+    },
+    ApprovalRequested {
+        step: StepId,
+        data: Value,
+    },
+    ApprovalVoted {
+        step: StepId,
+        voter: String,
+        action: ApprovalAction,
+        /// The voter's comment.
+        feedback: Option<String>,
+    },
+    ApprovalReceived {
+        step: StepId,
+        action: ApprovalAction,
+        /// Absent on a timeout.
+        by: Option<String>,
+        /// The comment on an accept or a reject.
+        feedback: Option<String>,
+        /// The requested changes.
+        refine: Option<Value>,
+        edited: Option<Value>,
+        decided_at: Timestamp,
+    },
+    ClarificationRequested {
+        step: StepId,
+        questions: Value,
+    },
+    ClarificationResolved {
+        step: StepId,
+        answers: Object,
+        by: Option<String>,
+    },
+    ArtifactCreated {
+        step: StepId,
+        /// Unique within the run.
+        artifact: String,
+        artifact_type: String,
+        /// Human-readable name.
+        name: String,
+        /// A text or any other JSON value.
+        content: Value,
+    },
+    /// A node emitted a chunk of its streamed text.
+    OutputChunk {
+        step: StepId,
+        /// Position of the chunk in the stream, from 0.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        index: u32,
+        chunk: String,
+        is_last: bool,
+    },
+    /// A limit was exceeded; the run fails next.
+    CapBreached {
+        kind: Cap,
+        limit: u64,
+        observed: u64,
+        /// The node whose start would have exceeded it.
+        node: Option<NodeId>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunStarted {
+    /// The language of the workflow.
+    pub dialect: Cow<'static, str>,
+    pub workflow: WorkflowId,
+    /// The version that the run keeps until its end.
+    pub version: ContentHash,
+    pub tenant: TenantId,
+    pub principal: PrincipalId,
+    pub origin: Origin,
+    pub inputs: Object,
+    /// Per-run overrides, passed to nodes unchanged.
+    #[serde(default, skip_serializing_if = "Object::is_empty")]
+    pub configurable: Object,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// Arbitrary data that the caller attached to the run.
+    #[serde(default, skip_serializing_if = "Object::is_empty")]
+    pub metadata: Object,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+    /// W3C trace context of the request that started the run; its outbound calls carry it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    pub limits: Limits,
+}
+
+/// A call that a worker performs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity {
+    /// Workers ask for the activities of a queue.
+    pub queue: String,
+    pub input: Value,
+    /// How long one attempt may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// How long a worker may be silent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat_ms: Option<u64>,
+}
+
+/// How a pause treats active nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DrainPolicy {
+    /// Stop between two events.
+    Immediate,
+    /// Let active nodes finish.
+    #[default]
+    DrainCurrentNode,
+}
+
+impl DrainPolicy {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Immediate => "immediate",
+            Self::DrainCurrentNode => "drain-current-node",
+        }
+    }
+}
+
+/// A limit that a run can exceed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cap {
+    NodeExecutions,
+    RunDuration,
+}
+
+impl Cap {
+    /// The name of the limit.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NodeExecutions => "node-executions",
+            Self::RunDuration => "run-duration",
+        }
+    }
+
+    /// The error code of a run that exceeded the limit.
+    #[must_use]
+    pub const fn error_code(self) -> &'static str {
+        match self {
+            Self::NodeExecutions => "recursion_limit_exceeded",
+            Self::RunDuration => "run_timeout",
+        }
+    }
+}
+
+impl KernelEvent {
+    /// The final status of the run, if this event is a terminal one.
+    #[must_use]
+    pub const fn terminal(&self) -> Option<RunStatus> {
+        match self {
+            Self::RunCompleted { .. } => Some(RunStatus::Completed),
+            Self::RunFailed { .. } => Some(RunStatus::Failed),
+            Self::RunCancelled { .. } => Some(RunStatus::Cancelled),
+            Self::RunStarted(_)
+            | Self::CancelRequested { .. }
+            | Self::RunPaused { .. }
+            | Self::RunResumed { .. }
+            | Self::NodeStarted { .. }
+            | Self::NodeCompleted { .. }
+            | Self::NodeFailed { .. }
+            | Self::NodeRetried { .. }
+            | Self::NodeSkipped { .. }
+            | Self::NodeCancelled { .. }
+            | Self::NodeSuspended { .. }
+            | Self::NodeResumed { .. }
+            | Self::NodeDispatched { .. }
+            | Self::EffectScheduled { .. }
+            | Self::EffectAccepted { .. }
+            | Self::EffectProgressed { .. }
+            | Self::InterruptRequested { .. }
+            | Self::InterruptResolved { .. }
+            | Self::ApprovalRequested { .. }
+            | Self::ApprovalVoted { .. }
+            | Self::ApprovalReceived { .. }
+            | Self::ClarificationRequested { .. }
+            | Self::ClarificationResolved { .. }
+            | Self::ArtifactCreated { .. }
+            | Self::OutputChunk { .. }
+            | Self::CapBreached { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The kernel of wopr: what every run does, whatever the language of its workflow.
+//!
+//! Everything here is pure. [`decide()`] takes a run, a [`Command`] and an [`Input`] (time and entropy as data) and
+//! returns events and work; [`Run::apply`] folds events into a run, live, in recovery and in replay. The kernel
+//! owns the life cycle, attempts and retries, effects, timers, interrupts and their answers, child runs, limits
+//! and the metering of work. A [`Dialect`] compiles one workflow language and says which steps follow. The
+//! kernel has no clock, no randomness, no I/O, and knows no language and no protocol.
+
+mod command;
+pub mod cost;
+mod decide;
+mod dialect;
+mod event;
+mod failure;
+mod id;
+pub mod invariant;
+mod limits;
+pub mod measure;
+mod membership;
+mod problem;
+mod rules;
+mod run;
+mod status;
+
+pub use command::{
+    Authority, Call, CancelledCall, Catalog, Command, Decision, Effect, HostBounds, Input, NewChild, Parked,
+    Refusal, Resolve, RunMessage, StartRun, Timer, Work, provider,
+};
+pub use decide::{
+    Attempted, DecisionBuilder, MAX_BYTES, MAX_EVENTS, Spawn, decide, decide_within, fields, too_much_work,
+};
+pub use dialect::{
+    Answered, ChildPolicy, Dialect, NodeTypes, OnFailure, Planned, Retries, Startable, Trigger,
+};
+pub use event::{
+    Activity, ApprovalAction, Cap, DrainPolicy, Event, EventRef, KernelEvent, Limits, Object, Origin, Parent,
+    Recorded, RecordedRef, RunStarted, StepId,
+};
+pub use failure::{Failure, REJECTED};
+pub use id::{
+    ContentHash, Entropy, IdError, NodeId, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId,
+    hex,
+};
+pub use limits::whole;
+pub use membership::Membership;
+pub use problem::{MAX_PROBLEMS, Problem, Problems, Spot};
+pub use rules::{AnswerSchema, ApprovalRules, Question, Rules};
+pub use run::{
+    Active, ApplyError, Artifact, Asked, CONTENT_TRUST, Child, Member, NodeState, Open, OpenInterrupt,
+    Pending, Phase, Run, Streamed, Streaming, UNTRUSTED, Vote, Wait, illegal, says_untrusted,
+};
+pub use status::{InterruptKind, RunStatus};

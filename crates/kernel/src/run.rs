@@ -1,0 +1,748 @@
+//! Run state: the fold of a run's log, without what only its dialect knows.
+//!
+//! [`Run::apply`] is the only function that changes a run, live and in recovery. It refuses events that
+//! cannot follow, so a log that folds is a legal one: sequence numbers are dense, nothing follows a terminal
+//! event, and a node finishes only while it is active.
+//!
+//! The file is long because the fold is one match over every event, next to the state that it changes.
+
+mod view;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    Activity, ApprovalAction, ContentHash, Dialect, EventRef, Failure, InterruptKind, KernelEvent, NodeId,
+    Object, Planned, PrincipalId, RecordedRef, RunId, RunStarted, RunStatus, Seq, StepId, Timestamp,
+    WorkflowId,
+};
+
+pub use view::{Asked, OpenInterrupt, Streaming};
+
+/// The key that marks untrusted content in documents.
+pub const CONTENT_TRUST: &str = "contentTrust";
+/// The value of that key.
+pub const UNTRUSTED: &str = "untrusted";
+
+/// The state of a run, derived from its log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// The number of events folded in.
+    pub head: Seq,
+    pub status: RunStatus,
+    pub started: Option<Arc<RunStarted>>,
+    pub started_at: Option<Timestamp>,
+    /// Time of the last event.
+    pub updated_at: Timestamp,
+    pub ended_at: Option<Timestamp>,
+    /// Oldest first.
+    pub artifacts: Vec<Artifact>,
+    /// Oldest first.
+    pub children: Vec<Child>,
+    pub outputs: Option<Object>,
+    /// The failure, and the node that failed.
+    pub error: Option<(Failure, Option<NodeId>)>,
+    /// The run whose cancel cascaded to this one.
+    pub cancelled_by_parent: Option<RunId>,
+    /// The reason given with the cancel; `None` until the run is cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_reason: Option<String>,
+    pub nodes: Vec<NodeState>,
+    /// Indexes of nodes that wait for an answer, in the order in which they asked.
+    pub waiting: Vec<usize>,
+    pub executions: u32,
+    pub paused: bool,
+    pub cancelling: Option<Cancel>,
+    pub active_ms: u64,
+    pub running_since: Option<Timestamp>,
+}
+
+/// An artifact; its content is stored in the event at `seq`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    pub id: String,
+    pub seq: Seq,
+}
+
+impl Artifact {
+    /// The node that created the artifact. The artifact's id is the node's id followed by the ordinal of the
+    /// execution.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        self.id.rsplit_once('-').map(|(node, _)| node)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Child {
+    pub run: RunId,
+    pub workflow: WorkflowId,
+    /// The execution that created it.
+    pub step: StepId,
+    /// Whether the child has ended and the parent has received that.
+    pub ended: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancel {
+    pub reason: Option<String>,
+    pub by: Option<PrincipalId>,
+    pub parent: Option<RunId>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct NodeState {
+    pub next_ordinal: u32,
+    pub phase: Phase,
+    /// Whether any interrupt of this node was ever answered.
+    pub answered: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    #[default]
+    Idle,
+    Active(Active),
+    Completed,
+    Failed(Failure),
+    Skipped,
+    Cancelled,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Active {
+    pub ordinal: u32,
+    pub attempt: u32,
+    pub wait: Wait,
+    /// The text streamed so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streamed: Option<Box<Streamed>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Streamed {
+    pub n_pieces: u32,
+    pub text: String,
+}
+
+/// What an active node waits for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wait {
+    /// A timer of the current attempt.
+    Work,
+    /// The call of the current attempt.
+    Effect(Box<Pending>),
+    /// The next attempt.
+    Retry { due: Timestamp },
+    /// An answer.
+    Interrupt(Box<Open>),
+    /// Child runs.
+    Children(Vec<Member>),
+}
+
+/// A call whose outcome a step waits for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Pending {
+    pub scheduled_at: Timestamp,
+    /// When its worker was last heard of.
+    pub heard_at: Timestamp,
+    /// The type of the call.
+    pub provider: String,
+    /// Present once the peer has accepted the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handle: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activity: Option<Box<Activity>>,
+    /// How often a worker has sent details.
+    #[serde(default, skip_serializing_if = "crate::event::is_zero")]
+    pub n_details: u32,
+}
+
+impl Pending {
+    /// Whether a sign of life would move the deadline enough to be worth an event: a quarter of the time that
+    /// the worker may be silent.
+    #[must_use]
+    pub fn is_due_for_heartbeat(&self, now: Timestamp) -> bool {
+        let activity = self.activity.as_ref();
+        let heartbeat_ms = activity.and_then(|activity| activity.heartbeat_ms);
+        heartbeat_ms.is_some_and(|ms| now.millis_since(self.heard_at) >= ms / 4)
+    }
+
+    /// The size of what a worker gets, in the units of a run's state.
+    #[must_use]
+    pub fn weight(&self) -> u64 {
+        let activity = self.activity.as_ref();
+        activity.map_or(0, |activity| crate::cost::of_value(&activity.input))
+    }
+
+    /// When the attempt fails if nothing more is heard of it.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Timestamp> {
+        let activity = self.activity.as_ref()?;
+        let silent = activity.heartbeat_ms.map(|ms| self.heard_at.plus_millis(ms));
+        [self.timeout(), silent].into_iter().flatten().min()
+    }
+
+    /// When the attempt fails, whatever is heard of it.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Timestamp> {
+        let timeout_ms = self.activity.as_ref()?.timeout_ms?;
+        Some(self.scheduled_at.plus_millis(timeout_ms))
+    }
+}
+
+/// A child run that a step waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    pub run: RunId,
+    /// The kind and id of the interrupt that the child has opened.
+    pub mirror: Option<(InterruptKind, String)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Open {
+    pub kind: InterruptKind,
+    /// The prompt, rendered as JSON.
+    pub data: Value,
+    pub requested_at: Timestamp,
+    /// `None` if the interrupt has no timeout.
+    pub deadline: Option<Timestamp>,
+    /// The latest vote of each voter.
+    pub votes: Vec<Vote>,
+    /// Whether the prompt was rendered while the run held untrusted content.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_untrusted: bool,
+}
+
+/// The latest vote of one voter at a gate that requires several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vote {
+    pub voter: String,
+    pub action: ApprovalAction,
+    /// The hash of the voter's comment.
+    pub words: Option<ContentHash>,
+    /// How often this voter has voted.
+    pub n_votes: u32,
+}
+
+/// Why an event cannot follow. A log with such an event was corrupted or written by a bug.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// The event's sequence number is not the head of the log.
+    #[error("apply event {found} to a log of {head}")]
+    Gap {
+        /// The number of events folded in.
+        head: Seq,
+        /// The event's sequence number.
+        found: Seq,
+    },
+    #[error("apply an event after the terminal one")]
+    AfterTerminal,
+    /// The event requires a state that the run is not in.
+    #[error("apply {0}")]
+    Illegal(String),
+}
+
+impl Default for Run {
+    fn default() -> Self {
+        Self {
+            head: Seq(0),
+            status: RunStatus::Pending,
+            started: None,
+            started_at: None,
+            updated_at: Timestamp::default(),
+            ended_at: None,
+            artifacts: Vec::new(),
+            children: Vec::new(),
+            outputs: None,
+            error: None,
+            cancelled_by_parent: None,
+            cancel_reason: None,
+            nodes: Vec::new(),
+            waiting: Vec::new(),
+            executions: 0,
+            paused: false,
+            cancelling: None,
+            active_ms: 0,
+            running_since: None,
+        }
+    }
+}
+
+impl Run {
+    /// Folds one event in, after its dialect has.
+    ///
+    /// # Errors
+    /// The event cannot follow; the run and the state must not be used afterwards.
+    pub fn apply<D: Dialect>(
+        &mut self,
+        state: &mut D::State,
+        plan: &D::Plan,
+        recorded: RecordedRef<'_, D::Event>,
+    ) -> Result<(), ApplyError> {
+        if recorded.seq != self.head {
+            return Err(ApplyError::Gap {
+                head: self.head,
+                found: recorded.seq,
+            });
+        }
+        if self.status.is_terminal() {
+            return Err(ApplyError::AfterTerminal);
+        }
+        // A child can be cancelled or quarantined before it receives its start message.
+        let begins = matches!(
+            recorded.event,
+            EventRef::Kernel(
+                KernelEvent::RunStarted(_)
+                    | KernelEvent::RunCancelled { .. }
+                    | KernelEvent::RunPaused { .. }
+                    | KernelEvent::RunResumed { .. }
+            )
+        );
+        if self.started.is_none() && !begins {
+            return Err(ApplyError::Illegal("an event before the start".to_owned()));
+        }
+        if let EventRef::Kernel(KernelEvent::RunStarted(started)) = recorded.event
+            && started.dialect != D::NAME
+        {
+            let what = format!("a start in the dialect '{}'", started.dialect);
+            return Err(ApplyError::Illegal(what));
+        }
+        D::apply(plan, self, state, recorded)?;
+        let end = match recorded.event {
+            EventRef::Kernel(event) => {
+                self.step(plan, event, recorded.at, recorded.seq, recorded.is_untrusted)?;
+                event.terminal()
+            }
+            EventRef::Dialect(_) => None,
+        };
+        self.head = self.head.next();
+        self.updated_at = recorded.at;
+        let status = self.derive_status(end);
+        match (self.running_since, status == RunStatus::Running) {
+            (None, true) => self.running_since = Some(recorded.at),
+            (Some(since), false) => {
+                self.active_ms += recorded.at.millis_since(since);
+                self.running_since = None;
+            }
+            (None, false) | (Some(_), true) => {}
+        }
+        self.status = status;
+        if status.is_terminal() {
+            self.ended_at = Some(recorded.at);
+        }
+        Ok(())
+    }
+
+    fn derive_status(&self, end: Option<RunStatus>) -> RunStatus {
+        if let Some(end) = end {
+            end
+        } else if self.cancelling.is_some() {
+            RunStatus::Cancelling
+        } else if self.paused {
+            RunStatus::Paused
+        } else if self.started.is_none() {
+            RunStatus::Pending
+        } else {
+            let kind = self
+                .waiting
+                .first()
+                .and_then(|&position| self.nodes[position].asks());
+            kind.map_or(RunStatus::Running, InterruptKind::waiting_status)
+        }
+    }
+
+    fn step(
+        &mut self,
+        plan: &impl Planned,
+        event: &KernelEvent,
+        at: Timestamp,
+        seq: Seq,
+        is_untrusted: bool,
+    ) -> Result<(), ApplyError> {
+        match event {
+            KernelEvent::RunStarted(started) => self.start(plan, started, at),
+            KernelEvent::RunCompleted { outputs } => {
+                self.outputs = Some(outputs.clone());
+                Ok(())
+            }
+            KernelEvent::RunFailed { error, node } => {
+                self.error = Some((error.clone(), node.clone()));
+                Ok(())
+            }
+            KernelEvent::RunCancelled { reason, parent, .. } => {
+                self.cancelled_by_parent.clone_from(parent);
+                self.cancel_reason.clone_from(reason);
+                Ok(())
+            }
+            KernelEvent::CancelRequested { reason, by, parent } => {
+                self.cancelling = Some(Cancel {
+                    reason: reason.clone(),
+                    by: by.clone(),
+                    parent: parent.clone(),
+                });
+                Ok(())
+            }
+            KernelEvent::RunPaused { .. } => {
+                self.paused = true;
+                Ok(())
+            }
+            KernelEvent::RunResumed { .. } => {
+                self.paused = false;
+                Ok(())
+            }
+            KernelEvent::NodeStarted { step, attempt, .. } => self.start_node(plan, step, *attempt),
+            KernelEvent::NodeCompleted { step, .. } => {
+                let position = self.finish(plan, step)?;
+                self.nodes[position].phase = Phase::Completed;
+                Ok(())
+            }
+            KernelEvent::NodeFailed { step, error, .. } => {
+                let position = self.finish(plan, step)?;
+                self.nodes[position].phase = Phase::Failed(error.clone());
+                Ok(())
+            }
+            KernelEvent::NodeSkipped { node, .. } => {
+                let position = plan.position(node).ok_or_else(|| illegal("skip", node))?;
+                let state = self.nodes.get_mut(position);
+                let state = state.ok_or_else(|| illegal("skip before the start", node))?;
+                if matches!(state.phase, Phase::Active(_)) {
+                    return Err(illegal("skip of an active node", node));
+                }
+                state.phase = Phase::Skipped;
+                Ok(())
+            }
+            KernelEvent::NodeCancelled { step, .. } => {
+                let position = self.finish(plan, step)?;
+                self.nodes[position].phase = Phase::Cancelled;
+                Ok(())
+            }
+            KernelEvent::NodeRetried { step, delay_ms, .. } => {
+                let due = at.plus_millis(*delay_ms);
+                self.active(plan, step)?.wait = Wait::Retry { due };
+                Ok(())
+            }
+            KernelEvent::NodeDispatched {
+                step,
+                child,
+                workflow,
+            } => {
+                let member = Member {
+                    run: child.clone(),
+                    mirror: None,
+                };
+                match &mut self.active(plan, step)?.wait {
+                    Wait::Children(members) => members.push(member),
+                    wait => *wait = Wait::Children(vec![member]),
+                }
+                self.children.push(Child {
+                    run: child.clone(),
+                    workflow: workflow.clone(),
+                    step: step.clone(),
+                    ended: false,
+                });
+                Ok(())
+            }
+            KernelEvent::EffectScheduled {
+                step,
+                attempt,
+                provider,
+                activity,
+            } => {
+                let active = self.active(plan, step)?;
+                if active.wait != Wait::Work || active.attempt != *attempt {
+                    return Err(illegal("a call out of turn", &step.node));
+                }
+                active.wait = Wait::Effect(Box::new(Pending {
+                    scheduled_at: at,
+                    heard_at: at,
+                    provider: provider.clone(),
+                    handle: None,
+                    activity: activity.clone(),
+                    n_details: 0,
+                }));
+                Ok(())
+            }
+            KernelEvent::EffectAccepted {
+                step,
+                attempt,
+                handle,
+            } => {
+                self.pending(plan, step, *attempt)?.handle = Some(handle.clone());
+                Ok(())
+            }
+            KernelEvent::EffectProgressed {
+                step,
+                attempt,
+                details,
+            } => {
+                let pending = self.pending(plan, step, *attempt)?;
+                pending.heard_at = at;
+                pending.n_details += u32::from(!details.is_null());
+                Ok(())
+            }
+            KernelEvent::InterruptRequested {
+                step,
+                kind,
+                data,
+                timeout_ms,
+            } => {
+                let open = Open {
+                    kind: *kind,
+                    data: data.clone(),
+                    requested_at: at,
+                    deadline: timeout_ms.map(|ms| at.plus_millis(ms)),
+                    votes: Vec::new(),
+                    is_untrusted,
+                };
+                self.active(plan, step)?.wait = Wait::Interrupt(Box::new(open));
+                let position = plan
+                    .position(&step.node)
+                    .ok_or_else(|| illegal("interrupt", &step.node))?;
+                self.waiting.push(position);
+                Ok(())
+            }
+            KernelEvent::InterruptResolved { step, .. } => {
+                let position = plan
+                    .position(&step.node)
+                    .ok_or_else(|| illegal("resolution", &step.node))?;
+                let active = self.active(plan, step)?;
+                if !matches!(active.wait, Wait::Interrupt(_)) {
+                    return Err(illegal("resolution without interrupt", &step.node));
+                }
+                active.wait = Wait::Work;
+                self.nodes[position].answered = true;
+                self.waiting.retain(|&waiting| waiting != position);
+                Ok(())
+            }
+            KernelEvent::NodeSuspended {
+                step,
+                interrupt,
+                kind,
+                child: Some(child),
+            } => {
+                let position = plan
+                    .position(&step.node)
+                    .ok_or_else(|| illegal("suspension", &step.node))?;
+                let member = self.active(plan, step)?.member(child);
+                let member = member.ok_or_else(|| illegal("suspension without child", &step.node))?;
+                member.mirror = Some((*kind, interrupt.clone()));
+                if !self.waiting.contains(&position) {
+                    self.waiting.push(position);
+                }
+                Ok(())
+            }
+            KernelEvent::NodeResumed { step, interrupt, .. } => {
+                let position = plan
+                    .position(&step.node)
+                    .ok_or_else(|| illegal("resumption", &step.node))?;
+                if let Wait::Children(members) = &mut self.active(plan, step)?.wait {
+                    for member in members {
+                        member.mirror.take_if(|(_, id)| id == interrupt);
+                    }
+                    if self.nodes[position].asks().is_none() {
+                        self.waiting.retain(|&waiting| waiting != position);
+                    }
+                }
+                Ok(())
+            }
+            KernelEvent::ApprovalVoted {
+                step,
+                voter,
+                action,
+                feedback,
+            } => {
+                let Wait::Interrupt(open) = &mut self.active(plan, step)?.wait else {
+                    return Err(illegal("vote without interrupt", &step.node));
+                };
+                let earlier = open.votes.iter().find(|vote| vote.voter == *voter);
+                let n_votes = earlier.map_or(0, |vote| vote.n_votes) + 1;
+                open.votes.retain(|vote| vote.voter != *voter);
+                open.votes.push(Vote {
+                    voter: voter.clone(),
+                    action: *action,
+                    words: feedback.as_deref().map(hash),
+                    n_votes,
+                });
+                Ok(())
+            }
+            KernelEvent::ArtifactCreated { step, artifact, .. } => {
+                // The artifact now contains what was streamed so far.
+                if let Ok(active) = self.active(plan, step) {
+                    active.streamed = None;
+                }
+                self.artifacts.push(Artifact {
+                    id: artifact.clone(),
+                    seq,
+                });
+                Ok(())
+            }
+            KernelEvent::NodeSuspended {
+                step, child: None, ..
+            }
+            | KernelEvent::ApprovalRequested { step, .. }
+            | KernelEvent::ApprovalReceived { step, .. }
+            | KernelEvent::ClarificationRequested { step, .. }
+            | KernelEvent::ClarificationResolved { step, .. } => self.active(plan, step).map(drop),
+            KernelEvent::OutputChunk {
+                step, index, chunk, ..
+            } => {
+                let streamed = self.active(plan, step)?.streamed.get_or_insert_default();
+                if streamed.n_pieces != *index {
+                    return Err(illegal("piece out of turn", &step.node));
+                }
+                streamed.n_pieces += 1;
+                streamed.text.push_str(chunk);
+                Ok(())
+            }
+            KernelEvent::CapBreached { .. } => Ok(()),
+        }
+    }
+
+    fn start(
+        &mut self,
+        plan: &impl Planned,
+        started: &Arc<RunStarted>,
+        at: Timestamp,
+    ) -> Result<(), ApplyError> {
+        if self.started.is_some() {
+            return Err(ApplyError::Illegal("a second start".to_owned()));
+        }
+        self.nodes = (0..plan.n_nodes()).map(|_| NodeState::default()).collect();
+        self.started = Some(Arc::clone(started));
+        self.started_at = Some(at);
+        Ok(())
+    }
+
+    fn start_node(&mut self, plan: &impl Planned, step: &StepId, attempt: u32) -> Result<(), ApplyError> {
+        let position = plan
+            .position(&step.node)
+            .ok_or_else(|| illegal("start", &step.node))?;
+        let state = self
+            .nodes
+            .get_mut(position)
+            .ok_or_else(|| illegal("start before the run's", &step.node))?;
+        if attempt > 0 {
+            return match &mut state.phase {
+                Phase::Active(active)
+                    if active.ordinal == step.ordinal
+                        && active.attempt + 1 == attempt
+                        && matches!(active.wait, Wait::Retry { .. }) =>
+                {
+                    active.attempt = attempt;
+                    active.wait = Wait::Work;
+                    self.executions += 1;
+                    Ok(())
+                }
+                _ => Err(illegal("retry of an idle node", &step.node)),
+            };
+        }
+        if step.ordinal != state.next_ordinal || matches!(state.phase, Phase::Active(_)) {
+            return Err(illegal("start out of turn", &step.node));
+        }
+        self.executions += 1;
+        state.next_ordinal += 1;
+        state.phase = Phase::Active(Active {
+            ordinal: step.ordinal,
+            attempt: 0,
+            wait: Wait::Work,
+            streamed: None,
+        });
+        Ok(())
+    }
+
+    fn active(&mut self, plan: &impl Planned, step: &StepId) -> Result<&mut Active, ApplyError> {
+        let position = plan
+            .position(&step.node)
+            .ok_or_else(|| illegal("event", &step.node))?;
+        match self.nodes.get_mut(position).map(|state| &mut state.phase) {
+            Some(Phase::Active(active)) if active.ordinal == step.ordinal => Ok(active),
+            _ => Err(illegal("event of an inactive node", &step.node)),
+        }
+    }
+
+    /// The call of an attempt that is under way.
+    fn pending(
+        &mut self,
+        plan: &impl Planned,
+        step: &StepId,
+        attempt: u32,
+    ) -> Result<&mut Pending, ApplyError> {
+        match self.active(plan, step)? {
+            Active {
+                attempt: current,
+                wait: Wait::Effect(pending),
+                ..
+            } if *current == attempt => Ok(pending),
+            _ => Err(illegal("news of no call", &step.node)),
+        }
+    }
+
+    fn finish(&mut self, plan: &impl Planned, step: &StepId) -> Result<usize, ApplyError> {
+        if let Wait::Children(members) = &self.active(plan, step)?.wait {
+            let members = members.clone();
+            let children = self.children.iter_mut();
+            let ended = children.filter(|child| members.iter().any(|member| member.run == child.run));
+            ended.for_each(|child| child.ended = true);
+        }
+        let position = plan
+            .position(&step.node)
+            .ok_or_else(|| illegal("end", &step.node))?;
+        self.waiting.retain(|&waiting| waiting != position);
+        Ok(position)
+    }
+}
+
+impl NodeState {
+    /// The kind of the first interrupt that is open here or in a child.
+    fn asks(&self) -> Option<InterruptKind> {
+        let Phase::Active(active) = &self.phase else {
+            return None;
+        };
+        match &active.wait {
+            Wait::Interrupt(open) => Some(open.kind),
+            Wait::Children(members) => members
+                .iter()
+                .find_map(|member| member.mirror.as_ref().map(|(kind, _)| *kind)),
+            Wait::Work | Wait::Effect(_) | Wait::Retry { .. } => None,
+        }
+    }
+}
+
+impl Active {
+    /// The child with this id that the step waits for.
+    fn member(&mut self, child: &RunId) -> Option<&mut Member> {
+        match &mut self.wait {
+            Wait::Children(members) => members.iter_mut().find(|member| member.run == *child),
+            Wait::Work | Wait::Effect(_) | Wait::Retry { .. } | Wait::Interrupt(_) => None,
+        }
+    }
+}
+
+/// Whether the fields mark themselves as untrusted.
+#[must_use]
+pub fn says_untrusted(fields: &Object) -> bool {
+    fields.get(CONTENT_TRUST).and_then(Value::as_str) == Some(UNTRUSTED)
+}
+
+impl RunStarted {
+    /// Whether the run was started with untrusted content.
+    #[must_use]
+    pub fn is_untrusted(&self) -> bool {
+        says_untrusted(&self.metadata)
+    }
+}
+
+pub(crate) fn hash(words: &str) -> ContentHash {
+    ContentHash::of(words.as_bytes())
+}
+
+/// The error for an event that cannot follow at a node.
+#[must_use]
+pub fn illegal(what: &str, node: &NodeId) -> ApplyError {
+    ApplyError::Illegal(format!("{what} at node '{node}'"))
+}

@@ -1,0 +1,193 @@
+//! Views of a run: the state that faces show.
+
+use crate::{Activity, InterruptKind, NodeId, Parent, Planned, RunId, StepId, Timestamp};
+
+use super::{Artifact, Open, Phase, Run, Wait};
+
+/// The interrupt that a run waits for, as faces show it.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenInterrupt<'a> {
+    pub node: &'a NodeId,
+    pub ordinal: u32,
+    /// Where the interrupt was opened.
+    pub asked: Asked<'a>,
+}
+
+/// Where an interrupt was opened.
+#[derive(Debug, Clone, Copy)]
+pub enum Asked<'a> {
+    /// In this run.
+    Here(&'a Open),
+    /// In a child run, with the kind and id of its interrupt. The id begins with the execution that mirrors
+    /// it.
+    Child(&'a RunId, InterruptKind, &'a str),
+}
+
+/// The text that a node is streaming.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Streaming<'a> {
+    pub step: StepId,
+    /// The type and the human-readable name of the artifact that the text becomes part of.
+    pub artifact: Option<(&'a str, &'a str)>,
+    /// The text streamed so far.
+    pub text: &'a str,
+}
+
+impl OpenInterrupt<'_> {
+    #[must_use]
+    pub fn kind(&self) -> InterruptKind {
+        match self.asked {
+            Asked::Here(open) => open.kind,
+            Asked::Child(_, kind, _) => kind,
+        }
+    }
+
+    /// The id and key of the interrupt. The id of a child's interrupt begins with the path to the child:
+    /// `sub:0/gate:0`.
+    #[must_use]
+    pub fn id(&self) -> String {
+        match self.asked {
+            Asked::Here(_) => format!("{}:{}", self.node, self.ordinal),
+            Asked::Child(_, _, id) => id.to_owned(),
+        }
+    }
+}
+
+impl Run {
+    /// The artifact with this id, or the latest artifact of the node with this id.
+    #[must_use]
+    pub fn artifact(&self, id: &str) -> Option<&Artifact> {
+        let newest = || self.artifacts.iter().rev();
+        newest()
+            .find(|artifact| artifact.id == id)
+            .or_else(|| newest().find(|artifact| artifact.node() == Some(id)))
+    }
+
+    /// The texts that nodes are streaming now, in the order of the definition.
+    pub fn streaming<'a>(&'a self, plan: &'a dyn Planned) -> impl Iterator<Item = Streaming<'a>> {
+        self.nodes.iter().enumerate().filter_map(|(position, state)| {
+            let Phase::Active(active) = &state.phase else {
+                return None;
+            };
+            let streamed = active.streamed.as_ref()?;
+            Some(Streaming {
+                step: StepId {
+                    node: plan.node(position).clone(),
+                    ordinal: active.ordinal,
+                },
+                artifact: plan.artifact(position),
+                text: &streamed.text,
+            })
+        })
+    }
+
+    /// `None` if this run is not a child.
+    #[must_use]
+    pub fn parent(&self) -> Option<&Parent> {
+        self.started.as_ref().and_then(|started| started.parent.as_ref())
+    }
+
+    /// The first open interrupt, here or in a child.
+    #[must_use]
+    pub fn interrupt<'a>(&'a self, plan: &'a dyn Planned) -> Option<OpenInterrupt<'a>> {
+        self.interrupts(plan).next()
+    }
+
+    /// All open interrupts, in the order in which they were opened.
+    pub fn interrupts<'a>(&'a self, plan: &'a dyn Planned) -> impl Iterator<Item = OpenInterrupt<'a>> {
+        let active = self
+            .waiting
+            .iter()
+            .filter_map(|&position| match &self.nodes[position].phase {
+                Phase::Active(active) => Some((plan.node(position), active)),
+                Phase::Idle | Phase::Completed | Phase::Failed(_) | Phase::Skipped | Phase::Cancelled => None,
+            });
+        active.flat_map(|(node, active)| {
+            let (own, members) = match &active.wait {
+                Wait::Interrupt(open) => (Some(Asked::Here(open)), &[][..]),
+                Wait::Children(members) => (None, members.as_slice()),
+                Wait::Work | Wait::Effect(_) | Wait::Retry { .. } => (None, &[][..]),
+            };
+            let mirrored = members.iter().filter_map(|member| {
+                let (kind, id) = member.mirror.as_ref()?;
+                Some(Asked::Child(&member.run, *kind, id))
+            });
+            own.into_iter().chain(mirrored).map(|asked| OpenInterrupt {
+                node,
+                ordinal: active.ordinal,
+                asked,
+            })
+        })
+    }
+
+    /// The calls that wait for a worker, with their step and attempt, in the order of the definition.
+    pub fn activities<'a>(
+        &'a self,
+        plan: &'a dyn Planned,
+    ) -> impl Iterator<Item = (StepId, u32, &'a Activity)> {
+        self.nodes.iter().enumerate().filter_map(|(position, state)| {
+            let Phase::Active(active) = &state.phase else {
+                return None;
+            };
+            let Wait::Effect(pending) = &active.wait else {
+                return None;
+            };
+            let step = StepId {
+                node: plan.node(position).clone(),
+                ordinal: active.ordinal,
+            };
+            Some((step, active.attempt, &**pending.activity.as_ref()?))
+        })
+    }
+
+    /// The ordinal of the node's latest execution.
+    #[must_use]
+    pub fn latest_ordinal(&self, plan: &dyn Planned, node: &NodeId) -> Option<u32> {
+        let state = self.nodes.get(plan.position(node)?)?;
+        state.next_ordinal.checked_sub(1)
+    }
+
+    /// Each node that has started, with the name of its state and the number of its executions.
+    pub fn node_states<'a>(
+        &'a self,
+        plan: &'a dyn Planned,
+    ) -> impl Iterator<Item = (&'a NodeId, &'static str, u32)> {
+        self.nodes.iter().enumerate().filter_map(|(position, state)| {
+            let word = match &state.phase {
+                Phase::Idle => return None,
+                Phase::Active(active) => match active.wait {
+                    Wait::Interrupt(_) => "suspended",
+                    Wait::Children(_) | Wait::Work | Wait::Effect(_) => "running",
+                    Wait::Retry { .. } => "retrying",
+                },
+                Phase::Completed => "completed",
+                Phase::Failed(_) => "failed",
+                Phase::Skipped => "skipped",
+                Phase::Cancelled => "cancelled",
+            };
+            Some((plan.node(position), word, state.next_ordinal))
+        })
+    }
+
+    /// The node that a client would call current: the first that waits, else the first that is active.
+    #[must_use]
+    pub fn current_node<'a>(&self, plan: &'a dyn Planned) -> Option<&'a NodeId> {
+        let position = self.waiting.first().copied().or_else(|| {
+            self.nodes
+                .iter()
+                .position(|state| matches!(state.phase, Phase::Active(_)))
+        })?;
+        Some(plan.node(position))
+    }
+
+    /// When the run reaches its duration limit if it keeps running; `None` without a limit or while it is not
+    /// running.
+    #[must_use]
+    pub fn duration_deadline(&self) -> Option<Timestamp> {
+        let limit = self.started.as_ref()?.limits.run_duration_ms?;
+        Some(
+            self.running_since?
+                .plus_millis(limit.saturating_sub(self.active_ms)),
+        )
+    }
+}

@@ -1,0 +1,300 @@
+//! Work rows whose lease ends while they stay: parked until they are due or woken.
+
+use std::sync::Arc;
+
+use wopr_core::{RunStatus, Timestamp};
+use wopr_store::{
+    AppendError, Batch, Ended, Epoch, Fence, Hold, Leased, Parked, Queue, Removal, Store, Swept,
+};
+
+use crate::{deaths::die, make::*};
+
+crate::behaviours!(
+    parked_row_stays_and_is_leased_when_due,
+    parking_in_an_append_replaces_the_body,
+    parking_in_an_append_needs_the_lease,
+    parking_outside_an_append_needs_the_lease,
+    row_without_due_time_waits_until_woken,
+    row_woken_while_leased_is_due_once_parked,
+    waking_does_not_delay_a_row,
+    outcome_of_an_earlier_lease_is_refused_after_parking,
+    unfenced_end_removes_a_parked_row,
+    parked_row_counts_no_death,
+    parking_forgets_deaths,
+    parked_row_of_a_quarantined_run_is_leased_after_release,
+    parked_row_is_removed_with_its_run;
+    one process: leases_of_parked_rows_do_not_survive_a_restart,
+);
+
+/// Creates a run with one effect and leases it.
+async fn leased(store: &dyn Store) -> Leased {
+    let mut batch = create(&run(1), 1);
+    batch.work_set = vec![effect("e")];
+    store.append(batch).await.expect("append");
+    one(store, 0).await
+}
+
+async fn lease(store: &dyn Store, now: i64) -> Vec<Leased> {
+    let leased = store
+        .lease(Queue::Effects, Epoch(1), times(now, now + 50), &9.into())
+        .await;
+    leased.expect("lease")
+}
+
+async fn one(store: &dyn Store, now: i64) -> Leased {
+    let mut leased = lease(store, now).await;
+    assert_eq!(leased.len(), 1, "one row is due at {now}: {leased:?}");
+    leased.remove(0)
+}
+
+fn parked(lease: &Leased, due: Option<i64>) -> Parked {
+    Parked {
+        key: lease.key.clone(),
+        fence: lease.fence,
+        due: due.map(at),
+        body: None,
+    }
+}
+
+async fn park(store: &dyn Store, lease: &Leased, due: Option<i64>) -> bool {
+    let parked = store.park(&lease.run, &lease.key, lease.fence, due.map(at));
+    parked.await.expect("park")
+}
+
+async fn wake(store: &dyn Store, now: i64) -> bool {
+    let woken = store.wake(&run(1), &effect_key("e"), at(now)).await;
+    woken.expect("wake")
+}
+
+async fn next_due(store: &dyn Store) -> Option<Timestamp> {
+    store.next_due(Queue::Effects).await.expect("next")
+}
+
+/// A batch that parks a row, at a log of length `from`.
+fn parking(from: u64, row: Parked) -> Batch {
+    let mut batch = append(&run(1), from, 1);
+    batch.work_parked = vec![row];
+    batch
+}
+
+fn ending(from: u64, fence: Option<Fence>) -> Batch {
+    let mut batch = append(&run(1), from, 1);
+    let key = effect_key("e");
+    batch.work_ended = vec![Ended { key, fence }];
+    batch
+}
+
+async fn assert_fenced(store: &dyn Store, batch: Batch) {
+    let before = store.load(&run(1)).await.expect("load");
+    let refused = store.append(batch).await.expect_err("the lease is lost");
+    assert!(
+        matches!(&refused, AppendError::Fenced(key) if *key == effect_key("e")),
+        "{refused:?}"
+    );
+    assert_eq!(store.load(&run(1)).await.expect("load"), before);
+}
+
+async fn parked_row_stays_and_is_leased_when_due(store: Arc<dyn Store>) {
+    let first = leased(&*store).await;
+    store
+        .append(parking(1, parked(&first, Some(20))))
+        .await
+        .expect("append");
+    assert_eq!(next_due(&*store).await, Some(at(20)));
+    assert_eq!(lease(&*store, 19).await, []);
+    let second = one(&*store, 20).await;
+    assert!(second.fence > first.fence, "{second:?} {first:?}");
+    assert_eq!((second.since, second.body), (at(20), first.body));
+}
+
+async fn parking_in_an_append_replaces_the_body(store: Arc<dyn Store>) {
+    let first = leased(&*store).await;
+    let row = Parked {
+        body: Some(b"with a handle".to_vec()),
+        ..parked(&first, Some(5))
+    };
+    store.append(parking(1, row)).await.expect("append");
+    assert_eq!(one(&*store, 5).await.body, b"with a handle");
+}
+
+async fn parking_in_an_append_needs_the_lease(store: Arc<dyn Store>) {
+    let first = leased(&*store).await;
+    let second = one(&*store, 50).await;
+    assert_fenced(&*store, parking(1, parked(&first, None))).await;
+    store
+        .append(parking(1, parked(&second, Some(60))))
+        .await
+        .expect("append");
+    // It is parked already, then released, then gone.
+    assert_fenced(&*store, parking(2, parked(&second, None))).await;
+    let third = one(&*store, 60).await;
+    let released = store.release(&third.run, &third.key, third.fence, at(61)).await;
+    assert!(released.expect("release"));
+    assert_fenced(&*store, parking(2, parked(&third, None))).await;
+    store.append(ending(2, None)).await.expect("append");
+    assert_fenced(&*store, parking(3, parked(&third, None))).await;
+}
+
+async fn parking_outside_an_append_needs_the_lease(store: Arc<dyn Store>) {
+    let first = leased(&*store).await;
+    let second = one(&*store, 50).await;
+    assert!(!park(&*store, &first, None).await, "it was taken over");
+    assert!(park(&*store, &second, Some(60)).await);
+    assert!(!park(&*store, &second, None).await, "it is parked");
+    let third = one(&*store, 60).await;
+    store.append(ending(1, None)).await.expect("append");
+    assert!(!park(&*store, &third, None).await, "it is gone");
+    let summary = store.summary(&run(1)).await.expect("summary");
+    assert_eq!(summary.expect("a run").1.0, 2, "parking appends nothing");
+}
+
+async fn row_without_due_time_waits_until_woken(store: Arc<dyn Store>) {
+    let first = leased(&*store).await;
+    assert!(park(&*store, &first, None).await);
+    assert_eq!(next_due(&*store).await, None);
+    assert_eq!(lease(&*store, 9_999).await, []);
+    assert!(wake(&*store, 70).await);
+    assert_eq!(next_due(&*store).await, Some(at(70)));
+    assert_eq!(lease(&*store, 69).await, []);
+    one(&*store, 70).await;
+    let missing = store.wake(&run(1), &timer_key("e"), at(1)).await;
+    assert!(!missing.expect("wake"), "no timer has this name");
+}
+
+async fn row_woken_while_leased_is_due_once_parked(store: Arc<dyn Store>) {
+    let first = leased(&*store).await;
+    assert!(wake(&*store, 7).await && wake(&*store, 9).await);
+    assert_eq!(lease(&*store, 49).await, [], "it keeps its lease");
+    assert!(park(&*store, &first, None).await);
+    assert_eq!(next_due(&*store).await, Some(at(7)));
+    let second = one(&*store, 7).await;
+    // What was before the lease has been seen by its holder.
+    assert!(park(&*store, &second, None).await);
+    assert_eq!(next_due(&*store).await, None);
+
+    assert!(wake(&*store, 70).await);
+    let third = one(&*store, 70).await;
+    assert!(wake(&*store, 71).await);
+    let row = parked(&third, Some(500));
+    store.append(parking(1, row)).await.expect("append");
+    assert_eq!(next_due(&*store).await, Some(at(71)));
+}
+
+async fn waking_does_not_delay_a_row(store: Arc<dyn Store>) {
+    let first = leased(&*store).await;
+    assert!(park(&*store, &first, Some(20)).await);
+    assert!(wake(&*store, 90).await);
+    assert_eq!(next_due(&*store).await, Some(at(20)));
+    assert!(wake(&*store, 10).await);
+    assert_eq!(next_due(&*store).await, Some(at(10)));
+}
+
+async fn outcome_of_an_earlier_lease_is_refused_after_parking(store: Arc<dyn Store>) {
+    let first = leased(&*store).await;
+    assert!(park(&*store, &first, Some(20)).await);
+    assert_fenced(&*store, ending(1, Some(first.fence))).await;
+    assert!(
+        !store
+            .renew(&first.run, &first.key, first.fence, at(99))
+            .await
+            .expect("renew")
+    );
+    let second = one(&*store, 20).await;
+    assert_fenced(&*store, ending(1, Some(first.fence))).await;
+    store
+        .append(ending(1, Some(second.fence)))
+        .await
+        .expect("the holder settles");
+    assert_eq!(lease(&*store, 999).await, []);
+}
+
+async fn unfenced_end_removes_a_parked_row(store: Arc<dyn Store>) {
+    let first = leased(&*store).await;
+    assert!(park(&*store, &first, Some(20)).await);
+    store.append(ending(1, None)).await.expect("append");
+    assert_eq!(next_due(&*store).await, None);
+    assert!(!wake(&*store, 1).await);
+}
+
+async fn parked_row_counts_no_death(store: Arc<dyn Store>) {
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    let mut batch = create(&run(1), 1);
+    batch.work_set = vec![born_leased("e", epoch, 50)];
+    store.append(batch).await.expect("append");
+    let parked = store.park(&run(1), &effect_key("e"), Fence(1), None).await;
+    assert!(parked.expect("park"));
+    for _ in 0..4 {
+        die(&*store).await;
+    }
+    assert_eq!(next_due(&*store).await, None, "a start does not wake it");
+    assert_eq!(store.quarantined(9).await.expect("quarantined"), []);
+    assert!(wake(&*store, 60).await);
+    assert_eq!(one(&*store, 60).await.deaths, 0);
+}
+
+async fn parking_forgets_deaths(store: Arc<dyn Store>) {
+    let mut batch = create(&run(1), 1);
+    batch.work_set = vec![effect("e")];
+    store.append(batch).await.expect("append");
+    let mut epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    for (now, is_parked) in [(0, false), (100, false), (200, true), (300, false)] {
+        let leased = store
+            .lease(Queue::Effects, epoch, times(now, now + 50), &9.into())
+            .await;
+        let leased = leased.expect("lease").remove(0);
+        let expected = if is_parked { 2 } else { u32::from(now == 100) };
+        assert_eq!(leased.deaths, expected, "at {now}");
+        if is_parked {
+            assert!(park(&*store, &leased, Some(201)).await);
+        }
+        epoch = die(&*store).await;
+    }
+}
+
+async fn parked_row_of_a_quarantined_run_is_leased_after_release(store: Arc<dyn Store>) {
+    let first = leased(&*store).await;
+    assert!(park(&*store, &first, Some(20)).await);
+    let mut batch = append(&run(1), 1, 1);
+    batch.hold = Some(Hold::Quarantine);
+    store.append(batch).await.expect("append");
+    assert!(wake(&*store, 10).await);
+    assert_eq!(lease(&*store, 999).await, []);
+    assert_eq!(next_due(&*store).await, None);
+    let mut batch = append(&run(1), 2, 1);
+    batch.hold = Some(Hold::Release);
+    store.append(batch).await.expect("append");
+    let second = one(&*store, 10).await;
+    // Parking by whoever held it when the run was quarantined does not release it.
+    let mut batch = append(&run(1), 3, 1);
+    batch.hold = Some(Hold::Quarantine);
+    store.append(batch).await.expect("append");
+    assert!(park(&*store, &second, Some(30)).await);
+    assert_eq!(lease(&*store, 999).await, []);
+}
+
+async fn parked_row_is_removed_with_its_run(store: Arc<dyn Store>) {
+    let first = leased(&*store).await;
+    let mut batch = parking(1, parked(&first, Some(20)));
+    batch.summary.status = RunStatus::Completed;
+    store.append(batch).await.expect("append");
+    let gone = Removal {
+        run: run_id(1),
+        root: run_id(1),
+    };
+    store.remove(&tenant("acme"), &[gone]).await.expect("mark");
+    assert_eq!(next_due(&*store).await, None);
+    assert_eq!(lease(&*store, 999).await, []);
+    while store.sweep(1).await.expect("sweep") != Swept::default() {}
+    assert!(!wake(&*store, 1).await);
+    // A new run with the same id finds nothing of the first one.
+    store.append(create(&run(1), 1)).await.expect("create");
+    assert_eq!(lease(&*store, 999).await, []);
+}
+
+async fn leases_of_parked_rows_do_not_survive_a_restart(store: Arc<dyn Store>) {
+    let first = leased(&*store).await;
+    assert!(park(&*store, &first, Some(80)).await);
+    store.begin_epoch(at(30)).await.expect("epoch");
+    assert_eq!(next_due(&*store).await, Some(at(80)), "it was not leased");
+    assert_eq!(lease(&*store, 79).await, []);
+}
