@@ -1,24 +1,25 @@
 //! A client of a wopr server: JSON requests, event streams, and actionable errors.
 //!
-//! This is the HTTP client for servers that the user names on the command line. It follows no redirects, so a
-//! key is never forwarded to another server. Calls made by the *host* go through the egress gate instead.
+//! It goes through an egress gate of its own that allows every address, because the user names the server. Like
+//! every gate it follows no redirects, so a key is never forwarded to another server, and uses no proxies.
 
 use std::{error::Error, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
+use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
-use reqwest::{
-    Method, RequestBuilder, Response, StatusCode,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
-    redirect,
-};
+use http::{HeaderValue, Method, StatusCode, header};
 use rustls::{
     RootCertStore,
     pki_types::{CertificateDer, pem::PemObject as _},
 };
 use serde_json::Value;
 use url::Url;
-use wopr_connect::egress;
+use wopr_connect::{
+    egress::{self, EgressError, Gate, Limits, LimitedBody, Network, Policy, Request, Seam, StreamLimits},
+    secret_header,
+};
+pub(crate) use wopr_wire::a2a::paths::escape;
 use wopr_wire::{
     openwop::{error::ErrorEnvelope, event::RunEventDoc, run::RunSnapshot},
     sse,
@@ -33,11 +34,12 @@ use crate::{
 /// Connect timeout.
 const CONNECT: Duration = Duration::from_secs(5);
 /// Response timeout. A blocking A2A send waits for a minute by default.
-pub(crate) const ANSWER: Duration = Duration::from_secs(90);
+const ANSWER: Duration = Duration::from_secs(90);
 /// Maximum size of a response body in bytes.
-pub(crate) const MAX_ANSWER: usize = 64 << 20;
+const MAX_ANSWER: usize = 64 << 20;
+const JSON: &str = "application/json";
 /// Maximum size of a stream event in bytes.
-pub(crate) const MAX_EVENT: usize = 16 << 20;
+const MAX_EVENT: usize = 16 << 20;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Trust {
@@ -72,43 +74,42 @@ impl Trust {
     }
 }
 
-pub(crate) fn http(url: &Url, trust: &Trust) -> Result<reqwest::Client> {
-    built(builder(tls(url, trust)?), is_here(url))
+/// Maximum size of all response headers in bytes.
+const MAX_HEADERS: usize = 64 << 10;
+
+/// Makes a gate that allows every address.
+pub(crate) fn gate(trust: &Trust) -> Result<Gate> {
+    let tls = match trust {
+        Trust::Machine => egress::client_config().map(Arc::new),
+        Trust::These(roots) => Ok(Arc::new(trusting(Arc::clone(roots))?)),
+    };
+    gate_with(tls)
 }
 
-/// Makes an HTTP client that speaks only HTTP/2, with or without TLS.
-pub(crate) fn http2(url: &Url, trust: &Trust) -> Result<reqwest::Client> {
-    let mut tls = tls(url, trust)?;
-    tls.alpn_protocols = vec![b"h2".to_vec()];
-    // Proxies do not forward HTTP/2 without TLS, because there is no tunnel.
-    built(
-        builder(tls).http2_prior_knowledge(),
-        is_here(url) || url.scheme() == "http",
-    )
-}
-
-fn tls(url: &Url, trust: &Trust) -> Result<rustls::ClientConfig> {
-    match trust {
-        // Plain HTTP verifies no certificates, so the machine does not need any.
-        _ if url.scheme() != "https" => trusting(Arc::new(RootCertStore::empty())),
-        Trust::Machine => Ok(egress::client_config().map_err(|error| Failure::cannot(Exit::Failed, &error))?),
-        Trust::These(roots) => trusting(Arc::clone(roots)),
+/// Like [`gate`], for requests to one place. Plain HTTP verifies no certificates, so none are loaded for it.
+fn gate_to(url: &Url, trust: &Trust) -> Result<Gate> {
+    if url.scheme() == "https" {
+        return gate(trust);
     }
+    gate_with(Ok(Arc::new(trusting(Arc::new(RootCertStore::empty()))?)))
 }
 
-fn builder(tls: rustls::ClientConfig) -> reqwest::ClientBuilder {
-    reqwest::Client::builder()
-        .tls_backend_preconfigured(tls)
-        .redirect(redirect::Policy::none())
-        .connect_timeout(CONNECT)
-        .user_agent(concat!("wopr/", env!("CARGO_PKG_VERSION")))
-}
-
-fn built(mut builder: reqwest::ClientBuilder, is_direct: bool) -> Result<reqwest::Client> {
-    if is_direct {
-        builder = builder.no_proxy();
-    }
-    builder.build().context("set up the HTTP client")
+fn gate_with(tls: Result<Arc<rustls::ClientConfig>, egress::TlsError>) -> Result<Gate> {
+    let anywhere = "0.0.0.0/0, ::/0".parse::<Policy>();
+    let limits = Limits {
+        connect: CONNECT,
+        total: Duration::MAX,
+        request_body: usize::MAX,
+        response_body: MAX_ANSWER,
+        response_headers: MAX_HEADERS,
+        // The only user of this memory is this command.
+        held: 16 * MAX_ANSWER,
+    };
+    let network = Network {
+        tls,
+        ..Network::default()
+    };
+    Ok(Gate::over(anywhere.context("allow every address")?, limits, network))
 }
 
 /// Makes a TLS configuration that trusts only these authorities.
@@ -117,26 +118,17 @@ fn trusting(roots: Arc<RootCertStore>) -> Result<rustls::ClientConfig> {
     let builder = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .context("set up TLS")?;
-    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// Returns `true` for loopback addresses, which no proxy can reach for us.
-fn is_here(url: &Url) -> bool {
-    match url.host() {
-        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-        Some(url::Host::Ipv4(address)) => address.is_loopback(),
-        Some(url::Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    }
-}
-
-/// Returns `true` if both addresses have the same origin, or are the same loopback port under different
-/// names.
-pub(crate) fn is_same_place(a: &Url, b: &Url) -> bool {
-    let is_loopback = is_here(a) && is_here(b) && a.scheme() == b.scheme();
-    a.origin() == b.origin() || (is_loopback && a.port_or_known_default() == b.port_or_known_default())
+/// Reads a document from any place.
+pub(crate) async fn fetch(url: &Url, trust: &Trust) -> Result<(StatusCode, Bytes)> {
+    let mut request = Request::new(Method::GET, url.clone());
+    request.timeout = Some(ANSWER);
+    request.expects_json = true;
+    let response = gate_to(url, trust)?.request(Seam::HttpNode, request).await;
+    let response = response.map_err(|error| unreachable_failure(url.as_str(), &error))?;
+    Ok((response.status, response.body))
 }
 
 pub(crate) fn parse_url(text: &str) -> Result<Url> {
@@ -152,9 +144,9 @@ pub(crate) fn parse_url(text: &str) -> Result<Url> {
 /// A server, and the credential to call it with.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
-    http: reqwest::Client,
+    gate: Gate,
     base: String,
-    key: Option<String>,
+    key: Option<HeaderValue>,
 }
 
 impl Client {
@@ -164,10 +156,14 @@ impl Client {
 
     pub(crate) fn at(server: &str, key: Option<String>, trust: &Trust) -> Result<Self> {
         let url = parse_url(server)?;
+        let key = key.filter(|key| !key.is_empty());
+        let key = key.map(|key| secret_header(&format!("Bearer {key}")));
         Ok(Self {
-            http: http(&url, trust)?,
+            gate: gate_to(&url, trust)?,
             base: url.as_str().trim_end_matches('/').to_owned(),
-            key: key.filter(|key| !key.is_empty()),
+            key: key
+                .transpose()
+                .map_err(|_| Failure::new(Exit::Usage, "the key has characters that no key has"))?,
         })
     }
 
@@ -175,44 +171,45 @@ impl Client {
         &self.base
     }
 
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        let request = self.http.request(method, format!("{}{path}", self.base));
-        match &self.key {
-            None => request,
-            Some(key) => request.header(AUTHORIZATION, format!("Bearer {key}")),
+    fn request(&self, method: Method, path: &str, accept: &'static str) -> Result<Request> {
+        let url = parse_url(&format!("{}{path}", self.base))?;
+        let mut request = Request::new(method, url);
+        let headers = &mut request.headers;
+        headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
+        if let Some(key) = &self.key {
+            headers.insert(header::AUTHORIZATION, key.clone());
         }
+        Ok(request)
     }
 
     pub(crate) async fn get(&self, path: &str) -> Result<Value> {
-        self.answer(self.request(Method::GET, path)).await
+        self.answer(self.request(Method::GET, path, JSON)?).await
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value> {
-        let request = self.request(Method::POST, path);
-        self.answer(
-            request
-                .header(CONTENT_TYPE, "application/json")
-                .body(body.to_string()),
-        )
-        .await
+        let mut request = self.request(Method::POST, path, JSON)?;
+        let media = HeaderValue::from_static(JSON);
+        request.headers.insert(header::CONTENT_TYPE, media);
+        request.body = body.to_string().into();
+        self.answer(request).await
     }
 
     pub(crate) async fn delete(&self, path: &str) -> Result<Value> {
-        self.answer(self.request(Method::DELETE, path)).await
+        self.answer(self.request(Method::DELETE, path, JSON)?).await
     }
 
-    async fn answer(&self, request: RequestBuilder) -> Result<Value> {
-        let request = request.header(ACCEPT, "application/json").timeout(ANSWER);
-        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
-        let status = response.status();
-        let body = read(response).await.map_err(|error| self.unreachable(&*error))?;
-        if !status.is_success() {
-            return Err(self.refused(status, &body).into());
+    async fn answer(&self, mut request: Request) -> Result<Value> {
+        request.timeout = Some(ANSWER);
+        request.expects_json = true;
+        let response = self.gate.request(Seam::HttpNode, request).await;
+        let response = response.map_err(|error| self.unreachable(&error))?;
+        if !response.status.is_success() {
+            return Err(self.refused(response.status, &response.body).into());
         }
-        if body.is_empty() {
+        if response.body.is_empty() {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&body).with_context(|| format!("read the answer of {}", self.base))
+        serde_json::from_slice(&response.body).with_context(|| format!("read the answer of {}", self.base))
     }
 
     /// Reads the items of all pages of a list, up to `most`.
@@ -265,23 +262,40 @@ impl Client {
         last: Option<&str>,
     ) -> Result<impl Stream<Item = Result<RunEventDoc>> + Unpin + use<>> {
         let path = format!("/v1/runs/{}/events?streamMode={mode}", escape(run));
-        let mut request = self.request(Method::GET, &path).header(ACCEPT, sse::CONTENT_TYPE);
+        let mut request = self.request(Method::GET, &path, sse::CONTENT_TYPE)?;
         if let Some(last) = last {
-            request = request.header("Last-Event-ID", last);
+            let last = HeaderValue::from_str(last);
+            let last = last.map_err(|_| Failure::new(Exit::Usage, "the event id is not one"))?;
+            request.headers.insert("last-event-id", last);
         }
-        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        // No timeout: a stream lasts as long as its run.
+        let limits = StreamLimits {
+            headers: Duration::MAX,
+            idle: Duration::MAX,
+            total: Duration::MAX,
+            body: usize::MAX,
+        };
+        let response = self.gate.stream(Seam::HttpNode, request, limits).await;
+        let response = response.map_err(|error| self.unreachable(&error))?;
         let status = response.status();
         if !status.is_success() {
-            let body = read(response).await.map_err(|error| self.unreachable(&*error))?;
+            let body = self.refusal(response.into_body()).await?;
             return Err(self.refused(status, &body).into());
         }
-        Ok(events(response).map(|event| {
-            let event = event?;
+        let events = wopr_connect::events(response.into_body(), MAX_EVENT);
+        Ok(Box::pin(events.map(|event| {
+            let event = event.map_err(|error| broken_off(&error))?;
             serde_json::from_str(&event.data).context("read an event of the run")
-        }))
+        })))
     }
 
-    fn unreachable(&self, error: &(dyn Error + 'static)) -> Failure {
+    /// Reads the body of an error response.
+    async fn refusal(&self, body: LimitedBody) -> Result<Bytes> {
+        let (body, _) = body.collect(true).await.map_err(|error| self.unreachable(&error))?;
+        Ok(body)
+    }
+
+    fn unreachable(&self, error: &EgressError) -> Failure {
         unreachable_failure(&self.base, error)
     }
 
@@ -343,120 +357,59 @@ pub(crate) fn exit_of(status: StatusCode) -> Exit {
     }
 }
 
-/// The server cannot be reached, or timed out.
-pub(crate) fn unreachable_failure(base: &str, error: &(dyn Error + 'static)) -> Failure {
-    // The innermost cause says what happened; the outer ones only say that a request was sent.
-    let mut cause = error;
+/// The server cannot be reached, or timed out, or its answer exceeds a limit.
+pub(crate) fn unreachable_failure(base: &str, error: &EgressError) -> Failure {
+    match error {
+        EgressError::HeadersTooLarge { .. }
+        | EgressError::ResponseTooLarge { .. }
+        | EgressError::TooManyValues(_)
+        | EgressError::Busy => Failure::new(
+            Exit::Failed,
+            format!("cannot read the answer of {base}: {}", cause_of(error)),
+        ),
+        EgressError::Closed(_)
+        | EgressError::Refused(_)
+        | EgressError::Method
+        | EgressError::Header(_)
+        | EgressError::RequestTooLarge { .. }
+        | EgressError::Form(_) => Failure::new(
+            Exit::Failed,
+            format!("cannot call {base}: {}", cause_of(error)),
+        ),
+        EgressError::Tls(_)
+        | EgressError::Unresolved(_)
+        | EgressError::Connect(_)
+        | EgressError::ConnectTimeout
+        | EgressError::Exchange(_)
+        | EgressError::Timeout
+        | EgressError::Stalled => Failure::new(
+            Exit::Unreachable,
+            format!("cannot reach {base}: {}", cause_of(error)),
+        )
+        .hint("is a server running there? `wopr dev` starts one; --server or WOPR_SERVER names another"),
+    }
+}
+
+/// The innermost cause says what happened; the outer ones only say that a request was sent.
+fn cause_of(error: &EgressError) -> String {
+    let (EgressError::Tls(_)
+    | EgressError::Unresolved(_)
+    | EgressError::Connect(_)
+    | EgressError::Exchange(_)) = error
+    else {
+        return format!("failed to {error}");
+    };
+    let mut cause: &(dyn Error + 'static) = error;
     while let Some(below) = cause.source() {
         cause = below;
     }
-    if cause.is::<NotTaken>() {
-        return Failure::new(Exit::Failed, format!("cannot read the answer of {base}: {cause}"));
-    }
-    Failure::new(Exit::Unreachable, format!("cannot reach {base}: {cause}"))
-        .hint("is a server running there? `wopr dev` starts one; --server or WOPR_SERVER names another")
-}
-
-/// A response exceeds a size limit, either in bytes or once parsed.
-#[derive(Debug)]
-struct NotTaken(String);
-
-impl std::fmt::Display for NotTaken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for NotTaken {}
-
-/// Rejects JSON that would take too much memory, before parsing it.
-fn weigh(text: &[u8], limit: usize) -> Result<(), NotTaken> {
-    match wopr_connect::weigh(text, limit) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(NotTaken(format!("too many values: failed to {error}"))),
-    }
-}
-
-/// Reads a response body within the size limits.
-pub(crate) async fn read(response: Response) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
-    let mut body = Vec::new();
-    let mut chunks = response.bytes_stream();
-    while let Some(chunk) = chunks.next().await {
-        let chunk = chunk?;
-        if body.len() + chunk.len() > MAX_ANSWER {
-            return Err(NotTaken(format!("it has more than {MAX_ANSWER} bytes")).into());
-        }
-        body.extend_from_slice(&chunk);
-    }
-    weigh(&body, MAX_ANSWER)?;
-    Ok(body)
+    cause.to_string()
 }
 
 /// A stream ended prematurely.
-pub(crate) fn broken_off(error: &(dyn Error + 'static)) -> Failure {
-    let mut cause = error;
-    while let Some(below) = cause.source() {
-        cause = below;
-    }
-    Failure::new(Exit::Unreachable, format!("the stream broke off: {cause}"))
-}
-
-pub(crate) fn is_event_stream(response: &Response) -> bool {
-    let media = response.headers().get(CONTENT_TYPE);
-    let media = media.and_then(|value| value.to_str().ok());
-    media.is_some_and(|media| media.starts_with(sse::CONTENT_TYPE))
-}
-
-/// The response should have been a stream.
-pub(crate) fn no_stream(endpoint: &str) -> Failure {
-    Failure::new(Exit::Failed, format!("{endpoint} answered without a stream"))
-}
-
-/// Decodes the events of a stream as they arrive.
-pub(crate) fn events(response: Response) -> impl Stream<Item = Result<sse::Event>> + Unpin + use<> {
-    struct Reading<S> {
-        chunks: S,
-        decoder: sse::Decoder,
-        ready: std::collections::VecDeque<sse::Event>,
-    }
-    let reading = Reading {
-        chunks: response.bytes_stream(),
-        decoder: sse::Decoder::new(MAX_EVENT),
-        ready: std::collections::VecDeque::new(),
-    };
-    Box::pin(futures_util::stream::try_unfold(
-        reading,
-        |mut reading| async move {
-            loop {
-                if let Some(event) = reading.ready.pop_front() {
-                    return Ok(Some((event, reading)));
-                }
-                let Some(chunk) = reading.chunks.next().await else {
-                    return Ok(None);
-                };
-                let chunk = chunk.map_err(|error| broken_off(&error))?;
-                let mut events = Vec::new();
-                reading.decoder.feed(&chunk, &mut events)?;
-                for event in &events {
-                    weigh(event.data.as_bytes(), MAX_EVENT)?;
-                }
-                reading.ready.extend(events);
-            }
-        },
-    ))
-}
-
-/// Percent-encodes text for use as a path segment or a query value.
-pub(crate) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    escaped
+pub(crate) fn broken_off(error: &EgressError) -> Failure {
+    let text = format!("the stream broke off: {}", cause_of(error));
+    Failure::new(Exit::Unreachable, text)
 }
 
 #[cfg(test)]
@@ -469,27 +422,14 @@ mod tests {
         for text in ["", "localhost:8080", "ftp://x", "file:///etc/passwd", "http:"] {
             assert!(parse_url(text).is_err(), "{text}");
         }
-        let here = |text: &str| is_here(&Url::parse(text).unwrap());
-        assert!(here("http://localhost:1") && here("http://127.0.0.1") && here("http://[::1]:1"));
-        assert!(!here("http://example.com") && !here("http://localhost.example.com"));
-        let same = |a: &str, b: &str| is_same_place(&Url::parse(a).unwrap(), &Url::parse(b).unwrap());
-        assert!(
-            same("http://localhost:1/x", "http://127.0.0.1:1/a2a")
-                && same("https://a.example", "https://a.example/x")
-        );
-        assert!(
-            !same("http://localhost:1", "http://127.0.0.1:2")
-                && !same("https://a.example", "https://b.example")
-        );
     }
 
     #[test]
     fn too_many_values_fail_the_response() {
-        let text = format!("[{}0]", "{\"\":0},".repeat(1 << 20));
-        let error = weigh(text.as_bytes(), MAX_EVENT).unwrap_err();
+        let error = EgressError::TooManyValues(wopr_connect::TooManyValues { limit: 7 });
         let failure = unreachable_failure("http://x", &error);
-        assert!(failure.to_string().contains("too many values"), "{failure}");
-        assert!(weigh(b"[1,2]", MAX_EVENT).is_ok());
+        assert_eq!(failure.exit(), Exit::Failed);
+        assert!(failure.to_string().contains("many values"), "{failure}");
     }
 
     #[test]

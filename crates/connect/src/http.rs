@@ -162,7 +162,9 @@ fn failure(error: &EgressError) -> Outcome {
         | EgressError::Connect(_)
         | EgressError::Exchange(_)
         | EgressError::Busy
-        | EgressError::Timeout => failed("external_call_failed", format!("failed to {error}"), true),
+        | EgressError::ConnectTimeout
+        | EgressError::Timeout
+        | EgressError::Stalled => failed("external_call_failed", format!("failed to {error}"), true),
         EgressError::HeadersTooLarge { .. }
         | EgressError::ResponseTooLarge { .. }
         | EgressError::TooManyValues(_) => failed("response_too_large", format!("refused to {error}"), false),

@@ -4,8 +4,10 @@
 //! An executor makes one attempt of one effect and always completes. The engine is responsible for leases,
 //! retries and recording.
 
+pub mod a2a;
 pub mod egress;
 
+mod events;
 mod executors;
 mod http;
 mod push;
@@ -13,6 +15,7 @@ mod shares;
 mod side_effect;
 mod weight;
 
+pub use events::events;
 pub use executors::{Executors, Options};
 pub use http::Http;
 pub use push::{Push, push, secret_header};

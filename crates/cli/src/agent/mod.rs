@@ -1,62 +1,69 @@
-//! A client for any A2A agent; it chooses binding and version from the agent's card.
+//! Calls any A2A agent for the command line, with errors and exit codes for a person.
 //!
-//! ```text
-//!   card -- which interface --.
-//!   Agent -- Request, Reply --+-- json_rpc, http_json, grpc -- line -- the network
-//! ```
-//!
-//! All bindings map to the 1.0 model, so a task looks the same through each of them. Cards and responses are
-//! untrusted: their sizes are limited, and the key is only sent to the host that serves the card. Retries and
-//! receiving push notifications are not covered.
+//! The client itself is [`wopr_connect::a2a`]; its gate allows every address here, because the user names the
+//! agent. Time is not limited where an agent may take any time: to answer a message, and in a stream.
 
-mod card;
-mod grpc;
-mod http_json;
-mod json_rpc;
-mod line;
 mod refusal;
 
+use std::{pin::Pin, time::Duration};
+
 use anyhow::Result;
+use clap::ValueEnum;
+use futures_util::{Stream, StreamExt as _};
 use rand::{TryRngCore as _, rngs::OsRng};
 use serde_json::Value;
+use url::Url;
+pub(crate) use wopr_connect::a2a::{Item, Wanted};
+use wopr_connect::a2a::{self, Call, Client, Credential, Error, Peer};
 use wopr_wire::{
     a2a::{
-        exchange::{Reply, Request},
         method::Version,
         model::{
-            AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest,
-            GetExtendedAgentCardRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
-            ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, Message, Part,
-            Role, SendMessageConfiguration, SendMessageRequest, SendMessageResponse, SubscribeToTaskRequest,
-            Task, TaskPushNotificationConfig,
+            AgentCard, ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, Message,
+            Part, Role, Secret, SendMessageConfiguration, SendMessageRequest, SendMessageResponse, Task,
+            TaskPushNotificationConfig,
         },
     },
     json,
 };
 
-pub(crate) use card::{Binding, Wanted, fetch as card};
-pub(crate) use line::Item;
-use line::{Items, Line};
-
 use crate::{
-    client::Trust,
+    client::{self, Trust, parse_url},
     exit::{Exit, Failure},
 };
 
+/// The name of the only peer.
+const PEER: &str = "agent";
+
+pub(crate) type Items = Pin<Box<dyn Stream<Item = Result<Item>> + Send>>;
+
+/// A supported A2A binding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Binding {
+    /// JSON-RPC over HTTP.
+    #[value(name = "jsonrpc")]
+    JsonRpc,
+    /// HTTP with JSON bodies.
+    #[value(name = "http-json")]
+    HttpJson,
+    /// gRPC.
+    #[value(name = "grpc")]
+    Grpc,
+}
+
+impl From<Binding> for a2a::Binding {
+    fn from(binding: Binding) -> Self {
+        match binding {
+            Binding::JsonRpc => Self::JsonRpc,
+            Binding::HttpJson => Self::HttpJson,
+            Binding::Grpc => Self::Grpc,
+        }
+    }
+}
+
 /// An agent, and the credential to call it with.
 #[derive(Debug, Clone)]
-pub(crate) struct Agent {
-    line: Line,
-    binding: Binding,
-    /// The tenant that the interface requires in every request.
-    tenant: Option<String>,
-    /// The parsed card.
-    pub(crate) card: AgentCard,
-    /// The card as received.
-    pub(crate) document: Value,
-    /// Index of the chosen interface in the card.
-    pub(crate) chosen: usize,
-}
+pub(crate) struct Agent(a2a::Agent);
 
 #[derive(Debug)]
 pub(crate) enum Sought {
@@ -69,6 +76,26 @@ pub(crate) enum Sought {
         document: Value,
         failure: Failure,
     },
+}
+
+/// Makes a client of one agent.
+fn client_of(address: &str, key: Option<String>, trust: &Trust) -> Result<(Url, Client)> {
+    let url = parse_url(address)?;
+    let mut peer = Peer::new(PEER, url.clone());
+    if let Some(key) = key.filter(|key| !key.is_empty()) {
+        let key = Secret::new(key);
+        let key = key.map_err(|_| Failure::new(Exit::Usage, "the key has characters that no key has"))?;
+        peer.credential = Credential::Bearer(key);
+    }
+    Ok((url, Client::new(client::gate(trust)?, [peer])))
+}
+
+/// Fetches the card of an agent and returns it unparsed, with the URL of the agent.
+pub(crate) async fn card(address: &str, key: Option<&str>, trust: &Trust) -> Result<(Url, Value)> {
+    let (url, client) = client_of(address, key.map(str::to_owned), trust)?;
+    let found = client.card_document(PEER).await;
+    let (_, document) = found.map_err(|error| refusal::failure(&error, address, key.is_some()))?;
+    Ok((url, document))
 }
 
 impl Agent {
@@ -92,110 +119,124 @@ impl Agent {
         wanted: Wanted,
         trust: &Trust,
     ) -> Result<Sought> {
-        let (url, document) = card::fetch(address, key.as_deref(), trust).await?;
-        let card = match card::read(document.clone()) {
-            Ok(card) => card,
-            Err(error) => {
-                let failure = Failure::new(
-                    Exit::Failed,
-                    format!("cannot read the card of {address}: {error}"),
-                );
-                let card = None;
-                return Ok(Sought::CardOnly {
-                    card,
-                    document,
+        let has_key = key.is_some();
+        let (_, client) = client_of(address, key, trust)?;
+        let call = Call {
+            send_timeout: Duration::MAX,
+            idle_timeout: Duration::MAX,
+            stream_timeout: Duration::MAX,
+            ..Call::default()
+        };
+        let error = match client.agent(PEER, wanted, call).await {
+            Ok(agent) => return Ok(Sought::Agent(Box::new(Self(agent)))),
+            Err(error) => error,
+        };
+        match &error {
+            Error::NoInterface { offered } | Error::VersionNotSupported { offered } => {
+                let failure = refusal::nothing_spoken(offered, address, wanted);
+                let card = client.card(PEER).await;
+                let card = card.map_err(|error| refusal::failure(&error, address, has_key))?;
+                Ok(Sought::CardOnly {
+                    card: Some(Box::new(card.model.clone())),
+                    document: card.document.clone(),
                     failure,
-                });
+                })
             }
-        };
-        let Some(found) = card::choose(&card, &url, wanted) else {
-            let failure = card::nothing_spoken(&card, address, wanted);
-            return Ok(Sought::CardOnly {
-                card: Some(Box::new(card)),
-                document,
-                failure,
-            });
-        };
-        Ok(Sought::Agent(Box::new(Self {
-            line: Line::new(&url, found.address, key, found.binding, found.version, trust)?,
-            binding: found.binding,
-            tenant: card
-                .supported_interfaces
-                .get(found.index)
-                .filter(|_| found.version == Version::V1_0)
-                .and_then(|interface| interface.tenant.clone()),
-            card,
-            document,
-            chosen: found.index,
-        })))
+            Error::CardInvalid(_) => {
+                let failure = refusal::failure(&error, address, has_key);
+                match client.card_document(PEER).await {
+                    Ok((_, document)) => Ok(Sought::CardOnly {
+                        card: None,
+                        document,
+                        failure,
+                    }),
+                    Err(_) => Err(failure.into()),
+                }
+            }
+            error => Err(refusal::failure(error, address, has_key).into()),
+        }
+    }
+
+    /// The parsed card.
+    pub(crate) fn card(&self) -> &AgentCard {
+        &self.0.card().model
+    }
+
+    /// The card as received.
+    pub(crate) fn document(&self) -> &Value {
+        &self.0.card().document
+    }
+
+    /// Index of the chosen interface in the card.
+    pub(crate) fn chosen(&self) -> usize {
+        self.0.interface()
     }
 
     pub(crate) fn endpoint(&self) -> &str {
-        self.line.endpoint()
+        self.0.endpoint().as_str()
     }
 
     /// The protocol version of the chosen interface.
     pub(crate) fn version(&self) -> Version {
-        self.line.version()
+        self.0.version()
+    }
+
+    fn failure(&self, error: &Error) -> Failure {
+        refusal::failure(error, self.endpoint(), self.0.receives_credential())
+    }
+
+    /// Converts the errors of a stream.
+    fn items(&self, items: a2a::Items) -> Items {
+        let (endpoint, has_key) = (self.endpoint().to_owned(), self.0.receives_credential());
+        Box::pin(items.map(move |item| {
+            item.map_err(|error| refusal::of_stream(&error, &endpoint, has_key).into())
+        }))
     }
 
     /// Sends a message and waits for the response.
     pub(crate) async fn send(&self, request: SendMessageRequest) -> Result<SendMessageResponse> {
-        match self.ask(Request::SendMessage(request)).await? {
-            Reply::Sent(answer) => Ok(answer),
-            other => Err(self.unexpected(&other)),
-        }
+        let sent = self.0.send_message(request).await;
+        Ok(sent.map_err(|error| self.failure(&error))?)
     }
 
     /// Sends a message and streams the updates.
     pub(crate) async fn stream(&self, request: SendMessageRequest) -> Result<Items> {
-        self.follow(Request::SendStreamingMessage(request), None).await
+        let items = self.0.send_streaming_message(request).await;
+        Ok(self.items(items.map_err(|error| self.failure(&error))?))
     }
 
     /// Resubscribes to a task, starting after the event `last`.
     pub(crate) async fn subscribe(&self, task: &str, last: Option<&str>) -> Result<Items> {
-        let request = SubscribeToTaskRequest {
-            tenant: None,
-            id: task.to_owned(),
-        };
-        self.follow(Request::SubscribeToTask(request), last).await
+        let items = self.0.subscribe(task, last).await;
+        Ok(self.items(items.map_err(|error| self.failure(&error))?))
     }
 
     pub(crate) async fn get(&self, task: &str, history: Option<u32>) -> Result<Task> {
-        let request = GetTaskRequest {
-            tenant: None,
-            id: task.to_owned(),
-            history_length: history,
-        };
-        self.task(Request::GetTask(request)).await
+        let task = self.0.get_task(task, history).await;
+        Ok(task.map_err(|error| self.failure(&error))?)
     }
 
     pub(crate) async fn list(&self, request: ListTasksRequest) -> Result<ListTasksResponse> {
-        match self.ask(Request::ListTasks(request)).await? {
-            Reply::Tasks(page) => Ok(page),
-            other => Err(self.unexpected(&other)),
-        }
+        let page = self.0.list_tasks(request).await;
+        Ok(page.map_err(|error| self.failure(&error))?)
     }
 
     pub(crate) async fn cancel(&self, task: &str) -> Result<Task> {
-        let request = CancelTaskRequest {
-            tenant: None,
-            id: task.to_owned(),
-            metadata: json::Object::new(),
-        };
-        self.task(Request::CancelTask(request)).await
+        let task = self.0.cancel_task(task).await;
+        Ok(task.map_err(|error| self.failure(&error))?)
     }
 
     pub(crate) async fn set_push_config(
         &self,
         config: TaskPushNotificationConfig,
     ) -> Result<TaskPushNotificationConfig> {
-        self.push_config(Request::CreatePushConfig(config)).await
+        let config = self.0.set_push_config(config).await;
+        Ok(config.map_err(|error| self.failure(&error))?)
     }
 
     pub(crate) async fn get_push_config(&self, task: &str, id: &str) -> Result<TaskPushNotificationConfig> {
-        let (task_id, id) = (task.to_owned(), Some(id.to_owned()));
-        self.push_config(Request::GetPushConfig { task_id, id }).await
+        let config = self.0.get_push_config(task, id).await;
+        Ok(config.map_err(|error| self.failure(&error))?)
     }
 
     pub(crate) async fn push_configs(
@@ -203,84 +244,19 @@ impl Agent {
         task: &str,
         page_token: Option<String>,
     ) -> Result<ListTaskPushNotificationConfigsResponse> {
-        let request = ListTaskPushNotificationConfigsRequest {
-            tenant: None,
-            task_id: task.to_owned(),
-            page_size: None,
-            page_token,
-        };
-        match self.ask(Request::ListPushConfigs(request)).await? {
-            Reply::PushConfigs(page) => Ok(page),
-            other => Err(self.unexpected(&other)),
-        }
+        let page = self.0.push_configs(task, page_token).await;
+        Ok(page.map_err(|error| self.failure(&error))?)
     }
 
     pub(crate) async fn delete_push_config(&self, task: &str, id: &str) -> Result<()> {
-        let request = DeleteTaskPushNotificationConfigRequest {
-            tenant: None,
-            task_id: task.to_owned(),
-            id: id.to_owned(),
-        };
-        match self.ask(Request::DeletePushConfig(request)).await? {
-            Reply::Deleted => Ok(()),
-            other => Err(self.unexpected(&other)),
-        }
+        let deleted = self.0.delete_push_config(task, id).await;
+        Ok(deleted.map_err(|error| self.failure(&error))?)
     }
 
     /// Reads the extended card, which requires authentication.
     pub(crate) async fn extended_card(&self) -> Result<AgentCard> {
-        let request = Request::GetExtendedAgentCard(GetExtendedAgentCardRequest::default());
-        match self.ask(request).await? {
-            Reply::Card(card) => Ok(card),
-            other => Err(self.unexpected(&other)),
-        }
-    }
-
-    async fn task(&self, request: Request) -> Result<Task> {
-        match self.ask(request).await? {
-            Reply::Task(task) => Ok(task),
-            other => Err(self.unexpected(&other)),
-        }
-    }
-
-    async fn push_config(&self, request: Request) -> Result<TaskPushNotificationConfig> {
-        match self.ask(request).await? {
-            Reply::PushConfig(config) => Ok(config),
-            other => Err(self.unexpected(&other)),
-        }
-    }
-
-    async fn ask(&self, request: Request) -> Result<Reply> {
-        let request = request.with_tenant(self.tenant.clone());
-        match self.binding {
-            Binding::JsonRpc => json_rpc::call(&self.line, request).await,
-            Binding::HttpJson => http_json::call(&self.line, self.tenant.as_deref(), request).await,
-            Binding::Grpc => grpc::call(&self.line, request).await,
-        }
-    }
-
-    async fn follow(&self, request: Request, last: Option<&str>) -> Result<Items> {
-        let request = request.with_tenant(self.tenant.clone());
-        match self.binding {
-            Binding::JsonRpc => json_rpc::open(&self.line, request, last).await,
-            Binding::HttpJson => http_json::open(&self.line, self.tenant.as_deref(), request, last).await,
-            Binding::Grpc => grpc::open(&self.line, request, last).await,
-        }
-    }
-
-    /// The reply does not match the request. Cannot happen, because replies are parsed by the type of the
-    /// request.
-    fn unexpected(&self, reply: &Reply) -> anyhow::Error {
-        let what = match reply {
-            Reply::Sent(_) => "the answer to a message",
-            Reply::Task(_) => "a task",
-            Reply::Tasks(_) => "tasks",
-            Reply::PushConfig(_) => "a push configuration",
-            Reply::PushConfigs(_) => "push configurations",
-            Reply::Deleted => "nothing",
-            Reply::Card(_) => "a card",
-        };
-        Failure::new(Exit::Failed, format!("{} answered with {what}", self.endpoint())).into()
+        let card = self.0.extended_card().await;
+        Ok(card.map_err(|error| self.failure(&error))?)
     }
 }
 

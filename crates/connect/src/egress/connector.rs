@@ -21,7 +21,7 @@ use hyper_util::{
     client::legacy::connect::{Connected, Connection},
     rt::TokioIo,
 };
-use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tower::Service;
@@ -75,22 +75,67 @@ impl From<LookupError> for ConnectError {
     }
 }
 
-/// The connector of the HTTP client. Clones share their state.
+/// The protocols to offer in a TLS handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Alpn {
+    Http1,
+    Either,
+    Http2,
+}
+
+/// The identifier of HTTP/2 over TLS.
+const H2: &[u8] = b"h2";
+const HTTP_1_1: &[u8] = b"http/1.1";
+
+/// One TLS configuration for each choice of protocols.
+pub(super) struct Tls {
+    http1: TlsConnector,
+    either: TlsConnector,
+    http2: TlsConnector,
+}
+
+impl Tls {
+    pub(super) fn new(config: Arc<ClientConfig>) -> Self {
+        let offering = |protocols: &[&[u8]]| {
+            let mut config = ClientConfig::clone(&config);
+            config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+            TlsConnector::from(Arc::new(config))
+        };
+        Self {
+            http1: offering(&[HTTP_1_1]),
+            either: offering(&[H2, HTTP_1_1]),
+            http2: offering(&[H2]),
+        }
+    }
+
+    fn offering(&self, alpn: Alpn) -> &TlsConnector {
+        match alpn {
+            Alpn::Http1 => &self.http1,
+            Alpn::Either => &self.either,
+            Alpn::Http2 => &self.http2,
+        }
+    }
+}
+
+/// The connector of one HTTP client. Clones share their state.
 #[derive(Clone)]
-pub(super) struct Connector(pub(super) Arc<Inner>);
+pub(super) struct Connector {
+    pub(super) inner: Arc<Inner>,
+    pub(super) alpn: Alpn,
+}
 
 pub(super) struct Inner {
     pub(super) policy: Arc<Policy>,
     pub(super) resolver: Arc<dyn Resolver>,
     pub(super) dial: Arc<dyn Dial>,
     /// A `Result`, because a host that makes no outbound calls must start without root certificates.
-    pub(super) tls: Result<TlsConnector, TlsError>,
+    pub(super) tls: Result<Tls, TlsError>,
     /// From the start of name resolution to an established connection.
     pub(super) timeout: Duration,
 }
 
 impl Inner {
-    async fn connect(&self, uri: &Uri) -> Result<Open, ConnectError> {
+    async fn connect(&self, uri: &Uri, alpn: Alpn) -> Result<Open, ConnectError> {
         let transport = if uri.scheme() == Some(&Scheme::HTTPS) {
             Transport::Tls
         } else {
@@ -113,7 +158,10 @@ impl Inner {
         match transport {
             Transport::Plain => {
                 let channel = self.dial_any(&addresses, port).await?;
-                Ok(Open(TokioIo::new(channel)))
+                Ok(Open {
+                    channel: TokioIo::new(channel),
+                    is_http2: false,
+                })
             }
             Transport::Tls => {
                 let name = ServerName::try_from(without_final_dot(host).to_owned());
@@ -123,9 +171,17 @@ impl Inner {
                     .as_ref()
                     .map_err(|error| ConnectError::Tls(error.clone()))?;
                 let channel = self.dial_any(&addresses, port).await?;
-                let stream = tls.connect(name, channel).await;
+                let stream = tls.offering(alpn).connect(name, channel).await;
                 let stream = stream.map_err(ConnectError::Handshake)?;
-                Ok(Open(TokioIo::new(Box::new(stream))))
+                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(H2);
+                if alpn == Alpn::Http2 && !is_http2 {
+                    let error = io::Error::other("the peer does not speak HTTP/2");
+                    return Err(ConnectError::Handshake(error));
+                }
+                Ok(Open {
+                    channel: TokioIo::new(Box::new(stream)),
+                    is_http2,
+                })
             }
         }
     }
@@ -159,9 +215,9 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let inner = Arc::clone(&self.0);
+        let Self { inner, alpn } = self.clone();
         Box::pin(async move {
-            match timeout(inner.timeout, inner.connect(&uri)).await {
+            match timeout(inner.timeout, inner.connect(&uri, alpn)).await {
                 Ok(connected) => connected,
                 Err(_) => Err(ConnectError::Timeout),
             }
@@ -170,11 +226,18 @@ impl Service<Uri> for Connector {
 }
 
 /// A connection in the type that the HTTP client expects.
-pub(super) struct Open(TokioIo<Box<dyn Channel>>);
+pub(super) struct Open {
+    channel: TokioIo<Box<dyn Channel>>,
+    is_http2: bool,
+}
 
 impl Connection for Open {
     fn connected(&self) -> Connected {
-        Connected::new()
+        if self.is_http2 {
+            Connected::new().negotiated_h2()
+        } else {
+            Connected::new()
+        }
     }
 }
 
@@ -184,25 +247,25 @@ impl Read for Open {
         cx: &mut Context<'_>,
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+        Pin::new(&mut self.channel).poll_read(cx, buf)
     }
 }
 
 impl Write for Open {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
+        Pin::new(&mut self.channel).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(&mut self.channel).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        Pin::new(&mut self.channel).poll_shutdown(cx)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
+        self.channel.is_write_vectored()
     }
 
     fn poll_write_vectored(
@@ -210,6 +273,6 @@ impl Write for Open {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
+        Pin::new(&mut self.channel).poll_write_vectored(cx, bufs)
     }
 }

@@ -13,32 +13,32 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Body as _, Incoming};
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, header};
+use http_body_util::Full;
 use hyper_util::{
     client::legacy::{self, Client},
     rt::{TokioExecutor, TokioTimer},
 };
 use rustls::ClientConfig;
-use tokio_rustls::TlsConnector;
+use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 use url::Url;
 use wopr_core::HTTP_MAX_TIMEOUT_MS;
 
 use super::{
-    connector::{ConnectError, Connector, Inner},
+    connector::{Alpn, ConnectError, Connector, Inner, Tls},
     dial::{Dial, SystemDial},
     message::{Request, Response, is_json},
     policy::{Policy, Refusal, Target, TargetHost, Transport, read_url},
     resolve::{LookupError, Resolver, SystemResolver, lookup},
     seam::{Seam, Seams},
+    stream::{LimitedBody, Protocol, StreamLimits, headers_len},
     tls::{self, TlsError},
 };
 use crate::{
     shares::{Share, Shares},
-    weight::{self, TooManyValues},
+    weight::TooManyValues,
 };
 
 /// Long enough for a burst to one peer, short enough to notice soon that a name has moved.
@@ -51,7 +51,11 @@ const POOL_IDLE_PER_HOST: usize = 16;
 const TIMES_FREE: usize = 3;
 
 /// The hash of a tenant.
-type Holder = u64;
+pub(super) type Holder = u64;
+
+/// An HTTP/2 connection whose peer has gone silent is noticed after a ping and its timeout.
+const PING_AFTER: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Read buffer per connection: enough for the response headers we accept, but not much more.
 const READ_BUFFER: usize = 128 << 10;
@@ -128,8 +132,14 @@ pub enum EgressError {
     /// The connection broke, or the peer did not speak HTTP.
     #[error("exchange the request for an answer")]
     Exchange(#[source] Cause),
+    /// Nothing was sent.
+    #[error("connect to the peer in time")]
+    ConnectTimeout,
     #[error("get a complete answer in time")]
     Timeout,
+    /// The peer sent the start of a response, and then nothing for too long.
+    #[error("get the next part of an answer in time")]
+    Stalled,
     #[error("take response headers over {limit} bytes")]
     HeadersTooLarge {
         /// In bytes.
@@ -154,7 +164,13 @@ impl EgressError {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unresolved(_) | Self::Connect(_) | Self::Exchange(_) | Self::Busy | Self::Timeout => true,
+            Self::Unresolved(_)
+            | Self::Connect(_)
+            | Self::ConnectTimeout
+            | Self::Exchange(_)
+            | Self::Busy
+            | Self::Timeout
+            | Self::Stalled => true,
             Self::Closed(_)
             | Self::Refused(_)
             | Self::Method
@@ -165,6 +181,30 @@ impl EgressError {
             | Self::HeadersTooLarge { .. }
             | Self::TooManyValues(_)
             | Self::ResponseTooLarge { .. } => false,
+        }
+    }
+
+    /// Returns `true` if the peer may have received the request, or a part of it.
+    #[must_use]
+    pub fn may_have_been_sent(&self) -> bool {
+        match self {
+            Self::Exchange(_)
+            | Self::Timeout
+            | Self::Stalled
+            | Self::HeadersTooLarge { .. }
+            | Self::TooManyValues(_)
+            | Self::Busy
+            | Self::ResponseTooLarge { .. } => true,
+            Self::Closed(_)
+            | Self::Refused(_)
+            | Self::Method
+            | Self::Header(_)
+            | Self::RequestTooLarge { .. }
+            | Self::Form(_)
+            | Self::Tls(_)
+            | Self::Unresolved(_)
+            | Self::Connect(_)
+            | Self::ConnectTimeout => false,
         }
     }
 }
@@ -198,11 +238,15 @@ pub struct Gate {
 struct Shared {
     limits: Limits,
     held: Arc<Shares<Holder>>,
-    connector: Connector,
+    inner: Arc<Inner>,
     /// Reuses connections.
     client: Client<Connector, Full<Bytes>>,
     /// Opens a new connection for each request.
     fresh: Client<Connector, Full<Bytes>>,
+    /// Reuses connections, and speaks HTTP/2 where the peer agrees to it.
+    negotiated: Client<Connector, Full<Bytes>>,
+    /// Reuses connections, and speaks HTTP/2 only.
+    http2: Client<Connector, Full<Bytes>>,
 }
 
 impl Gate {
@@ -220,29 +264,31 @@ impl Gate {
         if let Err(error) = &tls {
             warn!(cause = ?error, "tls roots unavailable, https requests will fail");
         }
-        let connector = Connector(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             policy: Arc::new(policy),
             resolver,
             dial,
-            tls: tls.map(TlsConnector::from),
+            tls: tls.map(Tls::new),
             timeout: limits.connect,
-        }));
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(POOL_IDLE)
-            .pool_max_idle_per_host(POOL_IDLE_PER_HOST)
-            .http1_max_buf_size(READ_BUFFER)
-            .build(connector.clone());
-        let fresh = Client::builder(TokioExecutor::new())
+        });
+        let connector = |alpn| Connector {
+            inner: Arc::clone(&inner),
+            alpn,
+        };
+        let client = builder(limits).build(connector(Alpn::Http1));
+        let fresh = builder(limits)
             .pool_max_idle_per_host(0)
-            .http1_max_buf_size(READ_BUFFER)
-            .build(connector.clone());
+            .build(connector(Alpn::Http1));
+        let negotiated = builder(limits).build(connector(Alpn::Either));
+        let http2 = builder(limits).http2_only(true).build(connector(Alpn::Http2));
         let shared = Shared {
             held: Arc::new(Shares::new(limits.held, TIMES_FREE)),
             limits,
-            connector,
+            inner,
             client,
             fresh,
+            negotiated,
+            http2,
         };
         Self {
             shared: Arc::new(shared),
@@ -272,7 +318,7 @@ impl Gate {
 
     #[must_use]
     pub fn policy(&self) -> &Policy {
-        &self.shared.connector.0.policy
+        &self.shared.inner.policy
     }
 
     /// Checks a URL at registration, without name resolution; see [`Policy::check_registration`].
@@ -299,9 +345,9 @@ impl Gate {
         else {
             return Err(refusal);
         };
-        let resolver = &*self.shared.connector.0.resolver;
+        let resolver = &*self.shared.inner.resolver;
         let found = lookup(self.policy(), resolver, transport, name);
-        match tokio::time::timeout(self.shared.limits.connect, found).await {
+        match timeout(self.shared.limits.connect, found).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(LookupError::Refused(refusal))) => Err(refusal),
             Ok(Err(LookupError::Failed(_))) | Err(_) => Err(refusal),
@@ -341,8 +387,107 @@ impl Gate {
         result
     }
 
+    /// Sends one request through a seam and returns the response as soon as its headers have arrived.
+    ///
+    /// The limits of the gate for time and for response bodies do not apply; [`StreamLimits`] do. `timeout`,
+    /// `max_response`, `expects_json` and `head_only` of the request have no effect.
+    ///
+    /// # Errors
+    /// See [`EgressError::may_have_been_sent`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future or the body cuts the peer off; it may or may not have received the request.
+    pub async fn stream(
+        &self,
+        seam: Seam,
+        request: Request,
+        limits: StreamLimits,
+    ) -> Result<http::Response<LimitedBody>, EgressError> {
+        let origin = request.url.origin().ascii_serialization();
+        let result = self.exchange(seam, request, limits).await;
+        match &result {
+            Ok(response) => {
+                debug!(%seam, %origin, status = response.status().as_u16(), "egress response started");
+            }
+            Err(error) if error.is_transient() => {
+                debug!(%seam, %origin, %error, cause = ?error, "egress request failed");
+            }
+            Err(error) => warn!(%seam, %origin, %error, "egress request refused"),
+        }
+        result
+    }
+
     async fn checked_request(&self, seam: Seam, request: Request) -> Result<Response, EgressError> {
         let limits = self.shared.limits;
+        let total = request
+            .timeout
+            .map_or(limits.total, |asked| asked.min(limits.total));
+        let stream = StreamLimits {
+            headers: total,
+            idle: total,
+            total,
+            body: request
+                .max_response
+                .map_or(limits.response_body, |asked| asked.min(limits.response_body)),
+        };
+        let (head_only, expects_json) = (request.head_only, request.expects_json);
+        if head_only {
+            // A body that will not be read may be of any length.
+            let stream = StreamLimits {
+                body: usize::MAX,
+                ..stream
+            };
+            let (head, _) = self.exchange(seam, request, stream).await?.into_parts();
+            return Ok(Response {
+                status: head.status,
+                headers: head.headers,
+                body: Bytes::new(),
+                share: None,
+            });
+        }
+        let (head, body) = self.exchange(seam, request, stream).await?.into_parts();
+        let (body, share) = body.collect(expects_json || is_json(&head.headers)).await?;
+        Ok(Response {
+            status: head.status,
+            headers: head.headers,
+            body,
+            share: Some(share),
+        })
+    }
+
+    /// Checks a request, sends it, and waits for the headers of the response.
+    async fn exchange(
+        &self,
+        seam: Seam,
+        request: Request,
+        limits: StreamLimits,
+    ) -> Result<http::Response<LimitedBody>, EgressError> {
+        let started = Instant::now();
+        self.check(seam, &request)?;
+        let client = match (seam.is_delivery(), request.protocol) {
+            (true, _) => &self.shared.fresh,
+            (false, Protocol::Http1) => &self.shared.client,
+            (false, Protocol::Negotiated) => &self.shared.negotiated,
+            (false, Protocol::Http2) => &self.shared.http2,
+        };
+        let share = self.shared.held.share(holder(&request));
+        let sent = Box::pin(client.request(outgoing(request)?));
+        let incoming = match timeout(limits.headers.min(limits.total), sent).await {
+            Ok(answered) => answered.map_err(failed)?,
+            Err(_) => return Err(EgressError::Timeout),
+        };
+        let max_headers = self.shared.limits.response_headers;
+        if headers_len(incoming.headers()) > max_headers {
+            return Err(EgressError::HeadersTooLarge { limit: max_headers });
+        }
+        let (head, body) = incoming.into_parts();
+        let body = LimitedBody::new(body, limits, max_headers, started, share)?;
+        Ok(http::Response::from_parts(head, body))
+    }
+
+    /// Applies the rules that need no network.
+    fn check(&self, seam: Seam, request: &Request) -> Result<(), EgressError> {
+        let limit = self.shared.limits.request_body;
         if !self.seams.is_open(seam) {
             return Err(EgressError::Closed(seam));
         }
@@ -352,28 +497,14 @@ impl Gate {
         if let Some(name) = request.reserved_header() {
             return Err(EgressError::Header(name.clone()));
         }
-        if request.body.len() > limits.request_body {
-            return Err(EgressError::RequestTooLarge {
-                limit: limits.request_body,
-            });
+        if request.body.len() > limit {
+            return Err(EgressError::RequestTooLarge { limit });
         }
         let transport = self.policy().check_use(&request.url)?.transport;
-        if let (Transport::Tls, Err(error)) = (transport, &self.shared.connector.0.tls) {
+        if let (Transport::Tls, Err(error)) = (transport, &self.shared.inner.tls) {
             return Err(EgressError::Tls(error.clone()));
         }
-        let total = request
-            .timeout
-            .map_or(limits.total, |asked| asked.min(limits.total));
-        let client = match seam.is_delivery() {
-            true => &self.shared.fresh,
-            false => &self.shared.client,
-        };
-        let share = self.shared.held.share(holder(&request));
-        let exchange = Box::pin(exchange(client, limits, request, share));
-        match tokio::time::timeout(total, exchange).await {
-            Ok(result) => result,
-            Err(_) => Err(EgressError::Timeout),
-        }
+        Ok(())
     }
 }
 
@@ -387,45 +518,29 @@ impl fmt::Debug for Gate {
     }
 }
 
-async fn exchange(
-    client: &Client<Connector, Full<Bytes>>,
-    limits: Limits,
-    request: Request,
-    share: Share<Holder>,
-) -> Result<Response, EgressError> {
-    let (max_response, head_only, expects_json) =
-        (request.max_response, request.head_only, request.expects_json);
-    let outgoing = outgoing(request)?;
-    let incoming = client.request(outgoing).await.map_err(failed)?;
-
-    if headers_len(incoming.headers()) > limits.response_headers {
-        return Err(EgressError::HeadersTooLarge {
-            limit: limits.response_headers,
-        });
-    }
-    let limit = max_response.map_or(limits.response_body, |asked| asked.min(limits.response_body));
-    let (head, body) = incoming.into_parts();
-    // With `head_only`, dropping an unfinished body closes the connection; one that has ended leaves it reusable.
-    let (body, share) = match head_only {
-        true => (Bytes::new(), None),
-        false => {
-            let is_json = expects_json || is_json(&head.headers);
-            let (body, share) = read_body(body, limit, is_json, share).await?;
-            (body, Some(share))
-        }
-    };
-    Ok(Response {
-        body,
-        share,
-        status: head.status,
-        headers: head.headers,
-    })
+/// The settings that all HTTP clients share.
+fn builder(limits: Limits) -> legacy::Builder {
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(POOL_IDLE)
+        .pool_max_idle_per_host(POOL_IDLE_PER_HOST)
+        .http1_max_buf_size(READ_BUFFER)
+        .timer(TokioTimer::new())
+        .http2_max_header_list_size(u32::try_from(limits.response_headers).unwrap_or(u32::MAX))
+        .http2_keep_alive_interval(PING_AFTER)
+        .http2_keep_alive_timeout(PING_TIMEOUT);
+    builder
 }
 
 /// Converts a request for the HTTP client.
 fn outgoing(request: Request) -> Result<http::Request<Full<Bytes>>, EgressError> {
     let trace = request.trace_header();
     let mut headers = request.headers;
+    if request.protocol == Protocol::Http2 {
+        // gRPC requires it, and HTTP/2 allows no other value.
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
     if let Some(trace) = trace {
         headers.insert("traceparent", trace);
     }
@@ -453,66 +568,7 @@ fn holder(request: &Request) -> Holder {
 /// The memory share of a response, held until its last clone is dropped.
 #[derive(Debug, Clone)]
 pub struct AnswerShare {
-    _share: Arc<Share<Holder>>,
-}
-
-/// Bytes that keep their memory share alive.
-struct Held {
-    bytes: Bytes,
-    _share: AnswerShare,
-}
-
-impl AsRef<[u8]> for Held {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-/// Reads the body within the size limit and the available memory; on an error the connection is closed. A body
-/// to be parsed also takes the memory of its parsed form, so that parsing never exceeds the available memory.
-async fn read_body(
-    mut incoming: Incoming,
-    limit: usize,
-    is_json: bool,
-    mut share: Share<Holder>,
-) -> Result<(Bytes, AnswerShare), EgressError> {
-    let too_large = EgressError::ResponseTooLarge { limit };
-    if incoming.size_hint().lower() > limit as u64 {
-        return Err(too_large);
-    }
-    let mut body = BytesMut::new();
-    while let Some(frame) = incoming.frame().await {
-        let frame = frame.map_err(|error| EgressError::Exchange(error.into()))?;
-        // Trailers are ignored.
-        let Ok(chunk) = frame.into_data() else { continue };
-        if chunk.len() > limit - body.len() {
-            return Err(too_large);
-        }
-        if !share.grow(chunk.len()) {
-            return Err(EgressError::Busy);
-        }
-        body.extend_from_slice(&chunk);
-    }
-    let n_parsed = if is_json { weight::weigh(&body, limit)? } else { 0 };
-    if !share.grow(n_parsed) {
-        return Err(EgressError::Busy);
-    }
-    let share = AnswerShare {
-        _share: Arc::new(share),
-    };
-    let held = Held {
-        bytes: body.freeze(),
-        _share: share.clone(),
-    };
-    Ok((Bytes::from_owner(held), share))
-}
-
-fn headers_len(headers: &HeaderMap) -> usize {
-    // Each header also has a colon, a space and a line end.
-    headers
-        .iter()
-        .map(|(name, value)| name.as_str().len() + value.len() + 4)
-        .sum()
+    pub(super) _share: Arc<Share<Holder>>,
 }
 
 fn failed(error: legacy::Error) -> EgressError {
@@ -522,7 +578,7 @@ fn failed(error: legacy::Error) -> EgressError {
         Some(ConnectError::Unresolved(_)) => EgressError::Unresolved(error.into()),
         Some(ConnectError::Tls(tls)) => EgressError::Tls(tls.clone()),
         Some(ConnectError::Name) => EgressError::Refused(Refusal::Host),
-        Some(ConnectError::Timeout) => EgressError::Timeout,
+        Some(ConnectError::Timeout) => EgressError::ConnectTimeout,
         Some(ConnectError::Unreachable(_) | ConnectError::Handshake(_)) => EgressError::Connect(error.into()),
     }
 }

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use url::Url;
 use wopr_core::TenantId;
 
-use super::gate::AnswerShare;
+use super::{gate::AnswerShare, stream::Protocol};
 
 /// A request to send through the gate.
 #[derive(Clone)]
@@ -37,6 +37,8 @@ pub struct Request {
     pub head_only: bool,
     /// W3C trace context. A malformed one is dropped, because a trace is not worth a failed call.
     pub traceparent: Option<String>,
+    /// Deliveries always use HTTP/1.1.
+    pub protocol: Protocol,
 }
 
 impl Request {
@@ -54,6 +56,7 @@ impl Request {
             tenant: None,
             head_only: false,
             traceparent: None,
+            protocol: Protocol::Http1,
         }
     }
 

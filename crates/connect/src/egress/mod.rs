@@ -8,7 +8,8 @@
 //! The checks ([`classify`], [`Policy`]) are pure functions; only the implementations in [`Network`] do I/O.
 //! The gate follows no redirects and uses no proxies, because both would lead to an unchecked address. It
 //! does not retry, sign or decode, and does not restrict ports: a public address is reachable on every port
-//! except 0.
+//! except 0. A response is read as a whole ([`Gate::request`]) or while it arrives ([`Gate::stream`]), over
+//! HTTP/1.1 or HTTP/2.
 
 mod address;
 mod cidr;
@@ -19,6 +20,7 @@ mod message;
 mod policy;
 mod resolve;
 mod seam;
+mod stream;
 mod tls;
 
 pub use address::{Class, Reason, classify};
@@ -29,4 +31,5 @@ pub use message::{Request, Response};
 pub use policy::{Policy, Refusal};
 pub use resolve::{Resolver, SystemResolver};
 pub use seam::{Seam, Seams};
+pub use stream::{LimitedBody, Protocol, StreamLimits};
 pub use tls::{TlsError, client_config};

@@ -267,7 +267,9 @@ pub fn path_of(version: Version, operation: Operation, names: &Names) -> (Verb, 
     (row.verbs[0], path)
 }
 
-fn escape(name: &str) -> String {
+/// Percent-encodes text for use as a path segment or a query value.
+#[must_use]
+pub fn escape(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

@@ -38,12 +38,12 @@ pub(super) async fn show(place: &Place, is_extended: bool) -> Result<Exit> {
     if place.format.json {
         match &extended {
             Some(card) => output::json(card)?,
-            None => output::json(&agent.document)?,
+            None => output::json(agent.document())?,
         }
         return Ok(Exit::Ok);
     }
-    let chosen = agent.card.supported_interfaces.get(agent.chosen);
-    print(extended.as_ref().unwrap_or(&agent.card), chosen)?;
+    let chosen = agent.card().supported_interfaces.get(agent.chosen());
+    print(extended.as_ref().unwrap_or(agent.card()), chosen)?;
     Ok(Exit::Ok)
 }
 

@@ -66,7 +66,7 @@ impl Place {
                 Protocol::V1 => Version::V1_0,
                 Protocol::V03 => Version::V0_3,
             }),
-            binding: self.binding,
+            binding: self.binding.map(Into::into),
         }
     }
 }

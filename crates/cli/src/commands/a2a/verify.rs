@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::{Value, json};
 use url::Url;
+use wopr_connect::a2a::is_same_place;
 use wopr_wire::{
     a2a::card_signature::{self, Checked, Reading},
     jws::{JwkSet, JwsError},
@@ -96,7 +97,7 @@ fn said_place(card: &Url, signatures: &[Checked]) -> Result<Url> {
         .hint("if you trust that place, name it with --keys")
     };
     let url = parse_url(&said).map_err(|_| elsewhere())?;
-    if client::is_same_place(card, &url) {
+    if is_same_place(card, &url) {
         Ok(url)
     } else {
         Err(elsewhere().into())
@@ -117,12 +118,7 @@ async fn read_keys(place: &str, trust: &Trust) -> Result<JwkSet> {
 }
 
 async fn fetch_keys(url: &Url, trust: &Trust) -> Result<JwkSet> {
-    let http = client::http(url, trust)?;
-    let response = http.get(url.clone()).send().await;
-    let response = response.map_err(|error| client::unreachable_failure(url.as_str(), &error))?;
-    let status = response.status();
-    let body = client::read(response).await;
-    let body = body.map_err(|error| client::unreachable_failure(url.as_str(), &*error))?;
+    let (status, body) = client::fetch(url, trust).await?;
     if !status.is_success() {
         return Err(Failure::new(client::exit_of(status), format!("no keys at {url}: {status}")).into());
     }

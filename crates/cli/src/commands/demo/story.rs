@@ -140,7 +140,7 @@ impl<'a> Story<'a> {
     }
 
     fn show_card(&self, agent: &Agent) -> Result<()> {
-        let card = &agent.card;
+        let card = agent.card();
         self.say(format!(
             "{}: {}",
             self.paint.bold(output::plain(&card.name)),

@@ -4,35 +4,32 @@
 //! protocol, it runs on the same HTTP client as the other bindings, with its TLS, timeouts and limits. We do
 //! not offer compression, so agents must not use it.
 
-use anyhow::{Context as _, Result};
+use std::time::SystemTime;
+
 use base64::{
     Engine as _, alphabet,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
 use bytes::{Buf as _, Bytes, BytesMut};
 use futures_util::stream;
+use http::{HeaderMap, Method, StatusCode};
 use http_body_util::BodyExt as _;
-use reqwest::{
-    Body, Method, StatusCode,
-    header::{CONTENT_TYPE, HeaderMap},
-};
 use serde_json::Value;
-use wopr_wire::{
-    a2a::{
-        error::Kind,
-        exchange::{self, Form, Reply, Request},
-        protobuf::{self, SERVICE},
-    },
-    json::Object,
+use wopr_core::parsed_limit;
+use wopr_wire::a2a::{
+    error::Kind,
+    exchange::{self, Form, Reply, Request},
+    protobuf::{self, SERVICE},
 };
 
 use super::{
-    line::{Items, Line},
-    refusal::Refusal,
+    error::{Error, RemoteError, Status, bounded},
+    line::{Items, Line, MAX_ANSWER, MAX_EVENT, Sending, media_type},
+    redact::Secrets,
 };
 use crate::{
-    client::{self, MAX_ANSWER, MAX_EVENT, exit_of},
-    exit::{Exit, Failure},
+    egress::{EgressError, LimitedBody},
+    http::retry_after,
 };
 
 const GRPC: &str = "application/grpc";
@@ -42,7 +39,7 @@ const HEAD: usize = 5;
 const MAX_TEXT: usize = 8 << 10;
 
 /// Sends a request and waits for the reply.
-pub(super) async fn call(line: &Line, request: Request) -> Result<Reply> {
+pub(super) async fn call(line: &Line, request: Request) -> Result<Reply, Error> {
     let (operation, form) = (request.operation(), Form::proto(line.version()));
     let mut call = Call::start(line, request, None, MAX_ANSWER).await?;
     let reply = call.next().await?;
@@ -50,12 +47,12 @@ pub(super) async fn call(line: &Line, request: Request) -> Result<Reply> {
         // An error status after the message invalidates it.
         while call.next().await?.is_some() {}
     }
-    let reply = reply.ok_or_else(|| line.unreadable(&"there is none"))?;
-    Reply::decode(operation, form, Value::Object(reply)).map_err(|error| line.unreadable(&error))
+    let reply = reply.ok_or_else(|| line.undecodable(&"there is none"))?;
+    Reply::decode(operation, form, reply).map_err(|error| line.undecodable(&error))
 }
 
 /// Opens a stream. Its first item reports an invalid request.
-pub(super) async fn open(line: &Line, request: Request, last: Option<&str>) -> Result<Items> {
+pub(super) async fn open(line: &Line, request: Request, last: Option<&str>) -> Result<Items, Error> {
     let form = Form::proto(line.version());
     let mut call = Call::start(line, request, last, MAX_EVENT).await?;
     let first = call.next().await?;
@@ -65,7 +62,8 @@ pub(super) async fn open(line: &Line, request: Request, last: Option<&str>) -> R
             None => call.next().await?,
         };
         let Some(next) = next else { return Ok(None) };
-        let item = exchange::read_item(form, Value::Object(next)).context("read an item of the stream")?;
+        let item = exchange::read_item(form, next);
+        let item = item.map_err(|error| Error::undecodable(&error, &call.secrets))?;
         Ok(Some(((None, item), (None, call))))
     });
     Ok(Box::pin(items))
@@ -73,7 +71,7 @@ pub(super) async fn open(line: &Line, request: Request, last: Option<&str>) -> R
 
 struct Call {
     response: &'static protobuf::Message,
-    body: Body,
+    body: LimitedBody,
     /// Received bytes that do not form a complete message yet.
     buffer: BytesMut,
     /// Maximum message size in bytes.
@@ -81,78 +79,71 @@ struct Call {
     /// The response headers, which hold the status if the call has no message.
     headers: HeaderMap,
     is_over: bool,
-    endpoint: String,
-    has_key: bool,
+    secrets: Secrets,
 }
 
 impl Call {
-    async fn start(line: &Line, request: Request, last: Option<&str>, max: usize) -> Result<Self> {
+    async fn start(line: &Line, request: Request, last: Option<&str>, max: usize) -> Result<Self, Error> {
         let (operation, version) = (request.operation(), line.version());
-        let method = protobuf::method(version, operation).ok_or_else(|| {
-            Failure::new(
-                Exit::Failed,
-                format!("A2A {version} has no such operation over gRPC"),
-            )
-            .hint("its HTTP+JSON binding has it: --binding http-json, if the agent offers that")
-        })?;
-        let document = request.into_document(Form::proto(version));
-        let document = document.context("write the request")?;
-        let message = protobuf::write(method.request, &document).context("write the request")?;
-        let url = line.at(|_| format!("/{}.{SERVICE}/{}", version.package(), method.name));
-        let request = line
-            .request(operation, Method::POST, url)
-            .header(CONTENT_TYPE, GRPC)
-            .header("te", "trailers")
-            .body(sealed(&message)?);
-        let response = line.send(request, GRPC, last).await?;
-        let status = response.status();
-        let media = response.headers().get(CONTENT_TYPE);
-        let is_grpc = media
-            .and_then(|media| media.to_str().ok())
-            .is_some_and(|media| media.starts_with(GRPC));
-        if status != StatusCode::OK || !is_grpc {
-            let refusal = Refusal {
-                kind: None,
-                message: "",
-                label: &format!("{status}, not gRPC"),
-                exit: exit_of(status),
-                is_forbidden: status == StatusCode::FORBIDDEN,
-            };
-            return Err(refusal.into_failure(line.has_key()).into());
+        let method =
+            protobuf::method(version, operation).ok_or(Error::NotOffered { operation, version })?;
+        let document = request.into_document(Form::proto(version))?;
+        let message = protobuf::write(method.request, &document)?;
+        let response = line
+            .send(Sending {
+                operation,
+                method: Method::POST,
+                url: line.at(|_| format!("/{}.{SERVICE}/{}", version.package(), method.name)),
+                content_type: Some(GRPC),
+                body: sealed(&message)?.into(),
+                accept: GRPC,
+                last,
+            })
+            .await?;
+        let (head, body) = response.into_parts();
+        if head.status != StatusCode::OK || !media_type(&head.headers).starts_with(GRPC) {
+            return Err(Error::Status(Status {
+                status: head.status,
+                retry_after: retry_after(&head.headers, SystemTime::now()),
+                message: String::new(),
+                label: format!("{}, not gRPC", head.status),
+            }));
         }
         Ok(Self {
             response: method.response,
-            headers: response.headers().clone(),
-            body: Body::from(response),
+            headers: head.headers,
+            body,
             buffer: BytesMut::new(),
             max,
             is_over: false,
-            endpoint: line.endpoint().to_owned(),
-            has_key: line.has_key(),
+            secrets: line.secrets.clone(),
         })
     }
 
     /// Reads the next message. Returns `None` when the call ended successfully.
-    async fn next(&mut self) -> Result<Option<Object>> {
+    async fn next(&mut self) -> Result<Option<Value>, Error> {
         loop {
             if let Some(message) = take(&mut self.buffer, self.max)? {
-                let most = wopr_connect::parsed_limit(self.max);
+                let most = parsed_limit(self.max);
                 let (object, _) = protobuf::read_within(self.response, &message, most)
-                    .context("read the agent's message")?;
-                return Ok(Some(object));
+                    .map_err(|error| Error::undecodable(&error, &self.secrets))?;
+                let mut document = Value::Object(object);
+                self.secrets.redact(&mut document);
+                return Ok(Some(document));
             }
             if self.is_over {
                 return Ok(None);
             }
-            let frame = self.body.frame().await.transpose();
-            let frame = frame.map_err(|error| client::broken_off(&error))?;
-            let Some(frame) = frame else {
+            let Some(frame) = self.body.frame().await else {
                 let headers = std::mem::take(&mut self.headers);
                 self.end(&headers)?;
                 continue;
             };
-            match frame.into_data() {
-                Ok(data) => self.buffer.extend_from_slice(&data),
+            match frame?.into_data() {
+                Ok(data) => {
+                    self.buffer.extend_from_slice(&data);
+                    self.body.hold(self.buffer.len())?;
+                }
                 Err(frame) => {
                     if let Ok(trailers) = frame.into_trailers() {
                         self.end(&trailers)?;
@@ -163,30 +154,31 @@ impl Call {
     }
 
     /// Reads the call's status.
-    fn end(&mut self, trailers: &HeaderMap) -> Result<()> {
+    fn end(&mut self, trailers: &HeaderMap) -> Result<(), Error> {
         self.is_over = true;
         let text = |name| trailers.get(name).and_then(|value| value.to_str().ok());
         let code = text("grpc-status").and_then(|code| code.parse::<u8>().ok());
         match code {
             Some(0) if self.buffer.is_empty() => Ok(()),
-            Some(0) | None => Err(Failure::new(
-                Exit::Unreachable,
-                format!("{} broke off its answer", self.endpoint),
-            )
-            .into()),
+            Some(0) | None => {
+                let error = EgressError::Exchange("the call ended without its status".into());
+                Err(Error::Interrupted(error))
+            }
             Some(code) => {
                 let message = unescape(text("grpc-message").unwrap_or_default());
-                let details = text("grpc-status-details-bin").and_then(details);
-                let kind = details.as_deref().and_then(Kind::from_reason);
-                Err(of_status(code, kind, &message).into_failure(self.has_key).into())
+                let message = bounded(&self.secrets.text(&message));
+                let reason = text("grpc-status-details-bin").and_then(details);
+                let kind = reason.as_deref().and_then(Kind::from_reason);
+                Err(of_status(code, kind, message, trailers))
             }
         }
     }
 }
 
 /// Adds the message header.
-fn sealed(message: &[u8]) -> Result<Vec<u8>> {
-    let length = u32::try_from(message.len()).context("send more than four gigabytes")?;
+fn sealed(message: &[u8]) -> Result<Vec<u8>, Error> {
+    let length = u32::try_from(message.len())
+        .map_err(|_| Error::Unwritable("it has more than four gigabytes".to_owned()))?;
     let mut out = Vec::with_capacity(HEAD + message.len());
     out.push(0);
     out.extend_from_slice(&length.to_be_bytes());
@@ -195,20 +187,17 @@ fn sealed(message: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// Removes the first message from the buffer if it is complete.
-fn take(buffer: &mut BytesMut, max: usize) -> Result<Option<Bytes>> {
+fn take(buffer: &mut BytesMut, max: usize) -> Result<Option<Bytes>, Error> {
     let Some([compressed, length @ ..]) = buffer.first_chunk::<HEAD>() else {
         return Ok(None);
     };
     if *compressed != 0 {
-        return Err(Failure::new(
-            Exit::Failed,
-            "the agent compressed its answer, which nobody offered",
-        )
-        .into());
+        let why = "it is compressed, which we did not offer";
+        return Err(Error::Undecodable(why.to_owned()));
     }
     let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
     if length > max {
-        return Err(Failure::new(Exit::Failed, format!("the answer has more than {max} bytes")).into());
+        return Err(Error::TooLarge { limit: max });
     }
     if buffer.len() - HEAD < length {
         return Ok(None);
@@ -249,32 +238,40 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Maps a status code to its error.
-fn of_status<'a>(code: u8, kind: Option<Kind>, message: &'a str) -> Refusal<'a> {
-    let (label, exit) = match code {
-        1 => ("CANCELLED", Exit::Failed),
-        3 => ("INVALID_ARGUMENT", Exit::Failed),
-        4 => ("DEADLINE_EXCEEDED", Exit::Failed),
-        5 => ("NOT_FOUND", Exit::NotFound),
-        6 => ("ALREADY_EXISTS", Exit::Failed),
-        7 => ("PERMISSION_DENIED", Exit::Unauthorised),
-        8 => ("RESOURCE_EXHAUSTED", Exit::Busy),
-        9 => ("FAILED_PRECONDITION", Exit::Failed),
-        10 => ("ABORTED", Exit::Failed),
-        11 => ("OUT_OF_RANGE", Exit::Failed),
-        12 => ("UNIMPLEMENTED", Exit::Failed),
-        13 => ("INTERNAL", Exit::Failed),
-        14 => ("UNAVAILABLE", Exit::Busy),
-        15 => ("DATA_LOSS", Exit::Failed),
-        16 => ("UNAUTHENTICATED", Exit::Unauthorised),
-        _ => ("UNKNOWN", Exit::Failed),
+/// Maps a status code to its error. A status without an A2A error becomes its HTTP equivalent.
+fn of_status(code: u8, kind: Option<Kind>, message: String, trailers: &HeaderMap) -> Error {
+    let (name, status) = match code {
+        1 => ("CANCELLED", StatusCode::INTERNAL_SERVER_ERROR),
+        3 => ("INVALID_ARGUMENT", StatusCode::BAD_REQUEST),
+        4 => ("DEADLINE_EXCEEDED", StatusCode::GATEWAY_TIMEOUT),
+        5 => ("NOT_FOUND", StatusCode::NOT_FOUND),
+        6 => ("ALREADY_EXISTS", StatusCode::CONFLICT),
+        7 => ("PERMISSION_DENIED", StatusCode::FORBIDDEN),
+        8 => ("RESOURCE_EXHAUSTED", StatusCode::TOO_MANY_REQUESTS),
+        9 => ("FAILED_PRECONDITION", StatusCode::BAD_REQUEST),
+        10 => ("ABORTED", StatusCode::CONFLICT),
+        11 => ("OUT_OF_RANGE", StatusCode::BAD_REQUEST),
+        12 => ("UNIMPLEMENTED", StatusCode::NOT_IMPLEMENTED),
+        13 => ("INTERNAL", StatusCode::INTERNAL_SERVER_ERROR),
+        14 => ("UNAVAILABLE", StatusCode::SERVICE_UNAVAILABLE),
+        15 => ("DATA_LOSS", StatusCode::INTERNAL_SERVER_ERROR),
+        16 => ("UNAUTHENTICATED", StatusCode::UNAUTHORIZED),
+        _ => ("UNKNOWN", StatusCode::INTERNAL_SERVER_ERROR),
     };
-    Refusal {
-        label: kind.map_or(label, Kind::reason),
-        kind,
-        message,
-        exit,
-        is_forbidden: code == 7,
+    match kind {
+        Some(kind) => Error::Remote(RemoteError {
+            kind: Some(kind),
+            code: kind.code(),
+            reason: kind.reason(),
+            message,
+            label: kind.reason().to_owned(),
+        }),
+        None => Error::Status(Status {
+            status,
+            retry_after: retry_after(trailers, SystemTime::now()),
+            message,
+            label: name.to_owned(),
+        }),
     }
 }
 
@@ -282,7 +279,7 @@ fn of_status<'a>(code: u8, kind: Option<Kind>, message: &'a str) -> Refusal<'a> 
 mod tests {
     use super::*;
 
-    fn taken(bytes: &[u8], max: usize) -> Result<Option<Bytes>> {
+    fn taken(bytes: &[u8], max: usize) -> Result<Option<Bytes>, Error> {
         take(&mut BytesMut::from(bytes), max)
     }
 

@@ -4,9 +4,9 @@
 //! In 0.3 the documents are ProtoJSON, and some agents use the field names of protocol buffers; both
 //! spellings are read.
 
-use anyhow::{Context as _, Result};
+use bytes::Bytes;
 use futures_util::StreamExt as _;
-use reqwest::{Method, Response, StatusCode, header::CONTENT_TYPE};
+use http::{HeaderMap, Method, StatusCode};
 use serde_json::Value;
 use url::Url;
 use wopr_wire::{
@@ -21,57 +21,65 @@ use wopr_wire::{
 };
 
 use super::{
-    line::{Items, Line},
-    refusal,
+    error::Error,
+    line::{Items, Line, MAX_EVENT, Sending, is_event_stream, read},
 };
-use crate::client;
+use crate::{egress::LimitedBody, events};
 
 /// Sends a request and waits for the reply.
-pub(super) async fn call(line: &Line, tenant: Option<&str>, request: Request) -> Result<Reply> {
+pub(super) async fn call(line: &Line, request: Request) -> Result<Reply, Error> {
     let operation = request.operation();
-    let response = send(line, tenant, request, "application/json", None).await?;
-    let status = response.status();
-    let body = line.read(response).await?;
-    if !status.is_success() {
-        return Err(refusal::of_http(status, &body, line.has_key()).into());
+    let response = send(line, request, "application/json", None).await?;
+    let answer = read(response).await?;
+    if !answer.status.is_success() {
+        return Err(Error::of_http(
+            answer.status,
+            &answer.headers,
+            &answer.body,
+            &line.secrets,
+        ));
     }
-    let document = if body.iter().all(u8::is_ascii_whitespace) {
+    let mut document = if answer.body.iter().all(u8::is_ascii_whitespace) {
         Value::Null
     } else {
-        serde_json::from_slice(&body).map_err(|error| line.unreadable(&error))?
+        serde_json::from_slice(&answer.body).map_err(|error| line.undecodable(&error))?
     };
+    line.secrets.redact(&mut document);
     let document = canonical(line.version(), operation, document);
     Reply::decode(operation, Form::http(operation, line.version()), document)
-        .map_err(|error| line.unreadable(&error))
+        .map_err(|error| line.undecodable(&error))
 }
 
 /// Opens a stream. A response that is not a stream is an error.
-pub(super) async fn open(
-    line: &Line,
-    tenant: Option<&str>,
-    request: Request,
-    last: Option<&str>,
-) -> Result<Items> {
-    let (operation, version, has_key) = (request.operation(), line.version(), line.has_key());
-    let response = send(line, tenant, request, sse::CONTENT_TYPE, last).await?;
-    if !client::is_event_stream(&response) {
-        let status = response.status();
-        let body = line.read(response).await?;
-        if !status.is_success() {
-            return Err(refusal::of_http(status, &body, has_key).into());
+pub(super) async fn open(line: &Line, request: Request, last: Option<&str>) -> Result<Items, Error> {
+    let (operation, version) = (request.operation(), line.version());
+    let response = send(line, request, sse::CONTENT_TYPE, last).await?;
+    if !is_event_stream(&response) {
+        let answer = read(response).await?;
+        if !answer.status.is_success() {
+            return Err(Error::of_http(
+                answer.status,
+                &answer.headers,
+                &answer.body,
+                &line.secrets,
+            ));
         }
-        return Err(client::no_stream(line.endpoint()).into());
+        return Err(Error::NoStream);
     }
-    Ok(Box::pin(client::events(response).map(move |event| {
+    let secrets = line.secrets.clone();
+    Ok(Box::pin(events(response.into_body(), MAX_EVENT).map(move |event| {
         let event = event?;
-        let document: Value = serde_json::from_str(&event.data).context("read an event of the stream")?;
+        let unreadable = |error: &dyn std::fmt::Display| Error::undecodable(error, &secrets);
+        let mut document: Value = serde_json::from_str(&event.data).map_err(|error| unreadable(&error))?;
         if document.get("error").is_some() {
             // A broken stream reports its error as the last event.
-            return Err(refusal::of_document(StatusCode::OK, &document, has_key).into());
+            let none = HeaderMap::new();
+            return Err(Error::of_document(StatusCode::OK, &none, &document, &secrets));
         }
+        secrets.redact(&mut document);
         let document = canonical(version, operation, document);
         let item = exchange::read_item(Form::http(operation, version), document);
-        let item = item.context("read an event of the stream")?;
+        let item = item.map_err(|error| unreadable(&error))?;
         Ok((Some(event.id).filter(|id| !id.is_empty()), item))
     })))
 }
@@ -79,32 +87,40 @@ pub(super) async fn open(
 /// Sends a request, and retries with the fallback method if the agent rejects the first one.
 async fn send(
     line: &Line,
-    tenant: Option<&str>,
     request: Request,
-    accept: &str,
+    accept: &'static str,
     last: Option<&str>,
-) -> Result<Response> {
+) -> Result<http::Response<LimitedBody>, Error> {
     let (operation, version, names) = (request.operation(), line.version(), request.names());
-    let document = request.into_document(Form::http(operation, version));
-    let document = document.context("write the request")?;
+    let document = request.into_document(Form::http(operation, version))?;
     let verbs = paths::verbs(operation);
     let mut at = 0;
     loop {
-        let verb = verbs[at];
-        let url = address(line, tenant, operation, &names);
-        let request = match verb {
-            Verb::Get => line.request(
-                operation,
+        let url = address(line, operation, &names);
+        let (method, url, body) = match verbs[at] {
+            Verb::Get => (
                 Method::GET,
                 with_query(url, version, &names, &document),
+                Bytes::new(),
             ),
-            Verb::Delete => line.request(operation, Method::DELETE, url),
-            Verb::Post => line
-                .request(operation, Method::POST, url)
-                .header(CONTENT_TYPE, "application/json")
-                .body(serde_json::to_vec(&document).context("write the request")?),
+            Verb::Delete => (Method::DELETE, url, Bytes::new()),
+            Verb::Post => {
+                let body = serde_json::to_vec(&document);
+                let body = body.map_err(|error| Error::Unwritable(error.to_string()))?;
+                (Method::POST, url, body.into())
+            }
         };
-        let response = line.send(request, accept, last).await?;
+        let response = line
+            .send(Sending {
+                operation,
+                content_type: (method == Method::POST).then_some("application/json"),
+                method,
+                url,
+                body,
+                accept,
+                last,
+            })
+            .await?;
         at += 1;
         if response.status() != StatusCode::METHOD_NOT_ALLOWED || at == verbs.len() {
             return Ok(response);
@@ -113,12 +129,12 @@ async fn send(
 }
 
 /// Builds the URL of an operation, below the tenant if the interface has one.
-fn address(line: &Line, tenant: Option<&str>, operation: Operation, names: &Names) -> Url {
+fn address(line: &Line, operation: Operation, names: &Names) -> Url {
     let (_, path) = paths::path_of(line.version(), operation, names);
     line.at(|base| {
         let base = base.trim_end_matches('/');
-        match tenant {
-            Some(tenant) => format!("{base}/{}/{path}", client::escape(tenant)),
+        match &line.found.tenant {
+            Some(tenant) => format!("{base}/{}/{path}", paths::escape(tenant)),
             None => format!("{base}/{path}"),
         }
     })

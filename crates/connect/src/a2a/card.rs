@@ -1,93 +1,79 @@
-//! Fetches an agent's card and chooses the interface to use.
+//! Reads a card and orders the interfaces to use.
 
-use anyhow::{Context as _, Result};
-use clap::ValueEnum;
-use reqwest::header::{ACCEPT, AUTHORIZATION};
 use serde_json::Value;
 use url::Url;
 use wopr_wire::{
-    a2a::{
-        method::Version,
-        model::{AgentCard, binding},
-        v03,
-    },
+    a2a::{method::Version, model::AgentCard, v03},
     json::{self, Decode},
 };
 
-use crate::{
-    client::{self, Trust, exit_of, parse_url, unreachable_failure},
-    exit::{Exit, Failure},
-    output::plain,
+use super::{
+    error::Error,
+    peer::{Binding, Wanted},
 };
 
-const CARD_PATH: &str = "/.well-known/agent-card.json";
-
-/// A supported A2A binding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Binding {
-    /// JSON-RPC over HTTP.
-    #[value(name = "jsonrpc")]
-    JsonRpc,
-    /// HTTP with JSON bodies.
-    #[value(name = "http-json")]
-    HttpJson,
-    /// gRPC.
-    #[value(name = "grpc")]
-    Grpc,
-}
-
-impl Binding {
-    /// Finds a binding by its name in a card.
-    fn from_card(name: &str) -> Option<Self> {
-        [
-            (binding::JSONRPC, Self::JsonRpc),
-            (binding::HTTP_JSON, Self::HttpJson),
-            (binding::GRPC, Self::Grpc),
-        ]
-        .into_iter()
-        .find_map(|(known, binding)| known.eq_ignore_ascii_case(name).then_some(binding))
-    }
-}
-
-/// Constraints on the interface; `None` means any.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Wanted {
-    pub(crate) version: Option<Version>,
-    pub(crate) binding: Option<Binding>,
-}
-
-#[derive(Debug, PartialEq)]
+/// An interface of a card that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
     /// Index of the interface in the card.
     pub(super) index: usize,
     pub(super) binding: Binding,
     pub(super) version: Version,
     pub(super) address: Url,
+    /// The tenant that the interface requires in every request.
+    pub(super) tenant: Option<String>,
 }
 
-/// Chooses the interface: the newest version first, then the order of the card.
-pub(super) fn choose(card: &AgentCard, place: &Url, wanted: Wanted) -> Option<Found> {
-    let versions = [Version::V1_0, Version::V0_3];
-    let mut versions = versions
-        .into_iter()
-        .filter(|version| wanted.version.is_none_or(|wanted| wanted == *version));
-    versions.find_map(|version| {
-        let mut interfaces = card.supported_interfaces.iter().enumerate();
-        interfaces.find_map(|(index, interface)| {
-            let binding = Binding::from_card(&interface.protocol_binding)?;
+/// Orders the usable interfaces: the newest version first, then the order of the card.
+pub(super) fn choose(card: &AgentCard, place: &Url, wanted: Wanted) -> Vec<Found> {
+    let mut found = Vec::new();
+    for version in [Version::V1_0, Version::V0_3] {
+        if wanted.version.is_some_and(|wanted| wanted != version) {
+            continue;
+        }
+        for (index, interface) in card.supported_interfaces.iter().enumerate() {
+            let Some(binding) = Binding::from_card(&interface.protocol_binding) else {
+                continue;
+            };
             if wanted.binding.is_some_and(|wanted| wanted != binding)
                 || version_of(&interface.protocol_version) != Some(version)
             {
-                return None;
+                continue;
             }
-            Some(Found {
+            let Some(address) = address(&interface.url, binding, place) else {
+                continue;
+            };
+            found.push(Found {
                 index,
                 binding,
                 version,
-                address: address(&interface.url, binding, place)?,
-            })
-        })
-    })
+                address,
+                tenant: interface.tenant.clone().filter(|_| version == Version::V1_0),
+            });
+        }
+    }
+    found
+}
+
+/// The card offers no usable interface.
+pub(super) fn nothing_usable(card: &AgentCard, wanted: Wanted) -> Error {
+    let interfaces = &card.supported_interfaces;
+    let offered = interfaces
+        .iter()
+        .map(|interface| format!("{} {}", interface.protocol_binding, interface.protocol_version))
+        .collect();
+    let is_spoken = |version: Option<Version>| match wanted.version {
+        Some(wanted) => version == Some(wanted),
+        None => version.is_some(),
+    };
+    if interfaces
+        .iter()
+        .any(|interface| is_spoken(version_of(&interface.protocol_version)))
+    {
+        Error::NoInterface { offered }
+    } else {
+        Error::VersionNotSupported { offered }
+    }
 }
 
 /// Parses a version; `None` if it is not supported.
@@ -111,26 +97,6 @@ fn address(text: &str, binding: Binding, place: &Url) -> Option<Url> {
     (is_http && is_anonymous).then_some(url)
 }
 
-/// The card offers no supported interface.
-pub(super) fn nothing_spoken(card: &AgentCard, address: &str, wanted: Wanted) -> Failure {
-    let offered: Vec<_> = card
-        .supported_interfaces
-        .iter()
-        .map(|interface| format!("{} {}", interface.protocol_binding, interface.protocol_version))
-        .collect();
-    let what = match (wanted.binding, wanted.version) {
-        (None, None) => "",
-        (Some(_), None) => " of this binding",
-        (None, Some(_)) => " of this version",
-        (Some(_), Some(_)) => " of this binding and version",
-    };
-    Failure::new(
-        Exit::Failed,
-        format!("the agent at {address} offers no interface{what} that is spoken here"),
-    )
-    .hint(format!("its card offers {}", plain(&offered.join(", "))))
-}
-
 /// Parses a card of either version; a card valid in both is read as the newer one.
 pub(super) fn read(document: Value) -> Result<AgentCard, json::DecodeError> {
     if document.get("supportedInterfaces").is_some() {
@@ -140,54 +106,22 @@ pub(super) fn read(document: Value) -> Result<AgentCard, json::DecodeError> {
     }
 }
 
-/// Fetches the card of an agent and returns it unparsed, with the URL it was found at.
-pub(crate) async fn fetch(address: &str, key: Option<&str>, trust: &Trust) -> Result<(Url, Value)> {
-    let url = parse_url(address)?;
-    let http = client::http(&url, trust)?;
-    let document = fetch_from(&http, &url, key).await?;
-    Ok((url, document))
+/// Returns `true` if both addresses have the same origin, or are the same loopback port under different
+/// names. A credential for the one may be sent to the other.
+#[must_use]
+pub fn is_same_place(a: &Url, b: &Url) -> bool {
+    let is_loopback = is_here(a) && is_here(b) && a.scheme() == b.scheme();
+    a.origin() == b.origin() || (is_loopback && a.port_or_known_default() == b.port_or_known_default())
 }
 
-/// Fetches the card from the address itself, or else from the well-known path below it or below its origin.
-async fn fetch_from(http: &reqwest::Client, url: &Url, key: Option<&str>) -> Result<Value> {
-    let base = url.as_str().trim_end_matches('/');
-    let mut places = if url.path().ends_with(".json") {
-        vec![base.to_owned()]
-    } else {
-        vec![format!("{base}{CARD_PATH}")]
-    };
-    if let Ok(origin) = url.join(CARD_PATH) {
-        let origin = String::from(origin);
-        if !places.contains(&origin) {
-            places.push(origin);
-        }
+/// Returns `true` for loopback addresses.
+fn is_here(url: &Url) -> bool {
+    match url.host() {
+        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
     }
-    let mut last = None;
-    for place in places {
-        let mut request = http.get(&place).header(ACCEPT, "application/json");
-        if let Some(key) = key.filter(|key| !key.is_empty()) {
-            request = request.header(AUTHORIZATION, format!("Bearer {key}"));
-        }
-        let response = request
-            .send()
-            .await
-            .map_err(|error| unreachable_failure(base, &error))?;
-        let status = response.status();
-        let body = client::read(response)
-            .await
-            .map_err(|error| unreachable_failure(base, &*error))?;
-        if status.is_success() {
-            return serde_json::from_slice(&body).with_context(|| format!("read the card at {place}"));
-        }
-        last = Some(Failure::new(
-            exit_of(status),
-            format!("no agent card at {place}: {status}"),
-        ));
-    }
-    Err(match last {
-        Some(failure) => failure.into(),
-        None => anyhow::anyhow!("find a card at {base}"),
-    })
 }
 
 #[cfg(test)]
@@ -221,8 +155,9 @@ mod tests {
     }
 
     fn chosen(card: &AgentCard, place: &str, wanted: Wanted) -> Option<(usize, String)> {
-        let found = choose(card, &Url::parse(place).unwrap(), wanted)?;
-        Some((found.index, found.address.into()))
+        let found = choose(card, &Url::parse(place).unwrap(), wanted);
+        let first = found.into_iter().next()?;
+        Some((first.index, first.address.into()))
     }
 
     fn at(index: usize, address: &str) -> Option<(usize, String)> {
@@ -292,5 +227,43 @@ mod tests {
         ]);
         assert_eq!(chosen(&odd, "http://a", ANY), at(3, "http://a/3"));
         assert_eq!(chosen(&interfaces(&[]), "http://a", ANY), None);
+    }
+
+    #[test]
+    fn remaining_interfaces_follow_in_order() {
+        let card = interfaces(&[
+            ("http://a/old", "JSONRPC", "0.3"),
+            ("http://a/one", "GRPC", "1.0"),
+            ("http://a/two", "HTTP+JSON", "1.0"),
+        ]);
+        let found = choose(&card, &Url::parse("http://a").unwrap(), ANY);
+        let order: Vec<_> = found.iter().map(|found| found.index).collect();
+        assert_eq!(order, [1, 2, 0]);
+    }
+
+    #[test]
+    fn missing_version_is_told_from_missing_binding() {
+        let card = interfaces(&[("http://a", "JSONRPC", "0.3"), ("http://a", "SOAP", "7.0")]);
+        let kind = |wanted| nothing_usable(&card, wanted);
+        let wanted = Wanted {
+            version: Some(Version::V1_0),
+            ..ANY
+        };
+        assert!(matches!(kind(wanted), Error::VersionNotSupported { offered } if offered.len() == 2));
+        let wanted = Wanted {
+            binding: Some(Binding::Grpc),
+            ..ANY
+        };
+        assert!(matches!(kind(wanted), Error::NoInterface { .. }));
+    }
+
+    #[test]
+    fn same_place_is_an_origin_or_a_loopback_port() {
+        let same = |a: &str, b: &str| is_same_place(&Url::parse(a).unwrap(), &Url::parse(b).unwrap());
+        assert!(same("http://localhost:1/x", "http://127.0.0.1:1/a2a"));
+        assert!(same("https://a.example", "https://a.example/x"));
+        assert!(!same("http://localhost:1", "http://127.0.0.1:2"));
+        assert!(!same("https://a.example", "https://b.example"));
+        assert!(!same("http://localhost.example.com:1", "http://127.0.0.1:1"));
     }
 }

@@ -1,0 +1,519 @@
+//! The client: finds an agent by its peer's name, and the agent: calls it over the best interface that answers.
+//!
+//! ```text
+//!   Client -- agent(peer) --> Agent -- interfaces in order --> json_rpc, http_json, grpc -- Line -- the gate
+//!      '-- per peer: card, token, interface that answered
+//! ```
+//!
+//! Until an interface of a peer has answered, the next one is tried if it did not take the request: there was
+//! no connection, or the answer was 404, 405, 501 or their equivalents. After that, and after a request that
+//! may have been accepted, there is no second try over another interface.
+
+use std::{collections::HashMap, sync::Arc};
+
+use http::{HeaderName, HeaderValue, header};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tracing::debug;
+use url::Url;
+use wopr_wire::{
+    a2a::{
+        exchange::{Reply, Request},
+        method::Version,
+        model::{
+            AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest,
+            GetExtendedAgentCardRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
+            ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, Secret,
+            SendMessageRequest, SendMessageResponse, SubscribeToTaskRequest, Task,
+            TaskPushNotificationConfig,
+        },
+    },
+    json::Object,
+};
+
+use super::{
+    card::{Found, choose, is_same_place, nothing_usable},
+    cards::{Card, Cards, Lookup},
+    error::Error,
+    grpc, http_json, json_rpc,
+    line::{Call, Items, Line},
+    peer::{Binding, Credential, Peer, Wanted, bearer},
+    redact::Secrets,
+    token::Tokens,
+};
+use crate::egress::Gate;
+
+/// A client of remote agents. Clones share cards, tokens and connections.
+#[derive(Debug, Clone)]
+pub struct Client {
+    gate: Gate,
+    peers: Arc<HashMap<String, Arc<Known>>>,
+}
+
+/// A peer, and what was learned of it.
+#[derive(Debug)]
+struct Known {
+    peer: Peer,
+    cards: Cards,
+    tokens: Tokens,
+    /// The interface that answered.
+    answering: Mutex<Option<Found>>,
+}
+
+/// The credential to send now, and the texts to look for in answers.
+struct Presented {
+    header: Option<(HeaderName, HeaderValue)>,
+    secrets: Secrets,
+    /// A token that was in use before, so the peer may have revoked it.
+    used_token: Option<Secret>,
+}
+
+impl Known {
+    async fn present(&self, gate: &Gate) -> Result<Presented, Error> {
+        let mut secrets = self.peer.credential.secrets();
+        match &self.peer.credential {
+            Credential::Missing { source } => Err(Error::CredentialMissing {
+                source_name: source.clone(),
+            }),
+            Credential::OAuth2(oauth2) => {
+                let (token, was_used) = self.tokens.get(gate, oauth2).await?;
+                secrets.add(token.expose());
+                Ok(Presented {
+                    header: bearer(&token).map(|value| (header::AUTHORIZATION, value)),
+                    secrets,
+                    used_token: was_used.then_some(token),
+                })
+            }
+            credential @ (Credential::None | Credential::Bearer(_) | Credential::Header { .. }) => {
+                Ok(Presented {
+                    header: credential.header(),
+                    secrets,
+                    used_token: None,
+                })
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Creates a client of these peers. Of two peers with one name, the last one counts.
+    #[must_use]
+    pub fn new(gate: Gate, peers: impl IntoIterator<Item = Peer>) -> Self {
+        let known = |peer: Peer| {
+            let known = Known {
+                cards: Cards::default(),
+                tokens: Tokens::default(),
+                answering: Mutex::default(),
+                peer,
+            };
+            (known.peer.name.clone(), Arc::new(known))
+        };
+        Self {
+            gate,
+            peers: Arc::new(peers.into_iter().map(known).collect()),
+        }
+    }
+
+    #[must_use]
+    pub fn peer(&self, name: &str) -> Option<&Peer> {
+        self.peers.get(name).map(|known| &known.peer)
+    }
+
+    fn known(&self, name: &str) -> Result<&Arc<Known>, Error> {
+        self.peers
+            .get(name)
+            .ok_or_else(|| Error::UnknownPeer(name.to_owned()))
+    }
+
+    /// Returns the card of a peer, from the cache if it is still fresh.
+    ///
+    /// # Errors
+    /// Returns an error if the peer is unknown, or its card cannot be found, read or verified.
+    pub async fn card(&self, peer: &str) -> Result<Arc<Card>, Error> {
+        let known = self.known(peer)?;
+        let presented = known.present(&self.gate).await?;
+        let lookup = Lookup {
+            gate: &self.gate,
+            peer: &known.peer,
+            credential: presented.header,
+            secrets: presented.secrets,
+        };
+        match (known.cards.get(&lookup).await, presented.used_token) {
+            (
+                Err(Error::CardMissing {
+                    status: http::StatusCode::UNAUTHORIZED,
+                    place,
+                }),
+                Some(token),
+            ) => {
+                // The next lookup gets a new token.
+                known.tokens.forget(&token);
+                Err(Error::CardMissing {
+                    status: http::StatusCode::UNAUTHORIZED,
+                    place,
+                })
+            }
+            (card, _) => card,
+        }
+    }
+
+    /// Fetches the card of a peer as it is, neither checked nor kept, with the place where it was found.
+    ///
+    /// # Errors
+    /// Returns an error if there is no JSON document at any place of the card.
+    pub async fn card_document(&self, peer: &str) -> Result<(Url, Value), Error> {
+        let known = self.known(peer)?;
+        let presented = known.present(&self.gate).await?;
+        let lookup = Lookup {
+            gate: &self.gate,
+            peer: &known.peer,
+            credential: presented.header,
+            secrets: presented.secrets,
+        };
+        let (place, response) = lookup.find().await?;
+        let document = serde_json::from_slice(&response.body);
+        Ok((
+            place,
+            document.map_err(|error| Error::CardInvalid(error.to_string()))?,
+        ))
+    }
+
+    /// Finds the agent of a peer and the interfaces to call it by. `wanted` takes precedence over what the peer
+    /// is configured with.
+    ///
+    /// # Errors
+    /// Returns an error if there is no usable card, or no usable interface in it.
+    pub async fn agent(&self, peer: &str, wanted: Wanted, call: Call) -> Result<Agent, Error> {
+        let card = self.card(peer).await?;
+        let known = self.known(peer)?;
+        let wanted = wanted.or(known.peer.wanted);
+        let mut interfaces = choose(&card.model, &known.peer.url, wanted);
+        let answering = known.answering.lock().clone();
+        let answering = answering.and_then(|found| interfaces.iter().position(|other| *other == found));
+        if let Some(index) = answering {
+            // Found to work: no other one is tried.
+            interfaces = vec![interfaces.swap_remove(index)];
+        }
+        if interfaces.is_empty() {
+            return Err(nothing_usable(&card.model, wanted));
+        }
+        Ok(Agent {
+            gate: self.gate.clone(),
+            known: Arc::clone(known),
+            card,
+            interfaces,
+            call,
+        })
+    }
+}
+
+/// A remote agent.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    gate: Gate,
+    known: Arc<Known>,
+    card: Arc<Card>,
+    /// In the order to try them; never empty.
+    interfaces: Vec<Found>,
+    call: Call,
+}
+
+enum Answer {
+    Reply(Reply),
+    Items(Items),
+}
+
+impl Agent {
+    #[must_use]
+    pub fn card(&self) -> &Card {
+        &self.card
+    }
+
+    /// The interface that answered, or the first one to try.
+    fn current(&self) -> &Found {
+        let answering = self.known.answering.lock();
+        let found = self
+            .interfaces
+            .iter()
+            .find(|found| Some(*found) == answering.as_ref());
+        found.unwrap_or(&self.interfaces[0])
+    }
+
+    /// Index of the interface in the card.
+    #[must_use]
+    pub fn interface(&self) -> usize {
+        self.current().index
+    }
+
+    #[must_use]
+    pub fn endpoint(&self) -> &Url {
+        &self.current().address
+    }
+
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.current().version
+    }
+
+    #[must_use]
+    pub fn binding(&self) -> Binding {
+        self.current().binding
+    }
+
+    /// Returns `true` if the interface receives the peer's credential: only one at the place of the card does,
+    /// because the credential was given for that.
+    #[must_use]
+    pub fn receives_credential(&self) -> bool {
+        !matches!(self.known.peer.credential, Credential::None) && self.is_trusted(self.current())
+    }
+
+    fn is_trusted(&self, found: &Found) -> bool {
+        is_same_place(&self.known.peer.url, &found.address)
+    }
+
+    /// Sends a message and waits for the response.
+    ///
+    /// # Errors
+    /// See [`Error::may_have_been_sent`]: a message that may have been sent is repeated with its id only.
+    pub async fn send_message(&self, request: SendMessageRequest) -> Result<SendMessageResponse, Error> {
+        match self.ask(Request::SendMessage(request)).await? {
+            Reply::Sent(answer) => Ok(answer),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sends a message and streams the updates.
+    ///
+    /// # Errors
+    /// Like [`Agent::send_message`]; later errors are items of the stream.
+    pub async fn send_streaming_message(&self, request: SendMessageRequest) -> Result<Items, Error> {
+        self.follow(Request::SendStreamingMessage(request), None).await
+    }
+
+    /// Resubscribes to a task, starting after the event `last` if the agent supports that.
+    ///
+    /// # Errors
+    /// Later errors are items of the stream.
+    pub async fn subscribe(&self, task: &str, last: Option<&str>) -> Result<Items, Error> {
+        let request = SubscribeToTaskRequest {
+            tenant: None,
+            id: task.to_owned(),
+        };
+        self.follow(Request::SubscribeToTask(request), last).await
+    }
+
+    /// # Errors
+    /// Returns the peer's error, or the failure of the call.
+    pub async fn get_task(&self, task: &str, history_length: Option<u32>) -> Result<Task, Error> {
+        let request = GetTaskRequest {
+            tenant: None,
+            id: task.to_owned(),
+            history_length,
+        };
+        self.task(Request::GetTask(request)).await
+    }
+
+    /// # Errors
+    /// Returns the peer's error, or the failure of the call.
+    pub async fn list_tasks(&self, request: ListTasksRequest) -> Result<ListTasksResponse, Error> {
+        match self.ask(Request::ListTasks(request)).await? {
+            Reply::Tasks(page) => Ok(page),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// # Errors
+    /// Returns the peer's error, or the failure of the call.
+    pub async fn cancel_task(&self, task: &str) -> Result<Task, Error> {
+        let request = CancelTaskRequest {
+            tenant: None,
+            id: task.to_owned(),
+            metadata: Object::new(),
+        };
+        self.task(Request::CancelTask(request)).await
+    }
+
+    /// # Errors
+    /// Returns the peer's error, or the failure of the call.
+    pub async fn set_push_config(
+        &self,
+        config: TaskPushNotificationConfig,
+    ) -> Result<TaskPushNotificationConfig, Error> {
+        self.push_config(Request::CreatePushConfig(config)).await
+    }
+
+    /// # Errors
+    /// Returns the peer's error, or the failure of the call.
+    pub async fn get_push_config(&self, task: &str, id: &str) -> Result<TaskPushNotificationConfig, Error> {
+        let (task_id, id) = (task.to_owned(), Some(id.to_owned()));
+        self.push_config(Request::GetPushConfig { task_id, id }).await
+    }
+
+    /// # Errors
+    /// Returns the peer's error, or the failure of the call.
+    pub async fn push_configs(
+        &self,
+        task: &str,
+        page_token: Option<String>,
+    ) -> Result<ListTaskPushNotificationConfigsResponse, Error> {
+        let request = ListTaskPushNotificationConfigsRequest {
+            tenant: None,
+            task_id: task.to_owned(),
+            page_size: None,
+            page_token,
+        };
+        match self.ask(Request::ListPushConfigs(request)).await? {
+            Reply::PushConfigs(page) => Ok(page),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// # Errors
+    /// Returns the peer's error, or the failure of the call.
+    pub async fn delete_push_config(&self, task: &str, id: &str) -> Result<(), Error> {
+        let request = DeleteTaskPushNotificationConfigRequest {
+            tenant: None,
+            task_id: task.to_owned(),
+            id: id.to_owned(),
+        };
+        match self.ask(Request::DeletePushConfig(request)).await? {
+            Reply::Deleted => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Reads the extended card, which requires authentication.
+    ///
+    /// # Errors
+    /// Returns the peer's error, or the failure of the call.
+    pub async fn extended_card(&self) -> Result<AgentCard, Error> {
+        let request = Request::GetExtendedAgentCard(GetExtendedAgentCardRequest::default());
+        match self.ask(request).await? {
+            Reply::Card(card) => Ok(card),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn task(&self, request: Request) -> Result<Task, Error> {
+        match self.ask(request).await? {
+            Reply::Task(task) => Ok(task),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn push_config(&self, request: Request) -> Result<TaskPushNotificationConfig, Error> {
+        match self.ask(request).await? {
+            Reply::PushConfig(config) => Ok(config),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn ask(&self, request: Request) -> Result<Reply, Error> {
+        match self.answer(request, None).await? {
+            Answer::Reply(reply) => Ok(reply),
+            Answer::Items(_) => Err(Error::Undecodable("it is a stream".to_owned())),
+        }
+    }
+
+    async fn follow(&self, request: Request, last: Option<&str>) -> Result<Items, Error> {
+        match self.answer(request, last).await? {
+            Answer::Items(items) => Ok(items),
+            Answer::Reply(_) => Err(Error::NoStream),
+        }
+    }
+
+    /// Sends a request over the interface that answers, or else over the first one that does.
+    async fn answer(&self, request: Request, last: Option<&str>) -> Result<Answer, Error> {
+        let is_settled = self.known.answering.lock().as_ref() == Some(self.current());
+        if is_settled {
+            return self.over(self.current(), request, last).await;
+        }
+        let mut failure = None;
+        for found in &self.interfaces {
+            let result = self.over(found, request.clone(), last).await;
+            match result {
+                Err(error) if error.is_unanswered() => {
+                    let peer = &self.known.peer.name;
+                    debug!(peer, binding = ?found.binding, %error, "a2a interface did not answer");
+                    failure = failure.or(Some(error));
+                }
+                result => {
+                    if result.as_ref().map_or_else(Error::is_answer, |_| true) {
+                        *self.known.answering.lock() = Some(found.clone());
+                    }
+                    return result;
+                }
+            }
+        }
+        Err(failure.unwrap_or_else(|| nothing_usable(&self.card.model, Wanted::default())))
+    }
+
+    /// Sends a request over one interface. If it refuses a token that was in use before, the token is renewed
+    /// once.
+    async fn over(&self, found: &Found, request: Request, last: Option<&str>) -> Result<Answer, Error> {
+        let request = request.with_tenant(found.tenant.clone());
+        let (line, used_token) = self.line(found).await?;
+        match (attempt(&line, request.clone(), last).await, used_token) {
+            (Err(error), Some(token)) if error.is_unauthorized() => {
+                self.known.tokens.forget(&token);
+                let (line, _) = self.line(found).await?;
+                attempt(&line, request, last).await
+            }
+            (result, _) => result,
+        }
+    }
+
+    async fn line(&self, found: &Found) -> Result<(Line, Option<Secret>), Error> {
+        let is_trusted = self.is_trusted(found);
+        let presented = if is_trusted {
+            self.known.present(&self.gate).await?
+        } else {
+            Presented {
+                header: None,
+                secrets: self.known.peer.credential.secrets(),
+                used_token: None,
+            }
+        };
+        let line = Line {
+            gate: self.gate.clone(),
+            found: found.clone(),
+            credential: presented.header,
+            secrets: presented.secrets,
+            call: self.call.clone(),
+        };
+        Ok((line, presented.used_token))
+    }
+}
+
+async fn attempt(line: &Line, request: Request, last: Option<&str>) -> Result<Answer, Error> {
+    let is_streaming = request.operation().is_streaming();
+    let binding = line.found.binding;
+    if is_streaming {
+        let items = match binding {
+            Binding::JsonRpc => json_rpc::open(line, request, last).await,
+            Binding::HttpJson => http_json::open(line, request, last).await,
+            Binding::Grpc => grpc::open(line, request, last).await,
+        };
+        return items.map(Answer::Items);
+    }
+    let reply = match binding {
+        Binding::JsonRpc => json_rpc::call(line, request).await,
+        Binding::HttpJson => http_json::call(line, request).await,
+        Binding::Grpc => grpc::call(line, request).await,
+    };
+    reply.map(Answer::Reply)
+}
+
+/// The reply does not match the request. Cannot happen, because replies are parsed by the type of the request.
+fn unexpected(reply: &Reply) -> Error {
+    let what = match reply {
+        Reply::Sent(_) => "the answer to a message",
+        Reply::Task(_) => "a task",
+        Reply::Tasks(_) => "tasks",
+        Reply::PushConfig(_) => "a push configuration",
+        Reply::PushConfigs(_) => "push configurations",
+        Reply::Deleted => "nothing",
+        Reply::Card(_) => "a card",
+    };
+    Error::Undecodable(format!("it is {what}"))
+}

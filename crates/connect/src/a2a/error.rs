@@ -1,0 +1,404 @@
+//! Why a call to a remote agent failed.
+//!
+//! The variants keep apart what a caller decides on: whether the peer may have received the request, whether a
+//! repetition could succeed, and what the peer itself said. Texts of a peer are untrusted, bounded in size and
+//! free of its credential.
+
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
+
+use http::{HeaderMap, StatusCode};
+use serde_json::Value;
+use wopr_wire::{
+    a2a::{
+        error::Kind,
+        method::{Operation, Version},
+        rpc,
+    },
+    json::DecodeError,
+};
+
+use super::redact::Secrets;
+use crate::{egress::EgressError, http::retry_after};
+
+/// Maximum length of a peer's text in bytes.
+const MAX_TEXT: usize = 8 << 10;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("find an A2A peer named '{0}'")]
+    UnknownPeer(String),
+    #[error("read the peer's credential from {source_name}")]
+    CredentialMissing {
+        /// Where the operator said it is.
+        source_name: String,
+    },
+    /// The authorization server granted no access token; the peer was not called.
+    #[error("get an access token: {0}")]
+    Token(String, #[source] Option<EgressError>),
+    /// The egress gate refused the request; nothing was sent.
+    #[error("{0}")]
+    Policy(#[source] EgressError),
+    /// No connection was made; nothing was sent.
+    #[error("{0}")]
+    Unreachable(#[source] EgressError),
+    /// The connection broke after the request may have been sent.
+    #[error("{0}")]
+    Interrupted(#[source] EgressError),
+    #[error("{0}")]
+    TimedOut(#[source] EgressError),
+    /// The answer is larger than what is held here.
+    #[error("take an answer over {limit} bytes, or of too many values")]
+    TooLarge {
+        /// In bytes.
+        limit: usize,
+    },
+    /// An HTTP or gRPC status that carries no A2A error.
+    #[error("{0}")]
+    Status(Status),
+    /// The peer answered with an A2A error.
+    #[error("{0}")]
+    Remote(RemoteError),
+    #[error("read the answer: {0}")]
+    Undecodable(String),
+    #[error("get a stream: the peer answered without one")]
+    NoStream,
+    #[error("find a card at {place}: {status}")]
+    CardMissing { place: String, status: StatusCode },
+    /// The card cannot be read, or no signature of it is valid.
+    #[error("accept the card: {0}")]
+    CardInvalid(String),
+    #[error("accept the card: it is not signed")]
+    CardUnsigned,
+    /// The card offers no interface that this client can use.
+    #[error("find a usable interface among {}", Listed(.offered))]
+    NoInterface { offered: Vec<String> },
+    /// The card offers no version that this client speaks, or not the wanted one.
+    #[error("find a usable version among {}", Listed(.offered))]
+    VersionNotSupported { offered: Vec<String> },
+    /// The binding lacks the operation in this version; nothing was sent.
+    #[error("call {operation:?} over a binding of A2A {version} that lacks it")]
+    NotOffered {
+        operation: Operation,
+        version: Version,
+    },
+    /// The request has no form in this version; nothing was sent.
+    #[error("write the request: {0}")]
+    Unwritable(String),
+}
+
+/// A status without an A2A error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// For gRPC, the equivalent HTTP status.
+    pub status: StatusCode,
+    pub retry_after: Option<Duration>,
+    /// The peer's text, if it has one.
+    pub message: String,
+    /// The binding's name for the status.
+    pub label: String,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "get an answer: the peer answered {}", self.label)
+    }
+}
+
+/// An A2A error that the peer answered with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteError {
+    /// The error, if A2A or JSON-RPC defines it.
+    pub kind: Option<Kind>,
+    pub code: i64,
+    /// Such as `TASK_NOT_FOUND`; empty if unknown.
+    pub reason: &'static str,
+    pub message: String,
+    /// The binding's name for the error.
+    pub label: String,
+}
+
+impl fmt::Display for RemoteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "get a result: the peer answered with error {}", self.label)
+    }
+}
+
+struct Listed<'a>(&'a [String]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(", "))
+    }
+}
+
+impl Error {
+    /// Returns `true` if the peer may have received the request, or a part of it.
+    #[must_use]
+    pub fn may_have_been_sent(&self) -> bool {
+        match self {
+            Self::Interrupted(_)
+            | Self::TooLarge { .. }
+            | Self::Status(_)
+            | Self::Remote(_)
+            | Self::Undecodable(_)
+            | Self::NoStream => true,
+            Self::TimedOut(error) => error.may_have_been_sent(),
+            Self::UnknownPeer(_)
+            | Self::CredentialMissing { .. }
+            | Self::Token(..)
+            | Self::Policy(_)
+            | Self::Unreachable(_)
+            | Self::CardMissing { .. }
+            | Self::CardInvalid(_)
+            | Self::CardUnsigned
+            | Self::NoInterface { .. }
+            | Self::VersionNotSupported { .. }
+            | Self::NotOffered { .. }
+            | Self::Unwritable(_) => false,
+        }
+    }
+
+    /// Returns `true` if the same request could succeed later.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable(EgressError::Tls(_)) => false,
+            Self::Unreachable(_) | Self::Interrupted(_) | Self::TimedOut(_) => true,
+            Self::Token(_, cause) => cause.as_ref().is_some_and(EgressError::is_transient),
+            Self::Status(Status { status, .. }) | Self::CardMissing { status, .. } => {
+                status.is_server_error() && *status != StatusCode::NOT_IMPLEMENTED
+                    || matches!(
+                        *status,
+                        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT
+                    )
+            }
+            Self::UnknownPeer(_)
+            | Self::CredentialMissing { .. }
+            | Self::Policy(_)
+            | Self::TooLarge { .. }
+            | Self::Remote(_)
+            | Self::Undecodable(_)
+            | Self::NoStream
+            | Self::CardInvalid(_)
+            | Self::CardUnsigned
+            | Self::NoInterface { .. }
+            | Self::VersionNotSupported { .. }
+            | Self::NotOffered { .. }
+            | Self::Unwritable(_) => false,
+        }
+    }
+
+    /// The delay that the peer asks for.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status(status) => status.retry_after,
+            _ => None,
+        }
+    }
+
+    /// Returns `true` if the interface did not take the request, so that another one may.
+    pub(super) fn is_unanswered(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::NotOffered { .. } => true,
+            Self::TimedOut(error) => !error.may_have_been_sent(),
+            Self::Status(Status { status, .. }) => matches!(
+                *status,
+                StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
+            ),
+            Self::Remote(error) => matches!(
+                error.kind,
+                Some(Kind::MethodNotFound | Kind::VersionNotSupported)
+            ),
+            _ => false,
+        }
+    }
+
+    /// Returns `true` if the interface answered, even if with an error.
+    pub(super) fn is_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::Remote(_)
+                | Self::Status(_)
+                | Self::TooLarge { .. }
+                | Self::Undecodable(_)
+                | Self::NoStream
+        )
+    }
+
+    pub(super) fn is_unauthorized(&self) -> bool {
+        matches!(self, Self::Status(Status { status, .. }) if *status == StatusCode::UNAUTHORIZED)
+    }
+
+    /// The JSON-RPC error of a response.
+    pub(super) fn of_rpc(error: &rpc::RemoteError, secrets: &Secrets) -> Self {
+        let kind = Kind::from_code(error.code);
+        Self::Remote(RemoteError {
+            kind,
+            code: error.code,
+            reason: kind.map_or("", Kind::reason),
+            message: bounded(&secrets.text(&error.message)),
+            label: error.code.to_string(),
+        })
+    }
+
+    /// The error of an HTTP response. In 1.0 the body holds a `google.rpc.Status` under `error`; in 0.3 its
+    /// form is undefined.
+    pub(super) fn of_http(status: StatusCode, headers: &HeaderMap, body: &[u8], secrets: &Secrets) -> Self {
+        let document: Value = serde_json::from_slice(body).unwrap_or_default();
+        Self::of_document(status, headers, &document, secrets)
+    }
+
+    /// Like [`Error::of_http`], for a body that was already parsed.
+    pub(super) fn of_document(
+        status: StatusCode,
+        headers: &HeaderMap,
+        document: &Value,
+        secrets: &Secrets,
+    ) -> Self {
+        let error = document.get("error").filter(|error| error.is_object());
+        let error = error.unwrap_or(document);
+        let details = error.get("details").and_then(Value::as_array);
+        let reasons = details.into_iter().flatten();
+        let mut reasons = reasons.filter_map(|detail| detail.get("reason").and_then(Value::as_str));
+        let codes = [document.get("code"), error.get("code")];
+        let mut codes = codes.into_iter().flatten().filter_map(Value::as_i64);
+        let kind = reasons
+            .find_map(Kind::from_reason)
+            .or_else(|| codes.find_map(Kind::from_code));
+        let message = ["message", "detail", "title"]
+            .into_iter()
+            .find_map(|name| error.get(name).and_then(Value::as_str));
+        let message = bounded(&secrets.text(message.unwrap_or_default()));
+        match kind {
+            Some(kind) => Self::Remote(RemoteError {
+                kind: Some(kind),
+                code: kind.code(),
+                reason: kind.reason(),
+                message,
+                label: format!("{}, {}", status.as_u16(), kind.reason()),
+            }),
+            None => Self::Status(Status {
+                status,
+                retry_after: retry_after(headers, SystemTime::now()),
+                message,
+                label: status.to_string(),
+            }),
+        }
+    }
+
+    pub(super) fn undecodable(error: &dyn fmt::Display, secrets: &Secrets) -> Self {
+        Self::Undecodable(bounded(&secrets.text(&error.to_string())))
+    }
+}
+
+impl From<EgressError> for Error {
+    fn from(error: EgressError) -> Self {
+        match error {
+            EgressError::Closed(_)
+            | EgressError::Refused(_)
+            | EgressError::Method
+            | EgressError::Header(_)
+            | EgressError::RequestTooLarge { .. }
+            | EgressError::Form(_) => Self::Policy(error),
+            EgressError::Tls(_) | EgressError::Unresolved(_) | EgressError::Connect(_) => {
+                Self::Unreachable(error)
+            }
+            EgressError::ConnectTimeout | EgressError::Timeout | EgressError::Stalled => {
+                Self::TimedOut(error)
+            }
+            EgressError::Exchange(_) | EgressError::Busy => Self::Interrupted(error),
+            EgressError::HeadersTooLarge { limit } | EgressError::ResponseTooLarge { limit } => {
+                Self::TooLarge { limit }
+            }
+            EgressError::TooManyValues(error) => Self::TooLarge { limit: error.limit },
+        }
+    }
+}
+
+impl From<DecodeError> for Error {
+    fn from(error: DecodeError) -> Self {
+        Self::Unwritable(error.to_string())
+    }
+}
+
+/// The start of a text.
+pub(super) fn bounded(text: &str) -> String {
+    let mut end = text.len().min(MAX_TEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn http_error_is_identified_by_reason_number_or_status() {
+        let details =
+            json!([{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "TASK_NOT_FOUND"}]);
+        for (status, document, kind, label, message) in [
+            (
+                404,
+                json!({"error": {"code": 404, "message": "gone", "details": details}}),
+                Some(Kind::TaskNotFound),
+                "404, TASK_NOT_FOUND",
+                "gone",
+            ),
+            (
+                400,
+                json!({"code": -32003, "message": "no push"}),
+                Some(Kind::PushNotificationNotSupported),
+                "400, PUSH_NOTIFICATION_NOT_SUPPORTED",
+                "no push",
+            ),
+            (401, json!(null), None, "401 Unauthorized", ""),
+            (503, json!({"error": "busy"}), None, "503 Service Unavailable", ""),
+            (
+                404,
+                json!({"detail": "Not Found"}),
+                None,
+                "404 Not Found",
+                "Not Found",
+            ),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            let error = Error::of_document(status, &HeaderMap::new(), &document, &Secrets::default());
+            let found = match &error {
+                Error::Remote(error) => (error.kind, &error.label, &error.message),
+                Error::Status(error) => (None, &error.label, &error.message),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(found, (kind, &label.to_owned(), &message.to_owned()), "{document}");
+        }
+        let error = Error::of_http(
+            StatusCode::BAD_GATEWAY,
+            &HeaderMap::new(),
+            b"<html>",
+            &Secrets::default(),
+        );
+        assert!(error.is_transient() && error.may_have_been_sent(), "{error:?}");
+    }
+
+    #[test]
+    fn texts_of_a_peer_are_bounded_and_redacted() {
+        let text = format!("a-secret-key {}", "é".repeat(MAX_TEXT));
+        let error = Error::of_rpc(
+            &rpc::RemoteError {
+                code: -32603,
+                message: text,
+                data: None,
+            },
+            &Secrets::of(["a-secret-key"]),
+        );
+        let Error::Remote(error) = error else { panic!("{error:?}") };
+        assert!(error.message.len() <= MAX_TEXT && error.message.starts_with("[redacted] é"));
+    }
+}

@@ -1,0 +1,94 @@
+//! The JSON-RPC binding: every request is a POST to one URL.
+
+use futures_util::StreamExt as _;
+use http::Method;
+use serde_json::Value;
+use wopr_wire::{
+    a2a::{
+        exchange::{self, Form, Reply, Request},
+        rpc::{self, Id},
+    },
+    sse,
+};
+
+use super::{
+    error::Error,
+    line::{Items, Line, MAX_EVENT, Sending, is_event_stream, read},
+};
+use crate::{egress::LimitedBody, events};
+
+/// Sends a request and waits for the reply.
+pub(super) async fn call(line: &Line, request: Request) -> Result<Reply, Error> {
+    let operation = request.operation();
+    let response = post(line, request, "application/json", None).await?;
+    let result = result_of(line, response).await?;
+    Reply::decode(operation, Form::rpc(line.version()), result).map_err(|error| line.undecodable(&error))
+}
+
+/// Opens a stream. A response that is not a stream is an error.
+pub(super) async fn open(line: &Line, request: Request, last: Option<&str>) -> Result<Items, Error> {
+    let form = Form::rpc(line.version());
+    let response = post(line, request, sse::CONTENT_TYPE, last).await?;
+    if !is_event_stream(&response) {
+        result_of(line, response).await?;
+        return Err(Error::NoStream);
+    }
+    let secrets = line.secrets.clone();
+    Ok(Box::pin(events(response.into_body(), MAX_EVENT).map(move |event| {
+        let event = event?;
+        let unreadable = |error: &dyn std::fmt::Display| Error::undecodable(error, &secrets);
+        let response = rpc::Response::parse(event.data.as_bytes()).map_err(|error| unreadable(&error))?;
+        let mut result = response
+            .outcome
+            .map_err(|error| Error::of_rpc(&error, &secrets))?;
+        secrets.redact(&mut result);
+        let item = exchange::read_item(form, result).map_err(|error| unreadable(&error))?;
+        Ok((Some(event.id).filter(|id| !id.is_empty()), item))
+    })))
+}
+
+async fn post(
+    line: &Line,
+    request: Request,
+    accept: &'static str,
+    last: Option<&str>,
+) -> Result<http::Response<LimitedBody>, Error> {
+    let (operation, version) = (request.operation(), line.version());
+    let method = operation
+        .rpc_method(version)
+        .ok_or(Error::NotOffered { operation, version })?;
+    let params = request.into_document(Form::rpc(version))?;
+    let body = rpc::encode_request(&Id::Int(1), method, &params)
+        .map_err(|error| Error::Unwritable(error.to_string()))?;
+    line.send(Sending {
+        operation,
+        method: Method::POST,
+        url: line.at(str::to_owned),
+        content_type: Some("application/json"),
+        body: body.into(),
+        accept,
+        last,
+    })
+    .await
+}
+
+/// Extracts the result from a response, or its error.
+async fn result_of(line: &Line, response: http::Response<LimitedBody>) -> Result<Value, Error> {
+    let answer = read(response).await?;
+    match rpc::Response::parse(&answer.body) {
+        Ok(response) => {
+            let mut result = response
+                .outcome
+                .map_err(|error| Error::of_rpc(&error, &line.secrets))?;
+            line.secrets.redact(&mut result);
+            Ok(result)
+        }
+        Err(_) if !answer.status.is_success() => Err(Error::of_http(
+            answer.status,
+            &answer.headers,
+            &answer.body,
+            &line.secrets,
+        )),
+        Err(error) => Err(line.undecodable(&error)),
+    }
+}

@@ -1,0 +1,110 @@
+//! Replaces a peer's credential where it comes back in an answer.
+//!
+//! An agent that echoes its request would otherwise write the credential into runs, logs and artifacts. Only
+//! the exact text is found, in strings and in names of members; an encoded form of it is not.
+
+use std::fmt;
+
+use serde_json::Value;
+use wopr_wire::json::Object;
+
+/// Takes the place of a secret.
+const REDACTED: &str = "[redacted]";
+/// A shorter secret would match ordinary words.
+const MIN_LEN: usize = 8;
+
+/// Texts that must not come back.
+#[derive(Clone, Default)]
+pub(super) struct Secrets(Vec<String>);
+
+impl Secrets {
+    pub(super) fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut secrets = Self::default();
+        for text in texts {
+            secrets.add(text);
+        }
+        secrets
+    }
+
+    pub(super) fn add(&mut self, text: &str) {
+        if text.len() >= MIN_LEN && !self.0.iter().any(|known| known == text) {
+            self.0.push(text.to_owned());
+            // A secret that contains another one is replaced first, so that no part of it remains.
+            self.0.sort_by_key(|known| std::cmp::Reverse(known.len()));
+        }
+    }
+
+    /// Replaces the secrets in all strings of a document.
+    pub(super) fn redact(&self, document: &mut Value) {
+        match document {
+            Value::String(text) => {
+                if self.occurs_in(text) {
+                    *text = self.text(text);
+                }
+            }
+            Value::Array(items) => {
+                for item in items {
+                    self.redact(item);
+                }
+            }
+            Value::Object(members) => self.redact_object(members),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    fn redact_object(&self, members: &mut Object) {
+        if members.keys().any(|name| self.occurs_in(name)) {
+            let renamed = std::mem::take(members).into_iter();
+            *members = renamed.map(|(name, value)| (self.text(&name), value)).collect();
+        }
+        for value in members.values_mut() {
+            self.redact(value);
+        }
+    }
+
+    /// A text with the secrets replaced.
+    pub(super) fn text(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for secret in &self.0 {
+            if text.contains(secret) {
+                text = text.replace(secret, REDACTED);
+            }
+        }
+        text
+    }
+
+    fn occurs_in(&self, text: &str) -> bool {
+        self.0.iter().any(|secret| text.contains(secret))
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secrets({})", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn secrets_are_replaced_in_every_string_and_name() {
+        let secrets = Secrets::of(["hunter22", "Basic hunter22", "short"]);
+        let mut document = json!({
+            "a": ["it is hunter22, and Basic hunter22", 7, null, true],
+            "x-hunter22": {"b": "hunter2", "c": "short"},
+        });
+        secrets.redact(&mut document);
+        assert_eq!(
+            document,
+            json!({
+                "a": ["it is [redacted], and [redacted]", 7, null, true],
+                "x-[redacted]": {"b": "hunter2", "c": "short"},
+            })
+        );
+        assert!(!format!("{secrets:?}").contains("hunter22"));
+    }
+}
