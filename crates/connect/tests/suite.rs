@@ -1,10 +1,18 @@
-//! Tests of the egress gate and its executors against real sockets on loopback.
+//! Tests of the egress gate, its executors and the A2A client against real sockets on loopback.
 #![expect(
     clippy::panic,
     clippy::unwrap_used,
     reason = "helpers of tests fail the test that called them"
 )]
 
+#[path = "suite/a2a_calls.rs"]
+mod a2a_calls;
+#[path = "suite/a2a_cards.rs"]
+mod a2a_cards;
+#[path = "suite/a2a_hostile.rs"]
+mod a2a_hostile;
+#[path = "suite/agent.rs"]
+mod agent;
 #[path = "suite/delivery.rs"]
 mod delivery;
 #[path = "suite/executors.rs"]
@@ -17,3 +25,5 @@ mod limits;
 mod peer;
 #[path = "suite/pinned.rs"]
 mod pinned;
+#[path = "suite/streams.rs"]
+mod streams;

@@ -229,14 +229,15 @@ impl Agent {
         &self.card
     }
 
+    /// The interface that answered.
+    fn answering(&self) -> Option<&Found> {
+        let answering = self.known.answering.lock().clone()?;
+        self.interfaces.iter().find(|found| **found == answering)
+    }
+
     /// The interface that answered, or the first one to try.
     fn current(&self) -> &Found {
-        let answering = self.known.answering.lock();
-        let found = self
-            .interfaces
-            .iter()
-            .find(|found| Some(*found) == answering.as_ref());
-        found.unwrap_or(&self.interfaces[0])
+        self.answering().unwrap_or(&self.interfaces[0])
     }
 
     /// Index of the interface in the card.
@@ -424,9 +425,8 @@ impl Agent {
 
     /// Sends a request over the interface that answers, or else over the first one that does.
     async fn answer(&self, request: Request, last: Option<&str>) -> Result<Answer, Error> {
-        let is_settled = self.known.answering.lock().as_ref() == Some(self.current());
-        if is_settled {
-            return self.over(self.current(), request, last).await;
+        if let Some(found) = self.answering() {
+            return self.over(found, request, last).await;
         }
         let mut failure = None;
         for found in &self.interfaces {
