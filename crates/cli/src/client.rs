@@ -16,7 +16,7 @@ use rustls::{
 use serde_json::Value;
 use url::Url;
 use wopr_connect::{
-    egress::{self, EgressError, Gate, Limits, LimitedBody, Network, Policy, Request, Seam, StreamLimits},
+    egress::{self, EgressError, Gate, LimitedBody, Limits, Network, Policy, Request, Seam, StreamLimits},
     secret_header,
 };
 pub(crate) use wopr_wire::a2a::paths::escape;
@@ -109,7 +109,11 @@ fn gate_with(tls: Result<Arc<rustls::ClientConfig>, egress::TlsError>) -> Result
         tls,
         ..Network::default()
     };
-    Ok(Gate::over(anywhere.context("allow every address")?, limits, network))
+    Ok(Gate::over(
+        anywhere.context("allow every address")?,
+        limits,
+        network,
+    ))
 }
 
 /// Makes a TLS configuration that trusts only these authorities.
@@ -291,7 +295,10 @@ impl Client {
 
     /// Reads the body of an error response.
     async fn refusal(&self, body: LimitedBody) -> Result<Bytes> {
-        let (body, _) = body.collect(true).await.map_err(|error| self.unreachable(&error))?;
+        let (body, _) = body
+            .collect(true)
+            .await
+            .map_err(|error| self.unreachable(&error))?;
         Ok(body)
     }
 
@@ -372,10 +379,9 @@ pub(crate) fn unreachable_failure(base: &str, error: &EgressError) -> Failure {
         | EgressError::Method
         | EgressError::Header(_)
         | EgressError::RequestTooLarge { .. }
-        | EgressError::Form(_) => Failure::new(
-            Exit::Failed,
-            format!("cannot call {base}: {}", cause_of(error)),
-        ),
+        | EgressError::Form(_) => {
+            Failure::new(Exit::Failed, format!("cannot call {base}: {}", cause_of(error)))
+        }
         EgressError::Tls(_)
         | EgressError::Unresolved(_)
         | EgressError::Connect(_)

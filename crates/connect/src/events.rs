@@ -24,10 +24,7 @@ struct Reading {
 }
 
 /// Decodes the events of a body, each of `max` bytes at most. The stream ends after an error.
-pub fn events(
-    body: LimitedBody,
-    max: usize,
-) -> impl Stream<Item = Result<sse::Event, EgressError>> + Send {
+pub fn events(body: LimitedBody, max: usize) -> impl Stream<Item = Result<sse::Event, EgressError>> + Send {
     let reading = Reading {
         body,
         decoder: sse::Decoder::new(max),

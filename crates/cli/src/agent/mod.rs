@@ -13,8 +13,8 @@ use futures_util::{Stream, StreamExt as _};
 use rand::{TryRngCore as _, rngs::OsRng};
 use serde_json::Value;
 use url::Url;
-pub(crate) use wopr_connect::a2a::{Item, Wanted};
 use wopr_connect::a2a::{self, Call, Client, Credential, Error, Peer};
+pub(crate) use wopr_connect::a2a::{Item, Wanted};
 use wopr_wire::{
     a2a::{
         method::Version,
@@ -188,9 +188,10 @@ impl Agent {
     /// Converts the errors of a stream.
     fn items(&self, items: a2a::Items) -> Items {
         let (endpoint, has_key) = (self.endpoint().to_owned(), self.0.receives_credential());
-        Box::pin(items.map(move |item| {
-            item.map_err(|error| refusal::of_stream(&error, &endpoint, has_key).into())
-        }))
+        Box::pin(
+            items
+                .map(move |item| item.map_err(|error| refusal::of_stream(&error, &endpoint, has_key).into())),
+        )
     }
 
     /// Sends a message and waits for the response.

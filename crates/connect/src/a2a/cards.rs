@@ -393,6 +393,9 @@ mod tests {
                 "https://a.test/.well-known/agent.json"
             ]
         );
-        assert_eq!(list("https://a.test/x/card.json")[0], "https://a.test/x/card.json");
+        assert_eq!(
+            list("https://a.test/x/card.json")[0],
+            "https://a.test/x/card.json"
+        );
     }
 }

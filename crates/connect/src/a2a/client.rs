@@ -219,7 +219,7 @@ pub struct Agent {
 }
 
 enum Answer {
-    Reply(Reply),
+    Reply(Box<Reply>),
     Items(Items),
 }
 
@@ -411,7 +411,7 @@ impl Agent {
 
     async fn ask(&self, request: Request) -> Result<Reply, Error> {
         match self.answer(request, None).await? {
-            Answer::Reply(reply) => Ok(reply),
+            Answer::Reply(reply) => Ok(*reply),
             Answer::Items(_) => Err(Error::Undecodable("it is a stream".to_owned())),
         }
     }
@@ -501,7 +501,7 @@ async fn attempt(line: &Line, request: Request, last: Option<&str>) -> Result<An
         Binding::HttpJson => http_json::call(line, request).await,
         Binding::Grpc => grpc::call(line, request).await,
     };
-    reply.map(Answer::Reply)
+    reply.map(|reply| Answer::Reply(Box::new(reply)))
 }
 
 /// The reply does not match the request. Cannot happen, because replies are parsed by the type of the request.

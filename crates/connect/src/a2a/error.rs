@@ -80,10 +80,7 @@ pub enum Error {
     VersionNotSupported { offered: Vec<String> },
     /// The binding lacks the operation in this version; nothing was sent.
     #[error("call {operation:?} over a binding of A2A {version} that lacks it")]
-    NotOffered {
-        operation: Operation,
-        version: Version,
-    },
+    NotOffered { operation: Operation, version: Version },
     /// The request has no form in this version; nothing was sent.
     #[error("write the request: {0}")]
     Unwritable(String),
@@ -200,6 +197,32 @@ impl Error {
         }
     }
 
+    /// The code of a node that fails with this error.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::UnknownPeer(_) => "peer_unknown",
+            Self::CredentialMissing { .. } => "credential_missing",
+            Self::CardInvalid(_) | Self::NoInterface { .. } => "card_invalid",
+            Self::CardUnsigned => "card_unsigned",
+            Self::VersionNotSupported { .. } => "version_not_supported",
+            Self::Remote(error) if error.kind == Some(Kind::VersionNotSupported) => "version_not_supported",
+            Self::CardMissing { .. } if !self.is_transient() => "card_invalid",
+            Self::Remote(_) => "remote_failed",
+            Self::Status(_) if !self.is_transient() => "remote_failed",
+            Self::Undecodable(_) | Self::NoStream | Self::TooLarge { .. } => "remote_failed",
+            Self::Token(..)
+            | Self::Policy(_)
+            | Self::Unreachable(_)
+            | Self::Interrupted(_)
+            | Self::TimedOut(_)
+            | Self::Status(_)
+            | Self::CardMissing { .. }
+            | Self::NotOffered { .. }
+            | Self::Unwritable(_) => "external_call_failed",
+        }
+    }
+
     /// Returns `true` if the interface did not take the request, so that another one may.
     pub(super) fn is_unanswered(&self) -> bool {
         match self {
@@ -209,10 +232,9 @@ impl Error {
                 *status,
                 StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
             ),
-            Self::Remote(error) => matches!(
-                error.kind,
-                Some(Kind::MethodNotFound | Kind::VersionNotSupported)
-            ),
+            Self::Remote(error) => {
+                matches!(error.kind, Some(Kind::MethodNotFound | Kind::VersionNotSupported))
+            }
             _ => false,
         }
     }
@@ -221,11 +243,7 @@ impl Error {
     pub(super) fn is_answer(&self) -> bool {
         matches!(
             self,
-            Self::Remote(_)
-                | Self::Status(_)
-                | Self::TooLarge { .. }
-                | Self::Undecodable(_)
-                | Self::NoStream
+            Self::Remote(_) | Self::Status(_) | Self::TooLarge { .. } | Self::Undecodable(_) | Self::NoStream
         )
     }
 
@@ -376,7 +394,11 @@ mod tests {
                 Error::Status(error) => (None, &error.label, &error.message),
                 other => panic!("{other:?}"),
             };
-            assert_eq!(found, (kind, &label.to_owned(), &message.to_owned()), "{document}");
+            assert_eq!(
+                found,
+                (kind, &label.to_owned(), &message.to_owned()),
+                "{document}"
+            );
         }
         let error = Error::of_http(
             StatusCode::BAD_GATEWAY,
@@ -385,6 +407,33 @@ mod tests {
             &Secrets::default(),
         );
         assert!(error.is_transient() && error.may_have_been_sent(), "{error:?}");
+    }
+
+    #[test]
+    fn node_codes_follow_the_contract() {
+        let missing = |status| Error::CardMissing {
+            place: String::new(),
+            status,
+        };
+        let version = Error::of_rpc(
+            &rpc::RemoteError {
+                code: Kind::VersionNotSupported.code(),
+                message: String::new(),
+                data: None,
+            },
+            &Secrets::default(),
+        );
+        for (error, code) in [
+            (Error::UnknownPeer(String::new()), "peer_unknown"),
+            (Error::CardUnsigned, "card_unsigned"),
+            (missing(StatusCode::NOT_FOUND), "card_invalid"),
+            (missing(StatusCode::BAD_GATEWAY), "external_call_failed"),
+            (version, "version_not_supported"),
+            (EgressError::Timeout.into(), "external_call_failed"),
+            (Error::NoStream, "remote_failed"),
+        ] {
+            assert_eq!(error.code(), code, "{error:?}");
+        }
     }
 
     #[test]
@@ -398,7 +447,9 @@ mod tests {
             },
             &Secrets::of(["a-secret-key"]),
         );
-        let Error::Remote(error) = error else { panic!("{error:?}") };
+        let Error::Remote(error) = error else {
+            panic!("{error:?}")
+        };
         assert!(error.message.len() <= MAX_TEXT && error.message.starts_with("[redacted] é"));
     }
 }

@@ -85,8 +85,7 @@ struct Call {
 impl Call {
     async fn start(line: &Line, request: Request, last: Option<&str>, max: usize) -> Result<Self, Error> {
         let (operation, version) = (request.operation(), line.version());
-        let method =
-            protobuf::method(version, operation).ok_or(Error::NotOffered { operation, version })?;
+        let method = protobuf::method(version, operation).ok_or(Error::NotOffered { operation, version })?;
         let document = request.into_document(Form::proto(version))?;
         let message = protobuf::write(method.request, &document)?;
         let response = line

@@ -67,21 +67,24 @@ pub(super) async fn open(line: &Line, request: Request, last: Option<&str>) -> R
         return Err(Error::NoStream);
     }
     let secrets = line.secrets.clone();
-    Ok(Box::pin(events(response.into_body(), MAX_EVENT).map(move |event| {
-        let event = event?;
-        let unreadable = |error: &dyn std::fmt::Display| Error::undecodable(error, &secrets);
-        let mut document: Value = serde_json::from_str(&event.data).map_err(|error| unreadable(&error))?;
-        if document.get("error").is_some() {
-            // A broken stream reports its error as the last event.
-            let none = HeaderMap::new();
-            return Err(Error::of_document(StatusCode::OK, &none, &document, &secrets));
-        }
-        secrets.redact(&mut document);
-        let document = canonical(version, operation, document);
-        let item = exchange::read_item(Form::http(operation, version), document);
-        let item = item.map_err(|error| unreadable(&error))?;
-        Ok((Some(event.id).filter(|id| !id.is_empty()), item))
-    })))
+    Ok(Box::pin(events(response.into_body(), MAX_EVENT).map(
+        move |event| {
+            let event = event?;
+            let unreadable = |error: &dyn std::fmt::Display| Error::undecodable(error, &secrets);
+            let mut document: Value =
+                serde_json::from_str(&event.data).map_err(|error| unreadable(&error))?;
+            if document.get("error").is_some() {
+                // A broken stream reports its error as the last event.
+                let none = HeaderMap::new();
+                return Err(Error::of_document(StatusCode::OK, &none, &document, &secrets));
+            }
+            secrets.redact(&mut document);
+            let document = canonical(version, operation, document);
+            let item = exchange::read_item(Form::http(operation, version), document);
+            let item = item.map_err(|error| unreadable(&error))?;
+            Ok((Some(event.id).filter(|id| !id.is_empty()), item))
+        },
+    )))
 }
 
 /// Sends a request, and retries with the fallback method if the agent rejects the first one.

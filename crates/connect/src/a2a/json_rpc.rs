@@ -34,17 +34,19 @@ pub(super) async fn open(line: &Line, request: Request, last: Option<&str>) -> R
         return Err(Error::NoStream);
     }
     let secrets = line.secrets.clone();
-    Ok(Box::pin(events(response.into_body(), MAX_EVENT).map(move |event| {
-        let event = event?;
-        let unreadable = |error: &dyn std::fmt::Display| Error::undecodable(error, &secrets);
-        let response = rpc::Response::parse(event.data.as_bytes()).map_err(|error| unreadable(&error))?;
-        let mut result = response
-            .outcome
-            .map_err(|error| Error::of_rpc(&error, &secrets))?;
-        secrets.redact(&mut result);
-        let item = exchange::read_item(form, result).map_err(|error| unreadable(&error))?;
-        Ok((Some(event.id).filter(|id| !id.is_empty()), item))
-    })))
+    Ok(Box::pin(events(response.into_body(), MAX_EVENT).map(
+        move |event| {
+            let event = event?;
+            let unreadable = |error: &dyn std::fmt::Display| Error::undecodable(error, &secrets);
+            let response = rpc::Response::parse(event.data.as_bytes()).map_err(|error| unreadable(&error))?;
+            let mut result = response
+                .outcome
+                .map_err(|error| Error::of_rpc(&error, &secrets))?;
+            secrets.redact(&mut result);
+            let item = exchange::read_item(form, result).map_err(|error| unreadable(&error))?;
+            Ok((Some(event.id).filter(|id| !id.is_empty()), item))
+        },
+    )))
 }
 
 async fn post(

@@ -15,12 +15,7 @@ use wopr_wire::{
     sse,
 };
 
-use super::{
-    card::Found,
-    error::Error,
-    peer::Binding,
-    redact::Secrets,
-};
+use super::{card::Found, error::Error, peer::Binding, redact::Secrets};
 use crate::egress::{AnswerShare, Gate, LimitedBody, Protocol, Request, Seam, StreamLimits};
 
 /// Maximum size of an answer in bytes.

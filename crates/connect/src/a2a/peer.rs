@@ -102,10 +102,15 @@ pub enum Credential {
     /// Sent as `Authorization: Bearer`.
     Bearer(Secret),
     /// Sent as this header.
-    Header { name: HeaderName, value: Secret },
+    Header {
+        name: HeaderName,
+        value: Secret,
+    },
     OAuth2(OAuth2),
     /// The operator names a credential that does not exist; calls fail and say where it is missing.
-    Missing { source: String },
+    Missing {
+        source: String,
+    },
 }
 
 /// OAuth 2.0 client credentials (RFC 6749 section 4.4).

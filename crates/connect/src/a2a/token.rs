@@ -155,8 +155,8 @@ fn form(oauth2: &OAuth2) -> Result<Request, Error> {
         encoded(oauth2.client_secret.expose())
     );
     let authorization = secret_header(&format!("Basic {}", STANDARD.encode(pair)));
-    let authorization =
-        authorization.map_err(|_| Error::Token("the client's secret does not fit a header".to_owned(), None))?;
+    let authorization = authorization
+        .map_err(|_| Error::Token("the client's secret does not fit a header".to_owned(), None))?;
     let mut request = Request::new(Method::POST, oauth2.token_url.clone());
     request.headers.insert(header::AUTHORIZATION, authorization);
     request.headers.insert(

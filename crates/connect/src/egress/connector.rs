@@ -95,9 +95,9 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    pub(super) fn new(config: Arc<ClientConfig>) -> Self {
+    pub(super) fn new(config: &ClientConfig) -> Self {
         let offering = |protocols: &[&[u8]]| {
-            let mut config = ClientConfig::clone(&config);
+            let mut config = config.clone();
             config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
             TlsConnector::from(Arc::new(config))
         };

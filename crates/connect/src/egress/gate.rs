@@ -268,7 +268,7 @@ impl Gate {
             policy: Arc::new(policy),
             resolver,
             dial,
-            tls: tls.map(Tls::new),
+            tls: tls.map(|config| Tls::new(&config)),
             timeout: limits.connect,
         });
         let connector = |alpn| Connector {

@@ -14,20 +14,16 @@ use rustls_platform_verifier::BuilderVerifierExt as _;
 #[error("load the platform's tls roots")]
 pub struct TlsError(#[source] rustls::Error);
 
-/// Creates a client configuration with freshly loaded root certificates.
-///
-/// Pass it to `tls_backend_preconfigured` of the client builder: the HTTP crate is built without a default
-/// crypto provider and panics if it has to choose one.
+/// Creates a client configuration with freshly loaded root certificates. The gate adds the protocols to offer.
 ///
 /// # Errors
 /// Returns an error if the platform has no usable root certificate.
 pub fn client_config() -> Result<ClientConfig, TlsError> {
-    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(TlsError)?
         .with_platform_verifier()
         .map_err(TlsError)?
         .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }

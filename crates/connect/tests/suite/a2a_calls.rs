@@ -15,7 +15,7 @@ use crate::{
         Agent, Reply, Seen, chunked, grpc_message, grpc_reply, json_reply, message, open_gate, reply,
         rpc_reply, task, with_header,
     },
-    peer::{answer, Peer as Scripted, Script},
+    peer::{Peer as Scripted, Script, answer},
 };
 
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -59,7 +59,9 @@ fn echo(seen: &Seen) -> Reply {
                 "SendStreamingMessage" => Operation::SendStreamingMessage,
                 "GetTask" => Operation::GetTask,
                 "CancelTask" => Operation::CancelTask,
-                "ListTasks" => return grpc_reply(&[grpc_message(Version::V1_0, Operation::ListTasks, &page)], "0"),
+                "ListTasks" => {
+                    return grpc_reply(&[grpc_message(Version::V1_0, Operation::ListTasks, &page)], "0");
+                }
                 other => panic!("{other}"),
             };
             let document = match operation {
@@ -84,7 +86,10 @@ async fn every_binding_sends_reads_lists_cancels_and_streams() {
         let found = agent.call(call).await.unwrap();
         let sent = found.send_message(message()).await.unwrap();
         assert!(matches!(sent, SendMessageResponse::Task(task) if task.id == "t"));
-        assert_eq!(found.get_task("t", Some(3)).await.unwrap().status.state, TaskState::Working);
+        assert_eq!(
+            found.get_task("t", Some(3)).await.unwrap().status.state,
+            TaskState::Working
+        );
         assert_eq!(found.cancel_task("t").await.unwrap().id, "t");
         let request = ListTasksRequest {
             context_id: Some("c".to_owned()),
@@ -131,7 +136,9 @@ async fn subscription_resumes_after_an_event() {
 async fn events_are_read_whatever_bytes_they_are_split_at() {
     let document = json!({"jsonrpc": "2.0", "id": 1, "result": {"statusUpdate": {"taskId": "é", "contextId": "c",
         "status": {"state": "TASK_STATE_WORKING"}}}});
-    let text = Bytes::from(format!(": hi\r\n\r\nid: 1\r\ndata: {document}\r\n\r\nid: 2\ndata: {document}\n\n"));
+    let text = Bytes::from(format!(
+        ": hi\r\n\r\nid: 1\r\ndata: {document}\r\n\r\nid: 2\ndata: {document}\n\n"
+    ));
     for size in [1, 2, 3, 7, 64, 1000] {
         let chunks: Vec<Bytes> = text.chunks(size).map(Bytes::copy_from_slice).collect();
         let agent = Agent::with_card(&[("/rpc", "JSONRPC", "1.0")], move |_| {
@@ -140,7 +147,10 @@ async fn events_are_read_whatever_bytes_they_are_split_at() {
         .await;
         let found = agent.call(Call::default()).await.unwrap();
         let items: Vec<_> = found.subscribe("t", None).await.unwrap().collect().await;
-        let ids: Vec<_> = items.iter().map(|item| item.as_ref().unwrap().0.clone()).collect();
+        let ids: Vec<_> = items
+            .iter()
+            .map(|item| item.as_ref().unwrap().0.clone())
+            .collect();
         assert_eq!(ids, [Some("1".to_owned()), Some("2".to_owned())], "{size}");
     }
 }
@@ -167,10 +177,8 @@ async fn next_interface_is_tried_if_the_first_does_not_take_the_request() {
     let unused = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let dead = format!("http://{}", unused.local_addr().unwrap());
     drop(unused);
-    let interfaces: &'static [_] = Vec::leak(vec![
-        (&*dead.leak(), "GRPC", "1.0"),
-        ("/rpc", "JSONRPC", "1.0"),
-    ]);
+    let interfaces: &'static [_] =
+        Vec::leak(vec![(&*dead.leak(), "GRPC", "1.0"), ("/rpc", "JSONRPC", "1.0")]);
     let agent = Agent::with_card(interfaces, echo).await;
     let found = agent.call(Call::default()).await.unwrap();
     found.send_message(message()).await.unwrap();
@@ -200,8 +208,13 @@ async fn message_that_may_have_been_accepted_is_not_sent_elsewhere() {
     .await;
     let found = agent.call(Call::default()).await.unwrap();
     let error = found.get_task("t", None).await.unwrap_err();
-    let Error::Remote(error) = error else { panic!("{error:?}") };
-    assert_eq!((error.kind, error.reason), (Some(Kind::TaskNotFound), "TASK_NOT_FOUND"));
+    let Error::Remote(error) = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(
+        (error.kind, error.reason),
+        (Some(Kind::TaskNotFound), "TASK_NOT_FOUND")
+    );
     assert_eq!(agent.calls().len(), 1);
 }
 
@@ -211,7 +224,10 @@ async fn credential_is_sent_to_the_place_of_the_card_only_and_replaced_in_answer
     let mut elsewhere = elsewhere;
     let there: &'static str = elsewhere.url("/").leak();
     for (name, credential) in [
-        ("authorization", Credential::Bearer(Secret::new("hunter22-x").unwrap())),
+        (
+            "authorization",
+            Credential::Bearer(Secret::new("hunter22-x").unwrap()),
+        ),
         (
             "x-api-key",
             Credential::Header {
@@ -230,13 +246,21 @@ async fn credential_is_sent_to_the_place_of_the_card_only_and_replaced_in_answer
         peer.credential = credential.clone();
         assert!(!format!("{peer:?}").contains("hunter22"));
         let client = Client::new(open_gate(), [peer]);
-        let found = client.agent("planner", Wanted::default(), Call::default()).await.unwrap();
+        let found = client
+            .agent("planner", Wanted::default(), Call::default())
+            .await
+            .unwrap();
         let task = found.get_task("t", None).await.unwrap();
         assert_eq!(
             Value::Object(task.metadata.clone()),
             json!({"[redacted]": "the key is [redacted]"})
         );
-        assert!(agent.seen().iter().all(|seen| seen.header(name).contains("hunter22-x")));
+        assert!(
+            agent
+                .seen()
+                .iter()
+                .all(|seen| seen.header(name).contains("hunter22-x"))
+        );
         assert!(!format!("{found:?}").contains("hunter22"));
 
         let interfaces: &'static [_] = Vec::leak(vec![(there, "JSONRPC", "1.0")]);
@@ -244,7 +268,10 @@ async fn credential_is_sent_to_the_place_of_the_card_only_and_replaced_in_answer
         let mut peer = agent.peer();
         peer.credential = credential;
         let client = Client::new(open_gate(), [peer]);
-        let found = client.agent("planner", Wanted::default(), Call::default()).await.unwrap();
+        let found = client
+            .agent("planner", Wanted::default(), Call::default())
+            .await
+            .unwrap();
         assert!(!found.receives_credential());
         let error = found.get_task("t", None).await.unwrap_err();
         assert!(matches!(error, Error::Undecodable(_)), "{error:?}");
@@ -264,7 +291,9 @@ async fn missing_credential_unknown_peer_and_unspoken_version_are_named() {
     let client = Client::new(open_gate(), [peer]);
     let error = client.card("planner").await.unwrap_err();
     assert!(matches!(&error, Error::CredentialMissing { source_name } if source_name == "PLANNER_TOKEN"));
-    assert!(matches!(client.card("painter").await.unwrap_err(), Error::UnknownPeer(name) if name == "painter"));
+    assert!(
+        matches!(client.card("painter").await.unwrap_err(), Error::UnknownPeer(name) if name == "painter")
+    );
 }
 
 /// Grants `token-1`, `token-2` and so on.
@@ -275,7 +304,8 @@ fn grants(expires_in: u64) -> impl Fn(&Seen) -> Option<Reply> + Send + Sync {
             return None;
         }
         let n = n_granted.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
-        let granted = json!({"access_token": format!("token-{n}"), "token_type": "Bearer", "expires_in": expires_in});
+        let granted =
+            json!({"access_token": format!("token-{n}"), "token_type": "Bearer", "expires_in": expires_in});
         Some(json_reply(&granted))
     }
 }
@@ -312,7 +342,10 @@ async fn access_token_is_kept_and_renewed_when_it_expires_or_is_refused() {
         })
         .await;
         let client = Client::new(open_gate(), [with_oauth2(&agent)]);
-        let found = client.agent("planner", Wanted::default(), Call::default()).await.unwrap();
+        let found = client
+            .agent("planner", Wanted::default(), Call::default())
+            .await
+            .unwrap();
         for _ in 0..3 {
             found.get_task("t", None).await.unwrap();
         }
@@ -320,9 +353,15 @@ async fn access_token_is_kept_and_renewed_when_it_expires_or_is_refused() {
         let asked = calls.iter().find(|seen| seen.path == "/token").unwrap();
         assert_eq!(asked.body, "grant_type=client_credentials&scope=tasks");
         // The id and the form-encoded secret: wopr:a+client%3Asecret
-        assert_eq!(asked.header("authorization"), "Basic d29wcjphK2NsaWVudCUzQXNlY3JldA==");
+        assert_eq!(
+            asked.header("authorization"),
+            "Basic d29wcjphK2NsaWVudCUzQXNlY3JldA=="
+        );
         let sent: Vec<_> = calls.iter().filter(|seen| seen.path == "/rpc").collect();
-        let sent: Vec<_> = sent.iter().map(|seen| &seen.header("authorization")[7..]).collect();
+        let sent: Vec<_> = sent
+            .iter()
+            .map(|seen| &seen.header("authorization")[7..])
+            .collect();
         assert_eq!(sent, tokens);
     }
 }
@@ -338,7 +377,10 @@ async fn refused_token_request_says_why_without_the_secret() {
     let error = client.card("planner").await.unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, Error::Token(..)) && !error.is_transient() && !error.may_have_been_sent());
-    assert!(text.contains("invalid_client") && !text.contains("secret"), "{text}");
+    assert!(
+        text.contains("invalid_client") && !text.contains("secret"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -351,7 +393,10 @@ async fn busy_agent_says_when_to_come_back() {
         .await;
         let found = agent.call(Call::default()).await.unwrap();
         let error = found.send_message(message()).await.unwrap_err();
-        assert!(matches!(&error, Error::Status(status) if status.status.as_u16() == 429), "{error:?}");
+        assert!(
+            matches!(&error, Error::Status(status) if status.status.as_u16() == 429),
+            "{error:?}"
+        );
         assert_eq!(error.retry_after().map(|delay| delay.as_secs()), Some(7));
         assert!(error.is_transient());
     }

@@ -28,7 +28,11 @@ async fn paths_after(agent: &mut Agent, n_lookups: usize) -> Vec<String> {
 async fn card_is_kept_while_it_is_fresh() {
     for (cache, n_fetched) in [("max-age=60", 1), ("no-cache", 3), ("max-age=0", 3), ("", 1)] {
         let mut agent = Agent::start(move |seen| {
-            with_header(json_reply(&card(&seen.origin, INTERFACES)), "cache-control", cache)
+            with_header(
+                json_reply(&card(&seen.origin, INTERFACES)),
+                "cache-control",
+                cache,
+            )
         })
         .await;
         assert_eq!(paths_after(&mut agent, 3).await.len(), n_fetched, "{cache}");
@@ -49,7 +53,11 @@ async fn stale_card_is_revalidated_by_its_etag() {
     for _ in 0..3 {
         assert_eq!(client.card("planner").await.unwrap().model.name, "n");
     }
-    let tags: Vec<_> = agent.seen().iter().map(|seen| seen.header("if-none-match").to_owned()).collect();
+    let tags: Vec<_> = agent
+        .seen()
+        .iter()
+        .map(|seen| seen.header("if-none-match").to_owned())
+        .collect();
     assert_eq!(tags, ["", "\"v1\"", "\"v1\""]);
 }
 
@@ -88,7 +96,10 @@ async fn missing_card_is_reported_by_its_most_telling_status() {
     .await;
     let client = Client::new(open_gate(), [agent.peer()]);
     let error = client.card("planner").await.unwrap_err();
-    assert!(matches!(&error, Error::CardMissing { status, .. } if status.as_u16() == 401), "{error:?}");
+    assert!(
+        matches!(&error, Error::CardMissing { status, .. } if status.as_u16() == 401),
+        "{error:?}"
+    );
 }
 
 #[tokio::test]
@@ -96,7 +107,10 @@ async fn oversized_and_redirected_cards_are_refused() {
     let agent = Agent::start(|_| reply(200, "application/json", vec![b' '; (1 << 20) + 1])).await;
     let client = Client::new(open_gate(), [agent.peer()]);
     let error = client.card("planner").await.unwrap_err();
-    assert!(matches!(error, Error::TooLarge { limit } if limit == 1 << 20), "{error:?}");
+    assert!(
+        matches!(error, Error::TooLarge { limit } if limit == 1 << 20),
+        "{error:?}"
+    );
     let mut agent = Agent::start(|_| with_header(reply(302, "text/plain", ""), "location", "/x")).await;
     assert_eq!(paths_after(&mut agent, 1).await.len(), 1);
 }

@@ -31,7 +31,8 @@ async fn errors(agent: &Agent, call: Call) -> [Error; 2] {
         Err(error) => error,
         Ok(items) => {
             let last = items.collect::<Vec<_>>().await.pop();
-            last.expect("the stream has an item").expect_err("the last item is an error")
+            last.expect("the stream has an item")
+                .expect_err("the last item is an error")
         }
     };
     [unary, streamed]
@@ -40,7 +41,11 @@ async fn errors(agent: &Agent, call: Call) -> [Error; 2] {
 #[tokio::test]
 async fn nonsense_is_an_undecodable_answer() {
     for binding in BINDINGS {
-        let media = if binding.1 == "GRPC" { "application/grpc" } else { "application/json" };
+        let media = if binding.1 == "GRPC" {
+            "application/grpc"
+        } else {
+            "application/json"
+        };
         let nonsense = ["<html>", "[]", "7", "\0\0\0\0\u{3}xyz", "{\"jsonrpc\": \"1.0\"}"];
         for body in nonsense {
             let agent = agent(binding, move |_| reply(200, media, body)).await;
@@ -49,11 +54,17 @@ async fn nonsense_is_an_undecodable_answer() {
                     error,
                     Error::Undecodable(_) | Error::NoStream | Error::Interrupted(_) | Error::TooLarge { .. }
                 );
-                assert!(is_expected && error.may_have_been_sent(), "{binding:?} {body:?}: {error:?}");
+                assert!(
+                    is_expected && error.may_have_been_sent(),
+                    "{binding:?} {body:?}: {error:?}"
+                );
             }
         }
     }
-    let agent = agent(BINDINGS[0], |_| chunked(SSE, vec![Bytes::from_static(b"data: {}\n\n")])).await;
+    let agent = agent(BINDINGS[0], |_| {
+        chunked(SSE, vec![Bytes::from_static(b"data: {}\n\n")])
+    })
+    .await;
     let [_, error] = errors(&agent, Call::default()).await;
     assert!(matches!(error, Error::Undecodable(_)), "{error:?}");
 }
@@ -61,8 +72,15 @@ async fn nonsense_is_an_undecodable_answer() {
 #[tokio::test]
 async fn silent_agent_times_out() {
     for binding in BINDINGS {
-        let media = if binding.1 == "GRPC" { "application/grpc" } else { SSE };
-        let agent = agent(binding, move |_| stalled(media, vec![Bytes::from_static(b": hi")])).await;
+        let media = if binding.1 == "GRPC" {
+            "application/grpc"
+        } else {
+            SSE
+        };
+        let agent = agent(binding, move |_| {
+            stalled(media, vec![Bytes::from_static(b": hi")])
+        })
+        .await;
         let call = Call {
             send_timeout: SHORT,
             idle_timeout: SHORT,
@@ -70,7 +88,10 @@ async fn silent_agent_times_out() {
         };
         let found = agent.call(call).await.unwrap();
         let error = found.send_message(message()).await.unwrap_err();
-        assert!(matches!(error, Error::TimedOut(_)) && error.may_have_been_sent(), "{error:?}");
+        assert!(
+            matches!(error, Error::TimedOut(_)) && error.may_have_been_sent(),
+            "{error:?}"
+        );
         let error = match found.subscribe("t", None).await {
             Err(error) => error,
             Ok(mut items) => items.next().await.unwrap().unwrap_err(),
@@ -93,8 +114,14 @@ async fn huge_answers_events_and_frames_are_cut_off() {
         })
         .await;
         let [unary, streamed] = errors(&agent, Call::default()).await;
-        assert!(matches!(unary, Error::TooLarge { limit } if limit == 16 << 20), "{unary:?}");
-        assert!(matches!(streamed, Error::TooLarge { limit } if limit == 8 << 20), "{streamed:?}");
+        assert!(
+            matches!(unary, Error::TooLarge { limit } if limit == 16 << 20),
+            "{unary:?}"
+        );
+        assert!(
+            matches!(streamed, Error::TooLarge { limit } if limit == 8 << 20),
+            "{streamed:?}"
+        );
     }
     // The length alone is refused: the frame is not waited for.
     let agent = agent(BINDINGS[2], |_| {
@@ -102,8 +129,14 @@ async fn huge_answers_events_and_frames_are_cut_off() {
     })
     .await;
     let [unary, streamed] = errors(&agent, Call::default()).await;
-    assert!(matches!(unary, Error::TooLarge { limit } if limit == 16 << 20), "{unary:?}");
-    assert!(matches!(streamed, Error::TooLarge { limit } if limit == 8 << 20), "{streamed:?}");
+    assert!(
+        matches!(unary, Error::TooLarge { limit } if limit == 16 << 20),
+        "{unary:?}"
+    );
+    assert!(
+        matches!(streamed, Error::TooLarge { limit } if limit == 8 << 20),
+        "{streamed:?}"
+    );
 }
 
 #[tokio::test]
@@ -112,6 +145,9 @@ async fn grpc_status_after_a_message_invalidates_it() {
     let agent = agent(BINDINGS[2], move |_| grpc_reply(&[sent()], "14")).await;
     let found = agent.call(Call::default()).await.unwrap();
     let error = found.send_message(message()).await.unwrap_err();
-    assert!(matches!(&error, Error::Status(status) if status.label == "UNAVAILABLE"), "{error:?}");
+    assert!(
+        matches!(&error, Error::Status(status) if status.label == "UNAVAILABLE"),
+        "{error:?}"
+    );
     assert!(error.is_transient());
 }

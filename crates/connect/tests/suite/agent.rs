@@ -132,7 +132,8 @@ impl Agent {
     /// Returns the requests so far, without those of the card.
     pub(crate) fn calls(&mut self) -> Vec<Seen> {
         let seen = self.seen().into_iter();
-        seen.filter(|seen| !seen.path.starts_with("/.well-known")).collect()
+        seen.filter(|seen| !seen.path.starts_with("/.well-known"))
+            .collect()
     }
 }
 

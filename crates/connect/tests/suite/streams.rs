@@ -71,7 +71,10 @@ async fn plain_http_speaks_http1_or_http2_with_prior_knowledge() {
 #[tokio::test]
 async fn stalled_stream_ends_at_the_idle_timeout() {
     let agent = Agent::start(|_| stalled(MEDIA, vec![Bytes::from_static(b"hi")])).await;
-    let limits = StreamLimits { idle: SHORT, ..ample() };
+    let limits = StreamLimits {
+        idle: SHORT,
+        ..ample()
+    };
     for protocol in PROTOCOLS {
         let response = open(&agent, protocol, limits).await.unwrap();
         let (n_read, error) = read(response.into_body()).await;
@@ -84,7 +87,10 @@ async fn stalled_stream_ends_at_the_idle_timeout() {
 async fn endless_stream_is_cut_off_at_its_size_and_its_time() {
     let agent = Agent::start(|_| endless(MEDIA, Bytes::from(vec![b'x'; 1000]))).await;
     for protocol in PROTOCOLS {
-        let limits = StreamLimits { body: 10_000, ..ample() };
+        let limits = StreamLimits {
+            body: 10_000,
+            ..ample()
+        };
         let response = open(&agent, protocol, limits).await.unwrap();
         let (n_read, error) = read(response.into_body()).await;
         assert!(
@@ -92,7 +98,11 @@ async fn endless_stream_is_cut_off_at_its_size_and_its_time() {
             "{error:?}"
         );
         assert!(n_read <= 10_000);
-        let limits = StreamLimits { total: SHORT, body: usize::MAX, ..ample() };
+        let limits = StreamLimits {
+            total: SHORT,
+            body: usize::MAX,
+            ..ample()
+        };
         let error = match open(&agent, protocol, limits).await {
             Ok(response) => read(response.into_body()).await.1.unwrap(),
             Err(error) => error,
@@ -104,9 +114,15 @@ async fn endless_stream_is_cut_off_at_its_size_and_its_time() {
 #[tokio::test]
 async fn silence_before_the_headers_times_out() {
     let mut peer = Peer::start(Script::Silence).await;
-    let limits = StreamLimits { headers: SHORT, ..ample() };
+    let limits = StreamLimits {
+        headers: SHORT,
+        ..ample()
+    };
     let request = get(&peer.url("/"));
-    let error = gate("127.0.0.0/8").stream(Seam::A2a, request, limits).await.unwrap_err();
+    let error = gate("127.0.0.0/8")
+        .stream(Seam::A2a, request, limits)
+        .await
+        .unwrap_err();
     assert!(matches!(error, EgressError::Timeout) && error.may_have_been_sent());
     while !matches!(peer.next().await, Seen::Request(_)) {}
 }
@@ -129,7 +145,10 @@ async fn header_and_trailer_floods_are_refused() {
         // HTTP/2 refuses the headers itself.
         let error = open(&agent, protocol, ample()).await.unwrap_err();
         assert!(
-            matches!(error, EgressError::HeadersTooLarge { .. } | EgressError::Exchange(_)),
+            matches!(
+                error,
+                EgressError::HeadersTooLarge { .. } | EgressError::Exchange(_)
+            ),
             "{error:?}"
         );
     }
@@ -144,7 +163,10 @@ async fn header_and_trailer_floods_are_refused() {
     let mut body = open(&agent, Protocol::Http2, ample()).await.unwrap().into_body();
     while let Some(Ok(frame)) = body.frame().await {
         let size = frame.trailers_ref().map_or(0, |trailers| {
-            trailers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
+            trailers
+                .iter()
+                .map(|(name, value)| name.as_str().len() + value.len())
+                .sum()
         });
         assert!(size <= 64 << 10, "{size}");
     }
@@ -166,9 +188,15 @@ async fn streams_are_checked_against_the_policy() {
     for protocol in PROTOCOLS {
         let mut request = get(&agent.origin());
         request.protocol = protocol;
-        let error = gate("").stream(Seam::A2a, request.clone(), ample()).await.unwrap_err();
+        let error = gate("")
+            .stream(Seam::A2a, request.clone(), ample())
+            .await
+            .unwrap_err();
         assert!(matches!(error, EgressError::Refused(_)) && !error.may_have_been_sent());
-        let error = gate("127.0.0.0/8").sealed().stream(Seam::A2a, request, ample()).await;
+        let error = gate("127.0.0.0/8")
+            .sealed()
+            .stream(Seam::A2a, request, ample())
+            .await;
         assert!(matches!(error.unwrap_err(), EgressError::Closed(Seam::A2a)));
     }
     assert!(agent.seen().is_empty());
