@@ -1,17 +1,25 @@
 //! Streamed responses of the gate, over HTTP/1.1 and HTTP/2.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 use http_body_util::BodyExt as _;
-use hyper::body::Frame;
-use wopr_connect::egress::{EgressError, LimitedBody, Protocol, Seam, StreamLimits};
+use hyper::{body::Frame, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use wopr_connect::egress::{EgressError, Gate, LimitedBody, Network, Protocol, Seam, StreamLimits};
 
 use crate::{
     agent::{Agent, chunked, endless, open_gate, reply, stalled, streamed, with_header},
-    peer::{Peer, Script, Seen, gate, get},
+    peer::{Peer, Script, Seen, gate, get, limits},
 };
 
 const MEDIA: &str = "text/plain";
@@ -200,4 +208,80 @@ async fn streams_are_checked_against_the_policy() {
         assert!(matches!(error.unwrap_err(), EgressError::Closed(Seam::A2a)));
     }
     assert!(agent.seen().is_empty());
+}
+
+/// A TLS server that offers these protocols and answers each request with the HTTP version it came by; and a
+/// gate that trusts it.
+async fn tls_server(protocols: &[&str]) -> (String, Gate) {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let provider = Arc::new(ring::default_provider());
+    let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![cert.der().clone()],
+            PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap(),
+        )
+        .unwrap();
+    server.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let acceptor = TlsAcceptor::from(Arc::new(server));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let origin = format!("https://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else {
+                    return;
+                };
+                let service = service_fn(|request: http::Request<hyper::body::Incoming>| async move {
+                    let version = format!("{:?}", request.version());
+                    Ok::<_, std::convert::Infallible>(reply(200, MEDIA, version))
+                });
+                let server = auto::Builder::new(TokioExecutor::new());
+                let _ = server.serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    });
+    let mut roots = RootCertStore::empty();
+    roots.add(cert.der().clone()).unwrap();
+    let client = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let network = Network {
+        tls: Ok(Arc::new(client)),
+        ..Network::default()
+    };
+    let gate = Gate::over("127.0.0.0/8".parse().unwrap(), limits(), network);
+    (origin, gate)
+}
+
+#[tokio::test]
+async fn tls_negotiates_the_protocol() {
+    for (offered, protocol, version) in [
+        (&["h2", "http/1.1"][..], Protocol::Http1, Some("HTTP/1.1")),
+        (&["h2", "http/1.1"], Protocol::Negotiated, Some("HTTP/2.0")),
+        (&["h2", "http/1.1"], Protocol::Http2, Some("HTTP/2.0")),
+        (&["http/1.1"], Protocol::Negotiated, Some("HTTP/1.1")),
+        (&["http/1.1"], Protocol::Http2, None),
+        (&[], Protocol::Negotiated, Some("HTTP/1.1")),
+        (&[], Protocol::Http2, None),
+    ] {
+        let (origin, gate) = tls_server(offered).await;
+        let mut request = get(&origin);
+        request.protocol = protocol;
+        let response = gate.stream(Seam::A2a, request, ample()).await;
+        let Some(version) = version else {
+            let error = response.unwrap_err();
+            assert!(matches!(error, EgressError::Connect(_)), "{offered:?}: {error:?}");
+            assert!(!error.may_have_been_sent());
+            continue;
+        };
+        let (body, _) = response.unwrap().into_body().collect(false).await.unwrap();
+        assert_eq!(body, version, "{offered:?} {protocol:?}");
+    }
 }
