@@ -367,6 +367,31 @@ async fn access_token_is_kept_and_renewed_when_it_expires_or_is_refused() {
 }
 
 #[tokio::test]
+async fn concurrent_calls_share_one_token_request() {
+    let grant = grants(3600);
+    let mut agent = Agent::with_card(&[("/rpc", "JSONRPC", "1.0")], move |seen| {
+        grant(seen).unwrap_or_else(|| echo(seen))
+    })
+    .await;
+    let client = Client::new(open_gate(), [with_oauth2(&agent)]);
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let client = client.clone();
+        calls.spawn(async move {
+            let found = client
+                .agent("planner", Wanted::default(), Call::default())
+                .await?;
+            found.send_message(message()).await
+        });
+    }
+    for sent in calls.join_all().await {
+        sent.unwrap();
+    }
+    let n_asked = agent.calls().iter().filter(|seen| seen.path == "/token").count();
+    assert_eq!(n_asked, 1);
+}
+
+#[tokio::test]
 async fn refused_token_request_says_why_without_the_secret() {
     let agent = Agent::start(|_| {
         let error = json!({"error": "invalid_client", "error_description": "a client:secret"});
