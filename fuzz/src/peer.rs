@@ -57,5 +57,6 @@ pub fn peer(data: &[u8]) {
                 "refused here, and tried again"
             );
         }
+        Outcome::Cancelled { reason } => assert_eq!(reason, "", "nobody cancels an HTTP call"),
     }
 }

@@ -145,6 +145,7 @@ fn read(data: &[u8], run: &str) -> Option<Request<Body>> {
 
 fn token(run: &str) -> String {
     let claims = Claims {
+        number: 0,
         key: RunKey::new(TenantId::parse("default").unwrap(), RunId::parse(run).unwrap()),
         node: NodeId::parse("gate").unwrap(),
         ordinal: 0,

@@ -20,6 +20,7 @@ pub fn token(data: &[u8]) {
         assert_eq!(host.tokens().open(text, NOW), Err(TokenError::Unknown));
     }
     let claims = Claims {
+        number: 0,
         key: RunKey::new(
             TenantId::parse("default").unwrap(),
             RunId::parse("run_0123456789abcdef").unwrap(),

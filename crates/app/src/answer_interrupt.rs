@@ -110,8 +110,8 @@ impl App {
         };
         let resolve = Resolve {
             node: asked.step.node.clone(),
-            ordinal: Some(asked.step.ordinal),
-            interrupt: None,
+            ordinal: None,
+            interrupt: Some(asked.id()),
             value,
             by: caller.principal.clone(),
             voter: None,

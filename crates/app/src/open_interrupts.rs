@@ -8,6 +8,8 @@ pub struct Waiting {
     /// The step of this run that waits.
     pub step: StepId,
     pub kind: InterruptKind,
+    /// How many interrupts the step opened itself before this one.
+    pub number: u32,
     /// The child run that asks and its interrupt's id, if the step mirrors a child.
     pub child: Option<(RunId, String)>,
 }
@@ -17,7 +19,7 @@ impl Waiting {
     #[must_use]
     pub fn id(&self) -> String {
         match &self.child {
-            None => self.step.key(),
+            None => self.step.interrupt(self.number),
             Some((_, id)) => id.clone(),
         }
     }
@@ -27,8 +29,11 @@ impl Waiting {
     /// The interrupt that an event opens, or shows in the place of another one of its step.
     #[must_use]
     pub fn opened_by(event: &KernelEvent) -> Option<Self> {
-        let (step, kind, child) = if let KernelEvent::InterruptRequested { step, kind, .. } = event {
-            (step, kind, None)
+        let (step, kind, number, child) = if let KernelEvent::InterruptRequested {
+            step, kind, number, ..
+        } = event
+        {
+            (step, kind, *number, None)
         } else if let KernelEvent::NodeSuspended {
             step,
             interrupt,
@@ -36,13 +41,14 @@ impl Waiting {
             child: Some(child),
         } = event
         {
-            (step, kind, Some((child.clone(), interrupt.clone())))
+            (step, kind, 0, Some((child.clone(), interrupt.clone())))
         } else {
             return None;
         };
         Some(Self {
             step: step.clone(),
             kind: *kind,
+            number,
             child,
         })
     }
@@ -51,11 +57,12 @@ impl Waiting {
 impl From<&OpenInterrupt<'_>> for Waiting {
     fn from(open: &OpenInterrupt<'_>) -> Self {
         Self {
-            step: StepId {
-                node: open.node.clone(),
-                ordinal: open.ordinal,
-            },
+            step: open.step(),
             kind: open.kind(),
+            number: match open.asked {
+                Asked::Here(asked) => asked.number,
+                Asked::Child(..) => 0,
+            },
             child: match open.asked {
                 Asked::Here(_) => None,
                 Asked::Child(run, _, id) => Some((run.clone(), id.to_owned())),
@@ -80,6 +87,12 @@ impl OpenInterrupts {
         &self.0
     }
 
+    fn remove(&mut self, is_over: impl Fn(&Waiting) -> bool) -> bool {
+        let n_before = self.0.len();
+        self.0.retain(|open| !is_over(open));
+        self.0.len() < n_before
+    }
+
     /// Applies an event. Returns `true` if it opened, replaced or closed an interrupt.
     pub fn apply(&mut self, event: &Event) -> bool {
         let Event::Kernel(event) = event else {
@@ -97,23 +110,28 @@ impl OpenInterrupts {
                 let Some(opened) = Waiting::opened_by(event) else {
                     return false;
                 };
-                match self.0.iter_mut().find(|known| known.step == opened.step) {
+                // A child asks one thing at a time, as far as its parent knows.
+                let child = opened.child.as_ref().map(|(child, _)| child);
+                let is_same = |known: &&mut Waiting| {
+                    known.step == opened.step && known.child.as_ref().map(|(child, _)| child) == child
+                };
+                match self.0.iter_mut().find(is_same) {
                     Some(known) => *known = opened,
                     None => self.0.push(opened),
                 }
                 true
             }
-            // A node's own interrupt is resolved before the node continues; a mirrored one closes together
-            // with its node.
-            KernelEvent::InterruptResolved { step, .. }
-            | KernelEvent::NodeResumed { step, .. }
-            | KernelEvent::NodeCompleted { step, .. }
-            | KernelEvent::NodeFailed { step, .. }
-            | KernelEvent::NodeCancelled { step, .. } => {
-                let n_before = self.0.len();
-                self.0.retain(|open| open.step != *step);
-                self.0.len() < n_before
+            // A node's own interrupt is resolved before the node continues.
+            KernelEvent::InterruptResolved { step, number, .. } => {
+                self.remove(|open| open.step == *step && open.child.is_none() && open.number == *number)
             }
+            KernelEvent::NodeResumed { step, interrupt, .. } => {
+                self.remove(|open| open.step == *step && open.id() == *interrupt)
+            }
+            // A mirrored interrupt closes together with its node.
+            KernelEvent::NodeCompleted { step, .. }
+            | KernelEvent::NodeFailed { step, .. }
+            | KernelEvent::NodeCancelled { step, .. } => self.remove(|open| open.step == *step),
             KernelEvent::RunStarted(_)
             | KernelEvent::CancelRequested { .. }
             | KernelEvent::RunPaused { .. }
@@ -125,6 +143,7 @@ impl OpenInterrupts {
             | KernelEvent::NodeRetried { .. }
             | KernelEvent::NodeSkipped { .. }
             | KernelEvent::NodeDispatched { .. }
+            | KernelEvent::ChildEnded { .. }
             | KernelEvent::EffectScheduled { .. }
             | KernelEvent::EffectAccepted { .. }
             | KernelEvent::EffectProgressed { .. }

@@ -5,7 +5,7 @@
 //! list.
 
 use serde_json::Value;
-use wopr_core::{Asked, Event, KernelEvent, OpenInterrupt, Recorded, RunKey, Seq, StepId, Timestamp};
+use wopr_core::{Asked, Event, KernelEvent, OpenInterrupt, Recorded, RunId, RunKey, Seq, StepId, Timestamp};
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 
@@ -29,6 +29,8 @@ pub struct AskedAt {
     pub key: RunKey,
     /// The execution that asks.
     pub step: StepId,
+    /// How many interrupts the execution opened before this one.
+    pub number: u32,
     /// The content of the question.
     pub data: Value,
     /// When the question was asked.
@@ -38,13 +40,20 @@ pub struct AskedAt {
 }
 
 impl AskedAt {
+    /// The interrupt's id in the run that asks.
+    #[must_use]
+    pub fn id(&self) -> String {
+        self.step.interrupt(self.number)
+    }
+
     fn here(view: &View, open: &OpenInterrupt<'_>) -> Option<Self> {
         let Asked::Here(asked) = open.asked else {
             return None;
         };
         Some(Self {
             key: view.key.clone(),
-            step: step(open),
+            step: open.step(),
+            number: asked.number,
             data: asked.data.clone(),
             at: asked.requested_at,
             deadline: asked.deadline,
@@ -56,6 +65,7 @@ impl AskedAt {
             step,
             data,
             timeout_ms,
+            number,
             ..
         } = recorded.event.kernel()?
         else {
@@ -64,6 +74,7 @@ impl AskedAt {
         Some(Self {
             key: key.clone(),
             step: step.clone(),
+            number: *number,
             data: data.clone(),
             at: recorded.at,
             deadline: timeout_ms.map(|ms| recorded.at.plus_millis(ms)),
@@ -131,7 +142,7 @@ impl App {
     pub async fn look_up_question(&self, run: &VisibleRun, waiting: Waiting) -> Result<Question, Error> {
         let (asked, way) = match &waiting.child {
             None => {
-                let (asked, _) = look_up(&self.engine, RunKey::clone(run), &waiting.step.key()).await?;
+                let (asked, _) = look_up(&self.engine, RunKey::clone(run), &waiting.id()).await?;
                 (asked, Vec::new())
             }
             Some((child, id)) => {
@@ -173,11 +184,11 @@ async fn questions_in_children(
         Asked::Here(_) => return Ok(Vec::new()),
         Asked::Child(child, _, _) => child,
     };
-    let shown_at = step(open);
+    let shown_at = open.step();
     let mut found = Vec::new();
     let mut left = vec![(
         view.key.sibling(child.clone()),
-        format!("{}/", shown_at.key()),
+        path_to(view, child, &shown_at),
         Vec::new(),
     )];
     while let Some((key, path, mut way)) = left.pop() {
@@ -191,14 +202,15 @@ async fn questions_in_children(
         let n_before = left.len();
         for inner in view.run.interrupts(&view.plan) {
             if let Asked::Child(next, _, _) = inner.asked {
-                let path = format!("{path}{}/", step(&inner).key());
+                let path = format!("{path}{}", path_to(&view, next, &inner.step()));
                 left.push((view.key.sibling(next.clone()), path, way.clone()));
             } else if let Some(asked) = AskedAt::here(&view, &inner) {
                 found.push(Question {
                     waiting: Waiting {
                         step: shown_at.clone(),
                         kind: inner.kind(),
-                        child: Some((child.clone(), format!("{path}{}", asked.step.key()))),
+                        number: 0,
+                        child: Some((child.clone(), format!("{path}{}", asked.id()))),
                     },
                     asked: Some(asked),
                     way: way.clone(),
@@ -211,17 +223,21 @@ async fn questions_in_children(
     Ok(found)
 }
 
-fn step(open: &OpenInterrupt<'_>) -> StepId {
-    StepId {
-        node: open.node.clone(),
-        ordinal: open.ordinal,
-    }
+/// What the ids of a child's interrupts begin with in its parent.
+fn path_to(view: &View, child: &RunId, step: &StepId) -> String {
+    let path = view.run.path_to(child).unwrap_or_else(|| step.key());
+    format!("{path}/")
 }
 
-/// Converts the interrupt id that a parent shows at an execution to the id in the child.
+/// Converts the interrupt id that a parent shows at an execution to the id in the child: what follows the path
+/// `step:0/`, or `step:0.2/` in a set.
 pub(crate) fn within<'i>(id: &'i str, step: &StepId) -> &'i str {
     let inner = id.strip_prefix(step.key().as_str());
-    inner.and_then(|inner| inner.strip_prefix('/')).unwrap_or(id)
+    let inner = inner.and_then(|inner| inner.split_once('/'));
+    match inner {
+        Some((index, inner)) if index.is_empty() || index.starts_with('.') => inner,
+        Some(_) | None => id,
+    }
 }
 
 /// Finds an interrupt in a run's log, or in that of the child it mirrors. Also returns the runs that were
@@ -268,7 +284,7 @@ async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<(Seq, Fo
                 continue;
             };
             match event {
-                KernelEvent::InterruptRequested { step, .. } if step.key() == id => {
+                KernelEvent::InterruptRequested { step, number, .. } if step.interrupt(*number) == id => {
                     let asked = AskedAt::requested(key, recorded);
                     return Ok(asked.map(|asked| (recorded.seq, Found::Here(asked))));
                 }

@@ -21,8 +21,8 @@ pub struct Selector<'a> {
     pub id: Option<&'a str>,
     /// The node of the run that shows the question.
     pub node: Option<&'a NodeId>,
-    /// The execution that asks, from an interrupt token.
-    pub execution: Option<(&'a RunKey, &'a StepId)>,
+    /// The execution that asks and the number of its interrupt, from an interrupt token.
+    pub execution: Option<(&'a RunKey, &'a StepId, u32)>,
 }
 
 /// The question that an answer means.
@@ -64,8 +64,8 @@ impl App {
         let ids: Vec<_> = questions.iter().map(|question| question.waiting.id()).collect();
         let fits = |question: &Question| {
             let asked = question.asked.as_ref();
-            let is_executed = |(run, step): (&RunKey, &StepId)| {
-                asked.is_some_and(|asked| asked.key == *run && asked.step == *step)
+            let is_executed = |(run, step, number): (&RunKey, &StepId, u32)| {
+                asked.is_some_and(|asked| asked.key == *run && asked.step == *step && asked.number == number)
             };
             id.is_none_or(|id| question.waiting.id() == id) && execution.is_none_or(is_executed)
         };

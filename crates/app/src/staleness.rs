@@ -159,7 +159,7 @@ async fn find(engine: &Engine, run: &RunKey, id: &str) -> Result<Option<Found>, 
                 continue;
             };
             match event {
-                KernelEvent::InterruptResolved { step, by, .. } if step.key() == id => {
+                KernelEvent::InterruptResolved { step, by, number, .. } if step.interrupt(*number) == id => {
                     return Ok(Some(Found::By(by.clone())));
                 }
                 KernelEvent::NodeSuspended {

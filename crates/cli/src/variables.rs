@@ -5,7 +5,8 @@ use std::env;
 use wopr_server::config::SETTINGS;
 
 /// Variables that wopr reads in addition to its settings.
-const OTHER_VARIABLES: [&str; 5] = [
+const OTHER_VARIABLES: [&str; 6] = [
+    "WOPR_A2A_PEER_TOKEN",
     "WOPR_CACERT",
     "WOPR_CONFIG",
     "WOPR_PUSH_CREDENTIALS",

@@ -1,22 +1,34 @@
 //! All executors of this crate behind the engine's executor port.
 
-use std::path::PathBuf;
+use std::{collections::HashSet, path::PathBuf, sync::Arc};
 
 use async_trait::async_trait;
-use wopr_engine::{Attempt, Executor, Report, Request};
+use wopr_core::provider;
+use wopr_engine::{Answered, Answering, Attempt, CancelError, Cancellation, Executor, Report, Request};
 
-use crate::{egress::Gate, http::Http, side_effect::SideEffect};
+use crate::{
+    a2a::{Client, Peer},
+    agent::{Agents, Attempted},
+    egress::Gate,
+    http::Http,
+    side_effect::SideEffect,
+};
 
 /// Options of the executors other than the gate.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// The file that records conformance side effects; `None` only counts them.
     pub ledger: Option<PathBuf>,
+    /// The agents that workflows may call.
+    pub peers: Vec<Peer>,
+    /// The names of those whose questions fail the call instead of being asked in the run.
+    pub silent_peers: HashSet<String>,
 }
 
 #[derive(Debug, Clone)]
 pub struct Executors {
     http: Http,
+    agents: Agents,
     side_effect: SideEffect,
 }
 
@@ -24,6 +36,10 @@ impl Executors {
     #[must_use]
     pub fn new(gate: Gate, options: Options) -> Self {
         Self {
+            agents: Agents {
+                client: Client::new(gate.clone(), options.peers),
+                silent: Arc::new(options.silent_peers),
+            },
             http: Http::new(gate),
             side_effect: SideEffect::new(options.ledger),
         }
@@ -44,7 +60,7 @@ impl Executor for Executors {
             idempotency_key: key,
             traceparent,
             request,
-            handle: _,
+            handle,
             keep,
         } = attempt;
         match request {
@@ -52,9 +68,36 @@ impl Executor for Executors {
                 let trace = traceparent.as_deref();
                 self.http.call(&run.tenant, &key, trace, call, &keep).await.into()
             }
+            Request::Agent(call) => {
+                self.agents
+                    .attempt(Attempted {
+                        call: &call,
+                        run: &run,
+                        key: &key,
+                        traceparent,
+                        handle,
+                    })
+                    .await
+            }
             Request::SideEffect { payload } => self.side_effect.perform(&run, &key, &payload).await.into(),
             // Only a worker knows how it is done.
             Request::Activity(_) => Report::Unchanged { check_after: None },
+        }
+    }
+
+    async fn answer(&self, answer: Answering) -> Result<Answered, CancelError> {
+        match answer.provider.as_str() {
+            provider::AGENT => self.agents.answer(answer).await,
+            // Nobody else asks.
+            _ => Ok(Answered::Taken),
+        }
+    }
+
+    async fn cancel(&self, call: Cancellation) -> Result<(), CancelError> {
+        match call.provider.as_str() {
+            provider::AGENT => self.agents.cancel(call).await,
+            // A worker learns it with its next heartbeat.
+            _ => Ok(()),
         }
     }
 }

@@ -7,6 +7,7 @@
 pub mod a2a;
 pub mod egress;
 
+mod agent;
 mod events;
 mod executors;
 mod http;

@@ -432,6 +432,12 @@ impl Run {
         self.run.activities(&**plan)
     }
 
+    /// Whether an attempt of a step waits for its call.
+    #[must_use]
+    pub fn awaits_call(&self, plan: &Plan, step: &StepId, attempt: u32) -> bool {
+        self.run.awaits_call(&**plan, step, attempt)
+    }
+
     /// The ordinal of the node's latest execution.
     #[must_use]
     pub fn latest_ordinal(&self, plan: &Plan, node: &NodeId) -> Option<u32> {

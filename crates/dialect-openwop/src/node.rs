@@ -5,6 +5,7 @@
 
 mod about;
 mod activity;
+mod agent;
 mod config;
 mod http;
 
@@ -21,6 +22,7 @@ use crate::{
 use about::with_texts;
 pub(crate) use about::{ARTIFACT, About, TITLE};
 pub(crate) use activity::{ActivityNode, MAX_ACTIVITY_MS};
+pub(crate) use agent::{AGENT_RETRIES, AgentNode, BINDINGS, MAX_MODES, VERSIONS};
 pub(crate) use config::written_by;
 pub(crate) use config::{Assigned, MAX_NAMES, MAX_PIECES, Pieces, known_keys};
 use config::{CHANNEL_FIELDS, Config, VARIABLE_FIELDS};
@@ -97,6 +99,8 @@ pub(crate) enum NodeKind {
     Http(Box<HttpNode>),
     /// `core.activity`
     Activity(Box<ActivityNode>),
+    /// `core.a2a.invoke`
+    Agent(Box<AgentNode>),
     /// `core.conformance.side-effect`
     SideEffect,
     /// `conformance.artifact.emit`
@@ -171,6 +175,7 @@ impl NodeKind {
             | Self::SubWorkflow(_)
             | Self::Http(_)
             | Self::Activity(_)
+            | Self::Agent(_)
             | Self::SideEffect
             | Self::ArtifactEmit { .. }
             | Self::Requires { .. } => None,
@@ -270,6 +275,7 @@ impl NodeKind {
             }
             "core.subWorkflow" => SubWorkflow::read(config).map(|sub| Self::SubWorkflow(Box::new(sub))),
             "core.activity" => ActivityNode::read(config).map(|activity| Self::Activity(Box::new(activity))),
+            "core.a2a.invoke" => AgentNode::read(config).map(|agent| Self::Agent(Box::new(agent))),
             "core.http.request" => HttpNode::read(config).map(|http| Self::Http(Box::new(http))),
             // Marks a workflow as made for conformance mode: on other hosts it does not compile.
             "conformance.start" if node_types.conformance => Ok(Self::Pass),

@@ -17,7 +17,7 @@ use crate::{
     cost::{Budget, Exhausted, Meter},
     definition::{Definition, EdgeCondition, Node, Operator, TriggerRule, Variable, WORDS},
     expression::{Expression, ExpressionError, Val},
-    node::NodeKind,
+    node::{AGENT_RETRIES, NodeKind},
     pattern::Pattern,
     schema::{Allowance, Invalid, Schema},
     whole,
@@ -151,7 +151,12 @@ impl Plan {
                     }
                 };
                 let settings = &definition.settings;
-                let max_retries = retries("maxRetries", u64::from(settings.max_retries)).and_then(|n| {
+                let least = match node.type_id.as_str() {
+                    "core.a2a.invoke" => AGENT_RETRIES,
+                    _ => 0,
+                };
+                let most = u64::from(settings.max_retries.max(least));
+                let max_retries = retries("maxRetries", most).and_then(|n| {
                     u32::try_from(n)
                         .ok()
                         .filter(|n| *n <= MAX_RETRIES)

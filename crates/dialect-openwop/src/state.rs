@@ -117,6 +117,7 @@ impl State {
             | KernelEvent::NodeSuspended { .. }
             | KernelEvent::NodeResumed { .. }
             | KernelEvent::NodeDispatched { .. }
+            | KernelEvent::ChildEnded { .. }
             | KernelEvent::EffectScheduled { .. }
             | KernelEvent::EffectAccepted { .. }
             | KernelEvent::EffectProgressed { .. }

@@ -151,7 +151,8 @@ impl<'e> Content<'e> {
             | KernelEvent::ApprovalVoted { step, .. }
             | KernelEvent::ApprovalReceived { step, .. }
             | KernelEvent::ClarificationResolved { step, .. }
-            | KernelEvent::NodeResumed { step, .. } => Self::Answer { node: &step.node },
+            | KernelEvent::NodeResumed { step, .. }
+            | KernelEvent::ChildEnded { step, .. } => Self::Answer { node: &step.node },
             KernelEvent::InterruptRequested { step, .. }
             | KernelEvent::ApprovalRequested { step, .. }
             | KernelEvent::ClarificationRequested { step, .. } => Self::Question { node: &step.node },

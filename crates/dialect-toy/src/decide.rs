@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use wopr_kernel::{
     Answered, ApplyError, DecisionBuilder, Dialect, Event, EventRef, Failure, InterruptKind, KernelEvent,
-    Limits, Object, Phase, RecordedRef, Refusal, Run, Seq, StartRun, StepId, Trigger,
+    Limits, Object, Phase, RecordedRef, Refusal, Run, RunStatus, Seq, Spawn, StartRun, StepId, Trigger,
+    WorkflowId,
     cost::{self, Budget},
     fields,
     measure::{object_too_deep, too_deep},
@@ -87,8 +88,18 @@ impl Dialect for Toy {
                     );
                 }
             },
+            Trigger::ChildrenJoined {
+                step, cause, ended, ..
+            } => {
+                let completed = ended
+                    .iter()
+                    .filter(|(_, end)| end.status == RunStatus::Completed)
+                    .count();
+                complete(next, &step, cause, fields(json!({ "completed": completed })));
+            }
             Trigger::Failed { step, cause, failure } => fail(next, &step, cause, failure),
-            // Its steps have neither timers nor retries, calls, children or gates, and its variables are its own.
+            // Its steps have neither timers nor retries, calls, single children or gates, and its variables are
+            // its own.
             Trigger::Set(_)
             | Trigger::AttemptDue { .. }
             | Trigger::TimerFired { .. }
@@ -152,8 +163,30 @@ fn go_on(next: &mut DecisionBuilder<'_, Toy>) {
                 }
                 Err(failure) => fail(next, &step, started, failure),
             },
+            Step::Run { workflows, .. } => {
+                let spawned =
+                    spawns(next, workflows).and_then(|spawns| next.spawn_set(&step, started, spawns));
+                if let Err(failure) = spawned {
+                    fail(next, &step, started, failure);
+                }
+            }
         }
     }
+}
+
+fn spawns(next: &DecisionBuilder<'_, Toy>, workflows: &[WorkflowId]) -> Result<Vec<Spawn>, Failure> {
+    let inputs = &next.state.variables;
+    let spawns = workflows.iter().map(|workflow| {
+        next.spend(cost::of_object(inputs))?;
+        Ok(Spawn {
+            workflow: workflow.clone(),
+            inputs: inputs.clone(),
+            unset: Vec::new(),
+            is_untrusted: next.state.is_untrusted,
+            report: Vec::new(),
+        })
+    });
+    spawns.collect()
 }
 
 fn complete(next: &mut DecisionBuilder<'_, Toy>, step: &StepId, cause: Seq, outputs: Object) {

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use wopr_kernel::{
-    ContentHash, NodeId, Object, Planned, Problem, Problems, Question, Rules, Spot, WorkflowId,
+    ChildPolicy, ContentHash, Join, NodeId, Object, OnFailure, Planned, Problem, Problems, Question, Rules,
+    Spot, WorkflowId,
     measure::{object_too_deep, too_deep},
 };
 
@@ -27,6 +28,10 @@ pub(crate) enum Step {
         /// The variable that gets the answer.
         name: String,
         rules: Rules,
+    },
+    Run {
+        workflows: Vec<WorkflowId>,
+        policy: ChildPolicy,
     },
 }
 
@@ -55,7 +60,7 @@ impl Plan {
             Step::read(template).ok_or_else(|| {
                 wrong(
                     "templates",
-                    "an entry is neither a text nor {\"ask\": text, \"as\": name}",
+                    "an entry is neither a text nor {\"ask\": text, \"as\": name} nor {\"of\": workflows}",
                 )
             })
         });
@@ -88,6 +93,9 @@ impl Step {
         if let Some(text) = template.as_str() {
             return Some(Self::Say(text.to_owned()));
         }
+        if let Some(workflows) = template.get("of") {
+            return Self::read_set(template, workflows.as_array()?);
+        }
         let text = |name: &str| template.get(name).and_then(Value::as_str).map(str::to_owned);
         let (question, name) = (text("ask")?, text("as")?);
         let rules = Rules::Clarification(vec![Question {
@@ -100,6 +108,37 @@ impl Step {
             name,
             rules,
         })
+    }
+
+    fn read_set(template: &Value, workflows: &[Value]) -> Option<Self> {
+        let workflows = workflows
+            .iter()
+            .map(|id| WorkflowId::parse(id.as_str()?).ok())
+            .collect::<Option<Vec<_>>>()?;
+        let join = match (
+            template.get("quorum"),
+            template.get("join").and_then(Value::as_str),
+        ) {
+            (Some(n), None) => Join::Quorum(u32::try_from(n.as_u64()?).ok()?),
+            (None, None | Some("all")) => Join::All,
+            (None, Some("first")) => Join::First,
+            (None, Some("race")) => Join::Race,
+            (_, Some(_)) => return None,
+        };
+        let absorbs = template
+            .get("absorb")
+            .and_then(Value::as_bool)
+            .unwrap_or_default();
+        let policy = ChildPolicy {
+            join,
+            on_failure: if absorbs {
+                OnFailure::Absorb
+            } else {
+                OnFailure::Fail
+            },
+            propagates_cancel: true,
+        };
+        Some(Self::Run { workflows, policy })
     }
 }
 
@@ -136,6 +175,7 @@ impl Planned for Plan {
         match self.steps[position] {
             Step::Say(_) => "toy.say",
             Step::Ask { .. } => "toy.ask",
+            Step::Run { .. } => "toy.run",
         }
     }
 
@@ -145,8 +185,15 @@ impl Planned for Plan {
 
     fn rules(&self, position: usize) -> Option<&Rules> {
         match &self.steps[position] {
-            Step::Say(_) => None,
+            Step::Say(_) | Step::Run { .. } => None,
             Step::Ask { rules, .. } => Some(rules),
+        }
+    }
+
+    fn children(&self, position: usize) -> Option<ChildPolicy> {
+        match &self.steps[position] {
+            Step::Say(_) | Step::Ask { .. } => None,
+            Step::Run { policy, .. } => Some(*policy),
         }
     }
 

@@ -247,7 +247,7 @@ impl Engine {
                 target = self.open_existing(&child).await?;
                 resolve.node = match child_on_path(&target.view.run, &rest) {
                     Some((via, _)) => via.step.node.clone(),
-                    None => node_of(&rest).ok_or(Refusal::NoInterrupt)?,
+                    None => node_of(&target.view, &rest).ok_or(Refusal::NoInterrupt)?,
                 };
                 resolve.interrupt = Some(rest);
             } else {
@@ -527,15 +527,20 @@ impl Engine {
 /// The child that an interrupt id leads through first, and the interrupt's id in that child.
 fn child_on_path<'r>(run: &'r Run, id: &str) -> Option<(&'r Child, String)> {
     run.children.iter().find_map(|child| {
-        let rest = id.strip_prefix(child.step.key().as_str())?.strip_prefix('/')?;
+        let rest = id.strip_prefix(child.path().as_str())?.strip_prefix('/')?;
         Some((child, rest.to_owned()))
     })
 }
 
-/// The node that an interrupt id names.
-fn node_of(id: &str) -> Option<NodeId> {
+/// The node that an interrupt id names: `node:ordinal`, or `node:ordinal:number`.
+fn node_of(view: &View, id: &str) -> Option<NodeId> {
     let (node, _) = id.rsplit_once(':')?;
-    NodeId::parse(node).ok()
+    let known = |node: &str| {
+        NodeId::parse(node)
+            .ok()
+            .filter(|node| view.plan.position(node).is_some())
+    };
+    known(node).or_else(|| known(node.rsplit_once(':')?.0))
 }
 
 fn replay(record: IdempotencyRecord, once: Option<&Idempotency>) -> Result<Done, CommandError> {

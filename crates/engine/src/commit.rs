@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use wopr_core::{
-    Call, CancelledCall, Decision, Effect, Event, InterruptKind, KernelEvent, NewChild, NodeId, Plan,
-    Recorded, Run, RunId, RunKey, RunStatus, StepId, Timestamp, Work, format,
+    AnsweredCall, Call, CancelledCall, Decision, Effect, Event, InterruptKind, KernelEvent, NewChild, NodeId,
+    Plan, Recorded, Run, RunId, RunKey, RunStatus, StepId, Timestamp, Work, format,
 };
 use wopr_store::{
     Batch, ChildRow, Ended, Epoch, Fence, Guard, Hold, InboxRow, Snapshot, StoredEvent, Summary, WorkKey,
@@ -46,6 +46,22 @@ pub(crate) struct StoredCancel {
     pub(crate) since: Timestamp,
 }
 
+/// The stored body of a row that tells a peer the answer to what it asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StoredAnswer {
+    pub(crate) step: StepId,
+    pub(crate) attempt: u32,
+    pub(crate) provider: String,
+    pub(crate) idempotency_key: String,
+    pub(crate) handle: Value,
+    pub(crate) interrupt: String,
+    pub(crate) value: Value,
+    /// When it was answered, by the clock of leases.
+    pub(crate) since: Timestamp,
+}
+
+/// Begins the names of rows that tell peers answers.
+pub(crate) const ANSWER: &str = "answer:";
 /// Begins the names of rows that tell peers of cancelled calls.
 pub(crate) const CANCEL: &str = "cancel:";
 
@@ -88,8 +104,8 @@ pub(crate) struct Prepared {
     /// Runs that receive messages.
     pub(crate) told: Vec<RunId>,
     pub(crate) next_timer: Option<Timestamp>,
-    /// Peers are to be told of cancelled calls.
-    pub(crate) has_cancelled: bool,
+    /// Peers are to be told of cancelled calls or answers.
+    pub(crate) has_told: bool,
     /// When a parked effect is due.
     pub(crate) next_check: Option<Timestamp>,
     pub(crate) children: usize,
@@ -107,6 +123,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         settled,
         parked,
         cancelled,
+        answered,
         timers_set,
         timers_cleared,
         children,
@@ -175,7 +192,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         state: match &effect.request {
             // Nobody begins it here: it waits for its worker.
             Request::Activity(_) => WorkState::Parked,
-            Request::Http(_) | Request::SideEffect { .. } => {
+            Request::Http(_) | Request::Agent(_) | Request::SideEffect { .. } => {
                 WorkState::Leased(context.epoch, context.lease_until)
             }
         },
@@ -184,9 +201,12 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
     let cancelled = cancelled
         .into_iter()
         .map(|call| cancel_row((key, dialect), context.lease_now, call));
-    let cancelled: Vec<_> = cancelled.collect();
-    let has_cancelled = !cancelled.is_empty();
-    batch.work_set = set.chain(enqueued).chain(cancelled).collect();
+    let answered = answered
+        .into_iter()
+        .map(|call| answer_row((key, dialect), context.lease_now, call));
+    let told: Vec<_> = cancelled.chain(answered).collect();
+    let has_told = !told.is_empty();
+    batch.work_set = set.chain(enqueued).chain(told).collect();
     batch.work_parked = context
         .won
         .zip(parked.into_iter().next())
@@ -227,7 +247,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         effects,
         told,
         next_timer,
-        has_cancelled,
+        has_told,
         next_check,
         children: n_children,
     }
@@ -287,6 +307,7 @@ fn stored_effect(run: (&RunKey, &str), trace: Option<&String>, effect: Effect) -
             timeout_ms,
         }),
         Call::Activity(activity) => Request::Activity(*activity),
+        Call::Agent(call) => Request::Agent(call),
         Call::SideEffect { payload } => Request::SideEffect { payload },
     };
     let idempotency_key = invocation_id(run, &step.node, step.ordinal, provider);
@@ -314,6 +335,43 @@ fn cancel_row(run: (&RunKey, &str), now: Timestamp, call: CancelledCall) -> Work
         since: now,
     };
     row_of_cancel(&step, attempt, &body)
+}
+
+fn answer_row(run: (&RunKey, &str), now: Timestamp, call: AnsweredCall) -> WorkRow {
+    let AnsweredCall {
+        step,
+        attempt,
+        provider,
+        handle,
+        interrupt,
+        value,
+    } = call;
+    let call = invocation_id(run, &step.node, step.ordinal, &provider);
+    let body = StoredAnswer {
+        idempotency_key: format!("{call}.{}", interrupt_number(&step, &interrupt)),
+        attempt,
+        provider,
+        handle,
+        value,
+        since: now,
+        interrupt,
+        step,
+    };
+    WorkRow {
+        key: WorkKey::effect(format!(
+            "{ANSWER}{}:{}:{}:{}",
+            body.step.ordinal,
+            body.attempt,
+            interrupt_number(&body.step, &body.interrupt),
+            body.step.node
+        )),
+        state: WorkState::Due(body.since),
+        body: serde_json::to_vec(&body).expect("an answer has string keys"),
+    }
+}
+
+fn interrupt_number(step: &StepId, interrupt: &str) -> u32 {
+    StepId::parse_interrupt(&step.node, interrupt).map_or(0, |(_, number)| number)
 }
 
 /// The row for a call that was accepted when nobody waited for it any more; `None` if it has no handle.

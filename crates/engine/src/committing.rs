@@ -93,7 +93,7 @@ impl Engine {
             effects,
             told,
             next_timer,
-            has_cancelled,
+            has_told,
             next_check,
             children,
         } = commit::prepare(&context, decision);
@@ -148,7 +148,7 @@ impl Engine {
             effects,
             told,
             next_timer,
-            has_cancelled,
+            has_told,
             next_check,
             is_released: batch.hold.is_some(),
             children,
@@ -231,6 +231,7 @@ fn is_quiet(decision: &Decision) -> bool {
         settled: _,
         parked,
         cancelled,
+        answered,
         timers_set,
         timers_cleared: _,
         children,
@@ -240,6 +241,7 @@ fn is_quiet(decision: &Decision) -> bool {
         && effects.is_empty()
         && parked.is_empty()
         && cancelled.is_empty()
+        && answered.is_empty()
         && timers_set.is_empty()
         && children.is_empty()
         && messages.is_empty()

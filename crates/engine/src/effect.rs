@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_core::{Activity, RunKey, provider, value_size};
+use wopr_core::{Activity, AgentCall, RemoteQuestion, RunKey, provider, value_size};
 
 /// The request of an effect, as stored in its row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,6 +20,8 @@ pub enum Request {
     Http(HttpCall),
     /// Work for a worker: parked until its outcome is submitted.
     Activity(Activity),
+    /// A message to another agent: parked while the agent works on it.
+    Agent(Box<AgentCall>),
     /// The conformance suite's countable side effect: appends a line to a ledger.
     SideEffect { payload: Value },
 }
@@ -30,6 +32,7 @@ impl Request {
         match self {
             Self::Http(_) => provider::HTTP,
             Self::Activity(_) => provider::ACTIVITY,
+            Self::Agent(_) => provider::AGENT,
             Self::SideEffect { .. } => provider::SIDE_EFFECT,
         }
     }
@@ -43,6 +46,7 @@ impl Request {
                 call.url.len() + n_bytes.sum::<usize>() + call.body.as_ref().map_or(0, String::len)
             }
             Self::Activity(activity) => value_size(&activity.input),
+            Self::Agent(call) => call.size(),
             Self::SideEffect { payload } => value_size(payload),
         }
     }
@@ -123,6 +127,11 @@ pub enum Outcome {
         /// The backoff that the peer requested.
         retry_after: Option<Duration>,
     },
+    /// The peer has cancelled the call, which cancels the run.
+    Cancelled {
+        /// Safe to show to clients.
+        reason: String,
+    },
 }
 
 impl Outcome {
@@ -130,7 +139,7 @@ impl Outcome {
     pub(crate) fn n_bytes(&self) -> usize {
         match self {
             Self::Done(outputs) => value_size(outputs),
-            Self::Failed { message, .. } => message.len(),
+            Self::Failed { message: text, .. } | Self::Cancelled { reason: text } => text.len(),
         }
     }
 }
@@ -143,6 +152,13 @@ pub enum Report {
     Accepted {
         /// By which the executor finds the call again: at most 64 KiB of JSON.
         handle: Value,
+        check_after: Option<Duration>,
+    },
+    /// The peer asks something, and goes on when it is answered. Otherwise like `Accepted`: the handle is another
+    /// one than before it asked.
+    Interrupted {
+        handle: Value,
+        question: RemoteQuestion,
         check_after: Option<Duration>,
     },
     /// The peer is still at it. Writes nothing to the log.
@@ -168,6 +184,29 @@ pub struct Cancellation {
     pub handle: Value,
 }
 
+/// The answer to what the peer of an accepted call asked.
+#[derive(Debug, Clone)]
+pub struct Answering {
+    pub run: RunKey,
+    /// The type of the call.
+    pub provider: String,
+    /// The same for all attempts at this answer, and another one for the next answer.
+    pub idempotency_key: String,
+    pub handle: Value,
+    /// The interrupt that was answered.
+    pub interrupt: String,
+    pub value: Value,
+}
+
+/// What became of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answered {
+    /// The peer has it and goes on; its call is looked at next.
+    Taken,
+    /// The peer has ended the call.
+    Ended(Outcome),
+}
+
 /// Why a peer could not be told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("tell the peer: {0}")]
@@ -182,6 +221,11 @@ pub trait Executor: Send + Sync + fmt::Debug + 'static {
     /// Dropping the future abandons the attempt. As after a crash, it is unknown whether the peer saw the
     /// request.
     async fn run(&self, attempt: Attempt) -> Report;
+
+    /// Tells the peer of an accepted call the answer to what it asked. A failure is tried again for a day.
+    async fn answer(&self, _answer: Answering) -> Result<Answered, CancelError> {
+        Ok(Answered::Taken)
+    }
 
     /// Tells the peer of an accepted call that nobody waits for it any more. A failure is tried again for a day.
     async fn cancel(&self, _call: Cancellation) -> Result<(), CancelError> {

@@ -11,8 +11,9 @@ use wopr_core::{Command, Failure, Object, Refusal, RunKey, StepId, value_size};
 use wopr_store::{AppendError, Batch, Ended, Fence, Guard, Leased, WorkKey};
 
 use crate::{
-    Attempt, Cancellation, CommandError, Engine, Keep, Outcome, Report, SideRows,
-    commit::{self, CANCEL, StoredCancel, StoredEffect, Won},
+    Answered, Answering, Attempt, Cancellation, CommandError, Engine, Keep, Outcome, Report, Request,
+    SideRows,
+    commit::{self, ANSWER, CANCEL, StoredAnswer, StoredCancel, StoredEffect, Won},
     panics::{Panicked, caught},
     pool::{End, Lease},
     stats::Counters,
@@ -25,6 +26,8 @@ const CANCEL_FOR_MS: u64 = 24 * 3_600 * 1_000;
 /// The first pause before a peer is told again, and the longest.
 const CANCEL_FIRST_MS: u64 = 1_000;
 const CANCEL_LONGEST_MS: u64 = 3_600 * 1_000;
+/// How long an agent may take to accept a message that nobody waits for any more, so that it can be told.
+const ACCEPTED_LATE: Duration = Duration::from_secs(30);
 /// Maximum size of a handle, as JSON.
 const MAX_HANDLE: usize = 64 * 1024;
 
@@ -32,6 +35,7 @@ const MAX_HANDLE: usize = 64 * 1024;
 enum Stored {
     Effect(StoredEffect),
     Cancel(StoredCancel),
+    Answer(StoredAnswer),
 }
 
 /// How recording what an attempt came to went.
@@ -57,15 +61,19 @@ impl Engine {
 
     /// Makes an attempt at an effect as it is stored.
     pub(crate) async fn attempt_stored(&self, lease: &mut Lease, body: Vec<u8>) -> End {
-        let is_cancellation = lease.key.name.starts_with(CANCEL);
-        let done = match is_cancellation {
-            true => serde_json::from_slice(&body).map(Stored::Cancel),
-            false => serde_json::from_slice(&body).map(Stored::Effect),
+        let name = &lease.key.name;
+        let done = if name.starts_with(CANCEL) {
+            serde_json::from_slice(&body).map(Stored::Cancel)
+        } else if name.starts_with(ANSWER) {
+            serde_json::from_slice(&body).map(Stored::Answer)
+        } else {
+            serde_json::from_slice(&body).map(Stored::Effect)
         };
         drop(body);
         match done {
             Ok(Stored::Effect(effect)) => self.attempt(lease, effect).await,
             Ok(Stored::Cancel(call)) => self.tell_peer(lease, call).await,
+            Ok(Stored::Answer(answer)) => self.answer_peer(lease, answer).await,
             Err(error) => {
                 let why = CommandError::Internal(format!("effect {}: {error}", lease.key.name));
                 let is_unread = async { Err::<(), _>(why) };
@@ -82,15 +90,22 @@ impl Engine {
         Counters::add(&counters.effects_started, 1);
         Counters::add(&counters.effects_active, 1);
         let keep = Keep::default();
-        let performing = caught(self.shared.executor.run(Attempt {
+        let performing = std::pin::pin!(caught(self.shared.executor.run(Attempt {
             run: lease.run.clone(),
             idempotency_key: effect.idempotency_key.clone(),
             traceparent: effect.traceparent.clone(),
             request: effect.request.clone(),
             handle: effect.handle.clone(),
             keep: keep.clone(),
-        }));
-        let end = match lease.hold(performing).await {
+        })));
+        let mut performing = performing;
+        let mut report = lease.hold(performing.as_mut()).await;
+        // The run may have been cancelled. An agent that gets the message all the same has to be told.
+        let tells_late = effect.handle.is_none() && matches!(effect.request, Request::Agent(_));
+        if report.is_none() && tells_late && !self.shared.stop.is_cancelled() {
+            report = tokio::time::timeout(ACCEPTED_LATE, performing).await.ok();
+        }
+        let end = match report {
             Some(report) => {
                 let broken_off = |panicked| self.broken_off(&lease.run, &panicked).into();
                 let report = report.unwrap_or_else(broken_off);
@@ -114,7 +129,9 @@ impl Engine {
         match report {
             Report::Unchanged { check_after } => End::Park(due_after(check_after)),
             // Each is an event of the run, and part of its state.
-            Report::Accepted { handle, .. } if value_size(&handle) > MAX_HANDLE => {
+            Report::Accepted { handle, .. } | Report::Interrupted { handle, .. }
+                if value_size(&handle) > MAX_HANDLE =>
+            {
                 let failed = Outcome::Failed {
                     code: "response_too_large".to_owned(),
                     message: "the peer's name for its task is too large".to_owned(),
@@ -123,15 +140,36 @@ impl Engine {
                 };
                 Box::pin(self.report(lease, effect, failed.into())).await
             }
-            Report::Accepted { handle, check_after } if effect.handle.as_ref() == Some(&handle) => {
-                End::Park(due_after(check_after))
-            }
-            Report::Accepted { handle, check_after } => {
-                let command = Command::Accepted {
-                    step,
-                    attempt,
-                    handle: handle.clone(),
-                    check_at: due_after(check_after),
+            Report::Accepted { handle, check_after }
+            | Report::Interrupted {
+                handle, check_after, ..
+            } if effect.handle.as_ref() == Some(&handle) => End::Park(due_after(check_after)),
+            accepted @ (Report::Accepted { .. } | Report::Interrupted { .. }) => {
+                let (command, handle) = match accepted {
+                    Report::Interrupted {
+                        handle,
+                        question,
+                        check_after,
+                    } => {
+                        let command = Command::Interrupted {
+                            step,
+                            attempt,
+                            handle: handle.clone(),
+                            question,
+                            check_at: due_after(check_after),
+                        };
+                        (command, handle)
+                    }
+                    Report::Accepted { handle, check_after } => {
+                        let command = Command::Accepted {
+                            step,
+                            attempt,
+                            handle: handle.clone(),
+                            check_at: due_after(check_after),
+                        };
+                        (command, handle)
+                    }
+                    Report::Unchanged { .. } | Report::Ended(_) => return lease.give_back(),
                 };
                 let accepted = StoredEffect {
                     handle: Some(handle),
@@ -140,6 +178,10 @@ impl Engine {
                 let body = serde_json::to_vec(&accepted).expect("a request has string keys");
                 match self.record(lease, command, Some(body)).await {
                     Recorded::End(end) => end,
+                    // Another process may have the attempt now, with the same task.
+                    Recorded::Unwanted if self.is_awaited(&lease.run, &accepted.step, attempt).await => {
+                        End::Over
+                    }
                     // Cancelled meanwhile, when there was no handle to tell the peer of.
                     Recorded::Unwanted => self.cancel_late(lease, accepted).await,
                 }
@@ -147,12 +189,7 @@ impl Engine {
             Report::Ended(outcome) => {
                 drop(effect);
                 lease.grow(outcome.n_bytes());
-                let command = Command::Effect {
-                    step,
-                    attempt,
-                    retry_after_ms: retry_after_ms(&outcome),
-                    outcome: read_outcome(outcome),
-                };
+                let command = ended(step, attempt, outcome);
                 match self.record(lease, command, None).await {
                     Recorded::End(end) => end,
                     Recorded::Unwanted => {
@@ -199,6 +236,83 @@ impl Engine {
         // As long again as it has been tried, so the intervals double.
         let after = waited.clamp(CANCEL_FIRST_MS, CANCEL_LONGEST_MS);
         End::Park(Some(now.plus_millis(after)))
+    }
+
+    /// Tells the peer of a call the answer to what it asked, again and again for a day, and looks at the call.
+    async fn answer_peer(&self, lease: &mut Lease, answer: StoredAnswer) -> End {
+        let StoredAnswer {
+            step,
+            attempt,
+            provider,
+            idempotency_key,
+            handle,
+            interrupt,
+            value,
+            since,
+        } = answer;
+        if !self.is_awaited(&lease.run, &step, attempt).await {
+            return self.end_row(lease).await;
+        }
+        let telling = caught(self.shared.executor.answer(Answering {
+            run: lease.run.clone(),
+            provider,
+            idempotency_key,
+            handle,
+            interrupt,
+            value,
+        }));
+        let Some(told) = lease.hold(telling).await else {
+            return lease.give_back();
+        };
+        let now = self.lease_time();
+        let waited = now.millis_since(since);
+        let failed = |code: &str, message: String| Outcome::Failed {
+            code: code.to_owned(),
+            message,
+            retryable: false,
+            retry_after: None,
+        };
+        let outcome = match told {
+            Ok(Ok(Answered::Taken)) => {
+                if let Err(error) = self.wake_effect(&lease.run, &step, attempt).await {
+                    let (run, call) = (&lease.run, &lease.key.name);
+                    // It is looked at when it is due.
+                    tracing::info!(%run, call, %error, "a call is not looked at after its answer yet");
+                }
+                return self.end_row(lease).await;
+            }
+            Ok(Ok(Answered::Ended(outcome))) => outcome,
+            Ok(Err(error)) if waited < CANCEL_FOR_MS => {
+                let (run, call) = (&lease.run, &lease.key.name);
+                tracing::info!(%run, call, %error, "a peer could not be answered yet");
+                let after = waited.clamp(CANCEL_FIRST_MS, CANCEL_LONGEST_MS);
+                return End::Park(Some(now.plus_millis(after)));
+            }
+            Ok(Err(error)) => failed("external_call_failed", error.to_string()),
+            Err(Panicked(text)) => {
+                let (run, call) = (&lease.run, &lease.key.name);
+                tracing::error!(%run, call, panic = text, "answering a peer panicked");
+                failed(
+                    "internal_error",
+                    "the answer broke off by a fault of this host".to_owned(),
+                )
+            }
+        };
+        let command = ended(step, attempt, outcome);
+        let recording = Box::pin(self.command(&lease.run, command, SideRows::default()));
+        match self.attend(&lease.run, recording).await {
+            Ok(_) | Err(CommandError::Refused(_) | CommandError::NotFound) => self.end_row(lease).await,
+            Err(_) => End::Park(Some(now.plus_millis(CANCEL_FIRST_MS))),
+        }
+    }
+
+    /// Whether a run still waits for the call of an attempt, or cannot be read.
+    async fn is_awaited(&self, run: &RunKey, step: &StepId, attempt: u32) -> bool {
+        match self.view(run).await {
+            Ok(Some(view)) => view.run.awaits_call(&view.plan, step, attempt),
+            Ok(None) => false,
+            Err(_) => true,
+        }
     }
 
     /// Stores that the peer of a call has to be told that nobody waits for it.
@@ -311,17 +425,10 @@ impl Engine {
     }
 }
 
-fn retry_after_ms(outcome: &Outcome) -> Option<u64> {
-    match outcome {
-        Outcome::Done(_) => None,
-        Outcome::Failed { retry_after, .. } => {
-            retry_after.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
-        }
-    }
-}
-
-fn read_outcome(outcome: Outcome) -> Result<Object, Failure> {
-    match outcome {
+/// The command that records how an attempt ended.
+fn ended(step: StepId, attempt: u32, outcome: Outcome) -> Command {
+    let mut retry_after_ms = None;
+    let outcome = match outcome {
         Outcome::Done(Value::Object(outputs)) => Ok(outputs),
         Outcome::Done(other) => {
             let mut outputs = Object::new();
@@ -332,12 +439,28 @@ fn read_outcome(outcome: Outcome) -> Result<Object, Failure> {
             code,
             message,
             retryable,
-            retry_after: _,
-        } => Err(Failure {
-            code,
-            message,
-            retryable,
-            reason: None,
-        }),
+            retry_after,
+        } => {
+            retry_after_ms = retry_after.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+            Err(Failure {
+                code,
+                message,
+                retryable,
+                reason: None,
+            })
+        }
+        Outcome::Cancelled { reason } => {
+            return Command::EffectCancelled {
+                step,
+                attempt,
+                reason,
+            };
+        }
+    };
+    Command::Effect {
+        step,
+        attempt,
+        outcome,
+        retry_after_ms,
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct FollowUp {
     pub(crate) told: Vec<RunId>,
     pub(crate) next_timer: Option<Timestamp>,
     /// Peers are to be told of cancelled calls.
-    pub(crate) has_cancelled: bool,
+    pub(crate) has_told: bool,
     /// When a parked effect is due.
     pub(crate) next_check: Option<Timestamp>,
     /// The append releases the run's work rows.
@@ -42,7 +42,7 @@ impl Engine {
             effects,
             told,
             next_timer,
-            has_cancelled,
+            has_told,
             next_check,
             is_released,
             children,
@@ -85,7 +85,7 @@ impl Engine {
             shared.inboxes.tell(after.key.clone());
             self.stir_all();
         }
-        if has_cancelled {
+        if has_told {
             shared.effects.stir();
         }
         if let Some(due) = next_check {

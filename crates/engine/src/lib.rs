@@ -55,7 +55,10 @@ mod view;
 
 pub use catalog::{RegisterError, Registered};
 pub use clock::{Clock, SteadyClock, Steps, SystemClock};
-pub use effect::{Attempt, CancelError, Cancellation, Executor, HttpCall, Keep, Outcome, Report, Request};
+pub use effect::{
+    Answered, Answering, Attempt, CancelError, Cancellation, Executor, HttpCall, Keep, Outcome, Report,
+    Request,
+};
 pub use engine::{Engine, Prepared, StartError};
 pub use error::CommandError;
 pub use holdings::WorkflowLimit;

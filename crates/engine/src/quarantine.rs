@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use wopr_core::{DrainPolicy, KernelEvent, Recorded, RunKey, RunStatus, format};
+use wopr_core::{DrainPolicy, Event, KernelEvent, Recorded, RunKey, RunStatus, Seq, format};
 use wopr_store::{AppendError, Batch, Guard, Hold, LAST_CHANCE, ReadError, StoredEvent};
 
 use crate::{CommandError, Engine, stats::Counters};
@@ -21,6 +21,8 @@ const BEAT: Duration = Duration::from_secs(1);
 /// Silence after which a process counts as dead. Shorter than the default lease, so that a death is counted
 /// before another process takes over the lease.
 const SILENCE: Duration = Duration::from_secs(3);
+/// A run that was cancelled before it started has this many events at most.
+const FIRST_EVENTS: u64 = 8;
 /// Runs quarantined in one round.
 const PAGE: usize = 256;
 /// Tries to append against other writers.
@@ -117,11 +119,12 @@ impl Engine {
         let shared = &self.shared;
         let Some((summary, head)) = shared.store.summary(run).await.map_err(read)? else {
             return Err(AppendError::Conflict {
-                expected: wopr_core::Seq(0),
+                expected: Seq(0),
                 actual: None,
             });
         };
-        let is_silent = summary.status.is_terminal() || summary.status == RunStatus::Paused;
+        let ended = summary.status.is_terminal();
+        let is_silent = ended || summary.status == RunStatus::Paused;
         let now = self.now().max(summary.updated_at);
         let mut batch = if is_silent {
             Batch::new(run.clone(), Guard::At(head), Vec::new(), summary)
@@ -150,7 +153,13 @@ impl Engine {
             let summary = summary.after(status, None, None, now);
             Batch::new(run.clone(), Guard::At(head), vec![event], summary)
         };
-        batch.hold = Some(Hold::Quarantine);
+        // Only its start names the parent of a run that was cancelled before it started, so it has to be heard.
+        let is_awaited = ended && head.0 <= FIRST_EVENTS && !self.has_started(run).await;
+        batch.hold = Some(if is_awaited {
+            Hold::Release
+        } else {
+            Hold::Quarantine
+        });
         let head = batch.head();
         // The run was not read, so there is nothing to cache.
         let _change = shared.recent_runs.change(run);
@@ -158,6 +167,18 @@ impl Engine {
         shared.tails.grew(run, head);
         shared.outboxes.appended();
         Ok(())
+    }
+
+    /// Whether a run has started, as far as its log can be read.
+    async fn has_started(&self, run: &RunKey) -> bool {
+        match self.events(run, Seq(0), FIRST_EVENTS as usize).await {
+            Ok(Some(page)) => {
+                let is_start =
+                    |recorded: &Recorded| matches!(recorded.event, Event::Kernel(KernelEvent::RunStarted(_)));
+                page.events.iter().any(is_start)
+            }
+            Ok(None) | Err(_) => true,
+        }
     }
 
     /// Quarantines a run whose rows could not be read several times in a row.

@@ -41,11 +41,25 @@ pub enum Command {
         /// The backoff in milliseconds that the peer requested. Applies only if the failure is retried.
         retry_after_ms: Option<u64>,
     },
+    /// Whoever performs the call of an attempt has cancelled it, and with it the run.
+    EffectCancelled {
+        step: StepId,
+        attempt: u32,
+        reason: String,
+    },
     /// The peer of an attempt has accepted its call, which is looked at again at `check_at`, or when it is woken.
     Accepted {
         step: StepId,
         attempt: u32,
         handle: Value,
+        check_at: Option<Timestamp>,
+    },
+    /// The peer of an attempt's call asks something, and goes on when it is answered.
+    Interrupted {
+        step: StepId,
+        attempt: u32,
+        handle: Value,
+        question: RemoteQuestion,
         check_at: Option<Timestamp>,
     },
     /// Whoever performs the call of an attempt is at work.
@@ -67,9 +81,14 @@ impl Command {
             Self::Resolve(resolve) => size_of(&resolve.value),
             Self::SetVariables(variables) => size_of_object(variables),
             Self::Effect { outcome, .. } => outcome.as_ref().map_or(0, size_of_object),
+            Self::Interrupted { handle, question, .. } => size_of(handle) + size_of(&question.data),
             Self::Accepted { handle: value, .. } | Self::Progressed { details: value, .. } => size_of(value),
             Self::RunMessages(messages) => messages.iter().map(RunMessage::size).sum(),
-            Self::Cancel { .. } | Self::Pause { .. } | Self::Resume { .. } | Self::Timer(_) => 0,
+            Self::Cancel { .. }
+            | Self::Pause { .. }
+            | Self::Resume { .. }
+            | Self::Timer(_)
+            | Self::EffectCancelled { .. } => 0,
         }
     }
 }
@@ -159,22 +178,42 @@ pub struct Resolve {
 }
 
 impl Resolve {
-    /// The execution that the answer targets; `None` if any will do.
+    /// The interrupt that the answer targets.
     ///
     /// # Errors
     /// The id does not belong to an interrupt of the node.
-    pub(crate) fn wanted(&self) -> Result<Option<u32>, Refusal> {
+    pub(crate) fn wanted(&self) -> Result<Wanted, Refusal> {
         let Some(id) = &self.interrupt else {
-            return Ok(self.ordinal);
+            return Ok(Wanted {
+                ordinal: self.ordinal,
+                number: None,
+            });
         };
-        let rest = id.strip_prefix(self.node.as_str());
-        let ordinal = rest.and_then(|rest| rest.strip_prefix(':')?.parse().ok());
-        let ordinal: u32 = ordinal.ok_or(Refusal::NoInterrupt)?;
+        let (ordinal, number) = StepId::parse_interrupt(&self.node, id).ok_or(Refusal::NoInterrupt)?;
         match self.ordinal {
             Some(other) if other != ordinal => Err(Refusal::NoInterrupt),
-            Some(_) | None => Ok(Some(ordinal)),
+            Some(_) | None => Ok(Wanted {
+                ordinal: Some(ordinal),
+                number: Some(number),
+            }),
         }
     }
+}
+
+/// A question of the peer of a call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RemoteQuestion {
+    /// What the peer names it by; another key is another question.
+    pub key: String,
+    pub kind: InterruptKind,
+    pub data: Value,
+}
+
+/// The interrupt that an answer is for; `None` accepts any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) ordinal: Option<u32>,
+    pub(crate) number: Option<u32>,
 }
 
 /// What authorizes an answer.
@@ -352,6 +391,8 @@ pub struct Work {
     pub parked: Vec<Parked>,
     /// Accepted calls that the run no longer wants: their peers are to be told.
     pub cancelled: Vec<CancelledCall>,
+    /// Accepted calls whose peers asked something, with the answers.
+    pub answered: Vec<AnsweredCall>,
     pub timers_set: Vec<(Timer, Timestamp)>,
     pub timers_cleared: Vec<Timer>,
     pub children: Vec<NewChild>,
@@ -378,6 +419,18 @@ pub struct CancelledCall {
     pub handle: Value,
 }
 
+/// An accepted call whose peer is to get an answer to what it asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnsweredCall {
+    pub step: StepId,
+    pub attempt: u32,
+    pub provider: String,
+    pub handle: Value,
+    /// The interrupt that was answered.
+    pub interrupt: String,
+    pub value: Value,
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Effect {
     pub step: StepId,
@@ -399,6 +452,8 @@ pub enum Call {
     },
     /// Work for a worker, which reports its outcome.
     Activity(Box<Activity>),
+    /// A message to another agent, which may work on it for a long time.
+    Agent(Box<AgentCall>),
     /// The side effect of the conformance suite.
     SideEffect {
         /// The value to record.
@@ -413,8 +468,52 @@ impl Call {
         match self {
             Self::Http { .. } => provider::HTTP,
             Self::Activity(_) => provider::ACTIVITY,
+            Self::Agent(_) => provider::AGENT,
             Self::SideEffect { .. } => provider::SIDE_EFFECT,
         }
+    }
+}
+
+/// A message to an agent that the operator has configured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentCall {
+    /// The name of the agent in this host's configuration.
+    pub peer: String,
+    /// What the agent is asked to do, in its own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skill: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+    /// Files, as `{url | bytes, mediaType?, filename?}`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<Value>,
+    /// Groups this message with earlier ones to the same agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+    /// The protocol version and binding to use, if not the agent's own choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<String>,
+    /// Media types of answers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub output_modes: Vec<String>,
+    /// The calling workflow.
+    pub caller: WorkflowId,
+    /// From the first attempt on, over restarts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+}
+
+impl AgentCall {
+    /// The size of the message in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let files: usize = self.files.iter().map(size_of).sum();
+        self.text.as_ref().map_or(0, String::len) + self.data.as_ref().map_or(0, size_of) + files
     }
 }
 
@@ -422,6 +521,7 @@ impl Call {
 pub mod provider {
     pub const HTTP: &str = "core.http.request";
     pub const ACTIVITY: &str = "core.activity";
+    pub const AGENT: &str = "agent";
     pub const SIDE_EFFECT: &str = "core.conformance.side-effect";
 }
 

@@ -6,8 +6,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
-    ApplyError, ApprovalAction, ContentHash, DecisionBuilder, Event, Failure, Limits, NodeId, Object,
-    RecordedRef, Refusal, Rules, Run, RunId, RunStatus, Seq, StartRun, StepId, WorkflowId, cost::Budget,
+    ApplyError, ApprovalAction, ChildEnd, ContentHash, DecisionBuilder, Event, Failure, Join, Limits, NodeId,
+    Object, RecordedRef, Refusal, Rules, Run, RunId, RunStatus, Seq, StartRun, StepId, WorkflowId,
+    cost::Budget,
 };
 
 /// A workflow language.
@@ -232,6 +233,7 @@ pub struct Retries {
 /// How a node treats its child runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChildPolicy {
+    pub join: Join,
     pub on_failure: OnFailure,
     /// Whether a cancel cascades to the children.
     pub propagates_cancel: bool,
@@ -240,7 +242,7 @@ pub struct ChildPolicy {
 /// What a child that does not complete does to its parent's step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
-    /// The step fails.
+    /// The step fails. A set of children fails with the first that makes its join impossible.
     Fail,
     /// The step gets the child's status as its result.
     Absorb,
@@ -285,6 +287,16 @@ pub enum Trigger {
         outputs: Object,
         /// The variables that the step asked for.
         report: Object,
+    },
+    /// The join of a step's children is decided, and the children that were still running are cancelled.
+    ChildrenJoined {
+        position: usize,
+        step: StepId,
+        cause: Seq,
+        /// Whether the join holds: for example, whether all children completed.
+        holds: bool,
+        /// The children that ended before that, in the order in which the run learned it.
+        ended: Vec<(RunId, ChildEnd)>,
     },
     /// A step failed for a reason that the kernel knows.
     Failed {

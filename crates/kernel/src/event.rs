@@ -205,10 +205,33 @@ pub(crate) fn is_zero(n: &u32) -> bool {
 }
 
 impl StepId {
-    /// The id of this execution's interrupt, which is also its key.
+    /// The execution as a text, which is also the id and key of its first interrupt.
     #[must_use]
     pub fn key(&self) -> String {
         format!("{}:{}", self.node, self.ordinal)
+    }
+
+    /// Reads the id of an interrupt of a node: the ordinal of its execution, and the interrupt's number.
+    #[must_use]
+    pub fn parse_interrupt(node: &NodeId, id: &str) -> Option<(u32, u32)> {
+        let rest = id.strip_prefix(node.as_str())?.strip_prefix(':')?;
+        let (ordinal, number) = match rest.split_once(':') {
+            None => (rest, "0"),
+            // The first interrupt has no number.
+            Some((_, "0")) => return None,
+            Some(parts) => parts,
+        };
+        let number_of = |text: &str| text.parse().ok().filter(|n: &u32| n.to_string() == text);
+        Some((number_of(ordinal)?, number_of(number)?))
+    }
+
+    /// The id of an interrupt of this execution, by how many it opened before.
+    #[must_use]
+    pub fn interrupt(&self, number: u32) -> String {
+        match number {
+            0 => self.key(),
+            _ => format!("{}:{number}", self.key()),
+        }
     }
 }
 
@@ -361,6 +384,19 @@ pub enum KernelEvent {
         child: RunId,
         workflow: WorkflowId,
     },
+    /// A child of a set has ended; its step may wait for others.
+    ChildEnded {
+        step: StepId,
+        child: RunId,
+        workflow: WorkflowId,
+        status: RunStatus,
+        outputs: Object,
+        /// The variables that the step asked for.
+        #[serde(default, skip_serializing_if = "Object::is_empty")]
+        report: Object,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<Failure>,
+    },
     /// An attempt calls out.
     EffectScheduled {
         step: StepId,
@@ -371,6 +407,9 @@ pub enum KernelEvent {
         /// What workers get, if the call is theirs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         activity: Option<Box<Activity>>,
+        /// When the call fails if it is still under way. The time of an activity is among what workers get.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<Timestamp>,
     },
     /// The peer has taken the call and goes on with it.
     EffectAccepted {
@@ -394,6 +433,12 @@ pub enum KernelEvent {
         data: Value,
         /// How long the interrupt stays open.
         timeout_ms: Option<u64>,
+        /// How many interrupts the execution opened before.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        number: u32,
+        /// What the peer of the step's call names its question by, if the question is the peer's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        remote: Option<String>,
     },
     InterruptResolved {
         step: StepId,
@@ -403,6 +448,8 @@ pub enum KernelEvent {
         /// Absent on a timeout.
         by: Option<String>,
         action: Option<ApprovalAction>,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        number: u32,
     },
     ApprovalRequested {
         step: StepId,
@@ -578,6 +625,7 @@ impl KernelEvent {
             | Self::NodeSuspended { .. }
             | Self::NodeResumed { .. }
             | Self::NodeDispatched { .. }
+            | Self::ChildEnded { .. }
             | Self::EffectScheduled { .. }
             | Self::EffectAccepted { .. }
             | Self::EffectProgressed { .. }

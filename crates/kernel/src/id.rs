@@ -126,10 +126,22 @@ impl RunId {
         Self(Arc::from(format!("run_{}", uuid.simple())))
     }
 
-    /// Derives the id of the child run that execution `(node, ordinal)` creates.
+    /// Derives the id of a child run that execution `(node, ordinal)` creates: the one at `index` of its set, or
+    /// its only one.
     #[must_use]
-    pub fn for_child(at: Timestamp, entropy: Entropy, node: &NodeId, ordinal: u32) -> Self {
-        Self::from_parts(at, entropy.derive(node.as_str(), ordinal))
+    pub fn for_child(
+        at: Timestamp,
+        entropy: Entropy,
+        node: &NodeId,
+        ordinal: u32,
+        index: Option<usize>,
+    ) -> Self {
+        // No node id has a control character.
+        let name = index.map(|index| format!("{node}\0{index}"));
+        Self::from_parts(
+            at,
+            entropy.derive(name.as_deref().unwrap_or(node.as_str()), ordinal),
+        )
     }
 }
 
@@ -284,13 +296,15 @@ mod tests {
         let node = NodeId::parse("n").expect("valid");
         let at = Timestamp::from_millis(5);
         assert_eq!(
-            RunId::for_child(at, Entropy([7; 16]), &node, 1),
-            RunId::for_child(at, Entropy([7; 16]), &node, 1)
+            RunId::for_child(at, Entropy([7; 16]), &node, 1, None),
+            RunId::for_child(at, Entropy([7; 16]), &node, 1, None)
         );
-        assert_ne!(
-            RunId::for_child(at, Entropy([7; 16]), &node, 1),
-            RunId::for_child(at, Entropy([7; 16]), &node, 2)
-        );
+        for (ordinal, index) in [(2, None), (1, Some(0)), (1, Some(1))] {
+            assert_ne!(
+                RunId::for_child(at, Entropy([7; 16]), &node, 1, None),
+                RunId::for_child(at, Entropy([7; 16]), &node, ordinal, index)
+            );
+        }
     }
 
     #[test]

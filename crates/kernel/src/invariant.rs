@@ -371,7 +371,7 @@ pub fn check_children(
         else {
             continue;
         };
-        for Member { run: child, .. } in members {
+        for Member { run: child, .. } in members.iter().filter(|member| member.end.is_none()) {
             match child_status(child) {
                 None => return broken(format!("child {child} does not exist")),
                 // The pending message makes the child report to its parent, even if it was cancelled before it
@@ -413,6 +413,7 @@ fn step_of(event: &KernelEvent) -> Option<&StepId> {
         | KernelEvent::NodeSuspended { step, .. }
         | KernelEvent::NodeResumed { step, .. }
         | KernelEvent::NodeDispatched { step, .. }
+        | KernelEvent::ChildEnded { step, .. }
         | KernelEvent::EffectScheduled { step, .. }
         | KernelEvent::EffectAccepted { step, .. }
         | KernelEvent::EffectProgressed { step, .. }

@@ -14,6 +14,7 @@ mod event;
 mod failure;
 mod id;
 pub mod invariant;
+mod join;
 mod limits;
 pub mod measure;
 mod membership;
@@ -23,8 +24,8 @@ mod run;
 mod status;
 
 pub use command::{
-    Authority, Call, CancelledCall, Catalog, Command, Decision, Effect, HostBounds, Input, NewChild, Parked,
-    Refusal, Resolve, RunMessage, StartRun, Timer, Work, provider,
+    AgentCall, AnsweredCall, Authority, Call, CancelledCall, Catalog, Command, Decision, Effect, HostBounds,
+    Input, NewChild, Parked, Refusal, RemoteQuestion, Resolve, RunMessage, StartRun, Timer, Work, provider,
 };
 pub use decide::{
     Attempted, DecisionBuilder, MAX_BYTES, MAX_EVENTS, Spawn, decide, decide_within, fields, too_much_work,
@@ -41,12 +42,13 @@ pub use id::{
     ContentHash, Entropy, IdError, NodeId, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId,
     hex,
 };
+pub use join::Join;
 pub use limits::whole;
 pub use membership::Membership;
 pub use problem::{MAX_PROBLEMS, Problem, Problems, Spot};
 pub use rules::{AnswerSchema, ApprovalRules, Question, Rules};
 pub use run::{
-    Active, ApplyError, Artifact, Asked, CONTENT_TRUST, Child, Member, NodeState, Open, OpenInterrupt,
-    Pending, Phase, Run, Streamed, Streaming, UNTRUSTED, Vote, Wait, illegal, says_untrusted,
+    Active, ApplyError, Artifact, Asked, CONTENT_TRUST, Child, ChildEnd, Member, NodeState, Open,
+    OpenInterrupt, Pending, Phase, Run, Streamed, Streaming, UNTRUSTED, Vote, Wait, illegal, says_untrusted,
 };
 pub use status::{InterruptKind, RunStatus};

@@ -8,14 +8,14 @@
 
 mod view;
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    Activity, ApprovalAction, ContentHash, Dialect, EventRef, Failure, InterruptKind, KernelEvent, NodeId,
-    Object, Planned, PrincipalId, RecordedRef, RunId, RunStarted, RunStatus, Seq, StepId, Timestamp,
+    Activity, ApprovalAction, ContentHash, Dialect, EventRef, Failure, InterruptKind, Join, KernelEvent,
+    NodeId, Object, Planned, PrincipalId, RecordedRef, RunId, RunStarted, RunStatus, Seq, StepId, Timestamp,
     WorkflowId,
 };
 
@@ -81,8 +81,22 @@ pub struct Child {
     pub workflow: WorkflowId,
     /// The execution that created it.
     pub step: StepId,
-    /// Whether the child has ended and the parent has received that.
+    /// Whether the child has ended and the parent has received that, or no longer waits for it.
     pub ended: bool,
+    /// The position in its set; `None` for a step's only child.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<usize>,
+}
+
+impl Child {
+    /// What the ids of the child's interrupts begin with in its parent: `step:0`, or `step:0.2` in a set.
+    #[must_use]
+    pub fn path(&self) -> String {
+        match self.index {
+            None => self.step.key(),
+            Some(index) => format!("{}.{index}", self.step.key()),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,6 +131,12 @@ pub struct Active {
     pub ordinal: u32,
     pub attempt: u32,
     pub wait: Wait,
+    /// How many interrupts it has opened.
+    #[serde(default, skip_serializing_if = "crate::event::is_zero")]
+    pub n_interrupts: u32,
+    /// When its first attempt called out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub called_at: Option<Timestamp>,
     /// The text streamed so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streamed: Option<Box<Streamed>>,
@@ -157,6 +177,18 @@ pub struct Pending {
     pub handle: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activity: Option<Box<Activity>>,
+    /// When the call fails if it is still under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    /// What the peer asks. The call goes on meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<Box<Open>>,
+    /// The question that was answered last, as the peer names it, until the peer goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered: Option<String>,
+    /// How often the peer has accepted the call, or gone on with it in another way.
+    #[serde(default, skip_serializing_if = "crate::event::is_zero")]
+    pub n_accepted: u32,
     /// How often a worker has sent details.
     #[serde(default, skip_serializing_if = "crate::event::is_zero")]
     pub n_details: u32,
@@ -182,25 +214,44 @@ impl Pending {
     /// When the attempt fails if nothing more is heard of it.
     #[must_use]
     pub fn deadline(&self) -> Option<Timestamp> {
-        let activity = self.activity.as_ref()?;
-        let silent = activity.heartbeat_ms.map(|ms| self.heard_at.plus_millis(ms));
+        let activity = self.activity.as_ref();
+        let heartbeat_ms = activity.and_then(|activity| activity.heartbeat_ms);
+        let silent = heartbeat_ms.map(|ms| self.heard_at.plus_millis(ms));
         [self.timeout(), silent].into_iter().flatten().min()
     }
 
     /// When the attempt fails, whatever is heard of it.
     #[must_use]
     pub fn timeout(&self) -> Option<Timestamp> {
-        let timeout_ms = self.activity.as_ref()?.timeout_ms?;
-        Some(self.scheduled_at.plus_millis(timeout_ms))
+        let activity = self.activity.as_ref();
+        let timeout_ms = activity.and_then(|activity| activity.timeout_ms);
+        let timeout = timeout_ms.map(|ms| self.scheduled_at.plus_millis(ms));
+        timeout.or(self.deadline)
     }
 }
 
-/// A child run that a step waits for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A child run that a step waits for, or has waited for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Member {
     pub run: RunId,
     /// The kind and id of the interrupt that the child has opened.
     pub mirror: Option<(InterruptKind, String)>,
+    /// Present once the child has ended and its step waits for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<Box<ChildEnd>>,
+}
+
+/// How a child of a set ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ChildEnd {
+    /// How many children of the set ended before it.
+    pub order: usize,
+    pub status: RunStatus,
+    pub outputs: Object,
+    /// The variables that the step asked for.
+    pub report: Object,
+    pub error: Option<Failure>,
+    pub is_untrusted: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -211,6 +262,12 @@ pub struct Open {
     pub requested_at: Timestamp,
     /// `None` if the interrupt has no timeout.
     pub deadline: Option<Timestamp>,
+    /// How many interrupts the execution opened before.
+    #[serde(default, skip_serializing_if = "crate::event::is_zero")]
+    pub number: u32,
+    /// What the peer of the step's call names its question by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<String>,
     /// The latest vote of each voter.
     pub votes: Vec<Vote>,
     /// Whether the prompt was rendered while the run held untrusted content.
@@ -431,20 +488,64 @@ impl Run {
                 child,
                 workflow,
             } => {
+                let policy = plan
+                    .position(&step.node)
+                    .and_then(|position| plan.children(position));
+                let is_single = policy.is_none_or(|policy| policy.join == Join::Single);
                 let member = Member {
                     run: child.clone(),
                     mirror: None,
+                    end: None,
                 };
-                match &mut self.active(plan, step)?.wait {
-                    Wait::Children(members) => members.push(member),
-                    wait => *wait = Wait::Children(vec![member]),
-                }
+                let n_before = match &mut self.active(plan, step)?.wait {
+                    Wait::Children(members) => {
+                        members.push(member);
+                        members.len() - 1
+                    }
+                    wait => {
+                        *wait = Wait::Children(vec![member]);
+                        0
+                    }
+                };
                 self.children.push(Child {
                     run: child.clone(),
                     workflow: workflow.clone(),
                     step: step.clone(),
                     ended: false,
+                    index: (!is_single).then_some(n_before),
                 });
+                Ok(())
+            }
+            KernelEvent::ChildEnded {
+                step,
+                child,
+                workflow: _,
+                status,
+                outputs,
+                report,
+                error,
+            } => {
+                let Wait::Children(members) = &mut self.active(plan, step)?.wait else {
+                    return Err(illegal("an end without children", &step.node));
+                };
+                let order = members.iter().filter(|member| member.end.is_some()).count();
+                let running = members.iter_mut().filter(|member| member.end.is_none());
+                let member = running.into_iter().find(|member| member.run == *child);
+                let member = member.ok_or_else(|| illegal("the end of no child", &step.node))?;
+                if member.mirror.is_some() {
+                    return Err(illegal("the end of a child that asks", &step.node));
+                }
+                member.end = Some(Box::new(ChildEnd {
+                    order,
+                    status: *status,
+                    outputs: outputs.clone(),
+                    report: report.clone(),
+                    error: error.clone(),
+                    is_untrusted,
+                }));
+                if let Some(child) = self.children.iter_mut().find(|known| known.run == *child) {
+                    child.ended = true;
+                }
                 Ok(())
             }
             KernelEvent::EffectScheduled {
@@ -452,17 +553,23 @@ impl Run {
                 attempt,
                 provider,
                 activity,
+                deadline,
             } => {
                 let active = self.active(plan, step)?;
                 if active.wait != Wait::Work || active.attempt != *attempt {
                     return Err(illegal("a call out of turn", &step.node));
                 }
+                active.called_at.get_or_insert(at);
                 active.wait = Wait::Effect(Box::new(Pending {
                     scheduled_at: at,
                     heard_at: at,
                     provider: provider.clone(),
                     handle: None,
                     activity: activity.clone(),
+                    deadline: *deadline,
+                    question: None,
+                    answered: None,
+                    n_accepted: 0,
                     n_details: 0,
                 }));
                 Ok(())
@@ -472,7 +579,10 @@ impl Run {
                 attempt,
                 handle,
             } => {
-                self.pending(plan, step, *attempt)?.handle = Some(handle.clone());
+                let pending = self.pending(plan, step, *attempt)?;
+                pending.handle = Some(handle.clone());
+                pending.n_accepted += 1;
+                pending.answered = None;
                 Ok(())
             }
             KernelEvent::EffectProgressed {
@@ -490,8 +600,12 @@ impl Run {
                 kind,
                 data,
                 timeout_ms,
+                number,
+                remote,
             } => {
                 let open = Open {
+                    number: *number,
+                    remote: remote.clone(),
                     kind: *kind,
                     data: data.clone(),
                     requested_at: at,
@@ -499,22 +613,38 @@ impl Run {
                     votes: Vec::new(),
                     is_untrusted,
                 };
-                self.active(plan, step)?.wait = Wait::Interrupt(Box::new(open));
+                let active = self.active(plan, step)?;
+                if active.n_interrupts != *number {
+                    return Err(illegal("interrupt out of turn", &step.node));
+                }
+                active.n_interrupts += 1;
+                match &mut active.wait {
+                    Wait::Effect(pending) => pending.question = Some(Box::new(open)),
+                    wait => *wait = Wait::Interrupt(Box::new(open)),
+                }
                 let position = plan
                     .position(&step.node)
                     .ok_or_else(|| illegal("interrupt", &step.node))?;
                 self.waiting.push(position);
                 Ok(())
             }
-            KernelEvent::InterruptResolved { step, .. } => {
+            KernelEvent::InterruptResolved { step, by, .. } => {
                 let position = plan
                     .position(&step.node)
                     .ok_or_else(|| illegal("resolution", &step.node))?;
                 let active = self.active(plan, step)?;
-                if !matches!(active.wait, Wait::Interrupt(_)) {
-                    return Err(illegal("resolution without interrupt", &step.node));
+                match &mut active.wait {
+                    Wait::Interrupt(_) => active.wait = Wait::Work,
+                    Wait::Effect(pending) if pending.question.is_some() => {
+                        let question = pending.question.take();
+                        // Without an answer the peer may ask it again.
+                        let question = question.filter(|_| by.is_some());
+                        pending.answered = question.and_then(|question| question.remote);
+                    }
+                    Wait::Work | Wait::Effect(_) | Wait::Retry { .. } | Wait::Children(_) => {
+                        return Err(illegal("resolution without interrupt", &step.node));
+                    }
                 }
-                active.wait = Wait::Work;
                 self.nodes[position].answered = true;
                 self.waiting.retain(|&waiting| waiting != position);
                 Ok(())
@@ -650,6 +780,8 @@ impl Run {
             ordinal: step.ordinal,
             attempt: 0,
             wait: Wait::Work,
+            n_interrupts: 0,
+            called_at: None,
             streamed: None,
         });
         Ok(())
@@ -684,9 +816,9 @@ impl Run {
 
     fn finish(&mut self, plan: &impl Planned, step: &StepId) -> Result<usize, ApplyError> {
         if let Wait::Children(members) = &self.active(plan, step)?.wait {
-            let members = members.clone();
+            let members: HashSet<_> = members.iter().map(|member| member.run.clone()).collect();
             let children = self.children.iter_mut();
-            let ended = children.filter(|child| members.iter().any(|member| member.run == child.run));
+            let ended = children.filter(|child| members.contains(&child.run));
             ended.for_each(|child| child.ended = true);
         }
         let position = plan
@@ -708,7 +840,8 @@ impl NodeState {
             Wait::Children(members) => members
                 .iter()
                 .find_map(|member| member.mirror.as_ref().map(|(kind, _)| *kind)),
-            Wait::Work | Wait::Effect(_) | Wait::Retry { .. } => None,
+            Wait::Effect(pending) => pending.question.as_ref().map(|open| open.kind),
+            Wait::Work | Wait::Retry { .. } => None,
         }
     }
 }

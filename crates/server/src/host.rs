@@ -30,6 +30,7 @@ use crate::{
     auth::Auth,
     config::{CidrText, Config, Keep, Period, StoreUrl, default_tenant},
     openwop::Discovery,
+    peers::{self, PeerError},
     secrets::{Secrets, SecretsError, key_beside},
     telemetry::{Metrics, StoreStats},
     tls::{Tls, TlsError},
@@ -53,6 +54,8 @@ pub enum StartError {
     Secrets(#[from] SecretsError),
     #[error("make the keys that sign agent cards")]
     CardKeys(#[from] wopr_wire::jws::JwsError),
+    #[error(transparent)]
+    Peers(#[from] PeerError),
     #[error("start the engine")]
     Engine(#[from] wopr_engine::StartError),
     #[error("read the workflow folder {}", path.display())]
@@ -267,7 +270,16 @@ impl Host {
             &clock,
         );
         let ledger = config.conformance_ledger.clone();
-        let executors = Executors::new(gate.clone(), wopr_connect::Options { ledger });
+        let silent_peers = peers::silent(&config.a2a.peers);
+        let peers = peers::read(&config.a2a.peers, &|name| std::env::var(name).ok())?;
+        let executors = Executors::new(
+            gate.clone(),
+            wopr_connect::Options {
+                ledger,
+                peers,
+                silent_peers,
+            },
+        );
         let cipher = SubscriptionCipher::new(&secrets);
         let notifier = Notifier::new(cipher.clone(), gate.clone(), config.public_url());
         let options = wopr_engine::Options {

@@ -21,6 +21,7 @@ pub mod openwop;
 mod page;
 mod paging;
 mod path;
+mod peers;
 mod probes;
 mod secrets;
 mod serve;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use subtle::ConstantTimeEq;
 use wopr_app::{AskedAt, reads_artifacts};
-use wopr_core::{NodeId, PrincipalId, RunId, RunKey, TenantId, Timestamp};
+use wopr_core::{NodeId, PrincipalId, RunId, RunKey, StepId, TenantId, Timestamp};
 use wopr_wire::time;
 
 use crate::{auth::Caller, config::Period, secrets::Subkey};
@@ -39,6 +39,8 @@ pub struct Claims {
     pub node: NodeId,
     /// The execution of the node.
     pub ordinal: u32,
+    /// How many interrupts the execution opened before this one.
+    pub number: u32,
     pub intent: Intent,
     /// The principal whose vote counts.
     pub holder: Holder,
@@ -58,12 +60,28 @@ pub struct Holder {
 }
 
 impl Claims {
+    /// The id of the interrupt in the run that asks.
+    #[must_use]
+    pub fn interrupt(&self) -> String {
+        self.step().interrupt(self.number)
+    }
+
+    /// The execution that asks.
+    #[must_use]
+    pub fn step(&self) -> StepId {
+        StepId {
+            node: self.node.clone(),
+            ordinal: self.ordinal,
+        }
+    }
+
     /// The claims of a token shown to a caller together with a question.
     pub(crate) fn of(asked: &AskedAt, caller: &Caller) -> Self {
         Self {
             key: asked.key.clone(),
             node: asked.step.node.clone(),
             ordinal: asked.step.ordinal,
+            number: asked.number,
             intent: Intent::Resolve,
             holder: Holder::reader(caller, &asked.data),
         }
@@ -152,7 +170,7 @@ impl Tokens {
         let payload = Payload {
             run_id: claims.key.run.clone(),
             node_id: claims.node.clone(),
-            interrupt_id: format!("{}:{}", claims.node, claims.ordinal),
+            interrupt_id: claims.interrupt(),
             expires_at: time::Timestamp::from_millis(expires_at.millis()),
             intent: claims.intent,
             kid: self.subkey.kid().to_owned(),
@@ -197,9 +215,8 @@ impl Tokens {
         if payload.kid != self.subkey.kid() {
             return Err(TokenError::Unknown);
         }
-        let ordinal = payload.interrupt_id.rsplit_once(':');
-        let ordinal = ordinal.and_then(|(_, ordinal)| ordinal.parse().ok());
-        let ordinal = ordinal.ok_or(TokenError::Unknown)?;
+        let interrupt = StepId::parse_interrupt(&payload.node_id, &payload.interrupt_id);
+        let (ordinal, number) = interrupt.ok_or(TokenError::Unknown)?;
         if payload.expires_at.as_millis() <= now.millis() {
             return Err(TokenError::Expired);
         }
@@ -207,6 +224,7 @@ impl Tokens {
             key: RunKey::new(payload.tenant, payload.run_id),
             node: payload.node_id,
             ordinal,
+            number,
             intent: payload.intent,
             holder: Holder {
                 principal: payload.sub,
@@ -246,6 +264,7 @@ mod tests {
             ),
             node: NodeId::parse("a:gate").unwrap(),
             ordinal: 2,
+            number: 0,
             intent: Intent::Resolve,
             holder: Holder {
                 principal: PrincipalId::parse("ada").unwrap(),

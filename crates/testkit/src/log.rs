@@ -23,7 +23,7 @@ pub fn kind(event: &Event) -> &'static str {
 }
 
 /// The number of names that [`kind`] returns.
-pub const N_KINDS: usize = 31;
+pub const N_KINDS: usize = 32;
 
 fn describe_openwop(event: &openwop::Event) -> (&'static str, Vec<String>) {
     use openwop::Event;
@@ -159,6 +159,21 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
             "node.dispatched",
             vec![at(step), name(child), workflow.to_string()],
         ),
+        KernelEvent::ChildEnded {
+            step,
+            child,
+            status,
+            outputs,
+            ..
+        } => (
+            "child.ended",
+            vec![
+                at(step),
+                name(child),
+                status.as_str().to_owned(),
+                serde_json::to_string(outputs).unwrap_or_default(),
+            ],
+        ),
         KernelEvent::EffectScheduled {
             step,
             provider,
@@ -184,9 +199,16 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
             kind,
             data: _,
             timeout_ms,
+            number: _,
+            remote,
         } => (
             "interrupt.requested",
-            vec![at(step), kind.as_str().to_owned(), text("within ", timeout_ms)],
+            vec![
+                at(step),
+                kind.as_str().to_owned(),
+                text("within ", timeout_ms),
+                text("of its peer: ", remote),
+            ],
         ),
         KernelEvent::InterruptResolved { step, by, action, .. } => (
             "interrupt.resolved",

@@ -12,23 +12,23 @@ use tokio::{
 use crate::interop::{A2A_1, A2A_03, Client, LIMIT, root};
 
 /// A running agent, which ends when its standard input is closed.
-struct Agent {
+pub(crate) struct Agent {
     _child: Child,
     _stdin: ChildStdin,
-    address: String,
+    pub(crate) address: String,
     tells_the_end: bool,
 }
 
 /// The exit code and output of a command.
 #[derive(Debug)]
-struct Said {
+pub(crate) struct Said {
     code: Option<i32>,
     out: String,
     err: String,
 }
 
 impl Said {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
     }
 }
@@ -42,7 +42,7 @@ async fn first_line(stdout: ChildStdout) -> (String, BufReader<ChildStdout>) {
 }
 
 impl Agent {
-    async fn start(client: Client, script: &str) -> Self {
+    pub(crate) async fn start(client: Client, script: &str) -> Self {
         let mut child = Command::new(client.python())
             .arg(root().join("tests/interop").join(script))
             .env("PYTHONDONTWRITEBYTECODE", "1")
@@ -98,7 +98,7 @@ impl Agent {
     }
 
     /// Runs a command and requires an exit code.
-    async fn ends(&self, pair: [&str; 2], code: i32, args: &[&str]) -> Said {
+    pub(crate) async fn ends(&self, pair: [&str; 2], code: i32, args: &[&str]) -> Said {
         let said = self.run(pair, args).await;
         assert_eq!(said.code, Some(code), "{pair:?} {args:?}: {said:#?}");
         said

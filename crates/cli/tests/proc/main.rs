@@ -22,6 +22,7 @@ mod chaos;
 mod host;
 mod interop;
 mod interop_agents;
+mod interop_calls;
 mod interop_pushes;
 mod interop_rust;
 mod interop_snippets;

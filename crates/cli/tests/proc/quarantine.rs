@@ -27,7 +27,7 @@ const DEATHS: usize = 3;
 /// Runs that are active at every crash; each is released in another way.
 const STUCK: usize = 2;
 
-async fn ask(address: SocketAddr, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+pub(crate) async fn ask(address: SocketAddr, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
     let mut connection = Connection::open(address).await.unwrap();
     let mut request = Vec::new();
     let body = body.map(|body| body.to_string());
@@ -40,14 +40,14 @@ async fn ask(address: SocketAddr, method: &str, path: &str, body: Option<Value>)
     (status, serde_json::from_slice(&answer).unwrap_or(Value::Null))
 }
 
-async fn create(address: SocketAddr, workflow: &str, inputs: Value) -> String {
+pub(crate) async fn create(address: SocketAddr, workflow: &str, inputs: Value) -> String {
     let body = json!({ "workflowId": workflow, "inputs": inputs });
     let (status, run) = ask(address, "POST", "/v1/runs", Some(body)).await;
     assert_eq!(status, 201, "{run}");
     run["runId"].as_str().unwrap().to_owned()
 }
 
-async fn reaches(address: SocketAddr, run: &str, status: &str) {
+pub(crate) async fn reaches(address: SocketAddr, run: &str, status: &str) {
     let since = Instant::now();
     loop {
         let (code, found) = ask(address, "GET", &format!("/v1/runs/{run}"), None).await;

@@ -337,6 +337,7 @@ async fn side_effect_writes_one_line_per_attempt() {
         gate(""),
         Options {
             ledger: Some(ledger.clone()),
+            ..Options::default()
         },
     );
     let done = Outcome::Done(json!({"performed": true, "key": "key-1"}));
@@ -360,6 +361,7 @@ async fn concurrent_side_effects_do_not_interleave() {
         gate(""),
         Options {
             ledger: Some(ledger.clone()),
+            ..Options::default()
         },
     );
     let attempts: Vec<_> = (0..32)
@@ -388,6 +390,7 @@ async fn torn_line_does_not_swallow_the_next() {
         gate(""),
         Options {
             ledger: Some(ledger.clone()),
+            ..Options::default()
         },
     );
     ended(&executors, side_effect(json!(1))).await;
@@ -414,6 +417,7 @@ async fn unwritable_ledger_fails_the_attempt() {
         gate(""),
         Options {
             ledger: Some(dir.path().to_owned()),
+            ..Options::default()
         },
     );
     let outcome = ended(&executors, side_effect(json!(1))).await;

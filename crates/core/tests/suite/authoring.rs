@@ -89,6 +89,10 @@ fn whole() -> Value {
             node("work", "core.activity", json!({
                 "queue": "q", "input": { "x": ["{{ v }}"] }, "timeoutMs": 1, "heartbeatMs": 1,
             })),
+            node("agent", "core.a2a.invoke", json!({
+                "peer": "p", "skill": "s", "message": "{{ v }}", "data": { "x": ["{{ v }}"] }, "timeoutMs": 1,
+                "protocolVersion": "1.0", "binding": "rest", "acceptedOutputModes": ["text/plain"],
+            })),
             node("effect", "core.conformance.side-effect", json!({})),
         ],
         "edges": [

@@ -10,8 +10,8 @@ use expect_test::expect_file;
 use serde_json::{Value, json};
 use wopr_core::{
     Activity, ApprovalAction, Cap, ContentHash, DialectEvent, DrainPolicy, Event, Failure, InterruptKind,
-    KernelEvent, Limits, NodeId, Object, Origin, Parent, PrincipalId, Recorded, Run, RunId, RunStarted, Seq,
-    StepId, TenantId, Timestamp, WorkflowId, format, openwop,
+    KernelEvent, Limits, NodeId, Object, Origin, Parent, PrincipalId, Recorded, Run, RunId, RunStarted,
+    RunStatus, Seq, StepId, TenantId, Timestamp, WorkflowId, format, openwop,
 };
 use wopr_testkit::{N_KINDS, Script, Workflow, kind};
 
@@ -65,6 +65,7 @@ fn effect_samples() -> Vec<KernelEvent> {
     vec![
         KernelEvent::EffectScheduled {
             step: step(),
+            deadline: Some(Timestamp::from_millis(9_000)),
             attempt: 2,
             provider: "core.activity".to_owned(),
             activity: Some(Box::new(Activity {
@@ -184,13 +185,24 @@ fn kernel_samples() -> Vec<KernelEvent> {
         KernelEvent::NodeDispatched {
             step: step(),
             child: run(),
+            workflow: workflow.clone(),
+        },
+        KernelEvent::ChildEnded {
+            step: step(),
+            child: run(),
             workflow,
+            status: RunStatus::Failed,
+            outputs: Object::new(),
+            report: object(json!({ "n": 1 })),
+            error: Some(failure()),
         },
         KernelEvent::InterruptRequested {
             step: step(),
             kind: InterruptKind::Clarification,
             data: json!({ "questions": [] }),
             timeout_ms: Some(5_000),
+            number: 2,
+            remote: Some("message-1".to_owned()),
         },
         KernelEvent::InterruptResolved {
             step: step(),
@@ -198,6 +210,7 @@ fn kernel_samples() -> Vec<KernelEvent> {
             value: Some(json!(true)),
             by: Some("ada".to_owned()),
             action: Some(ApprovalAction::EditAccept),
+            number: 2,
         },
         KernelEvent::ApprovalRequested {
             step: step(),

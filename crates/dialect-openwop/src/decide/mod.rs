@@ -164,6 +164,8 @@ impl Walk<'_, '_> {
                     report,
                 },
             ),
+            // No node of this language has several children yet.
+            Trigger::ChildrenJoined { .. } => return Err(Refusal::WrongState),
             Trigger::Failed { step, cause, failure } => self.fail_node(&step, cause, failure),
             Trigger::Answered {
                 step, cause, answer, ..

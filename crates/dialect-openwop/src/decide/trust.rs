@@ -50,6 +50,7 @@ fn is_answered_from_outside(next: &Builder<'_>, node: &NodeId) -> bool {
 /// Whether the node's results contain untrusted content.
 fn is_untrusted_work(next: &Builder<'_>, node: &NodeId) -> bool {
     is_answered_from_outside(next, node)
+        || calls_agent(next, node)
         || next
             .plan
             .position(node)
@@ -88,14 +89,24 @@ pub(super) fn reads_untrusted(next: &Builder<'_>, position: usize) -> bool {
             | NodeKind::SubWorkflow(_)
             | NodeKind::Http(_)
             | NodeKind::Activity(_)
+            | NodeKind::Agent(_)
             | NodeKind::SideEffect
             | NodeKind::ArtifactEmit { .. }
             | NodeKind::Requires { .. } => false,
         }
 }
 
+/// Whether the node calls another agent, whose words are untrusted.
+fn calls_agent(next: &Builder<'_>, node: &NodeId) -> bool {
+    let position = next.plan.position(node);
+    position.is_some_and(|position| matches!(next.plan.nodes[position].kind, NodeKind::Agent(_)))
+}
+
 /// Whether a gate's texts are rendered while the run holds untrusted content.
 fn asks_untrusted(next: &Builder<'_>, node: &NodeId) -> bool {
+    if calls_agent(next, node) {
+        return true;
+    }
     let position = next.plan.position(node);
     let gate = position.and_then(|position| next.plan.nodes[position].kind.gate());
     gate.is_some_and(|(about, _)| !about.templates.is_empty()) && next.state.holds_untrusted(&next.run)

@@ -1,7 +1,7 @@
 //! What the kernel and the faces read of a plan.
 
 use serde_json::Value;
-use wopr_kernel::{ChildPolicy, OnFailure, Planned, Retries, Rules};
+use wopr_kernel::{ChildPolicy, Join, OnFailure, Planned, Retries, Rules};
 
 use super::Plan;
 use crate::{ContentHash, NodeId, Object, WorkflowId, node::NodeKind};
@@ -52,6 +52,7 @@ impl Planned for Plan {
             return None;
         };
         Some(ChildPolicy {
+            join: Join::Single,
             on_failure: if sub.fail_parent {
                 OnFailure::Fail
             } else {

@@ -8,13 +8,14 @@ mod read;
 use serde_json::{Value, json};
 
 use crate::{
-    Active, Answered, ApprovalAction, ApprovalRules, Authority, Dialect, InterruptKind, KernelEvent, Open,
-    Phase, Planned, Refusal, Resolve, Rules, StepId, Trigger, Wait,
+    Answered, AnsweredCall, ApprovalAction, ApprovalRules, Authority, Dialect, InterruptKind, KernelEvent,
+    Open, Phase, Planned, Refusal, Resolve, Rules, StepId, Trigger, Wait,
     measure::{MAX_NESTING, too_deep},
     run::hash,
 };
 
 use super::DecisionBuilder;
+use crate::command::Wanted;
 
 use read::{Answer, matching_event, read_answers, without_claims};
 
@@ -37,6 +38,9 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             )));
         }
         let by = Some(resolve.by.to_string());
+        if open.remote.is_some() {
+            return Ok(self.answer_peer(&step, &open, resolve));
+        }
         match plan.rules(position).ok_or(Refusal::NoInterrupt)? {
             Rules::Approval(rules) => self.approve(rules, position, step, &open, resolve),
             Rules::Clarification(questions) => {
@@ -49,7 +53,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                     by,
                 };
                 let cause = self.record(Some(resolved), event);
-                let cause = self.resume_step(&step, cause, without_claims(&resolve.value));
+                let cause = self.resume_step(&step, cause, Some(without_claims(&resolve.value)));
                 Ok(Trigger::Answered {
                     position,
                     step,
@@ -67,7 +71,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                     value: resolve.value.clone(),
                 };
                 let cause = self.close(&step, open.kind, Some(resolve.value.clone()), by, None);
-                let cause = self.resume_step(&step, cause, resolve.value.clone());
+                let cause = self.resume_step(&step, cause, Some(resolve.value.clone()));
                 Ok(Trigger::Answered {
                     position,
                     step,
@@ -78,20 +82,52 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         }
     }
 
+    /// Closes what the peer of a call asks, and passes the answer on. The call goes on.
+    fn answer_peer(&mut self, step: &StepId, open: &Open, resolve: &Resolve) -> Trigger {
+        let called = self.active(step).and_then(|(_, active)| match &active.wait {
+            Wait::Effect(pending) => Some(AnsweredCall {
+                step: step.clone(),
+                attempt: active.attempt,
+                provider: pending.provider.clone(),
+                handle: pending.handle.clone()?,
+                interrupt: step.interrupt(open.number),
+                value: resolve.value.clone(),
+            }),
+            Wait::Work | Wait::Retry { .. } | Wait::Interrupt(_) | Wait::Children(_) => None,
+        });
+        self.work.answered.extend(called);
+        let by = Some(resolve.by.to_string());
+        let cause = self.close(step, open.kind, Some(resolve.value.clone()), by, None);
+        self.resume_step(step, cause, Some(resolve.value.clone()));
+        Trigger::Advance
+    }
+
     /// The open interrupt that an answer means, or why there is none.
     fn open(&self, position: usize, resolve: &Resolve) -> Result<(StepId, Box<Open>), Refusal> {
-        let wanted = resolve.wanted()?;
+        let Wanted {
+            ordinal: wanted,
+            number,
+        } = resolve.wanted()?;
         let state = self.run.nodes.get(position).ok_or(Refusal::NoInterrupt)?;
-        if let Phase::Active(Active {
-            ordinal,
-            wait: Wait::Interrupt(open),
-            ..
-        }) = &state.phase
-            && wanted.is_none_or(|wanted| wanted == *ordinal)
+        let mut n_interrupts = 0;
+        if let Phase::Active(active) = &state.phase
+            && wanted.is_none_or(|wanted| wanted == active.ordinal)
         {
-            return Ok((self.step(position, *ordinal), open.clone()));
+            let open = match &active.wait {
+                Wait::Interrupt(open) => Some(open),
+                Wait::Effect(pending) => pending.question.as_ref(),
+                Wait::Work | Wait::Retry { .. } | Wait::Children(_) => None,
+            };
+            if let Some(open) = open.filter(|open| number.is_none_or(|number| number == open.number)) {
+                return Ok((self.step(position, active.ordinal), open.clone()));
+            }
+            n_interrupts = active.n_interrupts;
         }
-        let asks = self.plan.rules(position).is_some();
+        // An earlier interrupt of this execution.
+        if number.is_some_and(|number| number < n_interrupts) {
+            return Err(Refusal::AlreadyResolved);
+        }
+        let asks = state.answered || self.plan.rules(position).is_some();
         let past = wanted.is_none_or(|ordinal| ordinal < state.next_ordinal);
         let latest = wanted.is_none_or(|ordinal| ordinal.saturating_add(1) == state.next_ordinal);
         let by_parent = self.run.cancelled_by_parent.is_some()
@@ -246,7 +282,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             ApprovalAction::Accept
             | ApprovalAction::Refine
             | ApprovalAction::EditAccept
-            | ApprovalAction::Ask => cause = self.resume_step(&step, cause, value.unwrap_or_default()),
+            | ApprovalAction::Ask => cause = self.resume_step(&step, cause, Some(value.unwrap_or_default())),
         }
         let Answer {
             feedback,

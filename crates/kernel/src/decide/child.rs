@@ -3,15 +3,18 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    CONTENT_TRUST, ChildPolicy, Dialect, Failure, HostBounds, KernelEvent, NewChild, Object, OnFailure,
-    Parent, Planned, Refusal, RunId, RunMessage, RunStatus, Seq, StartRun, StepId, Trigger, UNTRUSTED, Wait,
-    WorkflowId,
+    Active, CONTENT_TRUST, ChildEnd, ChildPolicy, Dialect, Failure, HostBounds, Join, KernelEvent, Member,
+    NewChild, Object, OnFailure, Parent, Planned, Refusal, RunId, RunMessage, RunStatus, Seq, StartRun,
+    StepId, Trigger, UNTRUSTED, Wait, WorkflowId, cost,
+    join::{Tally, Verdict},
 };
 
 use super::{Before, DecisionBuilder, too_much_work};
 
 /// Maximum nesting of child runs.
 const MAX_DEPTH: usize = 32;
+/// Maximum number of children that a step may wait for. Each is two events of a decision.
+const MAX_SET: usize = 200;
 
 /// A child run that a step wants.
 #[derive(Debug)]
@@ -29,7 +32,37 @@ pub struct Spawn {
 impl<D: Dialect> DecisionBuilder<'_, D> {
     /// Creates a child run, for which the step then waits. Fails if it could not start.
     pub fn spawn(&mut self, step: &StepId, cause: Seq, spawn: Spawn) -> Result<(), Failure> {
-        let mut child = self.new_child(step, spawn)?;
+        let child = self.new_child(step, None, spawn)?;
+        self.dispatch(step, cause, child);
+        Ok(())
+    }
+
+    /// Creates the children of a set, for which the step then waits as its [`ChildPolicy`] says. Fails, and
+    /// creates none, if one could not start or the join can never hold.
+    pub fn spawn_set(&mut self, step: &StepId, cause: Seq, spawns: Vec<Spawn>) -> Result<(), Failure> {
+        let n_children = spawns.len();
+        if n_children > MAX_SET {
+            let message = format!("a step has {n_children} children, and {MAX_SET} is the most");
+            return Err(Failure::new("child_set_limit_exceeded", message));
+        }
+        let position = self.plan.position(&step.node);
+        let policy = position.and_then(|position| self.plan.children(position));
+        if !policy.is_some_and(|policy| policy.join.is_possible(n_children)) {
+            let message = format!("no join of {n_children} children can hold");
+            return Err(Failure::new("impossible_join", message));
+        }
+        let spawns = spawns.into_iter().enumerate();
+        // All are checked, so that a host that lacks room learns how much.
+        let children: Vec<_> = spawns
+            .map(|(index, spawn)| self.new_child(step, Some(index), spawn))
+            .collect();
+        for child in children.into_iter().collect::<Result<Vec<_>, _>>()? {
+            self.dispatch(step, cause, child);
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, step: &StepId, cause: Seq, mut child: NewChild) {
         child.dispatched = self.record(
             Some(cause),
             KernelEvent::NodeDispatched {
@@ -39,7 +72,6 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             },
         );
         self.work.children.push(child);
-        Ok(())
     }
 
     /// The workflows of the ancestors of a child of this run, root first.
@@ -79,7 +111,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         })
     }
 
-    fn new_child(&self, step: &StepId, spawn: Spawn) -> Result<NewChild, Failure> {
+    fn new_child(&self, step: &StepId, index: Option<usize>, spawn: Spawn) -> Result<NewChild, Failure> {
         let Spawn {
             workflow,
             inputs,
@@ -115,7 +147,13 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             let message = "the tree of runs has as many as this host allows (limits.max_descendants)";
             return Err(Failure::new("descendant_limit_exceeded", message));
         }
-        let run = RunId::for_child(self.input.now, self.input.entropy, &step.node, step.ordinal);
+        let run = RunId::for_child(
+            self.input.now,
+            self.input.entropy,
+            &step.node,
+            step.ordinal,
+            index,
+        );
         let report: BTreeSet<_> = report.into_iter().collect();
         Ok(NewChild {
             run,
@@ -178,7 +216,8 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 if self.mirrored(&step, &child).is_some() {
                     // Two children may open interrupts at nodes with the same id; the path to the child
                     // distinguishes them.
-                    let interrupt = format!("{}/{interrupt}", step.key());
+                    let path = self.run.path_to(&child).unwrap_or_else(|| step.key());
+                    let interrupt = format!("{path}/{interrupt}");
                     self.record(
                         self.last(),
                         KernelEvent::NodeSuspended {
@@ -220,13 +259,14 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
     }
 
     /// The id of the interrupt of a child that a step waits for, as the step mirrors it. `None` if the step does
-    /// not wait for the child.
+    /// not wait for the child, or no longer.
     fn mirrored(&self, step: &StepId, child: &RunId) -> Option<Option<String>> {
         let (_, active) = self.active(step)?;
         let Wait::Children(members) = &active.wait else {
             return None;
         };
-        let member = members.iter().find(|member| member.run == *child)?;
+        let mut running = members.iter().filter(|member| member.end.is_none());
+        let member = running.find(|member| member.run == *child)?;
         Some(member.mirror.as_ref().map(|(_, interrupt)| interrupt.clone()))
     }
 
@@ -247,9 +287,13 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         };
         let position = self.plan.position(&step.node);
         let policy = position.and_then(|position| Some((position, self.plan.children(position)?)));
-        let Some((position, ChildPolicy { on_failure, .. })) = policy else {
+        let Some((position, policy)) = policy else {
             return Trigger::Advance;
         };
+        if policy.join != Join::Single {
+            return self.member_ended(position, step, policy, mirror, ended);
+        }
+        let on_failure = policy.on_failure;
         let mut cause = self.last().unwrap_or_default();
         if self.run.cancelling.is_some() {
             self.record(
@@ -278,6 +322,136 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             outputs: ended.outputs,
             report: ended.report,
         }
+    }
+
+    /// Records the end of a child of a set, and follows what it means for the join.
+    fn member_ended(
+        &mut self,
+        position: usize,
+        step: StepId,
+        policy: ChildPolicy,
+        mirror: Option<String>,
+        mut ended: Ended,
+    ) -> Trigger {
+        let mut cause = self.last().unwrap_or_default();
+        if let Some(interrupt) = mirror {
+            cause = self.resume_mirror(step.clone(), Some(cause), interrupt);
+        }
+        let is_cancelling = self.run.cancelling.is_some();
+        if is_cancelling {
+            // Nobody reads them any more.
+            (ended.outputs, ended.report) = (Object::new(), Object::new());
+        }
+        let kept = cost::of_object(&ended.outputs) + cost::of_object(&ended.report);
+        if let Err(failure) = self.spend(kept).and_then(|()| self.hold(kept, 0)) {
+            self.cancel_rest(&step);
+            return Trigger::Failed { step, cause, failure };
+        }
+        let failure = (ended.status != RunStatus::Completed).then(|| ended.failure());
+        let workflow = self
+            .run
+            .children
+            .iter()
+            .rev()
+            .find(|child| child.run == ended.child);
+        let Some(workflow) = workflow.map(|child| child.workflow.clone()) else {
+            return Trigger::Advance;
+        };
+        cause = self.record(
+            Some(cause),
+            KernelEvent::ChildEnded {
+                step: step.clone(),
+                child: ended.child,
+                workflow,
+                status: ended.status,
+                outputs: ended.outputs,
+                report: ended.report,
+                error: ended.error,
+            },
+        );
+        if is_cancelling {
+            if self.members(&step).iter().all(|member| member.end.is_some()) {
+                let reason = "run-cancelled".to_owned();
+                self.record(Some(cause), KernelEvent::NodeCancelled { step, reason });
+                self.end_cancel_if_done();
+            }
+            return Trigger::Advance;
+        }
+        let holds = match policy.join.judge(self.tally(&step), policy.on_failure) {
+            Verdict::Open => return Trigger::Advance,
+            Verdict::Holds => true,
+            Verdict::Fails => false,
+        };
+        let ended = self.ends(&step);
+        if ended.iter().any(|(_, end)| end.is_untrusted) {
+            self.outside = Some(step.node.clone());
+        }
+        cause = self.cancel_rest(&step).unwrap_or(cause);
+        match failure {
+            Some(failure) if !holds && policy.on_failure == OnFailure::Fail => {
+                Trigger::Failed { step, cause, failure }
+            }
+            Some(_) | None => Trigger::ChildrenJoined {
+                position,
+                step,
+                cause,
+                holds,
+                ended,
+            },
+        }
+    }
+
+    fn members(&self, step: &StepId) -> &[Member] {
+        match self.active(step) {
+            Some((
+                _,
+                Active {
+                    wait: Wait::Children(members),
+                    ..
+                },
+            )) => members,
+            Some(_) | None => &[],
+        }
+    }
+
+    fn tally(&self, step: &StepId) -> Tally {
+        let members = self.members(step);
+        let ends = || members.iter().filter_map(|member| member.end.as_ref());
+        let completed = ends().filter(|end| end.status == RunStatus::Completed).count();
+        Tally {
+            created: members.len(),
+            completed,
+            failed: ends().count() - completed,
+        }
+    }
+
+    /// The children of a set that have ended, the first to end first.
+    fn ends(&self, step: &StepId) -> Vec<(RunId, ChildEnd)> {
+        let members = self.members(step).iter();
+        let ended = members.filter_map(|member| Some((member.run.clone(), *member.end.clone()?)));
+        let mut ended: Vec<_> = ended.collect();
+        ended.sort_by_key(|(_, end)| end.order);
+        ended
+    }
+
+    /// Cancels the children of a set that are still running and closes what they ask. Returns the last event, if
+    /// there is one.
+    fn cancel_rest(&mut self, step: &StepId) -> Option<Seq> {
+        let running = self.members(step).iter().filter(|member| member.end.is_none());
+        let running: Vec<_> = running
+            .map(|member| {
+                let mirror = member.mirror.as_ref().map(|(_, interrupt)| interrupt.clone());
+                (member.run.clone(), mirror)
+            })
+            .collect();
+        let mut last = None;
+        for (child, mirror) in running {
+            if let Some(interrupt) = mirror {
+                last = Some(self.resume_mirror(step.clone(), self.last(), interrupt));
+            }
+            self.notify_child(child);
+        }
+        last
     }
 
     /// Notifies the parent of a run that was cancelled before it started; only the start message names the

@@ -105,6 +105,8 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 ordinal,
                 attempt,
                 wait,
+                n_interrupts: _,
+                called_at: _,
                 streamed: _,
             } = active;
             let step = self.step(position, *ordinal);
@@ -147,7 +149,10 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                     }
                     Vec::new()
                 }
-                Wait::Children(members) => members.iter().map(|member| member.run.clone()).collect(),
+                Wait::Children(members) => {
+                    let running = members.iter().filter(|member| member.end.is_none());
+                    running.map(|member| member.run.clone()).collect()
+                }
             };
             work.push((step, children));
         }
@@ -164,7 +169,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         policy.is_none_or(|policy| policy.propagates_cancel)
     }
 
-    fn notify_child(&mut self, child: RunId) {
+    pub(super) fn notify_child(&mut self, child: RunId) {
         let parent = self.input.run.clone();
         let seq = self.last().unwrap_or_default();
         self.work

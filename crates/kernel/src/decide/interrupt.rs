@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use crate::{
-    Active, Answered, ApprovalAction, Dialect, InterruptKind, KernelEvent, Seq, StepId, Timer, Trigger, Wait,
+    Active, Answered, ApprovalAction, Dialect, InterruptKind, KernelEvent, RemoteQuestion, Seq, StepId,
+    Timer, Trigger, Wait,
 };
 
 use super::DecisionBuilder;
@@ -17,6 +18,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         (kind, data): (InterruptKind, Value),
         timeout_ms: Option<u64>,
     ) {
+        let number = self.n_interrupts(step);
         let requested = self.record(
             Some(cause),
             KernelEvent::InterruptRequested {
@@ -24,6 +26,8 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 kind,
                 data: data.clone(),
                 timeout_ms,
+                number,
+                remote: None,
             },
         );
         match kind {
@@ -50,7 +54,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         }
         let suspended = KernelEvent::NodeSuspended {
             step: step.clone(),
-            interrupt: step.key(),
+            interrupt: step.interrupt(number),
             kind,
             child: None,
         };
@@ -60,6 +64,50 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 .timers_set
                 .push((Timer::Interrupt(step.clone()), self.input.now.plus_millis(ms)));
         }
+    }
+
+    /// How many interrupts an execution has opened.
+    fn n_interrupts(&self, step: &StepId) -> u32 {
+        self.active(step).map_or(0, |(_, active)| active.n_interrupts)
+    }
+
+    /// Asks what the peer of a call asks. The call goes on meanwhile.
+    pub(super) fn lift(&mut self, step: &StepId, question: RemoteQuestion) {
+        let RemoteQuestion { key, kind, data } = question;
+        let number = self.n_interrupts(step);
+        let requested = self.record(
+            self.last(),
+            KernelEvent::InterruptRequested {
+                step: step.clone(),
+                kind,
+                data,
+                timeout_ms: None,
+                number,
+                remote: Some(key),
+            },
+        );
+        let suspended = KernelEvent::NodeSuspended {
+            step: step.clone(),
+            interrupt: step.interrupt(number),
+            kind,
+            child: None,
+        };
+        self.record(Some(requested), suspended);
+    }
+
+    /// Closes what the peer of a call asks, because it no longer does.
+    pub(super) fn withdraw(&mut self, step: &StepId) {
+        let Some((_, active)) = self.active(step) else {
+            return;
+        };
+        let Wait::Effect(pending) = &active.wait else {
+            return;
+        };
+        let Some(kind) = pending.question.as_ref().map(|open| open.kind) else {
+            return;
+        };
+        let closed = self.close(step, kind, None, None, None);
+        self.resume_step(step, closed, None);
     }
 
     pub(super) fn close(
@@ -73,6 +121,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         if self.active(step).is_some_and(|(_, active)| has_deadline(active)) {
             self.work.timers_cleared.push(Timer::Interrupt(step.clone()));
         }
+        let number = self.n_interrupts(step).saturating_sub(1);
         self.record(
             self.last(),
             KernelEvent::InterruptResolved {
@@ -81,15 +130,17 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 value,
                 by,
                 action,
+                number,
             },
         )
     }
 
-    pub(super) fn resume_step(&mut self, step: &StepId, cause: Seq, value: Value) -> Seq {
+    /// Continues an execution whose latest interrupt was closed.
+    pub(super) fn resume_step(&mut self, step: &StepId, cause: Seq, value: Option<Value>) -> Seq {
         let event = KernelEvent::NodeResumed {
             step: step.clone(),
-            interrupt: step.key(),
-            value: Some(value),
+            interrupt: step.interrupt(self.n_interrupts(step).saturating_sub(1)),
+            value,
         };
         self.record(Some(cause), event)
     }

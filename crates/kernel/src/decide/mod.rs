@@ -263,6 +263,18 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
                 outcome,
                 retry_after_ms,
             } => self.effect_ended(step, attempt, outcome, retry_after_ms),
+            Command::Interrupted {
+                step,
+                attempt,
+                handle,
+                question,
+                check_at,
+            } => self.effect_interrupted(step, attempt, handle, question, check_at),
+            Command::EffectCancelled {
+                step,
+                attempt,
+                reason,
+            } => self.effect_cancelled(&step, attempt, reason),
             Command::Accepted {
                 step,
                 attempt,
@@ -483,7 +495,21 @@ fn weight_of_pending(run: &Run) -> u64 {
         Phase::Active(Active {
             wait: Wait::Effect(pending),
             ..
-        }) => pending.weight(),
+        }) => {
+            pending.weight()
+                + pending
+                    .question
+                    .as_ref()
+                    .map_or(0, |open| cost::of_value(&open.data))
+        }
+        Phase::Active(Active {
+            wait: Wait::Children(members),
+            ..
+        }) => {
+            let ends = members.iter().filter_map(|member| member.end.as_ref());
+            ends.map(|end| cost::of_object(&end.outputs) + cost::of_object(&end.report))
+                .sum()
+        }
         Phase::Active(_)
         | Phase::Idle
         | Phase::Completed

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::{
-    Active, Call, Cap, Dialect, Effect, Failure, KernelEvent, NodeId, Object, Parked, Pending, Planned,
-    Refusal, Retries, Seq, StepId, Timer, Timestamp, Trigger, Wait,
+    Active, Call, CancelledCall, Cap, Dialect, Effect, Failure, KernelEvent, NodeId, Object, Parked, Pending,
+    Planned, Refusal, RemoteQuestion, Retries, Seq, StepId, Timer, Timestamp, Trigger, Wait, cost,
     measure::{MAX_NESTING, too_deep},
 };
 
@@ -16,6 +16,8 @@ const MAX_RETRY_DELAY_MS: u64 = 60_000;
 const MAX_RETRY_AFTER_MS: u64 = 3_600_000;
 /// How often one attempt takes details of its worker, each an event of the run.
 const MAX_DETAILS: u32 = 1_000;
+/// How often the peer of one attempt may change how it goes on, each an event of the run or several.
+const MAX_ACCEPTED: u32 = 200;
 
 /// A failed attempt.
 #[derive(Debug)]
@@ -65,8 +67,14 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
     pub fn call(&mut self, step: StepId, attempt: u32, cause: Seq, call: Call) {
         let activity = match &call {
             Call::Activity(activity) => Some(activity.clone()),
-            Call::Http { .. } | Call::SideEffect { .. } => None,
+            Call::Http { .. } | Call::Agent(_) | Call::SideEffect { .. } => None,
         };
+        let timeout_ms = match &call {
+            Call::Agent(call) => call.timeout_ms,
+            Call::Activity(_) | Call::Http { .. } | Call::SideEffect { .. } => None,
+        };
+        let called_at = self.active(&step).and_then(|(_, active)| active.called_at);
+        let deadline = timeout_ms.map(|ms| called_at.unwrap_or(self.input.now).plus_millis(ms));
         self.record(
             Some(cause),
             KernelEvent::EffectScheduled {
@@ -74,6 +82,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 attempt,
                 provider: call.provider().to_owned(),
                 activity,
+                deadline,
             },
         );
         self.watch(&step, attempt);
@@ -111,18 +120,66 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         handle: Value,
         check_at: Option<Timestamp>,
     ) -> Result<Trigger, Refusal> {
-        let known = self
-            .pending(&step, attempt)
-            .ok_or(Refusal::Stale)?
-            .handle
-            .as_ref();
-        if known != Some(&handle) {
+        let pending = self.pending(&step, attempt).ok_or(Refusal::Stale)?;
+        if pending.n_accepted >= MAX_ACCEPTED {
+            return self.restless(step, attempt);
+        }
+        if pending.handle.as_ref() != Some(&handle) {
             let accepted = KernelEvent::EffectAccepted {
                 step: step.clone(),
                 attempt,
                 handle: handle.clone(),
             };
             self.record(self.last(), accepted);
+        }
+        // The peer goes on without an answer.
+        self.withdraw(&step);
+        self.work.parked.push(Parked {
+            step,
+            attempt,
+            handle,
+            check_at,
+        });
+        Ok(Trigger::Advance)
+    }
+
+    pub(super) fn effect_interrupted(
+        &mut self,
+        step: StepId,
+        attempt: u32,
+        handle: Value,
+        question: RemoteQuestion,
+        check_at: Option<Timestamp>,
+    ) -> Result<Trigger, Refusal> {
+        let pending = self.pending(&step, attempt).ok_or(Refusal::Stale)?;
+        if pending.n_accepted >= MAX_ACCEPTED {
+            return self.restless(step, attempt);
+        }
+        if too_deep(&question.data) {
+            self.cancel_call(&step, attempt);
+            let message = format!("the question nests more than {MAX_NESTING} levels deep");
+            let failure = Failure::new("remote_failed", message);
+            return self.effect_ended(step, attempt, Err(failure), None);
+        }
+        let asked = pending.question.as_ref().and_then(|open| open.remote.as_ref());
+        let is_known = [asked, pending.answered.as_ref()].contains(&Some(&question.key));
+        if pending.handle.as_ref() != Some(&handle) {
+            let accepted = KernelEvent::EffectAccepted {
+                step: step.clone(),
+                attempt,
+                handle: handle.clone(),
+            };
+            self.record(self.last(), accepted);
+        }
+        if !is_known {
+            self.withdraw(&step);
+            let kept = cost::of_value(&question.data);
+            let room = self.spend(2 * kept).and_then(|()| self.hold(kept, 0));
+            if let Err(failure) = room {
+                self.cancel_call(&step, attempt);
+                return self.effect_ended(step, attempt, Err(failure), None);
+            }
+            self.lift(&step, question);
         }
         self.work.parked.push(Parked {
             step,
@@ -131,6 +188,14 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             check_at,
         });
         Ok(Trigger::Advance)
+    }
+
+    /// Fails a call whose peer changes how it goes on without end.
+    fn restless(&mut self, step: StepId, attempt: u32) -> Result<Trigger, Refusal> {
+        self.cancel_call(&step, attempt);
+        let message = format!("the agent changed how it goes on {MAX_ACCEPTED} times");
+        let failure = Failure::new("remote_failed", message);
+        self.effect_ended(step, attempt, Err(failure), None)
     }
 
     pub(super) fn effect_progressed(
@@ -170,7 +235,14 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         };
         let now = self.input.now;
         let is_late = |due: Option<Timestamp>| due.is_some_and(|due| due <= now);
-        let failure = if is_late(pending.timeout()) {
+        let failure = if is_late(pending.deadline) {
+            // Another attempt would be late as well.
+            self.cancel_call(&step, attempt);
+            let failure = Failure::new("remote_timeout", "the agent did not finish in time");
+            return self
+                .effect_ended(step, attempt, Err(failure), None)
+                .unwrap_or(Trigger::Advance);
+        } else if is_late(pending.timeout()) {
             Failure::new("activity_timeout", "nobody reported an outcome in time")
         } else if is_late(pending.deadline()) {
             Failure::new("activity_silent", "the worker sent no heartbeat in time")
@@ -185,6 +257,42 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         };
         self.effect_ended(step, attempt, Err(failure), None)
             .unwrap_or(Trigger::Advance)
+    }
+
+    /// Notes that the peer of an accepted call is to be told that nobody waits for it any more.
+    pub(super) fn cancel_call(&mut self, step: &StepId, attempt: u32) {
+        let Some(pending) = self.pending(step, attempt) else {
+            return;
+        };
+        let Some(handle) = pending.handle.clone() else {
+            return;
+        };
+        let call = CancelledCall {
+            step: step.clone(),
+            attempt,
+            provider: pending.provider.clone(),
+            handle,
+        };
+        self.work.cancelled.push(call);
+    }
+
+    /// Cancels the run because the peer of a call has cancelled it.
+    pub(super) fn effect_cancelled(
+        &mut self,
+        step: &StepId,
+        attempt: u32,
+        reason: String,
+    ) -> Result<Trigger, Refusal> {
+        self.pending(step, attempt).ok_or(Refusal::Stale)?;
+        let n_before = self.work.cancelled.len();
+        self.cancel(Some(reason), None, None)?;
+        // This peer knows.
+        let mut index = 0;
+        self.work.cancelled.retain(|call| {
+            index += 1;
+            index <= n_before || (&call.step, call.attempt) != (step, attempt)
+        });
+        Ok(Trigger::Advance)
     }
 
     /// Fails an attempt. Another attempt follows if the failure and the node's settings allow it, after the
@@ -209,6 +317,11 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             .saturating_mul(1 << attempt.min(20))
             .min(MAX_RETRY_DELAY_MS.max(delay_ms))
             .max(retry_after_ms.unwrap_or(0).min(MAX_RETRY_AFTER_MS));
+        // The next attempt would be late.
+        let deadline = self.pending(step, attempt).and_then(|pending| pending.deadline);
+        if deadline.is_some_and(|deadline| self.input.now.plus_millis(delay_ms) >= deadline) {
+            return Some(failure);
+        }
         let next = attempt + 1;
         self.record(
             Some(cause),
@@ -271,6 +384,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 .push(Timer::Overdue(step.clone(), attempt));
         }
         self.work.settled.push((step.clone(), attempt));
+        self.withdraw(&step);
         let cause = self.last().unwrap_or_default();
         let outcome = match outcome {
             Ok(outputs) => Ok(outputs),

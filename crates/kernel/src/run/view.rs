@@ -34,6 +34,15 @@ pub struct Streaming<'a> {
 }
 
 impl OpenInterrupt<'_> {
+    /// The execution that waits.
+    #[must_use]
+    pub fn step(&self) -> StepId {
+        StepId {
+            node: self.node.clone(),
+            ordinal: self.ordinal,
+        }
+    }
+
     #[must_use]
     pub fn kind(&self) -> InterruptKind {
         match self.asked {
@@ -47,7 +56,7 @@ impl OpenInterrupt<'_> {
     #[must_use]
     pub fn id(&self) -> String {
         match self.asked {
-            Asked::Here(_) => format!("{}:{}", self.node, self.ordinal),
+            Asked::Here(open) => self.step().interrupt(open.number),
             Asked::Child(_, _, id) => id.to_owned(),
         }
     }
@@ -106,7 +115,8 @@ impl Run {
             let (own, members) = match &active.wait {
                 Wait::Interrupt(open) => (Some(Asked::Here(open)), &[][..]),
                 Wait::Children(members) => (None, members.as_slice()),
-                Wait::Work | Wait::Effect(_) | Wait::Retry { .. } => (None, &[][..]),
+                Wait::Effect(pending) => (pending.question.as_deref().map(Asked::Here), &[][..]),
+                Wait::Work | Wait::Retry { .. } => (None, &[][..]),
             };
             let mirrored = members.iter().filter_map(|member| {
                 let (kind, id) = member.mirror.as_ref()?;
@@ -118,6 +128,28 @@ impl Run {
                 asked,
             })
         })
+    }
+
+    /// Whether an attempt of a step waits for its call.
+    #[must_use]
+    pub fn awaits_call(&self, plan: &dyn Planned, step: &StepId, attempt: u32) -> bool {
+        let state = plan
+            .position(&step.node)
+            .and_then(|position| self.nodes.get(position));
+        matches!(
+            state.map(|state| &state.phase),
+            Some(Phase::Active(active))
+                if active.ordinal == step.ordinal
+                    && active.attempt == attempt
+                    && matches!(active.wait, Wait::Effect(_))
+        )
+    }
+
+    /// What the ids of a child's interrupts begin with; see [`super::Child::path`].
+    #[must_use]
+    pub fn path_to(&self, child: &RunId) -> Option<String> {
+        let mut children = self.children.iter().rev();
+        children.find(|known| known.run == *child).map(super::Child::path)
     }
 
     /// The calls that wait for a worker, with their step and attempt, in the order of the definition.
@@ -157,6 +189,7 @@ impl Run {
                 Phase::Idle => return None,
                 Phase::Active(active) => match active.wait {
                     Wait::Interrupt(_) => "suspended",
+                    Wait::Effect(ref pending) if pending.question.is_some() => "suspended",
                     Wait::Children(_) | Wait::Work | Wait::Effect(_) => "running",
                     Wait::Retry { .. } => "retrying",
                 },

@@ -37,13 +37,17 @@ impl Service {
         let claims = token.as_ref().map(|token| self.claims_of(token)).transpose()?;
         let execution = claims.map(
             |Claims {
-                 key, node, ordinal, ..
-             }| (key, StepId { node, ordinal }),
+                 key,
+                 node,
+                 ordinal,
+                 number,
+                 ..
+             }| (key, StepId { node, ordinal }, number),
         );
         let selector = Selector {
             id: interrupt.as_deref(),
             node: node.as_ref(),
-            execution: execution.as_ref().map(|(run, step)| (run, step)),
+            execution: execution.as_ref().map(|(run, step, number)| (run, step, *number)),
         };
         let said = self.last_said(caller, view);
         let selected = app.select_question(caller, view, selector, said).await;

@@ -249,6 +249,7 @@ impl TaskProjection {
             | KernelEvent::NodeRetried { .. }
             | KernelEvent::NodeSkipped { .. }
             | KernelEvent::NodeDispatched { .. }
+            | KernelEvent::ChildEnded { .. }
             | KernelEvent::EffectScheduled { .. }
             | KernelEvent::EffectAccepted { .. }
             | KernelEvent::EffectProgressed { .. }

@@ -506,7 +506,7 @@ fn repeated(record: &IdempotencyRecord) -> Result<Sent, Error> {
 /// Returns `true` if an interrupt is still open. `after` is a view of the run that requested it.
 fn is_asked(after: &View, asked: &AskedAt) -> bool {
     let mut open = after.run.interrupts(&after.plan);
-    open.any(|open| *open.node == asked.step.node && open.ordinal == asked.step.ordinal)
+    open.any(|open| open.id() == asked.id())
 }
 
 /// The name of a message within its run. Messages of different principals never share a name.

@@ -5,6 +5,7 @@
 //! setting and its source. Reading other files (keys, workflows) is not done here.
 
 mod oidc;
+mod peer;
 mod settings;
 mod tls;
 mod types;
@@ -20,6 +21,10 @@ use wopr_core::{Membership, PrincipalId, TenantId, WorkflowId};
 use crate::auth::Scopes;
 
 pub use oidc::{Oidc, TokenAlgorithm};
+pub use peer::{
+    AgentPeer, CardKeySource, ClientCredentials, DEFAULT_PEER, DEFAULT_TOKEN, HeaderCredential,
+    OnInputRequired, Transport,
+};
 pub(crate) use settings::default_tenant;
 pub use settings::{ENV_KEY_ID, SETTINGS, Setting};
 pub use tls::{Certificate, Tls};
@@ -196,6 +201,8 @@ pub struct A2a {
     pub push_timeout: Period,
     /// How long a push is retried.
     pub push_give_up: Period,
+    /// The agents that workflows may call.
+    pub peers: Vec<AgentPeer>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -317,6 +324,7 @@ impl Default for A2a {
             push_configs: 10,
             push_timeout: Period::from_secs(15),
             push_give_up: Period::from_secs(24 * 3_600),
+            peers: Vec::new(),
         }
     }
 }
@@ -537,6 +545,17 @@ impl Config {
         }
         if !is_set_of(&self.a2a.card_keys, 1) {
             return invalid("a2a.card_keys", "must be one to four different numbers");
+        }
+        for (index, peer) in self.a2a.peers.iter().enumerate() {
+            if let Some((member, rule)) = peer.problem() {
+                return invalid(&format!("a2a.peers[{index}].{member}"), rule);
+            }
+            if self.a2a.peers[..index]
+                .iter()
+                .any(|other| other.name == peer.name)
+            {
+                return invalid(&format!("a2a.peers[{index}].name"), "must be unique");
+            }
         }
         for (index, key) in self.auth.keys.iter().enumerate() {
             let name = format!("auth.keys[{index}]");

@@ -4,7 +4,7 @@ use std::{env, path::PathBuf, str::FromStr};
 
 use wopr_core::{TenantId, WorkflowId};
 
-use super::{Config, Key, Secret};
+use super::{AgentPeer, Config, DEFAULT_PEER, Key, Secret};
 use crate::auth::Scopes;
 
 /// A setting that flags and the environment can set.
@@ -152,6 +152,14 @@ pub const SETTINGS: &[Setting] = &[
     }),
     setting("a2a.push_give_up", "WOPR_A2A_PUSH_GIVE_UP", |c, t| {
         put(&mut c.a2a.push_give_up, t)
+    }),
+    setting("a2a.peers", "WOPR_A2A_PEER", |c, t| {
+        let url = t
+            .parse()
+            .map_err(|error| format!("must be an address: {error}"))?;
+        c.a2a.peers.retain(|peer| peer.name != DEFAULT_PEER);
+        c.a2a.peers.push(AgentPeer::new(DEFAULT_PEER, url));
+        Ok(())
     }),
     setting("idempotency.retention", "WOPR_IDEMPOTENCY_RETENTION", |c, t| {
         put(&mut c.idempotency.retention, t)

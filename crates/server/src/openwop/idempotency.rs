@@ -68,18 +68,19 @@ impl Request {
         let Some(key) = key(call)? else { return Ok(None) };
         let Claims {
             key: RunKey { tenant, run },
-            node,
-            ordinal,
+            node: _,
+            ordinal: _,
+            number: _,
             intent: _,
             holder,
         } = claims;
-        let principal = &holder.principal;
+        let (principal, interrupt) = (&holder.principal, claims.interrupt());
         Ok(Some(Self {
             key: IdempotencyKey {
                 tenant: tenant.clone(),
                 principal: answerer.clone(),
                 scope: scope(call),
-                key: hash_hex(&format!("{principal} {run} {node}:{ordinal} {key}")),
+                key: hash_hex(&format!("{principal} {run} {interrupt} {key}")),
             },
             digest: digest(&[], &body(call)?),
         }))

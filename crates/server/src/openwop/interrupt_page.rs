@@ -175,7 +175,7 @@ fn asked<'v>(view: &'v View, claims: &Claims) -> Option<&'v Open> {
     let open = view
         .run
         .interrupts(&view.plan)
-        .find(|open| *open.node == claims.node && open.ordinal == claims.ordinal)?;
+        .find(|open| open.id() == claims.interrupt())?;
     match open.asked {
         Asked::Here(asked) if view.run.status != RunStatus::Cancelling => Some(asked),
         Asked::Here(_) | Asked::Child(..) => None,
@@ -320,9 +320,9 @@ fn answer_of(
     claims: &Claims,
 ) -> Option<(Option<&'static str>, wopr_wire::time::Timestamp)> {
     match recorded.event.kernel()? {
-        KernelEvent::InterruptResolved { step, action, .. }
-            if step.node == claims.node && step.ordinal == claims.ordinal =>
-        {
+        KernelEvent::InterruptResolved {
+            step, action, number, ..
+        } if *step == claims.step() && *number == claims.number => {
             Some((action.map(ApprovalAction::as_str), render::time(recorded.at)))
         }
         _ => None,

@@ -161,12 +161,13 @@ pub(super) fn inspect(call: Call) -> BoxFuture<'static, Answer> {
         }
         let app = call.host.app();
         let (claims, expires_at) = call.host.tokens().open_until(call.param(0), app.now())?;
+        let interrupt = claims.interrupt();
         let run = VisibleRun::by_token(claims.key);
         let view = app.view(&run).await?.ok_or_else(no_interrupt)?;
         let open = view
             .run
             .interrupts(&view.plan)
-            .find(|open| *open.node == claims.node && open.ordinal == claims.ordinal);
+            .find(|open| open.id() == interrupt);
         let shown = match open.map(|open| open.asked) {
             Some(Asked::Here(_)) if view.run.status != RunStatus::Cancelling => {
                 waiting::here(&view, &claims.node)
@@ -203,7 +204,7 @@ pub(super) fn resolve_by_token(call: Call) -> BoxFuture<'static, Answer> {
             return Err(Problem::forbidden("the token is for looking only"));
         }
         let request: ResolveInterruptRequest = call.decode()?;
-        let asked = format!("{}:{}", claims.node, claims.ordinal);
+        let asked = claims.interrupt();
         // A token shown with a parent's run comes with the id that the parent shows.
         let is_asked = |id: &String| *id == asked || id.ends_with(&format!("/{asked}"));
         if !request.interrupt_id.as_ref().is_none_or(is_asked) {
@@ -226,18 +227,20 @@ pub(super) async fn answer_by_token(call: &Call, claims: Claims, value: Value) -
         None => PrincipalId::parse(TOKEN_HOLDER).map_err(|_| Problem::internal())?,
     };
     let once = idempotency::Request::of_holder(call, &claims, &by)?;
+    let interrupt = claims.interrupt();
     let Claims {
         key,
         node,
-        ordinal,
+        ordinal: _,
+        number: _,
         holder,
         intent: _,
     } = claims;
     let voter = given.unwrap_or(holder.principal.as_str()).to_owned();
     let resolve = Resolve {
         node: node.clone(),
-        ordinal: Some(ordinal),
-        interrupt: None,
+        ordinal: None,
+        interrupt: Some(interrupt),
         // A token votes as the principal it was created for, so that a caller who obtains a token gets no
         // second vote.
         voter: Some(voter),
@@ -367,6 +370,7 @@ pub(super) fn mint(call: Call) -> BoxFuture<'static, Answer> {
             key: asked.key,
             node: asked.step.node,
             ordinal: asked.step.ordinal,
+            number: asked.number,
             intent: request.intent,
             holder: Holder {
                 principal,

@@ -107,6 +107,11 @@ impl Server {
 
     /// Stops and starts again on the same SQLite database, with the same clock.
     pub(crate) async fn again_on_sqlite(self) -> Self {
+        self.again_with(|_| {}).await
+    }
+
+    /// Like [`Self::again_on_sqlite`], with changes to the configuration.
+    pub(crate) async fn again_with(self, change: impl FnOnce(&mut Config)) -> Self {
         let Self {
             stop,
             serving,
@@ -118,6 +123,7 @@ impl Server {
         serving.await.unwrap().unwrap();
         Self::start_in(folder, clock, |config| {
             config.store = StoreUrl::Sqlite("wopr.db".into());
+            change(config);
         })
         .await
     }

@@ -3,8 +3,8 @@
 use wopr_kernel::NodeTypes;
 
 use crate::node::{
-    HTTP_MAX_TIMEOUT_MS, MAX_ACTIVITY_MS, MAX_NAMES, MAX_PIECES, MAX_QUESTIONS, ON_TIMEOUT, PROFILES,
-    STREAM_MAX_INTERVAL_MS, known_keys,
+    BINDINGS, HTTP_MAX_TIMEOUT_MS, MAX_ACTIVITY_MS, MAX_MODES, MAX_NAMES, MAX_PIECES, MAX_QUESTIONS,
+    ON_TIMEOUT, PROFILES, STREAM_MAX_INTERVAL_MS, VERSIONS, known_keys,
 };
 
 use super::{COUNT, MAX, Member, Members, NONEMPTY, OBJECT, Shape, TEXT, Tagged, closed, may, open};
@@ -44,6 +44,11 @@ pub(crate) static TYPES: &[Type] = &[
         "core.activity",
         "Waits for a worker, which reports the outcome over REST.",
         &ACTIVITY,
+    ),
+    node(
+        "core.a2a.invoke",
+        "Asks another agent, and waits for its answer.",
+        &AGENT,
     ),
     conformance("conformance.start"),
     conformance("core.conformance.side-effect"),
@@ -418,6 +423,51 @@ static ACTIVITY: Members = closed(&[
         "heartbeatMs",
         Shape::Whole(1, MAX_ACTIVITY_MS),
         "Milliseconds that a worker may be silent.",
+    )
+    .or_null(),
+]);
+
+static AGENT: Members = closed(&[
+    may(
+        "peer",
+        NONEMPTY,
+        "The agent's name in the host's configuration; default where absent.",
+    )
+    .or_null(),
+    may("skill", NONEMPTY, "The agent's skill.").or_null(),
+    may(
+        "message",
+        Shape::Template,
+        "The text to send, as a template; an input message wins.",
+    )
+    .or_null(),
+    may(
+        "data",
+        Shape::Body,
+        "JSON to send, whose texts may be templates; an input data wins.",
+    ),
+    may(
+        "timeoutMs",
+        Shape::Whole(1, MAX_ACTIVITY_MS),
+        "Milliseconds from the first attempt to the agent's answer.",
+    )
+    .or_null(),
+    may(
+        "protocolVersion",
+        Shape::Choice(&VERSIONS),
+        "The version to speak, instead of the newest that both know.",
+    )
+    .or_null(),
+    may(
+        "binding",
+        Shape::Choice(&BINDINGS),
+        "The binding to use, instead of the one that the peer's configuration or card prefers.",
+    )
+    .or_null(),
+    may(
+        "acceptedOutputModes",
+        Shape::List(&TEXT, 0, MAX_MODES),
+        "Media types that the answer may have.",
     )
     .or_null(),
 ]);

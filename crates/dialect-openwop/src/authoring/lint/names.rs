@@ -413,6 +413,16 @@ fn outputs(plan: &Plan, index: usize) -> Option<Vec<&str>> {
         ],
         NodeKind::Clarification { .. } => &["answers", "contentTrust"],
         NodeKind::Interrupt { .. } => &["event", "resumeValue", "contentTrust"],
+        NodeKind::Agent(_) => &[
+            "text",
+            "data",
+            "artifacts",
+            "state",
+            "taskId",
+            "contextId",
+            "peer",
+            "contentTrust",
+        ],
         NodeKind::Http(_) => &["status", "headers", "body", "contentTrust"],
         NodeKind::Fail { .. } | NodeKind::Reject { .. } => &[],
         NodeKind::SubWorkflow(_)

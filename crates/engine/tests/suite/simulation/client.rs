@@ -291,6 +291,8 @@ impl Client {
             | Command::Accepted { .. }
             | Command::Progressed { .. }
             | Command::Effect { .. }
+            | Command::EffectCancelled { .. }
+            | Command::Interrupted { .. }
             | Command::RunMessages(_) => false,
         };
         if !is_fine {

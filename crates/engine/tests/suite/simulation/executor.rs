@@ -1,5 +1,5 @@
 //! The executor of the simulation: attempts succeed, fail with or without retry, outlast their lease, panic,
-//! and are left with their peer, which goes on for a while and may not listen when it is told to stop.
+//! and are left with their peer, which goes on for a while, may cancel, and may not listen when it is told to stop.
 
 use std::{panic::resume_unwind, sync::Arc, time::Duration};
 
@@ -43,6 +43,13 @@ impl Executor for Fickle {
             resume_unwind(Box::new("simulated"));
         }
         if fate.strikes(odds.attempt_fails) {
+            if let Some(handle) = attempt.handle.as_ref().filter(|_| fate.once_in(4)) {
+                // This peer need not be told.
+                self.server.witness.told(&attempt.idempotency_key, handle);
+                return Report::Ended(Outcome::Cancelled {
+                    reason: "by its peer".to_owned(),
+                });
+            }
             let retryable = !fate.once_in(4);
             return Report::Ended(Outcome::Failed {
                 code: "external_call_failed".into(),

@@ -510,6 +510,10 @@ impl Known {
                 {
                     Some(None)
                 }
+                // Its peer has cancelled it; a cancel of the run takes the effect away from its holder.
+                KernelEvent::NodeCancelled { step: of, .. } if *of == step && settled.fence.is_some() => {
+                    Some(None)
+                }
                 _ => None,
             });
             match (outcome, settled.fence) {

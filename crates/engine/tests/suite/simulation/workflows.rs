@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use wopr_testkit::Workflow;
 
 /// Workflows that exist from the start, each with its weight in a client's choice.
-pub(crate) const KINDS: [(&str, u64); 15] = [
+pub(crate) const KINDS: [(&str, u64); 19] = [
     ("pure", 4),
     ("delay", 6),
     ("gate", 8),
@@ -19,6 +19,10 @@ pub(crate) const KINDS: [(&str, u64); 15] = [
     ("family", 10),
     ("unknown-child", 3),
     ("list", 5),
+    ("all", 5),
+    ("most", 6),
+    ("first", 5),
+    ("race", 4),
     ("long", 1),
 ];
 
@@ -94,6 +98,7 @@ pub(crate) fn all(edition: u64) -> Vec<Value> {
     .iter()
     .map(Workflow::document)
     .chain([list(edition)])
+    .chain(sets())
     .collect()
 }
 
@@ -101,6 +106,29 @@ pub(crate) fn all(edition: u64) -> Vec<Value> {
 fn list(edition: u64) -> Value {
     let ask = json!({ "ask": "Which colour?", "as": "colour" });
     json!({ "id": "list", "edition": edition, "templates": ["one", ask, "{text}, {colour}", ask, "{colour}"] })
+}
+
+/// Steps with several children, which ask, fail and take their time.
+fn sets() -> [Value; 4] {
+    let set = |id: &str, step: Value| json!({ "id": id, "templates": [step, "{completed}"] });
+    [
+        set(
+            "all",
+            json!({ "of": ["gate", "effect", "list", "delay"], "absorb": true }),
+        ),
+        set(
+            "most",
+            json!({ "of": ["gate", "effect", "delay", "quorum"], "quorum": 2 }),
+        ),
+        set(
+            "first",
+            json!({ "of": ["review", "parent", "gate"], "join": "first" }),
+        ),
+        set(
+            "race",
+            json!({ "of": ["delay", "gate", "most"], "join": "race", "absorb": true }),
+        ),
+    ]
 }
 
 pub(crate) fn late() -> Value {

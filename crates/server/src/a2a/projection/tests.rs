@@ -37,6 +37,8 @@ fn asks(node: &str, kind: InterruptKind) -> KernelEvent {
         kind,
         data: json!({}),
         timeout_ms: None,
+        number: 0,
+        remote: None,
     }
 }
 
@@ -47,6 +49,7 @@ fn answered(node: &str) -> KernelEvent {
         value: None,
         by: None,
         action: None,
+        number: 0,
     }
 }
 
@@ -303,6 +306,15 @@ fn event_causes_at_most_one_update() {
             child: child(),
             workflow: WorkflowId::parse("w").unwrap(),
         }),
+        quiet(KernelEvent::ChildEnded {
+            step: step("a"),
+            child: child(),
+            workflow: WorkflowId::parse("w").unwrap(),
+            status: RunStatus::Completed,
+            outputs: Object::new(),
+            report: Object::new(),
+            error: None,
+        }),
         quiet(KernelEvent::ApprovalRequested {
             step: step("a"),
             data: Value::Null,
@@ -478,6 +490,11 @@ fn interrupt_of_child_closes_with_its_answer() {
     assert_eq!(projection.asked()[0].id(), "sub:0/ask:0");
     projection.apply(&mirrors("sub").into());
     assert_eq!(projection.asked().len(), 1);
-    assert_eq!(projection.apply(&resumed("sub").into()), Change::Status);
+    let resumed = KernelEvent::NodeResumed {
+        step: step("sub"),
+        interrupt: "sub:0/ask:0".to_owned(),
+        value: None,
+    };
+    assert_eq!(projection.apply(&resumed.into()), Change::Status);
     assert_eq!(projection.status(), RunStatus::Running);
 }

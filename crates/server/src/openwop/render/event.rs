@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 use wopr_core::{
     ApprovalAction, CONTENT_TRUST, DialectEvent, Event, Failure, InterruptKind, KernelEvent, NodeId, Object,
-    PrincipalId, Recorded, RunId, RunKey, RunStarted, StepId, UNTRUSTED, openwop,
+    PrincipalId, Recorded, RunId, RunKey, RunStarted, RunStatus, StepId, UNTRUSTED, openwop,
 };
 use wopr_wire::openwop::event::{RunEventDoc, SCHEMA_VERSION};
 
@@ -44,8 +44,11 @@ pub fn event(recorded: &Recorded, key: &RunKey, mask: &Mask) -> RunEventDoc {
 const fn is_open(event: &Event) -> bool {
     !matches!(
         event,
-        Event::Kernel(KernelEvent::InterruptRequested { .. } | KernelEvent::NodeDispatched { .. })
-            | Event::Dialect(DialectEvent::Openwop(openwop::Event::ChannelWritten { .. }))
+        Event::Kernel(
+            KernelEvent::InterruptRequested { .. }
+                | KernelEvent::NodeDispatched { .. }
+                | KernelEvent::ChildEnded { .. }
+        ) | Event::Dialect(DialectEvent::Openwop(openwop::Event::ChannelWritten { .. }))
     )
 }
 
@@ -77,6 +80,7 @@ pub const fn event_type(event: &Event) -> &'static str {
         KernelEvent::NodeSuspended { .. } => "node.suspended",
         KernelEvent::NodeResumed { .. } => "node.resumed",
         KernelEvent::NodeDispatched { .. } => "node.dispatched",
+        KernelEvent::ChildEnded { .. } => "core.workflowChain.event",
         KernelEvent::EffectScheduled { .. } => "vendor.wopr.effect.scheduled",
         KernelEvent::EffectAccepted { .. } => "vendor.wopr.effect.accepted",
         KernelEvent::EffectProgressed { .. } => "vendor.wopr.effect.progressed",
@@ -244,18 +248,51 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("childRunId", child.as_str())
                 .with("childWorkflowId", workflow.as_str()),
         ),
+        // The schema is closed here, too. A worker is named by its workflow.
+        KernelEvent::ChildEnded {
+            step,
+            child,
+            workflow,
+            status,
+            error,
+            ..
+        } => of(
+            step,
+            Payload::new()
+                .with(
+                    "phase",
+                    match status {
+                        RunStatus::Completed => "child.completed",
+                        RunStatus::Cancelled => "child.cancelled",
+                        RunStatus::Failed
+                        | RunStatus::Pending
+                        | RunStatus::Running
+                        | RunStatus::Paused
+                        | RunStatus::WaitingApproval
+                        | RunStatus::WaitingInput
+                        | RunStatus::WaitingExternal
+                        | RunStatus::Cancelling => "child.failed",
+                    },
+                )
+                .with("workerId", workflow.as_str())
+                .with("parentRunId", key.run.as_str())
+                .with("childRunId", child.as_str())
+                .maybe("error", error.as_ref().map(failure)),
+        ),
         // What a worker gets is for workers only.
         KernelEvent::EffectScheduled {
             step,
             attempt,
             provider,
             activity,
+            deadline,
         } => of(
             step,
             Payload::node(step)
                 .with("attempt", *attempt)
                 .with("provider", provider.as_str())
-                .maybe("queue", activity.as_ref().map(|activity| activity.queue.as_str())),
+                .maybe("queue", activity.as_ref().map(|activity| activity.queue.as_str()))
+                .maybe("deadline", deadline.map(|deadline| time(deadline).to_string())),
         ),
         // The handle is between the executor and its peer.
         KernelEvent::EffectAccepted { step, attempt, .. } => {
@@ -277,11 +314,13 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             kind,
             data,
             timeout_ms,
+            number,
+            remote: _,
         } => of(
             step,
             Payload::new()
                 .with("kind", kind.as_str())
-                .with("key", step.key())
+                .with("key", step.interrupt(*number))
                 .with("data", data.clone())
                 .maybe("timeoutMs", *timeout_ms),
         ),
@@ -291,11 +330,12 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             value,
             by,
             action,
+            number,
         } => {
             let value = value.as_ref().map(|value| mask.answer(&step.node, value));
             let hides_words = mask.keeps_output(&step.node, "refineFeedback");
             let payload = resolved(step, *kind, value.as_ref(), by.as_deref(), *action, hides_words);
-            of(step, payload)
+            of(step, payload.with("interruptId", step.interrupt(*number)))
         }
         KernelEvent::ApprovalRequested { step, data } => of(step, approval_requested(step, data)),
         KernelEvent::ApprovalVoted {

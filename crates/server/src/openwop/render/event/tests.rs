@@ -46,10 +46,23 @@ fn resolved(kind: InterruptKind, value: Option<Value>, action: Option<ApprovalAc
         by: value.as_ref().map(|_| "alice".to_owned()),
         value,
         action,
+        number: 0,
     }
 }
 
 /// One event of each kind, and several for kinds with different shapes.
+fn child_ended(status: RunStatus, error: Option<Failure>) -> KernelEvent {
+    KernelEvent::ChildEnded {
+        step: step(),
+        child: RunId::parse("run_child_0123456789").unwrap(),
+        workflow: WorkflowId::parse("w").unwrap(),
+        status,
+        outputs: Object::new(),
+        report: Object::new(),
+        error,
+    }
+}
+
 fn samples() -> Vec<Event> {
     let own = openwop_samples().into_iter().map(DialectEvent::Openwop);
     let kernel = kernel_samples().into_iter().map(Event::Kernel);
@@ -170,17 +183,24 @@ fn kernel_samples() -> Vec<KernelEvent> {
             child: child(),
             workflow: workflow(),
         },
+        child_ended(RunStatus::Completed, None),
+        child_ended(RunStatus::Failed, Some(Failure::new("oops", "it broke"))),
+        child_ended(RunStatus::Cancelled, None),
         KernelEvent::InterruptRequested {
             step: step(),
             kind: InterruptKind::Approval,
             data: approval_data(),
             timeout_ms: Some(5),
+            number: 0,
+            remote: None,
         },
         KernelEvent::InterruptRequested {
             step: step(),
             kind: InterruptKind::ExternalEvent,
             data: json!({ "eventType": "paid", "correlation": {} }),
             timeout_ms: None,
+            number: 0,
+            remote: None,
         },
         resolved(
             InterruptKind::Approval,
@@ -553,5 +573,5 @@ fn payloads_match_published_schemas() {
             doc.payload
         );
     }
-    assert_eq!(types.len(), 27, "there is a sample of every event");
+    assert_eq!(types.len(), 28, "there is a sample of every event");
 }
