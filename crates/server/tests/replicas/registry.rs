@@ -139,8 +139,10 @@ async fn a_stream_ends_when_its_key_is_revoked_on_the_other_host(news: News) {
     let mut stays = open(&make_key(&a, "stays").await).await;
     revoke_key(&a, "ends").await;
     while ends.next().await.is_some() {}
-    // The other stream continues to the end of its run.
-    assert!(stays.next().now_or_never().is_none());
+    // The other stream continues to the end of its run; events of before may still arrive.
+    while let Some(item) = stays.next().now_or_never() {
+        assert!(item.is_some());
+    }
     a.engine()
         .command(&RunKey::new(tenant(), run.clone()), accept(), SideRows::default())
         .await
