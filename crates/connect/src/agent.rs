@@ -188,7 +188,7 @@ impl Agents {
         }
     }
 
-    /// Cancels the task of a call that nobody waits for.
+    /// Cancels the task of a call that its run no longer waits for.
     pub(crate) async fn cancel(&self, call: Cancellation) -> Result<(), CancelError> {
         let told = |error: &dyn std::fmt::Display| CancelError(error.to_string());
         let handle: Handle = serde_json::from_value(call.handle).map_err(|error| told(&error))?;
@@ -288,7 +288,7 @@ fn asks(task: &Task) -> Option<String> {
     Some(ContentHash::of(&said).as_str().to_owned())
 }
 
-/// Cancels a task that nobody waits for, once.
+/// Tries once to cancel a task whose run no longer waits for it.
 async fn abandon(agent: &Agent, handle: &Handle) {
     if let Err(error) = agent.cancel_task(&handle.task_id).await {
         let (peer, task) = (&handle.peer, &handle.task_id);
@@ -296,7 +296,7 @@ async fn abandon(agent: &Agent, handle: &Handle) {
     }
 }
 
-/// Whether a value nests deeper than `left` levels.
+/// Returns `true` if a value has more than `left` levels of nesting.
 fn is_deep(value: &Value, left: usize) -> bool {
     match value {
         Value::Array(items) => left == 0 || items.iter().any(|item| is_deep(item, left - 1)),

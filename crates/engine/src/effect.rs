@@ -174,7 +174,7 @@ impl From<Outcome> for Report {
     }
 }
 
-/// A call that was accepted, and that nobody waits for any more.
+/// An accepted call whose run no longer waits for it.
 #[derive(Debug, Clone)]
 pub struct Cancellation {
     pub run: RunKey,
@@ -227,7 +227,7 @@ pub trait Executor: Send + Sync + fmt::Debug + 'static {
         Ok(Answered::Taken)
     }
 
-    /// Tells the peer of an accepted call that nobody waits for it any more. A failure is tried again for a day.
+    /// Tells the peer to stop a call that its run no longer waits for. The engine repeats a failure for a day.
     async fn cancel(&self, _call: Cancellation) -> Result<(), CancelError> {
         Ok(())
     }

@@ -315,7 +315,7 @@ impl Engine {
         }
     }
 
-    /// Stores that the peer of a call has to be told that nobody waits for it.
+    /// Stores a row that tells the peer to stop a call, because its run no longer waits for it.
     async fn cancel_late(&self, lease: &Lease, accepted: StoredEffect) -> End {
         let now = self.lease_time();
         let Some(row) = commit::late_cancel_row(now, accepted) else {

@@ -39,7 +39,7 @@ pub(crate) enum Verdict {
 }
 
 impl Join {
-    /// Whether this many children can satisfy it.
+    /// Returns `true` if this many children can satisfy the join.
     pub(crate) const fn is_possible(self, n_children: usize) -> bool {
         match self {
             Self::Single => n_children == 1,

@@ -863,7 +863,7 @@ pub fn says_untrusted(fields: &Object) -> bool {
 }
 
 impl RunStarted {
-    /// Whether the run was started with untrusted content.
+    /// Returns `true` if the run started with untrusted content.
     #[must_use]
     pub fn is_untrusted(&self) -> bool {
         says_untrusted(&self.metadata)

@@ -369,7 +369,7 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
         states.any(|state| matches!(state.phase, Phase::Active(_)))
     }
 
-    /// Whether steps may start.
+    /// Returns `true` if the run may start steps.
     pub fn may_start(&self) -> bool {
         !self.run.status.is_terminal()
             && !self.run.paused

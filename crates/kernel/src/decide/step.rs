@@ -425,7 +425,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         )
     }
 
-    /// Whether the limit allows one more node execution; if not, fails the run.
+    /// Returns `true` if the limit allows one more node execution. Otherwise fails the run.
     fn within_executions(&mut self, position: usize) -> bool {
         let started = self.run.started.as_ref();
         let limit = started.map_or(0, |started| started.limits.node_executions);
