@@ -1,12 +1,16 @@
 //! Calls to other agents: sends the message, looks at the task until it ends, answers what it asks, and cancels it.
 //!
-//! A call is parked between two looks, so it takes no connection while the agent works. Its handle is the task's
-//! id. The first message carries an id made of the call's key: an agent that recognizes message ids does not make
+//! A call is parked between two looks, so it takes neither slot nor memory while the agent works. As far as this
+//! host follows streams, one wakes the call when the task changes; else it is looked at again and again. Its
+//! handle is the task's id. The first message carries an id made of the call's key: an agent that recognizes message ids does not make
 //! a second task if the message is sent again. An agent that does not may, if this host dies between the agent's
 //! acceptance and the append of the handle.
 //!
 //! Once an agent has a task, only its own word ends the call: while it cannot be asked, the call goes on until its
 //! time is over. Everything an agent says is untrusted.
+
+mod follow;
+mod made;
 
 use std::{
     collections::HashSet,
@@ -17,7 +21,7 @@ use std::{
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use wopr_core::{AgentCall, ContentHash, InterruptKind, RemoteQuestion, UNTRUSTED};
-use wopr_engine::{Answered, Answering, CancelError, Cancellation, Outcome, Report};
+use wopr_engine::{Answered, Answering, CancelError, Cancellation, Outcome, Report, Wake};
 use wopr_wire::a2a::{
     error::Kind,
     method::Version,
@@ -28,10 +32,13 @@ use wopr_wire::a2a::{
 };
 use wopr_wire::json::{Decode as _, Object};
 
-use crate::a2a::{self, Agent, Binding, Call, Client, Wanted};
+use self::{follow::Followers, made::Cursor};
+use crate::a2a::{self, Agent, Binding, Call, Client, Items, Wanted};
 
 /// How long the first stream of a task is followed before the call is parked.
 const FOLLOWED: Duration = Duration::from_millis(300);
+/// How long an agent may take to begin the stream of a task.
+const SUBSCRIBED: Duration = Duration::from_secs(5);
 /// Shortest and longest time between two looks at a task. In between, it is looked at after a quarter of its age.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const LAST_LOOK: Duration = Duration::from_secs(30);
@@ -83,13 +90,26 @@ pub(crate) struct Attempted<'a> {
     pub(crate) key: &'a str,
     pub(crate) traceparent: Option<String>,
     pub(crate) handle: Option<Value>,
+    pub(crate) cursor: Option<Value>,
+    pub(crate) wake: Wake,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Agents {
-    pub(crate) client: Client,
+    client: Client,
     /// The peers whose questions fail the call.
-    pub(crate) silent: Arc<HashSet<String>>,
+    silent: Arc<HashSet<String>>,
+    followers: Arc<Followers>,
+}
+
+impl Agents {
+    pub(crate) fn new(client: Client, silent: HashSet<String>) -> Self {
+        Self {
+            client,
+            silent: Arc::new(silent),
+            followers: Arc::default(),
+        }
+    }
 }
 
 impl Agents {
@@ -131,7 +151,11 @@ impl Agents {
         let streams = agent.card().model.capabilities.streaming == Some(true);
         let sent = match streams {
             true => stream(&agent, request).await,
-            false => agent.send_message(request).await,
+            false => agent.send_message(request).await.map(|answer| (answer, None)),
+        };
+        let (sent, items) = match sent {
+            Ok((answer, items)) => (Ok(answer), items),
+            Err(error) => (Err(error), None),
         };
         match sent {
             Ok(SendMessageResponse::Message(message)) => {
@@ -152,7 +176,12 @@ impl Agents {
                     version: attempted.call.version.clone(),
                     binding: attempted.call.binding.clone(),
                 };
-                self.judge(&agent, attempted.call, handle, task).await
+                let report = self.judge(&agent, &attempted, handle, task).await;
+                if let Some(items) = items.filter(|_| goes_on(&report)) {
+                    let Attempted { run, key, wake, .. } = attempted;
+                    self.followers.follow(&run.tenant, key, items, wake);
+                }
+                report
             }
             Err(error) => not_sent(&error).into(),
         }
@@ -165,7 +194,15 @@ impl Agents {
             Ok((agent, task))
         };
         let error: a2a::Error = match asked.await {
-            Ok((agent, task)) => return self.judge(&agent, attempted.call, handle, task).await,
+            Ok((agent, task)) => {
+                let task_id = task.id.clone();
+                let report = self.judge(&agent, attempted, handle, task).await;
+                // A task that changes is worth a stream.
+                if goes_on(&report) && !matches!(report, Report::Unchanged { .. }) {
+                    self.follow_again(&agent, attempted, &task_id).await;
+                }
+                return report;
+            }
             Err(error) => error,
         };
         if is_forgotten(&error) {
@@ -185,6 +222,22 @@ impl Agents {
         let after = error.retry_after().unwrap_or_default();
         Report::Unchanged {
             check_after: Some(after.clamp(UNASKED_LOOK, MAX_RETRY_AFTER)),
+        }
+    }
+
+    /// Follows a task that is not followed, if its agent streams.
+    async fn follow_again(&self, agent: &Agent, attempted: &Attempted<'_>, task: &str) {
+        let streams = agent.card().model.capabilities.streaming == Some(true);
+        if !streams || self.followers.is_followed(attempted.key) {
+            return;
+        }
+        match tokio::time::timeout(SUBSCRIBED, agent.subscribe(task, None)).await {
+            Ok(Ok(items)) => {
+                let Attempted { run, key, wake, .. } = attempted;
+                self.followers.follow(&run.tenant, key, items, wake.clone());
+            }
+            // It is looked at when it is due.
+            Ok(Err(_)) | Err(_) => {}
         }
     }
 
@@ -261,11 +314,38 @@ impl Agents {
         }
     }
 
-    /// What the state of a task means for its call.
-    async fn judge(&self, agent: &Agent, call: &AgentCall, handle: Handle, task: Task) -> Report {
+    /// What a task means for its call: what it has made, and its state.
+    async fn judge(&self, agent: &Agent, attempted: &Attempted<'_>, handle: Handle, task: Task) -> Report {
+        let mut cursor = Cursor::read(attempted.cursor.as_ref());
+        let produced = cursor.advance(&task);
+        let report = self.judge_state(agent, attempted, handle, task).await;
+        if produced.is_empty() {
+            return report;
+        }
+        Report::Produced {
+            produced,
+            cursor: serde_json::to_value(cursor).unwrap_or_default(),
+            then: Box::new(report),
+        }
+    }
+
+    async fn judge_state(
+        &self,
+        agent: &Agent,
+        attempted: &Attempted<'_>,
+        handle: Handle,
+        task: Task,
+    ) -> Report {
         let state = task.status.state;
         if !state.is_interrupted() || self.silent.contains(&handle.peer) {
-            return judge(agent, call, handle, task).await;
+            let report = judge(agent, attempted.call, handle, task).await;
+            // The log need not say again what it says.
+            return match report {
+                Report::Accepted { handle, check_after } if attempted.handle.as_ref() == Some(&handle) => {
+                    Report::Unchanged { check_after }
+                }
+                report => report,
+            };
         }
         let handle = Handle {
             asks: asks(&task),
@@ -365,17 +445,24 @@ fn answer_parts(value: Value) -> Vec<Part> {
 }
 
 /// Sends a message to an agent that streams: its task is known with the first event, however long it takes.
-/// The stream is followed for a moment, because most tasks are short.
-async fn stream(agent: &Agent, request: SendMessageRequest) -> Result<SendMessageResponse, a2a::Error> {
+/// The stream is followed for a moment, because most tasks are short. It is returned if the task goes on.
+async fn stream(
+    agent: &Agent,
+    request: SendMessageRequest,
+) -> Result<(SendMessageResponse, Option<Items>), a2a::Error> {
     let mut items = agent.send_streaming_message(request).await?;
     let mut task: Option<Task> = None;
     let mut until = None;
+    let mut goes_on = false;
     loop {
         let next = match until {
             None => items.next().await,
             Some(until) => match tokio::time::timeout_at(until, items.next()).await {
                 Ok(next) => next,
-                Err(_) => break,
+                Err(_) => {
+                    goes_on = true;
+                    break;
+                }
             },
         };
         let item = match next {
@@ -386,7 +473,7 @@ async fn stream(agent: &Agent, request: SendMessageRequest) -> Result<SendMessag
             Some(Err(_)) => break,
         };
         match item {
-            StreamResponse::Message(message) => return Ok(SendMessageResponse::Message(message)),
+            StreamResponse::Message(message) => return Ok((SendMessageResponse::Message(message), None)),
             StreamResponse::Task(whole) => task = Some(whole),
             StreamResponse::StatusUpdate(update) => {
                 let task = task.get_or_insert_with(|| begun(update.task_id, update.context_id));
@@ -403,21 +490,33 @@ async fn stream(agent: &Agent, request: SendMessageRequest) -> Result<SendMessag
         }
         until.get_or_insert_with(|| tokio::time::Instant::now() + FOLLOWED);
     }
-    drop(items);
+    let items = goes_on.then_some(items);
     let Some(task) = task else {
         return Err(a2a::Error::NoStream);
     };
     // The whole task with its artifacts, which a stream need not have.
     match agent.get_task(&task.id, Some(0)).await {
-        Ok(whole) => Ok(SendMessageResponse::Task(whole)),
-        Err(_) => Ok(SendMessageResponse::Task(Task {
-            status: TaskStatus {
-                state: TaskState::Working,
-                message: None,
-                timestamp: None,
-            },
-            ..task
-        })),
+        Ok(whole) => Ok((SendMessageResponse::Task(whole), items)),
+        Err(_) => Ok((
+            SendMessageResponse::Task(Task {
+                status: TaskStatus {
+                    state: TaskState::Working,
+                    message: None,
+                    timestamp: None,
+                },
+                ..task
+            }),
+            items,
+        )),
+    }
+}
+
+/// Whether a call is still with its agent.
+fn goes_on(report: &Report) -> bool {
+    match report {
+        Report::Accepted { .. } | Report::Unchanged { .. } => true,
+        Report::Interrupted { .. } | Report::Ended(_) => false,
+        Report::Produced { then, .. } => goes_on(then),
     }
 }
 
@@ -483,6 +582,8 @@ fn request(attempted: &Attempted<'_>) -> Result<SendMessageRequest, String> {
         key,
         traceparent,
         handle: _,
+        cursor: _,
+        wake: _,
     } = attempted;
     let mut parts = Vec::new();
     parts.extend(call.text.as_ref().map(Part::text));

@@ -1,6 +1,6 @@
 //! All executors of this crate behind the engine's executor port.
 
-use std::{collections::HashSet, path::PathBuf, sync::Arc};
+use std::{collections::HashSet, path::PathBuf};
 
 use async_trait::async_trait;
 use wopr_core::provider;
@@ -36,10 +36,7 @@ impl Executors {
     #[must_use]
     pub fn new(gate: Gate, options: Options) -> Self {
         Self {
-            agents: Agents {
-                client: Client::new(gate.clone(), options.peers),
-                silent: Arc::new(options.silent_peers),
-            },
+            agents: Agents::new(Client::new(gate.clone(), options.peers), options.silent_peers),
             http: Http::new(gate),
             side_effect: SideEffect::new(options.ledger),
         }
@@ -61,6 +58,8 @@ impl Executor for Executors {
             traceparent,
             request,
             handle,
+            cursor,
+            wake,
             keep,
         } = attempt;
         match request {
@@ -76,6 +75,8 @@ impl Executor for Executors {
                         key: &key,
                         traceparent,
                         handle,
+                        cursor,
+                        wake,
                     })
                     .await
             }

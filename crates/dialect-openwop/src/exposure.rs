@@ -1,7 +1,8 @@
 //! Identifies the values of a run that are artifact contents, so that views show them only to readers of
 //! artifacts.
 //!
-//! An artifact is made of its node's output `text`, or of all outputs if there is none. The same values
+//! An artifact is made of its node's output `text`, or of all outputs if there is none; of an agent's outputs,
+//! `text`, `data` and `artifacts` contain its artifacts. The same values
 //! appear under the node's name, under a declared variable with the port's name, and in the run's outputs. An
 //! artifact as edited by a reviewer is content, too, whichever gate asked for the review. Like the mark for
 //! sensitive values, this goes by name and does not follow the value.
@@ -12,6 +13,10 @@ use crate::{Node, NodeId, Object, Plan};
 
 /// The gate output that replaces an artifact.
 const EDITED: &str = "editedArtifactData";
+/// The type of nodes whose outputs are what an agent made.
+const AGENT: &str = "core.a2a.invoke";
+/// Their outputs that are artifacts.
+const BY_AGENT: [&str; 3] = [TEXT, "data", "artifacts"];
 /// The output that is an artifact by itself.
 const TEXT: &str = "text";
 /// Types whose only output is a text.
@@ -50,7 +55,8 @@ const GIVEN: [&str; 17] = [
 impl Plan {
     /// Whether an output is artifact content, given all outputs of its node.
     pub(crate) fn makes_content(&self, node: &NodeId, port: &str, outputs: &Object) -> bool {
-        port == EDITED || (self.artifact_of(node).is_some() && is_shown(port, outputs))
+        let by_agent = || BY_AGENT.contains(&port) && self.is_agent(node);
+        port == EDITED || (self.artifact_of(node).is_some() && (is_shown(port, outputs) || by_agent()))
     }
 
     /// Whether a chunk of an output, or an output whose siblings are unknown, is artifact content.
@@ -58,12 +64,17 @@ impl Plan {
         port == EDITED || self.artifact_of(node).is_some()
     }
 
+    fn is_agent(&self, node: &NodeId) -> bool {
+        let position = self.position(node);
+        position.is_some_and(|position| self.nodes[position].type_id == AGENT)
+    }
+
     /// The node whose artifact content a variable contains, because an output of that node becomes the
     /// variable.
     pub(crate) fn maker_of_variable(&self, name: &str) -> Option<&NodeId> {
         let is_declared = self.variables().iter().any(|variable| variable.name == name);
         let mut nodes = self.definition.nodes.iter();
-        let made = nodes.find(|node| is_declared && node.artifact_type.is_some() && may_output(node, name));
+        let made = nodes.find(|node| is_declared && makes_artifacts(node) && may_output(node, name));
         made.map(|node| &node.id)
     }
 
@@ -72,9 +83,10 @@ impl Plan {
     pub(crate) fn maker_of_result(&self, port: &str, outputs: &Object) -> Option<&NodeId> {
         let ends = self.definition.nodes.iter().zip(&self.nodes);
         let ends = ends.filter(|(_, node)| node.out.iter().all(|&edge| self.edges[edge].slot.is_none()));
-        let made = ends
-            .map(|(node, _)| node)
-            .find(|node| node.artifact_type.is_some() && is_shown(port, outputs));
+        let made = ends.map(|(node, _)| node).find(|node| {
+            let by_agent = node.type_id.as_str() == AGENT && BY_AGENT.contains(&port);
+            makes_artifacts(node) && (is_shown(port, outputs) || by_agent)
+        });
         made.map(|node| &node.id)
     }
 }
@@ -84,9 +96,17 @@ fn is_shown(port: &str, outputs: &Object) -> bool {
     port == TEXT || !outputs.contains_key(TEXT)
 }
 
+/// What an agent makes are artifacts of the run, whatever its node says.
+fn makes_artifacts(node: &Node) -> bool {
+    node.artifact_type.is_some() || node.type_id.as_str() == AGENT
+}
+
 /// Whether a node may have an output of this name that becomes part of its artifact.
 fn may_output(node: &Node, port: &str) -> bool {
     let type_id = node.type_id.as_str();
+    if type_id == AGENT {
+        return BY_AGENT.contains(&port);
+    }
     if TEXTS.contains(&type_id) {
         return port == TEXT;
     }

@@ -23,6 +23,8 @@ use crate::{
     whole,
 };
 
+/// The type of the artifacts that an agent makes, unless its node names one.
+const AGENT_ARTIFACT: &str = "a2a.artifact";
 const DEFAULT_RETRY_DELAY_MS: u64 = 1_000;
 pub(crate) const MAX_RETRIES: u32 = 100;
 
@@ -64,9 +66,11 @@ pub(crate) struct PlanNode {
 }
 
 impl PlanNode {
-    /// The type and the human-readable name of the artifact made from its outputs.
+    /// The type and the human-readable name of the artifacts that it makes.
     pub(crate) fn artifact(&self) -> Option<(&str, &str)> {
-        Some((self.artifact_type.as_deref()?, self.name.as_str()))
+        let by_agent = || matches!(self.kind, NodeKind::Agent(_)).then_some(AGENT_ARTIFACT);
+        let artifact_type = self.artifact_type.as_deref().or_else(by_agent)?;
+        Some((artifact_type, self.name.as_str()))
     }
 }
 

@@ -34,6 +34,9 @@ pub(crate) struct StoredEffect {
     /// Present once the peer has accepted the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) handle: Option<Value>,
+    /// How much of what the peer makes is in the run's log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cursor: Option<Value>,
 }
 
 /// The stored body of a row that tells a peer of a cancelled call.
@@ -318,6 +321,7 @@ fn stored_effect(run: (&RunKey, &str), trace: Option<&String>, effect: Effect) -
         traceparent: trace.cloned(),
         request,
         handle: None,
+        cursor: None,
     }
 }
 

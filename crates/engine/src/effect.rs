@@ -4,13 +4,13 @@
 //! same key, so a peer that honors it performs the invocation once. The engine leases, retries and records;
 //! an executor performs a single attempt.
 
-use std::{any::Any, fmt, sync::Arc, time::Duration};
+use std::{any::Any, fmt, pin::Pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_core::{Activity, AgentCall, RemoteQuestion, RunKey, provider, value_size};
+use wopr_core::{Activity, AgentCall, Produced, RemoteQuestion, RunKey, provider, value_size};
 
 /// The request of an effect, as stored in its row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -87,8 +87,43 @@ pub struct Attempt {
     pub request: Request,
     /// Present if the peer has accepted the call before: by this the executor finds it again.
     pub handle: Option<Value>,
+    /// How much of what the peer makes is in the run's log, as the executor reported it.
+    pub cursor: Option<Value>,
+    /// Makes the executor look at the call again, once it is parked.
+    pub wake: Wake,
     /// Holds the executor's permits until the outcome is recorded.
     pub keep: Keep,
+}
+
+/// Wakes a parked call. It may outlive the call, which it then leaves alone.
+#[derive(Clone)]
+pub struct Wake(Arc<dyn Fn() -> Waking + Send + Sync>);
+
+/// The future of a wake.
+pub type Waking = Pin<Box<dyn Future<Output = bool> + Send>>;
+
+impl Wake {
+    /// Calls a function to wake the call; it returns `false` if the call is over.
+    pub fn new(wake: impl Fn() -> Waking + Send + Sync + 'static) -> Self {
+        Self(Arc::new(wake))
+    }
+
+    /// Wakes nothing.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::new(|| Box::pin(async { false }))
+    }
+
+    /// Has the call looked at now, or as soon as it is parked. Returns `false` if it is over.
+    pub async fn now(&self) -> bool {
+        (self.0)().await
+    }
+}
+
+impl fmt::Debug for Wake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wake").finish_non_exhaustive()
+    }
 }
 
 /// Holds permits for the memory of an outcome until the outcome is recorded.
@@ -166,6 +201,13 @@ pub enum Report {
         check_after: Option<Duration>,
     },
     Ended(Outcome),
+    /// The peer has made something; what else is known of the call. Both are recorded at once.
+    Produced {
+        produced: Vec<Produced>,
+        /// By which the executor knows what is recorded: at most 64 KiB of JSON.
+        cursor: Value,
+        then: Box<Report>,
+    },
 }
 
 impl From<Outcome> for Report {

@@ -4,15 +4,15 @@
 //! lease; if the lease was lost or the execution is over, the outcome is dropped. If a process dies, its rows
 //! remain, and another epoch attempts them again with the same idempotency key.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use serde_json::{Value, json};
-use wopr_core::{Command, Failure, Object, Refusal, RunKey, StepId, value_size};
+use wopr_core::{Command, Failure, Object, Produced, Refusal, RunKey, StepId, value_size};
 use wopr_store::{AppendError, Batch, Ended, Fence, Guard, Leased, WorkKey};
 
 use crate::{
     Answered, Answering, Attempt, Cancellation, CommandError, Engine, Keep, Outcome, Report, Request,
-    SideRows,
+    SideRows, Wake,
     commit::{self, ANSWER, CANCEL, StoredAnswer, StoredCancel, StoredEffect, Won},
     panics::{Panicked, caught},
     pool::{End, Lease},
@@ -96,6 +96,8 @@ impl Engine {
             traceparent: effect.traceparent.clone(),
             request: effect.request.clone(),
             handle: effect.handle.clone(),
+            cursor: effect.cursor.clone(),
+            wake: self.waker(&lease.run, &lease.key),
             keep: keep.clone(),
         })));
         let mut performing = performing;
@@ -109,7 +111,7 @@ impl Engine {
             Some(report) => {
                 let broken_off = |panicked| self.broken_off(&lease.run, &panicked).into();
                 let report = report.unwrap_or_else(broken_off);
-                self.report(lease, effect, report).await
+                self.report(lease, effect, report, Vec::new()).await
             }
             None => lease.give_back(),
         };
@@ -118,16 +120,50 @@ impl Engine {
         end
     }
 
-    /// Records what an attempt came to, or parks it.
-    async fn report(&self, lease: &mut Lease, effect: StoredEffect, report: Report) -> End {
+    /// Records what an attempt came to and what its peer has made before, or parks it.
+    async fn report(
+        &self,
+        lease: &mut Lease,
+        effect: StoredEffect,
+        report: Report,
+        produced: Vec<Produced>,
+    ) -> End {
         let due_after = |after: Option<Duration>| {
             let millis = after.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
             millis.map(|millis| self.lease_time().plus_millis(millis))
         };
         let StoredEffect { step, attempt, .. } = &effect;
         let (step, attempt) = (step.clone(), *attempt);
+        let with = |produced: Vec<Produced>, then: Command| match produced.is_empty() {
+            true => then,
+            false => Command::Produced {
+                step: effect.step.clone(),
+                attempt: effect.attempt,
+                produced,
+                then: Box::new(then),
+            },
+        };
         match report {
-            Report::Unchanged { check_after } => End::Park(due_after(check_after)),
+            Report::Produced {
+                produced: more,
+                cursor,
+                then,
+            } => {
+                let effect = StoredEffect {
+                    cursor: Some(cursor).filter(|cursor| value_size(cursor) <= MAX_HANDLE),
+                    ..effect
+                };
+                lease.grow(more.iter().map(Produced::size).sum());
+                let produced = produced.into_iter().chain(more).collect();
+                Box::pin(self.report(lease, effect, *then, produced)).await
+            }
+            Report::Unchanged { check_after } => match effect.handle.clone() {
+                Some(handle) if !produced.is_empty() => {
+                    let parked = Report::Accepted { handle, check_after };
+                    Box::pin(self.report(lease, effect, parked, produced)).await
+                }
+                Some(_) | None => End::Park(due_after(check_after)),
+            },
             // Each is an event of the run, and part of its state.
             Report::Accepted { handle, .. } | Report::Interrupted { handle, .. }
                 if value_size(&handle) > MAX_HANDLE =>
@@ -138,12 +174,14 @@ impl Engine {
                     retryable: false,
                     retry_after: None,
                 };
-                Box::pin(self.report(lease, effect, failed.into())).await
+                Box::pin(self.report(lease, effect, failed.into(), produced)).await
             }
             Report::Accepted { handle, check_after }
             | Report::Interrupted {
                 handle, check_after, ..
-            } if effect.handle.as_ref() == Some(&handle) => End::Park(due_after(check_after)),
+            } if effect.handle.as_ref() == Some(&handle) && produced.is_empty() => {
+                End::Park(due_after(check_after))
+            }
             accepted @ (Report::Accepted { .. } | Report::Interrupted { .. }) => {
                 let (command, handle) = match accepted {
                     Report::Interrupted {
@@ -169,8 +207,11 @@ impl Engine {
                         };
                         (command, handle)
                     }
-                    Report::Unchanged { .. } | Report::Ended(_) => return lease.give_back(),
+                    Report::Unchanged { .. } | Report::Ended(_) | Report::Produced { .. } => {
+                        return lease.give_back();
+                    }
                 };
+                let command = with(produced, command);
                 let accepted = StoredEffect {
                     handle: Some(handle),
                     ..effect
@@ -187,9 +228,9 @@ impl Engine {
                 }
             }
             Report::Ended(outcome) => {
-                drop(effect);
                 lease.grow(outcome.n_bytes());
-                let command = ended(step, attempt, outcome);
+                let command = with(produced, ended(step, attempt, outcome));
+                drop(effect);
                 match self.record(lease, command, None).await {
                     Recorded::End(end) => end,
                     Recorded::Unwanted => {
@@ -411,12 +452,30 @@ impl Engine {
 }
 
 impl Engine {
+    fn waker(&self, run: &RunKey, key: &WorkKey) -> Wake {
+        let (shared, run, key) = (Arc::downgrade(&self.shared), run.clone(), key.clone());
+        Wake::new(move || {
+            let (shared, run, key) = (shared.clone(), run.clone(), key.clone());
+            Box::pin(async move {
+                let Some(shared) = shared.upgrade() else {
+                    return false;
+                };
+                let engine = Self { shared };
+                // A store that fails says nothing of the call.
+                engine.wake_row(&run, &key).await.unwrap_or(true)
+            })
+        })
+    }
+
     /// Makes the executor look at an accepted call now, as when its peer says that something has changed. What
     /// the peer said is not believed: it is asked. Returns `false` if the call is not parked.
     pub async fn wake_effect(&self, run: &RunKey, step: &StepId, attempt: u32) -> Result<bool, CommandError> {
-        let key = commit::effect_key(step, attempt);
+        self.wake_row(run, &commit::effect_key(step, attempt)).await
+    }
+
+    async fn wake_row(&self, run: &RunKey, key: &WorkKey) -> Result<bool, CommandError> {
         let now = self.lease_time();
-        let woken = self.shared.store.wake(run, &key, now).await;
+        let woken = self.shared.store.wake(run, key, now).await;
         let woken = woken.map_err(|error| CommandError::Unavailable(error.to_string()))?;
         if woken {
             self.shared.effects.hint(now);

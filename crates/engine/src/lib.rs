@@ -57,7 +57,7 @@ pub use catalog::{RegisterError, Registered};
 pub use clock::{Clock, SteadyClock, Steps, SystemClock};
 pub use effect::{
     Answered, Answering, Attempt, CancelError, Cancellation, Executor, HttpCall, Keep, Outcome, Report,
-    Request,
+    Request, Wake, Waking,
 };
 pub use engine::{Engine, Prepared, StartError};
 pub use error::CommandError;

@@ -68,6 +68,13 @@ pub enum Command {
         attempt: u32,
         details: Value,
     },
+    /// The peer of an attempt's call has made something before what `then` tells of it.
+    Produced {
+        step: StepId,
+        attempt: u32,
+        produced: Vec<Produced>,
+        then: Box<Command>,
+    },
     /// Messages from other runs.
     RunMessages(Vec<RunMessage>),
 }
@@ -83,6 +90,9 @@ impl Command {
             Self::Effect { outcome, .. } => outcome.as_ref().map_or(0, size_of_object),
             Self::Interrupted { handle, question, .. } => size_of(handle) + size_of(&question.data),
             Self::Accepted { handle: value, .. } | Self::Progressed { details: value, .. } => size_of(value),
+            Self::Produced { produced, then, .. } => {
+                produced.iter().map(Produced::size).sum::<usize>() + then.size()
+            }
             Self::RunMessages(messages) => messages.iter().map(RunMessage::size).sum(),
             Self::Cancel { .. }
             | Self::Pause { .. }
@@ -196,6 +206,35 @@ impl Resolve {
                 ordinal: Some(ordinal),
                 number: Some(number),
             }),
+        }
+    }
+}
+
+/// What the peer of a call has made, which becomes part of the run as it arrives.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Produced {
+    /// The next chunk of the text of the next artifact.
+    Chunk {
+        text: String,
+        /// It replaces what was streamed of this artifact before.
+        starts: bool,
+        is_last: bool,
+    },
+    /// A whole artifact. What was streamed before was its text.
+    Artifact {
+        /// Human-readable; the node's where absent.
+        name: Option<String>,
+        content: Value,
+    },
+}
+
+impl Produced {
+    /// The approximate size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Chunk { text, .. } => text.len(),
+            Self::Artifact { name, content } => name.as_ref().map_or(0, String::len) + size_of(content),
         }
     }
 }

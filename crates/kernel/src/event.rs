@@ -225,6 +225,15 @@ impl StepId {
         Some((number_of(ordinal)?, number_of(number)?))
     }
 
+    /// The id of an artifact of this execution, by how many it made before.
+    #[must_use]
+    pub fn artifact(&self, number: u32) -> String {
+        match number {
+            0 => format!("{}-{}", self.node, self.ordinal),
+            _ => format!("{}-{}.{number}", self.node, self.ordinal),
+        }
+    }
+
     /// The id of an interrupt of this execution, by how many it opened before.
     #[must_use]
     pub fn interrupt(&self, number: u32) -> String {
@@ -493,7 +502,7 @@ pub enum KernelEvent {
         /// A text or any other JSON value.
         content: Value,
     },
-    /// A node emitted a chunk of its streamed text.
+    /// A node emitted a chunk of its streamed text. The first chunk replaces what was streamed before.
     OutputChunk {
         step: StepId,
         /// Position of the chunk in the stream, from 0.
@@ -501,6 +510,9 @@ pub enum KernelEvent {
         index: u32,
         chunk: String,
         is_last: bool,
+        /// How many artifacts its execution had made before the one that the text becomes part of.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        number: u32,
     },
     /// A limit was exceeded; the run fails next.
     CapBreached {

@@ -25,7 +25,8 @@ mod status;
 
 pub use command::{
     AgentCall, AnsweredCall, Authority, Call, CancelledCall, Catalog, Command, Decision, Effect, HostBounds,
-    Input, NewChild, Parked, Refusal, RemoteQuestion, Resolve, RunMessage, StartRun, Timer, Work, provider,
+    Input, NewChild, Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartRun, Timer, Work,
+    provider,
 };
 pub use decide::{
     Attempted, DecisionBuilder, MAX_BYTES, MAX_EVENTS, Spawn, decide, decide_within, fields, too_much_work,

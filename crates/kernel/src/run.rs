@@ -68,7 +68,7 @@ pub struct Artifact {
 
 impl Artifact {
     /// The node that created the artifact. The artifact's id is the node's id followed by the ordinal of the
-    /// execution.
+    /// execution: see [`StepId::artifact`].
     #[must_use]
     pub fn node(&self) -> Option<&str> {
         self.id.rsplit_once('-').map(|(node, _)| node)
@@ -140,12 +140,18 @@ pub struct Active {
     /// The text streamed so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streamed: Option<Box<Streamed>>,
+    /// How many artifacts it has made.
+    #[serde(default, skip_serializing_if = "crate::event::is_zero")]
+    pub n_artifacts: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Streamed {
     pub n_pieces: u32,
     pub text: String,
+    /// Whether the last chunk has come.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_whole: bool,
 }
 
 /// What an active node waits for.
@@ -704,6 +710,7 @@ impl Run {
                 // The artifact now contains what was streamed so far.
                 if let Ok(active) = self.active(plan, step) {
                     active.streamed = None;
+                    active.n_artifacts += 1;
                 }
                 self.artifacts.push(Artifact {
                     id: artifact.clone(),
@@ -719,14 +726,22 @@ impl Run {
             | KernelEvent::ClarificationRequested { step, .. }
             | KernelEvent::ClarificationResolved { step, .. } => self.active(plan, step).map(drop),
             KernelEvent::OutputChunk {
-                step, index, chunk, ..
+                step,
+                index,
+                chunk,
+                is_last,
+                number: _,
             } => {
                 let streamed = self.active(plan, step)?.streamed.get_or_insert_default();
+                if *index == 0 {
+                    **streamed = Streamed::default();
+                }
                 if streamed.n_pieces != *index {
                     return Err(illegal("piece out of turn", &step.node));
                 }
                 streamed.n_pieces += 1;
                 streamed.text.push_str(chunk);
+                streamed.is_whole = *is_last;
                 Ok(())
             }
             KernelEvent::CapBreached { .. } => Ok(()),
@@ -783,6 +798,7 @@ impl Run {
             n_interrupts: 0,
             called_at: None,
             streamed: None,
+            n_artifacts: 0,
         });
         Ok(())
     }

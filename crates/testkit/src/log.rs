@@ -269,10 +269,11 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
             index,
             chunk,
             is_last,
+            number,
         } => (
             "output.chunk",
             vec![
-                at(step),
+                step.artifact(*number),
                 format!("{index} {chunk:?}{}", if *is_last { " last" } else { "" }),
             ],
         ),

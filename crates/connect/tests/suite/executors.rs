@@ -9,7 +9,7 @@ use wopr_connect::{
     egress::{Limits, Resolver},
 };
 use wopr_core::{RunId, RunKey, TenantId};
-use wopr_engine::{Attempt, Executor, HttpCall, Keep, Outcome, Report, Request};
+use wopr_engine::{Attempt, Executor, HttpCall, Keep, Outcome, Report, Request, Wake};
 
 use crate::peer::{Answers, Peer, Script, answer, gate, gate_with, limits};
 
@@ -34,6 +34,8 @@ fn attempt(request: Request) -> Attempt {
         traceparent: Some(TRACE.to_owned()),
         request,
         handle: None,
+        cursor: None,
+        wake: Wake::none(),
         keep: Keep::default(),
     }
 }

@@ -252,6 +252,7 @@ fn kernel_samples() -> Vec<KernelEvent> {
             index: 2,
             chunk: "piece".to_owned(),
             is_last: true,
+            number: 1,
         },
         KernelEvent::CapBreached {
             kind: Cap::RunDuration,

@@ -475,8 +475,13 @@ impl Walk<'_, '_> {
         };
         let mut cause = cause;
         let node = &self.plan.nodes[position];
-        // A node that emits an artifact of its own has already done so.
-        let emitted = matches!(node.kind, NodeKind::ArtifactEmit { .. });
+        // A node that emits an artifact of its own has already done so, and so has an agent.
+        let emitted = match node.kind {
+            NodeKind::ArtifactEmit { .. } => true,
+            _ => self
+                .active(step)
+                .is_some_and(|(_, active)| active.n_artifacts > 0),
+        };
         if let Some(artifact_type) = node.artifact_type.clone().filter(|_| !emitted) {
             let name = self.plan.nodes[position].name.clone();
             cause = self.artifact(step, cause, artifact_type, name, artifact_content(&outputs));

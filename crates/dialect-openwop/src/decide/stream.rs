@@ -53,6 +53,7 @@ impl Walk<'_, '_> {
                 index: n,
                 chunk: piece.text,
                 is_last,
+                number: 0,
             };
             cause = self.record(Some(cause), said);
             if is_last {

@@ -108,6 +108,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 n_interrupts: _,
                 called_at: _,
                 streamed: _,
+                n_artifacts: _,
             } = active;
             let step = self.step(position, *ordinal);
             let children = match wait {

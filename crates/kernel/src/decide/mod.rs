@@ -286,6 +286,15 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
                 attempt,
                 details,
             } => self.effect_progressed(&step, attempt, details),
+            Command::Produced {
+                step,
+                attempt,
+                produced,
+                then,
+            } => match self.produce(&step, attempt, produced)? {
+                Some(ended) => Ok(ended),
+                None => self.trigger(*then),
+            },
             Command::RunMessages(_) => Ok(Trigger::Advance),
         }
     }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::{
     Active, Call, CancelledCall, Cap, Dialect, Effect, Failure, KernelEvent, NodeId, Object, Parked, Pending,
-    Planned, Refusal, RemoteQuestion, Retries, Seq, StepId, Timer, Timestamp, Trigger, Wait, cost,
+    Planned, Produced, Refusal, RemoteQuestion, Retries, Seq, StepId, Timer, Timestamp, Trigger, Wait, cost,
     measure::{MAX_NESTING, too_deep},
 };
 
@@ -228,6 +228,71 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         Ok(Trigger::Advance)
     }
 
+    /// Records what the peer of a call has made. Returns how the call ends if there is no room for it.
+    pub(super) fn produce(
+        &mut self,
+        step: &StepId,
+        attempt: u32,
+        produced: Vec<Produced>,
+    ) -> Result<Option<Trigger>, Refusal> {
+        self.pending(step, attempt).ok_or(Refusal::Stale)?;
+        let is_nested =
+            |made: &Produced| matches!(made, Produced::Artifact { content, .. } if too_deep(content));
+        let n_bytes = produced.iter().map(Produced::size).sum();
+        let failure = if produced.iter().any(is_nested) {
+            let message = format!("an artifact nests more than {MAX_NESTING} levels deep");
+            Some(Failure::new("remote_failed", message))
+        } else {
+            // It is stored, but is no part of the state.
+            let kept = cost::bytes(n_bytes);
+            let room = self.spend(2 * kept).and_then(|()| self.hold(kept, 0));
+            if room.is_ok() {
+                self.held -= kept;
+            }
+            room.err()
+        };
+        if let Some(failure) = failure {
+            self.cancel_call(step, attempt);
+            return self
+                .effect_ended(step.clone(), attempt, Err(failure), None)
+                .map(Some);
+        }
+        let position = self.plan.position(&step.node).ok_or(Refusal::Stale)?;
+        let (artifact_type, node) = self.plan.artifact(position).unwrap_or_default();
+        let (artifact_type, node) = (artifact_type.to_owned(), node.to_owned());
+        for made in produced {
+            match made {
+                Produced::Chunk {
+                    text,
+                    starts,
+                    is_last,
+                } => {
+                    let (number, before) = self.active(step).map_or((0, 0), |(_, active)| {
+                        let streamed = active.streamed.as_ref();
+                        (
+                            active.n_artifacts,
+                            streamed.map_or(0, |streamed| streamed.n_pieces),
+                        )
+                    });
+                    let chunk = KernelEvent::OutputChunk {
+                        step: step.clone(),
+                        index: if starts { 0 } else { before },
+                        chunk: text,
+                        is_last,
+                        number,
+                    };
+                    self.record(self.last(), chunk);
+                }
+                Produced::Artifact { name, content } => {
+                    let name = name.unwrap_or_else(|| node.clone());
+                    let cause = self.last().unwrap_or_default();
+                    self.artifact(step, cause, artifact_type.clone(), name, content);
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// Fails an attempt whose call takes too long.
     pub(super) fn effect_overdue(&mut self, step: StepId, attempt: u32) -> Trigger {
         let Some(pending) = self.pending(&step, attempt) else {
@@ -412,7 +477,8 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         name: String,
         content: Value,
     ) -> Seq {
-        let artifact = format!("{}-{}", step.node, step.ordinal);
+        let number = self.active(step).map_or(0, |(_, active)| active.n_artifacts);
+        let artifact = step.artifact(number);
         self.record(
             Some(cause),
             KernelEvent::ArtifactCreated {

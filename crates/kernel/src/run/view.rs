@@ -27,10 +27,14 @@ pub enum Asked<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Streaming<'a> {
     pub step: StepId,
+    /// How many artifacts the execution made before.
+    pub number: u32,
     /// The type and the human-readable name of the artifact that the text becomes part of.
     pub artifact: Option<(&'a str, &'a str)>,
     /// The text streamed so far.
     pub text: &'a str,
+    /// Whether the last chunk has come.
+    pub is_whole: bool,
 }
 
 impl OpenInterrupt<'_> {
@@ -84,8 +88,10 @@ impl Run {
                     node: plan.node(position).clone(),
                     ordinal: active.ordinal,
                 },
+                number: active.n_artifacts,
                 artifact: plan.artifact(position),
                 text: &streamed.text,
+                is_whole: streamed.is_whole,
             })
         })
     }

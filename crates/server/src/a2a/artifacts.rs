@@ -51,7 +51,7 @@ pub(super) async fn of_run(
             break;
         }
         if let Some((artifact_type, name)) = streaming.artifact {
-            let id = format!("{}-{}", streaming.step.node, streaming.step.ordinal);
+            let id = streaming.step.artifact(streaming.number);
             artifacts.push(artifact(
                 id,
                 artifact_type,

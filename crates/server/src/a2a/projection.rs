@@ -99,8 +99,8 @@ pub(super) struct TaskProjection {
     ended: Option<RunStatus>,
     error: Option<Failure>,
     cancel_reason: Option<String>,
-    /// Steps that are streaming text.
-    streaming: Vec<StepId>,
+    /// Steps that are streaming text, and whether the last chunk has come.
+    streaming: Vec<(StepId, bool)>,
     /// The workflow asks for credentials, so the task requires authentication.
     asks_auth: bool,
 }
@@ -136,7 +136,10 @@ impl TaskProjection {
             ended: Some(run.status).filter(|status| status.is_terminal()),
             error: run.error.as_ref().map(|(error, _)| error.clone()),
             cancel_reason: run.cancel_reason.clone(),
-            streaming: run.streaming(plan).map(|streaming| streaming.step).collect(),
+            streaming: run
+                .streaming(plan)
+                .map(|streaming| (streaming.step, streaming.is_whole))
+                .collect(),
             asks_auth: asks_for_authentication(plan),
         }
     }
@@ -235,13 +238,12 @@ impl TaskProjection {
                 self.is_said(step);
                 Change::None
             }
-            // A streamed artifact has been sent already.
+            // An artifact that was streamed to its end has been sent already.
             KernelEvent::ArtifactCreated { step, .. } if self.is_said(step) => Change::None,
             KernelEvent::ArtifactCreated { .. } => Change::Artifact,
-            KernelEvent::OutputChunk { step, .. } => {
-                if !self.streaming.contains(step) {
-                    self.streaming.push(step.clone());
-                }
+            KernelEvent::OutputChunk { step, is_last, .. } => {
+                self.is_said(step);
+                self.streaming.push((step.clone(), *is_last));
                 Change::Piece
             }
             KernelEvent::NodeSuspended { child: None, .. }
@@ -262,11 +264,10 @@ impl TaskProjection {
         }
     }
 
-    /// Ends a stream of text. Returns `true` if there was one.
+    /// Forgets a stream of text. Returns `true` if there was one and its last chunk has come.
     fn is_said(&mut self, step: &StepId) -> bool {
-        let before = self.streaming.len();
-        self.streaming.retain(|streaming| streaming != step);
-        self.streaming.len() < before
+        let place = self.streaming.iter().position(|(streaming, _)| streaming == step);
+        place.is_some_and(|place| self.streaming.swap_remove(place).1)
     }
 }
 

@@ -489,6 +489,7 @@ impl TaskStream {
             index,
             chunk,
             is_last,
+            number,
         } = recorded.event.kernel()?
         else {
             return None;
@@ -497,7 +498,7 @@ impl TaskStream {
             return None;
         }
         let (artifact_type, name) = self.plan.artifact_of(&step.node)?;
-        let id = format!("{}-{}", step.node, step.ordinal);
+        let id = step.artifact(*number);
         let parts = vec![artifacts::piece(&self.mask, &step.node, chunk)];
         Some(TaskArtifactUpdateEvent {
             task_id: self.key.run.to_string(),

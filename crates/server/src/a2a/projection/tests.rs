@@ -128,6 +128,7 @@ fn streamed_text_is_not_sent_again_as_artifact() {
         index,
         chunk: "a".to_owned(),
         is_last,
+        number: 0,
     };
     let made = |node: &str| KernelEvent::ArtifactCreated {
         step: step(node),

@@ -413,6 +413,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             index: _,
             chunk,
             is_last,
+            number: _,
         } => of(
             step,
             Payload::node(step)

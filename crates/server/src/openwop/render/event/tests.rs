@@ -392,6 +392,7 @@ fn views_hide_sensitive_outputs() {
         index: 0,
         chunk: "4711".to_owned(),
         is_last: true,
+        number: 0,
     };
     assert_eq!(rendered(chunk, &mask).payload["chunk"], "[REDACTED]");
 }
