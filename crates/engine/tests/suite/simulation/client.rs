@@ -290,6 +290,7 @@ impl Client {
             | Command::Timer(_)
             | Command::Accepted { .. }
             | Command::Progressed { .. }
+            | Command::Produced { .. }
             | Command::Effect { .. }
             | Command::EffectCancelled { .. }
             | Command::Interrupted { .. }
