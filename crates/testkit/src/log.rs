@@ -269,11 +269,11 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
             index,
             chunk,
             is_last,
-            number,
+            number: _,
         } => (
             "output.chunk",
             vec![
-                step.artifact(*number),
+                at(step),
                 format!("{index} {chunk:?}{}", if *is_last { " last" } else { "" }),
             ],
         ),
