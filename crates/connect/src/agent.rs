@@ -231,13 +231,10 @@ impl Agents {
         if !streams || self.followers.is_followed(attempted.key) {
             return;
         }
-        match tokio::time::timeout(SUBSCRIBED, agent.subscribe(task, None)).await {
-            Ok(Ok(items)) => {
-                let Attempted { run, key, wake, .. } = attempted;
-                self.followers.follow(&run.tenant, key, items, wake.clone());
-            }
-            // It is looked at when it is due.
-            Ok(Err(_)) | Err(_) => {}
+        // If there is no stream, it is looked at when it is due.
+        if let Ok(Ok(items)) = tokio::time::timeout(SUBSCRIBED, agent.subscribe(task, None)).await {
+            let Attempted { run, key, wake, .. } = attempted;
+            self.followers.follow(&run.tenant, key, items, wake.clone());
         }
     }
 
