@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http_body_util::{BodyExt as _, Limited};
 use serde_json::{Value, json};
 use wopr_core::{NodeId, PrincipalId, RunId, RunKey, TenantId};
-use wopr_server::{Claims, Faces, Holder, Intent};
+use wopr_server::{Body, Claims, Faces, Holder, Intent};
 use wopr_wire::sse::Decoder;
 
 use crate::host;
@@ -168,8 +168,11 @@ fn ask(request: Request<Body>) -> (StatusCode, Vec<u8>) {
         let response = Faces::new(&host).answer(request).await;
         let (parts, body) = response.into_parts();
         // A stream does not end; only the part received so far is checked.
-        let read = tokio::time::timeout(TIMEOUT, to_bytes(body, MAX_BODY)).await;
-        let body = read.ok().and_then(Result::ok).map(Vec::from);
+        let read = tokio::time::timeout(TIMEOUT, Limited::new(body, MAX_BODY).collect()).await;
+        let body = read
+            .ok()
+            .and_then(Result::ok)
+            .map(|read| Vec::from(read.to_bytes()));
         (parts, body)
     });
     let status = parts.status;

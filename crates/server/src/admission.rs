@@ -18,15 +18,18 @@
 
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use axum::{
-    body::{Body, HttpBody},
-    response::Response,
-};
 use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, header};
+use http_body::Body as HttpBody;
 use parking_lot::Mutex;
 use wopr_connect::{Share, Shares};
 
-use crate::{auth::Caller, connection::Line, credential_id::CredentialId, probes::Probe};
+use crate::{
+    auth::Caller,
+    connection::Line,
+    credential_id::CredentialId,
+    message::{Body, Response},
+    probes::Probe,
+};
 
 /// Bytes held for unauthenticated requests.
 const MAX_STRANGERS: usize = 36 << 20;
@@ -272,7 +275,7 @@ mod tests {
         assert_eq!(size_of_body(&Body::empty(), 1_000), 0);
         assert_eq!(size_of_body(&Body::from("text"), 1_000), 4);
         assert_eq!(size_of_body(&Body::from(vec![0; 2_000]), 1_000), 1_000);
-        let endless = futures_util::stream::pending::<Result<axum::body::Bytes, std::io::Error>>();
+        let endless = futures_util::stream::pending::<Result<bytes::Bytes, std::io::Error>>();
         assert_eq!(size_of_body(&Body::from_stream(endless), 1_000), 1_000);
     }
 

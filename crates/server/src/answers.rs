@@ -12,15 +12,17 @@ use std::{
     time::Duration,
 };
 
-use axum::{
-    body::{Body, Bytes, HttpBody as _},
-    response::Response,
-};
+use bytes::Bytes;
+use http_body::Body as _;
 use http_body_util::{BodyExt as _, Collected};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::{body::shared, credential_id::CredentialId};
+use crate::{
+    body::shared,
+    credential_id::CredentialId,
+    message::{Body, Response},
+};
 
 /// Responses up to this size do not count; the number of requests in flight bounds them.
 const SMALL: usize = 4 << 10;

@@ -14,12 +14,14 @@ use std::{
     time::Duration,
 };
 
-use axum::body::{Body, Bytes, HttpBody as _};
+use bytes::Bytes;
 use futures_util::stream::StreamExt as _;
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
 use wopr_connect::{Share, Shares, TooManyValues};
 use wopr_engine::TIMES_DECIDED;
 
-use crate::{admission, credential_id::CredentialId};
+use crate::{admission, credential_id::CredentialId, message::Body};
 
 /// Bytes of bodies held by this process, each until its request has been read. Ten thousand connections with
 /// bodies of the maximum size would exhaust the memory of any machine.

@@ -10,7 +10,6 @@
 
 use std::{convert::Infallible, sync::Arc};
 
-use axum::{extract::Request, response::Response};
 use http::Version;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_http::cors::CorsLayer;
@@ -25,6 +24,7 @@ use crate::{
     },
     cors,
     credential_id::CredentialId,
+    message::{Request, Response},
     openwop, telemetry,
 };
 

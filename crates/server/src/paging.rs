@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use axum::body::Bytes;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until, timeout_at};

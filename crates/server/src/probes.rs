@@ -140,7 +140,7 @@ mod tests {
     fn only_requests_without_a_body_are_probes() {
         let request = |method: Method, path: &str, body: &'static str| {
             let builder = Request::builder().method(method).uri(path);
-            builder.body(axum::body::Body::from(body)).unwrap()
+            builder.body(crate::message::Body::from(body)).unwrap()
         };
         assert!(is_probe(&request(Method::GET, "/healthz", "")));
         assert!(is_probe(&request(Method::HEAD, "/readyz?verbose", "")));

@@ -8,10 +8,7 @@
 
 use std::collections::HashMap;
 
-use axum::{
-    body::{Body, Bytes},
-    response::Response,
-};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -34,6 +31,7 @@ use crate::{
     Host,
     config::{CardVersion, default_tenant},
     hex::hex,
+    message::{Body, Response},
 };
 
 /// How long a client may cache a public card.

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use axum::body::Bytes;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};

@@ -1,6 +1,7 @@
 //! The A2A error table, checked against the answers of every binding in both error profiles.
 
 use http::StatusCode;
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use wopr_wire::a2a::{
     error::{A2aError, Kind},
@@ -187,7 +188,7 @@ async fn every_binding_encodes_every_error_by_profile() {
             let response = transport::error_response(&host, &error, Version::V1_0);
             assert_eq!(response.status(), StatusCode::from_u16(http).unwrap(), "{about}");
             assert_eq!(response.headers()["content-type"], "application/json");
-            let body = axum::body::to_bytes(response.into_body(), 65_536).await.unwrap();
+            let body = response.into_body().collect().await.unwrap().to_bytes();
             let body: Value = serde_json::from_slice(&body).unwrap();
             let shown = &body["error"];
             assert_eq!(

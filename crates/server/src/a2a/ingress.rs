@@ -3,7 +3,7 @@
 //! The bindings report rejections differently, so this module returns errors and leaves their form to the
 //! binding. gRPC metadata are the same fields as HTTP headers.
 
-use axum::body::{Body, Bytes};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use wopr_core::WorkflowId;
 use wopr_wire::a2a::{
@@ -17,6 +17,7 @@ use crate::{
     auth::Caller,
     body::{self, BodyError, Weight},
     credential_id::CredentialId,
+    message::Body,
 };
 
 /// The header that names the last event a client saw.

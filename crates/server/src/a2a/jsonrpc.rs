@@ -6,7 +6,6 @@
 //! for JSON-RPC over HTTP. A request without an id is always rejected, after its method and parameters have
 //! been checked.
 
-use axum::{body::Body, response::Response};
 use http::{HeaderMap, StatusCode, request::Parts};
 use serde_json::Value;
 use std::sync::Arc;
@@ -34,6 +33,7 @@ use super::{
 use crate::{
     Host,
     auth::{self, Caller},
+    message::{Body, Response},
     telemetry::Handled,
 };
 

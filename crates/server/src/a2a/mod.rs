@@ -53,12 +53,14 @@ mod transport;
 
 use std::sync::Arc;
 
-use axum::{extract::Request, response::Response};
 use http::{HeaderName, HeaderValue};
 use wopr_wire::a2a::paths::Verb;
 
 use self::routes::Place;
-use crate::{Host, auth};
+use crate::{
+    Host, auth,
+    message::{Request, Response},
+};
 
 pub use card_sign::CardSigner;
 pub(crate) use grpc::media::is_grpc;

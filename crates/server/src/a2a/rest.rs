@@ -7,10 +7,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    body::{Body, Bytes},
-    response::Response,
-};
+use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderValue, StatusCode, header, request::Parts};
 use serde_json::Value;
 use url::form_urlencoded;
@@ -36,7 +33,11 @@ use super::{
     service::Service,
     transport,
 };
-use crate::{Host, auth, telemetry::Handled};
+use crate::{
+    Host, auth,
+    message::{Body, Response},
+    telemetry::Handled,
+};
 
 /// The A2A media type. Responses default to `application/json`, which every client can read.
 const A2A_JSON: &str = "application/a2a+json";

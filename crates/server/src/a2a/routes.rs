@@ -11,7 +11,7 @@
 //!   /v1/message:send, /v1/tasks/{id}, /v1/card     HTTP+JSON, 0.3, next to OpenWOP's runs
 //! ```
 //!
-//! Paths are matched here because axum's matcher can neither split a segment at its colon nor decode one
+//! Paths are matched by hand because routing crates neither split a segment at its colon nor decode it
 //! first. Paths that are not in this table belong to the OpenWOP API.
 
 use std::borrow::Cow;

@@ -3,10 +3,7 @@
 //! These errors have no place in the envelope of a binding. Their body is that of the HTTP+JSON binding:
 //! `google.rpc.Status` under `error`.
 
-use axum::{
-    body::{Body, Bytes},
-    response::Response,
-};
+use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
@@ -29,6 +26,7 @@ use crate::{
     auth::{AuthError, Scope},
     body::BodyError,
     config,
+    message::{Body, Response},
 };
 
 /// The time in seconds that a client should wait before it retries.

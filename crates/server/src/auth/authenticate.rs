@@ -4,7 +4,6 @@
 //! public even for clients with a wrong credential. A response to an authenticated request lasts no longer than
 //! its credential.
 
-use axum::{extract::Request, response::Response};
 use http::{Extensions, HeaderMap};
 
 use super::{
@@ -13,7 +12,10 @@ use super::{
     lasting,
     verdict::{Admitted, Validity},
 };
-use crate::{Host, a2a};
+use crate::{
+    Host, a2a,
+    message::{Request, Response},
+};
 
 /// The result of authenticating a request.
 #[derive(Debug, Clone)]

@@ -9,12 +9,14 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use axum::body::{Body, Bytes, HttpBody};
+use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, HeaderValue};
-use http_body::{Frame, SizeHint};
+use http_body::{Body as HttpBody, Frame, SizeHint};
 
 use super::verdict::Validity;
+
+use crate::message::{Body, BoxError};
 
 /// A body that ends when its credential does.
 pub(super) struct Lasting {
@@ -50,12 +52,12 @@ fn unauthenticated() -> HeaderMap {
 
 impl HttpBody for Lasting {
     type Data = Bytes;
-    type Error = axum::Error;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         let Some(body) = &mut this.body else {
             return Poll::Ready(None);

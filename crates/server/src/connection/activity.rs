@@ -9,10 +9,12 @@ use std::{
     time::Duration,
 };
 
-use axum::body::{Body, Bytes, HttpBody};
-use http_body::{Frame, SizeHint};
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use crate::message::{Body, BoxError};
 
 #[derive(Debug)]
 pub(super) struct Activity(Mutex<State>);
@@ -130,12 +132,12 @@ impl Drop for Held {
 
 impl HttpBody for Held {
     type Data = Bytes;
-    type Error = axum::Error;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let polled = self.poll_piece(cx);
         let number = self.number;
         let mut state = self.open.0.0.lock();
@@ -165,7 +167,7 @@ impl HttpBody for Held {
 }
 
 impl Held {
-    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if self.rest.is_empty() {
             let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => frame,

@@ -9,11 +9,15 @@ use std::{
     task::{Context, Poll},
 };
 
-use axum::body::{Body, Bytes, HttpBody};
-use http_body::{Frame, SizeHint};
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
 
 use super::stall::Written;
-use crate::{admission::Slot, body::shared};
+use crate::{
+    admission::Slot,
+    body::shared,
+    message::{Body, BoxError},
+};
 
 #[derive(Debug)]
 pub(super) struct Charged {
@@ -36,12 +40,12 @@ impl Drop for Charged {
 
 impl HttpBody for Charged {
     type Data = Bytes;
-    type Error = axum::Error;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         polled.map_ok(|frame| frame.map_data(|bytes| shared(bytes, self.slot.clone())))
     }

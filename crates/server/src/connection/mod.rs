@@ -60,7 +60,6 @@ mod stall;
 
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
-use axum::body::Body;
 use http::{HeaderMap, HeaderValue, Request, Response, Version, header, uri::Authority};
 use hyper::{
     body::Incoming,
@@ -81,6 +80,7 @@ use crate::{
     Faces, a2a,
     admission::{NoRoom, Slot, refusal},
     auth::Certified,
+    message::Body,
     openwop::Problem,
 };
 
@@ -413,7 +413,7 @@ mod tests {
     async fn idle_stream_is_no_stall() {
         let activity = Arc::new(Activity::default());
         let stream = Body::from_stream(futures_util::stream::pending::<
-            Result<axum::body::Bytes, std::io::Error>,
+            Result<bytes::Bytes, std::io::Error>,
         >());
         let mut held = activity::Held::new(stream, activity.begin());
         let polled = futures_util::poll!(http_body_util::BodyExt::frame(&mut held));

@@ -12,13 +12,12 @@ use std::{
     time::Duration,
 };
 
-use axum::{
-    BoxError,
-    body::{Body, Bytes, HttpBody},
-};
-use http_body::{Frame, SizeHint};
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use tokio::sync::oneshot;
+
+use crate::message::{Body, BoxError};
 
 /// Maximum number of bytes to read and drop.
 const MAX_READ_ON: u64 = 256 << 10;

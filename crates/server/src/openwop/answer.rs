@@ -1,9 +1,10 @@
 //! Builds the responses of handlers: JSON documents, and 304 for a document the client already has.
 
-use axum::{body::Body, response::Response};
 use http::{HeaderValue, StatusCode, header};
 
 use super::problem::Problem;
+
+use crate::message::{Body, Response};
 
 pub(super) type Answer = Result<Response, Problem>;
 

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use axum::body::Bytes;
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Uri};
 use url::form_urlencoded;

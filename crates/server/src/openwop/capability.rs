@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
+use bytes::Bytes;
 use http::HeaderValue;
 use parking_lot::RwLock;
 use serde_json::{Value, json};

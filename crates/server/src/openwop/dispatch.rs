@@ -5,12 +5,9 @@
 
 use std::sync::Arc;
 
-use axum::{
-    body::{Body, Bytes, HttpBody as _},
-    extract::Request,
-    response::Response,
-};
+use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header};
+use http_body::Body as _;
 
 use super::{
     call::Call,
@@ -24,6 +21,7 @@ use crate::{
     auth::{self, Caller},
     body::{self, BodyError, Weight},
     credential_id::CredentialId,
+    message::{Body, Request, Response},
     page,
     telemetry::Handled,
 };

@@ -9,10 +9,7 @@
 
 use std::{mem, sync::Arc, time::Duration};
 
-use axum::{
-    body::{Body, Bytes},
-    response::Response,
-};
+use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture, stream};
 use http::{HeaderValue, header};
 use serde::Serialize;
@@ -34,6 +31,7 @@ use super::{
 use crate::{
     Host,
     auth::{Caller, Scope},
+    message::{Body, Response},
     paging::{self, CHUNK, Pace},
     telemetry::OpenStream,
 };

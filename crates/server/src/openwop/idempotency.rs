@@ -8,7 +8,6 @@
 
 use std::sync::Arc;
 
-use axum::response::Response;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -24,7 +23,7 @@ use super::{
     problem::{Problem, no_run},
     route::Input,
 };
-use crate::{auth::hash_hex, hex::hex, tokens::Claims};
+use crate::{auth::hash_hex, hex::hex, message::Response, tokens::Claims};
 
 static REPLAY: HeaderName = HeaderName::from_static("openwop-idempotent-replay");
 

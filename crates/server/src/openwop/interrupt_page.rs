@@ -4,7 +4,6 @@
 //! resolved by the same command. The response redirects the browser back to the page (303), which shows the
 //! outcome; reloading the page resubmits nothing.
 
-use axum::{body::Body, response::Response};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::Value;
 use wopr_app::{Error as AppError, View, VisibleRun, reference};
@@ -18,6 +17,7 @@ use super::{
     render::{self, Mask},
 };
 use crate::{
+    message::{Body, Response},
     page::{
         self,
         content::Artifact,

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     auth::{Scopes, hash_hex},
     hex::hex,
+    message::Body,
 };
 
 const MAX_ID: usize = 64;
@@ -186,7 +187,7 @@ pub(super) fn revoke(call: Call) -> BoxFuture<'static, Answer> {
         }
         call.host.auth().catch_up().await.map_err(AppError::from)?;
         tracing::info!(key = %id, tenant = %caller.tenant, by = %caller.key_id, "api key revoked");
-        Ok(bytes_response(StatusCode::NO_CONTENT, axum::body::Body::empty()))
+        Ok(bytes_response(StatusCode::NO_CONTENT, Body::empty()))
     }
     .boxed()
 }

@@ -44,7 +44,7 @@ pub use problem::Problem;
 pub(crate) use dispatch::Face;
 
 /// 503: there is no memory for the answer.
-pub(crate) fn unavailable() -> axum::response::Response {
+pub(crate) fn unavailable() -> crate::message::Response {
     Problem::unavailable(1).response()
 }
 

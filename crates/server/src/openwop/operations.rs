@@ -1,9 +1,6 @@
 //! Public endpoints: discovery, the OpenAPI document, health and metrics.
 
-use axum::{
-    body::{Body, Bytes},
-    response::Response,
-};
+use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
@@ -14,6 +11,8 @@ use super::{
     problem::Problem,
 };
 use crate::telemetry::{METRICS_TYPE, Metrics};
+
+use crate::message::{Body, Response};
 
 /// `GET /.well-known/openwop`
 pub(super) fn discovery(call: Call) -> BoxFuture<'static, Answer> {

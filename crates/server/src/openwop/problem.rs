@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 
-use axum::{body::Body, response::Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use wopr_app::{Error as AppError, NotRegistered, RegisterError, WorkflowLimit};
@@ -18,6 +17,7 @@ use wopr_wire::{
 
 use crate::{
     auth::{AuthError, Forbidden},
+    message::{Body, Response},
     tokens::TokenError,
 };
 

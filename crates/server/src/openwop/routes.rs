@@ -1,6 +1,6 @@
 //! Finds the route of a request.
 //!
-//! Paths are matched here because axum's matcher cannot split a segment: OpenWOP's verbs
+//! Paths are matched by hand because routing crates do not split a segment: OpenWOP's verbs
 //! (`/v1/runs/{runId}:pause`) share one with a parameter. Segments are compared after percent-decoding, so an
 //! encoded colon equals a colon.
 

@@ -2,10 +2,7 @@
 
 use std::{fmt::Display, sync::LazyLock};
 
-use axum::{
-    body::{Body, Bytes},
-    response::Response,
-};
+use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::BodyExt as _;
@@ -20,6 +17,8 @@ use super::{
     idempotency,
     problem::{Problem, listed_problem},
 };
+
+use crate::message::{Body, Response};
 
 static VERSION: HeaderName = HeaderName::from_static("openwop-workflow-version");
 

@@ -2,11 +2,12 @@
 
 use std::sync::LazyLock;
 
-use axum::{body::Body, response::Response};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest as _, Sha256};
+
+use crate::message::{Body, Response};
 
 /// The style of every page, inlined because pages load nothing.
 const STYLE: &str = include_str!("style.css");

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use axum::body::Bytes;
+use bytes::Bytes;
 use http::{Method, StatusCode};
 use parking_lot::Mutex;
 use wopr_engine::Stats;

@@ -29,7 +29,7 @@ pub enum InitError {
 }
 
 /// Libraries that log paths, header fields and bytes, and thus credentials, at `debug` and `trace`.
-const READERS: [&str; 5] = ["h2", "hyper", "hyper_util", "rustls", "axum"];
+const READERS: [&str; 4] = ["h2", "hyper", "hyper_util", "rustls"];
 
 /// Returns `true` if an event or span cannot contain client data, whatever the configured level.
 fn is_safe(about: &Metadata<'_>) -> bool {

@@ -7,13 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use axum::{extract::Request, response::Response};
 use futures_util::FutureExt as _;
 use http::{HeaderValue, header::HeaderName};
 use tracing::{Instrument as _, Level};
 
 use super::trace::{TRACEPARENT, TraceContext};
-use crate::{Host, a2a, auth::Caller, openwop::Problem};
+use crate::{
+    Host, a2a,
+    auth::Caller,
+    message::{Request, Response},
+    openwop::Problem,
+};
 
 static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 

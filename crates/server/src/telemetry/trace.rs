@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use axum::body::Bytes;
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub(super) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");

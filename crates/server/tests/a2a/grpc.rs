@@ -2,8 +2,8 @@
 
 use std::{collections::VecDeque, future::Future, time::Duration};
 
-use axum::body::Bytes;
 use base64::{Engine as _, prelude::BASE64_STANDARD_NO_PAD};
+use bytes::Bytes;
 use h2::{client, client::SendRequest};
 use http::{HeaderMap, Request};
 use serde_json::{Map, Value, json};

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use axum::body::Bytes;
+use bytes::Bytes;
 use h2::{Reason, client};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use serde_json::{Value, json};

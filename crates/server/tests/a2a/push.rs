@@ -3,17 +3,18 @@
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
-use axum::{
-    Router,
-    body::Bytes,
-    extract::{Path as At, State},
-    http::{HeaderMap, StatusCode},
-    response::{IntoResponse, Response},
-    routing::post,
-};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, sync::Notify, task::JoinHandle};
+use tokio::{
+    net::TcpListener,
+    sync::Notify,
+    task::{JoinHandle, JoinSet},
+};
 use wopr_server::{
     Config,
     config::{Period, StoreUrl},
@@ -98,10 +99,7 @@ impl Receivers {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let inbox = Arc::new(Inbox::default());
-        let router = Router::new()
-            .route("/{name}", post(take))
-            .with_state(Arc::clone(&inbox));
-        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let task = tokio::spawn(receive(listener, Arc::clone(&inbox)));
         Self { address, inbox, task }
     }
 
@@ -149,27 +147,43 @@ impl Receivers {
     }
 }
 
-async fn take(
-    State(inbox): State<Arc<Inbox>>,
-    At(name): At<String>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
+async fn receive(listener: TcpListener, inbox: Arc<Inbox>) {
+    // Aborted with this task.
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let inbox = Arc::clone(&inbox);
+        let service = service_fn(move |request| take(Arc::clone(&inbox), request));
+        connections.spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+    }
+}
+
+async fn take(inbox: Arc<Inbox>, request: Request<Incoming>) -> hyper::Result<Response<Empty<Bytes>>> {
+    let (head, body) = request.into_parts();
+    let name = head.uri.path().trim_start_matches('/').to_owned();
+    let headers = head.headers;
+    let body = body.collect().await?.to_bytes();
     *inbox.tried.lock().entry(name.clone()).or_default() += 1;
     inbox.news.notify_waiters();
     let mood = inbox.moods.lock().get(&name).copied().unwrap_or(Mood::Takes);
-    match mood {
+    let mut response = Response::new(Empty::new());
+    *response.status_mut() = match mood {
         Mood::Takes => {
             let body = serde_json::from_slice(&body).unwrap();
             let pushed = Pushed { headers, body };
             inbox.taken.lock().entry(name).or_default().push(pushed);
             inbox.news.notify_waiters();
-            StatusCode::NO_CONTENT.into_response()
+            StatusCode::NO_CONTENT
         }
-        Mood::Answers(status) => StatusCode::from_u16(status).unwrap().into_response(),
-        Mood::Redirects => (StatusCode::TEMPORARY_REDIRECT, [("location", "/elsewhere")]).into_response(),
+        Mood::Answers(status) => StatusCode::from_u16(status).unwrap(),
+        Mood::Redirects => {
+            let elsewhere = HeaderValue::from_static("/elsewhere");
+            response.headers_mut().insert(header::LOCATION, elsewhere);
+            StatusCode::TEMPORARY_REDIRECT
+        }
         Mood::Hangs => std::future::pending().await,
-    }
+    };
+    Ok(response)
 }
 
 /// A configuration that allows loopback receivers and short timeouts.

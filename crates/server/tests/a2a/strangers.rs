@@ -1,6 +1,6 @@
 //! Limits on unauthenticated clients: they can hold little of a host, and nothing that callers need.
 
-use axum::body::Bytes;
+use bytes::Bytes;
 use futures_util::future::join_all;
 use h2::{
     RecvStream,

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use axum::body::Body;
 use http::{HeaderMap, StatusCode};
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_postgres::NoTls;
@@ -16,7 +16,7 @@ use wopr_engine::{
     View,
 };
 use wopr_server::{
-    Config, Faces, Host,
+    Body, Config, Faces, Host,
     auth::Scopes,
     config::{Key, Secret, StoreUrl},
 };
@@ -314,7 +314,7 @@ async fn answer(
         .body(body.map_or_else(Body::empty, |body| Body::from(body.to_string())))
         .unwrap();
     let (parts, body) = Faces::new(host).answer(request).await.into_parts();
-    let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+    let bytes = body.collect().await.unwrap().to_bytes();
     let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
     (parts.status, parts.headers, body)
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use futures_util::{FutureExt as _, StreamExt as _};
 use http::StatusCode;
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use wopr_core::{RunKey, RunStatus, WorkflowId};
 use wopr_engine::SideRows;
-use wopr_server::{Faces, Host};
+use wopr_server::{Body, Faces, Host};
 
 use crate::harness::*;
 

@@ -6,10 +6,7 @@
 
 use std::{collections::VecDeque, convert::Infallible};
 
-use axum::{
-    body::{Body, Bytes},
-    response::Response,
-};
+use bytes::Bytes;
 use futures_util::stream::{self, Stream, StreamExt as _};
 use http::{HeaderMap, HeaderValue, header};
 use http_body::Frame;
@@ -28,6 +25,8 @@ use super::{
     message, status,
 };
 use crate::answers::{self, Crowded};
+
+use crate::message::{Body, Response};
 
 /// A response that ends before its first message.
 pub(super) fn refused(status: &Status) -> Response {

@@ -5,7 +5,6 @@
 
 use std::{convert::Infallible, pin::Pin, sync::Arc};
 
-use axum::extract::Request;
 use futures_util::stream::{self, Stream};
 use tokio::sync::{Semaphore, watch};
 use tonic::{Response, Status};
@@ -18,7 +17,7 @@ use tower::Service;
 use wopr_wire::a2a::{method::Version, protobuf};
 
 use super::super::supported::{Binding, is_served};
-use crate::{Host, auth};
+use crate::{Host, auth, message::Request};
 
 pub(super) const NAME: &str = "grpc.health.v1.Health";
 /// Maximum number of concurrent watches without a credential.

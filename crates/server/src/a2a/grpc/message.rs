@@ -1,6 +1,6 @@
 //! Message framing: a compression flag, the length, and the message.
 
-use axum::body::Bytes;
+use bytes::Bytes;
 use tonic::Status;
 
 /// Number of bytes before a message.

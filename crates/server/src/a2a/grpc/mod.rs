@@ -15,11 +15,7 @@ pub(super) mod status;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use axum::{
-    body::{Body, Bytes},
-    extract::Request,
-    response::Response,
-};
+use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderMap, Version as Http, request::Parts};
 use http_body::Frame;
@@ -46,6 +42,7 @@ use crate::{
     answers::{self, Crowded},
     auth, body,
     credential_id::CredentialId,
+    message::{Body, BoxError, Request, Response},
     telemetry::Handled,
 };
 
@@ -131,7 +128,7 @@ fn bounded(body: Body, timeout: Duration, is_strange: bool) -> Body {
         match left.checked_sub(n_bytes) {
             Some(left) => Some((frame, (body, left))),
             None => {
-                let error = axum::Error::new(Status::resource_exhausted("the requests are too large"));
+                let error = BoxError::from(Status::resource_exhausted("the requests are too large"));
                 Some((Err(error), (Body::empty(), 0)))
             }
         }
