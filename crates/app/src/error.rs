@@ -2,7 +2,7 @@
 
 use wopr_core::Refusal;
 use wopr_engine::CommandError;
-use wopr_store::{ReadError, WriteError};
+use wopr_store::{Cause, ReadError, WriteError};
 
 use crate::Forbidden;
 
@@ -30,10 +30,10 @@ pub enum Error {
     Busy { retry_after_ms: u64 },
     /// The store does not answer or does not accept writes. The text is for the log.
     #[error("reach the store: {0}")]
-    Unavailable(String),
+    Unavailable(#[source] Cause),
     /// A broken invariant of the host. The text is for the log.
     #[error("keep a promise of our own: {0}")]
-    Internal(String),
+    Internal(#[source] Cause),
 }
 
 impl From<CommandError> for Error {

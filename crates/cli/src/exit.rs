@@ -105,7 +105,7 @@ impl Failure {
         while let Some(error) = below {
             let cause = error.to_string();
             // Some errors repeat their source in their own text.
-            if !text.ends_with(&cause) {
+            if !text.contains(&cause) {
                 text.push_str(": ");
                 text.push_str(&cause);
             }

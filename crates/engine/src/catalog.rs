@@ -20,7 +20,7 @@ use wopr_core::{
     ContentHash, DialectId, NodeTypes, Plan, Problem, Problems, RunId, Startable, TenantId, Timestamp,
     WorkflowId, parsed_size,
 };
-use wopr_store::{ReadError, Revision, Store, WorkflowRow, WriteError};
+use wopr_store::{Cause, ReadError, Revision, Store, WorkflowRow, WriteError};
 
 use crate::{
     CommandError, Engine, Options,
@@ -51,7 +51,7 @@ pub enum RegisterError {
     #[error("register the workflow: {0}")]
     Full(WorkflowLimit),
     #[error("write: {0}")]
-    Unavailable(String),
+    Unavailable(#[source] Cause),
     /// Too much work of the tenant is already waiting.
     #[error("compile the workflow: {0}")]
     Busy(CommandError),
@@ -59,13 +59,13 @@ pub enum RegisterError {
 
 impl From<ReadError> for RegisterError {
     fn from(error: ReadError) -> Self {
-        Self::Unavailable(error.to_string())
+        Self::Unavailable(Cause::of(error))
     }
 }
 
 impl From<WriteError> for RegisterError {
     fn from(error: WriteError) -> Self {
-        Self::Unavailable(error.to_string())
+        Self::Unavailable(Cause::of(error))
     }
 }
 
@@ -271,7 +271,7 @@ impl Catalog {
 
     /// Compiles on a blocking thread. Catch-up rounds do not overlap, so at most one definition compiles at a
     /// time.
-    async fn compile_aside(&self, dialect: String, body: Vec<u8>) -> Result<Arc<Plan>, String> {
+    async fn compile_aside(&self, dialect: String, body: Vec<u8>) -> Result<Arc<Plan>, Cause> {
         let node_types = self.node_types;
         // A definition that makes the compiler panic must not keep the host from starting.
         let compiling = move || catch_unwind(AssertUnwindSafe(|| compile(&dialect, &body, node_types)));
@@ -279,10 +279,10 @@ impl Catalog {
             true => compiling(),
             false => match spawn_blocking(compiling).await {
                 Ok(compiled) => compiled,
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(Cause::of(error)),
             },
         };
-        compiled.unwrap_or_else(|_| Err("compiling it panicked".to_owned()))
+        compiled.unwrap_or_else(|_| Err("compiling it panicked".into()))
     }
 
     fn set(&self, claim: Claim, plan: Arc<Plan>) {
@@ -380,12 +380,12 @@ impl Catalog {
     }
 }
 
-fn compile(dialect: &str, body: &[u8], node_types: NodeTypes) -> Result<Arc<Plan>, String> {
+fn compile(dialect: &str, body: &[u8], node_types: NodeTypes) -> Result<Arc<Plan>, Cause> {
     let known = DialectId::parse(dialect);
     let dialect = known.ok_or_else(|| format!("this host does not know the language '{dialect}'"))?;
-    let document = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let document = serde_json::from_slice(body).map_err(Cause::of)?;
     let plan = Plan::compile(dialect, document, node_types);
-    plan.map(Arc::new).map_err(|problems| problems.to_string())
+    plan.map(Arc::new).map_err(Cause::of)
 }
 
 /// A valid definition, with its text.
@@ -442,7 +442,8 @@ impl Engine {
     async fn pinned_version(&self, version: Version) -> Result<Arc<Plan>, ReadError> {
         let (tenant, id, hash) = &version;
         let row = self.shared.store.workflow(tenant, id, hash).await?;
-        let row = row.ok_or_else(|| ReadError::Corrupt(format!("workflow {id} has no version {hash}")))?;
+        let row =
+            row.ok_or_else(|| ReadError::Corrupt(format!("workflow {id} has no version {hash}").into()))?;
         // A run may finish with the node types it was started with, even if this host no longer offers them.
         let node_types = NodeTypes { conformance: true };
         let compiling = move || {
@@ -453,7 +454,7 @@ impl Engine {
         };
         let (plan, n_bytes) = match self.compute(tenant, HEAVY, compiling).await {
             Ok((plan, n_bytes)) => (plan.map_err(ReadError::Corrupt)?, n_bytes),
-            Err(error) => return Err(ReadError::Unavailable(error.to_string())),
+            Err(error) => return Err(ReadError::Unavailable(Cause::of(error))),
         };
         let n_bytes = n_bytes + plan.extra_bytes();
         self.shared

@@ -6,7 +6,7 @@ use wopr_core::{
     Asked, Child, Command, Decision, Entropy, Input, NodeId, Refusal, Resolve, Run, RunKey, StartRun,
     Timestamp, Work, decide, decide_within,
 };
-use wopr_store::{Guard, IdempotencyRecord, Summary};
+use wopr_store::{Cause, Guard, IdempotencyRecord, Summary};
 
 use crate::{
     CommandError, Create, Done, Engine, Idempotency, SideRows, View,
@@ -109,8 +109,7 @@ impl Engine {
                 .decide(&view, Cow::Owned(command), now, Guard::Create)
                 .await?;
             let began = decided.decision().run.started.clone();
-            let began =
-                began.ok_or_else(|| CommandError::Internal("a start without its event".to_owned()))?;
+            let began = began.ok_or_else(|| CommandError::Internal("a start without its event".into()))?;
             // Rarely needed, so the command is recreated from its event instead of being cloned up front.
             let again = || Command::Start(Box::new(StartRun::again(&began, bounds)));
             let Decided::Now(decision, allowance) = decided else {
@@ -395,10 +394,9 @@ impl Engine {
             let mut messages = Vec::with_capacity(inbox.len());
             for row in &inbox {
                 let message = serde_json::from_slice(&row.body);
-                messages
-                    .push(message.map_err(|error| {
-                        CommandError::Internal(format!("inbox of {}: {error}", view.key))
-                    })?);
+                messages.push(message.map_err(|error| {
+                    CommandError::Internal(Cause::about(format!("inbox of {}: {error}", view.key), error))
+                })?);
             }
             let command = Cow::Owned(Command::RunMessages(messages));
             match self.decide(&view, command, now, guard).await? {
@@ -437,7 +435,7 @@ impl Engine {
                 Ok(false)
             }
             Err(Failed::Replayed(_)) => Err(CommandError::Internal(
-                "a batch without key was a duplicate".to_owned(),
+                "a batch without key was a duplicate".into(),
             )),
             Err(Failed::Error(error)) => Err(error),
         }

@@ -175,9 +175,9 @@ impl Engine {
             Ok(committed) => committed,
             Err(Panicked(text)) => {
                 Counters::add(&self.shared.counters.panics, 1);
-                Err(Failed::Error(CommandError::Internal(format!(
-                    "a commit panicked: {text}"
-                ))))
+                Err(Failed::Error(CommandError::Internal(
+                    format!("a commit panicked: {text}").into(),
+                )))
             }
         }
     }

@@ -20,7 +20,7 @@ use std::{
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use wopr_core::TenantId;
-use wopr_store::with_timeout;
+use wopr_store::{Cause, with_timeout};
 
 use crate::{CommandError, Engine, turns::Turns};
 
@@ -200,7 +200,10 @@ impl Engine {
         match working.await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(payload)) => resume_unwind(payload),
-            Err(error) => Err(CommandError::Internal(format!("decide: {error}"))),
+            Err(error) => Err(CommandError::Internal(Cause::about(
+                format!("decide: {error}"),
+                error,
+            ))),
         }
     }
 }

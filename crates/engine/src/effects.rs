@@ -8,7 +8,7 @@ use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use serde_json::{Value, json};
 use wopr_core::{Command, Failure, Object, Produced, Refusal, RunKey, StepId, value_size};
-use wopr_store::{AppendError, Batch, Ended, Fence, Guard, Leased, WorkKey};
+use wopr_store::{AppendError, Batch, Cause, Ended, Fence, Guard, Leased, WorkKey};
 
 use crate::{
     Answered, Answering, Attempt, Cancellation, CommandError, Engine, Keep, Outcome, Report, Request,
@@ -75,7 +75,10 @@ impl Engine {
             Ok(Stored::Cancel(call)) => self.tell_peer(lease, call).await,
             Ok(Stored::Answer(answer)) => self.answer_peer(lease, answer).await,
             Err(error) => {
-                let why = CommandError::Internal(format!("effect {}: {error}", lease.key.name));
+                let why = CommandError::Internal(Cause::about(
+                    format!("effect {}: {error}", lease.key.name),
+                    error,
+                ));
                 let is_unread = async { Err::<(), _>(why) };
                 drop(self.attend(&lease.run, Box::pin(is_unread)).await);
                 // The effect can be leased again once its run's backoff is over.
@@ -476,7 +479,7 @@ impl Engine {
     async fn wake_row(&self, run: &RunKey, key: &WorkKey) -> Result<bool, CommandError> {
         let now = self.lease_time();
         let woken = self.shared.store.wake(run, key, now).await;
-        let woken = woken.map_err(|error| CommandError::Unavailable(error.to_string()))?;
+        let woken = woken.map_err(|error| CommandError::Unavailable(Cause::of(error)))?;
         if woken {
             self.shared.effects.hint(now);
         }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{runtime::Handle, sync::broadcast};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use wopr_core::{Plan, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId};
-use wopr_store::{Epoch, Hint, Queue, ReadError, Store, Summary, WriteError};
+use wopr_store::{Cause, Epoch, Hint, Queue, ReadError, Store, Summary, WriteError};
 
 use crate::{
     Clock, CommandError, Decided, Events, Executor, Opened, Options, Stats, Tail, View,
@@ -449,7 +449,7 @@ impl Engine {
         match open {
             Ok(open) => open.map(Some),
             Err(CommandError::Internal(why)) => Err(ReadError::Corrupt(why)),
-            Err(error) => Err(ReadError::Unavailable(error.to_string())),
+            Err(error) => Err(ReadError::Unavailable(Cause::of(error))),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Errors of commands. Each protocol maps them to its own format.
 
 use wopr_core::Refusal;
-use wopr_store::{ReadError, WriteError};
+use wopr_store::{Cause, ReadError, WriteError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
@@ -28,10 +28,10 @@ pub enum CommandError {
     },
     /// The store does not accept writes now.
     #[error("write: {0}")]
-    Unavailable(String),
+    Unavailable(#[source] Cause),
     /// A broken invariant. The details belong in the log, not in a response.
     #[error("keep a promise of our own: {0}")]
-    Internal(String),
+    Internal(#[source] Cause),
 }
 
 impl From<ReadError> for CommandError {

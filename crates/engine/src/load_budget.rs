@@ -130,7 +130,7 @@ impl LoadBudget {
     pub(crate) async fn turn(&self, tenant: &TenantId) -> Result<Turn, ReadError> {
         match with_timeout(TIMEOUT, self.turns.take(tenant, 1)).await {
             Some(Ok(turn)) => Ok(turn),
-            Some(Err(Full)) | None => Err(ReadError::Unavailable("too many runs are being read".to_owned())),
+            Some(Err(Full)) | None => Err(ReadError::Unavailable("too many runs are being read".into())),
         }
     }
 
@@ -159,7 +159,7 @@ impl LoadBudget {
         {
             Some(Ok(turn)) => Ok(LoadPermit::large(turn, n_bytes)),
             Some(Err(Full)) | None => Err(ReadError::Unavailable(
-                "too many large runs are being read".to_owned(),
+                "too many large runs are being read".into(),
             )),
         }
     }

@@ -55,9 +55,9 @@ impl Engine {
             drop((held, turn));
             held = Box::pin(load_budget.hold(purpose, &key.tenant, needed)).await?;
         }
-        Err(ReadError::Unavailable(format!(
-            "run {key} grows while it is read"
-        )))
+        Err(ReadError::Unavailable(
+            format!("run {key} grows while it is read").into(),
+        ))
     }
 
     /// Reads the last events of a run's log before a position: at most `limit`, and fewer if they are large,

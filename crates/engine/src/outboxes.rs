@@ -18,7 +18,7 @@ use tokio::{
 };
 use tracing::Instrument;
 use wopr_core::{Recorded, Run, RunKey, Seq};
-use wopr_store::{Mailbox, OutboxRow, ReadError, StoredEvent, Update, WriteError};
+use wopr_store::{Mailbox, OutboxRow, ReadError, StoredEvent, Update};
 
 use crate::{
     CommandError, Engine, Notifier, View,
@@ -239,7 +239,7 @@ impl Engine {
             };
             let Some(last) = page.events.last() else {
                 let why = format!("run {}: the log ends before event {from}", row.run);
-                return Err(CommandError::Internal(why));
+                return Err(CommandError::Internal(why.into()));
             };
             let part = OutboxRow {
                 run: row.run.clone(),
@@ -253,8 +253,7 @@ impl Engine {
                 Ok(true) => Counters::add(&self.shared.counters.pushes_made, n_made),
                 // More events were appended meanwhile, or another process was first: the next look continues.
                 Ok(false) => return Ok(()),
-                Err(WriteError::Unavailable(why)) => return Err(CommandError::Unavailable(why)),
-                Err(WriteError::Corrupt(why)) => return Err(CommandError::Internal(why)),
+                Err(error) => return Err(error.into()),
             }
             from = part.to;
         }
@@ -327,9 +326,9 @@ impl Engine {
                 return Ok(None);
             };
             if page.events.is_empty() {
-                return Err(CommandError::Internal(format!(
-                    "run {key}: the log ends before {head}"
-                )));
+                return Err(CommandError::Internal(
+                    format!("run {key}: the log ends before {head}").into(),
+                ));
             }
             (view, _) = self.advance(view, page.events, None).await?;
         }
@@ -339,6 +338,6 @@ impl Engine {
 
 fn fold(view: &mut View, events: &[Recorded]) -> Result<(), ReadError> {
     let folded = std::mem::take(&mut view.run).fold(&view.plan, events);
-    view.run = folded.map_err(|error| ReadError::Corrupt(format!("run {}: {error}", view.key)))?;
+    view.run = folded.map_err(|error| view::corrupt(&view.key, error))?;
     Ok(())
 }

@@ -60,7 +60,7 @@ impl Engine {
             Err(Panicked(text)) => {
                 has_panicked = true;
                 Counters::add(&self.shared.counters.panics, 1);
-                Err(CommandError::Internal(format!("it panicked: {text}")))
+                Err(CommandError::Internal(format!("it panicked: {text}").into()))
             }
         };
         match &done {

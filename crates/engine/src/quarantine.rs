@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wopr_core::{DrainPolicy, Event, KernelEvent, Recorded, RunKey, RunStatus, Seq, format};
-use wopr_store::{AppendError, Batch, Guard, Hold, LAST_CHANCE, ReadError, StoredEvent};
+use wopr_store::{AppendError, Batch, Guard, Hold, LAST_CHANCE, StoredEvent};
 
 use crate::{CommandError, Engine, stats::Counters};
 
@@ -117,7 +117,7 @@ impl Engine {
 
     async fn quarantine_once(&self, run: &RunKey) -> Result<(), AppendError> {
         let shared = &self.shared;
-        let Some((summary, head)) = shared.store.summary(run).await.map_err(read)? else {
+        let Some((summary, head)) = shared.store.summary(run).await? else {
             return Err(AppendError::Conflict {
                 expected: Seq(0),
                 actual: None,
@@ -187,12 +187,5 @@ impl Engine {
             let has_paused = self.quarantine(run, "what is stored of it cannot be read").await;
             tracing::debug!(%run, has_paused, "run given up");
         }
-    }
-}
-
-fn read(error: ReadError) -> AppendError {
-    match error {
-        ReadError::Unavailable(why) => AppendError::Unavailable(why),
-        ReadError::Corrupt(why) => AppendError::Corrupt(why),
     }
 }

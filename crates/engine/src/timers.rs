@@ -26,7 +26,7 @@ impl Engine {
         let firing = async {
             let command = Timer::parse(&key.name).map(Command::Timer);
             let command = command
-                .ok_or_else(|| CommandError::Internal("the key of the timer is not understood".to_owned()))?;
+                .ok_or_else(|| CommandError::Internal("the key of the timer is not understood".into()))?;
             self.command_fenced(run, None, &command, SideRows::default(), None)
                 .await
         };

@@ -1,9 +1,9 @@
 //! Read models: a folded run with its plan, and pages of its log.
 
-use std::sync::Arc;
+use std::{error::Error, sync::Arc};
 
 use wopr_core::{Plan, Recorded, Run, RunKey, RunStatus, Seq, format};
-use wopr_store::{InboxRow, Loaded, ReadError, Snapshot, StoredEvent, Summary};
+use wopr_store::{Cause, InboxRow, Loaded, ReadError, Snapshot, StoredEvent, Summary};
 
 use crate::load_budget::LoadPermit;
 
@@ -81,15 +81,19 @@ pub(crate) fn decode_events(stored: &[StoredEvent]) -> Result<Vec<Recorded>, Rea
     stored
         .iter()
         .map(|event| {
-            format::decode_event(event.seq, &event.body)
-                .map_err(|error| ReadError::Corrupt(error.to_string()))
+            format::decode_event(event.seq, &event.body).map_err(|error| ReadError::Corrupt(Cause::of(error)))
         })
         .collect()
 }
 
+/// What is stored of a run cannot be understood.
+pub(crate) fn corrupt(key: &RunKey, error: impl Error + Send + Sync + 'static) -> ReadError {
+    ReadError::Corrupt(Cause::about(format!("run {key}: {error}"), error))
+}
+
 /// Decodes a snapshot.
 pub(crate) fn decode_base(key: &RunKey, snapshot: &Snapshot) -> Result<Run, ReadError> {
-    format::decode_run(&snapshot.body).map_err(|error| ReadError::Corrupt(format!("run {key}: {error}")))
+    format::decode_run(&snapshot.body).map_err(|error| corrupt(key, error))
 }
 
 /// Folds a loaded run.
@@ -99,7 +103,6 @@ pub(crate) fn open(
     loaded: Loaded,
     held: LoadPermit,
 ) -> Result<Open, ReadError> {
-    let corrupt = |error: &dyn std::fmt::Display| ReadError::Corrupt(format!("run {key}: {error}"));
     let base = match &loaded.snapshot {
         None => Run::default(),
         Some(snapshot) => decode_base(key, snapshot)?,
@@ -107,12 +110,13 @@ pub(crate) fn open(
     let n_tail_bytes = loaded.tail.iter().map(|event| event.body.len()).sum();
     let is_inbox_cut = loaded.is_inbox_cut();
     let tail = decode_events(&loaded.tail)?;
-    let run = base.fold(&plan, &tail).map_err(|error| corrupt(&error))?;
+    let run = base.fold(&plan, &tail).map_err(|error| corrupt(key, error))?;
     if run.head != loaded.head {
-        return Err(corrupt(&format!(
-            "the log folds to {}, its row says {}",
+        let why = format!(
+            "run {key}: the log folds to {}, its row says {}",
             run.head, loaded.head
-        )));
+        );
+        return Err(ReadError::Corrupt(why.into()));
     }
     let view = View {
         key: key.clone(),

@@ -61,7 +61,7 @@ pub enum StartError {
     #[error("read the workflow folder {}", path.display())]
     Folder { path: PathBuf, source: io::Error },
     #[error("register workflows: {0}")]
-    Workflows(String),
+    Workflows(#[source] RegisterError),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -320,7 +320,7 @@ impl Host {
             && let Err(error) = crate::a2a::conformance::register(&app).await
         {
             engine.stop().await;
-            return Err(StartError::Workflows(error.to_string()));
+            return Err(StartError::Workflows(error));
         }
         let rejected = match register_files(engine, store, files).await {
             Ok(rejected) => rejected,
@@ -645,7 +645,8 @@ async fn register_file(
         Err(RegisterError::Unavailable(why)) if store.is_full() => {
             Err(Skip::Problems(vec![format!("store: {why}")]))
         }
-        Err(RegisterError::Unavailable(why)) => Err(Skip::Fatal(StartError::Workflows(why))),
-        Err(error @ RegisterError::Busy(_)) => Err(Skip::Fatal(StartError::Workflows(error.to_string()))),
+        Err(error @ (RegisterError::Unavailable(_) | RegisterError::Busy(_))) => {
+            Err(Skip::Fatal(StartError::Workflows(error)))
+        }
     }
 }

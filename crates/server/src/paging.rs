@@ -67,7 +67,7 @@ impl Readers {
     async fn with_timeout(&self, tenant: &TenantId) -> Result<Turn, AppError> {
         match with_timeout(TIMEOUT, self.0.take(tenant, 1)).await {
             Some(Ok(turn)) => Ok(turn),
-            Some(Err(Full)) | None => Err(AppError::Unavailable("too many logs are being read".to_owned())),
+            Some(Err(Full)) | None => Err(AppError::Unavailable("too many logs are being read".into())),
         }
     }
 }

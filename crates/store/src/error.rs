@@ -2,7 +2,7 @@
 
 use wopr_core::Seq;
 
-use crate::{IdempotencyRecord, WorkKey};
+use crate::{Cause, IdempotencyRecord, WorkKey};
 
 /// Why an append failed. Only `Unknown` leaves the log in doubt.
 #[derive(Debug, thiserror::Error)]
@@ -31,23 +31,23 @@ pub enum AppendError {
     /// The store cannot accept writes now: full disk, no connection, or too many waiting appends. Nothing was
     /// written.
     #[error("append to an unavailable store: {0}")]
-    Unavailable(String),
+    Unavailable(#[source] Cause),
     /// The store went silent during commit: reread at the expected sequence before anything else.
     #[error("learn whether the append was committed: {0}")]
-    Unknown(String),
+    Unknown(#[source] Cause),
     /// A stored row cannot be decoded: a bug or a damaged file.
     #[error("append to damaged data: {0}")]
-    Corrupt(String),
+    Corrupt(#[source] Cause),
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The store cannot answer now.
     #[error("read from an unavailable store: {0}")]
-    Unavailable(String),
+    Unavailable(#[source] Cause),
     /// A stored row cannot be decoded: a bug or a damaged file.
     #[error("read damaged data: {0}")]
-    Corrupt(String),
+    Corrupt(#[source] Cause),
 }
 
 /// Why a write outside the log failed. Such writes can be retried safely.
@@ -55,10 +55,19 @@ pub enum ReadError {
 pub enum WriteError {
     /// The store cannot accept writes now; the write may or may not have happened.
     #[error("write to an unavailable store: {0}")]
-    Unavailable(String),
+    Unavailable(#[source] Cause),
     /// A stored row cannot be decoded.
     #[error("write to damaged data: {0}")]
-    Corrupt(String),
+    Corrupt(#[source] Cause),
+}
+
+impl From<ReadError> for AppendError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Unavailable(why) => Self::Unavailable(why),
+            ReadError::Corrupt(why) => Self::Corrupt(why),
+        }
+    }
 }
 
 impl From<ReadError> for WriteError {

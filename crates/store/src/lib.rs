@@ -12,6 +12,7 @@
 //! A [`Store`] is all five.
 
 mod batch;
+mod cause;
 mod check;
 mod error;
 mod log;
@@ -31,6 +32,7 @@ pub use batch::{
     Batch, BlobRow, ChildRow, ERROR_CODE_BYTES, Ended, Fence, Guard, Hold, IdempotencyKey, IdempotencyRecord,
     InboxRow, MessageRow, Parked, Snapshot, StoredEvent, Summary, WorkKey, WorkRow, WorkState,
 };
+pub use cause::Cause;
 pub use error::{AppendError, ReadError, WriteError};
 pub use log::{
     EventPage, INBOX_ROWS, Load, Loaded, Log, Match, PAGE_BYTES, PhaseCursor, PhaseFilter, PhasePage,

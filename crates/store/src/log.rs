@@ -43,7 +43,9 @@ pub trait Log: Send + Sync + 'static {
     async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError> {
         match self.load_within(run, usize::MAX).await? {
             Some(Load::Whole(loaded)) => Ok(Some(*loaded)),
-            Some(Load::Heavy(weight)) => Err(ReadError::Corrupt(format!("{run} weighs {weight} bytes"))),
+            Some(Load::Heavy(weight)) => {
+                Err(ReadError::Corrupt(format!("{run} weighs {weight} bytes").into()))
+            }
             None => Ok(None),
         }
     }

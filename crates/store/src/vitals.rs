@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::{AppendError, Guard, WriteError};
+use crate::{AppendError, Cause, Guard, WriteError};
 
 /// How long a failed append makes the store unready, unless a later one succeeds.
 const MEMORY: Duration = Duration::from_secs(30);
@@ -24,7 +24,7 @@ pub(crate) struct Vitals(Mutex<Option<Failed>>);
 #[derive(Debug)]
 struct Failed {
     at: Instant,
-    why: String,
+    why: Cause,
 }
 
 impl Vitals {
@@ -47,10 +47,10 @@ impl Vitals {
     }
 
     /// Notes a failed write.
-    pub(crate) fn failed(&self, why: &str) {
+    pub(crate) fn failed(&self, why: &Cause) {
         *self.0.lock() = Some(Failed {
             at: Instant::now(),
-            why: why.to_owned(),
+            why: why.clone(),
         });
     }
 
@@ -64,9 +64,10 @@ impl Vitals {
 
     fn check_at(&self, now: Instant) -> Result<(), WriteError> {
         match &*self.0.lock() {
-            Some(failed) if now.saturating_duration_since(failed.at) < MEMORY => Err(
-                WriteError::Unavailable(format!("the last append failed: {}", failed.why)),
-            ),
+            Some(Failed { at, why }) if now.saturating_duration_since(*at) < MEMORY => {
+                let text = format!("the last append failed: {why}");
+                Err(WriteError::Unavailable(Cause::about(text, why.clone())))
+            }
             Some(_) | None => Ok(()),
         }
     }
@@ -79,14 +80,14 @@ mod tests {
     use super::*;
 
     fn corrupt() -> Result<(), AppendError> {
-        Err(AppendError::Corrupt("page 7".to_owned()))
+        Err(AppendError::Corrupt("page 7".into()))
     }
 
     #[test]
     fn rejected_appends_do_not_change_the_verdict() {
         let vitals = Vitals::default();
         vitals.check().expect("nothing was appended yet");
-        vitals.note(Guard::Create, &Err(AppendError::Unavailable("full".to_owned())));
+        vitals.note(Guard::Create, &Err(AppendError::Unavailable("full".into())));
         let refused = vitals.check().expect_err("it failed");
         assert!(
             refused.to_string().ends_with("the last append failed: full"),

@@ -34,7 +34,7 @@ const FORWARDED: &str = "f:";
 /// Builds the row to store with the append that accepts the message.
 pub(super) fn row(message: &Message, name: &str, is_forwarded: bool) -> Result<NewMessage, Error> {
     let body = serde_json::to_vec(&*inputs::referring(message, name))
-        .map_err(|error| AppError::Internal(format!("message {name}: {error}")))?;
+        .map_err(|error| AppError::Internal(format!("message {name}: {error}").into()))?;
     let kind = if is_forwarded { FORWARDED } else { ANSWER };
     Ok(NewMessage {
         id: format!("{kind}{name}"),
@@ -248,7 +248,7 @@ fn is_answer(recorded: &Recorded) -> bool {
 /// Decodes a stored message, with the bytes of its files if the reader may see them.
 async fn restore(app: &App, caller: &Caller, key: &VisibleRun, row: &MessageRow) -> Result<Message, Error> {
     let mut message: Message = json::from_slice(&row.body)
-        .map_err(|error| AppError::Internal(format!("message {} of {key}: {error}", row.id)))?;
+        .map_err(|error| AppError::Internal(format!("message {} of {key}: {error}", row.id).into()))?;
     if !reads_artifacts(caller) {
         without_contents(&mut message);
         return Ok(message);

@@ -19,13 +19,13 @@ pub(crate) struct Lost;
 
 impl From<Lost> for ReadError {
     fn from(_: Lost) -> Self {
-        Self::Unavailable("lost".to_owned())
+        Self::Unavailable("lost".into())
     }
 }
 
 impl From<Lost> for WriteError {
     fn from(_: Lost) -> Self {
-        Self::Unavailable("lost".to_owned())
+        Self::Unavailable("lost".into())
     }
 }
 

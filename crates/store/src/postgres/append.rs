@@ -154,15 +154,7 @@ async fn in_transaction(
 }
 
 fn in_doubt(fault: Fault) -> Fault {
-    match fault {
-        Fault::Again(text)
-        | Fault::Taken(text)
-        | Fault::Held(text)
-        | Fault::Lost(text)
-        | Fault::Refused(text)
-        | Fault::InDoubt(text)
-        | Fault::Damaged(text) => Fault::InDoubt(text),
-    }
+    Fault::InDoubt(fault.into_cause())
 }
 
 /// Maps a failed check to the error of the append.
@@ -176,7 +168,7 @@ async fn refusal(transaction: &Transaction, batch: &Batch, check: Check) -> Resu
             match found.pop().unwrap_or_default().first() {
                 Some(row) => Ok(AppendError::Duplicate(Box::new(rows::record(row, &record.key)?))),
                 // The record was deleted in the meantime.
-                None => Err(Fault::Taken("a record that was there is gone".to_owned())),
+                None => Err(Fault::Taken("a record that was there is gone".into())),
             }
         }
         (Check::Stale(key), _) => Ok(AppendError::Fenced(key)),
@@ -186,7 +178,7 @@ async fn refusal(transaction: &Transaction, batch: &Batch, check: Check) -> Resu
         (Check::Behind | Check::Claimed | Check::Holds { .. }, _) => {
             let actual = head(transaction, &batch.run).await?;
             if actual == Head::Missing && batch.guard == Guard::Create {
-                return Err(Fault::Taken("a run that was there is gone".to_owned()));
+                return Err(Fault::Taken("a run that was there is gone".into()));
             }
             Ok(AppendError::Conflict {
                 expected: batch.expected(),
@@ -254,7 +246,7 @@ async fn colliding(transaction: &Transaction, batch: &Batch) -> Result<AppendErr
             }
         }
     }
-    Err(Fault::Taken("a child that was there is gone".to_owned()))
+    Err(Fault::Taken("a child that was there is gone".into()))
 }
 
 /// A connection that may be inside a transaction. It is closed when dropped unless the transaction has ended,

@@ -8,7 +8,7 @@
 //!
 //! Timeouts of later statements are not set here, except for the small ones at startup.
 
-use std::{fmt, future::Future, net::IpAddr, sync::Arc, time::Duration};
+use std::{error::Error as StdError, fmt, future::Future, net::IpAddr, sync::Arc, time::Duration};
 
 use deadpool_postgres::ClientWrapper;
 use parking_lot::Mutex;
@@ -23,6 +23,7 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{fault, open_error::OpenError};
+use crate::Cause;
 
 /// Attempts per startup statement that the server rolls back in favor of other transactions.
 pub(super) const TRIES: u32 = 5;
@@ -49,7 +50,7 @@ struct Place {
 }
 
 /// Why no server could be reached: the failure of each one that was tried.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub(super) struct Unreached {
     failures: Vec<Failure>,
     timeout: Duration,
@@ -66,9 +67,9 @@ enum Why {
     /// The server did not answer in time.
     Silent,
     /// The server cannot be reached, or does not match `target_session_attrs`.
-    Refused(String),
+    Refused(Cause),
     /// The server rejects the login, and retrying will not help.
-    Final(String),
+    Final(Cause),
 }
 
 /// The stream of a connection, with or without TLS.
@@ -83,15 +84,15 @@ impl Connector {
         let (hosts, addresses) = (config.get_hosts().len(), config.get_hostaddrs().len());
         let (n, ports) = (hosts.max(addresses), config.get_ports().len());
         if n == 0 {
-            return Err(OpenError::Url("it names no host".to_owned()));
+            return Err(OpenError::Url("it names no host".into()));
         }
         if hosts != addresses && hosts.min(addresses) > 0 {
-            return Err(OpenError::Url(format!(
-                "{hosts} hosts have {addresses} hostaddrs"
-            )));
+            return Err(OpenError::Url(
+                format!("{hosts} hosts have {addresses} hostaddrs").into(),
+            ));
         }
         if ports > 1 && ports != n {
-            return Err(OpenError::Url(format!("{n} hosts have {ports} ports")));
+            return Err(OpenError::Url(format!("{n} hosts have {ports} ports").into()));
         }
         Ok(Self {
             servers: (0..n).map(|server| only(config, server)).collect(),
@@ -165,8 +166,8 @@ impl Connector {
                         self.found(Place { server, address }, &name, failures);
                         return Ok((reached, name));
                     }
-                    Ok(Err(error)) if fault::is_final(&error) => Why::Final(fault::text(&error)),
-                    Ok(Err(error)) => Why::Refused(fault::text(&error)),
+                    Ok(Err(error)) if fault::is_final(&error) => Why::Final(fault::cause(error)),
+                    Ok(Err(error)) => Why::Refused(fault::cause(error)),
                     Err(_) => Why::Silent,
                 };
                 failures.push(Failure { server: name, why });
@@ -198,12 +199,12 @@ impl Connector {
         }
         let found = match timeout(self.timeout, net::lookup_host((host.as_str(), 0))).await {
             Ok(Ok(found)) => found,
-            Ok(Err(error)) => return Err(Why::Refused(error.to_string())),
-            Err(_) => return Err(Why::Refused("its name is not resolved in time".to_owned())),
+            Ok(Err(error)) => return Err(Why::Refused(Cause::of(error))),
+            Err(_) => return Err(Why::Refused("its name is not resolved in time".into())),
         };
         let mut addresses: Vec<_> = found.map(|address| Some(address.ip())).collect();
         if addresses.is_empty() {
-            return Err(Why::Refused("its name has no address".to_owned()));
+            return Err(Why::Refused("its name has no address".into()));
         }
         if self.is_shuffled {
             addresses.shuffle(&mut rand::rng());
@@ -322,15 +323,25 @@ impl fmt::Display for Unreached {
     }
 }
 
+impl StdError for Unreached {
+    /// The first of the failures that is an error.
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.failures.iter().find_map(|failure| match &failure.why {
+            Why::Silent => None,
+            Why::Refused(why) | Why::Final(why) => why.source(),
+        })
+    }
+}
+
 impl From<Unreached> for OpenError {
     fn from(unreached: Unreached) -> Self {
         let is_final = |failure: &Failure| matches!(failure.why, Why::Final(_));
         if unreached.failures.iter().any(is_final) {
-            return Self::Refused(unreached.to_string());
+            return Self::Refused(Cause::of(unreached));
         }
         let is_silent = |failure: &Failure| matches!(failure.why, Why::Silent);
         if !unreached.failures.iter().all(is_silent) {
-            return Self::Connect(unreached.to_string());
+            return Self::Connect(Cause::of(unreached));
         }
         let names = unreached.failures.into_iter().map(|failure| failure.server);
         Self::Silent {
@@ -382,7 +393,7 @@ impl Session {
     pub(super) async fn read_one(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Row, OpenError> {
         let rows = self.read(sql, values).await?;
         let row = rows.into_iter().next();
-        row.ok_or_else(|| OpenError::Connect(format!("{} answered without a row", self.server)))
+        row.ok_or_else(|| OpenError::Connect(format!("{} answered without a row", self.server).into()))
     }
 
     /// Runs statements. Their time limit is extended by `waiting`, for those that wait for locks.

@@ -4,69 +4,73 @@
 //! after the server has reported that the transaction failed. It is not if COMMIT was sent and no such report
 //! arrived.
 
+use std::error::Error as StdError;
+
 use tokio_postgres::{
-    Error,
+    Column, Error, Row,
     error::{Severity, SqlState},
 };
 
-use crate::{AppendError, ReadError, WriteError};
+use crate::{AppendError, Cause, ReadError, WriteError};
 
 /// A failed statement or an invalid stored value.
 #[derive(Debug, Clone)]
 pub(super) enum Fault {
     /// The server rolled the transaction back in favor of another one. It can be retried unchanged.
-    Again(String),
+    Again(Cause),
     /// Another transaction inserted or removed a row that no guard had seen. A retry sees its result.
-    Taken(String),
+    Taken(Cause),
     /// Another transaction held a required row lock for too long.
-    Held(String),
+    Held(Cause),
     /// The connection was lost. Everything it sent before COMMIT is rolled back.
-    Lost(String),
+    Lost(Cause),
     /// There is no connection, or the server refuses the statement now.
-    Refused(String),
+    Refused(Cause),
     /// COMMIT was sent and its outcome is unknown.
-    InDoubt(String),
+    InDoubt(Cause),
     /// A stored value violates its format, or a statement is invalid.
-    Damaged(String),
+    Damaged(Cause),
 }
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
-        let text = text(&error);
         let Some(said) = error.as_db_error() else {
-            return Self::Lost(text);
+            return Self::Lost(cause(error));
         };
-        let code = said.code();
-        if *code == SqlState::T_R_SERIALIZATION_FAILURE || *code == SqlState::T_R_DEADLOCK_DETECTED {
-            return Self::Again(text);
+        let (code, ends_connection) = (said.code().clone(), ends_connection(said.parsed_severity()));
+        let cause = cause(error);
+        if code == SqlState::T_R_SERIALIZATION_FAILURE || code == SqlState::T_R_DEADLOCK_DETECTED {
+            return Self::Again(cause);
         }
-        if *code == SqlState::UNIQUE_VIOLATION {
-            return Self::Taken(text);
+        if code == SqlState::UNIQUE_VIOLATION {
+            return Self::Taken(cause);
         }
-        if *code == SqlState::LOCK_NOT_AVAILABLE {
-            return Self::Held(text);
+        if code == SqlState::LOCK_NOT_AVAILABLE {
+            return Self::Held(cause);
         }
         // A server that became a standby accepts no writes; another connection may reach the new primary.
-        if ends_connection(said.parsed_severity()) || *code == SqlState::READ_ONLY_SQL_TRANSACTION {
-            return Self::Lost(text);
+        if ends_connection || code == SqlState::READ_ONLY_SQL_TRANSACTION {
+            return Self::Lost(cause);
         }
         match code.code().get(..2) {
             // Data, integrity and syntax errors: this program or the stored rows are wrong, and a retry
             // cannot help.
-            Some("22" | "23" | "42") => Self::Damaged(text),
-            _ => Self::Refused(text),
+            Some("22" | "23" | "42") => Self::Damaged(cause),
+            _ => Self::Refused(cause),
         }
     }
 }
 
 impl Fault {
-    /// Names the column whose value cannot be decoded.
-    pub(super) fn damaged(row: &tokio_postgres::Row, column: usize, why: impl std::fmt::Display) -> Self {
-        let name = row
-            .columns()
-            .get(column)
-            .map_or("an unnamed column", tokio_postgres::Column::name);
-        Self::Damaged(format!("{name}: {why}"))
+    /// Names the column whose value cannot be decoded, and the error that says why.
+    pub(super) fn damaged(row: &Row, column: usize, why: impl StdError + Send + Sync + 'static) -> Self {
+        let text = format!("{}: {}", name(row, column), text(&why));
+        Self::Damaged(Cause::about(text, why))
+    }
+
+    /// Names the column whose value is not one of ours.
+    pub(super) fn invalid(row: &Row, column: usize, why: impl std::fmt::Display) -> Self {
+        Self::Damaged(format!("{}: {why}", name(row, column)).into())
     }
 
     /// Interprets a failed COMMIT. Only an error of the transaction itself proves that it was not committed.
@@ -80,7 +84,7 @@ impl Fault {
         if is_undone {
             Self::from(error)
         } else {
-            Self::InDoubt(text(&error))
+            Self::InDoubt(cause(error))
         }
     }
 
@@ -91,6 +95,23 @@ impl Fault {
             Self::Refused(_) | Self::InDoubt(_) | Self::Damaged(_) => false,
         }
     }
+
+    pub(super) fn into_cause(self) -> Cause {
+        match self {
+            Self::Again(cause)
+            | Self::Taken(cause)
+            | Self::Held(cause)
+            | Self::Lost(cause)
+            | Self::Refused(cause)
+            | Self::InDoubt(cause)
+            | Self::Damaged(cause) => cause,
+        }
+    }
+}
+
+fn name(row: &Row, column: usize) -> &str {
+    let column = row.columns().get(column);
+    column.map_or("an unnamed column", Column::name)
 }
 
 /// Returns `true` if connecting will fail until the configuration changes: the server rejects the login, or
@@ -100,7 +121,7 @@ pub(super) fn is_final(error: &Error) -> bool {
         // Authentication, database, schema, and privileges.
         return matches!(code.code().get(..2), Some("28" | "3D" | "3F" | "42" | "0A"));
     }
-    let mut cause = std::error::Error::source(error);
+    let mut cause = error.source();
     while let Some(error) = cause {
         let inner = error
             .downcast_ref::<std::io::Error>()
@@ -122,9 +143,9 @@ fn ends_connection(severity: Option<Severity>) -> bool {
 }
 
 /// An error with its causes; the driver's own message names only the outermost.
-pub(super) fn text(error: &Error) -> String {
+pub(super) fn text(error: &dyn StdError) -> String {
     let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
+    let mut cause = error.source();
     while let Some(error) = cause {
         let said = error.to_string();
         if !text.contains(&said) {
@@ -136,31 +157,16 @@ pub(super) fn text(error: &Error) -> String {
     text
 }
 
+/// An error of the driver, with its full text.
+pub(super) fn cause(error: Error) -> Cause {
+    Cause::about(text(&error), error)
+}
+
 impl From<Fault> for AppendError {
     fn from(fault: Fault) -> Self {
         match fault {
-            // Other transactions won each time, so the rows are contended, not damaged.
-            Fault::Again(text)
-            | Fault::Taken(text)
-            | Fault::Held(text)
-            | Fault::Lost(text)
-            | Fault::Refused(text) => Self::Unavailable(text),
-            Fault::InDoubt(text) => Self::Unknown(text),
-            Fault::Damaged(text) => Self::Corrupt(text),
-        }
-    }
-}
-
-impl From<Fault> for WriteError {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Again(text)
-            | Fault::Taken(text)
-            | Fault::Held(text)
-            | Fault::Lost(text)
-            | Fault::Refused(text)
-            | Fault::InDoubt(text) => Self::Unavailable(text),
-            Fault::Damaged(text) => Self::Corrupt(text),
+            Fault::InDoubt(cause) => Self::Unknown(cause),
+            fault => ReadError::from(fault).into(),
         }
     }
 }
@@ -168,13 +174,20 @@ impl From<Fault> for WriteError {
 impl From<Fault> for ReadError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Again(text)
-            | Fault::Taken(text)
-            | Fault::Held(text)
-            | Fault::Lost(text)
-            | Fault::Refused(text)
-            | Fault::InDoubt(text) => Self::Unavailable(text),
-            Fault::Damaged(text) => Self::Corrupt(text),
+            // Other transactions won each time, so the rows are contended, not damaged.
+            Fault::Again(cause)
+            | Fault::Taken(cause)
+            | Fault::Held(cause)
+            | Fault::Lost(cause)
+            | Fault::Refused(cause)
+            | Fault::InDoubt(cause) => Self::Unavailable(cause),
+            Fault::Damaged(cause) => Self::Corrupt(cause),
         }
+    }
+}
+
+impl From<Fault> for WriteError {
+    fn from(fault: Fault) -> Self {
+        ReadError::from(fault).into()
     }
 }

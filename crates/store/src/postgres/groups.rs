@@ -138,7 +138,7 @@ impl Groups {
             }
             None => answered.await,
         };
-        answered.unwrap_or_else(|_| Err(AppendError::Unknown("the append broke off".to_owned())))
+        answered.unwrap_or_else(|_| Err(AppendError::Unknown("the append broke off".into())))
     }
 
     /// Checks that the last append succeeded, or failed too long ago to count.
@@ -148,7 +148,7 @@ impl Groups {
 
     fn refused(&self, why: &str) -> AppendError {
         self.counters.refused();
-        AppendError::Unavailable(why.to_owned())
+        AppendError::Unavailable(why.into())
     }
 
     fn enqueue(
@@ -364,7 +364,7 @@ mod tests {
         let answer = waiting.await.expect("no panic").expect_err("closed");
         assert_eq!(
             answer.to_string(),
-            AppendError::Unavailable("the store is closed".to_owned()).to_string()
+            AppendError::Unavailable("the store is closed".into()).to_string()
         );
         assert_eq!(groups.queue.lock().n_committers, groups.most_committers - 1);
     }

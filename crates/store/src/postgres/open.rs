@@ -20,6 +20,7 @@ use super::{
     fault,
     open_error::OpenError,
 };
+use crate::Cause;
 
 /// Default time limit for connecting to each server and address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -64,7 +65,7 @@ pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenE
     // The driver's error does not quote the text, which may hold a password.
     let mut config: Config = text
         .parse()
-        .map_err(|error| OpenError::Url(fault::text(&error)))?;
+        .map_err(|error| OpenError::Url(fault::cause(error)))?;
     config.ssl_mode(if wants_tls {
         SslMode::Require
     } else {
@@ -90,7 +91,7 @@ pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenE
 }
 
 fn wrong(rule: &str) -> OpenError {
-    OpenError::Url(rule.to_owned())
+    OpenError::Url(rule.into())
 }
 
 fn is_on_this_machine(config: &Config) -> bool {
@@ -102,7 +103,7 @@ fn is_on_this_machine(config: &Config) -> bool {
 }
 
 fn client_config(wants_tls: bool, roots: Option<&Path>) -> Result<ClientConfig, OpenError> {
-    let failed = |error: rustls::Error| OpenError::Tls(error.to_string());
+    let failed = |error: rustls::Error| OpenError::Tls(Cause::of(error));
     // Name the provider, because the process may have no default.
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -117,15 +118,15 @@ fn client_config(wants_tls: bool, roots: Option<&Path>) -> Result<ClientConfig, 
 }
 
 fn read_roots(path: &Path) -> Result<RootCertStore, OpenError> {
-    let failed = |why: &dyn std::fmt::Display| OpenError::Tls(format!("{}: {why}", path.display()));
+    let text = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    let unread = |error| OpenError::Tls(Cause::about(text(&error), error));
     let mut roots = RootCertStore::empty();
-    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| failed(&error))?;
-    for certificate in certificates {
-        let certificate = certificate.map_err(|error| failed(&error))?;
-        roots.add(certificate).map_err(|error| failed(&error))?;
+    for certificate in CertificateDer::pem_file_iter(path).map_err(unread)? {
+        let added = roots.add(certificate.map_err(unread)?);
+        added.map_err(|error| OpenError::Tls(Cause::about(text(&error), error)))?;
     }
     if roots.is_empty() {
-        return Err(failed(&"it holds no certificate"));
+        return Err(OpenError::Tls(text(&"it holds no certificate").into()));
     }
     Ok(roots)
 }
@@ -238,6 +239,6 @@ mod tests {
     #[test]
     fn a_missing_root_certificate_is_reported() {
         let missing = parsed("?sslmode=require&sslrootcert=missing.pem");
-        assert!(matches!(missing, Err(OpenError::Tls(text)) if text.contains("missing.pem")));
+        assert!(matches!(missing, Err(OpenError::Tls(cause)) if cause.to_string().contains("missing.pem")));
     }
 }

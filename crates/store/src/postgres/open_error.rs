@@ -5,21 +5,22 @@ use std::time::Duration;
 use tokio_postgres::Error;
 
 use super::fault;
+use crate::Cause;
 
 /// Why a database could not be opened. Messages never contain the URL, which may hold a password.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The URL is invalid.
     #[error("read the database's url: {0}")]
-    Url(String),
+    Url(#[source] Cause),
     #[error("set up tls for the database: {0}")]
-    Tls(String),
+    Tls(#[source] Cause),
     /// The server cannot be reached.
     #[error("connect to the database: {0}")]
-    Connect(String),
+    Connect(#[source] Cause),
     /// The server rejects the connection: the password, the database name or TLS is wrong.
     #[error("connect to the database: {0}")]
-    Refused(String),
+    Refused(#[source] Cause),
     /// The server does not answer. It may be stopped, overloaded, unreachable or not a PostgreSQL server.
     #[error("hear from the database: {server} did not answer within {} s", after.as_secs_f64())]
     Silent {
@@ -57,7 +58,7 @@ pub enum OpenError {
     Foreign(String),
     /// A migration failed; it was rolled back.
     #[error("migrate the database: {0}")]
-    Migration(String),
+    Migration(#[source] Cause),
 }
 
 impl OpenError {
@@ -81,11 +82,9 @@ impl OpenError {
 
 impl From<Error> for OpenError {
     fn from(error: Error) -> Self {
-        let text = fault::text(&error);
-        if fault::is_final(&error) {
-            Self::Refused(text)
-        } else {
-            Self::Connect(text)
+        match fault::is_final(&error) {
+            true => Self::Refused(fault::cause(error)),
+            false => Self::Connect(fault::cause(error)),
         }
     }
 }

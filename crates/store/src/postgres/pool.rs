@@ -22,6 +22,7 @@ use super::{
     stats::Counters,
     turns::{Purpose, Turns},
 };
+use crate::Cause;
 
 /// Attempts per read or write that failed without effect.
 const TRIES: u32 = 4;
@@ -60,7 +61,7 @@ impl Pool {
                 ..PoolConfig::default()
             })
             .build()
-            .map_err(|error| OpenError::Connect(error.to_string()))?;
+            .map_err(|error| OpenError::Connect(Cause::of(error)))?;
         Ok(Self {
             turns: Turns::new(connections.status().max_size, options),
             connections,
@@ -87,18 +88,20 @@ impl Pool {
     pub(super) async fn get(&self, purpose: Purpose<'_>, until: Instant) -> Result<Connection, Fault> {
         let turn = self.turns.take(purpose).await.map_err(|why| {
             self.counters.refused();
-            Fault::Refused(why.to_owned())
+            Fault::Refused(why.into())
         })?;
         let Ok(given) = timeout_at(until, self.connections.get()).await else {
-            return Err(Fault::Refused(SILENT.to_owned()));
+            return Err(Fault::Refused(SILENT.into()));
         };
         let object = given.map_err(|error| {
             Fault::Refused(match error {
-                PoolError::Backend(error) => format!("no connection to the database: {error}"),
-                PoolError::Closed => "the store is closed".to_owned(),
-                PoolError::Timeout(_) => SILENT.to_owned(),
-                PoolError::PostCreateHook(error) => error.to_string(),
-                PoolError::NoRuntimeSpecified => "there is no runtime".to_owned(),
+                PoolError::Backend(error) => {
+                    Cause::about(format!("no connection to the database: {error}"), error)
+                }
+                PoolError::Closed => "the store is closed".into(),
+                PoolError::Timeout(_) => SILENT.into(),
+                PoolError::PostCreateHook(error) => Cause::of(error),
+                PoolError::NoRuntimeSpecified => "there is no runtime".into(),
             })
         })?;
         Ok(Connection::new(object, turn, self.keeper.clone()))
@@ -111,7 +114,7 @@ impl Pool {
             Ok(Err(_)) | Err(_) => {
                 self.counters.refused();
                 Err(Fault::Refused(
-                    "too many appends wait for rows that others hold".to_owned(),
+                    "too many appends wait for rows that others hold".into(),
                 ))
             }
         }

@@ -98,7 +98,7 @@ impl Log for PostgresStore {
                 return Ok(Some(existing));
             }
         }
-        Err(WriteError::Unavailable("the record comes and goes".to_owned()))
+        Err(WriteError::Unavailable("the record comes and goes".into()))
     }
 
     async fn forget_expired(&self, now: Timestamp, limit: usize) -> Result<usize, WriteError> {

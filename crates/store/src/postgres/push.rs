@@ -341,7 +341,7 @@ async fn list(
 fn only(found: &[Row]) -> Result<&Row, Fault> {
     found
         .first()
-        .ok_or_else(|| Fault::Damaged("a statement that always answers did not".to_owned()))
+        .ok_or_else(|| Fault::Damaged("a statement that always answers did not".into()))
 }
 
 fn delivery(row: &Row) -> Result<DeliveryRow, Fault> {

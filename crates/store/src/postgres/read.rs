@@ -118,7 +118,7 @@ pub(super) async fn load(pool: &Pool, run: &RunKey, most: usize) -> Result<Optio
     let answers = pool.read_all(&run.tenant, round).await?;
     let [_, summary, snapshot, tail, inbox, _] = answers.as_slice() else {
         return Err(Fault::Damaged(
-            "a round of six had another number of answers".to_owned(),
+            "a round of six had another number of answers".into(),
         ));
     };
     let Some(summary) = summary.first() else {
@@ -132,9 +132,9 @@ pub(super) async fn load(pool: &Pool, run: &RunKey, most: usize) -> Result<Optio
     let snapshot = snapshot.first().map(read_snapshot).transpose()?;
     let folded = snapshot.as_ref().map_or(Seq(0), |snapshot| snapshot.head);
     if folded > head {
-        return Err(Fault::Damaged(format!(
-            "the snapshot of {run} folds {folded} events, the log holds {head}"
-        )));
+        return Err(Fault::Damaged(
+            format!("the snapshot of {run} folds {folded} events, the log holds {head}").into(),
+        ));
     }
     let tail = read_events(run, tail, 0, folded, Bound::NONE, head)?;
     let mut heard = Vec::with_capacity(inbox.len());
@@ -249,9 +249,9 @@ fn read_events(
     }
     if events.len() != expected && n_bytes < bound.bytes {
         let missing = from.plus(events.len());
-        return Err(Fault::Damaged(format!(
-            "the log of {run} holds {head} events, but not event {missing}"
-        )));
+        return Err(Fault::Damaged(
+            format!("the log of {run} holds {head} events, but not event {missing}").into(),
+        ));
     }
     Ok(events)
 }

@@ -19,7 +19,7 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::fault::{Fault, text};
+use super::fault::{Fault, cause};
 
 /// A statement parameter.
 pub(super) type Value<'v> = Box<dyn ToSql + Sync + Send + 'v>;
@@ -137,7 +137,7 @@ impl From<Failure> for Fault {
         match failure.error {
             // Retrying would fail the same way.
             Some(error) if failure.is_unsent && !error.is_closed() && error.as_db_error().is_none() => {
-                Self::Damaged(text(&error))
+                Self::Damaged(cause(error))
             }
             Some(error) => Self::from(error),
             None => silent(),
@@ -186,7 +186,7 @@ impl Ready<'_> {
 
 /// The fault for a server that does not respond.
 pub(super) fn silent() -> Fault {
-    Fault::Lost("the database did not answer in time".to_owned())
+    Fault::Lost("the database did not answer in time".into())
 }
 
 type Call<'c> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + Send + 'c>>;

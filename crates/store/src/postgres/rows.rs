@@ -62,10 +62,8 @@ fn unfree(text: &str) -> Option<String> {
 }
 
 fn value<'r, T: FromSql<'r>>(row: &'r Row, column: usize) -> Result<T, Fault> {
-    row.try_get(column).map_err(|why| {
-        let why = super::fault::text(&why);
-        Fault::damaged(row, column, why)
-    })
+    row.try_get(column)
+        .map_err(|why| Fault::damaged(row, column, why))
 }
 
 pub(super) fn text(row: &Row, column: usize) -> Result<&str, Fault> {
@@ -78,7 +76,7 @@ pub(super) fn opt_text(row: &Row, column: usize) -> Result<Option<&str>, Fault> 
 
 /// Reads text written by [`free`].
 pub(super) fn free_text(row: &Row, column: usize) -> Result<String, Fault> {
-    unfree(text(row, column)?).ok_or_else(|| Fault::damaged(row, column, "an escape of no character"))
+    unfree(text(row, column)?).ok_or_else(|| Fault::invalid(row, column, "an escape of no character"))
 }
 
 /// Like [`free_text`], for a column that may be null.
@@ -103,7 +101,7 @@ pub(super) fn number(row: &Row, column: usize) -> Result<i64, Fault> {
 
 pub(super) fn count(row: &Row, column: usize) -> Result<u64, Fault> {
     let number = number(row, column)?;
-    u64::try_from(number).map_err(|_| Fault::damaged(row, column, format_args!("{number} is negative")))
+    u64::try_from(number).map_err(|_| Fault::invalid(row, column, format_args!("{number} is negative")))
 }
 
 pub(super) fn seq(row: &Row, column: usize) -> Result<Seq, Fault> {
@@ -136,7 +134,7 @@ pub(super) fn id<T>(row: &Row, column: usize, parse: fn(&str) -> Result<T, IdErr
 /// Reads one of a closed set of words.
 fn word<T>(row: &Row, column: usize, parse: fn(&str) -> Option<T>) -> Result<T, Fault> {
     let text = text(row, column)?;
-    parse(text).ok_or_else(|| Fault::damaged(row, column, format_args!("unknown word {text:?}")))
+    parse(text).ok_or_else(|| Fault::invalid(row, column, format_args!("unknown word {text:?}")))
 }
 
 /// Reads tenant and run.
@@ -156,7 +154,7 @@ pub(super) fn summary(row: &Row, at: usize) -> Result<(Summary, Seq), Fault> {
         (Some(_), Some(_)) => Some((id(row, at + 4, RunId::parse)?, id(row, at + 5, NodeId::parse)?)),
         (None, None) => None,
         (Some(_), None) | (None, Some(_)) => {
-            return Err(Fault::damaged(row, at + 4, "half of a parent"));
+            return Err(Fault::invalid(row, at + 4, "half of a parent"));
         }
     };
     let waiting_on = match opt_text(row, at + 8)? {

@@ -15,6 +15,7 @@ use super::{
     fault, open,
     open_error::OpenError,
 };
+use crate::Cause;
 
 mod embedded {
     refinery::embed_migrations!("migrations/postgres");
@@ -100,7 +101,7 @@ pub(super) async fn ensure(connector: &Connector, migrate: bool) -> Result<Strin
         // Each migration is its own transaction, and completed ones are not repeated. There is no time limit.
         while let Err(error) = runner().run_async(session.client()).await {
             if attempt == TRIES || !is_undone_migration(&error) {
-                return Err(OpenError::Migration(error.to_string()));
+                return Err(OpenError::Migration(Cause::of(error)));
             }
             super::pause(attempt).await;
             attempt += 1;
@@ -161,11 +162,11 @@ async fn lock(session: &Session) -> Result<(), OpenError> {
                 Some(&SqlState::UNIQUE_VIOLATION | &SqlState::DUPLICATE_TABLE | &SqlState::DUPLICATE_OBJECT)
             );
             if attempt == TRIES || !(is_collision || is_undone_by_others(&error)) {
-                return Err(OpenError::Migration(fault::text(&error)));
+                return Err(OpenError::Migration(fault::cause(error)));
             }
             // The failure may have left the transaction open.
             let ended = session.tell("ROLLBACK", Duration::ZERO).await?;
-            ended.map_err(|error| OpenError::Migration(fault::text(&error)))?;
+            ended.map_err(|error| OpenError::Migration(fault::cause(error)))?;
             super::pause(attempt).await;
             attempt += 1;
         }

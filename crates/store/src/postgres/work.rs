@@ -251,7 +251,7 @@ pub(super) async fn time(pool: &Pool) -> Result<Timestamp, Fault> {
     let found = pool.learn(|| Round::of(TIME, Vec::new())).await?;
     let row = found
         .first()
-        .ok_or_else(|| Fault::Damaged("the database does not tell the time".to_owned()))?;
+        .ok_or_else(|| Fault::Damaged("the database does not tell the time".into()))?;
     rows::time(row, 0)
 }
 
@@ -279,7 +279,7 @@ pub(super) async fn begin_epoch(pool: &Pool, now: Timestamp) -> Result<Epoch, Fa
         .await?;
     let row = begun
         .first()
-        .ok_or_else(|| Fault::Damaged("the row of the last epoch is missing".to_owned()))?;
+        .ok_or_else(|| Fault::Damaged("the row of the last epoch is missing".into()))?;
     Ok(Epoch(rows::count(row, 0)?))
 }
 
@@ -295,7 +295,7 @@ pub(super) async fn beat(pool: &Pool, epoch: Epoch, silence: Duration) -> Result
     let is_somebody_silent = pool.write(|| Round::of(BEAT, values())).await?;
     let row = is_somebody_silent
         .first()
-        .ok_or_else(|| Fault::Damaged("the epochs are not told".to_owned()))?;
+        .ok_or_else(|| Fault::Damaged("the epochs are not told".into()))?;
     if !rows::flag(row, 0)? {
         return Ok(false);
     }

@@ -63,7 +63,7 @@ impl Job for Append {
         let answer = match (outcome, self.refusal.take()) {
             // The refusal may rest on a write of the same group that was lost, so it is not passed on. A
             // refused batch wrote nothing, even if the group's commit is in doubt.
-            (Err(failure), Some(_)) => Err(AppendError::Unavailable(failure.text)),
+            (Err(failure), Some(_)) => Err(AppendError::Unavailable(failure.cause)),
             (Err(failure), None) => Err(failure.into()),
             (Ok(()), Some(refusal)) => Err(refusal),
             (Ok(()), None) => Ok(()),

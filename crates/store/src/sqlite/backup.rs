@@ -23,6 +23,7 @@ use super::{
     retention::listed,
     rows, schema,
 };
+use crate::Cause;
 
 /// Pages copied per step.
 const STEP: i32 = 1024;
@@ -69,14 +70,14 @@ pub enum BackupError {
     Io(#[from] io::Error),
     /// The copy does not hold valid data of wopr.
     #[error("find the copy sound: {0}")]
-    Damaged(String),
+    Damaged(#[source] Cause),
 }
 
 impl From<Fault> for BackupError {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Sql(error) => Self::Database(error),
-            Fault::Damaged(text) => Self::Damaged(text),
+            Fault::Damaged(cause) => Self::Damaged(cause),
         }
     }
 }
@@ -186,10 +187,9 @@ fn count(conn: &Connection) -> Result<(Runs, u64), Fault> {
         if has_events {
             for (seq, _) in rows::events(row)? {
                 if seq != log.next {
-                    return Err(Fault::Damaged(format!(
-                        "the log of {} lacks event {}",
-                        log.run, log.next
-                    )));
+                    return Err(Fault::Damaged(
+                        format!("the log of {} lacks event {}", log.run, log.next).into(),
+                    ));
                 }
                 log.next = seq.next();
                 n_events += 1;
@@ -217,8 +217,8 @@ impl Log {
         if next.0 == length {
             return Ok(());
         }
-        Err(Fault::Damaged(format!(
-            "the log of {run} has {next} events, its run says {length}"
-        )))
+        Err(Fault::Damaged(
+            format!("the log of {run} has {next} events, its run says {length}").into(),
+        ))
     }
 }

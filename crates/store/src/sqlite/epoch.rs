@@ -82,7 +82,7 @@ impl SqliteStore {
         let failure = match answer.await {
             Ok(Ok(epoch)) => return Ok(epoch),
             Ok(Err(failure)) => failure,
-            Err(_) => return Err(WriteError::Unavailable("the writer stopped".to_owned())),
+            Err(_) => return Err(WriteError::Unavailable("the writer stopped".into())),
         };
         match failure.kind {
             FailureKind::Full => {}
@@ -94,7 +94,7 @@ impl SqliteStore {
         let next = next.map_err(|_| WriteError::from(failure.clone()))?;
         *self.owed.lock() = Some(now);
         tracing::error!(
-            failure = failure.text,
+            failure = %failure.cause,
             "writes are refused until there is room, reads are served"
         );
         Ok(next)

@@ -1,15 +1,17 @@
 //! Mapping of SQLite errors to store errors.
 
+use std::error::Error;
+
 use rusqlite::{ErrorCode, types::FromSqlError};
 
-use crate::{AppendError, ReadError, WriteError};
+use crate::{AppendError, Cause, ReadError, WriteError};
 
 /// A failed statement or an invalid stored value.
 #[derive(Debug)]
 pub(super) enum Fault {
     Sql(rusqlite::Error),
     /// A stored value violates its format.
-    Damaged(String),
+    Damaged(Cause),
 }
 
 impl From<rusqlite::Error> for Fault {
@@ -19,18 +21,26 @@ impl From<rusqlite::Error> for Fault {
 }
 
 impl Fault {
-    /// Names the column whose value cannot be decoded.
-    pub(super) fn damaged(row: &rusqlite::Row<'_>, column: usize, why: impl std::fmt::Display) -> Self {
-        let name = row.as_ref().column_name(column).unwrap_or("an unnamed column");
-        Self::Damaged(format!("{name}: {why}"))
+    /// Names the column whose value cannot be decoded, and the error that says why.
+    pub(super) fn damaged(
+        row: &rusqlite::Row<'_>,
+        column: usize,
+        why: impl Error + Send + Sync + 'static,
+    ) -> Self {
+        Self::Damaged(Cause::about(format!("{}: {why}", name(row, column)), why))
+    }
+
+    /// Names the column whose value is not one of ours.
+    pub(super) fn invalid(row: &rusqlite::Row<'_>, column: usize, why: impl std::fmt::Display) -> Self {
+        Self::Damaged(format!("{}: {why}", name(row, column)).into())
     }
 
     /// The error for the caller if the surrounding transaction is known not to have committed.
     pub(super) fn failure(self) -> Failure {
         match self {
-            Self::Damaged(text) => Failure {
+            Self::Damaged(cause) => Failure {
                 kind: FailureKind::Damaged,
-                text,
+                cause,
             },
             Self::Sql(error) => {
                 let kind = if is_damage(&error) {
@@ -42,11 +52,15 @@ impl Fault {
                 };
                 Failure {
                     kind,
-                    text: error.to_string(),
+                    cause: Cause::of(error),
                 }
             }
         }
     }
+}
+
+fn name<'r>(row: &'r rusqlite::Row<'_>, column: usize) -> &'r str {
+    row.as_ref().column_name(column).unwrap_or("an unnamed column")
 }
 
 /// Returns `true` if an error means that stored data is damaged.
@@ -87,14 +101,14 @@ pub(super) enum FailureKind {
 #[derive(Debug, Clone)]
 pub(super) struct Failure {
     pub(super) kind: FailureKind,
-    pub(super) text: String,
+    pub(super) cause: Cause,
 }
 
 impl Failure {
-    pub(super) fn not_written(text: impl Into<String>) -> Self {
+    pub(super) fn not_written(cause: impl Into<Cause>) -> Self {
         Self {
             kind: FailureKind::NotWritten,
-            text: text.into(),
+            cause: cause.into(),
         }
     }
 
@@ -102,14 +116,14 @@ impl Failure {
     pub(super) fn full() -> Self {
         Self {
             kind: FailureKind::Full,
-            text: "the disk of the database is full".to_owned(),
+            cause: "the disk of the database is full".into(),
         }
     }
 
-    pub(super) fn in_doubt(text: impl Into<String>) -> Self {
+    pub(super) fn in_doubt(cause: impl Into<Cause>) -> Self {
         Self {
             kind: FailureKind::InDoubt,
-            text: text.into(),
+            cause: cause.into(),
         }
     }
 }
@@ -117,38 +131,39 @@ impl Failure {
 impl From<Failure> for AppendError {
     fn from(failure: Failure) -> Self {
         match failure.kind {
-            FailureKind::NotWritten | FailureKind::Full => Self::Unavailable(failure.text),
-            FailureKind::InDoubt => Self::Unknown(failure.text),
-            FailureKind::Damaged => Self::Corrupt(failure.text),
+            FailureKind::InDoubt => Self::Unknown(failure.cause),
+            FailureKind::NotWritten | FailureKind::Full | FailureKind::Damaged => {
+                ReadError::from(failure).into()
+            }
+        }
+    }
+}
+
+impl From<Failure> for ReadError {
+    fn from(failure: Failure) -> Self {
+        match failure.kind {
+            FailureKind::NotWritten | FailureKind::Full | FailureKind::InDoubt => {
+                Self::Unavailable(failure.cause)
+            }
+            FailureKind::Damaged => Self::Corrupt(failure.cause),
         }
     }
 }
 
 impl From<Failure> for WriteError {
     fn from(failure: Failure) -> Self {
-        match failure.kind {
-            FailureKind::NotWritten | FailureKind::Full | FailureKind::InDoubt => {
-                Self::Unavailable(failure.text)
-            }
-            FailureKind::Damaged => Self::Corrupt(failure.text),
-        }
+        ReadError::from(failure).into()
     }
 }
 
 impl From<Fault> for ReadError {
     fn from(fault: Fault) -> Self {
-        let failure = fault.failure();
-        match failure.kind {
-            FailureKind::NotWritten | FailureKind::Full | FailureKind::InDoubt => {
-                Self::Unavailable(failure.text)
-            }
-            FailureKind::Damaged => Self::Corrupt(failure.text),
-        }
+        fault.failure().into()
     }
 }
 
 impl From<FromSqlError> for Fault {
     fn from(error: FromSqlError) -> Self {
-        Self::Damaged(error.to_string())
+        Self::Damaged(Cause::of(error))
     }
 }

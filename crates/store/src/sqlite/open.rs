@@ -81,8 +81,11 @@ pub enum OpenError {
         is_there: bool,
     },
     /// A migration failed; it was rolled back.
-    #[error("migrate {}: {why}", .path.display())]
-    Migration { path: PathBuf, why: String },
+    #[error("migrate {}: {source}", .path.display())]
+    Migration {
+        path: PathBuf,
+        source: Box<refinery::Error>,
+    },
     /// SQLite could not open or set up the file.
     #[error("open the database {}: {}", .path.display(), told(.source))]
     Database { path: PathBuf, source: rusqlite::Error },

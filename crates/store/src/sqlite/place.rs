@@ -151,7 +151,7 @@ impl Files {
         ));
         if !self.were_gone.swap(true, Relaxed) {
             tracing::error!(
-                failure = failure.text,
+                failure = %failure.cause,
                 "a file of the database is gone, writes are refused"
             );
         }

@@ -22,7 +22,7 @@ use super::{
     work,
 };
 use crate::{
-    AppendError, Batch, BlobRow, Child, EndedRoots, Epoch, EventPage, Fence, IdempotencyKey,
+    AppendError, Batch, BlobRow, Cause, Child, EndedRoots, Epoch, EventPage, Fence, IdempotencyKey,
     IdempotencyRecord, KeyRow, Leased, Load, Log, Mailbox, MessageRow, PhaseCursor, PhaseFilter, PhasePage,
     Queue, Quota, ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept,
     Then, Times, Work, WorkKey, WorkflowRow, WriteError, check::assert_sound,
@@ -53,7 +53,7 @@ impl SqliteStore {
             .map_err(|refused| ReadError::Unavailable(self.refused(refused)))?;
         match answer.await {
             Ok(answer) => answer.map_err(ReadError::from),
-            Err(_) => Err(ReadError::Unavailable("the read was dropped".to_owned())),
+            Err(_) => Err(ReadError::Unavailable("the read was dropped".into())),
         }
     }
 
@@ -76,23 +76,23 @@ impl SqliteStore {
         .map_err(WriteError::Unavailable)?;
         match answer.await {
             Ok(answer) => answer,
-            Err(_) => Err(WriteError::Unavailable("the writer stopped".to_owned())),
+            Err(_) => Err(WriteError::Unavailable("the writer stopped".into())),
         }
     }
 
-    pub(super) fn enqueue(&self, job: Box<dyn Job>, bytes: usize) -> Result<(), String> {
+    pub(super) fn enqueue(&self, job: Box<dyn Job>, bytes: usize) -> Result<(), Cause> {
         self.writes
             .push(job, bytes)
             .map_err(|refused| self.refused(refused))
     }
 
-    fn refused(&self, refused: Refused) -> String {
+    fn refused(&self, refused: Refused) -> Cause {
         match refused {
             Refused::Full => {
                 self.counters.refused();
-                "too many requests wait for the database".to_owned()
+                "too many requests wait for the database".into()
             }
-            Refused::Closed => "the store is closed".to_owned(),
+            Refused::Closed => "the store is closed".into(),
         }
     }
 }
@@ -117,7 +117,7 @@ impl Log for SqliteStore {
             .map_err(AppendError::Unavailable)?;
         match answer.await {
             Ok(answer) => answer,
-            Err(_) => Err(AppendError::Unknown("the writer stopped".to_owned())),
+            Err(_) => Err(AppendError::Unknown("the writer stopped".into())),
         }
     }
 

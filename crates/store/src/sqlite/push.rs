@@ -98,7 +98,7 @@ pub(super) fn put_along(conn: &Connection, batch: &Batch, push: &NewPush) -> Res
     let since = is_own.then(|| batch.expected());
     match put(conn, &run, push, since)? {
         Put::Added | Put::Replaced => {}
-        Put::Full | Put::Missing => return Err(Fault::Damaged("receivers are not as counted".to_owned())),
+        Put::Full | Put::Missing => return Err(Fault::Damaged("receivers are not as counted".into())),
     }
     if is_own {
         note(conn, &run, batch.expected(), batch.head())?;

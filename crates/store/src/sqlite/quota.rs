@@ -157,7 +157,7 @@ fn find(
                 into.push(found);
             }
             // A damaged row must not block the others.
-            Err(Fault::Damaged(why)) => tracing::error!(why, "work row passed over that cannot be read"),
+            Err(Fault::Damaged(why)) => tracing::error!(%why, "work row passed over that cannot be read"),
             Err(fault) => return Err(fault),
         }
     }

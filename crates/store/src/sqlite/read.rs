@@ -27,9 +27,9 @@ pub(super) fn load(conn: &Connection, run: &RunKey, most: usize) -> Result<Optio
     let snapshot = snapshot(conn, run)?;
     let folded = snapshot.as_ref().map_or(Seq(0), |snapshot| snapshot.head);
     if folded > head {
-        return Err(Fault::Damaged(format!(
-            "the snapshot of {run} folds {folded} events, the log holds {head}"
-        )));
+        return Err(Fault::Damaged(
+            format!("the snapshot of {run} folds {folded} events, the log holds {head}").into(),
+        ));
     }
     let tail = events_from(conn, run, folded, Bound::NONE, head)?;
     Ok(Some(Load::Whole(Box::new(Loaded {
@@ -151,9 +151,9 @@ fn events_from(
     }
     if events.len() != expected && n_bytes < bound.bytes {
         let missing = from.plus(events.len());
-        return Err(Fault::Damaged(format!(
-            "the log of {run} holds {head} events, but not event {missing}"
-        )));
+        return Err(Fault::Damaged(
+            format!("the log of {run} holds {head} events, but not event {missing}").into(),
+        ));
     }
     Ok(events)
 }

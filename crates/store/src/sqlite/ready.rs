@@ -17,7 +17,7 @@ use super::{
     job::Job,
     session::Session,
 };
-use crate::{WriteError, with_timeout};
+use crate::{Cause, WriteError, with_timeout};
 
 /// How long a result is reused, from when its probe was requested.
 const FRESH: Duration = Duration::from_secs(1);
@@ -61,15 +61,15 @@ struct State {
 struct Answer {
     asked: Instant,
     came: Instant,
-    /// The error message if the probe failed.
-    said: Result<(), String>,
+    /// The cause if the probe failed.
+    said: Result<(), Cause>,
 }
 
 impl Readiness {
     /// Checks that the database accepts writes, with a probe sent by `send` or the result of a recent one.
     pub(super) async fn ask(
         &self,
-        send: impl FnOnce(Box<dyn Job>) -> Result<(), String>,
+        send: impl FnOnce(Box<dyn Job>) -> Result<(), Cause>,
     ) -> Result<(), WriteError> {
         let since = Instant::now();
         let mut state = self.0.lock().await;
@@ -89,7 +89,7 @@ impl Readiness {
 }
 
 impl State {
-    async fn probe(&mut self, send: impl FnOnce(Box<dyn Job>) -> Result<(), String>) -> Result<(), String> {
+    async fn probe(&mut self, send: impl FnOnce(Box<dyn Job>) -> Result<(), Cause>) -> Result<(), Cause> {
         if self.pending.is_none() {
             let (reply, answer) = oneshot::channel();
             send(Box::new(Probe(reply)))?;
@@ -100,14 +100,14 @@ impl State {
         };
         // If this caller is cancelled, the next one waits for the same probe.
         let Some(answer) = with_timeout(TIMEOUT, pending).await else {
-            return Err("the database does not answer".to_owned());
+            return Err("the database does not answer".into());
         };
         self.pending = None;
         match answer {
             Ok(answer) => answer.map_err(|error| match error {
                 WriteError::Unavailable(why) | WriteError::Corrupt(why) => why,
             }),
-            Err(_) => Err("the writer stopped".to_owned()),
+            Err(_) => Err("the writer stopped".into()),
         }
     }
 }

@@ -252,7 +252,7 @@ impl Job for Indexing {
         match outcome {
             Ok(()) => self.records.indexed(&self.entries, self.ends_at.is_some()),
             // The entries are still in memory, and the next step retries them.
-            Err(failure) => tracing::warn!(failure = failure.text, "records of requests not indexed yet"),
+            Err(failure) => tracing::warn!(failure = %failure.cause, "records of requests not indexed yet"),
         }
     }
 }

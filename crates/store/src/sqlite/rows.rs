@@ -91,7 +91,7 @@ pub(super) fn id<T>(row: &Row<'_>, column: usize, parse: fn(&str) -> Result<T, I
 /// Reads one of a closed set of words.
 fn word<T>(row: &Row<'_>, column: usize, parse: fn(&str) -> Option<T>) -> Result<T, Fault> {
     let text = text(row, column)?;
-    parse(text).ok_or_else(|| Fault::damaged(row, column, format_args!("unknown word {text:?}")))
+    parse(text).ok_or_else(|| Fault::invalid(row, column, format_args!("unknown word {text:?}")))
 }
 
 fn value<'r>(row: &'r Row<'_>, column: usize) -> Result<ValueRef<'r>, Fault> {
@@ -112,7 +112,7 @@ pub(super) fn summary(row: &Row<'_>, at: usize) -> Result<(Summary, Seq), Fault>
         (Some(_), Some(_)) => Some((id(row, at + 4, RunId::parse)?, id(row, at + 5, NodeId::parse)?)),
         (None, None) => None,
         (Some(_), None) | (None, Some(_)) => {
-            return Err(Fault::damaged(row, at + 4, "half of a parent"));
+            return Err(Fault::invalid(row, at + 4, "half of a parent"));
         }
     };
     let waiting_on = match opt_text(row, at + 8)? {
@@ -144,7 +144,7 @@ pub(super) fn events<'r>(row: &'r Row<'_>) -> Result<impl Iterator<Item = (Seq, 
     let bodies = value(row, 1)?
         .as_blob()
         .map_err(|why| Fault::damaged(row, 1, why))?;
-    bundle::unpack(seq(row, 0)?, bodies).ok_or_else(|| Fault::damaged(row, 1, "not a row of events"))
+    bundle::unpack(seq(row, 0)?, bodies).ok_or_else(|| Fault::invalid(row, 1, "not a row of events"))
 }
 
 /// Reads (digest, run, response, expires_at).

@@ -94,7 +94,7 @@ pub(super) fn set_up(
             .run(conn)
             .map_err(|error| OpenError::Migration {
                 path: path.to_owned(),
-                why: error.to_string(),
+                source: Box::new(error),
             })?;
         tracing::info!(from = found, to = known, "database migrated");
     }

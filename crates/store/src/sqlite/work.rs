@@ -64,7 +64,7 @@ pub(super) fn next_epoch(conn: &Connection) -> Result<Epoch, Fault> {
     let mut found = statement.query([])?;
     let row = found
         .next()?
-        .ok_or_else(|| Fault::Damaged("the epochs are not counted".to_owned()))?;
+        .ok_or_else(|| Fault::Damaged("the epochs are not counted".into()))?;
     Ok(Epoch(rows::count(row, 0)?))
 }
 
@@ -98,7 +98,7 @@ pub(super) fn begin_epoch(conn: &Connection, now: Timestamp) -> Result<Epoch, Fa
     let mut found = statement.query(params![now.millis()])?;
     let row = found
         .next()?
-        .ok_or_else(|| Fault::Damaged("an inserted epoch is not returned".to_owned()))?;
+        .ok_or_else(|| Fault::Damaged("an inserted epoch is not returned".into()))?;
     let epoch = Epoch(rows::count(row, 0)?);
     // The insert completes only when its statement is done.
     while found.next()?.is_some() {}
@@ -281,7 +281,7 @@ pub(super) fn lease(
             times.until.millis(),
         ])?;
         let Some(row) = found.next()? else {
-            return Err(Fault::Damaged("a row that was just found is gone".to_owned()));
+            return Err(Fault::Damaged("a row that was just found is gone".into()));
         };
         let read = rows::bytes(row, 0).and_then(|body| Ok((body, rows::fence(row, 1)?)));
         // The update completes only when its statement is done.
@@ -296,7 +296,7 @@ pub(super) fn lease(
                 deaths,
             }),
             // A damaged row must not block the others.
-            Err(Fault::Damaged(why)) => tracing::error!(why, "work row passed over that cannot be read"),
+            Err(Fault::Damaged(why)) => tracing::error!(%why, "work row passed over that cannot be read"),
             Err(fault) => return Err(fault),
         }
     }

@@ -34,6 +34,7 @@ use super::{
     space::Space,
     stats::Counters,
 };
+use crate::Cause;
 
 /// Maximum number of writes per commit. Beyond a few hundred the fsync is amortised, and the first write of a
 /// group would wait for the last.
@@ -198,7 +199,7 @@ impl Writer {
             Err(Trouble::Job(failure)) if group.len() == 1 => settle_all(group.drain(..), &failure),
             Err(Trouble::Job(failure)) => {
                 tracing::warn!(
-                    failure = failure.text,
+                    failure = %failure.cause,
                     jobs = group.len(),
                     "group of writes taken apart"
                 );
@@ -240,7 +241,7 @@ impl Writer {
                 if failure.kind == FailureKind::InDoubt {
                     self.counters.doubtful_commit();
                 }
-                tracing::error!(failure = failure.text, "connection given up");
+                tracing::error!(failure = %failure.cause, "connection given up");
                 self.replace_connection();
                 Err(Trouble::Group(failure))
             }
@@ -349,14 +350,14 @@ fn transact(
         // committed.
         return Err(Aborted::Clean(Trouble::Group(Fault::from(error).failure())));
     }
-    Err(Aborted::Broken(Failure::in_doubt(error.to_string())))
+    Err(Aborted::Broken(Failure::in_doubt(Cause::of(error))))
 }
 
 /// Runs a job. A panic, which is a bug, counts as a failure of this job alone.
 fn run_one(job: &mut Box<dyn Job>, conn: &Session<'_>) -> Result<bool, Fault> {
     catch_unwind(AssertUnwindSafe(|| job.run(conn))).unwrap_or_else(|_| {
         tracing::error!("write panicked");
-        Err(Fault::Damaged("the write panicked".to_owned()))
+        Err(Fault::Damaged("the write panicked".into()))
     })
 }
 
@@ -364,7 +365,12 @@ fn roll_back(conn: &Connection) -> Result<(), Aborted> {
     conn.prepare_cached("ROLLBACK")
         .and_then(|mut rollback| rollback.execute([]))
         .map(drop)
-        .map_err(|error| Aborted::Broken(Failure::not_written(format!("rollback failed: {error}"))))
+        .map_err(|error| {
+            Aborted::Broken(Failure::not_written(Cause::about(
+                format!("rollback failed: {error}"),
+                error,
+            )))
+        })
 }
 
 /// Settles the jobs of a group that committed.

@@ -23,7 +23,7 @@ async fn unreadable_run_is_damage_and_does_not_affect_others() {
 
     let damaged = store.load(&run(1)).await.expect_err("damaged");
     assert!(
-        matches!(&damaged, ReadError::Corrupt(text) if text.contains("status")),
+        matches!(&damaged, ReadError::Corrupt(text) if text.to_string().contains("status")),
         "{damaged:?}"
     );
     assert!(matches!(store.summary(&run(1)).await, Err(ReadError::Corrupt(_))));
@@ -109,7 +109,7 @@ async fn gap_in_a_log_is_damage() {
     db.sql("DELETE FROM events WHERE last_seq = 2");
     let damaged = store.load(&run(1)).await.expect_err("a gap");
     assert!(
-        matches!(&damaged, ReadError::Corrupt(text) if text.contains("event 2")),
+        matches!(&damaged, ReadError::Corrupt(text) if text.to_string().contains("event 2")),
         "{damaged:?}"
     );
     assert!(matches!(
@@ -139,14 +139,14 @@ async fn row_without_events_is_damage() {
         db.sql(&format!("UPDATE events SET bodies = {bodies}"));
         let damaged = store.load(&run(1)).await.expect_err("no events");
         assert!(
-            matches!(&damaged, ReadError::Corrupt(text) if text.contains("bodies")),
+            matches!(&damaged, ReadError::Corrupt(text) if text.to_string().contains("bodies")),
             "{bodies}: {damaged:?}"
         );
     }
     db.sql("UPDATE events SET bodies = x'0000000101'");
     let damaged = store.load(&run(1)).await.expect_err("one event of three");
     assert!(
-        matches!(&damaged, ReadError::Corrupt(text) if text.contains("event 0")),
+        matches!(&damaged, ReadError::Corrupt(text) if text.to_string().contains("event 0")),
         "{damaged:?}"
     );
 }

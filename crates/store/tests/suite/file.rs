@@ -285,7 +285,7 @@ async fn no_append_is_acknowledged_after_the_file_was_removed() {
         let (gone, refused) = append().await;
         let refused = refused.expect_err("gone");
         assert!(
-            matches!(&refused, AppendError::Unavailable(why) if why.contains("removed or replaced")),
+            matches!(&refused, AppendError::Unavailable(why) if why.to_string().contains("removed or replaced")),
             "{refused:?}"
         );
         store.ready().await.expect_err("no writes are taken");

@@ -483,7 +483,7 @@ async fn damaged_rows_are_reported_and_do_not_affect_others() {
         .await;
     let damaged = store.load(&run(1)).await.expect_err("damaged");
     assert!(
-        matches!(&damaged, ReadError::Corrupt(text) if text.contains("status")),
+        matches!(&damaged, ReadError::Corrupt(text) if text.to_string().contains("status")),
         "{damaged:?}"
     );
     assert!(matches!(
@@ -494,7 +494,7 @@ async fn damaged_rows_are_reported_and_do_not_affect_others() {
     ));
     let gap = store.load(&run(2)).await.expect_err("a gap");
     assert!(
-        matches!(&gap, ReadError::Corrupt(text) if text.contains("event 2")),
+        matches!(&gap, ReadError::Corrupt(text) if text.to_string().contains("event 2")),
         "{gap:?}"
     );
     assert!(matches!(

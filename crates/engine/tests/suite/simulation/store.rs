@@ -243,7 +243,7 @@ impl Connection {
         *self.server.n_reads.lock().entry(what).or_default() += 1;
         self.process.step(what).await;
         if self.fate().strikes(self.fate().odds.unavailable) {
-            return Err(ReadError::Unavailable(format!("simulated at {what}")));
+            return Err(ReadError::Unavailable(format!("simulated at {what}").into()));
         }
         Ok(())
     }
@@ -251,7 +251,7 @@ impl Connection {
     pub(super) async fn write(&self, what: &'static str) -> Result<(), WriteError> {
         self.process.step(what).await;
         if self.fate().strikes(self.fate().odds.unavailable) {
-            return Err(WriteError::Unavailable(format!("simulated at {what}")));
+            return Err(WriteError::Unavailable(format!("simulated at {what}").into()));
         }
         Ok(())
     }
@@ -260,7 +260,7 @@ impl Connection {
     pub(super) async fn written<T>(&self, what: &'static str, value: T) -> Result<T, WriteError> {
         self.process.step(what).await;
         if self.fate().strikes(self.fate().odds.unacknowledged) {
-            return Err(WriteError::Unavailable(format!("simulated after {what}")));
+            return Err(WriteError::Unavailable(format!("simulated after {what}").into()));
         }
         Ok(value)
     }
@@ -271,12 +271,12 @@ impl Log for Connection {
     async fn append(&self, batch: Batch) -> Result<(), AppendError> {
         self.process.step("append").await;
         let batch = match self.server.hold(batch) {
-            Ok(()) => return Err(AppendError::Unknown("simulated, it is in flight".to_owned())),
+            Ok(()) => return Err(AppendError::Unknown("simulated, it is in flight".into())),
             Err(batch) => *batch,
         };
         let (fate, odds) = (self.fate(), &self.fate().odds);
         if fate.strikes(odds.unavailable) {
-            return Err(AppendError::Unavailable("simulated".to_owned()));
+            return Err(AppendError::Unavailable("simulated".into()));
         }
         if fate.strikes(odds.conflict) {
             let expected = batch.expected();
@@ -290,7 +290,7 @@ impl Log for Connection {
                     self.process.number, batch.run
                 )
             });
-            return Err(AppendError::Unknown("simulated, nothing was written".to_owned()));
+            return Err(AppendError::Unknown("simulated, nothing was written".into()));
         }
         if !self.server.is_embedded && fate.strikes(odds.unknown_late) {
             let (server, by) = (Arc::clone(&self.server), self.process.number);
@@ -301,14 +301,12 @@ impl Log for Connection {
                 let _ = server.append(batch, by).await;
             });
             self.process.step("silence").await;
-            return Err(AppendError::Unknown(
-                "simulated, it may be written yet".to_owned(),
-            ));
+            return Err(AppendError::Unknown("simulated, it may be written yet".into()));
         }
         let done = self.server.append(batch, self.process.number).await;
         self.process.step("appended").await;
         if done.is_ok() && fate.strikes(odds.unknown_done) {
-            return Err(AppendError::Unknown("simulated, all was written".to_owned()));
+            return Err(AppendError::Unknown("simulated, all was written".into()));
         }
         done
     }

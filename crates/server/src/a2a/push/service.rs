@@ -233,7 +233,7 @@ impl Service {
 /// Registers a subscription without secrets, whose URL has been checked.
 pub(crate) async fn set(host: &Host, caller: &Caller, run: &VisibleRun, url: Url) -> Result<Put, AppError> {
     let subscription = Subscription::at(url, &caller.principal);
-    let id = random_id().map_err(|_| AppError::Internal("no randomness for an id".to_owned()))?;
+    let id = random_id().map_err(|_| AppError::Internal("no randomness for an id".into()))?;
     let (app, cipher) = (host.app(), host.cipher());
     let slot = app.subscription_slot(caller, run, id, cipher).await?;
     app.subscribe(slot, cipher, &subscription).await

@@ -168,14 +168,14 @@ impl SealSubscription for SubscriptionCipher {
 
     fn seal(&self, run: &RunKey, id: &str, subscription: &Subscription) -> Result<Vec<u8>, AppError> {
         let text = serde_json::to_vec(subscription);
-        let text = text.map_err(|error| AppError::Internal(format!("push configuration: {error}")))?;
+        let text = text.map_err(|error| AppError::Internal(format!("push configuration: {error}").into()))?;
         let sealed = self.seals.seal(&place(run, id), &text);
-        sealed.map_err(|error| AppError::Internal(format!("push configuration not sealed: {error}")))
+        sealed.map_err(|error| AppError::Internal(format!("push configuration not sealed: {error}").into()))
     }
 
     fn open(&self, run: &RunKey, id: &str, sealed: &[u8]) -> Result<Subscription, AppError> {
         Self::open(self, run, id, sealed).map_err(|error| {
-            AppError::Internal(format!("push configuration {id} of {run} not readable: {error}"))
+            AppError::Internal(format!("push configuration {id} of {run} not readable: {error}").into())
         })
     }
 
