@@ -1,5 +1,5 @@
 //! Admission of requests: accounts for what a request holds from its first byte to the last byte of its
-//! response.
+//! response. A host owns one [`Admission`], so two hosts of one process share no limit.
 //!
 //! ```text
 //!   head read -> authenticated? -- yes --> a request permit of its tenant
@@ -16,7 +16,7 @@
 //!
 //! A slot is taken before the request's task exists and released with the last byte written for it.
 
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::Arc;
 
 use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, header};
 use http_body::Body as HttpBody;
@@ -24,11 +24,14 @@ use parking_lot::Mutex;
 use wopr_connect::{Share, Shares};
 
 use crate::{
+    answers::Answers,
     auth::Caller,
+    body,
     connection::Line,
     credential_id::CredentialId,
     message::{Body, Response},
-    probes::Probe,
+    paging::Paging,
+    probes::{Probe, Probes},
 };
 
 /// Bytes held for unauthenticated requests.
@@ -48,17 +51,44 @@ const MAX_REQUESTS: usize = 16_384;
 /// A tenant may take at most this multiple of the free permits; alone it gets three quarters.
 const TENANT_TIMES_FREE: usize = 3;
 
-/// The budgets of this process.
-static STRANGERS: LazyLock<Arc<Shares<CredentialId>>> =
-    LazyLock::new(|| Arc::new(Shares::new(MAX_STRANGERS, ADDRESS_TIMES_FREE)));
-static NEIGHBORS: LazyLock<Arc<Shares<CredentialId>>> =
-    LazyLock::new(|| Arc::new(Shares::new(MAX_NEIGHBORS, ADDRESS_TIMES_FREE)));
-static REQUESTS: OnceLock<Arc<Shares<CredentialId>>> = OnceLock::new();
+/// Everything that requests of one host compete for.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    strangers: Arc<Shares<CredentialId>>,
+    neighbors: Arc<Shares<CredentialId>>,
+    /// Permits of authenticated requests.
+    requests: Arc<Shares<CredentialId>>,
+    /// Bytes of the bodies of authenticated requests.
+    bodies: Arc<Shares<CredentialId>>,
+    probes: Arc<Probes>,
+    /// Bytes of large responses.
+    pub(crate) answers: Answers,
+    /// Turns to read pages of logs.
+    pub(crate) paging: Paging,
+}
 
-/// The permits of authenticated requests. The first host in the process sets their number.
-pub(crate) fn requests(max_connections: usize) -> &'static Arc<Shares<CredentialId>> {
-    let most = max_connections.saturating_mul(2).max(MAX_REQUESTS);
-    REQUESTS.get_or_init(|| Arc::new(Shares::new(most, TENANT_TIMES_FREE)))
+impl Admission {
+    pub(crate) fn new(max_connections: usize) -> Self {
+        let n_requests = max_connections.saturating_mul(2).max(MAX_REQUESTS);
+        Self {
+            strangers: Arc::new(Shares::new(MAX_STRANGERS, ADDRESS_TIMES_FREE)),
+            neighbors: Arc::new(Shares::new(MAX_NEIGHBORS, ADDRESS_TIMES_FREE)),
+            requests: Arc::new(Shares::new(n_requests, TENANT_TIMES_FREE)),
+            bodies: body::memory(),
+            probes: Arc::default(),
+            answers: Answers::default(),
+            paging: Paging::default(),
+        }
+    }
+
+    /// Opens an empty share of the memory for bodies, which is a separate budget for each kind of credential.
+    pub(crate) fn share_of_body(&self, credential: CredentialId) -> Share<CredentialId> {
+        match credential {
+            CredentialId::Tenant(_) => self.bodies.share(credential),
+            CredentialId::Neighbor(_) => self.neighbors.share(credential),
+            CredentialId::Stranger(_) => self.strangers.share(credential),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -95,13 +125,13 @@ struct Memory {
 }
 
 impl Memory {
-    fn of(credential: CredentialId) -> Self {
+    fn of(admission: &Admission, credential: CredentialId) -> Self {
         let kept = match credential {
-            CredentialId::Neighbor(_) => Some(NEIGHBORS.share(credential)),
+            CredentialId::Neighbor(_) => Some(admission.neighbors.share(credential)),
             CredentialId::Stranger(_) | CredentialId::Tenant(_) => None,
         };
         Self {
-            common: STRANGERS.share(credential),
+            common: admission.strangers.share(credential),
             kept,
         }
     }
@@ -117,6 +147,7 @@ impl Slot {
     /// # Errors
     /// If there is no room.
     pub(crate) fn take<B: HttpBody>(
+        admission: &Admission,
         line: &Line,
         caller: Option<&Caller>,
         request: &Request<B>,
@@ -125,7 +156,7 @@ impl Slot {
         let (credential, place) = match caller {
             Some(caller) => {
                 let credential = CredentialId::caller(caller);
-                let share = requests(0).take(credential, 1).ok_or(NoRoom)?;
+                let share = admission.requests.take(credential, 1).ok_or(NoRoom)?;
                 (credential, Place::Tenant { _share: share })
             }
             None => {
@@ -134,11 +165,11 @@ impl Slot {
                     false => CredentialId::stranger(line.network()),
                 };
                 let n_bytes = STATE + size_of_head(request.headers()) + size_of_body(request.body(), window);
-                let mut memory = Memory::of(credential);
+                let mut memory = Memory::of(admission, credential);
                 let place = if memory.grow(n_bytes) {
                     Place::Memory(memory)
                 } else {
-                    let probe = Probe::take(line, request).ok_or(NoRoom)?;
+                    let probe = Probe::take(&admission.probes, line, request).ok_or(NoRoom)?;
                     Place::Probe { _probe: probe }
                 };
                 (credential, place)
@@ -164,13 +195,13 @@ impl Slot {
     ///
     /// # Errors
     /// If the tenant has no room; the slot stays unchanged.
-    pub(crate) fn recognized(&self, caller: &Caller) -> Result<(), NoRoom> {
+    pub(crate) fn recognized(&self, admission: &Admission, caller: &Caller) -> Result<(), NoRoom> {
         let mut held = self.0.lock();
         if matches!(held.place, Place::Tenant { .. }) {
             return Ok(());
         }
         let credential = CredentialId::caller(caller);
-        let share = requests(0).take(credential, 1).ok_or(NoRoom)?;
+        let share = admission.requests.take(credential, 1).ok_or(NoRoom)?;
         held.place = Place::Tenant { _share: share };
         held.credential = credential;
         held.line.end_strange();
@@ -207,14 +238,6 @@ pub(crate) fn asker_of(extensions: &Extensions) -> CredentialId {
     extensions
         .get::<Slot>()
         .map_or(CredentialId::nobody(), Slot::credential)
-}
-
-/// Opens an empty share of the unauthenticated budget, or of the reserve for known networks.
-pub(crate) fn share_of_stranger(credential: CredentialId) -> Share<CredentialId> {
-    match credential {
-        CredentialId::Neighbor(_) => NEIGHBORS.share(credential),
-        CredentialId::Stranger(_) | CredentialId::Tenant(_) => STRANGERS.share(credential),
-    }
 }
 
 fn size_of_head(headers: &HeaderMap) -> usize {

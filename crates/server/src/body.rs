@@ -9,10 +9,7 @@
 //! A refused body is refused at once. The connection drains the rest of it, so that a client that is still
 //! sending gets the response.
 
-use std::{
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::stream::StreamExt as _;
@@ -21,9 +18,9 @@ use http_body_util::BodyExt as _;
 use wopr_connect::{Share, Shares, TooManyValues};
 use wopr_engine::TIMES_DECIDED;
 
-use crate::{admission, credential_id::CredentialId, message::Body};
+use crate::{admission::Admission, credential_id::CredentialId, message::Body};
 
-/// Bytes of bodies held by this process, each until its request has been read. Ten thousand connections with
+/// Bytes of bodies held by a host, each until its request has been read. Ten thousand connections with
 /// bodies of the maximum size would exhaust the memory of any machine.
 const MAX_HELD: usize = 96 << 20;
 /// Maximum bytes counted for one body, so that a host that allows huge bodies can still accept one.
@@ -34,9 +31,6 @@ const TIMES_FREE: usize = 3;
 
 /// A parsed body counts if its estimated size is at least this many bytes.
 const COUNTED_FROM: usize = 64 << 10;
-/// The budget of this process.
-static MEMORY: LazyLock<Arc<Shares<CredentialId>>> =
-    LazyLock::new(|| Arc::new(Shares::new(MAX_HELD, TIMES_FREE)));
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BodyError {
@@ -72,12 +66,9 @@ pub(crate) fn shared<S: Send + 'static>(bytes: Bytes, share: S) -> Bytes {
     Bytes::from_owner(Held { bytes, _share: share })
 }
 
-/// Opens a share for a client; unauthenticated clients have a separate budget.
-fn share_of(credential: CredentialId) -> Share<CredentialId> {
-    match credential {
-        CredentialId::Tenant(_) => MEMORY.share(credential),
-        CredentialId::Stranger(_) | CredentialId::Neighbor(_) => admission::share_of_stranger(credential),
-    }
+/// The budget of a host for the bodies of authenticated clients.
+pub(crate) fn memory() -> Arc<Shares<CredentialId>> {
+    Arc::new(Shares::new(MAX_HELD, TIMES_FREE))
 }
 
 /// The memory share of a parsed body, held until dropped.
@@ -87,14 +78,20 @@ pub(crate) struct Weight {
 }
 
 /// Estimates the parsed size of a JSON text and charges it before parsing. `limit` is the limit of the text.
-pub(crate) fn weigh(text: &[u8], credential: CredentialId, limit: usize) -> Result<Weight, BodyError> {
+pub(crate) fn weigh(
+    admission: &Admission,
+    text: &[u8],
+    credential: CredentialId,
+    limit: usize,
+) -> Result<Weight, BodyError> {
     let n_parsed =
         wopr_connect::weigh(text, limit).map_err(|TooManyValues { .. }| BodyError::TooManyValues)?;
-    weigh_parsed(text.len(), n_parsed, credential)
+    weigh_parsed(admission, text.len(), n_parsed, credential)
 }
 
 /// Like [`weigh`], if the parsed size is already known.
 pub(crate) fn weigh_parsed(
+    admission: &Admission,
     n_text: usize,
     n_parsed: usize,
     credential: CredentialId,
@@ -103,7 +100,7 @@ pub(crate) fn weigh_parsed(
     if n_bytes < COUNTED_FROM {
         return Ok(Weight { _share: None });
     }
-    let mut share = share_of(credential);
+    let mut share = admission.share_of_body(credential);
     if share.grow(n_bytes.min(MAX_COUNTED)) {
         Ok(Weight { _share: Some(share) })
     } else {
@@ -112,6 +109,7 @@ pub(crate) fn weigh_parsed(
 }
 
 pub(crate) async fn read(
+    admission: &Admission,
     body: Body,
     credential: CredentialId,
     limit: usize,
@@ -121,7 +119,8 @@ pub(crate) async fn read(
     if declared > limit as u64 {
         return Err(BodyError::TooLarge);
     }
-    match tokio::time::timeout(timeout, collect(body, limit, share_of(credential))).await {
+    let share = admission.share_of_body(credential);
+    match tokio::time::timeout(timeout, collect(body, limit, share)).await {
         Ok(read) => read,
         Err(_) => Err(BodyError::Slow),
     }
@@ -194,19 +193,21 @@ mod tests {
 
     #[test]
     fn parsed_size_is_limited_before_parsing() {
+        let admission = Admission::new(0);
+        let weigh = |text: &[u8], limit| weigh(&admission, text, ONE, limit);
         let limit = 1 << 20;
         let text = format!("[{}0]", "{\"\":0},".repeat(limit / 8));
         assert!(text.len() < limit);
         assert!(matches!(
-            weigh(text.as_bytes(), ONE, limit),
+            weigh(text.as_bytes(), limit),
             Err(BodyError::TooManyValues)
         ));
         let numbers = format!("[{}0]", "1,".repeat(limit / 4));
-        assert!(weigh(numbers.as_bytes(), ONE, limit).is_ok());
+        assert!(weigh(numbers.as_bytes(), limit).is_ok());
         let words = format!("\"{}\"", "x".repeat(limit - 2));
-        assert!(weigh(words.as_bytes(), ONE, limit).is_ok_and(|weight| weight._share.is_some()));
-        assert!(weigh(b"[1]", ONE, limit).is_ok_and(|weight| weight._share.is_none()));
-        let held: Vec<_> = std::iter::from_fn(|| weigh_parsed(0, 16 << 20, ONE).ok()).collect();
+        assert!(weigh(words.as_bytes(), limit).is_ok_and(|weight| weight._share.is_some()));
+        assert!(weigh(b"[1]", limit).is_ok_and(|weight| weight._share.is_none()));
+        let held: Vec<_> = std::iter::from_fn(|| weigh_parsed(&admission, 0, 16 << 20, ONE).ok()).collect();
         assert_eq!(
             held.len(),
             MAX_HELD * TIMES_FREE / (TIMES_FREE + 1) / (16 << 20) / TIMES_DECIDED

@@ -16,8 +16,7 @@ use tower_http::cors::CorsLayer;
 
 use crate::{
     Host, a2a,
-    admission::{self, NoRoom, Slot},
-    answers,
+    admission::{self, Admission, NoRoom, Slot},
     auth::{
         Caller,
         authenticate::{self, Identified},
@@ -48,6 +47,10 @@ impl Faces {
             openwop: openwop::Face::new(host),
             cors: cors::layer(&host.config().server.cors_origins),
         }))
+    }
+
+    pub(crate) fn admission(&self) -> &Admission {
+        self.0.host.admission()
     }
 
     /// Authenticates a request without waiting, and stores the caller in its extensions.
@@ -81,7 +84,7 @@ impl Faces {
         let is_grpc = a2a::is_grpc(request.headers());
         let refused = || admission::refusal(is_http2, is_grpc);
         if let (Some(slot), Some(caller)) = (&slot, &caller)
-            && let Err(NoRoom) = slot.recognized(caller)
+            && let Err(NoRoom) = slot.recognized(host.admission(), caller)
         {
             return refused();
         }
@@ -92,7 +95,10 @@ impl Faces {
         };
         let response = match (caller, slot) {
             (Some(caller), _) => {
-                answers::held_response(CredentialId::caller(&caller), response, unavailable).await
+                let answers = &host.admission().answers;
+                answers
+                    .held_response(CredentialId::caller(&caller), response, unavailable)
+                    .await
             }
             (None, Some(slot)) => admission::answered(&slot, response, refused),
             (None, None) => response,

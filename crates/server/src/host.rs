@@ -27,6 +27,7 @@ use crate::{
         push::{Notifier, SubscriptionCipher},
     },
     activity_tokens::ActivityTokens,
+    admission::Admission,
     auth::Auth,
     config::{CidrText, Config, Keep, Period, StoreUrl, default_tenant},
     openwop::Discovery,
@@ -89,6 +90,7 @@ pub struct Host {
     executors: Executors,
     metrics: Metrics,
     discovery: Discovery,
+    admission: Admission,
     rejected: Vec<Rejected>,
     closing: watch::Sender<bool>,
     tls: Option<Arc<Tls>>,
@@ -402,6 +404,12 @@ impl Host {
         &self.cipher
     }
 
+    /// The limits that the requests of this host share.
+    #[must_use]
+    pub(crate) const fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
@@ -524,6 +532,7 @@ impl Built {
         let tokens = Tokens::new(secrets.subkey("interrupt-token"), config.interrupts.token_ttl);
         let activity_tokens = ActivityTokens::new(secrets.subkey("activity-token"));
         let discovery = Discovery::new(&config, &public_url, &app);
+        let admission = Admission::new(config.server.max_connections);
         let auth = Arc::new(auth);
         let closing = watch::Sender::new(false);
         let following = tokio::spawn(Arc::clone(&auth).follow(closing.subscribe()));
@@ -545,6 +554,7 @@ impl Built {
             executors,
             metrics: Metrics::default(),
             discovery,
+            admission,
             rejected,
             closing,
             tls: tls.map(Arc::new),

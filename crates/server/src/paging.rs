@@ -8,7 +8,7 @@
 
 use std::{
     io,
-    sync::{Arc, LazyLock, Weak},
+    sync::{Arc, Weak},
     thread,
     time::Duration,
 };
@@ -37,11 +37,24 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// connections than the default can reach this.
 const MAX_WAITING: usize = 16_384;
 
-static READERS: LazyLock<Readers> = LazyLock::new(|| {
-    // Half of the threads stay free for other work.
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    Readers::new((threads / 2).clamp(1, MAX_TURNS))
-});
+/// What the readers of one host share: turns to read, and large frames that several streams send.
+#[derive(Debug)]
+pub(crate) struct Paging {
+    readers: Readers,
+    /// Large frames in flight. Streams that show the same event the same way share the bytes.
+    frames: Mutex<Vec<Frame>>,
+}
+
+impl Default for Paging {
+    fn default() -> Self {
+        // Half of the threads stay free for other work.
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            readers: Readers::new((threads / 2).clamp(1, MAX_TURNS)),
+            frames: Mutex::default(),
+        }
+    }
+}
 
 /// Limits the number of concurrent readers.
 #[derive(Debug)]
@@ -70,12 +83,6 @@ impl Readers {
             Some(Err(Full)) | None => Err(AppError::Unavailable("too many logs are being read".into())),
         }
     }
-}
-
-/// Waits until `until` for a turn to read a page of a tenant's run. Hold the turn until the page is rendered
-/// and dropped.
-pub(crate) async fn turn(tenant: &TenantId, until: Instant) -> Option<Turn> {
-    READERS.turn(tenant, until).await
 }
 
 /// The cost of a turn that read this many bytes: a tenant with large logs gets fewer turns.
@@ -129,62 +136,17 @@ pub(crate) fn json_size(document: &impl Serialize) -> usize {
     }
 }
 
-/// Reads events from a position until either limit is reached. Returns `Unavailable` if too many others are
-/// reading.
-pub(crate) async fn read(
-    app: &App,
-    key: &VisibleRun,
-    from: Seq,
-    max_events: usize,
-    max_bytes: usize,
-) -> Result<Option<Events>, AppError> {
-    let mut turn = READERS.with_timeout(&key.tenant).await?;
-    let mut pace = Pace::new(max_events);
-    let Some(mut read) = app.events(key, from, pace.limit()).await? else {
-        return Ok(None);
-    };
-    let mut n_bytes = 0;
-    let mut n_seen = 0;
-    loop {
-        let n_new = read.events.len() - n_seen;
-        let size: usize = read.events[n_seen..]
-            .iter()
-            .map(|recorded| json_size(&recorded.event))
-            .sum();
-        n_seen = read.events.len();
-        n_bytes += size;
-        turn.charge(cost(n_bytes));
-        let is_short = n_new < pace.limit();
-        pace.read(size);
-        let Some(last) = read.events.last() else { break };
-        if is_short || n_seen >= max_events || n_bytes >= max_bytes {
-            break;
-        }
-        let limit = pace.limit().min(max_events - n_seen);
-        pace.limit = limit;
-        let Some(more) = app.events(key, last.seq.next(), limit).await? else {
-            return Ok(None);
-        };
-        read.events.extend(more.events);
-        read.head = more.head;
-        read.status = more.status;
-    }
-    Ok(Some(read))
-}
-
 /// The modes an event is rendered in, and whether artifacts are shown.
 pub(crate) type Shown = (StreamModes, bool);
 
 /// A large frame that a stream is still sending.
+#[derive(Debug)]
 struct Frame {
     key: RunKey,
     seq: Seq,
     shown: Shown,
     bytes: Weak<Vec<u8>>,
 }
-
-/// Large frames in flight. Streams that show the same event the same way share the bytes.
-static FRAMES: Mutex<Vec<Frame>> = Mutex::new(Vec::new());
 
 struct Shared(Arc<Vec<u8>>);
 
@@ -194,30 +156,82 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// Shares a large frame for as long as it is being sent.
-pub(crate) fn share(key: &RunKey, seq: Seq, shown: Shown, mut frame: Vec<u8>) -> Bytes {
-    frame.shrink_to_fit();
-    let frame = Arc::new(frame);
-    let mut frames = FRAMES.lock();
-    frames.retain(|frame| frame.bytes.strong_count() > 0);
-    frames.push(Frame {
-        key: key.clone(),
-        seq,
-        shown,
-        bytes: Arc::downgrade(&frame),
-    });
-    drop(frames);
-    Bytes::from_owner(Shared(frame))
-}
+impl Paging {
+    /// Waits until `until` for a turn to read a page of a tenant's run. Hold the turn until the page is rendered
+    /// and dropped.
+    pub(crate) async fn turn(&self, tenant: &TenantId, until: Instant) -> Option<Turn> {
+        self.readers.turn(tenant, until).await
+    }
 
-/// Finds a large frame that another stream is sending.
-pub(crate) fn shared(key: &RunKey, seq: Seq, shown: Shown) -> Option<Bytes> {
-    let frames = FRAMES.lock();
-    let found = frames
-        .iter()
-        .find(|frame| frame.seq == seq && frame.shown == shown && frame.key == *key);
-    let bytes = found?.bytes.upgrade()?;
-    Some(Bytes::from_owner(Shared(bytes)))
+    /// Reads events from a position until either limit is reached. Returns `Unavailable` if too many others are
+    /// reading.
+    pub(crate) async fn read(
+        &self,
+        app: &App,
+        key: &VisibleRun,
+        from: Seq,
+        max_events: usize,
+        max_bytes: usize,
+    ) -> Result<Option<Events>, AppError> {
+        let mut turn = self.readers.with_timeout(&key.tenant).await?;
+        let mut pace = Pace::new(max_events);
+        let Some(mut read) = app.events(key, from, pace.limit()).await? else {
+            return Ok(None);
+        };
+        let mut n_bytes = 0;
+        let mut n_seen = 0;
+        loop {
+            let n_new = read.events.len() - n_seen;
+            let size: usize = read.events[n_seen..]
+                .iter()
+                .map(|recorded| json_size(&recorded.event))
+                .sum();
+            n_seen = read.events.len();
+            n_bytes += size;
+            turn.charge(cost(n_bytes));
+            let is_short = n_new < pace.limit();
+            pace.read(size);
+            let Some(last) = read.events.last() else { break };
+            if is_short || n_seen >= max_events || n_bytes >= max_bytes {
+                break;
+            }
+            let limit = pace.limit().min(max_events - n_seen);
+            pace.limit = limit;
+            let Some(more) = app.events(key, last.seq.next(), limit).await? else {
+                return Ok(None);
+            };
+            read.events.extend(more.events);
+            read.head = more.head;
+            read.status = more.status;
+        }
+        Ok(Some(read))
+    }
+
+    /// Shares a large frame for as long as it is being sent.
+    pub(crate) fn share(&self, key: &RunKey, seq: Seq, shown: Shown, mut frame: Vec<u8>) -> Bytes {
+        frame.shrink_to_fit();
+        let frame = Arc::new(frame);
+        let mut frames = self.frames.lock();
+        frames.retain(|frame| frame.bytes.strong_count() > 0);
+        frames.push(Frame {
+            key: key.clone(),
+            seq,
+            shown,
+            bytes: Arc::downgrade(&frame),
+        });
+        drop(frames);
+        Bytes::from_owner(Shared(frame))
+    }
+
+    /// Finds a large frame that another stream is sending.
+    pub(crate) fn shared(&self, key: &RunKey, seq: Seq, shown: Shown) -> Option<Bytes> {
+        let frames = self.frames.lock();
+        let found = frames
+            .iter()
+            .find(|frame| frame.seq == seq && frame.shown == shown && frame.key == *key);
+        let bytes = found?.bytes.upgrade()?;
+        Some(Bytes::from_owner(Shared(bytes)))
+    }
 }
 
 #[cfg(test)]
@@ -276,13 +290,14 @@ mod tests {
             RunId::parse("run_0123456789abcdef0123").unwrap(),
         );
         let modes = (StreamModes::default(), true);
-        let frame = share(&key, Seq(3), modes, b"frame".to_vec());
-        assert_eq!(shared(&key, Seq(3), modes), Some(frame.clone()));
-        assert_eq!(shared(&key, Seq(4), modes), None);
+        let paging = Paging::default();
+        let frame = paging.share(&key, Seq(3), modes, b"frame".to_vec());
+        assert_eq!(paging.shared(&key, Seq(3), modes), Some(frame.clone()));
+        assert_eq!(paging.shared(&key, Seq(4), modes), None);
         // A frame with artifacts must not be sent to readers who may not see them.
-        assert_eq!(shared(&key, Seq(3), (modes.0, false)), None);
+        assert_eq!(paging.shared(&key, Seq(3), (modes.0, false)), None);
         drop(frame);
-        assert_eq!(shared(&key, Seq(3), modes), None);
+        assert_eq!(paging.shared(&key, Seq(3), modes), None);
     }
 
     #[test]

@@ -5,11 +5,7 @@
 //! is closed, if it had enough time to read its response. Clients that leave responses unread therefore cannot
 //! occupy the slots, however many addresses they use.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use http::{Method, Request};
 use hyper::body::Body;
@@ -25,10 +21,9 @@ const LONG: Duration = Duration::from_secs(1);
 /// Maximum size of a probe's response, errors included, in bytes.
 const MAX_ANSWER: usize = 4 << 10;
 
-static PROBES: LazyLock<Arc<Probes>> = LazyLock::new(Arc::default);
-
+/// The slots of one host.
 #[derive(Debug, Default)]
-struct Probes(Mutex<State>);
+pub(crate) struct Probes(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -53,8 +48,8 @@ pub(crate) struct Probe {
 
 impl Probe {
     /// Takes a slot if the request is a probe and a slot is free or can be freed.
-    pub(crate) fn take<B: Body>(line: &Line, request: &Request<B>) -> Option<Self> {
-        is_probe(request).then(|| Probes::take(&PROBES, line))?
+    pub(crate) fn take<B: Body>(probes: &Arc<Probes>, line: &Line, request: &Request<B>) -> Option<Self> {
+        is_probe(request).then(|| Probes::take(probes, line))?
     }
 
     /// Returns `true` if a response of this size may use a probe's slot.

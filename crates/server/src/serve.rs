@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    Config, Faces, Host, admission,
+    Config, Faces, Host,
     config::Listen,
     connection::{Bounds, Connections, Crowd, Line},
     tls::{self, Tls},
@@ -79,7 +79,6 @@ pub async fn serve(
     // The files were read when the host opened.
     let mut reload_ticks = tokio::time::interval_at(Instant::now() + tls::RELOAD, tls::RELOAD);
     let max_connections = host.config().server.max_connections;
-    admission::requests(max_connections);
     let slots = Arc::new(Semaphore::new(max_connections));
     let crowd = Arc::new(Crowd::new(Bounds {
         each: host.config().server.max_unauthenticated_per_address,

@@ -33,12 +33,20 @@ pub(super) async fn read_body(
     let config = &host.config().server;
     let timeout = config.request_timeout.as_duration();
     let limit = config.max_body_bytes.saturating_add(overhead);
-    body::read(body, CredentialId::caller(caller), limit, timeout).await
+    body::read(
+        host.admission(),
+        body,
+        CredentialId::caller(caller),
+        limit,
+        timeout,
+    )
+    .await
 }
 
 /// Reserves the memory that a JSON body will need, before it is parsed.
 pub(super) fn weigh(host: &Host, caller: &Caller, text: &[u8]) -> Result<Weight, BodyError> {
     body::weigh(
+        host.admission(),
         text,
         CredentialId::caller(caller),
         host.config().server.max_body_bytes,

@@ -308,9 +308,10 @@ impl Service {
 }
 
 impl TaskStream {
-    /// The credential that the stream's memory is charged to.
-    pub(super) fn credential(&self) -> CredentialId {
-        CredentialId::caller(&self.caller)
+    /// Charges a part of the response to the caller until it is written.
+    pub(super) async fn hold(&self, bytes: Bytes) -> Result<Bytes, Crowded> {
+        let answers = &self.service.host.admission().answers;
+        answers.held(CredentialId::caller(&self.caller), bytes).await
     }
 
     fn begin_with(&mut self, task: Task) {
@@ -329,7 +330,11 @@ impl TaskStream {
         self.cursor = Seq(0);
         while self.cursor < from {
             let limit = usize::try_from(from.0 - self.cursor.0).map_or(PAGE, |n| n.min(PAGE));
-            let page = paging::read(self.service.host.app(), &self.key, self.cursor, limit, CHUNK);
+            let host = &self.service.host;
+            let page = host
+                .admission()
+                .paging
+                .read(host.app(), &self.key, self.cursor, limit, CHUNK);
             let events = page.await?.map(|page| page.events).unwrap_or_default();
             let Some(end) = events.last() else { break };
             self.cursor = end.seq.next();
@@ -401,7 +406,14 @@ impl TaskStream {
         let mut items = Vec::new();
         loop {
             let until = self.last_said + self.keep_alive;
-            let Some(_turn) = paging::turn(&self.key.tenant, until).await else {
+            let Some(_turn) = self
+                .service
+                .host
+                .admission()
+                .paging
+                .turn(&self.key.tenant, until)
+                .await
+            else {
                 return Ok(None);
             };
             let app = self.service.host.app();

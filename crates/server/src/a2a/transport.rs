@@ -220,7 +220,7 @@ async fn held_events(
     for item in items {
         write(&mut out, item);
     }
-    answers::held(stream.credential(), Bytes::from(out)).await
+    stream.hold(Bytes::from(out)).await
 }
 
 /// 503: the store is unavailable, or there is no memory for the answer.

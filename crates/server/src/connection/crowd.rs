@@ -19,6 +19,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
+use super::pace;
 use crate::{admission::NoRoom, credential_id::Network};
 
 /// How long a new connection may be silent while others wait for its place: more than a round trip around the
@@ -55,6 +56,8 @@ pub(crate) struct Crowd {
     state: Mutex<State>,
     /// A copy of the count in `state`, which is read for every piece that arrives.
     n_strange: AtomicUsize,
+    /// When the first piece of the next connection may be read.
+    next_first: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +98,7 @@ impl Crowd {
             bounds,
             state: Mutex::default(),
             n_strange: AtomicUsize::new(0),
+            next_first: Mutex::new(None),
         }
     }
 
@@ -264,6 +268,14 @@ impl Line {
     /// The number of unauthenticated connections.
     pub(super) fn n_strange_connections(&self) -> usize {
         self.crowd.n_strange.load(Ordering::Relaxed)
+    }
+
+    /// Schedules the first piece of this connection, and returns how long it has to wait.
+    pub(super) fn wait_for_first(&self, now: Instant) -> Duration {
+        let mut next = self.crowd.next_first.lock();
+        let (wait, then) = pace::turn(*next, now);
+        *next = Some(then);
+        wait
     }
 
     /// Returns and resets the number of unauthenticated requests that began on this connection.

@@ -241,7 +241,7 @@ impl Connections {
             request.extensions_mut().insert(caller.clone());
         }
         let caller = self.faces.recognize(&mut request);
-        match Slot::take(line, caller.as_ref(), &request, window) {
+        match Slot::take(self.faces.admission(), line, caller.as_ref(), &request, window) {
             Ok(slot) => {
                 request.extensions_mut().insert(slot.clone());
                 Ok((request, slot))

@@ -13,7 +13,6 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::{Instant, Sleep, sleep},
@@ -37,9 +36,6 @@ const LONGEST_FIRST: Duration = Duration::from_millis(500);
 const SHORTEST: Duration = Duration::from_millis(1);
 /// Maximum pause.
 const LONGEST: Duration = Duration::from_secs(10);
-
-/// When the next connection's first piece may be read.
-static NEXT_FIRST: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// A stream that is read at its connection's rate.
 #[derive(Debug)]
@@ -69,7 +65,7 @@ impl<S> Paced<S> {
 }
 
 /// Returns the delay of a connection's first piece, and the earliest time for the next connection's.
-fn turn(next: Option<Instant>, now: Instant) -> (Duration, Instant) {
+pub(super) fn turn(next: Option<Instant>, now: Instant) -> (Duration, Instant) {
     let turn = next.map_or(now, |next| next.clamp(now, now + LONGEST_FIRST));
     (turn - now, turn + FIRST_APART)
 }
@@ -93,9 +89,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
         }
         let n_strange = this.line.n_strange_connections();
         if !std::mem::replace(&mut this.has_begun, true) && n_strange > FREE {
-            let mut next = NEXT_FIRST.lock();
-            let (wait, then) = turn(*next, Instant::now());
-            *next = Some(then);
+            let wait = this.line.wait_for_first(Instant::now());
             this.rest = (wait > SHORTEST).then(|| Box::pin(sleep(wait)));
         }
         let (n_begun, n_read) = (this.line.take_begun(), std::mem::take(&mut this.n_read));

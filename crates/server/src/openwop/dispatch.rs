@@ -163,8 +163,8 @@ async fn read_body(
         Access::Public | Access::Token => host.config().server.max_body_bytes.min(MAX_PUBLIC),
     };
     let timeout = host.config().server.request_timeout.as_duration();
-    let read = body::read(body, credential, limit, timeout).await;
-    match read.and_then(|read| Ok((body::weigh(&read, credential, limit)?, read))) {
+    let read = body::read(host.admission(), body, credential, limit, timeout).await;
+    match read.and_then(|read| Ok((body::weigh(host.admission(), &read, credential, limit)?, read))) {
         Ok((weight, read)) => Ok((read, Some(weight))),
         Err(BodyError::TooLarge) => Err(too_large(limit)),
         Err(BodyError::TooManyValues) => Err(too_many_values(limit)),

@@ -32,7 +32,7 @@ use crate::{
     Host,
     auth::{Caller, Scope},
     message::{Body, Response},
-    paging::{self, CHUNK, Pace},
+    paging::{CHUNK, Pace},
     telemetry::OpenStream,
 };
 
@@ -327,12 +327,14 @@ impl Follow {
             let status = ended.summary.status;
             return self.show(events, ended.head, status, false, out).await;
         }
-        let Some(_turn) = paging::turn(&self.key.tenant, self.sent_at + self.keepalive).await else {
+        let host = Arc::clone(&self.host);
+        let paging = &host.admission().paging;
+        let Some(_turn) = paging.turn(&self.key.tenant, self.sent_at + self.keepalive).await else {
             return Ok(Read::Later);
         };
         if self.is_shareable()
             && let Some(frame) =
-                paging::shared(&self.key, self.next, (self.modes, self.masking.reads_artifacts))
+                paging.shared(&self.key, self.next, (self.modes, self.masking.reads_artifacts))
         {
             self.next = self.next.next();
             return Ok(Read::Large(frame));
@@ -380,7 +382,8 @@ impl Follow {
                     self.next = recorded.seq.next();
                     let frame = mem::take(out);
                     let shown = (self.modes, reads_artifacts);
-                    let frame = paging::share(&self.key, recorded.seq, shown, frame);
+                    let paging = &self.host.admission().paging;
+                    let frame = paging.share(&self.key, recorded.seq, shown, frame);
                     return Ok(Read::Large(frame));
                 }
                 // It becomes a chunk of its own in the next read.

@@ -55,7 +55,13 @@ async fn wait(
     loop {
         let page = match app.events_at_hand(key, from, MAX_EVENTS) {
             Some(page) => Some(page),
-            None => paging::read(app, key, from, MAX_EVENTS, MAX_BYTES).await?,
+            None => {
+                call.host
+                    .admission()
+                    .paging
+                    .read(app, key, from, MAX_EVENTS, MAX_BYTES)
+                    .await?
+            }
         };
         let page = page.ok_or_else(no_run)?;
         let is_done = !page.events.is_empty() || page.status.is_terminal();
@@ -77,7 +83,12 @@ pub(super) async fn now(
     after: Option<u64>,
     admits: impl Fn(&Recorded) -> bool,
 ) -> Answer {
-    let page = paging::read(call.host.app(), key, first(after), MAX_EVENTS, MAX_BYTES).await?;
+    let page = call
+        .host
+        .admission()
+        .paging
+        .read(call.host.app(), key, first(after), MAX_EVENTS, MAX_BYTES)
+        .await?;
     respond(call, key, after, page.ok_or_else(no_run)?, admits).await
 }
 

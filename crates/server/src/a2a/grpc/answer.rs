@@ -24,7 +24,7 @@ use super::{
     media::GRPC,
     message, status,
 };
-use crate::answers::{self, Crowded};
+use crate::answers::Crowded;
 
 use crate::message::{Body, Response};
 
@@ -71,7 +71,8 @@ impl Running {
     async fn written(&self, item: Item) -> Result<Bytes, Status> {
         let item = Document::item(item.response, item.is_final, self.form);
         let message = message(self.method, &item)?;
-        answers::held(self.stream.credential(), message)
+        self.stream
+            .hold(message)
             .await
             .map_err(|Crowded| status::unavailable())
     }

@@ -39,7 +39,7 @@ use super::{
 };
 use crate::{
     Host,
-    answers::{self, Crowded},
+    answers::Crowded,
     auth, body,
     credential_id::CredentialId,
     message::{Body, BoxError, Request, Response},
@@ -170,7 +170,8 @@ async fn call(
         let most = wopr_connect::parsed_limit(host.config().server.max_body_bytes);
         let malformed = |error| refused(A2aError::from(error).into());
         let (document, n_parsed) = protobuf::read_within(method.request, bytes, most).map_err(malformed)?;
-        let _weight = body::weigh_parsed(bytes.len(), n_parsed, credential).map_err(status::no_body)?;
+        let _weight = body::weigh_parsed(host.admission(), bytes.len(), n_parsed, credential)
+            .map_err(status::no_body)?;
         let request =
             exchange::Request::decode(method.operation, form, Value::Object(document)).map_err(malformed)?;
         let call = ingress::call(caller, None, version, headers).map_err(|error| refused(error.into()))?;
@@ -188,7 +189,10 @@ async fn call(
     match answered? {
         Answer::Reply(reply) => {
             let message = answer::message(method, &reply.into_document(form))?;
-            let message = answers::held(credential, message)
+            let message = host
+                .admission()
+                .answers
+                .held(credential, message)
                 .await
                 .map_err(|Crowded| status::unavailable())?;
             Ok(answer::once(message))
