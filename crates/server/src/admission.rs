@@ -291,14 +291,42 @@ pub(crate) fn refusal(is_http2: bool, is_grpc: bool) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+    use crate::credential_id::Network;
+
+    #[tokio::test(start_paused = true)]
+    async fn two_hosts_share_no_limit() {
+        let (one, other) = (Admission::new(1), Admission::new(1));
+        let tenant = CredentialId::number(1);
+        let stranger = CredentialId::stranger(Network::of([192, 0, 2, 1].into()));
+        let body = |admission: &Admission, credential| {
+            let mut share = admission.share_of_body(credential);
+            share.grow(16 << 20).then_some(share)
+        };
+        let mut held = Vec::new();
+        for credential in [tenant, stranger] {
+            held.extend(std::iter::from_fn(|| body(&one, credential)));
+            assert!(body(&other, credential).is_some());
+        }
+        let requests = one.requests.take(tenant, MAX_REQUESTS / 2);
+        assert!(requests.is_some() && one.requests.take(tenant, MAX_REQUESTS / 2).is_none());
+        assert!(other.requests.take(tenant, MAX_REQUESTS / 2).is_some());
+        let answer = || Bytes::from(vec![0; 16 << 20]);
+        let mut unread = Vec::new();
+        while let Ok(bytes) = one.answers.held(tenant, answer()).await {
+            unread.push(bytes);
+        }
+        assert!(other.answers.held(tenant, answer()).await.is_ok());
+    }
 
     #[test]
     fn body_counts_up_to_the_receive_window() {
         assert_eq!(size_of_body(&Body::empty(), 1_000), 0);
         assert_eq!(size_of_body(&Body::from("text"), 1_000), 4);
         assert_eq!(size_of_body(&Body::from(vec![0; 2_000]), 1_000), 1_000);
-        let endless = futures_util::stream::pending::<Result<bytes::Bytes, std::io::Error>>();
+        let endless = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
         assert_eq!(size_of_body(&Body::from_stream(endless), 1_000), 1_000);
     }
 

@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_failure_expires_without_further_appends() {
         let vitals = Vitals::default();
-        vitals.failed("full");
+        vitals.failed(&"full".into());
         let now = Instant::now();
         vitals.check_at(now).expect_err("it failed");
         vitals.check_at(now + MEMORY).expect("long ago");

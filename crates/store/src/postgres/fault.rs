@@ -166,7 +166,12 @@ impl From<Fault> for AppendError {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::InDoubt(cause) => Self::Unknown(cause),
-            fault => ReadError::from(fault).into(),
+            fault @ (Fault::Again(_)
+            | Fault::Taken(_)
+            | Fault::Held(_)
+            | Fault::Lost(_)
+            | Fault::Refused(_)
+            | Fault::Damaged(_)) => ReadError::from(fault).into(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Damaged rows are reported as damage: no panics, and no effect on other rows.
 
-use std::fs;
+use std::{error::Error, fs};
 
 use wopr_core::Seq;
 use wopr_store::{AppendError, Log as _, PhaseFilter, Queue, ReadError, RunFilter, Work as _, sqlite};
@@ -36,6 +36,27 @@ async fn unreadable_run_is_damage_and_does_not_affect_others() {
         .await;
     assert!(matches!(list, Err(ReadError::Corrupt(_))));
     assert!(store.load(&run(2)).await.expect("load").is_some());
+}
+
+#[tokio::test]
+async fn an_error_keeps_the_error_of_the_driver() {
+    let db = Database::new();
+    let store = db.open();
+    store.append(create(&run(1), 2)).await.expect("append");
+    db.sql("UPDATE runs SET head = 'none'");
+    let damaged = store.load(&run(1)).await.expect_err("damaged");
+    let cause = damaged.source().expect("a cause");
+    let of_driver = cause.source().expect("an error of the driver");
+    assert!(of_driver.is::<rusqlite::types::FromSqlError>(), "{damaged:?}");
+    assert!(cause.to_string().ends_with(&of_driver.to_string()), "{cause}");
+
+    db.sql("ALTER TABLE runs RENAME TO lost");
+    let gone = store.load(&run(1)).await.expect_err("no table");
+    let of_driver = gone
+        .source()
+        .and_then(Error::source)
+        .expect("an error of the driver");
+    assert!(of_driver.is::<rusqlite::Error>(), "{gone:?}");
 }
 
 #[tokio::test]
