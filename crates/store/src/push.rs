@@ -123,6 +123,21 @@ pub struct DeliveryFilter {
     pub given_up: bool,
 }
 
+impl DeliveryFilter {
+    /// The run, subscription and sequence number after which a page of the list begins, as SQL compares them.
+    pub(crate) fn start<'a>(&'a self, after: Option<&'a DeliveryCursor>) -> (&'a str, &'a str, i64) {
+        let first = self.run.as_ref().map_or("", RunId::as_str);
+        match after {
+            Some(after) if after.run.as_str() >= first => {
+                let seq = i64::try_from(after.seq.0).unwrap_or(i64::MAX);
+                (after.run.as_str(), &after.push, seq)
+            }
+            // No delivery sorts before the first event of the empty subscription id.
+            Some(_) | None => (first, "", -1),
+        }
+    }
+}
+
 /// The last delivery seen in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveryCursor {

@@ -7,7 +7,7 @@
 
 use async_trait::async_trait;
 use tokio_postgres::Row;
-use wopr_core::{RunKey, Seq, Timestamp};
+use wopr_core::{RunId, RunKey, Seq, Timestamp};
 
 use super::{
     PostgresStore,
@@ -308,15 +308,8 @@ async fn list(
     after: Option<&DeliveryCursor>,
     limit: usize,
 ) -> Result<Vec<DeliveryRow>, Fault> {
-    let run = filter.run.as_ref().map(wopr_core::RunId::as_str);
-    let first = run.unwrap_or_default();
-    // No delivery sorts before the first event of the empty subscription id.
-    let (from, push, seq) = match after {
-        Some(after) if after.run.as_str() >= first => {
-            (after.run.as_str(), &*after.push, rows::int(after.seq.0))
-        }
-        Some(_) | None => (first, "", -1),
-    };
+    let run = filter.run.as_ref().map(RunId::as_str);
+    let (from, push, seq) = filter.start(after);
     let round = || {
         Round::of(
             if filter.given_up { LIST_DEAD } else { LIST },

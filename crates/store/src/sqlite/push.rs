@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use rusqlite::{Connection, Row, params};
-use wopr_core::{RunKey, Seq, Timestamp};
+use wopr_core::{RunId, RunKey, Seq, Timestamp};
 
 use super::{
     SqliteStore,
@@ -344,15 +344,8 @@ fn list(
     after: Option<&DeliveryCursor>,
     limit: usize,
 ) -> Result<Vec<DeliveryRow>, Fault> {
-    let run = filter.run.as_ref().map(wopr_core::RunId::as_str);
-    let first = run.unwrap_or_default();
-    // No delivery sorts before the first event of the empty subscription id.
-    let (from, push, seq) = match after {
-        Some(after) if after.run.as_str() >= first => {
-            (after.run.as_str(), &*after.push, rows::int(after.seq.0))
-        }
-        Some(_) | None => (first, "", -1),
-    };
+    let run = filter.run.as_ref().map(RunId::as_str);
+    let (from, push, seq) = filter.start(after);
     let mut statement = conn.prepare_cached(if filter.given_up { LIST_DEAD } else { LIST })?;
     let found = statement.query(params![
         filter.tenant.as_str(),
