@@ -270,6 +270,20 @@ enum Found {
     Child(RunKey, StepId),
 }
 
+/// The child and the step that waits for it, if the event shows the child's question under this id.
+pub(crate) fn mirrored<'e>(event: &'e KernelEvent, id: &str) -> Option<(&'e RunId, &'e StepId)> {
+    let KernelEvent::NodeSuspended {
+        step,
+        interrupt,
+        child: Some(child),
+        ..
+    } = event
+    else {
+        return None;
+    };
+    (interrupt == id).then_some((child, step))
+}
+
 async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<(Seq, Found)>, ReadError> {
     let Some((_, head)) = engine.summary(key).await? else {
         return Ok(None);
@@ -283,21 +297,15 @@ async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<(Seq, Fo
             let Event::Kernel(event) = &recorded.event else {
                 continue;
             };
-            match event {
-                KernelEvent::InterruptRequested { step, number, .. } if step.interrupt(*number) == id => {
-                    let asked = AskedAt::requested(key, recorded);
-                    return Ok(asked.map(|asked| (recorded.seq, Found::Here(asked))));
-                }
-                KernelEvent::NodeSuspended {
-                    step,
-                    interrupt,
-                    child: Some(child),
-                    ..
-                } if interrupt == id => {
-                    let found = Found::Child(key.sibling(child.clone()), step.clone());
-                    return Ok(Some((recorded.seq, found)));
-                }
-                _ => {}
+            if let KernelEvent::InterruptRequested { step, number, .. } = event
+                && step.interrupt(*number) == id
+            {
+                let asked = AskedAt::requested(key, recorded);
+                return Ok(asked.map(|asked| (recorded.seq, Found::Here(asked))));
+            }
+            if let Some((child, step)) = mirrored(event, id) {
+                let found = Found::Child(key.sibling(child.clone()), step.clone());
+                return Ok(Some((recorded.seq, found)));
             }
         }
         match page.events.first() {

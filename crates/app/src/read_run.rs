@@ -93,14 +93,12 @@ impl App {
         first: &Recorded,
         reads_artifacts: bool,
     ) -> Result<Option<Mask>, Error> {
-        let (workflow, version) = match &first.event {
-            Event::Kernel(KernelEvent::RunStarted(started)) => {
-                (started.workflow.clone(), started.version.clone())
-            }
-            _ => match self.summary(run).await? {
-                Some((summary, _)) => (summary.workflow, summary.version),
-                None => return Ok(None),
-            },
+        let (workflow, version) = if let Event::Kernel(KernelEvent::RunStarted(started)) = &first.event {
+            (started.workflow.clone(), started.version.clone())
+        } else if let Some((summary, _)) = self.summary(run).await? {
+            (summary.workflow, summary.version)
+        } else {
+            return Ok(None);
         };
         let current = self.engine.workflow(&run.tenant, &workflow);
         if let Some(plan) = current.filter(|plan| *plan.version() == version) {

@@ -8,7 +8,11 @@ use wopr_core::{Event, KernelEvent, NodeId, PrincipalId, RunKey, Seq, StepId};
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 
-use crate::{Caller, OpenInterrupts, Waiting, last_reads::LastReads, questions::within};
+use crate::{
+    Caller, OpenInterrupts, Waiting,
+    last_reads::LastReads,
+    questions::{mirrored, within},
+};
 
 /// Events read at once.
 const PAGE: usize = 256;
@@ -112,11 +116,10 @@ async fn is_changed(engine: &Engine, since: Since<'_>) -> Result<bool, ReadError
 async fn is_by(engine: &Engine, since: Since<'_>, gone: &Waiting, event: &Event) -> Result<bool, ReadError> {
     let name = since.principal.as_str();
     let Some((child, id)) = &gone.child else {
-        let by = match event {
-            Event::Kernel(KernelEvent::InterruptResolved { by, .. }) => by.as_deref(),
-            _ => None,
+        let Event::Kernel(KernelEvent::InterruptResolved { by, .. }) = event else {
+            return Ok(false);
         };
-        return Ok(by == Some(name));
+        return Ok(by.as_deref() == Some(name));
     };
     let child = since.run.sibling(child.clone());
     let by = answerer(engine, child, within(id, &gone.step)).await?;
@@ -158,19 +161,13 @@ async fn find(engine: &Engine, run: &RunKey, id: &str) -> Result<Option<Found>, 
             let Event::Kernel(event) = &recorded.event else {
                 continue;
             };
-            match event {
-                KernelEvent::InterruptResolved { step, by, number, .. } if step.interrupt(*number) == id => {
-                    return Ok(Some(Found::By(by.clone())));
-                }
-                KernelEvent::NodeSuspended {
-                    step,
-                    interrupt,
-                    child: Some(child),
-                    ..
-                } if interrupt == id => {
-                    return Ok(Some(Found::Child(run.sibling(child.clone()), step.clone())));
-                }
-                _ => {}
+            if let KernelEvent::InterruptResolved { step, by, number, .. } = event
+                && step.interrupt(*number) == id
+            {
+                return Ok(Some(Found::By(by.clone())));
+            }
+            if let Some((child, step)) = mirrored(event, id) {
+                return Ok(Some(Found::Child(run.sibling(child.clone()), step.clone())));
             }
         }
     }

@@ -553,9 +553,9 @@ async fn judge(agent: &Agent, call: &AgentCall, handle: Handle, task: Task) -> R
         }
         .into(),
         state @ (TaskState::InputRequired | TaskState::AuthRequired) => {
-            let (code, what) = match state {
-                TaskState::AuthRequired => ("auth_required_by_remote", "the agent asks for credentials"),
-                _ => ("input_required_by_remote", "the agent asks for input"),
+            let (code, what) = match state == TaskState::AuthRequired {
+                true => ("auth_required_by_remote", "the agent asks for credentials"),
+                false => ("input_required_by_remote", "the agent asks for input"),
             };
             // Nobody answers it, so the task must not wait.
             abandon(agent, &handle).await;

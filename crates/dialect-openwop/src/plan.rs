@@ -535,10 +535,10 @@ impl Condition {
             Err(ExpressionError::TooMuchWork) => Err(Exhausted),
             Err(
                 ExpressionError::Syntax(_) | ExpressionError::Evaluation(_) | ExpressionError::TooLong(_),
-            ) => match &self.test {
-                Test::Expression(_) => Ok(false),
-                _ => self.accepts(&Val::None, &meter),
-            },
+            ) if matches!(self.test, Test::Expression(_)) => Ok(false),
+            Err(
+                ExpressionError::Syntax(_) | ExpressionError::Evaluation(_) | ExpressionError::TooLong(_),
+            ) => self.accepts(&Val::None, &meter),
         }
     }
 

@@ -130,9 +130,9 @@ impl Engine {
             Batch::new(run.clone(), Guard::At(head), Vec::new(), summary)
         } else {
             // A run that is being cancelled continues to cancel once it is resumed.
-            let status = match summary.status {
-                RunStatus::Cancelling => RunStatus::Cancelling,
-                _ => RunStatus::Paused,
+            let status = match summary.status == RunStatus::Cancelling {
+                true => RunStatus::Cancelling,
+                false => RunStatus::Paused,
             };
             let paused = Recorded {
                 is_untrusted: false,

@@ -783,7 +783,12 @@ impl Run {
                     self.executions += 1;
                     Ok(())
                 }
-                _ => Err(illegal("retry of an idle node", &step.node)),
+                Phase::Idle
+                | Phase::Active(_)
+                | Phase::Completed
+                | Phase::Failed(_)
+                | Phase::Skipped
+                | Phase::Cancelled => Err(illegal("retry of an idle node", &step.node)),
             };
         }
         if step.ordinal != state.next_ordinal || matches!(state.phase, Phase::Active(_)) {

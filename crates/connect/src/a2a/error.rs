@@ -191,10 +191,8 @@ impl Error {
     /// The delay that the peer asks for.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Status(status) => status.retry_after,
-            _ => None,
-        }
+        let Self::Status(status) = self else { return None };
+        status.retry_after
     }
 
     /// The code of a node that fails with this error.
@@ -235,7 +233,20 @@ impl Error {
             Self::Remote(error) => {
                 matches!(error.kind, Some(Kind::MethodNotFound | Kind::VersionNotSupported))
             }
-            _ => false,
+            Self::UnknownPeer(_)
+            | Self::CredentialMissing { .. }
+            | Self::Token(..)
+            | Self::Policy(_)
+            | Self::Interrupted(_)
+            | Self::TooLarge { .. }
+            | Self::Undecodable(_)
+            | Self::NoStream
+            | Self::CardMissing { .. }
+            | Self::CardInvalid(_)
+            | Self::CardUnsigned
+            | Self::NoInterface { .. }
+            | Self::VersionNotSupported { .. }
+            | Self::Unwritable(_) => false,
         }
     }
 

@@ -145,9 +145,9 @@ impl Line {
                 body: MAX_STREAM,
             };
         }
-        let total = match operation {
-            Operation::SendMessage => call.send_timeout,
-            _ => call.timeout,
+        let total = match operation == Operation::SendMessage {
+            true => call.send_timeout,
+            false => call.timeout,
         };
         StreamLimits {
             headers: total,

@@ -188,12 +188,11 @@ impl Printer {
         let configs = grammar::types(self.node_types).filter_map(|kind| {
             let mut config = self.shape(kind.config);
             for name in grammar::undescribed(kind) {
-                match kind.config {
-                    Shape::Tagged(_) => {
-                        let variants = config["allOf"].as_array_mut().into_iter().flatten();
-                        variants.for_each(|variant| variant["then"]["properties"][name] = json!({}));
-                    }
-                    _ => config["properties"][name] = json!({}),
+                if let Shape::Tagged(_) = kind.config {
+                    let variants = config["allOf"].as_array_mut().into_iter().flatten();
+                    variants.for_each(|variant| variant["then"]["properties"][name] = json!({}));
+                } else {
+                    config["properties"][name] = json!({});
                 }
             }
             if config == self.shape(Shape::Object(&grammar::OPEN)) {

@@ -476,12 +476,10 @@ impl Walk<'_, '_> {
         let mut cause = cause;
         let node = &self.plan.nodes[position];
         // A node that emits an artifact of its own has already done so, and so has an agent.
-        let emitted = match node.kind {
-            NodeKind::ArtifactEmit { .. } => true,
-            _ => self
+        let emitted = matches!(node.kind, NodeKind::ArtifactEmit { .. })
+            || self
                 .active(step)
-                .is_some_and(|(_, active)| active.n_artifacts > 0),
-        };
+                .is_some_and(|(_, active)| active.n_artifacts > 0);
         if let Some(artifact_type) = node.artifact_type.clone().filter(|_| !emitted) {
             let name = self.plan.nodes[position].name.clone();
             cause = self.artifact(step, cause, artifact_type, name, artifact_content(&outputs));
@@ -575,15 +573,14 @@ impl Walk<'_, '_> {
 
     pub(super) fn time_is_up(&mut self, position: usize, step: &StepId, cause: Seq) {
         let plan = self.plan;
-        match &plan.nodes[position].kind {
-            NodeKind::Stream { pieces, interval_ms } => self.stream_on(pieces, *interval_ms, step, cause),
-            NodeKind::Delay { ms } => {
-                let inputs = self.resolve_inputs(position).unwrap_or_default();
-                let asked = inputs.get("delayMs").and_then(whole).or(*ms);
-                let waited = asked.unwrap_or(0).min(MAX_DELAY_MS);
-                self.complete_node(step, cause, fields(json!({ "waitedMs": waited })));
-            }
-            _ => {}
+        let kind = &plan.nodes[position].kind;
+        if let NodeKind::Stream { pieces, interval_ms } = kind {
+            self.stream_on(pieces, *interval_ms, step, cause);
+        } else if let NodeKind::Delay { ms } = kind {
+            let inputs = self.resolve_inputs(position).unwrap_or_default();
+            let asked = inputs.get("delayMs").and_then(whole).or(*ms);
+            let waited = asked.unwrap_or(0).min(MAX_DELAY_MS);
+            self.complete_node(step, cause, fields(json!({ "waitedMs": waited })));
         }
     }
 }

@@ -173,7 +173,7 @@ impl<'s> Lexer<'s> {
             match kind {
                 Kind::Operator("(" | "[" | "{") => depth += 1,
                 Kind::Operator(")" | "]" | "}") => depth = depth.saturating_sub(1),
-                _ => {}
+                Kind::Operator(_) | Kind::Name(_) | Kind::Int(_) | Kind::Float(_) | Kind::Text(_) => {}
             }
             if depth > MAX_NESTING {
                 return Err(nested());

@@ -159,7 +159,11 @@ impl Checker<'_, '_, '_> {
                 true => Ok(()),
                 false => Err(broken("const", format!("{} was expected", shown(allowed)))),
             },
-            Rule::MultipleOf(_) | Rule::Bound(..) => number(rule, value),
+            Rule::MultipleOf(of) => match !value.is_number() || is_multiple(value, of) {
+                true => Ok(()),
+                false => Err(broken("multipleOf", format!("{value} is not a multiple of {of}"))),
+            },
+            Rule::Bound(bound, than) => bounded(*bound, than, value),
             Rule::Length(size, n) => {
                 let Value::String(text) = value else { return Ok(()) };
                 self.meter.bytes(text.len())?;
@@ -520,36 +524,29 @@ impl Size {
     }
 }
 
-fn number(rule: &Rule, value: &Value) -> Result<()> {
+fn bounded(bound: Bound, than: &Value, value: &Value) -> Result<()> {
     if !value.is_number() {
         return Ok(());
     }
-    let (keyword, holds, words, bound) = match rule {
-        Rule::MultipleOf(of) => ("multipleOf", is_multiple(value, of), "not a multiple of", of),
-        Rule::Bound(bound, than) => {
-            let order = compare_numbers(&Val::of(value), &Val::of(than));
-            let (keyword, holds, words): (_, fn(Ordering) -> bool, _) = match bound {
-                Bound::Minimum => ("minimum", Ordering::is_ge, "less than the minimum of"),
-                Bound::Maximum => ("maximum", Ordering::is_le, "greater than the maximum of"),
-                Bound::ExclusiveMinimum => (
-                    "exclusiveMinimum",
-                    Ordering::is_gt,
-                    "less than or equal to the minimum of",
-                ),
-                Bound::ExclusiveMaximum => (
-                    "exclusiveMaximum",
-                    Ordering::is_lt,
-                    "greater than or equal to the maximum of",
-                ),
-            };
-            (keyword, order.is_some_and(holds), words, than)
-        }
-        _ => return Ok(()),
+    let (keyword, holds, words): (_, fn(Ordering) -> bool, _) = match bound {
+        Bound::Minimum => ("minimum", Ordering::is_ge, "less than the minimum of"),
+        Bound::Maximum => ("maximum", Ordering::is_le, "greater than the maximum of"),
+        Bound::ExclusiveMinimum => (
+            "exclusiveMinimum",
+            Ordering::is_gt,
+            "less than or equal to the minimum of",
+        ),
+        Bound::ExclusiveMaximum => (
+            "exclusiveMaximum",
+            Ordering::is_lt,
+            "greater than or equal to the maximum of",
+        ),
     };
-    if holds {
+    let order = compare_numbers(&Val::of(value), &Val::of(than));
+    if order.is_some_and(holds) {
         return Ok(());
     }
-    Err(broken(keyword, format!("{value} is {words} {bound}")))
+    Err(broken(keyword, format!("{value} is {words} {than}")))
 }
 
 fn is_multiple(value: &Value, of: &Value) -> bool {

@@ -132,14 +132,19 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         let latest = wanted.is_none_or(|ordinal| ordinal.saturating_add(1) == state.next_ordinal);
         let by_parent = self.run.cancelled_by_parent.is_some()
             || (self.run.cancelling.as_ref()).is_some_and(|cancel| cancel.parent.is_some());
-        Err(match &state.phase {
-            _ if !asks || !past => Refusal::NoInterrupt,
-            Phase::Cancelled if latest && by_parent => Refusal::InterruptGone,
-            Phase::Cancelled if latest => Refusal::InterruptCancelled,
-            _ if state.answered => Refusal::AlreadyResolved,
-            // The interrupt belongs to an earlier execution of the node, which has ended.
-            _ if wanted.is_some() && !latest => Refusal::AlreadyResolved,
-            _ => Refusal::NoInterrupt,
+        let cancelled = latest && matches!(state.phase, Phase::Cancelled);
+        // The interrupt belongs to an earlier execution of the node, which has ended.
+        let is_earlier = wanted.is_some() && !latest;
+        Err(if !asks || !past {
+            Refusal::NoInterrupt
+        } else if cancelled && by_parent {
+            Refusal::InterruptGone
+        } else if cancelled {
+            Refusal::InterruptCancelled
+        } else if state.answered || is_earlier {
+            Refusal::AlreadyResolved
+        } else {
+            Refusal::NoInterrupt
         })
     }
 

@@ -579,6 +579,24 @@ fn size_of_event<D: Dialect>(event: &Event<D::Event>) -> usize {
             KernelEvent::RunStarted(started) => {
                 size_of_object(&started.inputs) + size_of_object(&started.metadata)
             }
-            _ => 0,
+            KernelEvent::RunFailed { .. }
+            | KernelEvent::RunCancelled { .. }
+            | KernelEvent::CancelRequested { .. }
+            | KernelEvent::RunPaused { .. }
+            | KernelEvent::RunResumed { .. }
+            | KernelEvent::NodeStarted { .. }
+            | KernelEvent::NodeRetried { .. }
+            | KernelEvent::NodeSkipped { .. }
+            | KernelEvent::NodeCancelled { .. }
+            | KernelEvent::NodeSuspended { .. }
+            | KernelEvent::NodeResumed { .. }
+            | KernelEvent::NodeDispatched { .. }
+            | KernelEvent::ChildEnded { .. }
+            | KernelEvent::InterruptResolved { .. }
+            | KernelEvent::ApprovalVoted { .. }
+            | KernelEvent::ApprovalReceived { .. }
+            | KernelEvent::ClarificationRequested { .. }
+            | KernelEvent::ClarificationResolved { .. }
+            | KernelEvent::CapBreached { .. } => 0,
         }
 }

@@ -319,12 +319,12 @@ fn answer_of(
     recorded: &Recorded,
     claims: &Claims,
 ) -> Option<(Option<&'static str>, wopr_wire::time::Timestamp)> {
-    match recorded.event.kernel()? {
-        KernelEvent::InterruptResolved {
-            step, action, number, ..
-        } if *step == claims.step() && *number == claims.number => {
-            Some((action.map(ApprovalAction::as_str), render::time(recorded.at)))
-        }
-        _ => None,
-    }
+    let KernelEvent::InterruptResolved {
+        step, action, number, ..
+    } = recorded.event.kernel()?
+    else {
+        return None;
+    };
+    let is_ours = *step == claims.step() && *number == claims.number;
+    is_ours.then(|| (action.map(ApprovalAction::as_str), render::time(recorded.at)))
 }

@@ -89,11 +89,14 @@ pub(crate) fn types(node_types: NodeTypes) -> impl Iterator<Item = &'static Type
 
 /// Members of a type's `config` that the decoder accepts but these tables do not describe.
 pub(crate) fn undescribed(kind: &Type) -> impl Iterator<Item = &'static str> + use<> {
-    let members: &[Member] = match kind.config {
-        Shape::Object(members) => members.list,
-        Shape::Tagged(tagged) => tagged.variants.first().map_or(&[], |(_, members)| members.list),
-        _ => &[],
-    };
+    let mut members: &[Member] = &[];
+    if let Shape::Object(fixed) = kind.config {
+        members = fixed.list;
+    } else if let Shape::Tagged(tagged) = kind.config
+        && let Some((_, first)) = tagged.variants.first()
+    {
+        members = first.list;
+    }
     let keys = known_keys(kind.id).unwrap_or_default().iter().copied();
     keys.filter(move |key| members.iter().all(|member| member.name != *key))
 }

@@ -89,22 +89,19 @@ impl<'a> Names<'a> {
         let mut channels: HashSet<_> = plan.definition.channels.keys().map(String::as_str).collect();
         let mut used = HashSet::new();
         for (index, node) in plan.nodes.iter().enumerate() {
-            match &node.kind {
-                NodeKind::SetVariable { name, .. } => {
+            if let NodeKind::SetVariable { name, .. } = &node.kind {
+                variables.insert(name);
+                used.insert(name.clone());
+            }
+            if let NodeKind::ChannelWrite { channel, .. } = &node.kind {
+                channels.insert(channel);
+            }
+            if let NodeKind::SubWorkflow(sub) = &node.kind {
+                for (name, _) in &sub.outputs {
                     variables.insert(name);
                     used.insert(name.clone());
                 }
-                NodeKind::ChannelWrite { channel, .. } => {
-                    channels.insert(channel);
-                }
-                NodeKind::SubWorkflow(sub) => {
-                    for (name, _) in &sub.outputs {
-                        variables.insert(name);
-                        used.insert(name.clone());
-                    }
-                    used.insert("result".to_owned());
-                }
-                _ => {}
+                used.insert("result".to_owned());
             }
             used.extend(outputs(plan, index).into_iter().flatten().map(ToOwned::to_owned));
         }

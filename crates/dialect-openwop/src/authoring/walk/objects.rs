@@ -60,13 +60,13 @@ impl<'a> Walk<'a> {
 
     /// Reports the required `config` members of a node without a `config`.
     fn needed_in_absent(&mut self, kind: &Type) {
-        let (required, one_of) = match kind.config {
-            Shape::Object(members) => {
-                let required = members.list.iter().filter(|member| member.is_required);
-                (required.map(|member| member.name).collect(), members.one_of)
-            }
-            Shape::Tagged(tagged) => (vec![tagged.tag], &[] as &[_]),
-            _ => return,
+        let (required, one_of) = if let Shape::Object(members) = kind.config {
+            let required = members.list.iter().filter(|member| member.is_required);
+            (required.map(|member| member.name).collect(), members.one_of)
+        } else if let Shape::Tagged(tagged) = kind.config {
+            (vec![tagged.tag], &[] as &[_])
+        } else {
+            return;
         };
         for name in required.into_iter().chain(one_of.first().copied()) {
             self.add(Spot::Value, format!("config.{name} is missing"), None);

@@ -65,7 +65,9 @@ pub(super) fn first<'a>(call: Call<'a, '_, '_>) -> Result<Val<'a>> {
             let first = fields.entries(call.meter)?.into_iter().next();
             first.map(|(name, _)| Val::Text(name))
         }
-        _ => return Err(fail("cannot get first item from value")),
+        Val::Undefined | Val::None | Val::Bool(_) | Val::Int(_) | Val::Float(_) => {
+            return Err(fail("cannot get first item from value"));
+        }
     };
     call.done()?;
     Ok(found.unwrap_or(Val::Undefined))
@@ -79,7 +81,9 @@ pub(super) fn last<'a>(call: Call<'a, '_, '_>) -> Result<Val<'a>> {
             .next_back()
             .map(|c| Val::text(c.to_string())),
         Val::Seq(items) => items.len().checked_sub(1).and_then(|at| items.get(at)),
-        _ => return Err(fail("cannot get last item from value")),
+        Val::Undefined | Val::None | Val::Bool(_) | Val::Int(_) | Val::Float(_) | Val::Map(_) => {
+            return Err(fail("cannot get last item from value"));
+        }
     };
     call.done()?;
     Ok(found.unwrap_or(Val::Undefined))

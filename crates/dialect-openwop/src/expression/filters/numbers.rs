@@ -7,7 +7,9 @@ pub(super) fn abs<'a>(call: Call<'a, '_, '_>) -> Result<Val<'a>> {
     let value = match &call.value {
         Val::Int(n) => Val::Int(n.checked_abs().ok_or_else(|| fail("overflow on abs"))?),
         Val::Float(n) => Val::Float(n.abs()),
-        _ => return Err(fail("cannot get absolute value")),
+        Val::Undefined | Val::None | Val::Bool(_) | Val::Text(_) | Val::Seq(_) | Val::Map(_) => {
+            return Err(fail("cannot get absolute value"));
+        }
     };
     call.done()?;
     Ok(value)
