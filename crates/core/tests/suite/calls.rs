@@ -75,7 +75,7 @@ fn call_that_this_host_gives_up_is_cancelled_at_its_peer_and_not_repeated() {
     expect![[r#"
         0 run.started
         1 node.started n
-        2 effect.scheduled n core.a2a.invoke
+        2 effect.scheduled n agent
         3 effect.accepted n "task"
         4 node.failed n internal_error: broke off
         5 run.failed internal_error: broke off in n"#]]
@@ -194,5 +194,5 @@ fn fold_of_a_call_asks_no_peer_again() {
     let run = Run::default().fold(plan, &read).expect("folds");
     // The answer of the peer comes from the log, and nothing is left to do.
     assert_eq!(run, *script.run(0));
-    assert_eq!(run.outputs.map(Value::Object), Some(outputs));
+    assert_eq!(run.outputs.clone().map(Value::Object), Some(outputs));
 }
