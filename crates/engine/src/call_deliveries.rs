@@ -63,7 +63,6 @@ enum Content {
     Answer { interrupt: String, value: Value },
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(n: &u64) -> bool {
     *n == 0
 }
