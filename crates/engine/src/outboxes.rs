@@ -31,7 +31,7 @@ use crate::{
     slots::{Slot, Slots},
     stats::Counters,
     task_pool::TaskPool,
-    view::{decode_base, decode_events},
+    view::{corrupt, decode_base, decode_events},
 };
 
 /// Maximum runs whose events are expanded into deliveries at once.
@@ -338,6 +338,6 @@ impl Engine {
 
 fn fold(view: &mut View, events: &[Recorded]) -> Result<(), ReadError> {
     let folded = std::mem::take(&mut view.run).fold(&view.plan, events);
-    view.run = folded.map_err(|error| view::corrupt(&view.key, error))?;
+    view.run = folded.map_err(|error| corrupt(&view.key, error))?;
     Ok(())
 }

@@ -7,6 +7,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use tokio::{sync::watch, time::Instant};
 use wopr_app::{Mask, Question, Tail, View, VisibleRun, reads_result};
 use wopr_core::{Event, KernelEvent, Object, Plan, Recorded, Seq};
@@ -30,6 +31,7 @@ use super::{
     service::{Call, Service},
 };
 use crate::{
+    answers::Crowded,
     auth::{Caller, Scope},
     credential_id::CredentialId,
     paging::{self, CHUNK, Pace},

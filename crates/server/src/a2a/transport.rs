@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     Host,
-    answers::{self, Crowded},
+    answers::Crowded,
     auth::{AuthError, Scope},
     body::BodyError,
     config,

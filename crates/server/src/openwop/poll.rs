@@ -19,7 +19,7 @@ use super::{
     problem::{Problem, no_run},
     render,
 };
-use crate::{auth::Scope, paging};
+use crate::auth::Scope;
 
 /// Maximum number of events in a response. `isComplete` stays false while there are more.
 const MAX_EVENTS: usize = 1_000;

@@ -168,7 +168,7 @@ async fn damaged_copy_is_detected() {
             .expect("our own statement");
         let found = verify(&path).expect_err(damage);
         assert!(
-            matches!(&found, BackupError::Damaged(text) if text.contains("log of")),
+            matches!(&found, BackupError::Damaged(text) if text.to_string().contains("log of")),
             "{found:?}"
         );
     }
