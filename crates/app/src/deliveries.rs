@@ -43,8 +43,8 @@ impl App {
         Ok(rows.into_iter().map(ListedDelivery::from).collect())
     }
 
-    /// Retries dead-lettered deliveries of a run, of one subscription or of all. Returns how many. If the
-    /// caller may not see the run, there are none.
+    /// Retries dead-lettered deliveries of a run, of one subscription or of all; and with all, what the agents of its
+    /// calls have not been told yet. Returns how many. If the caller may not see the run, there are none.
     pub async fn retry_deliveries(
         &self,
         caller: &Caller,
@@ -57,11 +57,13 @@ impl App {
             Err(Error::NoRun) => return Ok(0),
             Err(error) => return Err(error),
         };
-        let subscriptions = match subscription {
-            Some(id) => vec![id],
-            None => self.subscription_ids(&run).await?,
+        let (subscriptions, mut n_retried) = match subscription {
+            Some(id) => (vec![id], 0),
+            None => {
+                let n_told = self.engine.retry_call_deliveries(&run).await?;
+                (self.subscription_ids(&run).await?, n_told)
+            }
         };
-        let mut n_retried = 0;
         for id in subscriptions {
             n_retried += self.engine.retry_push(&run, &id, seq).await?;
         }

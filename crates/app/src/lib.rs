@@ -8,6 +8,7 @@ mod activities;
 mod answer_interrupt;
 mod app;
 mod caller;
+mod calls;
 mod command_run;
 mod deliveries;
 mod error;
@@ -49,10 +50,11 @@ pub use workflows::NotRegistered;
 
 // Types that use cases take and return besides their own.
 pub use wopr_engine::{
-    Decided, Delivery, Done, Events, Idempotency, NewMessage, NewSubscription, Notifier, Opened,
-    RegisterError, Registered, SideRows, Tail, Undelivered, View, WorkflowLimit,
+    CallMessage, Decided, Delivery, Done, Events, Idempotency, ListedCallDelivery, NewMessage,
+    NewSubscription, Notifier, Opened, RegisterError, Registered, SideRows, Tail, Undelivered, View,
+    WorkflowLimit,
 };
 pub use wopr_store::{
-    BlobRow, DeliveryCursor, IdempotencyKey, IdempotencyRecord, Match, MessageRow, PhaseCursor, PhaseFilter,
-    Put, RunFilter, Summary, Update,
+    BlobRow, CallDeliveryCursor, DeliveryCursor, IdempotencyKey, IdempotencyRecord, Match, MessageRow,
+    PhaseCursor, PhaseFilter, Put, RunFilter, Summary, Update,
 };

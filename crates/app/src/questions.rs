@@ -46,6 +46,13 @@ impl AskedAt {
         self.step.interrupt(self.number)
     }
 
+    /// What the kind does not say: `auth` if an agent asks for credentials.
+    #[must_use]
+    pub fn subkind(&self) -> Option<&str> {
+        let metadata = self.data.get("metadata")?;
+        metadata.get("subkind")?.as_str()
+    }
+
     fn here(view: &View, open: &OpenInterrupt<'_>) -> Option<Self> {
         let Asked::Here(asked) = open.asked else {
             return None;

@@ -1,6 +1,6 @@
 //! All executors of this crate behind the engine's executor port.
 
-use std::{collections::HashSet, path::PathBuf};
+use std::{collections::HashSet, path::PathBuf, sync::Arc};
 
 use async_trait::async_trait;
 use wopr_core::provider;
@@ -8,7 +8,7 @@ use wopr_engine::{Answered, Answering, Attempt, CancelError, Cancellation, Execu
 
 use crate::{
     a2a::{Client, Peer},
-    agent::{Agents, Attempted},
+    agent::{Agents, Attempted, Callbacks},
     egress::Gate,
     http::Http,
     side_effect::SideEffect,
@@ -23,6 +23,8 @@ pub struct Options {
     pub peers: Vec<Peer>,
     /// The names of those whose questions fail the call instead of being asked in the run.
     pub silent_peers: HashSet<String>,
+    /// Where agents push the updates of calls to; `None` if no agent can reach this host.
+    pub callbacks: Option<Arc<dyn Callbacks>>,
 }
 
 #[derive(Debug, Clone)]
@@ -35,8 +37,9 @@ pub struct Executors {
 impl Executors {
     #[must_use]
     pub fn new(gate: Gate, options: Options) -> Self {
+        let client = Client::new(gate.clone(), options.peers);
         Self {
-            agents: Agents::new(Client::new(gate.clone(), options.peers), options.silent_peers),
+            agents: Agents::new(client, options.silent_peers, options.callbacks),
             http: Http::new(gate),
             side_effect: SideEffect::new(options.ledger),
         }
@@ -54,6 +57,9 @@ impl Executor for Executors {
     async fn run(&self, attempt: Attempt) -> Report {
         let Attempt {
             run,
+            step,
+            attempt,
+            is_repeat,
             idempotency_key: key,
             traceparent,
             request,
@@ -72,6 +78,9 @@ impl Executor for Executors {
                     .attempt(Attempted {
                         call: &call,
                         run: &run,
+                        step: &step,
+                        attempt,
+                        is_repeat,
                         key: &key,
                         traceparent,
                         handle,

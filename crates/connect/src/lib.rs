@@ -16,6 +16,7 @@ mod shares;
 mod side_effect;
 mod weight;
 
+pub use agent::{Callback, Callbacks};
 pub use events::events;
 pub use executors::{Executors, Options};
 pub use http::Http;

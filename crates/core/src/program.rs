@@ -438,6 +438,12 @@ impl Run {
         self.run.awaits_call(&**plan, step, attempt)
     }
 
+    /// The call that an attempt of a step waits for.
+    #[must_use]
+    pub fn call(&self, plan: &Plan, step: &StepId, attempt: u32) -> Option<&kernel::Pending> {
+        self.run.call(&**plan, step, attempt)
+    }
+
     /// The ordinal of the node's latest execution.
     #[must_use]
     pub fn latest_ordinal(&self, plan: &Plan, node: &NodeId) -> Option<u32> {

@@ -14,6 +14,8 @@ mod approvers;
 mod authoring;
 #[path = "suite/bounds.rs"]
 mod bounds;
+#[path = "suite/calls.rs"]
+mod calls;
 #[path = "suite/child_sets.rs"]
 mod child_sets;
 #[path = "suite/children.rs"]

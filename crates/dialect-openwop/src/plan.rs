@@ -119,6 +119,16 @@ enum Test {
     Falsy,
 }
 
+/// The node whose interrupts could have the ids of this one's: `a` for `a:2`, because the ids are
+/// `<node>:<ordinal>:<number>`.
+fn shares_interrupt_ids(id: &str) -> Option<&str> {
+    let (other, ordinal) = id.rsplit_once(':')?;
+    ordinal
+        .parse()
+        .is_ok_and(|n: u32| n.to_string() == ordinal)
+        .then_some(other)
+}
+
 impl Plan {
     /// Validates a definition and compiles it.
     ///
@@ -133,6 +143,16 @@ impl Plan {
                 problems.push(Problem::new(
                     format!("node '{}'", node.id),
                     "the id is used twice",
+                ));
+            }
+        }
+        for node in &definition.nodes {
+            if let Some(other) =
+                shares_interrupt_ids(node.id.as_str()).filter(|other| index.contains_key(*other))
+            {
+                problems.push(Problem::new(
+                    format!("node '{}'", node.id),
+                    format!("the id is that of node '{other}' and a number, so interrupts of both could have one id"),
                 ));
             }
         }

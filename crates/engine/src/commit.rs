@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use wopr_core::{
-    AnsweredCall, Call, CancelledCall, Decision, Effect, Event, InterruptKind, KernelEvent, NewChild, NodeId,
-    Plan, Recorded, Run, RunId, RunKey, RunStatus, StepId, Timestamp, Work, format,
+    Call, Decision, Effect, Event, InterruptKind, KernelEvent, NewChild, NodeId, Plan, Recorded, Run, RunId,
+    RunKey, RunStatus, StepId, Timestamp, Work, format,
 };
 use wopr_store::{
     Batch, ChildRow, Ended, Epoch, Fence, Guard, Hold, InboxRow, Snapshot, StoredEvent, Summary, WorkKey,
@@ -14,7 +14,10 @@ use wopr_store::{
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 
-use crate::{HttpCall, Request, View};
+use crate::{
+    HttpCall, Request, View,
+    call_deliveries::{answer_row, cancel_row},
+};
 
 /// A snapshot is stored each time the log passes a multiple of this length.
 const SNAPSHOT_EVERY: u64 = 256;
@@ -38,35 +41,6 @@ pub(crate) struct StoredEffect {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cursor: Option<Value>,
 }
-
-/// The stored body of a row that tells a peer of a cancelled call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct StoredCancel {
-    pub(crate) provider: String,
-    pub(crate) idempotency_key: String,
-    pub(crate) handle: Value,
-    /// When the call was cancelled, by the clock of leases.
-    pub(crate) since: Timestamp,
-}
-
-/// The stored body of a row that tells a peer the answer to what it asked.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct StoredAnswer {
-    pub(crate) step: StepId,
-    pub(crate) attempt: u32,
-    pub(crate) provider: String,
-    pub(crate) idempotency_key: String,
-    pub(crate) handle: Value,
-    pub(crate) interrupt: String,
-    pub(crate) value: Value,
-    /// When it was answered, by the clock of leases.
-    pub(crate) since: Timestamp,
-}
-
-/// Begins the names of rows that tell peers answers.
-pub(crate) const ANSWER: &str = "answer:";
-/// Begins the names of rows that tell peers of cancelled calls.
-pub(crate) const CANCEL: &str = "cancel:";
 
 /// The lease under which a command comes.
 #[derive(Debug, Clone)]
@@ -325,81 +299,14 @@ fn stored_effect(run: (&RunKey, &str), trace: Option<&String>, effect: Effect) -
     }
 }
 
-fn cancel_row(run: (&RunKey, &str), now: Timestamp, call: CancelledCall) -> WorkRow {
-    let CancelledCall {
-        step,
-        attempt,
-        provider,
-        handle,
-    } = call;
-    let body = StoredCancel {
-        idempotency_key: invocation_id(run, &step.node, step.ordinal, &provider),
-        provider,
-        handle,
-        since: now,
-    };
-    row_of_cancel(&step, attempt, &body)
-}
-
-fn answer_row(run: (&RunKey, &str), now: Timestamp, call: AnsweredCall) -> WorkRow {
-    let AnsweredCall {
-        step,
-        attempt,
-        provider,
-        handle,
-        interrupt,
-        value,
-    } = call;
-    let call = invocation_id(run, &step.node, step.ordinal, &provider);
-    let body = StoredAnswer {
-        idempotency_key: format!("{call}.{}", interrupt_number(&step, &interrupt)),
-        attempt,
-        provider,
-        handle,
-        value,
-        since: now,
-        interrupt,
-        step,
-    };
-    WorkRow {
-        key: WorkKey::effect(format!(
-            "{ANSWER}{}:{}:{}:{}",
-            body.step.ordinal,
-            body.attempt,
-            interrupt_number(&body.step, &body.interrupt),
-            body.step.node
-        )),
-        state: WorkState::Due(body.since),
-        body: serde_json::to_vec(&body).expect("an answer has string keys"),
-    }
-}
-
-fn interrupt_number(step: &StepId, interrupt: &str) -> u32 {
-    StepId::parse_interrupt(&step.node, interrupt).map_or(0, |(_, number)| number)
-}
-
-/// The row for a call that was accepted when nobody waited for it any more; `None` if it has no handle.
-pub(crate) fn late_cancel_row(now: Timestamp, accepted: StoredEffect) -> Option<WorkRow> {
-    let body = StoredCancel {
-        provider: accepted.request.provider().to_owned(),
-        idempotency_key: accepted.idempotency_key,
-        handle: accepted.handle?,
-        since: now,
-    };
-    Some(row_of_cancel(&accepted.step, accepted.attempt, &body))
-}
-
-fn row_of_cancel(step: &StepId, attempt: u32, body: &StoredCancel) -> WorkRow {
-    WorkRow {
-        key: WorkKey::effect(format!("{CANCEL}{}:{attempt}:{}", step.ordinal, step.node)),
-        state: WorkState::Due(body.since),
-        body: serde_json::to_vec(body).expect("a cancellation has string keys"),
-    }
-}
-
 /// The logical invocation id of a call by a run of this dialect: the same for all attempts, retries and
 /// restarts. A dialect may specify it, so it never changes.
-fn invocation_id((run, dialect): (&RunKey, &str), node: &NodeId, ordinal: u32, provider: &str) -> String {
+pub(crate) fn invocation_id(
+    (run, dialect): (&RunKey, &str),
+    node: &NodeId,
+    ordinal: u32,
+    provider: &str,
+) -> String {
     let mut hasher = Sha256::new();
     let (kind, ordinal) = (format!("{dialect}:activity:v2"), ordinal.to_string());
     let parts = [

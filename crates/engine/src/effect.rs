@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_core::{Activity, AgentCall, Produced, RemoteQuestion, RunKey, provider, value_size};
+use wopr_core::{Activity, AgentCall, Produced, RemoteQuestion, RunKey, StepId, provider, value_size};
 
 /// The request of an effect, as stored in its row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -80,6 +80,11 @@ impl fmt::Debug for HttpCall {
 #[derive(Debug, Clone)]
 pub struct Attempt {
     pub run: RunKey,
+    pub step: StepId,
+    /// The number of the attempt, from 0.
+    pub attempt: u32,
+    /// An earlier attempt, or this one in another process, may have reached the peer.
+    pub is_repeat: bool,
     /// The same for all attempts and restarts; sent as `Idempotency-Key` where the protocol has one.
     pub idempotency_key: String,
     /// W3C trace context to propagate.
@@ -162,6 +167,16 @@ pub enum Outcome {
         /// The backoff that the peer requested.
         retry_after: Option<Duration>,
     },
+    /// This host gives up the call, and the peer may go on with it. The call fails, without another attempt, and
+    /// the peer is told to stop until it listens.
+    GivenUp {
+        /// By which the executor finds the call again; the one that it was accepted with where absent.
+        handle: Option<Value>,
+        /// A stable code.
+        code: String,
+        /// Safe to show to clients.
+        message: String,
+    },
     /// The peer has cancelled the call, which cancels the run.
     Cancelled {
         /// Safe to show to clients.
@@ -174,6 +189,7 @@ impl Outcome {
     pub(crate) fn n_bytes(&self) -> usize {
         match self {
             Self::Done(outputs) => value_size(outputs),
+            Self::GivenUp { handle, message, .. } => message.len() + handle.as_ref().map_or(0, value_size),
             Self::Failed { message: text, .. } | Self::Cancelled { reason: text } => text.len(),
         }
     }

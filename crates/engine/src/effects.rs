@@ -11,9 +11,9 @@ use wopr_core::{Command, Failure, Object, Produced, Refusal, RunKey, StepId, val
 use wopr_store::{AppendError, Batch, Cause, Ended, Fence, Guard, Leased, WorkKey};
 
 use crate::{
-    Answered, Answering, Attempt, Cancellation, CommandError, Engine, Keep, Outcome, Report, Request,
-    SideRows, Wake,
-    commit::{self, ANSWER, CANCEL, StoredAnswer, StoredCancel, StoredEffect, Won},
+    Attempt, CommandError, Engine, Keep, Outcome, Report, Request, SideRows, Wake,
+    call_deliveries::{CallDelivery, is_call_delivery},
+    commit::{self, StoredEffect, Won},
     panics::{Panicked, caught},
     pool::{End, Lease},
     stats::Counters,
@@ -21,21 +21,21 @@ use crate::{
 
 /// Tries to append an outcome while the store is unavailable, before the attempt is left to the next lease.
 const APPEND_TRIES: u32 = 8;
-/// How long a peer is told of a cancelled call.
-const CANCEL_FOR_MS: u64 = 24 * 3_600 * 1_000;
-/// The first pause before a peer is told again, and the longest.
-const CANCEL_FIRST_MS: u64 = 1_000;
-const CANCEL_LONGEST_MS: u64 = 3_600 * 1_000;
+/// Pause before a row is tried again that could not be removed.
+const AFTER_TROUBLE_MS: u64 = 1_000;
+/// The first pause before an agent is asked again that still asks what was answered.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
 /// How long an agent may take to accept a message that nobody waits for any more, so that it can be told.
 const ACCEPTED_LATE: Duration = Duration::from_secs(30);
+/// The fence of an effect that is created with its lease. A larger one was leased before.
+const FIRST_LEASE: Fence = Fence(1);
 /// Maximum size of a handle, as JSON.
 const MAX_HANDLE: usize = 64 * 1024;
 
 /// The body of a row of effects.
 enum Stored {
-    Effect(StoredEffect),
-    Cancel(StoredCancel),
-    Answer(StoredAnswer),
+    Effect(Box<StoredEffect>),
+    Delivery(Box<CallDelivery>),
 }
 
 /// How recording what an attempt came to went.
@@ -53,7 +53,7 @@ impl Engine {
             key,
             body: Vec::new(),
             since: self.lease_time(),
-            fence: Fence(1),
+            fence: FIRST_LEASE,
             deaths: 0,
         };
         self.begin_work(row, Some(effect));
@@ -62,18 +62,14 @@ impl Engine {
     /// Makes an attempt at an effect as it is stored.
     pub(crate) async fn attempt_stored(&self, lease: &mut Lease, body: Vec<u8>) -> End {
         let name = &lease.key.name;
-        let done = if name.starts_with(CANCEL) {
-            serde_json::from_slice(&body).map(Stored::Cancel)
-        } else if name.starts_with(ANSWER) {
-            serde_json::from_slice(&body).map(Stored::Answer)
-        } else {
-            serde_json::from_slice(&body).map(Stored::Effect)
+        let stored = match is_call_delivery(name) {
+            true => serde_json::from_slice(&body).map(Stored::Delivery),
+            false => serde_json::from_slice(&body).map(Stored::Effect),
         };
         drop(body);
-        match done {
-            Ok(Stored::Effect(effect)) => self.attempt(lease, effect).await,
-            Ok(Stored::Cancel(call)) => self.tell_peer(lease, call).await,
-            Ok(Stored::Answer(answer)) => self.answer_peer(lease, answer).await,
+        match stored {
+            Ok(Stored::Effect(effect)) => self.attempt(lease, *effect).await,
+            Ok(Stored::Delivery(delivery)) => self.deliver_to_peer(lease, *delivery).await,
             Err(error) => {
                 let why = CommandError::Internal(Cause::about(
                     format!("effect {}: {error}", lease.key.name),
@@ -95,6 +91,9 @@ impl Engine {
         let keep = Keep::default();
         let performing = std::pin::pin!(caught(self.shared.executor.run(Attempt {
             run: lease.run.clone(),
+            step: effect.step.clone(),
+            attempt: effect.attempt,
+            is_repeat: effect.attempt > 0 || lease.fence > FIRST_LEASE,
             idempotency_key: effect.idempotency_key.clone(),
             traceparent: effect.traceparent.clone(),
             request: effect.request.clone(),
@@ -112,8 +111,8 @@ impl Engine {
         }
         let end = match report {
             Some(report) => {
-                let broken_off = |panicked| self.broken_off(&lease.run, &panicked).into();
-                let report = report.unwrap_or_else(broken_off);
+                let broken_off = |panicked| self.broken_off(&lease.run, effect.handle.as_ref(), &panicked);
+                let report = report.unwrap_or_else(|panicked| broken_off(panicked).into());
                 self.report(lease, effect, report, Vec::new()).await
             }
             None => lease.give_back(),
@@ -146,6 +145,20 @@ impl Engine {
                 then: Box::new(then),
             },
         };
+        if let Report::Interrupted {
+            handle,
+            question,
+            check_after,
+        } = &report
+            && effect.handle.as_ref() == Some(handle)
+            && produced.is_empty()
+            && let Some(earliest) = self
+                .known_question(&lease.run, &step, attempt, &question.key)
+                .await
+        {
+            let check_after = check_after.iter().copied().chain(earliest).min();
+            return End::Park(due_after(check_after));
+        }
         match report {
             Report::Produced {
                 produced: more,
@@ -180,9 +193,8 @@ impl Engine {
                 Box::pin(self.report(lease, effect, failed.into(), produced)).await
             }
             Report::Accepted { handle, check_after }
-            | Report::Interrupted {
-                handle, check_after, ..
-            } if effect.handle.as_ref() == Some(&handle) && produced.is_empty() => {
+                if effect.handle.as_ref() == Some(&handle) && produced.is_empty() =>
+            {
                 End::Park(due_after(check_after))
             }
             accepted @ (Report::Accepted { .. } | Report::Interrupted { .. }) => {
@@ -247,111 +259,33 @@ impl Engine {
         }
     }
 
-    /// Tells the peer of a cancelled call, again and again for a day.
-    async fn tell_peer(&self, lease: &mut Lease, call: StoredCancel) -> End {
-        let StoredCancel {
-            provider,
-            idempotency_key,
-            handle,
-            since,
-        } = call;
-        let telling = caught(self.shared.executor.cancel(Cancellation {
-            run: lease.run.clone(),
-            provider,
-            idempotency_key,
-            handle,
-        }));
-        let Some(told) = lease.hold(telling).await else {
-            return lease.give_back();
+    /// Whether the run knows this question of a call's peer, which then need not be recorded: it is open, or it was
+    /// answered and the peer may still go on. In the second case, returns after how long the peer is asked next.
+    /// Returns `None` if the peer has ignored the answer.
+    async fn known_question(
+        &self,
+        run: &RunKey,
+        step: &StepId,
+        attempt: u32,
+        key: &str,
+    ) -> Option<Option<Duration>> {
+        let Ok(Some(view)) = self.view(run).await else {
+            return Some(None);
         };
-        let error = match told {
-            Ok(Ok(())) => return self.end_row(lease).await,
-            Ok(Err(error)) => error.to_string(),
-            Err(Panicked(text)) => text,
+        let call = view.run.call(&view.plan, step, attempt)?;
+        let Some(answered_at) = call.answered_at(key) else {
+            return call.asks(key).then_some(None);
         };
-        let now = self.lease_time();
-        let waited = now.millis_since(since);
-        let (run, call) = (&lease.run, &lease.key.name);
-        if waited >= CANCEL_FOR_MS {
-            tracing::warn!(%run, call, error, "a peer was not told of a cancelled call; given up");
-            return self.end_row(lease).await;
+        let now = self.now();
+        if call.has_answer(key, now) || self.is_answering(run, step, attempt).await.unwrap_or(true) {
+            let waited = Duration::from_millis(now.millis_since(answered_at));
+            return Some(Some((waited / 4).max(FIRST_LOOK)));
         }
-        tracing::info!(%run, call, error, "a peer could not be told of a cancelled call yet");
-        // As long again as it has been tried, so the intervals double.
-        let after = waited.clamp(CANCEL_FIRST_MS, CANCEL_LONGEST_MS);
-        End::Park(Some(now.plus_millis(after)))
-    }
-
-    /// Tells the peer of a call the answer to what it asked, again and again for a day, and looks at the call.
-    async fn answer_peer(&self, lease: &mut Lease, answer: StoredAnswer) -> End {
-        let StoredAnswer {
-            step,
-            attempt,
-            provider,
-            idempotency_key,
-            handle,
-            interrupt,
-            value,
-            since,
-        } = answer;
-        if !self.is_awaited(&lease.run, &step, attempt).await {
-            return self.end_row(lease).await;
-        }
-        let telling = caught(self.shared.executor.answer(Answering {
-            run: lease.run.clone(),
-            provider,
-            idempotency_key,
-            handle,
-            interrupt,
-            value,
-        }));
-        let Some(told) = lease.hold(telling).await else {
-            return lease.give_back();
-        };
-        let now = self.lease_time();
-        let waited = now.millis_since(since);
-        let failed = |code: &str, message: String| Outcome::Failed {
-            code: code.to_owned(),
-            message,
-            retryable: false,
-            retry_after: None,
-        };
-        let outcome = match told {
-            Ok(Ok(Answered::Taken)) => {
-                if let Err(error) = self.wake_effect(&lease.run, &step, attempt).await {
-                    let (run, call) = (&lease.run, &lease.key.name);
-                    // It is looked at when it is due.
-                    tracing::info!(%run, call, %error, "a call is not looked at after its answer yet");
-                }
-                return self.end_row(lease).await;
-            }
-            Ok(Ok(Answered::Ended(outcome))) => outcome,
-            Ok(Err(error)) if waited < CANCEL_FOR_MS => {
-                let (run, call) = (&lease.run, &lease.key.name);
-                tracing::info!(%run, call, %error, "a peer could not be answered yet");
-                let after = waited.clamp(CANCEL_FIRST_MS, CANCEL_LONGEST_MS);
-                return End::Park(Some(now.plus_millis(after)));
-            }
-            Ok(Err(error)) => failed("external_call_failed", error.to_string()),
-            Err(Panicked(text)) => {
-                let (run, call) = (&lease.run, &lease.key.name);
-                tracing::error!(%run, call, panic = text, "answering a peer panicked");
-                failed(
-                    "internal_error",
-                    "the answer broke off by a fault of this host".to_owned(),
-                )
-            }
-        };
-        let command = ended(step, attempt, outcome);
-        let recording = Box::pin(self.command(&lease.run, command, SideRows::default()));
-        match self.attend(&lease.run, recording).await {
-            Ok(_) | Err(CommandError::Refused(_) | CommandError::NotFound) => self.end_row(lease).await,
-            Err(_) => End::Park(Some(now.plus_millis(CANCEL_FIRST_MS))),
-        }
+        None
     }
 
     /// Whether a run still waits for the call of an attempt, or cannot be read.
-    async fn is_awaited(&self, run: &RunKey, step: &StepId, attempt: u32) -> bool {
+    pub(crate) async fn is_awaited(&self, run: &RunKey, step: &StepId, attempt: u32) -> bool {
         match self.view(run).await {
             Ok(Some(view)) => view.run.awaits_call(&view.plan, step, attempt),
             Ok(None) => false,
@@ -359,26 +293,8 @@ impl Engine {
         }
     }
 
-    /// Stores a row that tells the peer to stop a call, because its run no longer waits for it.
-    async fn cancel_late(&self, lease: &Lease, accepted: StoredEffect) -> End {
-        let now = self.lease_time();
-        let Some(row) = commit::late_cancel_row(now, accepted) else {
-            return End::Over;
-        };
-        if self
-            .change_rows(&lease.run, |batch| batch.work_set.push(row.clone()))
-            .await
-        {
-            self.shared.effects.hint(now);
-        } else {
-            let (run, effect) = (&lease.run, &lease.key.name);
-            tracing::warn!(%run, effect, "the peer of a cancelled call will not be told");
-        }
-        End::Over
-    }
-
     /// Removes a row that nothing waits for.
-    async fn end_row(&self, lease: &Lease) -> End {
+    pub(crate) async fn end_row(&self, lease: &Lease) -> End {
         let ended = Ended {
             key: lease.key.clone(),
             fence: Some(lease.fence),
@@ -389,12 +305,12 @@ impl Engine {
         {
             true => End::Over,
             // Telling the peer again does no harm.
-            false => End::Park(Some(self.lease_time().plus_millis(CANCEL_FIRST_MS))),
+            false => End::Park(Some(self.lease_time().plus_millis(AFTER_TROUBLE_MS))),
         }
     }
 
     /// Changes work rows of a run without an event. Returns `false` if the store fails.
-    async fn change_rows(&self, run: &RunKey, change: impl Fn(&mut Batch)) -> bool {
+    pub(crate) async fn change_rows(&self, run: &RunKey, change: impl Fn(&mut Batch)) -> bool {
         for _ in 0..APPEND_TRIES {
             let (summary, head) = match self.shared.store.summary(run).await {
                 Ok(Some(found)) => found,
@@ -414,15 +330,24 @@ impl Engine {
     }
 
     /// The outcome of an attempt whose executor panicked: a failure, so that the node's retry policy limits
-    /// further attempts.
-    fn broken_off(&self, run: &RunKey, Panicked(text): &Panicked) -> Outcome {
+    /// further attempts. A call that its peer has accepted is given up instead.
+    fn broken_off(&self, run: &RunKey, accepted: Option<&Value>, Panicked(text): &Panicked) -> Outcome {
         Counters::add(&self.shared.counters.panics, 1);
         tracing::error!(%run, panic = text, "attempt panicked");
-        Outcome::Failed {
-            code: "internal_error".to_owned(),
-            message: "the attempt broke off by a fault of this host".to_owned(),
-            retryable: true,
-            retry_after: None,
+        let code = "internal_error".to_owned();
+        let message = "the attempt broke off by a fault of this host".to_owned();
+        match accepted {
+            Some(handle) => Outcome::GivenUp {
+                handle: Some(handle.clone()),
+                code,
+                message,
+            },
+            None => Outcome::Failed {
+                code,
+                message,
+                retryable: true,
+                retry_after: None,
+            },
         }
     }
 
@@ -465,7 +390,7 @@ impl Engine {
                 };
                 let engine = Self { shared };
                 // A store that fails says nothing of the call.
-                engine.wake_row(&run, &key).await.unwrap_or(true)
+                engine.wake_row(&run, &key, Duration::ZERO).await.unwrap_or(true)
             })
         })
     }
@@ -473,22 +398,40 @@ impl Engine {
     /// Makes the executor look at an accepted call now, as when its peer says that something has changed. What
     /// the peer said is not believed: it is asked. Returns `false` if the call is not parked.
     pub async fn wake_effect(&self, run: &RunKey, step: &StepId, attempt: u32) -> Result<bool, CommandError> {
-        self.wake_row(run, &commit::effect_key(step, attempt)).await
+        self.wake_effect_after(run, step, attempt, Duration::ZERO).await
     }
 
-    async fn wake_row(&self, run: &RunKey, key: &WorkKey) -> Result<bool, CommandError> {
-        let now = self.lease_time();
-        let woken = self.shared.store.wake(run, key, now).await;
+    /// Like [`Self::wake_effect`], but has the executor look a little later, so that it looks once for many wakes.
+    pub async fn wake_effect_after(
+        &self,
+        run: &RunKey,
+        step: &StepId,
+        attempt: u32,
+        after: Duration,
+    ) -> Result<bool, CommandError> {
+        self.wake_row(run, &commit::effect_key(step, attempt), after)
+            .await
+    }
+
+    pub(crate) async fn wake_row(
+        &self,
+        run: &RunKey,
+        key: &WorkKey,
+        after: Duration,
+    ) -> Result<bool, CommandError> {
+        let after = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+        let at = self.lease_time().plus_millis(after);
+        let woken = self.shared.store.wake(run, key, at).await;
         let woken = woken.map_err(|error| CommandError::Unavailable(Cause::of(error)))?;
         if woken {
-            self.shared.effects.hint(now);
+            self.shared.effects.hint(at);
         }
         Ok(woken)
     }
 }
 
 /// The command that records how an attempt ended.
-fn ended(step: StepId, attempt: u32, outcome: Outcome) -> Command {
+pub(crate) fn ended(step: StepId, attempt: u32, outcome: Outcome) -> Command {
     let mut retry_after_ms = None;
     let outcome = match outcome {
         Outcome::Done(Value::Object(outputs)) => Ok(outputs),
@@ -510,6 +453,18 @@ fn ended(step: StepId, attempt: u32, outcome: Outcome) -> Command {
                 retryable,
                 reason: None,
             })
+        }
+        Outcome::GivenUp {
+            handle,
+            code,
+            message,
+        } => {
+            return Command::EffectGivenUp {
+                step,
+                attempt,
+                handle,
+                failure: Failure::new(&code, message),
+            };
         }
         Outcome::Cancelled { reason } => {
             return Command::EffectCancelled {

@@ -10,6 +10,7 @@
 //! A waiting run takes no memory: it exists only as rows. Recovery is the first round of each loop, which
 //! reads work rows and never all runs. This crate contains no HTTP and no SQL.
 
+mod call_deliveries;
 mod catalog;
 mod clock;
 mod commanding;
@@ -53,6 +54,7 @@ mod timers;
 mod uncertain_commit;
 mod view;
 
+pub use call_deliveries::{CallMessage, ListedCallDelivery};
 pub use catalog::{RegisterError, Registered};
 pub use clock::{Clock, SteadyClock, Steps, SystemClock};
 pub use effect::{

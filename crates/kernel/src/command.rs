@@ -47,6 +47,14 @@ pub enum Command {
         attempt: u32,
         reason: String,
     },
+    /// This host gives up the call of an attempt that its peer may go on with. The peer is told to stop.
+    EffectGivenUp {
+        step: StepId,
+        attempt: u32,
+        /// By which the peer finds the call; the one that it was accepted with where absent.
+        handle: Option<Value>,
+        failure: Failure,
+    },
     /// The peer of an attempt has accepted its call, which is looked at again at `check_at`, or when it is woken.
     Accepted {
         step: StepId,
@@ -80,6 +88,26 @@ pub enum Command {
 }
 
 impl Command {
+    /// By which the peer of a call finds it, if the command says so.
+    pub(crate) fn handle(&self) -> Option<&Value> {
+        match self {
+            Self::Accepted { handle, .. } | Self::Interrupted { handle, .. } => Some(handle),
+            Self::EffectGivenUp { handle, .. } => handle.as_ref(),
+            Self::Start(_)
+            | Self::Cancel { .. }
+            | Self::Pause { .. }
+            | Self::Resume { .. }
+            | Self::Resolve(_)
+            | Self::SetVariables(_)
+            | Self::Timer(_)
+            | Self::Effect { .. }
+            | Self::EffectCancelled { .. }
+            | Self::Progressed { .. }
+            | Self::Produced { .. }
+            | Self::RunMessages(_) => None,
+        }
+    }
+
     /// The approximate payload size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
@@ -88,6 +116,7 @@ impl Command {
             Self::Resolve(resolve) => size_of(&resolve.value),
             Self::SetVariables(variables) => size_of_object(variables),
             Self::Effect { outcome, .. } => outcome.as_ref().map_or(0, size_of_object),
+            Self::EffectGivenUp { handle, .. } => handle.as_ref().map_or(0, size_of),
             Self::Interrupted { handle, question, .. } => size_of(handle) + size_of(&question.data),
             Self::Accepted { handle: value, .. } | Self::Progressed { details: value, .. } => size_of(value),
             Self::Produced { produced, then, .. } => {

@@ -189,9 +189,9 @@ pub struct Pending {
     /// What the peer asks. The call goes on meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<Box<Open>>,
-    /// The question that was answered last, as the peer names it, until the peer goes on.
+    /// The question that was answered last, as the peer names it, until the peer goes on; and when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answered: Option<String>,
+    pub answered: Option<(String, Timestamp)>,
     /// How often the peer has accepted the call, or gone on with it in another way.
     #[serde(default, skip_serializing_if = "crate::event::is_zero")]
     pub n_accepted: u32,
@@ -200,7 +200,31 @@ pub struct Pending {
     pub n_details: u32,
 }
 
+/// How long the peer of a call may go on asking what was answered. Then it has ignored the answer.
+const IGNORED_AFTER_MS: u64 = 60_000;
+
 impl Pending {
+    /// Whether this question of the peer is open.
+    #[must_use]
+    pub fn asks(&self, key: &str) -> bool {
+        let open = self.question.as_ref().and_then(|open| open.remote.as_deref());
+        open == Some(key)
+    }
+
+    /// When this question of the peer was answered, if none was answered since.
+    #[must_use]
+    pub fn answered_at(&self, key: &str) -> Option<Timestamp> {
+        let answered = self.answered.as_ref().filter(|(answered, _)| answered == key);
+        answered.map(|(_, at)| *at)
+    }
+
+    /// Whether the answer to this question counts. A peer that has ignored it asks anew.
+    #[must_use]
+    pub fn has_answer(&self, key: &str, now: Timestamp) -> bool {
+        let at = self.answered_at(key);
+        at.is_some_and(|at| now.millis_since(at) < IGNORED_AFTER_MS)
+    }
+
     /// Whether a sign of life would move the deadline enough to be worth an event: a quarter of the time that
     /// the worker may be silent.
     #[must_use]
@@ -645,7 +669,7 @@ impl Run {
                         let question = pending.question.take();
                         // Without an answer the peer may ask it again.
                         let question = question.filter(|_| by.is_some());
-                        pending.answered = question.and_then(|question| question.remote);
+                        pending.answered = question.and_then(|question| Some((question.remote?, at)));
                     }
                     Wait::Work | Wait::Effect(_) | Wait::Retry { .. } | Wait::Children(_) => {
                         return Err(illegal("resolution without interrupt", &step.node));

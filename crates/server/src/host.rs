@@ -29,6 +29,7 @@ use crate::{
     activity_tokens::ActivityTokens,
     admission::Admission,
     auth::Auth,
+    callbacks::Callbacks,
     config::{CidrText, Config, Keep, Period, StoreUrl, default_tenant},
     openwop::Discovery,
     peers::{self, PeerError},
@@ -84,6 +85,7 @@ pub struct Host {
     secrets: Secrets,
     tokens: Tokens,
     activity_tokens: ActivityTokens,
+    callbacks: Callbacks,
     cipher: SubscriptionCipher,
     card_signer: Option<CardSigner>,
     gate: egress::Gate,
@@ -273,6 +275,7 @@ impl Host {
         );
         let ledger = config.conformance_ledger.clone();
         let silent_peers = peers::silent(&config.a2a.peers);
+        let callbacks = Callbacks::new(secrets.subkey("call-push"), config.public_url());
         let peers = peers::read(&config.a2a.peers, &|name| std::env::var(name).ok())?;
         let executors = Executors::new(
             gate.clone(),
@@ -280,6 +283,9 @@ impl Host {
                 ledger,
                 peers,
                 silent_peers,
+                // The default is an address that other hosts need not reach.
+                callbacks: (config.server.public_url.is_some())
+                    .then(|| Arc::new(callbacks.clone()) as Arc<dyn wopr_connect::Callbacks>),
             },
         );
         let cipher = SubscriptionCipher::new(&secrets);
@@ -337,6 +343,7 @@ impl Host {
             prepared,
             auth,
             secrets,
+            callbacks,
             cipher,
             card_signer,
             gate,
@@ -391,6 +398,12 @@ impl Host {
     #[must_use]
     pub fn tokens(&self) -> &Tokens {
         &self.tokens
+    }
+
+    /// The callbacks of calls to agents.
+    #[must_use]
+    pub(crate) const fn callbacks(&self) -> &Callbacks {
+        &self.callbacks
     }
 
     /// The signer of agent cards, if signing is configured.
@@ -507,6 +520,7 @@ struct Built {
     prepared: Prepared,
     auth: Auth,
     secrets: Secrets,
+    callbacks: Callbacks,
     cipher: SubscriptionCipher,
     card_signer: Option<CardSigner>,
     gate: egress::Gate,
@@ -522,6 +536,7 @@ impl Built {
             prepared,
             auth,
             secrets,
+            callbacks,
             cipher,
             card_signer,
             gate,
@@ -548,6 +563,7 @@ impl Built {
             secrets,
             tokens,
             activity_tokens,
+            callbacks,
             cipher,
             card_signer,
             gate,

@@ -10,6 +10,7 @@ mod admission;
 mod answers;
 pub mod auth;
 mod body;
+mod callbacks;
 pub mod config;
 mod connection;
 mod cors;

@@ -230,7 +230,8 @@ impl Summary {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkKey {
     pub queue: Queue,
-    /// A timer's encoded command, an effect's `<ordinal>:<attempt>:<node>`, or a subscription's id.
+    /// A timer's encoded command, an effect's `<ordinal>:<attempt>:<node>`, a word and the same for a delivery to
+    /// the peer of a call, or a subscription's id.
     pub name: String,
 }
 
@@ -247,6 +248,26 @@ impl WorkKey {
             queue: Queue::Effects,
             name: name.into(),
         }
+    }
+
+    /// A delivery to the peer of a call. Its name begins with a lower-case letter, which attempts' names do not,
+    /// so one index finds the deliveries.
+    pub fn call_delivery(name: impl Into<String>) -> Self {
+        let name = name.into();
+        debug_assert!(
+            name.starts_with(|first: char| first.is_ascii_lowercase()),
+            "{name}"
+        );
+        Self {
+            queue: Queue::Effects,
+            name,
+        }
+    }
+
+    /// Whether this is a delivery to the peer of a call.
+    #[must_use]
+    pub fn is_call_delivery(&self) -> bool {
+        self.queue == Queue::Effects && self.name.as_str() >= "a"
     }
 
     pub fn delivery(name: impl Into<String>) -> Self {

@@ -48,7 +48,10 @@ pub use registry::{KeyRow, Registry, Revision, WorkflowRow};
 pub use retention::{Child, EndedRoots, Removal, Retention, Swept};
 pub use sqlite::SqliteStore;
 pub use timeout::with_timeout;
-pub use work::{Epoch, Hint, LAST_CHANCE, Leased, Mailbox, QUARANTINED, Queue, Quota, Then, Times, Work};
+pub use work::{
+    CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, Hint, LAST_CHANCE, Leased, Mailbox,
+    QUARANTINED, Queue, Quota, Then, Times, Work,
+};
 
 pub trait Store: Log + Work + Registry + Pushes + Retention + std::fmt::Debug {}
 

@@ -26,7 +26,7 @@ use std::{collections::HashMap, time::Duration};
 
 use async_trait::async_trait;
 use tokio::sync::broadcast;
-use wopr_core::{RunKey, TenantId, Timestamp};
+use wopr_core::{PrincipalId, RunId, RunKey, TenantId, Timestamp};
 
 use crate::{Fence, ReadError, WorkKey, WriteError};
 
@@ -183,6 +183,35 @@ pub struct Leased {
     pub deaths: u32,
 }
 
+/// A delivery to the peer of a call: a row of the queue of effects that is no attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallDeliveryRow {
+    pub run: RunKey,
+    pub key: WorkKey,
+    pub body: Vec<u8>,
+    /// `None` if the row waits to be woken.
+    pub due: Option<Timestamp>,
+    pub is_leased: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallDeliveryFilter {
+    pub tenant: TenantId,
+    /// Only deliveries of this run.
+    pub run: Option<RunId>,
+    /// Only deliveries of runs created by this principal.
+    pub principal: Option<PrincipalId>,
+    /// Only rows that wait to be woken.
+    pub parked: bool,
+}
+
+/// The last delivery seen in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallDeliveryCursor {
+    pub run: RunId,
+    pub name: String,
+}
+
 /// What becomes of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
@@ -334,6 +363,14 @@ pub trait Work: Send + Sync + 'static {
     /// Makes a row due at `at`, unless it is due earlier. A leased row keeps its lease and comes due by the
     /// time it is parked. Returns `false` if there is no such row.
     async fn wake(&self, run: &RunKey, key: &WorkKey, at: Timestamp) -> Result<bool, WriteError>;
+
+    /// Lists at most `limit` deliveries to peers of calls after the cursor, ordered by run and name.
+    async fn call_deliveries(
+        &self,
+        filter: &CallDeliveryFilter,
+        after: Option<&CallDeliveryCursor>,
+        limit: usize,
+    ) -> Result<Vec<CallDeliveryRow>, ReadError>;
 
     /// When the next row of a queue can be leased: when it comes due or its lease expires.
     async fn next_due(&self, queue: Queue) -> Result<Option<Timestamp>, ReadError>;

@@ -11,9 +11,9 @@ use std::{
 
 use serde_json::{Value, json};
 use wopr_core::{
-    Authority, Catalog, Command, Decision, DrainPolicy, Effect, Entropy, Failure, HostBounds, Input, NodeId,
-    Object, Origin, Plan, PrincipalId, Recorded, Refusal, Resolve, Run, RunId, RunMessage, Seq, StartRun,
-    Startable, TenantId, Timer, Timestamp, WorkflowId, decide, format,
+    Authority, CancelledCall, Catalog, Command, Decision, DrainPolicy, Effect, Entropy, Failure, HostBounds,
+    Input, NodeId, Object, Origin, Plan, PrincipalId, Recorded, Refusal, Resolve, Run, RunId, RunMessage,
+    Seq, StartRun, Startable, TenantId, Timer, Timestamp, WorkflowId, decide, format,
     invariant::{self, ChildStatus, LogChecker, OutstandingWork, Violation},
 };
 
@@ -65,6 +65,7 @@ struct Hosted {
     outstanding: OutstandingWork,
     timers: BTreeMap<String, (Timestamp, Timer)>,
     effects: Vec<Effect>,
+    cancelled: Vec<CancelledCall>,
     printed: usize,
 }
 
@@ -194,12 +195,14 @@ impl Script {
                 return Err(refusal);
             }
         };
-        if let Command::Effect { step, attempt, .. } = &command {
+        if let Command::Effect { step, attempt, .. } | Command::EffectGivenUp { step, attempt, .. } = &command
+        {
             let lease = OutstandingWork::FIRST_LEASE;
             let kept = hosted.outstanding.settle(step, *attempt, lease);
             hosted.hold(kept);
         }
         hosted.commit(&decision);
+        hosted.cancelled.extend(decision.work.cancelled);
         let from = hosted.id.clone();
         // Messages that the decision did not consume come first the next time.
         for unheard in std::mem::take(&mut self.in_hand)
@@ -436,6 +439,12 @@ impl Script {
         &self.runs[0].effects
     }
 
+    /// All calls of the root run whose peers are told to stop, oldest first.
+    #[must_use]
+    pub fn cancelled(&self) -> &[CancelledCall] {
+        &self.runs[0].cancelled
+    }
+
     /// A variable of the root run; null if it is not set.
     #[must_use]
     pub fn variable(&self, name: &str) -> Value {
@@ -513,6 +522,7 @@ impl Hosted {
             outstanding: OutstandingWork::default(),
             timers: BTreeMap::new(),
             effects: Vec::new(),
+            cancelled: Vec::new(),
             printed: 0,
         }
     }

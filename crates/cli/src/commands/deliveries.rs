@@ -1,4 +1,5 @@
-//! `wopr deliveries`: lists undelivered push notifications and retries them.
+//! `wopr deliveries`: lists what could not be delivered yet, and retries it: push notifications to subscribers, and
+//! cancels and answers to agents.
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -12,10 +13,11 @@ use crate::{
     render,
 };
 
-/// List undelivered push notifications and retry them.
+/// List undelivered push notifications, cancels and answers, and retry them.
 ///
-/// A notification is retried for a day with increasing backoff; then it is given up and listed here until its
-/// run is deleted. The key needs the scope webhooks:manage.
+/// A push notification, and a cancel or an answer to an agent that a workflow called, is retried for a day with
+/// increasing backoff. Then it is given up and listed here until its run is deleted; an answer that is given up fails
+/// its call instead. The key needs the scope webhooks:manage.
 #[derive(Debug, Args)]
 pub(crate) struct Deliveries {
     #[command(subcommand)]
@@ -24,7 +26,7 @@ pub(crate) struct Deliveries {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List deliveries, by run, configuration and event
+    /// List deliveries: push notifications first, then cancels and answers to agents
     List {
         /// Only deliveries of this run
         #[arg(long, value_name = "RUN")]
@@ -40,7 +42,7 @@ enum Verb {
         #[command(flatten)]
         format: Format,
     },
-    /// Retry deliveries that were given up
+    /// Retry push notifications that were given up, and what agents have not been told yet
     Retry {
         /// The run
         run: String,
@@ -104,10 +106,16 @@ async fn list(
         .map(|delivery| {
             let cell = |name: &str| render::text(delivery, name).to_owned();
             let number = |name: &str| delivery.get(name).map(Value::to_string).unwrap_or_default();
+            let (to, what) = match cell("kind").as_str() {
+                "push" => (cell("configId"), number("sequence")),
+                "answer" => (task(delivery), cell("interruptId")),
+                _ => (task(delivery), cell("nodeId")),
+            };
             vec![
                 cell("runId"),
-                cell("configId"),
-                number("sequence"),
+                cell("kind"),
+                to,
+                what,
                 cell("state"),
                 number("attempts"),
                 cell("enqueuedAt"),
@@ -118,8 +126,9 @@ async fn list(
     output::table(
         &[
             whole("RUN"),
-            whole("PUSH"),
-            whole("EVENT"),
+            whole("KIND"),
+            whole("TO"),
+            whole("WHAT"),
             state("STATE"),
             whole("ATTEMPTS"),
             age("SINCE"),
@@ -128,6 +137,12 @@ async fn list(
         &rows,
     )?;
     Ok(Exit::Ok)
+}
+
+/// The agent and its task.
+fn task(delivery: &Value) -> String {
+    let (peer, task) = (render::text(delivery, "peer"), render::text(delivery, "taskId"));
+    format!("{peer}/{task}")
 }
 
 async fn retry(

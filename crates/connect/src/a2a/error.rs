@@ -281,6 +281,16 @@ impl Error {
         Self::of_document(status, headers, &document, secrets)
     }
 
+    /// The error of an HTTP status alone.
+    pub(super) fn of_status(status: StatusCode, headers: &HeaderMap) -> Self {
+        Self::Status(Status {
+            status,
+            retry_after: retry_after(headers, SystemTime::now()),
+            message: String::new(),
+            label: status.to_string(),
+        })
+    }
+
     /// Like [`Error::of_http`], for a body that was already parsed.
     pub(super) fn of_document(
         status: StatusCode,

@@ -1,7 +1,7 @@
 //! The JSON-RPC binding: every request is a POST to one URL.
 
 use futures_util::StreamExt as _;
-use http::Method;
+use http::{Method, StatusCode};
 use serde_json::Value;
 use wopr_wire::{
     a2a::{
@@ -77,14 +77,20 @@ async fn post(
 /// Extracts the result from a response, or its error.
 async fn result_of(line: &Line, response: http::Response<LimitedBody>) -> Result<Value, Error> {
     let answer = read(response).await?;
+    // Whatever the body says, the peer has not taken the request and says when to come back.
+    let is_pressed = matches!(
+        answer.status,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+    );
     match rpc::Response::parse(&answer.body) {
-        Ok(response) => {
+        Ok(response) if !is_pressed => {
             let mut result = response
                 .outcome
                 .map_err(|error| Error::of_rpc(&error, &line.secrets))?;
             line.secrets.redact(&mut result);
             Ok(result)
         }
+        Ok(_) => Err(Error::of_status(answer.status, &answer.headers)),
         Err(_) if !answer.status.is_success() => Err(Error::of_http(
             answer.status,
             &answer.headers,

@@ -17,6 +17,9 @@ const MAX_ARTIFACTS: usize = 500;
 /// arrives as a whole.
 const MAX_CHUNKS: u32 = 500;
 const MAX_STREAMED: usize = 1 << 20;
+/// How many bytes of artifacts and chunks of one call become part of the run, however often the agent changes them.
+/// The look that exceeds it is the last one that records any. All are in the outputs of the step.
+const MAX_BYTES: usize = 32 << 20;
 /// Longest name of an artifact, in bytes.
 const MAX_NAME: usize = 256;
 
@@ -27,6 +30,9 @@ pub(super) struct Cursor {
     done: BTreeMap<String, String>,
     n_artifacts: usize,
     n_chunks: u32,
+    /// Bytes of both.
+    #[serde(default)]
+    n_bytes: usize,
     streamed: Option<Streamed>,
 }
 
@@ -51,6 +57,9 @@ impl Cursor {
         let state = task.status.state;
         let rests = state.is_terminal() || state.is_interrupted();
         let mut produced = Vec::new();
+        if self.n_bytes >= MAX_BYTES {
+            return produced;
+        }
         for (index, artifact) in task.artifacts.iter().enumerate() {
             let id = digest(artifact.artifact_id.as_bytes());
             let is_complete = rests || index + 1 < task.artifacts.len();
@@ -103,6 +112,7 @@ impl Cursor {
                 });
             }
         }
+        self.n_bytes += produced.iter().map(Produced::size).sum::<usize>();
         produced
     }
 
@@ -292,6 +302,18 @@ mod tests {
         assert_eq!(made.len(), MAX_ARTIFACTS);
         let stored = serde_json::to_vec(&cursor).expect("serializes");
         assert!(stored.len() < 64 << 10, "{}", stored.len());
+    }
+
+    #[test]
+    fn artifacts_that_change_again_and_again_are_bounded_in_bytes() {
+        let mut cursor = Cursor::default();
+        let mut n_bytes = 0;
+        for n in 0..100 {
+            let text = format!("{n}{}", "x".repeat(1 << 20));
+            let made = cursor.advance(&task(TaskState::InputRequired, &[("a", &[text.as_str()])]));
+            n_bytes += made.iter().map(Produced::size).sum::<usize>();
+        }
+        assert!((MAX_BYTES..MAX_BYTES + (2 << 20)).contains(&n_bytes), "{n_bytes}");
     }
 
     #[test]

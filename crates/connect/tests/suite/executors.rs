@@ -8,7 +8,7 @@ use wopr_connect::{
     Executors, Options,
     egress::{Limits, Resolver},
 };
-use wopr_core::{RunId, RunKey, TenantId};
+use wopr_core::{NodeId, RunId, RunKey, StepId, TenantId};
 use wopr_engine::{Attempt, Executor, HttpCall, Keep, Outcome, Report, Request, Wake};
 
 use crate::peer::{Answers, Peer, Script, answer, gate, gate_with, limits};
@@ -24,12 +24,18 @@ async fn ended(executors: &Executors, attempt: Attempt) -> Outcome {
     }
 }
 
-fn attempt(request: Request) -> Attempt {
+pub(crate) fn attempt(request: Request) -> Attempt {
     Attempt {
         run: RunKey::new(
             TenantId::parse("t").unwrap(),
             RunId::parse("run_0123456789abcdef").unwrap(),
         ),
+        step: StepId {
+            node: NodeId::parse("call").unwrap(),
+            ordinal: 0,
+        },
+        attempt: 0,
+        is_repeat: false,
         idempotency_key: "key-1".to_owned(),
         traceparent: Some(TRACE.to_owned()),
         request,

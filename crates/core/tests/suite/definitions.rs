@@ -361,6 +361,22 @@ fn edges_with_the_same_id_are_rejected() {
 }
 
 #[test]
+fn node_whose_interrupts_could_have_the_ids_of_another_is_rejected() {
+    let workflow = |ids: &[&str]| {
+        let nodes = ids.iter();
+        nodes.fold(Workflow::new("w"), |workflow, id| {
+            workflow.node(id, "core.approvalGate", json!({}))
+        })
+    };
+    let rejected = compile(workflow(&["a", "a:2", "b:x", "b"]).document());
+    expect!["accept the workflow definition: node 'a:2': the id is that of node 'a' and a number, so interrupts of both could have one id"]
+        .assert_eq(&rejected.expect_err("ambiguous").to_string());
+    for ids in [["a:2", "b"], ["a", "a:02"], ["a", "a:4294967296"], ["a", "a-2"]] {
+        assert!(compile(workflow(&ids).document()).is_ok(), "{ids:?}");
+    }
+}
+
+#[test]
 fn conformance_types_exist_only_if_enabled() {
     for type_id in [
         "core.conformance.side-effect",

@@ -2,6 +2,7 @@
 
 #![expect(clippy::panic, reason = "a test that goes wrong says where")]
 
+mod call_deliveries;
 mod harness;
 mod parking;
 mod pushes;

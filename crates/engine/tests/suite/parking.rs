@@ -241,6 +241,28 @@ fn accepted_call_survives_a_crash_and_is_not_made_again() {
 }
 
 #[test]
+fn attempt_after_a_crash_may_repeat_what_the_peer_knows() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let (executor, peer) = peer();
+    let run = live(&store, &executor, async |engine| {
+        let run = started(engine).await;
+        let (attempt, _) = peer.attempt().await;
+        assert!(!attempt.is_repeat, "nobody has made it before");
+        run
+    });
+    // The process died before the peer's acceptance was in the log.
+    live(&store, &executor, async |engine| {
+        let (attempt, reply) = peer.attempt().await;
+        assert_eq!((&attempt.run, attempt.handle), (&run, None));
+        assert!(attempt.is_repeat);
+        reply
+            .send(Outcome::Done(json!({})).into())
+            .expect("the engine waits");
+        reaches(engine, &run, RunStatus::Completed).await;
+    });
+}
+
+#[test]
 fn peer_of_a_cancelled_call_is_told_until_it_listens() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let (executor, peer) = peer();

@@ -275,6 +275,12 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
                 attempt,
                 reason,
             } => self.effect_cancelled(&step, attempt, reason),
+            Command::EffectGivenUp {
+                step,
+                attempt,
+                handle,
+                failure,
+            } => self.effect_given_up(step, attempt, handle, failure),
             Command::Accepted {
                 step,
                 attempt,
@@ -291,7 +297,7 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
                 attempt,
                 produced,
                 then,
-            } => match self.produce(&step, attempt, produced)? {
+            } => match self.produce(&step, attempt, produced, then.handle())? {
                 Some(ended) => Ok(ended),
                 None => self.trigger(*then),
             },

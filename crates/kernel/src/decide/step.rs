@@ -156,13 +156,12 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             return self.restless(step, attempt);
         }
         if too_deep(&question.data) {
-            self.cancel_call(&step, attempt);
+            self.cancel_call_by(&step, attempt, Some(handle));
             let message = format!("the question nests more than {MAX_NESTING} levels deep");
             let failure = Failure::new("remote_failed", message);
             return self.effect_ended(step, attempt, Err(failure), None);
         }
-        let asked = pending.question.as_ref().and_then(|open| open.remote.as_ref());
-        let is_known = [asked, pending.answered.as_ref()].contains(&Some(&question.key));
+        let is_known = pending.asks(&question.key) || pending.has_answer(&question.key, self.input.now);
         if pending.handle.as_ref() != Some(&handle) {
             let accepted = KernelEvent::EffectAccepted {
                 step: step.clone(),
@@ -228,12 +227,14 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         Ok(Trigger::Advance)
     }
 
-    /// Records what the peer of a call has made. Returns how the call ends if there is no room for it.
+    /// Records what the peer of a call has made. Returns how the call ends if there is no room for it; `handle` is
+    /// then what the peer is told to stop by, if it is newer than the log.
     pub(super) fn produce(
         &mut self,
         step: &StepId,
         attempt: u32,
         produced: Vec<Produced>,
+        handle: Option<&Value>,
     ) -> Result<Option<Trigger>, Refusal> {
         self.pending(step, attempt).ok_or(Refusal::Stale)?;
         let is_nested =
@@ -252,7 +253,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             room.err()
         };
         if let Some(failure) = failure {
-            self.cancel_call(step, attempt);
+            self.cancel_call_by(step, attempt, handle.cloned());
             return self
                 .effect_ended(step.clone(), attempt, Err(failure), None)
                 .map(Some);
@@ -324,12 +325,35 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             .unwrap_or(Trigger::Advance)
     }
 
+    /// Fails a call that its peer may go on with. Another attempt does not follow: the peer would take its
+    /// message for the one that it knows.
+    pub(super) fn effect_given_up(
+        &mut self,
+        step: StepId,
+        attempt: u32,
+        handle: Option<Value>,
+        failure: Failure,
+    ) -> Result<Trigger, Refusal> {
+        self.pending(&step, attempt).ok_or(Refusal::Stale)?;
+        self.cancel_call_by(&step, attempt, handle);
+        let failure = Failure {
+            retryable: false,
+            ..failure
+        };
+        self.effect_ended(step, attempt, Err(failure), None)
+    }
+
     /// Notes that the peer of an accepted call is to be told that nobody waits for it any more.
     pub(super) fn cancel_call(&mut self, step: &StepId, attempt: u32) {
+        self.cancel_call_by(step, attempt, None);
+    }
+
+    /// Like [`Self::cancel_call`], by a handle that need not be in the log yet.
+    fn cancel_call_by(&mut self, step: &StepId, attempt: u32, handle: Option<Value>) {
         let Some(pending) = self.pending(step, attempt) else {
             return;
         };
-        let Some(handle) = pending.handle.clone() else {
+        let Some(handle) = handle.or_else(|| pending.handle.clone()) else {
             return;
         };
         let call = CancelledCall {

@@ -2,7 +2,7 @@
 
 use crate::{Activity, InterruptKind, NodeId, Parent, Planned, RunId, StepId, Timestamp};
 
-use super::{Artifact, Open, Phase, Run, Wait};
+use super::{Active, Artifact, Open, Pending, Phase, Run, Wait};
 
 /// The interrupt that a run waits for, as faces show it.
 #[derive(Debug, Clone, Copy)]
@@ -139,16 +139,27 @@ impl Run {
     /// Whether an attempt of a step waits for its call.
     #[must_use]
     pub fn awaits_call(&self, plan: &dyn Planned, step: &StepId, attempt: u32) -> bool {
-        let state = plan
-            .position(&step.node)
-            .and_then(|position| self.nodes.get(position));
-        matches!(
-            state.map(|state| &state.phase),
-            Some(Phase::Active(active))
-                if active.ordinal == step.ordinal
-                    && active.attempt == attempt
-                    && matches!(active.wait, Wait::Effect(_))
-        )
+        self.call(plan, step, attempt).is_some()
+    }
+
+    /// The call that an attempt of a step waits for.
+    #[must_use]
+    pub fn call(&self, plan: &dyn Planned, step: &StepId, attempt: u32) -> Option<&Pending> {
+        let position = plan.position(&step.node)?;
+        match &self.nodes.get(position)?.phase {
+            Phase::Active(Active {
+                ordinal,
+                attempt: current,
+                wait: Wait::Effect(pending),
+                ..
+            }) if (*ordinal, *current) == (step.ordinal, attempt) => Some(pending),
+            Phase::Active(_)
+            | Phase::Idle
+            | Phase::Completed
+            | Phase::Failed(_)
+            | Phase::Skipped
+            | Phase::Cancelled => None,
+        }
     }
 
     /// What the ids of a child's interrupts begin with; see [`super::Child::path`].

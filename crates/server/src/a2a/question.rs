@@ -24,6 +24,9 @@ pub(super) fn metadata(question: &Question) -> Value {
         "nodeId": question.waiting.step.node.as_str(),
     });
     if let Some(asked) = &question.asked {
+        if let Some(subkind) = asked.subkind() {
+            interrupt["subkind"] = subkind.into();
+        }
         interrupt["data"] = asked.data.clone();
     }
     interrupt

@@ -14,6 +14,7 @@ mod activities;
 mod answer;
 mod artifacts;
 mod call;
+mod calls;
 mod capability;
 mod control;
 mod deliveries;

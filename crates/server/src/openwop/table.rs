@@ -6,7 +6,7 @@
 use super::{
     activities, artifacts,
     call::Handler,
-    control, deliveries, events, interrupts, keys, operations, poll,
+    calls, control, deliveries, events, interrupts, keys, operations, poll,
     route::{Access, Exists, Input, Param, Route, Success, Verb},
     runs, sample, tasks, workflows,
 };
@@ -391,6 +391,10 @@ pub(super) static ROUTES: &[Route] = &[
     .reads(Input::Required("MintInterruptTokenRequest"))
     .answers(201, "MintedInterruptToken")
     .fails(&[400, 403, 404, 413, 415, 503]),
+    post("/v1/host/wopr/calls/{call}", "pushCall", calls::push)
+        .about("Takes the push of an agent that a run has called. The token of the registration is its credential.")
+        .answers_as(200, JSON)
+        .fails(&[404, 503]),
     get("/v1/host/wopr/deliveries", "listDeliveries", deliveries::list)
         .about("Push notifications of the caller's tenant that wait for their receiver, or were given up.")
         .needs(&[Scope::WebhooksManage])

@@ -3,7 +3,7 @@
 //! A parent mirrors the interrupts of its children. The parent's document shows the parent's node, to which
 //! an answer may be sent, with the data of the child's interrupt. The token belongs to the run that asks.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use wopr_app::{Error as AppError, Question, View};
 use wopr_core::NodeId;
 use wopr_wire::openwop::run::InterruptView;
@@ -39,6 +39,7 @@ fn shown(Question { waiting, asked, .. }: &Question) -> InterruptView {
         kind: waiting.kind.as_str().to_owned(),
         key: id,
         data: Value::Object(serde_json::Map::new()),
+        metadata: None,
         resume_schema: None,
         requested_at: None,
         expires_at: None,
@@ -47,6 +48,7 @@ fn shown(Question { waiting, asked, .. }: &Question) -> InterruptView {
     };
     let Some(asked) = asked else { return shown };
     shown.data = asked.data.clone();
+    shown.metadata = asked.subkind().map(|subkind| json!({ "subkind": subkind }));
     // The artifact belongs to the child; the parent may have another one with the same id.
     if waiting.child.is_some()
         && let Some(data) = shown.data.as_object_mut()

@@ -1,6 +1,6 @@
 //! Workflows that call other agents, here workflows of a second host.
 
-use std::{fs, sync::Arc};
+use std::{fs, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -473,14 +473,203 @@ async fn question_fails_the_call_if_the_operator_says_so() {
     let run = caller.run("ask", json!({})).await;
     let failed = caller.wait_for(&run, "failed").await;
     assert_eq!(failed["error"]["code"], "input_required_by_remote", "{failed:#}");
-    let waiting = callee
-        .get("/v1/runs?status=waiting-approval")
+    // A task whose question nobody answers is cancelled.
+    while callee.get("/v1/runs?status=cancelled").send().await.ok(200)["runs"] == json!([]) {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// An address of this machine that nothing listens at, nor takes before its host does: other tests use 127.0.0.1.
+async fn reserved() -> String {
+    let ours = if cfg!(target_os = "linux") {
+        "127.0.0.2:0"
+    } else {
+        "127.0.0.1:0"
+    };
+    let listener = tokio::net::TcpListener::bind(ours).await.unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+/// Starts a host at this address, which other hosts reach it by.
+fn public(config: &mut Config, address: &str) {
+    config.store = wopr_server::config::StoreUrl::Sqlite("wopr.db".into());
+    config.server.listen = address.parse().unwrap();
+    config.server.public_url = Some(format!("http://{address}").parse().unwrap());
+    config.egress.allow = vec!["127.0.0.0/8".parse().unwrap()];
+}
+
+/// Waits until the caller has recorded the task of its agent.
+async fn accepted(server: &Server, run: &str) {
+    let is_accepted = |kind: &String| kind == "vendor.wopr.effect.accepted";
+    while !server.event_types(run).await.iter().any(is_accepted) {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Waits until the agent pushes the updates of a task, and returns where to.
+async fn pushed_to(server: &Server, task: &str) -> String {
+    loop {
+        let listed = rpc(
+            server,
+            "ListTaskPushNotificationConfigs",
+            json!({ "taskId": task }),
+        )
+        .await;
+        if let Some(config) = listed["configs"].as_array().and_then(|configs| configs.first()) {
+            return config["url"].as_str().unwrap().to_owned();
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn agent_pushes_what_no_stream_brings_after_restarts_of_both_hosts() {
+    for version in ["1.0", "0.3"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = (reserved().await, reserved().await);
+        let calls = |config: &mut Config| {
+            public(config, &first);
+            know(config, "default", &second, &folder);
+        };
+        let callee = Server::start_with(|config| public(config, &second)).await;
+        let caller = Server::start_with(calls).await;
+        let document = invoke(json!({ "skill": "activity", "protocolVersion": version }));
+        caller.post("/v1/workflows", &document).send().await.ok(201);
+        let hosts = Hosts {
+            caller,
+            callee,
+            folder: Arc::new(tempfile::tempdir().unwrap()),
+        };
+        let run = hosts.caller.run("ask", json!({ "who": "Ann" })).await;
+        let called = hosts.called("running").await;
+        accepted(&hosts.caller, &run).await;
+        // The first stream ends with its caller.
+        let caller = hosts.caller.again_with(calls).await;
+        let url = pushed_to(&hosts.callee, &called).await;
+        let path = url.strip_prefix(&format!("http://{first}")).unwrap();
+        let callee = hosts.callee.again_with(|config| public(config, &second)).await;
+        let caller = caller.again_with(calls).await;
+
+        let before = caller.event_types(&run).await;
+        for (path, token) in [
+            (path, None),
+            (path, Some("Zm9yZ2Vk")),
+            ("/v1/host/wopr/calls/Zm9yZ2Vk", Some("Zm9yZ2Vk")),
+        ] {
+            let mut forged = caller
+                .call("POST", path)
+                .json(&json!({ "task": { "id": called } }));
+            if let Some(token) = token {
+                forged = forged.header("x-a2a-notification-token", token);
+            }
+            forged.send().await.error(404, "not_found");
+        }
+        assert_eq!(caller.event_types(&run).await, before);
+
+        let activity = callee.snapshot(&called).await["activities"][0].clone();
+        let path = format!("/v1/activities/{}", activity["token"].as_str().unwrap());
+        let outcome = json!({ "outcome": { "ok": true, "result": { "sent": 3 } } });
+        callee.post(&path, &outcome).send().await.ok(200);
+        // A look that is due comes after half a minute.
+        let ended = caller.wait_for(&run, "completed");
+        tokio::time::timeout(Duration::from_secs(25), ended)
+            .await
+            .unwrap();
+        let runs = callee.get("/v1/runs").send().await.ok(200);
+        assert_eq!(runs["runs"].as_array().unwrap().len(), 1, "one task: {runs:#}");
+        // The call is over, and every push arrives all the same.
+        loop {
+            let waiting = callee.get("/v1/host/wopr/deliveries").send().await.ok(200);
+            if waiting["deliveries"] == json!([]) {
+                break;
+            }
+            assert!(waiting["deliveries"][0].get("error").is_none(), "{waiting:#}");
+            tokio::task::yield_now().await;
+        }
+        assert!(callee.host.app().stats().pushes_delivered > 0, "{version}");
+    }
+}
+
+#[tokio::test]
+async fn cancel_that_the_agent_does_not_hear_is_listed_and_retried() {
+    let (folder, address) = (tempfile::tempdir().unwrap(), reserved().await);
+    let caller = Server::start_with(|config| {
+        know(config, "default", &address, &folder);
+    })
+    .await;
+    let callee = Server::start_with(|config| public(config, &address)).await;
+    let document = invoke(json!({ "skill": "activity" }));
+    caller.post("/v1/workflows", &document).send().await.ok(201);
+    let hosts = Hosts {
+        caller,
+        callee,
+        folder: Arc::new(tempfile::tempdir().unwrap()),
+    };
+    let run = hosts.caller.run("ask", json!({ "who": "Ann" })).await;
+    let called = hosts.called("running").await;
+    accepted(&hosts.caller, &run).await;
+    let Hosts { caller, callee, .. } = hosts;
+    callee.stop().await;
+    let cancel = format!("/v1/runs/{run}/cancel");
+    caller.post(&cancel, &json!({})).send().await.ok(200);
+    let list = format!("/v1/host/wopr/deliveries?runId={run}");
+    let delivery = loop {
+        let listed = caller.get(&list).send().await.ok(200);
+        let delivery = listed["deliveries"][0].clone();
+        if delivery["attempts"].as_u64() > Some(0) {
+            break delivery;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(delivery["kind"], "cancel", "{delivery:#}");
+    assert_eq!(
+        (&delivery["peer"], &delivery["taskId"]),
+        (&json!("default"), &json!(called))
+    );
+    assert_eq!(
+        (&delivery["nodeId"], &delivery["state"]),
+        (&json!("ask"), &json!("waiting"))
+    );
+    assert!(
+        delivery["error"].is_string() && delivery["nextTryAt"].is_string(),
+        "{delivery:#}"
+    );
+
+    // Another agent at its address does not know the task.
+    let _other = Server::start_with(|config| public(config, &address)).await;
+    let retry = json!({ "runId": run });
+    let retried = caller
+        .post("/v1/host/wopr/deliveries:retry", &retry)
         .send()
         .await
         .ok(200);
+    // It may be tried at this moment anyway.
+    assert!(retried["retried"].as_u64().is_some_and(|n| n <= 1), "{retried}");
+    while caller.get(&list).send().await.ok(200)["deliveries"] != json!([]) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn request_for_credentials_says_so_in_the_run_and_in_its_task() {
+    let hosts = Hosts::start().await;
+    let run = hosts
+        .ask(
+            json!({ "skill": "a2a-conformance", "message": "auth" }),
+            json!({}),
+        )
+        .await;
+    let interrupt = asked(&hosts.caller, &run, "ask:0").await;
     assert_eq!(
-        waiting["runs"],
-        json!([]),
-        "a task whose question nobody answers is cancelled"
+        interrupt["metadata"],
+        json!({ "subkind": "auth" }),
+        "{interrupt:#}"
+    );
+    let task = rpc(&hosts.caller, "GetTask", json!({ "id": run })).await;
+    let shown = &task["metadata"]["openwop"]["interrupt"];
+    assert_eq!(
+        (&shown["subkind"], &shown["kind"]),
+        (&json!("auth"), &json!("clarification")),
+        "{task:#}"
     );
 }

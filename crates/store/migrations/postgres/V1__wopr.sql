@@ -81,6 +81,8 @@ CREATE INDEX work_suspect ON work (queue, due, tenant, run, key)
     WHERE due IS NOT NULL AND (deaths = 2 OR deaths > 2 AND queue = 2);
 CREATE INDEX work_quarantined ON work (tenant, run) WHERE deaths = 3 AND queue <> 2;
 CREATE INDEX work_held ON work (queue, due, tenant, run, key) WHERE epoch IS NOT NULL;
+-- Deliveries to the peers of calls. The keys of attempts begin with a digit.
+CREATE INDEX work_call_deliveries ON work (tenant, run, key) WHERE queue = 1 AND key >= 'a';
 
 -- `place` keeps the order of arrival within a target: one more than the largest there is. Two sources that tell
 -- a target at the same moment may share a place, since neither came first; their keys order them then.

@@ -92,6 +92,8 @@ CREATE INDEX work_suspect ON work (queue, due, tenant, run, key)
 CREATE INDEX work_quarantined ON work (tenant, run) WHERE deaths = 3 AND queue <> 2;
 -- A start ends the leases of earlier epochs without looking through every row that waits.
 CREATE INDEX work_held ON work (queue, due, tenant, run, key) WHERE epoch IS NOT NULL;
+-- Deliveries to the peers of calls. The keys of attempts begin with a digit.
+CREATE INDEX work_call_deliveries ON work (tenant, run, key) WHERE queue = 1 AND key >= 'a';
 
 -- `place` keeps the order of arrival: SQLite gives a new row one more than the largest there is.
 CREATE TABLE inbox (

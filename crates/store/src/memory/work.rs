@@ -7,8 +7,8 @@ use wopr_core::{RunKey, Timestamp};
 
 use super::{Hand, Item, MemoryStore, State};
 use crate::{
-    Epoch, Fence, LAST_CHANCE, Leased, Mailbox, QUARANTINED, Queue, Quota, ReadError, Then, Times, Work,
-    WorkKey, WorkRow, WriteError, work::Candidate,
+    CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, Fence, LAST_CHANCE, Leased, Mailbox,
+    QUARANTINED, Queue, Quota, ReadError, Then, Times, Work, WorkKey, WorkRow, WriteError, work::Candidate,
 };
 
 impl State {
@@ -245,6 +245,36 @@ impl Work for MemoryStore {
 
     async fn wake(&self, run: &RunKey, key: &WorkKey, at: Timestamp) -> Result<bool, WriteError> {
         Ok(self.state.lock().wake(&(run.clone(), key.clone()), at))
+    }
+
+    async fn call_deliveries(
+        &self,
+        filter: &CallDeliveryFilter,
+        after: Option<&CallDeliveryCursor>,
+        limit: usize,
+    ) -> Result<Vec<CallDeliveryRow>, ReadError> {
+        let state = self.state.lock();
+        let rows = state.work.iter().filter(|((run, key), item)| {
+            let principal = state.runs.get(run).map(|run| &run.summary.principal);
+            key.is_call_delivery()
+                && run.tenant == filter.tenant
+                && !state.is_gone(run)
+                && filter.run.as_ref().is_none_or(|wanted| run.run == *wanted)
+                && filter
+                    .principal
+                    .as_ref()
+                    .is_none_or(|wanted| principal == Some(wanted))
+                && (!filter.parked || item.due.is_none())
+                && after.is_none_or(|after| (&run.run, &key.name) > (&after.run, &after.name))
+        });
+        let rows = rows.map(|((run, key), item)| CallDeliveryRow {
+            run: run.clone(),
+            key: key.clone(),
+            body: item.body.clone(),
+            due: item.due,
+            is_leased: item.epoch.is_some(),
+        });
+        Ok(rows.take(limit).collect())
     }
 
     async fn next_due(&self, queue: Queue) -> Result<Option<Timestamp>, ReadError> {

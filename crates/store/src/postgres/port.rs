@@ -8,10 +8,10 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 
 use super::{PostgresStore, append, checks, fault::Fault, lists, read, registry, round::Round, rows, work};
 use crate::{
-    AppendError, Batch, BlobRow, Epoch, EventPage, Fence, Hint, IdempotencyKey, IdempotencyRecord, KeyRow,
-    Leased, Load, Log, Mailbox, MessageRow, PhaseCursor, PhaseFilter, PhasePage, Queue, Quota, ReadError,
-    Registry, Revision, RunFilter, RunPage, Summary, Then, Times, Work, WorkKey, WorkflowRow, WriteError,
-    check::assert_sound,
+    AppendError, Batch, BlobRow, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, EventPage,
+    Fence, Hint, IdempotencyKey, IdempotencyRecord, KeyRow, Leased, Load, Log, Mailbox, MessageRow,
+    PhaseCursor, PhaseFilter, PhasePage, Queue, Quota, ReadError, Registry, Revision, RunFilter, RunPage,
+    Summary, Then, Times, Work, WorkKey, WorkflowRow, WriteError, check::assert_sound,
 };
 
 /// Attempts to read a record that is repeatedly created and deleted by others.
@@ -198,6 +198,15 @@ impl Work for PostgresStore {
         let is_there = work::wake(&self.pool, run, key, at).await?;
         self.tell(Hint::Run(run.clone()));
         Ok(is_there)
+    }
+
+    async fn call_deliveries(
+        &self,
+        filter: &CallDeliveryFilter,
+        after: Option<&CallDeliveryCursor>,
+        limit: usize,
+    ) -> Result<Vec<CallDeliveryRow>, ReadError> {
+        Ok(work::call_deliveries(&self.pool, filter, after, limit).await?)
     }
 
     async fn next_due(&self, queue: Queue) -> Result<Option<Timestamp>, ReadError> {

@@ -16,7 +16,10 @@ use super::{
     round::{Round, Value, value},
     rows,
 };
-use crate::{Epoch, Fence, LAST_CHANCE, Leased, Mailbox, Queue, Quota, Then, Times, WorkKey};
+use crate::{
+    CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, Fence, LAST_CHANCE, Leased, Mailbox,
+    Queue, Quota, Then, Times, WorkKey,
+};
 
 const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
@@ -167,6 +170,21 @@ const NEXT_DUE: &str = concat!(
     listed!("work"),
     " ORDER BY due LIMIT 1))"
 );
+
+/// Selects from a position on, up to the run in parameter 4, and only runs of principal 7 if it is set.
+const CALL_DELIVERIES: &str = concat!(
+    "SELECT tenant, run, key, body, due, epoch IS NOT NULL FROM work
+     WHERE tenant = $1 AND queue = 1 AND key >= 'a' AND (run, key) > ($2, $3) AND run <= $4
+         AND (NOT $6::boolean OR due IS NULL)
+         AND ($7::text IS NULL OR EXISTS (
+             SELECT FROM runs WHERE runs.tenant = work.tenant AND runs.run = work.run
+                 AND runs.principal = $7))",
+    listed!("work"),
+    " ORDER BY run, key LIMIT $5"
+);
+
+/// Sorts after every run id.
+const BEHIND_EVERY_RUN: &str = "~";
 
 /// One seek per run, so the cost does not depend on the number of messages in an inbox.
 const WITH_INBOX: &str = "WITH RECURSIVE runs AS (
@@ -463,6 +481,48 @@ pub(super) async fn wake(pool: &Pool, run: &RunKey, key: &WorkKey, at: Timestamp
         Round::of(WAKE, values)
     };
     Ok(!pool.write(round).await?.is_empty())
+}
+
+pub(super) async fn call_deliveries(
+    pool: &Pool,
+    filter: &CallDeliveryFilter,
+    after: Option<&CallDeliveryCursor>,
+    limit: usize,
+) -> Result<Vec<CallDeliveryRow>, Fault> {
+    let wanted = filter.run.as_ref().map(wopr_core::RunId::as_str);
+    let first = wanted.unwrap_or_default();
+    // No name sorts before the empty one.
+    let (run, name) = match after {
+        Some(after) if after.run.as_str() >= first => (after.run.as_str(), after.name.as_str()),
+        Some(_) | None => (first, ""),
+    };
+    let round = || {
+        let principal = filter.principal.as_ref().map(wopr_core::PrincipalId::as_str);
+        let values = vec![
+            value(filter.tenant.as_str()),
+            value(run),
+            value(rows::free(name)),
+            value(wanted.unwrap_or(BEHIND_EVERY_RUN)),
+            value(rows::limit(limit)),
+            value(filter.parked),
+            value(principal),
+        ];
+        Round::of(CALL_DELIVERIES, values)
+    };
+    let found = pool.list(&filter.tenant, round).await?;
+    let read = |row: &Row| {
+        Ok(CallDeliveryRow {
+            run: rows::run_key(row, 0)?,
+            key: WorkKey {
+                queue: Queue::Effects,
+                name: rows::free_text(row, 2)?,
+            },
+            body: rows::bytes(row, 3)?,
+            due: rows::opt_time(row, 4)?,
+            is_leased: rows::flag(row, 5)?,
+        })
+    };
+    found.iter().map(read).collect()
 }
 
 pub(super) async fn next_due(pool: &Pool, queue: Queue) -> Result<Option<Timestamp>, Fault> {

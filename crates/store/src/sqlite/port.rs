@@ -22,10 +22,11 @@ use super::{
     work,
 };
 use crate::{
-    AppendError, Batch, BlobRow, Cause, Child, EndedRoots, Epoch, EventPage, Fence, IdempotencyKey,
-    IdempotencyRecord, KeyRow, Leased, Load, Log, Mailbox, MessageRow, PhaseCursor, PhaseFilter, PhasePage,
-    Queue, Quota, ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept,
-    Then, Times, Work, WorkKey, WorkflowRow, WriteError, check::assert_sound,
+    AppendError, Batch, BlobRow, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Cause, Child, EndedRoots,
+    Epoch, EventPage, Fence, IdempotencyKey, IdempotencyRecord, KeyRow, Leased, Load, Log, Mailbox,
+    MessageRow, PhaseCursor, PhaseFilter, PhasePage, Queue, Quota, ReadError, Registry, Removal, Retention,
+    Revision, RunFilter, RunPage, Summary, Swept, Then, Times, Work, WorkKey, WorkflowRow, WriteError,
+    check::assert_sound,
 };
 
 impl SqliteStore {
@@ -322,6 +323,19 @@ impl Work for SqliteStore {
         let (run, key) = (run.clone(), key.clone());
         self.write(SMALL, move |conn| work::wake(conn, &run, &key, at))
             .await
+    }
+
+    async fn call_deliveries(
+        &self,
+        filter: &CallDeliveryFilter,
+        after: Option<&CallDeliveryCursor>,
+        limit: usize,
+    ) -> Result<Vec<CallDeliveryRow>, ReadError> {
+        let (filter, after) = (filter.clone(), after.cloned());
+        self.read(Lane::List(filter.tenant.clone()), move |conn| {
+            work::call_deliveries(conn, &filter, after.as_ref(), limit)
+        })
+        .await
     }
 
     async fn next_due(&self, queue: Queue) -> Result<Option<Timestamp>, ReadError> {

@@ -6,11 +6,12 @@ use wopr_core::{RunKey, Timestamp};
 use super::{
     fault::Fault,
     quota::{NEXT_DUE, pick},
+    retention::listed,
     rows,
 };
 use crate::{
-    Epoch, Fence, Hold, LAST_CHANCE, Leased, Mailbox, Queue, Quota, Then, Times, WorkKey, WorkRow,
-    work::Candidate,
+    CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, Fence, Hold, LAST_CHANCE, Leased,
+    Mailbox, Queue, Quota, Then, Times, WorkKey, WorkRow, work::Candidate,
 };
 
 const LEASE: &str = "UPDATE work SET epoch = ?5, due = ?6, fence = fence + 1, woken = NULL
@@ -35,6 +36,21 @@ const WAKE: &str = "UPDATE work SET
          due = CASE WHEN epoch IS NULL THEN min(coalesce(due, ?5), ?5) ELSE due END,
          woken = CASE WHEN epoch IS NOT NULL THEN min(coalesce(woken, ?5), ?5) END
      WHERE tenant = ?1 AND run = ?2 AND queue = ?3 AND key = ?4";
+
+/// Selects from a position on, up to the run in parameter 4, and only runs of principal 7 if it is set.
+const CALL_DELIVERIES: &str = concat!(
+    "SELECT tenant, run, key, body, due, epoch IS NOT NULL FROM work INDEXED BY work_call_deliveries
+     WHERE tenant = ?1 AND queue = 1 AND key >= 'a' AND (run, key) > (?2, ?3) AND run <= ?4
+         AND (?6 = 0 OR due IS NULL)
+         AND (?7 IS NULL OR EXISTS (
+             SELECT 1 FROM runs WHERE runs.tenant = work.tenant AND runs.run = work.run
+                 AND runs.principal = ?7))",
+    listed!("work"),
+    " ORDER BY run, key LIMIT ?5"
+);
+
+/// Sorts after every run id.
+const BEHIND_EVERY_RUN: &str = "~";
 
 const NEXT_INBOX: &str = "SELECT tenant, target FROM inbox
      WHERE (tenant, target) > (?1, ?2) AND deaths < 3 ORDER BY tenant, target LIMIT 1";
@@ -337,6 +353,45 @@ pub(super) fn wake(conn: &Connection, run: &RunKey, key: &WorkKey, at: Timestamp
     Ok(woken == 1)
 }
 
+pub(super) fn call_deliveries(
+    conn: &Connection,
+    filter: &CallDeliveryFilter,
+    after: Option<&CallDeliveryCursor>,
+    limit: usize,
+) -> Result<Vec<CallDeliveryRow>, Fault> {
+    let wanted = filter.run.as_ref().map(wopr_core::RunId::as_str);
+    let first = wanted.unwrap_or_default();
+    // No name sorts before the empty one.
+    let (run, name) = match after {
+        Some(after) if after.run.as_str() >= first => (after.run.as_str(), after.name.as_str()),
+        Some(_) | None => (first, ""),
+    };
+    let mut statement = conn.prepare_cached(CALL_DELIVERIES)?;
+    let mut found = statement.query(params![
+        filter.tenant.as_str(),
+        run,
+        name,
+        wanted.unwrap_or(BEHIND_EVERY_RUN),
+        rows::limit(limit),
+        filter.parked,
+        filter.principal.as_ref().map(wopr_core::PrincipalId::as_str),
+    ])?;
+    let mut deliveries = Vec::new();
+    while let Some(row) = found.next()? {
+        deliveries.push(CallDeliveryRow {
+            run: rows::run_key(row, 0)?,
+            key: WorkKey {
+                queue: Queue::Effects,
+                name: rows::text(row, 2)?.to_owned(),
+            },
+            body: rows::bytes(row, 3)?,
+            due: rows::opt_time(row, 4)?,
+            is_leased: rows::count(row, 5)? == 1,
+        });
+    }
+    Ok(deliveries)
+}
+
 pub(super) fn next_due(conn: &Connection, queue: Queue) -> Result<Option<Timestamp>, Fault> {
     let mut earliest = None;
     for sql in NEXT_DUE {
@@ -375,7 +430,13 @@ pub(super) fn runs_with_inbox(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqlite::schema::tests::database;
+    use crate::sqlite::schema::tests::{assert_indexed, database};
+
+    #[test]
+    fn listing_deliveries_to_peers_reads_only_matching_rows() {
+        let (_files, conn) = database();
+        assert_indexed(&conn, [CALL_DELIVERIES]);
+    }
 
     #[test]
     fn polling_for_mailboxes_reads_only_matching_rows() {

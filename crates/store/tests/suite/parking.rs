@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use wopr_core::{RunStatus, Timestamp};
 use wopr_store::{
-    AppendError, Batch, Ended, Epoch, Fence, Hold, Leased, Parked, Queue, Removal, Store, Swept,
+    AppendError, Batch, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Ended, Epoch, Fence, Hold,
+    Leased, Parked, Queue, Removal, Store, Swept, WorkKey, WorkRow, WorkState,
 };
 
 use crate::{deaths::die, make::*};
@@ -22,7 +23,8 @@ crate::behaviours!(
     parked_row_counts_no_death,
     parking_forgets_deaths,
     parked_row_of_a_quarantined_run_is_leased_after_release,
-    parked_row_is_removed_with_its_run;
+    parked_row_is_removed_with_its_run,
+    deliveries_to_peers_of_calls_are_listed_by_run_and_name;
     one process: leases_of_parked_rows_do_not_survive_a_restart,
 );
 
@@ -297,4 +299,72 @@ async fn leases_of_parked_rows_do_not_survive_a_restart(store: Arc<dyn Store>) {
     store.begin_epoch(at(30)).await.expect("epoch");
     assert_eq!(next_due(&*store).await, Some(at(80)), "it was not leased");
     assert_eq!(lease(&*store, 79).await, []);
+}
+
+async fn deliveries_to_peers_of_calls_are_listed_by_run_and_name(store: Arc<dyn Store>) {
+    let delivery = |name: &str, state: WorkState| WorkRow {
+        key: WorkKey::call_delivery(name),
+        state,
+        body: name.as_bytes().to_vec(),
+    };
+    for n in [1, 2] {
+        let mut batch = create(&run(n), 1);
+        // Neither a timer nor an attempt is a delivery.
+        batch.work_set = vec![
+            timer("cancel:0:0:a", 5),
+            effect("0:0:cancel"),
+            delivery("cancel:0:0:a", WorkState::Parked),
+            delivery("answer:0:0:1:a", WorkState::Due(at(7))),
+            delivery("answer:0:0:0:a", WorkState::Leased(Epoch(1), at(9))),
+        ];
+        batch.summary.principal = principal(if n == 1 { "ada" } else { "bob" });
+        store.append(batch).await.expect("append");
+    }
+    let list = async |change: fn(&mut CallDeliveryFilter), after: Option<(u64, &str)>, limit: usize| {
+        let mut filter = CallDeliveryFilter {
+            tenant: tenant("acme"),
+            run: None,
+            principal: None,
+            parked: false,
+        };
+        change(&mut filter);
+        let after = after.map(|(n, name)| CallDeliveryCursor {
+            run: run_id(n),
+            name: name.to_owned(),
+        });
+        let listed = store.call_deliveries(&filter, after.as_ref(), limit);
+        listed.await.expect("list")
+    };
+    let names = |rows: &[CallDeliveryRow]| {
+        let rows = rows.iter();
+        rows.map(|row| {
+            let n = if row.run == run(1) { 1 } else { 2 };
+            (n, row.key.name.clone())
+        })
+        .collect::<Vec<_>>()
+    };
+    let of = |n: u64| ["answer:0:0:0:a", "answer:0:0:1:a", "cancel:0:0:a"].map(|name| (n, name.to_owned()));
+    let all = list(|_| {}, None, 9).await;
+    assert_eq!(names(&all), [of(1), of(2)].concat());
+    let state = |n: usize| (all[n].due, all[n].is_leased);
+    assert_eq!(
+        (state(0), state(1), state(2)),
+        ((Some(at(9)), true), (Some(at(7)), false), (None, false))
+    );
+    assert_eq!(all[1].body, b"answer:0:0:1:a");
+
+    let page = list(|_| {}, Some((1, "answer:0:0:1:a")), 2).await;
+    assert_eq!(names(&page), [of(1)[2].clone(), of(2)[0].clone()]);
+    let of_run = list(
+        |filter| filter.run = Some(run_id(2)),
+        Some((1, "cancel:0:0:a")),
+        9,
+    )
+    .await;
+    assert_eq!(names(&of_run), of(2));
+    let of_ada = list(|filter| filter.principal = Some(principal("ada")), None, 9).await;
+    assert_eq!(names(&of_ada), of(1));
+    let parked = list(|filter| filter.parked = true, None, 9).await;
+    assert_eq!(names(&parked), [of(1)[2].clone(), of(2)[2].clone()]);
+    assert_eq!(list(|filter| filter.tenant = tenant("rival"), None, 9).await, []);
 }

@@ -218,6 +218,9 @@ pub struct InterruptView {
     pub key: String,
     /// The question; its shape depends on the kind.
     pub data: Value,
+    /// What the kind does not say, such as `subkind: auth` for a request for credentials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Value>,
     /// The JSON Schema of a valid answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_schema: Option<Value>,

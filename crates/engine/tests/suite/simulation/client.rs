@@ -293,6 +293,7 @@ impl Client {
             | Command::Produced { .. }
             | Command::Effect { .. }
             | Command::EffectCancelled { .. }
+            | Command::EffectGivenUp { .. }
             | Command::Interrupted { .. }
             | Command::RunMessages(_) => false,
         };

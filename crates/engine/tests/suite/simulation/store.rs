@@ -17,10 +17,11 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_store::{
-    AppendError, Batch, BlobRow, Child, EndedRoots, Epoch, EventPage, Fence, Guard, Hint, IdempotencyKey,
-    IdempotencyRecord, KeyRow, Leased, Load, Log, Mailbox, MemoryStore, MessageRow, PhaseCursor, PhaseFilter,
-    PhasePage, Queue, Quota, ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary,
-    Swept, Then, Times, Work, WorkKey, WorkflowRow, WriteError,
+    AppendError, Batch, BlobRow, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Child, EndedRoots,
+    Epoch, EventPage, Fence, Guard, Hint, IdempotencyKey, IdempotencyRecord, KeyRow, Leased, Load, Log,
+    Mailbox, MemoryStore, MessageRow, PhaseCursor, PhaseFilter, PhasePage, Queue, Quota, ReadError, Registry,
+    Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, Then, Times, Work, WorkKey,
+    WorkflowRow, WriteError,
 };
 
 use super::{
@@ -469,6 +470,16 @@ impl Work for Connection {
         self.write("wake").await?;
         let is_there = self.server.store.wake(run, key, at).await?;
         self.written("woken", is_there).await
+    }
+
+    async fn call_deliveries(
+        &self,
+        filter: &CallDeliveryFilter,
+        after: Option<&CallDeliveryCursor>,
+        limit: usize,
+    ) -> Result<Vec<CallDeliveryRow>, ReadError> {
+        self.read("call deliveries").await?;
+        self.server.store.call_deliveries(filter, after, limit).await
     }
 
     async fn next_due(&self, queue: Queue) -> Result<Option<Timestamp>, ReadError> {

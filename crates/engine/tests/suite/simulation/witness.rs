@@ -281,7 +281,7 @@ impl Seen {
             .iter()
             .filter(|row| row.key.queue == Queue::Effects)
         {
-            if is_cancel(&row.key) {
+            if row.key.is_call_delivery() {
                 let call: Cancelled = serde_json::from_slice(&row.body).map_err(|error| error.to_string())?;
                 // One that was accepted too late is in no log.
                 let handles = self.accepted.entry(call.idempotency_key).or_default();
@@ -296,7 +296,8 @@ impl Seen {
             let invocation = self.invocations.entry(stored.idempotency_key).or_default();
             invocation.granted += usize::from(matches!(row.state, WorkState::Leased(..)));
         }
-        for parked in &batch.work_parked {
+        let attempts = batch.work_parked.iter();
+        for parked in attempts.filter(|parked| !parked.key.is_call_delivery()) {
             self.n_parked += 1;
             let body = parked
                 .body
@@ -374,7 +375,7 @@ impl Seen {
     }
 
     fn leased(&mut self, effect: &Leased, to: u64) -> Kept {
-        if is_cancel(&effect.key) {
+        if effect.key.is_call_delivery() {
             let known = self.runs.get(&effect.run).ok_or("a cancel of no run is leased")?;
             return match known.untold.contains(&effect.key) {
                 true => Ok(()),
@@ -493,7 +494,7 @@ impl Known {
         let new = &self.log[usize::try_from(batch.expected().0).expect("small")..];
         let settled = batch.work_ended.iter();
         for settled in settled.filter(|ended| ended.key.queue == Queue::Effects) {
-            if is_cancel(&settled.key) {
+            if settled.key.is_call_delivery() {
                 if settled.fence.is_none() || !self.untold.remove(&settled.key) {
                     return Err("a cancel ends without its lease, or twice".to_owned());
                 }
@@ -578,10 +579,6 @@ pub(crate) fn lines(log: &[Recorded]) -> Vec<String> {
 
 fn read(body: &[u8]) -> Result<Stored, String> {
     serde_json::from_slice(body).map_err(|error| format!("an effect's row is not understood: {error}"))
-}
-
-fn is_cancel(key: &WorkKey) -> bool {
-    key.name.starts_with("cancel:")
 }
 
 fn timer_of(key: &str) -> Result<Timer, String> {

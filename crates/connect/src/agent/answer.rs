@@ -1,0 +1,99 @@
+//! Tells an agent what its task waits for: the answer to a question, or that nobody waits for the task any more.
+
+use serde_json::{Value, json};
+use wopr_engine::{Answered, Answering, CancelError, Cancellation, Outcome};
+use wopr_wire::{
+    a2a::model::{Message, Part, Role, SendMessageConfiguration, SendMessageRequest, SendMessageResponse},
+    json::Object,
+};
+
+use super::{
+    Agents, Handle,
+    failure::{is_forgotten, is_over, lost},
+    outputs::of_message,
+    question::{ANSWER, asks},
+};
+
+fn told(error: &dyn std::fmt::Display) -> CancelError {
+    CancelError(error.to_string())
+}
+
+impl Agents {
+    /// Cancels the task of a call that its run no longer waits for.
+    pub(crate) async fn cancel(&self, call: Cancellation) -> Result<(), CancelError> {
+        let handle: Handle = serde_json::from_value(call.handle).map_err(|error| told(&error))?;
+        let agent = self.agent_of(&call.run.tenant, &handle).await;
+        let agent = agent.map_err(|error| told(&error))?;
+        match agent.cancel_task(&handle.task_id).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_forgotten(&error) || is_over(&error) => Ok(()),
+            Err(error) => Err(told(&error)),
+        }
+    }
+
+    /// Answers what the agent of a call asks, into the same task.
+    pub(crate) async fn answer(&self, answering: Answering) -> Result<Answered, CancelError> {
+        let handle: Handle = serde_json::from_value(answering.handle).map_err(|error| told(&error))?;
+        let agent = self.agent_of(&answering.run.tenant, &handle).await;
+        let agent = agent.map_err(|error| told(&error))?;
+        // The agent may have gone on, or ask something else by now.
+        match agent.get_task(&handle.task_id, Some(0)).await {
+            Ok(task) if asks(&task) != handle.asks => return Ok(Answered::Taken),
+            Ok(_) => {}
+            Err(error) if is_forgotten(&error) => return Ok(Answered::Taken),
+            Err(error) => return Err(told(&error)),
+        }
+        let key = &answering.idempotency_key;
+        let mut message = Message::new(format!("wopr-{key}"), Role::User, answer_parts(answering.value));
+        message.task_id = Some(handle.task_id.clone());
+        message.context_id = Some(handle.context_id.clone()).filter(|id| !id.is_empty());
+        let origin = json!({ "runId": answering.run.run.as_str(), "interruptId": answering.interrupt });
+        message.metadata.insert("openwop".to_owned(), origin);
+        let request = SendMessageRequest {
+            tenant: None,
+            message,
+            configuration: SendMessageConfiguration {
+                return_immediately: true,
+                ..SendMessageConfiguration::default()
+            },
+            metadata: Object::new(),
+        };
+        match agent.send_message(request).await {
+            Ok(SendMessageResponse::Task(_)) => Ok(Answered::Taken),
+            Ok(SendMessageResponse::Message(message)) => {
+                Ok(Answered::Ended(Outcome::Done(of_message(&handle.peer, &message))))
+            }
+            // The task says what became of it.
+            Err(error) if is_forgotten(&error) || is_over(&error) => Ok(Answered::Taken),
+            Err(error) if error.is_transient() => Err(told(&error)),
+            // The task may have gone on without the answer.
+            Err(error) => match agent.get_task(&handle.task_id, Some(0)).await {
+                Ok(task) if !task.status.state.is_interrupted() => Ok(Answered::Taken),
+                Ok(_) => Ok(Answered::Ended(lost(&handle, &error))),
+                Err(unasked) => Err(told(&unasked)),
+            },
+        }
+    }
+}
+
+/// The parts of an answer: a text, the answers to the questions, or data.
+fn answer_parts(value: Value) -> Vec<Part> {
+    let only = |value: &Value, name: &str| {
+        let fields = value.as_object().filter(|fields| fields.len() == 1)?;
+        fields.get(name).cloned()
+    };
+    let given = match only(&value, "answers") {
+        // `[{id, answer}]`, or `{id: answer}`.
+        Some(Value::Array(answers)) => match answers.as_slice() {
+            [answer] if answer["id"] == ANSWER => Some(answer["answer"].clone()),
+            _ => Some(Value::Array(answers)),
+        },
+        Some(answers) => Some(only(&answers, ANSWER).unwrap_or(answers)),
+        None => only(&value, "text").filter(Value::is_string),
+    };
+    let value = given.unwrap_or(value);
+    match value {
+        Value::String(text) => vec![Part::text(text)],
+        data => vec![Part::data(data)],
+    }
+}

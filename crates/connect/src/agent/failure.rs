@@ -1,0 +1,64 @@
+//! How calls fail by what the client reports.
+
+use wopr_engine::Outcome;
+use wopr_wire::a2a::error::Kind;
+
+use super::{Handle, MAX_RETRY_AFTER, given_up};
+use crate::a2a;
+
+/// Longest text of an agent in a failure, in bytes.
+const MAX_REASON: usize = 2_000;
+
+pub(super) fn is_forgotten(error: &a2a::Error) -> bool {
+    matches!(error, a2a::Error::Remote(remote) if remote.kind == Some(Kind::TaskNotFound))
+}
+
+pub(super) fn is_over(error: &a2a::Error) -> bool {
+    matches!(error, a2a::Error::Remote(remote) if remote.kind == Some(Kind::TaskNotCancelable))
+}
+
+/// The failure of a message that got no answer.
+pub(super) fn not_sent(error: &a2a::Error) -> Outcome {
+    Outcome::Failed {
+        code: error.code().to_owned(),
+        message: told(error),
+        retryable: error.is_transient(),
+        retry_after: error.retry_after().map(|after| after.min(MAX_RETRY_AFTER)),
+    }
+}
+
+/// The failure of a call whose task this host can no longer work with.
+pub(super) fn lost(handle: &Handle, error: &a2a::Error) -> Outcome {
+    given_up(handle, error.code(), told(error))
+}
+
+/// An error as clients of the run see it.
+fn told(error: &a2a::Error) -> String {
+    let mut message = format!("failed to {error}");
+    if let a2a::Error::Remote(remote) = error
+        && !remote.message.is_empty()
+    {
+        message = format!("{message}: {}", remote.message);
+    }
+    cut(&message)
+}
+
+pub(super) fn failed(code: &str, message: String) -> Outcome {
+    Outcome::Failed {
+        code: code.to_owned(),
+        message,
+        retryable: false,
+        retry_after: None,
+    }
+}
+
+pub(super) fn cut(text: &str) -> String {
+    cut_to(text, MAX_REASON)
+}
+
+pub(super) fn cut_to(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    format!("{}…", &text[..text.floor_char_boundary(most)])
+}

@@ -1,0 +1,204 @@
+//! Looks at the task of a call, and judges what its state means.
+
+use std::time::Duration;
+
+use wopr_core::AgentCall;
+use wopr_engine::{Outcome, Report};
+use wopr_wire::a2a::model::{Task, TaskState};
+
+use super::{
+    Agents, Attempted, Handle, MAX_RETRY_AFTER,
+    failure::{cut, failed, is_forgotten, lost},
+    given_up,
+    made::Cursor,
+    now,
+    outputs::{of_task, text_of},
+    question::{asks, question},
+};
+use crate::a2a::{self, Agent};
+
+/// How long an agent may take to begin the stream of a task.
+const SUBSCRIBED: Duration = Duration::from_secs(5);
+/// Shortest and longest time between two looks at a task. In between, it is looked at after a quarter of its age.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+const LAST_LOOK: Duration = Duration::from_secs(30);
+/// The time until the next look while an agent cannot be asked.
+const UNASKED_LOOK: Duration = Duration::from_secs(15);
+/// The time until the next look at a task that asks: it may be answered elsewhere.
+const ASKED_LOOK: Duration = Duration::from_secs(10);
+/// The reason of a run whose agent cancelled its task.
+const CANCELLED: &str = "cross_protocol_cancel";
+
+impl Agents {
+    pub(super) async fn look(&self, attempted: &Attempted<'_>, handle: Handle) -> Report {
+        let asked = async {
+            let agent = self.agent(attempted).await?;
+            let task = agent.get_task(&handle.task_id, Some(0)).await?;
+            Ok((agent, task))
+        };
+        let error: a2a::Error = match asked.await {
+            Ok((agent, task)) => {
+                let (task_id, was_asking) = (task.id.clone(), handle.asks.is_some());
+                let report = self.judge(&agent, attempted, handle, task).await;
+                // A task that changes is worth a stream.
+                if goes_on(&report) && (was_asking || matches!(report, Report::Produced { .. })) {
+                    self.follow_again(&agent, attempted, &task_id).await;
+                }
+                return report;
+            }
+            Err(error) => error,
+        };
+        if is_forgotten(&error) {
+            return failed("remote_failed", "the agent no longer knows the task".to_owned()).into();
+        }
+        if let a2a::Error::TooLarge { .. } | a2a::Error::UnknownPeer(_) = &error {
+            return lost(&handle, &error).into();
+        }
+        let (run, peer, task) = (attempted.run, &handle.peer, &handle.task_id);
+        tracing::info!(%run, peer, task, %error, "an agent could not be asked for its task; it will be asked again");
+        let after = error.retry_after().unwrap_or_default();
+        Report::Unchanged {
+            check_after: Some(after.clamp(UNASKED_LOOK, MAX_RETRY_AFTER)),
+        }
+    }
+
+    /// Follows a task that is not followed, if its agent streams.
+    async fn follow_again(&self, agent: &Agent, attempted: &Attempted<'_>, task: &str) {
+        let streams = agent.card().model.capabilities.streaming == Some(true);
+        if !streams || self.followers.is_followed(attempted.key) {
+            return;
+        }
+        // If there is no stream, it is looked at when it is due.
+        if let Ok(Ok(items)) = tokio::time::timeout(SUBSCRIBED, agent.subscribe(task, None)).await {
+            let Attempted { run, key, wake, .. } = attempted;
+            self.followers.follow(&run.tenant, key, items, wake.clone());
+        }
+    }
+
+    /// What a task means for its call: what it has made, and its state.
+    pub(super) async fn judge(
+        &self,
+        agent: &Agent,
+        attempted: &Attempted<'_>,
+        handle: Handle,
+        task: Task,
+    ) -> Report {
+        let mut cursor = Cursor::read(attempted.cursor.as_ref());
+        let produced = cursor.advance(&task);
+        let report = self.judge_state(agent, attempted, handle, task).await;
+        if produced.is_empty() {
+            return report;
+        }
+        Report::Produced {
+            produced,
+            cursor: serde_json::to_value(cursor).unwrap_or_default(),
+            then: Box::new(report),
+        }
+    }
+
+    async fn judge_state(
+        &self,
+        agent: &Agent,
+        attempted: &Attempted<'_>,
+        handle: Handle,
+        task: Task,
+    ) -> Report {
+        let state = task.status.state;
+        match state {
+            TaskState::InputRequired | TaskState::AuthRequired if !self.silent.contains(&handle.peer) => {
+                let handle = Handle {
+                    asks: asks(&task),
+                    ..handle
+                };
+                Report::Interrupted {
+                    question: question(&handle, &task),
+                    check_after: Some(ASKED_LOOK),
+                    handle: handle.to_value(),
+                }
+            }
+            TaskState::Submitted | TaskState::Working | TaskState::Unspecified => {
+                self.go_on(agent, attempted, handle, state).await
+            }
+            TaskState::InputRequired
+            | TaskState::AuthRequired
+            | TaskState::Completed
+            | TaskState::Failed
+            | TaskState::Rejected
+            | TaskState::Canceled => end(attempted.call, &handle, &task).into(),
+        }
+    }
+
+    /// Waits on for a task that its agent works at.
+    async fn go_on(
+        &self,
+        agent: &Agent,
+        attempted: &Attempted<'_>,
+        handle: Handle,
+        state: TaskState,
+    ) -> Report {
+        let mut handle = Handle { asks: None, ..handle };
+        if state == TaskState::Unspecified && !handle.is_unspecified {
+            let (run, peer, task) = (attempted.run, &handle.peer, &handle.task_id);
+            tracing::warn!(%run, peer, task, "an agent names no state of its task; it is asked on");
+            handle.is_unspecified = true;
+        }
+        let is_followed = self.followers.is_followed(attempted.key);
+        let is_new = !is_followed && self.register(agent, attempted, &mut handle).await;
+        let age = Duration::from_millis(now().saturating_sub(handle.since));
+        let check_after = match (is_new, self.is_pushed(&handle)) {
+            // It may have changed before the agent pushes.
+            (true, _) => FIRST_LOOK,
+            (false, true) => LAST_LOOK,
+            (false, false) => (age / 4).clamp(FIRST_LOOK, LAST_LOOK),
+        };
+        let (handle, check_after) = (handle.to_value(), Some(check_after));
+        match attempted.handle.as_ref() == Some(&handle) {
+            // The log need not say again what it says.
+            true => Report::Unchanged { check_after },
+            false => Report::Accepted { handle, check_after },
+        }
+    }
+}
+
+/// How a call ends whose task has ended, or asks what nobody answers.
+fn end(call: &AgentCall, handle: &Handle, task: &Task) -> Outcome {
+    let said = task
+        .status
+        .message
+        .as_ref()
+        .map(|message| text_of(&message.parts));
+    let because = |what: &str| match said.as_deref().filter(|said| !said.is_empty()) {
+        Some(said) => format!("{what}: {}", cut(said)),
+        None => what.to_owned(),
+    };
+    match task.status.state {
+        TaskState::Failed => failed("remote_failed", because("the agent failed")),
+        TaskState::Rejected => failed("rejected_by_remote", because("the agent rejected the message")),
+        TaskState::Canceled => Outcome::Cancelled {
+            reason: CANCELLED.to_owned(),
+        },
+        // Nobody answers it, so the task must not wait.
+        TaskState::InputRequired => given_up(
+            handle,
+            "input_required_by_remote",
+            because("the agent asks for input"),
+        ),
+        TaskState::AuthRequired => given_up(
+            handle,
+            "auth_required_by_remote",
+            because("the agent asks for credentials"),
+        ),
+        TaskState::Completed | TaskState::Submitted | TaskState::Working | TaskState::Unspecified => {
+            Outcome::Done(of_task(call, task))
+        }
+    }
+}
+
+/// Whether a call is still with its agent.
+fn goes_on(report: &Report) -> bool {
+    match report {
+        Report::Accepted { .. } | Report::Unchanged { .. } => true,
+        Report::Interrupted { .. } | Report::Ended(_) => false,
+        Report::Produced { then, .. } => goes_on(then),
+    }
+}

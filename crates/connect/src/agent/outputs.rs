@@ -1,0 +1,76 @@
+//! The outputs of a step whose agent has answered.
+
+use serde_json::{Value, json};
+use wopr_core::{AgentCall, UNTRUSTED};
+use wopr_wire::a2a::model::{Artifact, Message, Part, PartContent, Task};
+
+/// The outputs of a step whose agent completed its task.
+pub(super) fn of_task(call: &AgentCall, task: &Task) -> Value {
+    let parts: Vec<_> = task
+        .artifacts
+        .iter()
+        .flat_map(|artifact| &artifact.parts)
+        .collect();
+    let said = task.status.message.as_ref();
+    let said = said.map_or(&[][..], |message| &message.parts);
+    // The parts of an artifact are its chunks.
+    let artifacts = task.artifacts.iter().map(|artifact| texts(&artifact.parts));
+    let artifacts: Vec<_> = artifacts
+        .filter(|texts| !texts.is_empty())
+        .map(|texts| texts.concat())
+        .collect();
+    let text = match artifacts.is_empty() {
+        true => text_of(said),
+        false => artifacts.join("\n"),
+    };
+    let data = data_of(parts.iter().copied()).or_else(|| data_of(said));
+    json!({
+        "text": text,
+        "data": data,
+        "artifacts": task.artifacts.iter().map(shown).collect::<Vec<_>>(),
+        "state": "completed",
+        "taskId": task.id,
+        "contextId": task.context_id,
+        // By the agent's clock; the event that holds the outputs has this host's time.
+        "statusTimestamp": task.status.timestamp,
+        "peer": call.peer,
+        "contentTrust": UNTRUSTED,
+    })
+}
+
+/// The outputs of a step whose agent answered without a task.
+pub(super) fn of_message(peer: &str, message: &Message) -> Value {
+    json!({
+        "text": text_of(&message.parts),
+        "data": data_of(&message.parts),
+        "artifacts": [],
+        "state": "completed",
+        "taskId": null,
+        "contextId": message.context_id,
+        "peer": peer,
+        "contentTrust": UNTRUSTED,
+    })
+}
+
+fn shown(artifact: &Artifact) -> Value {
+    json!({ "id": artifact.artifact_id, "name": artifact.name, "parts": artifact.parts })
+}
+
+pub(super) fn text_of(parts: &[Part]) -> String {
+    texts(parts).join("\n")
+}
+
+fn texts(parts: &[Part]) -> Vec<&str> {
+    let texts = parts.iter().filter_map(|part| match &part.content {
+        PartContent::Text(text) => Some(text.as_str()),
+        PartContent::Raw(_) | PartContent::Url(_) | PartContent::Data(_) => None,
+    });
+    texts.collect()
+}
+
+fn data_of<'p>(parts: impl IntoIterator<Item = &'p Part>) -> Option<Value> {
+    parts.into_iter().find_map(|part| match &part.content {
+        PartContent::Data(data) => Some(data.clone()),
+        PartContent::Text(_) | PartContent::Raw(_) | PartContent::Url(_) => None,
+    })
+}

@@ -1,0 +1,78 @@
+//! What an agent asks: how a question is recognized, and how it is asked in the run.
+
+use serde_json::{Value, json};
+use wopr_core::{ContentHash, InterruptKind, RemoteQuestion, UNTRUSTED};
+use wopr_wire::a2a::model::{Task, TaskState};
+
+use super::{Handle, failure::cut_to, outputs::text_of};
+
+/// Longest question of an agent, and the most parts of one, in bytes.
+const MAX_QUESTION: usize = 8_000;
+const MAX_PARTS: usize = 16 << 10;
+/// Deepest parts of a question that a run keeps.
+const MAX_DEPTH: usize = 24;
+/// The id of the question in an interrupt's data.
+pub(super) const ANSWER: &str = "answer";
+
+/// What a question is named by, if a task asks one: another state, message or text is another question. The time
+/// does not count, because some agents write a new one whenever they are asked.
+pub(super) fn asks(task: &Task) -> Option<String> {
+    let status = &task.status;
+    if !status.state.is_interrupted() {
+        return None;
+    }
+    let message = status.message.as_ref();
+    let said = (
+        status.state,
+        message.map(|message| message.message_id.as_str()),
+        message.map(|message| &message.parts),
+    );
+    let said = serde_json::to_vec(&said).unwrap_or_default();
+    Some(ContentHash::of(&said).as_str().to_owned())
+}
+
+/// Returns `true` if a value has more than `left` levels of nesting.
+fn is_deep(value: &Value, left: usize) -> bool {
+    match value {
+        Value::Array(items) => left == 0 || items.iter().any(|item| is_deep(item, left - 1)),
+        Value::Object(fields) => left == 0 || fields.values().any(|field| is_deep(field, left - 1)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+/// The question of a task as an interrupt of its run.
+pub(super) fn question(handle: &Handle, task: &Task) -> RemoteQuestion {
+    let parts = task
+        .status
+        .message
+        .as_ref()
+        .map_or(&[][..], |message| &message.parts);
+    let text = cut_to(&text_of(parts), MAX_QUESTION);
+    let is_auth = task.status.state == TaskState::AuthRequired;
+    let text = match (text.is_empty(), is_auth) {
+        (false, _) => text,
+        (true, false) => "The agent asks for input.".to_owned(),
+        (true, true) => "The agent asks for credentials.".to_owned(),
+    };
+    let mut data = json!({
+        "source": "remote",
+        "peer": handle.peer,
+        "taskId": handle.task_id,
+        "message": text,
+        "questions": [{ "id": ANSWER, "question": text }],
+        "contentTrust": UNTRUSTED,
+    });
+    let shown = serde_json::to_value(parts).unwrap_or_default();
+    if !is_deep(&shown, MAX_DEPTH) && shown.to_string().len() <= MAX_PARTS {
+        data["parts"] = shown;
+    }
+    if is_auth {
+        data["subkind"] = "auth".into();
+        data["metadata"] = json!({ "subkind": "auth" });
+    }
+    RemoteQuestion {
+        key: handle.asks.clone().unwrap_or_default(),
+        kind: InterruptKind::Clarification,
+        data,
+    }
+}

@@ -1,0 +1,391 @@
+//! Calls of workflows to agents, attempt by attempt.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+use wopr_connect::{Callback, Callbacks, Executors, Options};
+use wopr_core::{AgentCall, RunKey, StepId, WorkflowId};
+use wopr_engine::{Attempt, Executor as _, Outcome, Report, Request};
+use wopr_wire::a2a::model::Secret;
+
+use crate::{
+    agent::{Agent, Reply, Seen, json_reply, open_gate, reply, rpc_reply, with_header},
+    executors::attempt,
+};
+
+const RPC: &str = "/rpc";
+
+#[derive(Debug)]
+struct Fixed;
+
+impl Callbacks for Fixed {
+    fn callback(&self, run: &RunKey, step: &StepId, attempt: u32) -> Callback {
+        Callback {
+            url: format!("https://wopr.example/{}/{}/{attempt}", run.run, step.key()),
+            token: Secret::new("t0ken").unwrap(),
+        }
+    }
+}
+
+/// An agent that does not stream, but offers pushes.
+async fn agent(
+    version: &'static str,
+    handle: impl Fn(&Seen, &str) -> Reply + Send + Sync + 'static,
+) -> Agent {
+    Agent::start(move |seen| match seen.path.as_str() {
+        "/.well-known/agent-card.json" => json_reply(&json!({
+            "name": "n", "description": "d", "version": "1", "skills": [],
+            "capabilities": { "pushNotifications": true },
+            "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"],
+            "supportedInterfaces": [
+                { "url": format!("{}{RPC}", seen.origin), "protocolBinding": "JSONRPC", "protocolVersion": version }
+            ],
+        })),
+        _ => handle(seen, seen.json()["method"].as_str().unwrap()),
+    })
+    .await
+}
+
+fn executors(agent: &Agent, change: impl FnOnce(&mut Options)) -> Executors {
+    let mut options = Options {
+        peers: vec![agent.peer()],
+        ..Options::default()
+    };
+    change(&mut options);
+    Executors::new(open_gate(), options)
+}
+
+fn pushed(options: &mut Options) {
+    options.callbacks = Some(Arc::new(Fixed));
+}
+
+fn call() -> Attempt {
+    attempt(Request::Agent(Box::new(AgentCall {
+        peer: "planner".to_owned(),
+        skill: None,
+        text: Some("hi".to_owned()),
+        data: None,
+        files: Vec::new(),
+        context: None,
+        version: None,
+        binding: None,
+        output_modes: Vec::new(),
+        caller: WorkflowId::parse("w").unwrap(),
+        timeout_ms: None,
+    })))
+}
+
+/// The task in this state, as the version writes it.
+fn task(version: &str, state: &str, context: &str) -> Value {
+    match version {
+        "1.0" => json!({ "id": "t", "contextId": context, "status": { "state": state } }),
+        _ => {
+            let state = state
+                .strip_prefix("TASK_STATE_")
+                .unwrap()
+                .to_lowercase()
+                .replace('_', "-");
+            json!({ "kind": "task", "id": "t", "contextId": context, "status": { "state": state } })
+        }
+    }
+}
+
+/// The answer to a message that made a task.
+fn sent(version: &str, task: &Value) -> Reply {
+    match version {
+        "1.0" => rpc_reply(&json!({ "task": task })),
+        _ => rpc_reply(task),
+    }
+}
+
+fn error(code: i64) -> Reply {
+    json_reply(&json!({ "jsonrpc": "2.0", "id": 1, "error": { "code": code, "message": "no" } }))
+}
+
+fn methods(agent: &mut Agent) -> Vec<String> {
+    let calls = agent.calls().into_iter();
+    calls
+        .map(|seen| seen.json()["method"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// The handle and the time until the next look of a call that goes on.
+fn accepted(report: Report) -> (Value, Duration) {
+    match report {
+        Report::Accepted { handle, check_after } => (handle, check_after.unwrap()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn agent_that_offers_pushes_is_asked_for_them_once_and_then_looked_at_rarely() {
+    for version in ["1.0", "0.3"] {
+        let mut agent = agent(version, move |seen, method| {
+            let working = task(version, "TASK_STATE_WORKING", "c");
+            match method {
+                "SendMessage" | "message/send" => sent(version, &working),
+                "GetTask" | "tasks/get" => rpc_reply(&working),
+                "CreateTaskPushNotificationConfig" | "tasks/pushNotificationConfig/set" => {
+                    rpc_reply(&seen.json()["params"])
+                }
+                method => panic!("{method}"),
+            }
+        })
+        .await;
+        let executors = executors(&agent, pushed);
+        let (handle, check_after) = accepted(executors.run(call()).await);
+        // It may have changed before the agent pushes.
+        assert!(check_after < Duration::from_secs(1), "{check_after:?}");
+        let calls = agent.calls();
+        let params = &calls[1].json()["params"];
+        let config = match version {
+            "1.0" => params,
+            _ => &params["pushNotificationConfig"],
+        };
+        assert_eq!(params["taskId"], "t", "{params:#}");
+        assert_eq!(config["token"], "t0ken");
+        let url = "https://wopr.example/run_0123456789abcdef/call:0/0";
+        assert_eq!(config["url"], url);
+        assert!(
+            !handle.to_string().contains("t0ken"),
+            "the token is not stored: {handle}"
+        );
+
+        for _ in 0..2 {
+            let mut look = call();
+            look.handle = Some(handle.clone());
+            let Report::Unchanged { check_after } = executors.run(look).await else {
+                panic!("a look at a task that works says nothing new")
+            };
+            assert_eq!(check_after, Some(Duration::from_secs(30)));
+            assert_eq!(methods(&mut agent).len(), 1, "only the task is looked at");
+        }
+    }
+}
+
+#[tokio::test]
+async fn agent_that_refuses_to_push_is_not_asked_again() {
+    let mut agent = agent("1.0", |_, method| {
+        let working = task("1.0", "TASK_STATE_WORKING", "c");
+        match method {
+            "SendMessage" => sent("1.0", &working),
+            "GetTask" => rpc_reply(&working),
+            _ => error(-32003),
+        }
+    })
+    .await;
+    let executors = executors(&agent, pushed);
+    let (handle, check_after) = accepted(executors.run(call()).await);
+    assert!(check_after < Duration::from_secs(1), "{check_after:?}");
+    let mut look = call();
+    look.handle = Some(handle);
+    assert!(matches!(executors.run(look).await, Report::Unchanged { .. }));
+    let registered = |method: &&String| method.starts_with("Create");
+    assert_eq!(methods(&mut agent).iter().filter(registered).count(), 1);
+}
+
+#[tokio::test]
+async fn host_without_a_public_address_registers_nowhere() {
+    let mut agent = agent("1.0", |_, method| match method {
+        "SendMessage" => sent("1.0", &task("1.0", "TASK_STATE_WORKING", "c")),
+        method => panic!("{method}"),
+    })
+    .await;
+    accepted(executors(&agent, |_| {}).run(call()).await);
+    assert_eq!(methods(&mut agent), ["SendMessage"]);
+}
+
+#[tokio::test]
+async fn message_is_sent_again_only_if_the_agent_lists_no_task_of_its_context() {
+    let mut agent = agent("1.0", |seen, method| {
+        let params = seen.json()["params"].clone();
+        match method {
+            "SendMessage" => {
+                let context = params["message"]["contextId"].as_str().unwrap();
+                sent("1.0", &task("1.0", "TASK_STATE_WORKING", context))
+            }
+            // It lists tasks of others, too.
+            "ListTasks" => rpc_reply(&json!({ "tasks": [
+                task("1.0", "TASK_STATE_WORKING", "another"),
+                task("1.0", "TASK_STATE_WORKING", params["contextId"].as_str().unwrap()),
+            ], "nextPageToken": "", "pageSize": 2, "totalSize": 2 })),
+            "GetTask" => rpc_reply(&task("1.0", "TASK_STATE_WORKING", "c")),
+            method => panic!("{method}"),
+        }
+    })
+    .await;
+    let executors = executors(&agent, |_| {});
+    accepted(executors.run(call()).await);
+    let calls = agent.calls();
+    let first = calls[0].json()["params"]["message"].clone();
+    assert_eq!(calls.len(), 1, "the first message asks for nothing");
+    let mut again = call();
+    again.is_repeat = true;
+    let (handle, _) = accepted(executors.run(again).await);
+    assert_eq!(handle["taskId"], "t");
+    let calls = agent.calls();
+    assert_eq!(calls[0].json()["params"]["contextId"], first["contextId"]);
+    let methods: Vec<_> = calls.iter().map(|seen| seen.json()["method"].clone()).collect();
+    assert_eq!(methods, ["ListTasks", "GetTask"], "no second task");
+
+    // A context that the workflow names holds other tasks, too.
+    let mut named = call();
+    let Request::Agent(sending) = &mut named.request else {
+        panic!("a call")
+    };
+    sending.context = Some("mine".to_owned());
+    named.is_repeat = true;
+    accepted(executors.run(named).await);
+    let calls = agent.calls();
+    assert_eq!(calls.len(), 1);
+    assert_eq!(calls[0].json()["params"]["message"]["contextId"], "mine");
+}
+
+#[tokio::test]
+async fn agent_that_lists_nothing_gets_the_same_message_again() {
+    for (version, lists, expected) in [
+        ("1.0", true, vec!["ListTasks", "SendMessage"]),
+        ("1.0", false, vec!["ListTasks", "SendMessage"]),
+        // No tasks are listed by context in 0.3.
+        ("0.3", false, vec!["message/send"]),
+    ] {
+        let mut agent = agent(version, move |_, method| match method {
+            "SendMessage" | "message/send" => sent(version, &task(version, "TASK_STATE_WORKING", "c")),
+            "ListTasks" if lists => {
+                rpc_reply(&json!({ "tasks": [], "nextPageToken": "", "pageSize": 0, "totalSize": 0 }))
+            }
+            _ => error(-32601),
+        })
+        .await;
+        let mut again = call();
+        again.is_repeat = true;
+        accepted(executors(&agent, |_| {}).run(again).await);
+        let calls = agent.calls();
+        let methods: Vec<_> = calls.iter().map(|seen| seen.json()["method"].clone()).collect();
+        assert_eq!(methods, expected, "{version}");
+        let message = calls.last().unwrap().json()["params"]["message"].clone();
+        assert_eq!(message["messageId"], "wopr-key-1");
+        assert_eq!(message.get("contextId").is_some(), version == "1.0");
+    }
+}
+
+#[tokio::test]
+async fn agent_that_takes_only_its_own_contexts_gets_the_message_without_one() {
+    let mut agent = agent("1.0", |seen, _| {
+        match seen.json()["params"]["message"].get("contextId") {
+            Some(_) => error(-32602),
+            None => sent("1.0", &task("1.0", "TASK_STATE_WORKING", "its own")),
+        }
+    })
+    .await;
+    let (handle, _) = accepted(executors(&agent, |_| {}).run(call()).await);
+    assert_eq!(handle["contextId"], "its own");
+    assert_eq!(agent.calls().len(), 2);
+}
+
+#[tokio::test]
+async fn question_is_the_same_at_whatever_time_it_is_asked() {
+    let agent = agent("1.0", |seen, _| {
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
+        let at = format!("2026-01-01T00:00:00.{:09}Z", now.subsec_nanos());
+        let mut asking = task("1.0", "TASK_STATE_AUTH_REQUIRED", "c");
+        asking["status"]["timestamp"] = at.into();
+        asking["status"]["message"] =
+            json!({ "messageId": "m", "role": "ROLE_AGENT", "parts": [{ "text": "Sign in" }] });
+        match seen.json()["method"].as_str().unwrap() {
+            "SendMessage" => sent("1.0", &asking),
+            _ => rpc_reply(&asking),
+        }
+    })
+    .await;
+    let executors = executors(&agent, pushed);
+    let mut stored = None;
+    for _ in 0..3 {
+        let mut look = call();
+        look.handle.clone_from(&stored);
+        let Report::Interrupted { handle, question, .. } = executors.run(look).await else {
+            panic!("it asks")
+        };
+        assert_eq!(question.data["metadata"]["subkind"], "auth");
+        assert!(
+            stored.is_none() || stored.as_ref() == Some(&handle),
+            "{stored:?} {handle}"
+        );
+        stored = Some(handle);
+    }
+}
+
+#[tokio::test]
+async fn task_in_no_state_is_noted_once_and_looked_at_on() {
+    let agent = agent("1.0", |seen, _| {
+        let task = task("1.0", "TASK_STATE_UNSPECIFIED", "c");
+        match seen.json()["method"].as_str().unwrap() {
+            "SendMessage" => sent("1.0", &task),
+            _ => rpc_reply(&task),
+        }
+    })
+    .await;
+    let executors = executors(&agent, |_| {});
+    let (handle, _) = accepted(executors.run(call()).await);
+    assert_eq!(handle["isUnspecified"], true, "the warning is remembered");
+    let mut look = call();
+    look.handle = Some(handle);
+    assert!(matches!(executors.run(look).await, Report::Unchanged { .. }));
+}
+
+#[tokio::test]
+async fn call_whose_question_nobody_answers_is_given_up_with_its_task() {
+    let agent = agent("1.0", |_, _| {
+        sent("1.0", &task("1.0", "TASK_STATE_INPUT_REQUIRED", "c"))
+    })
+    .await;
+    let executors = executors(&agent, |options| {
+        options.silent_peers = HashSet::from(["planner".to_owned()]);
+    });
+    let report = executors.run(call()).await;
+    let Report::Ended(Outcome::GivenUp { handle, code, .. }) = report else {
+        panic!("{report:?}")
+    };
+    assert_eq!(
+        (code.as_str(), &handle.unwrap()["taskId"]),
+        ("input_required_by_remote", &json!("t"))
+    );
+}
+
+#[tokio::test]
+async fn backpressure_is_a_failure_to_retry_when_the_agent_says() {
+    for (status, body) in [
+        (
+            503,
+            json!({ "jsonrpc": "2.0", "id": 1, "error": { "code": -32603, "message": "busy" } }),
+        ),
+        (429, json!({ "error": "too many" })),
+    ] {
+        let agent = agent("1.0", move |_, _| {
+            with_header(
+                reply(status, "application/json", body.to_string()),
+                "retry-after",
+                "7",
+            )
+        })
+        .await;
+        let report = executors(&agent, |_| {}).run(call()).await;
+        let Report::Ended(Outcome::Failed {
+            code,
+            retryable,
+            retry_after,
+            ..
+        }) = report
+        else {
+            panic!("{report:?}")
+        };
+        assert_eq!(
+            (code.as_str(), retryable),
+            ("external_call_failed", true),
+            "{status}"
+        );
+        assert_eq!(retry_after, Some(Duration::from_secs(7)));
+    }
+}

@@ -1,0 +1,521 @@
+//! Deliveries to the peers of accepted calls: cancels, and answers to what a peer asked.
+//!
+//! Each is a row in the queue of effects, written by the batch that decides on it, so it survives crashes and
+//! outlives its run. A delivery that fails is repeated for a day, with a pause that grows with its age. After that,
+//! a cancel is given up: its row stays, to be listed and retried, until its run is removed. An answer that is given
+//! up fails its call, and the peer is told to stop.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use wopr_core::{AnsweredCall, CancelledCall, RunId, RunKey, StepId, Timestamp};
+use wopr_store::{
+    CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Cause, Parked, WorkKey, WorkRow, WorkState,
+};
+
+use crate::{
+    Answered, Answering, Cancellation, CommandError, Engine, Outcome, SideRows,
+    commit::{StoredEffect, invocation_id},
+    effects::ended,
+    panics::{Panicked, caught},
+    pool::{End, Lease},
+};
+
+/// Begins the names of answers.
+const ANSWER: &str = "answer:";
+/// Begins the names of cancels.
+const CANCEL: &str = "cancel:";
+/// How long a delivery is repeated.
+const REPEATED_FOR_MS: u64 = 24 * 3_600 * 1_000;
+/// The first pause before a delivery is repeated, and the longest.
+const FIRST_PAUSE_MS: u64 = 1_000;
+const LONGEST_PAUSE_MS: u64 = 3_600 * 1_000;
+/// Longest stored error, in bytes.
+const MAX_ERROR: usize = 2_000;
+/// Rows read at once.
+const PAGE: usize = 100;
+
+/// The stored body of a delivery.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CallDelivery {
+    step: StepId,
+    attempt: u32,
+    provider: String,
+    idempotency_key: String,
+    handle: Value,
+    /// When it was first due, by the clock of leases.
+    since: Timestamp,
+    content: Content,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    n_failed: u64,
+    /// The error of the last try.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    given_up_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Content {
+    Cancel,
+    Answer { interrupt: String, value: Value },
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// What a peer is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallMessage {
+    /// Nobody waits for the call any more.
+    Cancel,
+    /// The answer to the question that this interrupt asked.
+    Answer { interrupt: String },
+}
+
+/// A delivery to the peer of a call that the peer has not had yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListedCallDelivery {
+    pub run: RunId,
+    /// The name of its row.
+    pub name: String,
+    pub step: StepId,
+    pub message: CallMessage,
+    /// By which the executor finds the call.
+    pub handle: Value,
+    pub enqueued_at: Timestamp,
+    /// Number of failed tries.
+    pub n_failed: u64,
+    /// The error of the last try.
+    pub error: Option<String>,
+    /// `None` while it is being tried, or once it was given up.
+    pub next_try_at: Option<Timestamp>,
+    pub given_up_at: Option<Timestamp>,
+}
+
+/// Whether a row of effects is a delivery, by its name.
+pub(crate) fn is_call_delivery(name: &str) -> bool {
+    name.starts_with(CANCEL) || name.starts_with(ANSWER)
+}
+
+/// The row that tells the peer of a call that nobody waits for it.
+pub(crate) fn cancel_row(run: (&RunKey, &str), now: Timestamp, call: CancelledCall) -> WorkRow {
+    let CancelledCall {
+        step,
+        attempt,
+        provider,
+        handle,
+    } = call;
+    CallDelivery {
+        idempotency_key: invocation_id(run, &step.node, step.ordinal, &provider),
+        step,
+        attempt,
+        provider,
+        handle,
+        since: now,
+        content: Content::Cancel,
+        n_failed: 0,
+        error: None,
+        given_up_at: None,
+    }
+    .row()
+}
+
+/// The row for a call that was accepted when nobody waited for it any more; `None` if it has no handle.
+fn late_cancel_row(now: Timestamp, accepted: StoredEffect) -> Option<WorkRow> {
+    let delivery = CallDelivery {
+        provider: accepted.request.provider().to_owned(),
+        idempotency_key: accepted.idempotency_key,
+        step: accepted.step,
+        attempt: accepted.attempt,
+        handle: accepted.handle?,
+        since: now,
+        content: Content::Cancel,
+        n_failed: 0,
+        error: None,
+        given_up_at: None,
+    };
+    Some(delivery.row())
+}
+
+/// The row that tells the peer of a call the answer to its question.
+pub(crate) fn answer_row(run: (&RunKey, &str), now: Timestamp, call: AnsweredCall) -> WorkRow {
+    let AnsweredCall {
+        step,
+        attempt,
+        provider,
+        handle,
+        interrupt,
+        value,
+    } = call;
+    let key = invocation_id(run, &step.node, step.ordinal, &provider);
+    CallDelivery {
+        idempotency_key: format!("{key}.{}", interrupt_number(&step, &interrupt)),
+        step,
+        attempt,
+        provider,
+        handle,
+        since: now,
+        content: Content::Answer { interrupt, value },
+        n_failed: 0,
+        error: None,
+        given_up_at: None,
+    }
+    .row()
+}
+
+fn interrupt_number(step: &StepId, interrupt: &str) -> u32 {
+    StepId::parse_interrupt(&step.node, interrupt).map_or(0, |(_, number)| number)
+}
+
+/// Begins the names of the answers to one attempt's questions, up to the number of the interrupt.
+fn answers_of(step: &StepId, attempt: u32) -> String {
+    format!("{ANSWER}{}:{attempt}:", step.ordinal)
+}
+
+impl CallDelivery {
+    fn key(&self) -> WorkKey {
+        let Self { step, attempt, .. } = self;
+        WorkKey::call_delivery(match &self.content {
+            Content::Cancel => format!("{CANCEL}{}:{attempt}:{}", step.ordinal, step.node),
+            Content::Answer { interrupt, .. } => {
+                let number = interrupt_number(step, interrupt);
+                format!("{}{number}:{}", answers_of(step, *attempt), step.node)
+            }
+        })
+    }
+
+    /// The row of a delivery that is due at once.
+    fn row(self) -> WorkRow {
+        WorkRow {
+            key: self.key(),
+            state: WorkState::Due(self.since),
+            body: self.body(),
+        }
+    }
+
+    fn body(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a delivery has string keys")
+    }
+
+    /// The same delivery as if it had never been tried.
+    fn anew(self, now: Timestamp) -> Self {
+        Self {
+            since: now,
+            n_failed: 0,
+            error: None,
+            given_up_at: None,
+            ..self
+        }
+    }
+}
+
+/// How a try ended.
+enum Tried {
+    Delivered,
+    /// The call ends with this outcome.
+    Ended(Outcome),
+    Failed(String),
+    /// This process stops, or another has the row.
+    Lost,
+}
+
+impl Engine {
+    /// Makes one try at a delivery.
+    pub(crate) async fn deliver_to_peer(&self, lease: &mut Lease, delivery: CallDelivery) -> End {
+        let CallDelivery { step, attempt, .. } = &delivery;
+        let tried = match &delivery.content {
+            Content::Cancel => self.try_cancel(lease, &delivery).await,
+            Content::Answer { .. } if !self.is_awaited(&lease.run, step, *attempt).await => Tried::Delivered,
+            Content::Answer { interrupt, value } => {
+                self.try_answer(lease, &delivery, (interrupt, value)).await
+            }
+        };
+        let outcome = match tried {
+            Tried::Lost => return lease.give_back(),
+            Tried::Delivered => return self.end_row(lease).await,
+            Tried::Failed(error) => {
+                let is_old = self.lease_time().millis_since(delivery.since) >= REPEATED_FOR_MS;
+                match &delivery.content {
+                    Content::Answer { .. } if is_old => given_up(&delivery, "external_call_failed", error),
+                    Content::Cancel | Content::Answer { .. } => {
+                        return self.repeat(lease, delivery, error, is_old).await;
+                    }
+                }
+            }
+            Tried::Ended(outcome) => outcome,
+        };
+        let command = ended(delivery.step, delivery.attempt, outcome);
+        let recording = Box::pin(self.command(&lease.run, command, SideRows::default()));
+        match self.attend(&lease.run, recording).await {
+            Ok(_) | Err(CommandError::Refused(_) | CommandError::NotFound) => self.end_row(lease).await,
+            Err(_) => End::Park(Some(self.lease_time().plus_millis(FIRST_PAUSE_MS))),
+        }
+    }
+
+    async fn try_cancel(&self, lease: &mut Lease, delivery: &CallDelivery) -> Tried {
+        let telling = caught(self.shared.executor.cancel(Cancellation {
+            run: lease.run.clone(),
+            provider: delivery.provider.clone(),
+            idempotency_key: delivery.idempotency_key.clone(),
+            handle: delivery.handle.clone(),
+        }));
+        match lease.hold(telling).await {
+            None => Tried::Lost,
+            Some(Ok(Ok(()))) => Tried::Delivered,
+            Some(Ok(Err(error))) => Tried::Failed(error.to_string()),
+            Some(Err(panicked)) => Tried::Failed(self.broke_off(lease, &panicked)),
+        }
+    }
+
+    async fn try_answer(
+        &self,
+        lease: &mut Lease,
+        delivery: &CallDelivery,
+        (interrupt, value): (&str, &Value),
+    ) -> Tried {
+        let telling = caught(self.shared.executor.answer(Answering {
+            run: lease.run.clone(),
+            provider: delivery.provider.clone(),
+            idempotency_key: delivery.idempotency_key.clone(),
+            handle: delivery.handle.clone(),
+            interrupt: interrupt.to_owned(),
+            value: value.clone(),
+        }));
+        match lease.hold(telling).await {
+            None => Tried::Lost,
+            Some(Ok(Ok(Answered::Taken))) => {
+                let CallDelivery { step, attempt, .. } = delivery;
+                if let Err(error) = self.wake_effect(&lease.run, step, *attempt).await {
+                    let (run, call) = (&lease.run, &lease.key.name);
+                    // It is looked at when it is due.
+                    tracing::info!(%run, call, %error, "a call is not looked at after its answer yet");
+                }
+                Tried::Delivered
+            }
+            Some(Ok(Ok(Answered::Ended(outcome)))) => Tried::Ended(outcome),
+            Some(Ok(Err(error))) => Tried::Failed(error.to_string()),
+            Some(Err(panicked)) => {
+                let message = self.broke_off(lease, &panicked);
+                Tried::Ended(given_up(delivery, "internal_error", message))
+            }
+        }
+    }
+
+    /// The message of a try that panicked.
+    fn broke_off(&self, lease: &Lease, Panicked(text): &Panicked) -> String {
+        let (run, call) = (&lease.run, &lease.key.name);
+        tracing::error!(%run, call, panic = text, "a delivery to the peer of a call panicked");
+        "the delivery broke off by a fault of this host".to_owned()
+    }
+
+    /// Parks a delivery until its next try, or until it is retried on request.
+    async fn repeat(&self, lease: &Lease, delivery: CallDelivery, error: String, is_old: bool) -> End {
+        let now = self.lease_time();
+        let (run, call) = (&lease.run, &lease.key.name);
+        let due = match is_old {
+            true => {
+                tracing::warn!(%run, call, error, "a delivery to the peer of a call was given up");
+                None
+            }
+            false => {
+                tracing::info!(%run, call, error, "a delivery to the peer of a call failed; it is repeated");
+                // As long again as it has been tried, so the pauses double.
+                let waited = now.millis_since(delivery.since);
+                Some(now.plus_millis(waited.clamp(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)))
+            }
+        };
+        let mut error = error;
+        error.truncate(error.floor_char_boundary(MAX_ERROR));
+        let failed = CallDelivery {
+            n_failed: delivery.n_failed + 1,
+            error: Some(error),
+            given_up_at: is_old.then_some(now),
+            ..delivery
+        };
+        let parked = Parked {
+            key: lease.key.clone(),
+            fence: lease.fence,
+            due,
+            body: Some(failed.body()),
+        };
+        let is_written = self.change_rows(&lease.run, |batch| batch.work_parked.push(parked.clone()));
+        if !is_written.await {
+            return End::Park(Some(now.plus_millis(FIRST_PAUSE_MS)));
+        }
+        if let Some(due) = due {
+            self.shared.effects.hint(due);
+        }
+        End::Over
+    }
+
+    /// Stores a row that tells the peer to stop a call, because its run no longer waits for it.
+    pub(crate) async fn cancel_late(&self, lease: &Lease, accepted: StoredEffect) -> End {
+        let now = self.lease_time();
+        let Some(row) = late_cancel_row(now, accepted) else {
+            return End::Over;
+        };
+        if self
+            .change_rows(&lease.run, |batch| batch.work_set.push(row.clone()))
+            .await
+        {
+            self.shared.effects.hint(now);
+        } else {
+            let (run, effect) = (&lease.run, &lease.key.name);
+            tracing::warn!(%run, effect, "the peer of a cancelled call will not be told");
+        }
+        End::Over
+    }
+
+    /// Whether an answer to a question of this attempt's peer is still to be delivered.
+    pub(crate) async fn is_answering(
+        &self,
+        run: &RunKey,
+        step: &StepId,
+        attempt: u32,
+    ) -> Result<bool, CommandError> {
+        let prefix = answers_of(step, attempt);
+        let mut after = Some(CallDeliveryCursor {
+            run: run.run.clone(),
+            name: prefix.clone(),
+        });
+        loop {
+            let page = self
+                .shared
+                .store
+                .call_deliveries(&of_run(run), after.as_ref(), PAGE)
+                .await?;
+            for row in &page {
+                let Some(rest) = row.key.name.strip_prefix(&prefix) else {
+                    return Ok(false);
+                };
+                if rest
+                    .split_once(':')
+                    .is_some_and(|(_, node)| node == step.node.as_str())
+                {
+                    return Ok(true);
+                }
+            }
+            match page.last().filter(|_| page.len() == PAGE) {
+                Some(last) => after = Some(cursor(last)),
+                None => return Ok(false),
+            }
+        }
+    }
+
+    /// Lists at most `limit` deliveries to the peers of calls after the cursor, ordered by run and name.
+    pub async fn call_deliveries(
+        &self,
+        filter: &CallDeliveryFilter,
+        after: Option<&CallDeliveryCursor>,
+        limit: usize,
+    ) -> Result<Vec<ListedCallDelivery>, CommandError> {
+        let rows = self.shared.store.call_deliveries(filter, after, limit).await?;
+        rows.into_iter().map(listed).collect()
+    }
+
+    /// Retries the deliveries of a run to the peers of its calls: those that were given up, and those that wait for
+    /// their next try. Returns how many there were.
+    pub async fn retry_call_deliveries(&self, run: &RunKey) -> Result<usize, CommandError> {
+        let (mut n_retried, mut after) = (0, None);
+        loop {
+            let page = self
+                .shared
+                .store
+                .call_deliveries(&of_run(run), after.as_ref(), PAGE)
+                .await?;
+            for row in &page {
+                n_retried += usize::from(self.retry_call_delivery(row).await?);
+            }
+            match page.last().filter(|_| page.len() == PAGE) {
+                Some(last) => after = Some(cursor(last)),
+                None => break,
+            }
+        }
+        self.shared.effects.hint(self.lease_time());
+        Ok(n_retried)
+    }
+
+    async fn retry_call_delivery(&self, row: &CallDeliveryRow) -> Result<bool, CommandError> {
+        let delivery = read(row)?;
+        if row.is_leased {
+            return Ok(false);
+        }
+        if delivery.given_up_at.is_none() {
+            return self.wake_row(&row.run, &row.key, Duration::ZERO).await;
+        }
+        // No process leases a row that was given up.
+        let anew = delivery.anew(self.lease_time()).row();
+        let is_written = self.change_rows(&row.run, |batch| batch.work_set.push(anew.clone()));
+        match is_written.await {
+            true => Ok(true),
+            false => Err(CommandError::Unavailable("set the delivery again".into())),
+        }
+    }
+}
+
+/// The end of a call whose peer is told to stop.
+fn given_up(delivery: &CallDelivery, code: &str, message: String) -> Outcome {
+    Outcome::GivenUp {
+        handle: Some(delivery.handle.clone()),
+        code: code.to_owned(),
+        message,
+    }
+}
+
+fn of_run(run: &RunKey) -> CallDeliveryFilter {
+    CallDeliveryFilter {
+        tenant: run.tenant.clone(),
+        run: Some(run.run.clone()),
+        principal: None,
+        parked: false,
+    }
+}
+
+fn cursor(row: &CallDeliveryRow) -> CallDeliveryCursor {
+    CallDeliveryCursor {
+        run: row.run.run.clone(),
+        name: row.key.name.clone(),
+    }
+}
+
+fn read(row: &CallDeliveryRow) -> Result<CallDelivery, CommandError> {
+    serde_json::from_slice(&row.body)
+        .map_err(|error| {
+            let what = format!("delivery {}: {error}", row.key.name);
+            CommandError::Internal(Cause::about(what, error))
+        })
+}
+
+fn listed(row: CallDeliveryRow) -> Result<ListedCallDelivery, CommandError> {
+    let CallDelivery {
+        step,
+        attempt: _,
+        provider: _,
+        idempotency_key: _,
+        handle,
+        since,
+        content,
+        n_failed,
+        error,
+        given_up_at,
+    } = read(&row)?;
+    Ok(ListedCallDelivery {
+        run: row.run.run,
+        name: row.key.name,
+        step,
+        message: match content {
+            Content::Cancel => CallMessage::Cancel,
+            Content::Answer { interrupt, value: _ } => CallMessage::Answer { interrupt },
+        },
+        handle,
+        enqueued_at: since,
+        n_failed,
+        error,
+        next_try_at: row.due.filter(|_| !row.is_leased),
+        given_up_at,
+    })
+}
