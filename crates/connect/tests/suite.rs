@@ -13,6 +13,8 @@ mod a2a_cards;
 mod a2a_hostile;
 #[path = "suite/agent.rs"]
 mod agent;
+#[path = "suite/authority.rs"]
+mod authority;
 #[path = "suite/delivery.rs"]
 mod delivery;
 #[path = "suite/executors.rs"]

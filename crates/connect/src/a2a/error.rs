@@ -322,9 +322,10 @@ impl From<EgressError> for Error {
             | EgressError::Header(_)
             | EgressError::RequestTooLarge { .. }
             | EgressError::Form(_) => Self::Policy(error),
-            EgressError::Tls(_) | EgressError::Unresolved(_) | EgressError::Connect(_) => {
-                Self::Unreachable(error)
-            }
+            EgressError::Tls(_)
+            | EgressError::Certificate { .. }
+            | EgressError::Unresolved(_)
+            | EgressError::Connect(_) => Self::Unreachable(error),
             EgressError::ConnectTimeout | EgressError::Timeout | EgressError::Stalled => {
                 Self::TimedOut(error)
             }
