@@ -11,6 +11,7 @@
 
 mod follow;
 mod made;
+mod tasks_http;
 
 use std::{
     collections::HashSet,
@@ -115,6 +116,11 @@ impl Agents {
 impl Agents {
     /// Sends the message of a call, or looks at its task.
     pub(crate) async fn attempt(&self, attempted: Attempted<'_>) -> Report {
+        match self.client.task_api(&attempted.call.peer, settings(&attempted)) {
+            Ok(Some(api)) => return tasks_http::attempt(&api, &attempted).await,
+            Ok(None) => {}
+            Err(error) => return not_sent(&error).into(),
+        }
         match attempted.handle.clone().map(serde_json::from_value::<Handle>) {
             None => self.send(attempted).await,
             Some(Ok(handle)) => self.look(&attempted, handle).await,
@@ -129,14 +135,8 @@ impl Agents {
             binding,
             ..
         } = attempted.call;
-        let call = Call {
-            traceparent: attempted.traceparent.clone(),
-            tenant: Some(attempted.run.tenant.clone()),
-            ..Call::default()
-        };
-        self.client
-            .agent(peer, wanted(version.as_deref(), binding.as_deref()), call)
-            .await
+        let wanted = wanted(version.as_deref(), binding.as_deref());
+        self.client.agent(peer, wanted, settings(attempted)).await
     }
 
     async fn send(&self, attempted: Attempted<'_>) -> Report {
@@ -240,6 +240,10 @@ impl Agents {
 
     /// Cancels the task of a call that its run no longer waits for.
     pub(crate) async fn cancel(&self, call: Cancellation) -> Result<(), CancelError> {
+        if tasks_http::is_handle(&call.handle) {
+            // The API has no way to cancel a task.
+            return Ok(());
+        }
         let told = |error: &dyn std::fmt::Display| CancelError(error.to_string());
         let handle: Handle = serde_json::from_value(call.handle).map_err(|error| told(&error))?;
         let wanted = wanted(handle.version.as_deref(), handle.binding.as_deref());
@@ -632,6 +636,15 @@ fn file_part(file: &Value) -> Result<Part, String> {
     match &part.content {
         PartContent::Raw(_) | PartContent::Url(_) => Ok(part),
         PartContent::Text(_) | PartContent::Data(_) => Err("has neither url nor bytes".to_owned()),
+    }
+}
+
+/// What the requests of an attempt have in common.
+fn settings(attempted: &Attempted<'_>) -> Call {
+    Call {
+        traceparent: attempted.traceparent.clone(),
+        tenant: Some(attempted.run.tenant.clone()),
+        ..Call::default()
     }
 }
 

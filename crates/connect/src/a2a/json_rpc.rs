@@ -1,7 +1,7 @@
 //! The JSON-RPC binding: every request is a POST to one URL.
 
 use futures_util::StreamExt as _;
-use http::Method;
+use http::{Method, StatusCode};
 use serde_json::Value;
 use wopr_wire::{
     a2a::{
@@ -77,6 +77,11 @@ async fn post(
 /// Extracts the result from a response, or its error.
 async fn result_of(line: &Line, response: http::Response<LimitedBody>) -> Result<Value, Error> {
     let answer = read(response).await?;
+    let of_http = || Error::of_http(answer.status, &answer.headers, &answer.body, &line.secrets);
+    if answer.status == StatusCode::UNAUTHORIZED {
+        // Whatever its body says, the credential was refused.
+        return Err(of_http());
+    }
     match rpc::Response::parse(&answer.body) {
         Ok(response) => {
             let mut result = response
@@ -85,12 +90,7 @@ async fn result_of(line: &Line, response: http::Response<LimitedBody>) -> Result
             line.secrets.redact(&mut result);
             Ok(result)
         }
-        Err(_) if !answer.status.is_success() => Err(Error::of_http(
-            answer.status,
-            &answer.headers,
-            &answer.body,
-            &line.secrets,
-        )),
+        Err(_) if !answer.status.is_success() => Err(of_http()),
         Err(error) => Err(line.undecodable(&error)),
     }
 }
