@@ -139,7 +139,7 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Contents, BackupError> {
     let conn = open::reading(path)?;
     let found: String = conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     if found != "ok" {
-        return Err(BackupError::Damaged(found));
+        return Err(BackupError::Damaged(found.into()));
     }
     let (runs, events) = count(&conn)?;
     let runs = RunStatus::ALL
