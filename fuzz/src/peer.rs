@@ -1,7 +1,8 @@
-//! Responses of called peers: heads, bodies, and `Retry-After`.
+//! Responses of called peers: heads, bodies, `Retry-After`, and the tasks of `tasks-http`.
 
 use wopr_connect::{
     Http,
+    a2a::read_task,
     egress::{Gate, Limits, Policy},
 };
 use wopr_core::TenantId;
@@ -18,6 +19,12 @@ const MAX_BODY: usize = 64 << 10;
 /// # Panics
 /// If a property does not hold.
 pub fn peer(data: &[u8]) {
+    if let Ok(document) = serde_json::from_slice(data)
+        && let Ok(task) = read_task(document)
+    {
+        let is_segment = !task.id.trim().is_empty() && ![".", ".."].contains(&task.id.as_str());
+        assert!(is_segment && task.id.len() <= data.len(), "{:?}", task.id);
+    }
     let limits = Limits {
         response_body: MAX_BODY,
         ..Limits::default()

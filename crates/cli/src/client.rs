@@ -385,6 +385,7 @@ pub(crate) fn unreachable_failure(base: &str, error: &EgressError) -> Failure {
         EgressError::Tls(_)
         | EgressError::Unresolved(_)
         | EgressError::Connect(_)
+        | EgressError::Certificate { .. }
         | EgressError::ConnectTimeout
         | EgressError::Exchange(_)
         | EgressError::Timeout
@@ -401,6 +402,7 @@ fn cause_of(error: &EgressError) -> String {
     let (EgressError::Tls(_)
     | EgressError::Unresolved(_)
     | EgressError::Connect(_)
+    | EgressError::Certificate { .. }
     | EgressError::Exchange(_)) = error
     else {
         return format!("failed to {error}");

@@ -22,6 +22,7 @@ mod outputs;
 mod question;
 mod send;
 mod stream;
+mod tasks_http;
 
 use std::{
     collections::HashSet,
@@ -35,7 +36,10 @@ use wopr_core::{AgentCall, RunKey, StepId, TenantId};
 use wopr_engine::{Outcome, Report, Wake};
 use wopr_wire::a2a::method::Version;
 
-use self::{failure::failed, follow::Followers};
+use self::{
+    failure::{failed, not_sent},
+    follow::Followers,
+};
 use crate::a2a::{self, Agent, Binding, Call, Client, Wanted};
 
 pub use callback::{Callback, Callbacks};
@@ -128,6 +132,11 @@ impl Agents {
 
     /// Sends the message of a call, or looks at its task.
     pub(crate) async fn attempt(&self, attempted: Attempted<'_>) -> Report {
+        match self.client.task_api(&attempted.call.peer, settings(&attempted)) {
+            Ok(Some(api)) => return tasks_http::attempt(&api, &attempted).await,
+            Ok(None) => {}
+            Err(error) => return not_sent(&error).into(),
+        }
         match attempted.handle.clone().map(serde_json::from_value::<Handle>) {
             None => self.send(attempted).await,
             Some(Ok(handle)) => self.look(&attempted, handle).await,
@@ -143,14 +152,8 @@ impl Agents {
             binding,
             ..
         } = attempted.call;
-        let call = Call {
-            traceparent: attempted.traceparent.clone(),
-            tenant: Some(attempted.run.tenant.clone()),
-            ..Call::default()
-        };
-        self.client
-            .agent(peer, wanted(version.as_deref(), binding.as_deref()), call)
-            .await
+        let wanted = wanted(version.as_deref(), binding.as_deref());
+        self.client.agent(peer, wanted, settings(attempted)).await
     }
 
     /// Finds the agent that has a task.
@@ -170,6 +173,15 @@ fn given_up(handle: &Handle, code: &str, message: String) -> Outcome {
         handle: Some(handle.to_value()),
         code: code.to_owned(),
         message,
+    }
+}
+
+/// What the requests of an attempt have in common.
+fn settings(attempted: &Attempted<'_>) -> Call {
+    Call {
+        traceparent: attempted.traceparent.clone(),
+        tenant: Some(attempted.run.tenant.clone()),
+        ..Call::default()
     }
 }
 

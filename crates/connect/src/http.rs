@@ -160,6 +160,7 @@ fn failure(error: &EgressError) -> Outcome {
     match error {
         EgressError::Unresolved(_)
         | EgressError::Connect(_)
+        | EgressError::Certificate { .. }
         | EgressError::Exchange(_)
         | EgressError::Busy
         | EgressError::ConnectTimeout

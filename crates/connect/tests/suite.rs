@@ -11,10 +11,14 @@ mod a2a_calls;
 mod a2a_cards;
 #[path = "suite/a2a_hostile.rs"]
 mod a2a_hostile;
+#[path = "suite/a2a_tls.rs"]
+mod a2a_tls;
 #[path = "suite/agent.rs"]
 mod agent;
 #[path = "suite/agent_calls.rs"]
 mod agent_calls;
+#[path = "suite/authority.rs"]
+mod authority;
 #[path = "suite/delivery.rs"]
 mod delivery;
 #[path = "suite/executors.rs"]
@@ -29,3 +33,5 @@ mod peer;
 mod pinned;
 #[path = "suite/streams.rs"]
 mod streams;
+#[path = "suite/tasks_http.rs"]
+mod tasks_http;

@@ -483,11 +483,10 @@ fn cursor(row: &CallDeliveryRow) -> CallDeliveryCursor {
 }
 
 fn read(row: &CallDeliveryRow) -> Result<CallDelivery, CommandError> {
-    serde_json::from_slice(&row.body)
-        .map_err(|error| {
-            let what = format!("delivery {}: {error}", row.key.name);
-            CommandError::Internal(Cause::about(what, error))
-        })
+    serde_json::from_slice(&row.body).map_err(|error| {
+        let what = format!("delivery {}: {error}", row.key.name);
+        CommandError::Internal(Cause::about(what, error))
+    })
 }
 
 fn listed(row: CallDeliveryRow) -> Result<ListedCallDelivery, CommandError> {

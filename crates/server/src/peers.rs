@@ -3,13 +3,21 @@
 //! A credential that is not where the configuration says does not keep the host from starting: calls to that agent
 //! fail with `credential_missing`, and the log names the place once.
 
-use std::{collections::HashSet, fs};
+use std::{collections::HashSet, fs, time::Duration};
 
 use http::HeaderName;
-use wopr_connect::a2a::{Binding, CardKeys, Credential, OAuth2, Peer, Wanted};
+use wopr_connect::{
+    a2a::{self, Binding, CardKeys, Credential, OAuth2, Peer, PeerTls, Polling, Wanted},
+    egress::{ClientTls, ClientTlsError, Identity},
+};
 use wopr_wire::{a2a::model::Secret, jws::JwkSet};
 
-use crate::config::{AgentPeer, CardKeySource, DEFAULT_PEER, DEFAULT_TOKEN, OnInputRequired, Transport};
+use crate::{
+    config::{
+        AgentPeer, CardKeySource, DEFAULT_PEER, DEFAULT_TOKEN, OnInputRequired, PeerTlsFiles, Transport,
+    },
+    tls::{self, TlsError},
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
@@ -17,6 +25,10 @@ pub enum PeerError {
     Header(String),
     #[error("read the card keys of the A2A peer {peer}: {reason}")]
     CardKeys { peer: String, reason: String },
+    #[error("read the TLS files of the A2A peer {peer}")]
+    TlsFiles { peer: String, source: TlsError },
+    #[error("use the TLS files of the A2A peer {peer}")]
+    Tls { peer: String, source: ClientTlsError },
 }
 
 /// The peers with their credentials, which are read now.
@@ -44,13 +56,18 @@ fn read_one(peer: &AgentPeer, env: &dyn Fn(&str) -> Option<String>) -> Result<Pe
             "the credential of an A2A peer is missing; calls to it will fail"
         );
     }
-    let binding = match peer.transport {
-        Transport::Auto => None,
-        Transport::JsonRpc => Some(Binding::JsonRpc),
-        Transport::Rest => Some(Binding::HttpJson),
-        Transport::Grpc => Some(Binding::Grpc),
+    let (transport, binding) = match peer.transport {
+        Transport::Auto => (a2a::Transport::A2a, None),
+        Transport::JsonRpc => (a2a::Transport::A2a, Some(Binding::JsonRpc)),
+        Transport::Rest => (a2a::Transport::A2a, Some(Binding::HttpJson)),
+        Transport::Grpc => (a2a::Transport::A2a, Some(Binding::Grpc)),
+        Transport::TasksHttp => (a2a::Transport::TasksHttp(polling(peer)), None),
     };
+    let tls = peer.tls.as_ref().map(|files| tls_of(&peer.name, files));
     Ok(Peer {
+        origins: peer.origins.clone(),
+        transport,
+        tls: tls.transpose()?,
         wanted: Wanted {
             version: None,
             binding,
@@ -59,6 +76,44 @@ fn read_one(peer: &AgentPeer, env: &dyn Fn(&str) -> Option<String>) -> Result<Pe
         require_signed_card: peer.require_signed_card,
         card_keys: card_keys(peer)?,
         ..Peer::new(peer.name.clone(), peer.url.clone())
+    })
+}
+
+fn polling(peer: &AgentPeer) -> Polling {
+    let default = Polling::default();
+    Polling {
+        interval: peer
+            .poll_interval_ms
+            .map_or(default.interval, Duration::from_millis),
+        timeout: peer
+            .poll_timeout_ms
+            .map_or(default.timeout, Duration::from_millis),
+    }
+}
+
+fn tls_of(peer: &str, files: &PeerTlsFiles) -> Result<PeerTls, PeerError> {
+    let unreadable = |source| PeerError::TlsFiles {
+        peer: peer.to_owned(),
+        source,
+    };
+    let authorities = match &files.ca {
+        None => Vec::new(),
+        Some(path) => tls::certificates("authorities", path).map_err(unreadable)?,
+    };
+    let identity = match (&files.cert, &files.key) {
+        (Some(cert), Some(key)) => Some(Identity {
+            chain: tls::certificates("client certificate", cert).map_err(unreadable)?,
+            key: tls::private_key(key).map_err(unreadable)?,
+        }),
+        (Some(_) | None, _) => None,
+    };
+    PeerTls::new(&ClientTls {
+        authorities,
+        identity,
+    })
+    .map_err(|source| PeerError::Tls {
+        peer: peer.to_owned(),
+        source,
     })
 }
 
@@ -77,6 +132,12 @@ fn credential(peer: &AgentPeer, env: &dyn Fn(&str) -> Option<String>) -> Result<
     };
     if let Some(name) = &peer.token_env {
         return Ok(or_missing(of(name).map(Credential::Bearer), name));
+    }
+    if let Some(name) = &peer.token_secret_ref {
+        return Ok(or_missing(
+            None,
+            &format!("the secret reference {name}, which nothing resolves yet"),
+        ));
     }
     if let Some(path) = &peer.token_file {
         let token = fs::read_to_string(path).ok().and_then(secret);
@@ -175,8 +236,9 @@ mod tests {
     #[test]
     fn unknown_settings_of_a_peer_are_refused() {
         for wrong in [
-            "transport = \"tasks-http\"",
+            "transport = \"tasks\"",
             "token = \"x\"",
+            "[tls]\nca_path = \"x\"",
             "card_keys = { jwks = \"x\" }",
         ] {
             let text = format!("name = \"p\"\nurl = \"https://p.example.com\"\n{wrong}");

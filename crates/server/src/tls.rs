@@ -195,11 +195,7 @@ fn server_config(files: &config::Tls) -> Result<Read, TlsError> {
         Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
     };
     let chain = certificates("certificate", &files.cert)?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|source| TlsError::Read {
-        what: "private key",
-        path: files.key.clone(),
-        source,
-    })?;
+    let key = private_key(&files.key)?;
     let mut config = builder
         .with_single_cert(chain, key)
         .map_err(|source| TlsError::Pair {
@@ -210,7 +206,20 @@ fn server_config(files: &config::Tls) -> Result<Read, TlsError> {
     Ok((config, clients))
 }
 
-fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+/// Reads the private key in a PEM file.
+pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|source| TlsError::Read {
+        what: "private key",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Reads the certificates in a PEM file, which has at least one.
+pub(crate) fn certificates(
+    what: &'static str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let failed = |source| TlsError::Read {
         what,
         path: path.to_owned(),

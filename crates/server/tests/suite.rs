@@ -60,6 +60,8 @@ mod scopes;
 mod server;
 #[path = "suite/streams.rs"]
 mod streams;
+#[path = "suite/tasks_http.rs"]
+mod tasks_http;
 #[path = "suite/tenancy.rs"]
 mod tenancy;
 #[path = "suite/tls.rs"]

@@ -221,6 +221,12 @@ impl Fields {
             .map_err(|error| error.in_field(name))
     }
 
+    /// Decodes an optional member; an invalid value counts as absent. For a detail of a document that is worth
+    /// more than the detail.
+    pub fn if_valid<T: Decode>(&mut self, name: &str) -> Option<T> {
+        self.present(name).and_then(|value| T::decode(value).ok())
+    }
+
     /// Decodes an optional string. As in ProtoJSON, an empty string counts as absent.
     ///
     /// # Errors

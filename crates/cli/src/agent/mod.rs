@@ -123,6 +123,7 @@ impl Agent {
         let (_, client) = client_of(address, key, trust)?;
         let call = Call {
             send_timeout: Duration::MAX,
+            first_timeout: Duration::MAX,
             idle_timeout: Duration::MAX,
             stream_timeout: Duration::MAX,
             ..Call::default()

@@ -42,7 +42,9 @@ pub(super) fn failure(error: &Error, endpoint: &str, has_key: bool) -> Failure {
         Error::UnknownPeer(_)
         | Error::CredentialMissing { .. }
         | Error::Token(..)
+        | Error::CardNotFetched { .. }
         | Error::CardUnsigned
+        | Error::OtherTask
         | Error::Unwritable(_) => Failure::new(Exit::Failed, format!("failed to {error}")),
     }
 }

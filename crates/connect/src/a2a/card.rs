@@ -24,8 +24,14 @@ pub(super) struct Found {
     pub(super) tenant: Option<String>,
 }
 
-/// Orders the usable interfaces: the newest version first, then the order of the card.
-pub(super) fn choose(card: &AgentCard, place: &Url, wanted: Wanted) -> Vec<Found> {
+/// Orders the usable interfaces: those that `is_preferred` returns `true` for first, then the newest version, then
+/// the order of the card.
+pub(super) fn choose(
+    card: &AgentCard,
+    place: &Url,
+    wanted: Wanted,
+    is_preferred: impl Fn(&Url) -> bool,
+) -> Vec<Found> {
     let mut found = Vec::new();
     for version in [Version::V1_0, Version::V0_3] {
         if wanted.version.is_some_and(|wanted| wanted != version) {
@@ -52,6 +58,8 @@ pub(super) fn choose(card: &AgentCard, place: &Url, wanted: Wanted) -> Vec<Found
             });
         }
     }
+    // A stable sort keeps the order of each half.
+    found.sort_by_key(|found| !is_preferred(&found.address));
     found
 }
 
@@ -155,7 +163,7 @@ mod tests {
     }
 
     fn chosen(card: &AgentCard, place: &str, wanted: Wanted) -> Option<(usize, String)> {
-        let found = choose(card, &Url::parse(place).unwrap(), wanted);
+        let found = choose(card, &Url::parse(place).unwrap(), wanted, |_| true);
         let first = found.into_iter().next()?;
         Some((first.index, first.address.into()))
     }
@@ -236,7 +244,7 @@ mod tests {
             ("http://a/one", "GRPC", "1.0"),
             ("http://a/two", "HTTP+JSON", "1.0"),
         ]);
-        let found = choose(&card, &Url::parse("http://a").unwrap(), ANY);
+        let found = choose(&card, &Url::parse("http://a").unwrap(), ANY, |_| true);
         let order: Vec<_> = found.iter().map(|found| found.index).collect();
         assert_eq!(order, [1, 2, 0]);
     }

@@ -1,21 +1,22 @@
 //! Finds the card of a peer, verifies it, and keeps it as long as its headers allow.
 //!
-//! A card is kept for its `max-age`, an hour at most, and then revalidated by its `ETag`. A card that cannot be
-//! used is looked up again after a minute at most. An unreachable peer is not remembered: the next call tries
-//! again.
+//! A card is kept for as long as `Cache-Control` or `Expires` say, an hour at most, and then revalidated by its
+//! `ETag`. A card that cannot be used is looked up again after a minute. A failure that may pass is remembered for a
+//! second: many calls to a peer that is down then make few requests, and the retry of a call makes a new one. One
+//! lookup per peer is under way at a time; the calls that wait for it share its outcome.
 
 use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 use tracing::warn;
 use url::Url;
 use wopr_wire::{
@@ -29,7 +30,8 @@ use wopr_wire::{
 use super::{
     card::{is_same_place, read},
     error::{Error, bounded},
-    peer::{CardKeys, Peer},
+    known::Known,
+    peer::CardKeys,
     redact::Secrets,
 };
 use crate::egress::{Gate, Protocol, Request, Response, Seam, StreamLimits};
@@ -47,6 +49,8 @@ const DEFAULT_AGE: Duration = Duration::from_secs(5 * 60);
 const MAX_AGE: Duration = Duration::from_secs(60 * 60);
 /// How long a card that cannot be used is remembered.
 const BROKEN_AGE: Duration = Duration::from_secs(60);
+/// How long a failure that may pass is remembered: no longer than until the first retry of a call.
+const FAILED_AGE: Duration = Duration::from_secs(1);
 
 /// A card that was read and, if required, verified.
 #[derive(Debug, Clone)]
@@ -59,10 +63,22 @@ pub struct Card {
 }
 
 /// The card of one peer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Cards {
     kept: Mutex<Option<Kept>>,
+    /// The turn to look the card up.
+    turn: Semaphore,
     has_warned: AtomicBool,
+}
+
+impl Default for Cards {
+    fn default() -> Self {
+        Self {
+            kept: Mutex::default(),
+            turn: Semaphore::new(1),
+            has_warned: AtomicBool::default(),
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -70,6 +86,23 @@ struct Kept {
     outcome: Result<Arc<Card>, Broken>,
     etag: Option<HeaderValue>,
     until: Instant,
+    /// When it was asked for.
+    asked: Instant,
+}
+
+impl Kept {
+    fn failed(broken: Broken, asked: Instant) -> Self {
+        let age = match broken.is_transient() {
+            true => FAILED_AGE,
+            false => BROKEN_AGE,
+        };
+        Self {
+            outcome: Err(broken),
+            etag: None,
+            until: Instant::now() + age,
+            asked,
+        }
+    }
 }
 
 /// Why a card cannot be used.
@@ -77,6 +110,46 @@ struct Kept {
 enum Broken {
     Invalid(String),
     Unsigned,
+    Missing { place: String, status: StatusCode },
+    NotFetched { why: String, is_transient: bool },
+}
+
+impl Broken {
+    /// The failure of a lookup, if it is one to remember.
+    fn of(error: &Error) -> Option<Self> {
+        match error {
+            Error::CardInvalid(why) => Some(Self::Invalid(why.clone())),
+            Error::CardUnsigned => Some(Self::Unsigned),
+            Error::TooLarge { limit } => Some(Self::Invalid(too_large(*limit))),
+            Error::CardMissing { place, status } => Some(Self::Missing {
+                place: place.clone(),
+                status: *status,
+            }),
+            Error::Policy(_) | Error::Unreachable(_) | Error::Interrupted(_) | Error::TimedOut(_) => {
+                Some(Self::NotFetched {
+                    why: error.to_string(),
+                    is_transient: error.is_transient(),
+                })
+            }
+            Error::UnknownPeer(_)
+            | Error::CredentialMissing { .. }
+            | Error::Token(..)
+            | Error::Status(_)
+            | Error::Remote(_)
+            | Error::Undecodable(_)
+            | Error::NoStream
+            | Error::OtherTask
+            | Error::CardNotFetched { .. }
+            | Error::NoInterface { .. }
+            | Error::VersionNotSupported { .. }
+            | Error::NotOffered { .. }
+            | Error::Unwritable(_) => None,
+        }
+    }
+
+    fn is_transient(&self) -> bool {
+        Error::from(self.clone()).is_transient()
+    }
 }
 
 impl From<Broken> for Error {
@@ -84,54 +157,121 @@ impl From<Broken> for Error {
         match broken {
             Broken::Invalid(why) => Self::CardInvalid(why),
             Broken::Unsigned => Self::CardUnsigned,
+            Broken::Missing { place, status } => Self::CardMissing { place, status },
+            Broken::NotFetched { why, is_transient } => Self::CardNotFetched { why, is_transient },
         }
+    }
+}
+
+/// The outcome of asking for a card.
+pub(super) struct Looked {
+    pub(super) outcome: Result<Arc<Card>, Error>,
+    /// The peer was asked for it now.
+    pub(super) is_fresh: bool,
+}
+
+impl Looked {
+    pub(super) fn is_unauthorized(&self) -> bool {
+        matches!(&self.outcome, Err(Error::CardMissing { status, .. }) if *status == StatusCode::UNAUTHORIZED)
     }
 }
 
 /// What a lookup needs to know of the peer.
 pub(super) struct Lookup<'a> {
-    pub(super) gate: &'a Gate,
-    pub(super) peer: &'a Peer,
+    pub(super) known: &'a Known,
     pub(super) credential: Option<(HeaderName, HeaderValue)>,
     pub(super) secrets: Secrets,
 }
 
 impl Cards {
     /// Returns the kept card, or looks it up.
-    pub(super) async fn get(&self, lookup: &Lookup<'_>) -> Result<Arc<Card>, Error> {
-        let kept = self.kept.lock().clone();
-        if let Some(kept) = &kept
-            && Instant::now() < kept.until
-        {
-            return kept.outcome.clone().map_err(Error::from);
+    pub(super) async fn get(&self, lookup: &Lookup<'_>) -> Looked {
+        let arrived = Instant::now();
+        if let Some(outcome) = self.kept(|kept| arrived < kept.until) {
+            return Looked {
+                outcome,
+                is_fresh: false,
+            };
         }
-        let known = kept.and_then(|kept| Some((kept.outcome.ok()?, kept.etag?)));
-        let fresh = match known {
-            Some((card, etag)) => match lookup.fetch(&card.place, Some(&etag)).await? {
-                response if response.status == StatusCode::NOT_MODIFIED => Kept {
-                    until: Instant::now() + age(&response.headers),
-                    outcome: Ok(card),
-                    etag: Some(etag),
-                },
-                response if response.status.is_success() => {
-                    self.judged(lookup, &card.place.clone(), &response).await?
+        let turn = self.turn.acquire().await;
+        let _turn = turn.expect("the semaphore is never closed");
+        // A card that must not be kept serves those who asked before it was asked for.
+        if let Some(outcome) = self.kept(|kept| arrived <= kept.asked || Instant::now() < kept.until) {
+            return Looked {
+                outcome,
+                is_fresh: false,
+            };
+        }
+        Box::pin(self.get_anew(lookup)).await
+    }
+
+    /// Looks the card up, whatever is known of it.
+    pub(super) async fn get_anew(&self, lookup: &Lookup<'_>) -> Looked {
+        let asked = Instant::now();
+        let outcome = match self.look_up(lookup, asked).await {
+            Ok(fresh) => {
+                let outcome = fresh.outcome.clone();
+                *self.kept.lock() = Some(fresh);
+                outcome.map_err(Error::from)
+            }
+            Err(error) => match Broken::of(&error) {
+                Some(broken) => {
+                    *self.kept.lock() = Some(Kept::failed(broken, asked));
+                    match error {
+                        // That the answer was a card says more.
+                        Error::TooLarge { limit } => Err(Error::CardInvalid(too_large(limit))),
+                        error => Err(error),
+                    }
                 }
-                _ => self.found(lookup).await?,
+                None => Err(error),
             },
-            None => self.found(lookup).await?,
         };
-        let outcome = fresh.outcome.clone();
-        *self.kept.lock() = Some(fresh);
-        Ok(outcome?)
+        Looked {
+            outcome,
+            is_fresh: true,
+        }
     }
 
-    async fn found(&self, lookup: &Lookup<'_>) -> Result<Kept, Error> {
+    fn kept(&self, is_usable: impl FnOnce(&Kept) -> bool) -> Option<Result<Arc<Card>, Error>> {
+        let kept = self.kept.lock();
+        let kept = kept.as_ref().filter(|kept| is_usable(kept))?;
+        Some(kept.outcome.clone().map_err(Error::from))
+    }
+
+    async fn look_up(&self, lookup: &Lookup<'_>, asked: Instant) -> Result<Kept, Error> {
+        let kept = self.kept.lock().clone();
+        let known = kept.and_then(|kept| Some((kept.outcome.ok()?, kept.etag?)));
+        let Some((card, etag)) = known else {
+            return self.found(lookup, asked).await;
+        };
+        let response = lookup.fetch(&card.place, Some(&etag)).await?;
+        if response.status == StatusCode::NOT_MODIFIED {
+            return Ok(Kept {
+                until: Instant::now() + age(&response.headers, SystemTime::now()),
+                outcome: Ok(card),
+                etag: Some(etag_of(&response.headers).unwrap_or(etag)),
+                asked,
+            });
+        }
+        if response.status.is_success() {
+            return self.judged(lookup, &card.place, &response, asked).await;
+        }
+        self.found(lookup, asked).await
+    }
+
+    async fn found(&self, lookup: &Lookup<'_>, asked: Instant) -> Result<Kept, Error> {
         let (place, response) = lookup.find().await?;
-        self.judged(lookup, &place, &response).await
+        self.judged(lookup, &place, &response, asked).await
     }
 
-    /// Reads and verifies a card. An error of the network, such as of fetching keys, is not kept.
-    async fn judged(&self, lookup: &Lookup<'_>, place: &Url, response: &Response) -> Result<Kept, Error> {
+    /// Reads and verifies a card.
+    async fn judged(
+        &self,
+        lookup: &Lookup<'_>,
+        place: &Url,
+        response: &Response,
+        asked: Instant,
+    ) -> Result<Kept, Error> {
         let outcome = match serde_json::from_slice::<Value>(&response.body) {
             Ok(document) => match self.check(lookup, &document).await? {
                 Ok(()) => lookup.card(document, place),
@@ -139,20 +279,20 @@ impl Cards {
             },
             Err(error) => Err(Broken::Invalid(error.to_string())),
         };
-        let age = match &outcome {
-            Ok(_) => age(&response.headers),
-            Err(_) => BROKEN_AGE,
-        };
-        Ok(Kept {
-            outcome: outcome.map(Arc::new),
-            etag: response.headers.get(header::ETAG).cloned(),
-            until: Instant::now() + age,
+        Ok(match outcome {
+            Ok(card) => Kept {
+                outcome: Ok(Arc::new(card)),
+                etag: etag_of(&response.headers),
+                until: Instant::now() + age(&response.headers, SystemTime::now()),
+                asked,
+            },
+            Err(broken) => Kept::failed(broken, asked),
         })
     }
 
-    /// Verifies the signatures if that is required.
+    /// Verifies the signatures if that is required, or if the operator named the keys.
     async fn check(&self, lookup: &Lookup<'_>, document: &Value) -> Result<Result<(), Broken>, Error> {
-        let peer = lookup.peer;
+        let peer = &lookup.known.peer;
         let signatures = document.get("signatures").and_then(Value::as_array);
         let is_signed = signatures.is_some_and(|signatures| !signatures.is_empty());
         if !is_signed {
@@ -163,7 +303,11 @@ impl Cards {
                 warn!(peer = peer.name, "agent card is not signed");
             }
         }
-        if !is_signed || !peer.require_signed_card {
+        let is_verified = match peer.card_keys {
+            CardKeys::FromCard => peer.require_signed_card,
+            CardKeys::Url(_) | CardKeys::These(_) => true,
+        };
+        if !is_signed || !is_verified {
             return Ok(Ok(()));
         }
         for keys in lookup.keys(document).await? {
@@ -190,7 +334,7 @@ impl Lookup<'_> {
     /// origin.
     pub(super) async fn find(&self) -> Result<(Url, Response), Error> {
         let mut failure = None;
-        for place in places(&self.peer.url) {
+        for place in places(&self.known.peer.url) {
             let response = self.fetch(&place, None).await?;
             if response.status.is_success() {
                 return Ok((place, response));
@@ -227,11 +371,18 @@ impl Lookup<'_> {
         if let Some((name, value)) = &self.credential {
             headers.insert(name.clone(), value.clone());
         }
-        self.whole(Seam::Card, request, MAX_CARD).await
+        let gate = self.known.gate_to_named(place);
+        self.whole(gate, Seam::Card, request, MAX_CARD).await
     }
 
     /// Sends a request and reads the whole JSON answer.
-    async fn whole(&self, seam: Seam, mut request: Request, max: usize) -> Result<Response, Error> {
+    async fn whole(
+        &self,
+        gate: &Gate,
+        seam: Seam,
+        mut request: Request,
+        max: usize,
+    ) -> Result<Response, Error> {
         request.protocol = Protocol::Negotiated;
         let limits = StreamLimits {
             headers: TIMEOUT,
@@ -239,7 +390,7 @@ impl Lookup<'_> {
             total: TIMEOUT,
             body: max,
         };
-        let (head, body) = self.gate.stream(seam, request, limits).await?.into_parts();
+        let (head, body) = gate.stream(seam, request, limits).await?.into_parts();
         let (body, share) = body.collect(true).await?;
         Ok(Response {
             status: head.status,
@@ -262,18 +413,19 @@ impl Lookup<'_> {
 
     /// The key sets to verify signatures with.
     async fn keys(&self, document: &Value) -> Result<Vec<JwkSet>, Error> {
-        let places = match &self.peer.card_keys {
+        let places = match &self.known.peer.card_keys {
             CardKeys::These(keys) => return Ok(vec![keys.clone()]),
             CardKeys::Url(url) => vec![url.clone()],
             CardKeys::FromCard => self.places_of_keys(document),
         };
         let mut sets = Vec::new();
         for place in places {
+            let gate = self.known.gate_to_named(&place);
             let mut request = Request::new(Method::GET, place);
             request
                 .headers
                 .insert(header::ACCEPT, HeaderValue::from_static("application/json"));
-            let response = self.whole(Seam::Jwks, request, MAX_KEYS).await?;
+            let response = self.whole(gate, Seam::Jwks, request, MAX_KEYS).await?;
             if !response.status.is_success() {
                 return Err(Error::CardInvalid(format!(
                     "its keys cannot be fetched: {}",
@@ -294,7 +446,7 @@ impl Lookup<'_> {
         let named = checked.into_iter().filter_map(|checked| checked.header?.jku);
         let mut places: Vec<Url> = Vec::new();
         for place in named.filter_map(|jku| Url::parse(&jku).ok()) {
-            if is_same_place(&place, &self.peer.url) && !places.contains(&place) {
+            if is_same_place(&place, &self.known.peer.url) && !places.contains(&place) {
                 places.push(place);
             }
         }
@@ -331,20 +483,50 @@ fn places(url: &Url) -> Vec<Url> {
     places
 }
 
-/// How long a card may be used.
-fn age(headers: &HeaderMap) -> Duration {
-    let directives = headers.get_all(header::CACHE_CONTROL);
-    let directives = directives.iter().filter_map(|value| value.to_str().ok());
+fn too_large(limit: usize) -> String {
+    format!("it is over {limit} bytes, or of too many values")
+}
+
+/// The tag by which a card is revalidated, if the card may be stored.
+fn etag_of(headers: &HeaderMap) -> Option<HeaderValue> {
+    let may_store = !directives(headers).any(|(name, _)| name == "no-store");
+    headers.get(header::ETAG).filter(|_| may_store).cloned()
+}
+
+/// The directives of `Cache-Control`, with lowercase names.
+fn directives(headers: &HeaderMap) -> impl Iterator<Item = (String, &str)> {
+    let lines = headers.get_all(header::CACHE_CONTROL).into_iter();
+    let directives = lines
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(','));
+    directives.map(|directive| {
+        let (name, value) = directive.trim().split_once('=').unwrap_or((directive.trim(), ""));
+        (name.to_ascii_lowercase(), value.trim_matches('"'))
+    })
+}
+
+/// How long a card may be used (RFC 9111 section 4.2.1). What a cache before us has used up of it does not count.
+fn age(headers: &HeaderMap, now: SystemTime) -> Duration {
     let mut age = None;
-    for directive in directives.flat_map(|value| value.split(',')).map(str::trim) {
-        let (name, value) = directive.split_once('=').unwrap_or((directive, ""));
-        match name.to_ascii_lowercase().as_str() {
+    for (name, value) in directives(headers) {
+        match name.as_str() {
             "no-store" | "no-cache" => return Duration::ZERO,
-            "max-age" => age = value.trim_matches('"').parse().ok().map(Duration::from_secs),
+            "max-age" => age = value.parse().ok().map(Duration::from_secs),
             _ => {}
         }
     }
-    age.unwrap_or(DEFAULT_AGE).min(MAX_AGE)
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let age = age.or_else(|| {
+        let date = |text| httpdate::parse_http_date(text).ok();
+        // A date that cannot be read has passed.
+        let expires = date(text(header::EXPIRES)?).unwrap_or(SystemTime::UNIX_EPOCH);
+        let sent = text(header::DATE).and_then(date).unwrap_or(now);
+        Some(expires.duration_since(sent).unwrap_or_default())
+    });
+    let used = text(header::AGE).and_then(|text| text.parse().ok());
+    let used = used.map_or(Duration::ZERO, Duration::from_secs);
+    age.map_or(DEFAULT_AGE, |age| age.saturating_sub(used))
+        .min(MAX_AGE)
 }
 
 #[cfg(test)]
@@ -352,23 +534,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cache_control_sets_the_age_of_a_card() {
-        for (values, seconds) in [
+    fn headers_set_the_age_of_a_card() {
+        let date = "Thu, 01 Jan 2026 00:00:00 GMT";
+        let later = "Thu, 01 Jan 2026 00:02:00 GMT";
+        for (lines, seconds) in [
             (&[][..], 300),
-            (&["max-age=60"], 60),
-            (&["public, Max-Age=\"7\""], 7),
-            (&["public", "max-age=9"], 9),
-            (&["max-age=99999999999"], 3600),
-            (&["max-age=60, no-cache"], 0),
-            (&["no-store"], 0),
-            (&["max-age=soon"], 300),
+            (&[("cache-control", "max-age=60")], 60),
+            (&[("cache-control", "public, Max-Age=\"7\"")], 7),
+            (&[("cache-control", "public"), ("cache-control", "max-age=9")], 9),
+            (&[("cache-control", "max-age=99999999999")], 3600),
+            (&[("cache-control", "max-age=60, no-cache")], 0),
+            (&[("cache-control", "no-store")], 0),
+            (&[("cache-control", "max-age=soon")], 300),
+            (&[("cache-control", "max-age=60"), ("age", "20")], 40),
+            (&[("cache-control", "max-age=60"), ("age", "90")], 0),
+            (&[("cache-control", "max-age=60"), ("expires", "0")], 60),
+            (&[("expires", later), ("date", date)], 120),
+            (&[("expires", date), ("date", later)], 0),
+            (&[("expires", "0")], 0),
         ] {
             let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append(header::CACHE_CONTROL, HeaderValue::from_static(value));
+            for (name, value) in lines {
+                headers.append(*name, HeaderValue::from_static(value));
             }
-            assert_eq!(age(&headers).as_secs(), seconds, "{values:?}");
+            assert_eq!(age(&headers, SystemTime::now()).as_secs(), seconds, "{lines:?}");
         }
+    }
+
+    #[test]
+    fn card_that_must_not_be_stored_is_not_revalidated() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ETAG, HeaderValue::from_static("\"v1\""));
+        assert!(etag_of(&headers).is_some());
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("No-Store"));
+        assert!(etag_of(&headers).is_none());
     }
 
     #[test]

@@ -6,13 +6,11 @@
 //! ```
 //!
 //! Until an interface of a peer has answered, the next one is tried if it did not take the request: there was
-//! no connection, or the answer was 404, 405, 501 or their equivalents. After that, and after a request that
-//! may have been accepted, there is no second try over another interface.
+//! no connection, or the answer was 404, 405, 501 or their equivalents. After that, another one is tried only if
+//! there is no connection. After a request that may have been accepted, there is no second try.
 
 use std::{collections::HashMap, sync::Arc};
 
-use http::{HeaderName, HeaderValue, header};
-use parking_lot::Mutex;
 use serde_json::Value;
 use tracing::debug;
 use url::Url;
@@ -32,84 +30,30 @@ use wopr_wire::{
 };
 
 use super::{
-    card::{Found, choose, is_same_place, nothing_usable},
-    cards::{Card, Cards, Lookup},
+    card::{Found, choose, nothing_usable},
+    cards::Card,
     error::Error,
+    first_item::FirstItem,
     grpc, http_json, json_rpc,
+    known::Known,
     line::{Call, Items, Line},
-    peer::{Binding, Credential, Peer, Wanted, bearer},
-    redact::Secrets,
-    token::Tokens,
+    peer::{Binding, Peer, Transport, Wanted},
+    tasks_http::{self, TaskApi},
 };
 use crate::egress::Gate;
 
 /// A client of remote agents. Clones share cards, tokens and connections.
 #[derive(Debug, Clone)]
 pub struct Client {
-    gate: Gate,
     peers: Arc<HashMap<String, Arc<Known>>>,
-}
-
-/// A peer, and what was learned of it.
-#[derive(Debug)]
-struct Known {
-    peer: Peer,
-    cards: Cards,
-    tokens: Tokens,
-    /// The interface that answered.
-    answering: Mutex<Option<Found>>,
-}
-
-/// The credential to send now, and the texts to look for in answers.
-struct Presented {
-    header: Option<(HeaderName, HeaderValue)>,
-    secrets: Secrets,
-    /// A token that was in use before, so the peer may have revoked it.
-    used_token: Option<Secret>,
-}
-
-impl Known {
-    async fn present(&self, gate: &Gate) -> Result<Presented, Error> {
-        let mut secrets = self.peer.credential.secrets();
-        match &self.peer.credential {
-            Credential::Missing { source } => Err(Error::CredentialMissing {
-                source_name: source.clone(),
-            }),
-            Credential::OAuth2(oauth2) => {
-                let (token, was_used) = self.tokens.get(gate, oauth2).await?;
-                secrets.add(token.expose());
-                Ok(Presented {
-                    header: bearer(&token).map(|value| (header::AUTHORIZATION, value)),
-                    secrets,
-                    used_token: was_used.then_some(token),
-                })
-            }
-            credential @ (Credential::None | Credential::Bearer(_) | Credential::Header { .. }) => {
-                Ok(Presented {
-                    header: credential.header(),
-                    secrets,
-                    used_token: None,
-                })
-            }
-        }
-    }
 }
 
 impl Client {
     /// Creates a client of these peers. Of two peers with one name, the last one counts.
     #[must_use]
     pub fn new(gate: Gate, peers: impl IntoIterator<Item = Peer>) -> Self {
-        let known = |peer: Peer| {
-            let known = Known {
-                cards: Cards::default(),
-                tokens: Tokens::default(),
-                answering: Mutex::default(),
-                peer,
-            };
-            (known.peer.name.clone(), Arc::new(known))
-        };
+        let known = move |peer: Peer| (peer.name.clone(), Arc::new(Known::new(peer, &gate)));
         Self {
-            gate,
             peers: Arc::new(peers.into_iter().map(known).collect()),
         }
     }
@@ -125,35 +69,48 @@ impl Client {
             .ok_or_else(|| Error::UnknownPeer(name.to_owned()))
     }
 
+    /// A peer that speaks A2A.
+    fn known_with_card(&self, name: &str) -> Result<&Arc<Known>, Error> {
+        let known = self.known(name)?;
+        match known.peer.transport {
+            Transport::A2a => Ok(known),
+            Transport::TasksHttp(_) => Err(Error::NoInterface {
+                offered: vec![tasks_http::NAME.to_owned()],
+            }),
+        }
+    }
+
+    /// The task API of a peer that has one instead of A2A.
+    ///
+    /// # Errors
+    /// Returns an error if the peer is unknown.
+    pub fn task_api(&self, peer: &str, call: Call) -> Result<Option<TaskApi>, Error> {
+        let known = self.known(peer)?;
+        Ok(match known.peer.transport {
+            Transport::A2a => None,
+            Transport::TasksHttp(polling) => Some(TaskApi::new(Arc::clone(known), polling, call)),
+        })
+    }
+
     /// Returns the card of a peer, from the cache if it is still fresh.
     ///
     /// # Errors
     /// Returns an error if the peer is unknown, or its card cannot be found, read or verified.
     pub async fn card(&self, peer: &str) -> Result<Arc<Card>, Error> {
-        let known = self.known(peer)?;
-        let presented = known.present(&self.gate).await?;
-        let lookup = Lookup {
-            gate: &self.gate,
-            peer: &known.peer,
-            credential: presented.header,
-            secrets: presented.secrets,
-        };
-        match (known.cards.get(&lookup).await, presented.used_token) {
-            (
-                Err(Error::CardMissing {
-                    status: http::StatusCode::UNAUTHORIZED,
-                    place,
-                }),
-                Some(token),
-            ) => {
-                // The next lookup gets a new token.
+        let known = self.known_with_card(peer)?;
+        let presented = known.present().await?;
+        let used_token = presented.used_token.clone();
+        let looked = known.cards.get(&known.lookup(presented)).await;
+        match used_token {
+            // The peer may have revoked the token. What it said earlier is not a reason for another token.
+            Some(token) if looked.is_fresh && looked.is_unauthorized() => {
                 known.tokens.forget(&token);
-                Err(Error::CardMissing {
-                    status: http::StatusCode::UNAUTHORIZED,
-                    place,
-                })
+                let presented = known.present().await?;
+                Box::pin(known.cards.get_anew(&known.lookup(presented)))
+                    .await
+                    .outcome
             }
-            (card, _) => card,
+            Some(_) | None => looked.outcome,
         }
     }
 
@@ -162,15 +119,9 @@ impl Client {
     /// # Errors
     /// Returns an error if there is no JSON document at any place of the card.
     pub async fn card_document(&self, peer: &str) -> Result<(Url, Value), Error> {
-        let known = self.known(peer)?;
-        let presented = known.present(&self.gate).await?;
-        let lookup = Lookup {
-            gate: &self.gate,
-            peer: &known.peer,
-            credential: presented.header,
-            secrets: presented.secrets,
-        };
-        let (place, response) = lookup.find().await?;
+        let known = self.known_with_card(peer)?;
+        let presented = known.present().await?;
+        let (place, response) = known.lookup(presented).find().await?;
         let document = serde_json::from_slice(&response.body);
         Ok((
             place,
@@ -187,18 +138,17 @@ impl Client {
         let card = self.card(peer).await?;
         let known = self.known(peer)?;
         let wanted = wanted.or(known.peer.wanted);
-        let mut interfaces = choose(&card.model, &known.peer.url, wanted);
+        let is_preferred = |address: &Url| !known.peer.has_credential() || known.peer.is_own_place(address);
+        let mut interfaces = choose(&card.model, &known.peer.url, wanted, is_preferred);
         let answering = known.answering.lock().clone();
         let answering = answering.and_then(|found| interfaces.iter().position(|other| *other == found));
         if let Some(index) = answering {
-            // Found to work: no other one is tried.
-            interfaces = vec![interfaces.swap_remove(index)];
+            interfaces[..=index].rotate_right(1);
         }
         if interfaces.is_empty() {
             return Err(nothing_usable(&card.model, wanted));
         }
         Ok(Agent {
-            gate: self.gate.clone(),
             known: Arc::clone(known),
             card,
             interfaces,
@@ -210,7 +160,6 @@ impl Client {
 /// A remote agent.
 #[derive(Debug, Clone)]
 pub struct Agent {
-    gate: Gate,
     known: Arc<Known>,
     card: Arc<Card>,
     /// In the order to try them; never empty.
@@ -261,15 +210,11 @@ impl Agent {
         self.current().binding
     }
 
-    /// Returns `true` if the interface receives the peer's credential: only one at the place of the card does,
-    /// because the credential was given for that.
+    /// Returns `true` if the interface receives the peer's credential: only one at the place of the card does, or at
+    /// a further place that the operator names.
     #[must_use]
     pub fn receives_credential(&self) -> bool {
-        !matches!(self.known.peer.credential, Credential::None) && self.is_trusted(self.current())
-    }
-
-    fn is_trusted(&self, found: &Found) -> bool {
-        is_same_place(&self.known.peer.url, &found.address)
+        self.known.peer.has_credential() && self.known.peer.is_own_place(&self.current().address)
     }
 
     /// Sends a message and waits for the response.
@@ -304,14 +249,19 @@ impl Agent {
     }
 
     /// # Errors
-    /// Returns the peer's error, or the failure of the call.
+    /// Returns the peer's error, or the failure of the call; [`Error::OtherTask`] if the peer answers with another
+    /// task.
     pub async fn get_task(&self, task: &str, history_length: Option<u32>) -> Result<Task, Error> {
         let request = GetTaskRequest {
             tenant: None,
             id: task.to_owned(),
             history_length,
         };
-        self.task(Request::GetTask(request)).await
+        let found = self.task(Request::GetTask(request)).await?;
+        if found.id != task {
+            return Err(Error::OtherTask);
+        }
+        Ok(found)
     }
 
     /// # Errors
@@ -410,14 +360,14 @@ impl Agent {
     }
 
     async fn ask(&self, request: Request) -> Result<Reply, Error> {
-        match self.answer(request, None).await? {
+        match Box::pin(self.answer(request, None)).await? {
             Answer::Reply(reply) => Ok(*reply),
             Answer::Items(_) => Err(Error::Undecodable("it is a stream".to_owned())),
         }
     }
 
     async fn follow(&self, request: Request, last: Option<&str>) -> Result<Items, Error> {
-        match self.answer(request, last).await? {
+        match Box::pin(self.answer(request, last)).await? {
             Answer::Items(items) => Ok(items),
             Answer::Reply(_) => Err(Error::NoStream),
         }
@@ -425,11 +375,17 @@ impl Agent {
 
     /// Sends a request over the interface that answers, or else over the first one that does.
     async fn answer(&self, request: Request, last: Option<&str>) -> Result<Answer, Error> {
-        if let Some(found) = self.answering() {
-            return self.over(found, request, last).await;
-        }
         let mut failure = None;
-        for found in &self.interfaces {
+        let answering = self.answering().cloned();
+        if let Some(found) = &answering {
+            match self.over(found, request.clone(), last).await {
+                // It is gone, and has not received the request.
+                Err(error) if error.is_unconnected() && self.interfaces.len() > 1 => failure = Some(error),
+                result => return result,
+            }
+        }
+        let others = self.interfaces.iter();
+        for found in others.filter(|found| Some(*found) != answering.as_ref()) {
             let result = self.over(found, request.clone(), last).await;
             match result {
                 Err(error) if error.is_unanswered() => {
@@ -464,18 +420,12 @@ impl Agent {
     }
 
     async fn line(&self, found: &Found) -> Result<(Line, Option<Secret>), Error> {
-        let is_trusted = self.is_trusted(found);
-        let presented = if is_trusted {
-            self.known.present(&self.gate).await?
-        } else {
-            Presented {
-                header: None,
-                secrets: self.known.peer.credential.secrets(),
-                used_token: None,
-            }
+        let presented = match self.known.peer.is_own_place(&found.address) {
+            true => self.known.present().await?,
+            false => self.known.anonymous(),
         };
         let line = Line {
-            gate: self.gate.clone(),
+            gate: self.known.gate_to(&found.address).clone(),
             found: found.clone(),
             credential: presented.header,
             secrets: presented.secrets,
@@ -489,12 +439,16 @@ async fn attempt(line: &Line, request: Request, last: Option<&str>) -> Result<An
     let is_streaming = request.operation().is_streaming();
     let binding = line.found.binding;
     if is_streaming {
-        let items = match binding {
-            Binding::JsonRpc => json_rpc::open(line, request, last).await,
-            Binding::HttpJson => http_json::open(line, request, last).await,
-            Binding::Grpc => grpc::open(line, request, last).await,
+        let first = FirstItem::of(request.operation(), &line.call);
+        let opened = async {
+            match binding {
+                Binding::JsonRpc => json_rpc::open(line, request, last).await,
+                Binding::HttpJson => http_json::open(line, request, last).await,
+                Binding::Grpc => grpc::open(line, request, last).await,
+            }
         };
-        return items.map(Answer::Items);
+        let items = first.within(opened).await?;
+        return Ok(Answer::Items(first.of_stream(items)));
     }
     let reply = match binding {
         Binding::JsonRpc => json_rpc::call(line, request).await,

@@ -65,8 +65,18 @@ pub enum Error {
     Undecodable(String),
     #[error("get a stream: the peer answered without one")]
     NoStream,
+    /// The peer answered with a task that was not asked for.
+    #[error("read the answer: it is another task")]
+    OtherTask,
     #[error("find a card at {place}: {status}")]
     CardMissing { place: String, status: StatusCode },
+    /// The card could not be fetched a moment ago, and was not asked for again.
+    #[error("fetch the card: a moment ago it was not possible to {why}")]
+    CardNotFetched {
+        /// The text of the failure then.
+        why: String,
+        is_transient: bool,
+    },
     /// The card cannot be read, or no signature of it is valid.
     #[error("accept the card: {0}")]
     CardInvalid(String),
@@ -141,6 +151,7 @@ impl Error {
             | Self::Status(_)
             | Self::Remote(_)
             | Self::Undecodable(_)
+            | Self::OtherTask
             | Self::NoStream => true,
             Self::TimedOut(error) => error.may_have_been_sent(),
             Self::UnknownPeer(_)
@@ -149,6 +160,7 @@ impl Error {
             | Self::Policy(_)
             | Self::Unreachable(_)
             | Self::CardMissing { .. }
+            | Self::CardNotFetched { .. }
             | Self::CardInvalid(_)
             | Self::CardUnsigned
             | Self::NoInterface { .. }
@@ -162,8 +174,10 @@ impl Error {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unreachable(EgressError::Tls(_)) => false,
-            Self::Unreachable(_) | Self::Interrupted(_) | Self::TimedOut(_) => true,
+            Self::Unreachable(error) | Self::Interrupted(error) | Self::TimedOut(error) => {
+                error.is_transient()
+            }
+            Self::CardNotFetched { is_transient, .. } => *is_transient,
             Self::Token(_, cause) => cause.as_ref().is_some_and(EgressError::is_transient),
             Self::Status(Status { status, .. }) | Self::CardMissing { status, .. } => {
                 status.is_server_error() && *status != StatusCode::NOT_IMPLEMENTED
@@ -178,6 +192,7 @@ impl Error {
             | Self::TooLarge { .. }
             | Self::Remote(_)
             | Self::Undecodable(_)
+            | Self::OtherTask
             | Self::NoStream
             | Self::CardInvalid(_)
             | Self::CardUnsigned
@@ -208,7 +223,9 @@ impl Error {
             Self::CardMissing { .. } if !self.is_transient() => "card_invalid",
             Self::Remote(_) => "remote_failed",
             Self::Status(_) if !self.is_transient() => "remote_failed",
-            Self::Undecodable(_) | Self::NoStream | Self::TooLarge { .. } => "remote_failed",
+            Self::Undecodable(_) | Self::OtherTask | Self::NoStream | Self::TooLarge { .. } => {
+                "remote_failed"
+            }
             Self::Token(..)
             | Self::Policy(_)
             | Self::Unreachable(_)
@@ -216,6 +233,7 @@ impl Error {
             | Self::TimedOut(_)
             | Self::Status(_)
             | Self::CardMissing { .. }
+            | Self::CardNotFetched { .. }
             | Self::NotOffered { .. }
             | Self::Unwritable(_) => "external_call_failed",
         }
@@ -223,9 +241,11 @@ impl Error {
 
     /// Returns `true` if the interface did not take the request, so that another one may.
     pub(super) fn is_unanswered(&self) -> bool {
+        if self.is_unconnected() {
+            return true;
+        }
         match self {
-            Self::Unreachable(_) | Self::NotOffered { .. } => true,
-            Self::TimedOut(error) => !error.may_have_been_sent(),
+            Self::NotOffered { .. } => true,
             Self::Status(Status { status, .. }) => matches!(
                 *status,
                 StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
@@ -237,11 +257,15 @@ impl Error {
             | Self::CredentialMissing { .. }
             | Self::Token(..)
             | Self::Policy(_)
+            | Self::Unreachable(_)
             | Self::Interrupted(_)
+            | Self::TimedOut(_)
             | Self::TooLarge { .. }
             | Self::Undecodable(_)
+            | Self::OtherTask
             | Self::NoStream
             | Self::CardMissing { .. }
+            | Self::CardNotFetched { .. }
             | Self::CardInvalid(_)
             | Self::CardUnsigned
             | Self::NoInterface { .. }
@@ -250,11 +274,25 @@ impl Error {
         }
     }
 
+    /// Returns `true` if there was no connection to the interface, so that it cannot have taken the request.
+    pub(super) fn is_unconnected(&self) -> bool {
+        match self {
+            Self::Unreachable(_) => true,
+            Self::TimedOut(error) => !error.may_have_been_sent(),
+            _ => false,
+        }
+    }
+
     /// Returns `true` if the interface answered, even if with an error.
     pub(super) fn is_answer(&self) -> bool {
         matches!(
             self,
-            Self::Remote(_) | Self::Status(_) | Self::TooLarge { .. } | Self::Undecodable(_) | Self::NoStream
+            Self::Remote(_)
+                | Self::Status(_)
+                | Self::TooLarge { .. }
+                | Self::Undecodable(_)
+                | Self::OtherTask
+                | Self::NoStream
         )
     }
 
@@ -343,9 +381,10 @@ impl From<EgressError> for Error {
             | EgressError::Header(_)
             | EgressError::RequestTooLarge { .. }
             | EgressError::Form(_) => Self::Policy(error),
-            EgressError::Tls(_) | EgressError::Unresolved(_) | EgressError::Connect(_) => {
-                Self::Unreachable(error)
-            }
+            EgressError::Tls(_)
+            | EgressError::Certificate { .. }
+            | EgressError::Unresolved(_)
+            | EgressError::Connect(_) => Self::Unreachable(error),
             EgressError::ConnectTimeout | EgressError::Timeout | EgressError::Stalled => {
                 Self::TimedOut(error)
             }

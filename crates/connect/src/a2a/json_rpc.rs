@@ -77,6 +77,11 @@ async fn post(
 /// Extracts the result from a response, or its error.
 async fn result_of(line: &Line, response: http::Response<LimitedBody>) -> Result<Value, Error> {
     let answer = read(response).await?;
+    let of_http = || Error::of_http(answer.status, &answer.headers, &answer.body, &line.secrets);
+    if answer.status == StatusCode::UNAUTHORIZED {
+        // Whatever its body says, the credential was refused.
+        return Err(of_http());
+    }
     // Whatever the body says, the peer has not taken the request and says when to come back.
     let is_pressed = matches!(
         answer.status,
@@ -91,12 +96,7 @@ async fn result_of(line: &Line, response: http::Response<LimitedBody>) -> Result
             Ok(result)
         }
         Ok(_) => Err(Error::of_status(answer.status, &answer.headers)),
-        Err(_) if !answer.status.is_success() => Err(Error::of_http(
-            answer.status,
-            &answer.headers,
-            &answer.body,
-            &line.secrets,
-        )),
+        Err(_) if !answer.status.is_success() => Err(of_http()),
         Err(error) => Err(line.undecodable(&error)),
     }
 }

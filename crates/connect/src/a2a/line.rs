@@ -42,6 +42,8 @@ pub struct Call {
     pub extensions: Vec<String>,
     /// Until the complete answer to a message, which an agent may hold back until its task has ended.
     pub send_timeout: Duration,
+    /// Until the first item of the stream that answers a message, whatever comments come before.
+    pub first_timeout: Duration,
     /// Until the complete answer to any other request.
     pub timeout: Duration,
     /// Until the next bytes of a stream, comments included.
@@ -57,6 +59,7 @@ impl Default for Call {
             tenant: None,
             extensions: Vec::new(),
             send_timeout: Duration::from_secs(10 * 60),
+            first_timeout: Duration::from_secs(2 * 60),
             timeout: Duration::from_secs(90),
             idle_timeout: Duration::from_secs(5 * 60),
             stream_timeout: Duration::from_secs(24 * 60 * 60),

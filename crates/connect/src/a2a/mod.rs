@@ -2,7 +2,8 @@
 //!
 //! A [`Client`] knows the configured [`Peer`]s, finds their cards, and returns an [`Agent`] to call. All bindings
 //! (JSON-RPC, HTTP+JSON, gRPC) and versions (1.0, 0.3) map to the 1.0 model of `wopr_wire`, so a task looks the
-//! same through each of them. Cards and answers are untrusted: their sizes are limited, a credential is only
+//! same through each of them. The task API of the Agent Workflow Protocol is one more transport, with tasks of its
+//! own form ([`TaskApi`]). Cards and answers are untrusted: their sizes are limited, a credential is only
 //! sent to the place it was given for, and is replaced where it comes back. The client never repeats a message
 //! that may have been accepted; retries are up to the caller, as is receiving push notifications.
 
@@ -10,12 +11,15 @@ mod card;
 mod cards;
 mod client;
 mod error;
+mod first_item;
 mod grpc;
 mod http_json;
 mod json_rpc;
+mod known;
 mod line;
 mod peer;
 mod redact;
+mod tasks_http;
 mod token;
 
 pub use card::is_same_place;
@@ -23,4 +27,5 @@ pub use cards::Card;
 pub use client::{Agent, Client};
 pub use error::{Error, RemoteError, Status};
 pub use line::{Call, Item, Items};
-pub use peer::{Binding, CardKeys, Credential, OAuth2, Peer, Wanted};
+pub use peer::{Binding, CardKeys, Credential, OAuth2, Peer, PeerTls, Polling, Transport, Wanted};
+pub use tasks_http::{RemoteTask, TaskApi, TaskStatus, read_task};

@@ -1,6 +1,9 @@
 //! A remote agent as the operator configured it. `Debug` hides every credential.
 
+use std::{sync::Arc, time::Duration};
+
 use http::{HeaderName, HeaderValue, header};
+use rustls::ClientConfig;
 use url::Url;
 use wopr_wire::{
     a2a::{
@@ -10,8 +13,11 @@ use wopr_wire::{
     jws::JwkSet,
 };
 
-use super::redact::Secrets;
-use crate::secret_header;
+use super::{card::is_same_place, redact::Secrets};
+use crate::{
+    egress::{ClientTls, ClientTlsError, OtherAuthorities},
+    secret_header,
+};
 
 /// A remote agent, and the credential to call it with.
 #[derive(Debug, Clone)]
@@ -20,9 +26,14 @@ pub struct Peer {
     pub name: String,
     /// The address below which the card is, or the address of the card itself (it then ends in `.json`).
     pub url: Url,
+    /// Further origins that get the credential and the client certificate, such as that of a gRPC port.
+    pub origins: Vec<Url>,
+    pub transport: Transport,
     /// Constraints on the interface; a caller's own take precedence.
     pub wanted: Wanted,
     pub credential: Credential,
+    /// If absent, the host's own TLS configuration applies.
+    pub tls: Option<PeerTls>,
     /// Refuse a card without a valid signature.
     pub require_signed_card: bool,
     pub card_keys: CardKeys,
@@ -35,11 +46,80 @@ impl Peer {
         Self {
             name: name.into(),
             url,
+            origins: Vec::new(),
+            transport: Transport::default(),
             wanted: Wanted::default(),
             credential: Credential::None,
+            tls: None,
             require_signed_card: false,
             card_keys: CardKeys::default(),
         }
+    }
+
+    /// Returns `true` if the operator gave the credential for this place: the origin of the peer's address, or
+    /// one of the further origins.
+    pub(super) fn is_own_place(&self, place: &Url) -> bool {
+        let mut own = std::iter::once(&self.url).chain(&self.origins);
+        own.any(|own| is_same_place(own, place))
+    }
+
+    /// Returns `true` if some places get what others do not.
+    pub(super) fn has_credential(&self) -> bool {
+        !matches!(self.credential, Credential::None) || self.tls.is_some()
+    }
+}
+
+/// The protocol of a peer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// A2A, by the interfaces of the peer's card.
+    #[default]
+    A2a,
+    /// The task API of the Agent Workflow Protocol below the peer's address; there is no card.
+    TasksHttp(Polling),
+}
+
+/// How a task without updates is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Polling {
+    /// The time between two looks.
+    pub interval: Duration,
+    /// The time until the task must have ended.
+    pub timeout: Duration,
+}
+
+impl Default for Polling {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_millis(500),
+            timeout: Duration::from_secs(120),
+        }
+    }
+}
+
+/// TLS with one peer. Requests to other places, which a card may name, use the host's own configuration.
+#[derive(Clone)]
+pub struct PeerTls {
+    /// For the places that get the credential.
+    pub(super) own: Arc<ClientConfig>,
+    /// For an authorization server or a key set elsewhere: the platform's authorities count as well.
+    pub(super) named: Arc<ClientConfig>,
+}
+
+impl PeerTls {
+    /// # Errors
+    /// Returns the first part of the configuration that is unusable.
+    pub fn new(tls: &ClientTls) -> Result<Self, ClientTlsError> {
+        Ok(Self {
+            own: Arc::new(tls.config(OtherAuthorities::Refused)?),
+            named: Arc::new(tls.config(OtherAuthorities::OfPlatform)?),
+        })
+    }
+}
+
+impl std::fmt::Debug for PeerTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PeerTls").finish_non_exhaustive()
     }
 }
 
@@ -126,7 +206,8 @@ pub struct OAuth2 {
 /// The keys that card signatures are verified with.
 #[derive(Debug, Clone, Default)]
 pub enum CardKeys {
-    /// The key set that the signature names, if it is on the origin of the peer.
+    /// The key set that the signature names, if it is on the origin of the peer. Only a required signature is
+    /// verified with it.
     #[default]
     FromCard,
     Url(Url),

@@ -12,6 +12,7 @@ use super::{
     failure::{is_forgotten, is_over, lost},
     outputs::of_message,
     question::{ANSWER, asks},
+    tasks_http,
 };
 
 fn told(error: &dyn std::fmt::Display) -> CancelError {
@@ -21,6 +22,10 @@ fn told(error: &dyn std::fmt::Display) -> CancelError {
 impl Agents {
     /// Cancels the task of a call that its run no longer waits for.
     pub(crate) async fn cancel(&self, call: Cancellation) -> Result<(), CancelError> {
+        if tasks_http::is_handle(&call.handle) {
+            // The API has no way to cancel a task.
+            return Ok(());
+        }
         let handle: Handle = serde_json::from_value(call.handle).map_err(|error| told(&error))?;
         let agent = self.agent_of(&call.run.tenant, &handle).await;
         let agent = agent.map_err(|error| told(&error))?;

@@ -6,7 +6,6 @@
 //! client has no redirects, proxies or cookies that could be enabled by mistake.
 
 use std::{
-    error::Error,
     fmt,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
@@ -14,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, header};
+use http::{HeaderValue, Method, header};
 use http_body_util::Full;
 use hyper_util::{
     client::legacy::{self, Client},
@@ -29,17 +28,15 @@ use wopr_core::HTTP_MAX_TIMEOUT_MS;
 use super::{
     connector::{Alpn, ConnectError, Connector, Inner, Tls},
     dial::{Dial, SystemDial},
+    error::EgressError,
     message::{Request, Response, is_json},
     policy::{Policy, Refusal, Target, TargetHost, Transport, read_url},
     resolve::{LookupError, Resolver, SystemResolver, lookup},
     seam::{Seam, Seams},
     stream::{LimitedBody, Protocol, StreamLimits, headers_len},
-    tls::{self, TlsError},
+    tls::{self, CertificateProblem, TlsError},
 };
-use crate::{
-    shares::{Share, Shares},
-    weight::TooManyValues,
-};
+use crate::shares::{Share, Shares};
 
 /// Long enough for a burst to one peer, short enough to notice soon that a name has moved.
 const POOL_IDLE: Duration = Duration::from_secs(30);
@@ -93,122 +90,6 @@ impl Default for Limits {
     }
 }
 
-/// The underlying cause of an [`EgressError`], for the log only.
-pub type Cause = Box<dyn Error + Send + Sync>;
-
-/// A failed request.
-///
-/// No message contains an address, a header value or part of a body. The sources may, so they belong in the
-/// log only.
-#[derive(Debug, thiserror::Error)]
-pub enum EgressError {
-    /// The seam is closed; in a replay fork all seams are.
-    #[error("use the closed seam {0}")]
-    Closed(Seam),
-    /// The URL or one of its addresses violates the policy.
-    #[error("{0}")]
-    Refused(#[from] Refusal),
-    /// CONNECT and TRACE are never sent.
-    #[error("send a request with a refused method")]
-    Method,
-    /// Only the gate may set this header.
-    #[error("send a request with the reserved header {0}")]
-    Header(HeaderName),
-    #[error("send a request body over {limit} bytes")]
-    RequestTooLarge {
-        /// In bytes.
-        limit: usize,
-    },
-    #[error("form the request")]
-    Form(#[source] http::Error),
-    /// No root certificates are available, so https does not work.
-    #[error("set up tls")]
-    Tls(#[source] TlsError),
-    #[error("resolve the host name")]
-    Unresolved(#[source] Cause),
-    /// The connection or the TLS handshake failed.
-    #[error("connect to the peer")]
-    Connect(#[source] Cause),
-    /// The connection broke, or the peer did not speak HTTP.
-    #[error("exchange the request for an answer")]
-    Exchange(#[source] Cause),
-    /// Nothing was sent.
-    #[error("connect to the peer in time")]
-    ConnectTimeout,
-    #[error("get a complete answer in time")]
-    Timeout,
-    /// The peer sent the start of a response, and then nothing for too long.
-    #[error("get the next part of an answer in time")]
-    Stalled,
-    #[error("take response headers over {limit} bytes")]
-    HeadersTooLarge {
-        /// In bytes.
-        limit: usize,
-    },
-    /// The response has so many values that its parsed form would exceed the memory limit.
-    #[error("take a response: {0}")]
-    TooManyValues(#[from] TooManyValues),
-    /// Other responses use up the memory for responses.
-    #[error("hold the response beside so many others")]
-    Busy,
-    /// The response body exceeds the limit; the connection was closed.
-    #[error("take a response body over {limit} bytes")]
-    ResponseTooLarge {
-        /// In bytes.
-        limit: usize,
-    },
-}
-
-impl EgressError {
-    /// Returns `true` if the same request could succeed later.
-    #[must_use]
-    pub fn is_transient(&self) -> bool {
-        match self {
-            Self::Unresolved(_)
-            | Self::Connect(_)
-            | Self::ConnectTimeout
-            | Self::Exchange(_)
-            | Self::Busy
-            | Self::Timeout
-            | Self::Stalled => true,
-            Self::Closed(_)
-            | Self::Refused(_)
-            | Self::Method
-            | Self::Header(_)
-            | Self::RequestTooLarge { .. }
-            | Self::Form(_)
-            | Self::Tls(_)
-            | Self::HeadersTooLarge { .. }
-            | Self::TooManyValues(_)
-            | Self::ResponseTooLarge { .. } => false,
-        }
-    }
-
-    /// Returns `true` if the peer may have received the request, or a part of it.
-    #[must_use]
-    pub fn may_have_been_sent(&self) -> bool {
-        match self {
-            Self::Exchange(_)
-            | Self::Timeout
-            | Self::Stalled
-            | Self::HeadersTooLarge { .. }
-            | Self::TooManyValues(_)
-            | Self::Busy
-            | Self::ResponseTooLarge { .. } => true,
-            Self::Closed(_)
-            | Self::Refused(_)
-            | Self::Method
-            | Self::Header(_)
-            | Self::RequestTooLarge { .. }
-            | Self::Form(_)
-            | Self::Tls(_)
-            | Self::Unresolved(_)
-            | Self::Connect(_)
-            | Self::ConnectTimeout => false,
-        }
-    }
-}
-
 /// The network dependencies of a gate. The default is the network of this machine.
 #[derive(Debug, Clone)]
 pub struct Network {
@@ -249,6 +130,28 @@ struct Shared {
     http2: Client<Connector, Full<Bytes>>,
 }
 
+impl Shared {
+    /// Makes the HTTP clients, which have no connections in common.
+    fn new(limits: Limits, held: Arc<Shares<Holder>>, inner: Inner) -> Self {
+        let inner = Arc::new(inner);
+        let connector = |alpn| Connector {
+            inner: Arc::clone(&inner),
+            alpn,
+        };
+        Self {
+            client: builder(limits).build(connector(Alpn::Http1)),
+            fresh: builder(limits)
+                .pool_max_idle_per_host(0)
+                .build(connector(Alpn::Http1)),
+            negotiated: builder(limits).build(connector(Alpn::Either)),
+            http2: builder(limits).http2_only(true).build(connector(Alpn::Http2)),
+            limits,
+            held,
+            inner,
+        }
+    }
+}
+
 impl Gate {
     /// Creates a gate on the network of this machine, with all seams open. Missing root certificates are
     /// logged and fail https requests only.
@@ -264,35 +167,38 @@ impl Gate {
         if let Err(error) = &tls {
             warn!(cause = ?error, "tls roots unavailable, https requests will fail");
         }
-        let inner = Arc::new(Inner {
+        let inner = Inner {
             policy: Arc::new(policy),
             resolver,
             dial,
             tls: tls.map(|config| Tls::new(&config)),
             timeout: limits.connect,
-        });
-        let connector = |alpn| Connector {
-            inner: Arc::clone(&inner),
-            alpn,
         };
-        let client = builder(limits).build(connector(Alpn::Http1));
-        let fresh = builder(limits)
-            .pool_max_idle_per_host(0)
-            .build(connector(Alpn::Http1));
-        let negotiated = builder(limits).build(connector(Alpn::Either));
-        let http2 = builder(limits).http2_only(true).build(connector(Alpn::Http2));
-        let shared = Shared {
-            held: Arc::new(Shares::new(limits.held, TIMES_FREE)),
-            limits,
-            inner,
-            client,
-            fresh,
-            negotiated,
-            http2,
-        };
+        let held = Arc::new(Shares::new(limits.held, TIMES_FREE));
+        let shared = Shared::new(limits, held, inner);
         Self {
             shared: Arc::new(shared),
             seams: Seams::open(),
+        }
+    }
+
+    /// A gate with another TLS configuration and connections of its own. Policy, limits and the memory of
+    /// responses are shared.
+    #[must_use]
+    pub fn with_tls(&self, config: &ClientConfig) -> Self {
+        let Shared {
+            limits, held, inner, ..
+        } = &*self.shared;
+        let inner = Inner {
+            policy: Arc::clone(&inner.policy),
+            resolver: Arc::clone(&inner.resolver),
+            dial: Arc::clone(&inner.dial),
+            tls: Ok(Tls::new(config)),
+            timeout: inner.timeout,
+        };
+        Self {
+            shared: Arc::new(Shared::new(*limits, Arc::clone(held), inner)),
+            seams: self.seams,
         }
     }
 
@@ -572,6 +478,13 @@ pub struct AnswerShare {
 }
 
 fn failed(error: legacy::Error) -> EgressError {
+    // With TLS 1.3 the peer judges our certificate after the handshake, as we see it: its alert ends the exchange.
+    if let Some(problem) = CertificateProblem::within(&error) {
+        return EgressError::Certificate {
+            problem,
+            source: error.into(),
+        };
+    }
     match ConnectError::within(&error) {
         None => EgressError::Exchange(error.into()),
         Some(ConnectError::Refused(refusal)) => EgressError::Refused(*refusal),

@@ -15,6 +15,7 @@ mod address;
 mod cidr;
 mod connector;
 mod dial;
+mod error;
 mod gate;
 mod message;
 mod policy;
@@ -26,10 +27,13 @@ mod tls;
 pub use address::{Class, Reason, classify};
 pub use cidr::{Cidr, CidrError};
 pub use dial::{Channel, Dial, SystemDial};
-pub use gate::{AnswerShare, Cause, EgressError, Gate, Limits, Network};
+pub use error::{Cause, EgressError};
+pub use gate::{AnswerShare, Gate, Limits, Network};
 pub use message::{Request, Response};
 pub use policy::{Policy, Refusal};
 pub use resolve::{Resolver, SystemResolver};
 pub use seam::{Seam, Seams};
 pub use stream::{LimitedBody, Protocol, StreamLimits};
-pub use tls::{TlsError, client_config};
+pub use tls::{
+    CertificateProblem, ClientTls, ClientTlsError, Identity, OtherAuthorities, TlsError, client_config,
+};

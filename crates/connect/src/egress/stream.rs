@@ -19,7 +19,10 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-use super::gate::{AnswerShare, EgressError, Holder};
+use super::{
+    error::EgressError,
+    gate::{AnswerShare, Holder},
+};
 use crate::{shares::Share, weight};
 
 /// The protocol to speak to a peer.

@@ -12,7 +12,7 @@ use wopr_wire::a2a::{
 
 use crate::{
     agent::{
-        Agent, Reply, Seen, chunked, grpc_message, grpc_reply, json_reply, message, open_gate, reply,
+        Agent, Reply, Seen, card, chunked, grpc_message, grpc_reply, json_reply, message, open_gate, reply,
         rpc_reply, task, with_header,
     },
     peer::{Peer as Scripted, Script, answer},
@@ -183,6 +183,94 @@ async fn next_interface_is_tried_if_the_first_does_not_take_the_request() {
     let found = agent.call(Call::default()).await.unwrap();
     found.send_message(message()).await.unwrap();
     assert_eq!(found.interface(), 1);
+}
+
+#[tokio::test]
+async fn another_interface_takes_over_if_the_one_that_answered_is_gone() {
+    let first = Agent::start(echo).await;
+    let there: &'static str = first.origin().leak();
+    let interfaces: &'static [_] = Vec::leak(vec![(there, "GRPC", "1.0"), ("/rpc", "JSONRPC", "1.0")]);
+    let agent = Agent::with_card(interfaces, echo).await;
+    let client = Client::new(open_gate(), [agent.peer()]);
+    let find = || client.agent("planner", Wanted::default(), Call::default());
+    let found = find().await.unwrap();
+    found.get_task("t", None).await.unwrap();
+    assert_eq!(found.interface(), 0);
+    first.stop().await;
+    // The first request may still find a connection that is just being closed.
+    let _ = found.get_task("t", None).await;
+    found.get_task("t", None).await.unwrap();
+    assert_eq!(found.interface(), 1);
+    assert_eq!(find().await.unwrap().interface(), 1);
+}
+
+#[tokio::test]
+async fn refused_token_is_renewed_once_for_the_card() {
+    let (grant, n_cards) = (grants(3600), std::sync::atomic::AtomicUsize::new(0));
+    let mut agent = Agent::start(move |seen| {
+        if let Some(reply) = grant(seen) {
+            return reply;
+        }
+        let is_first = n_cards.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+        match seen.header("authorization") {
+            // As if it had been revoked after the first lookup.
+            "Bearer token-1" if !is_first => reply(401, "text/plain", ""),
+            _ => with_header(
+                json_reply(&card(&seen.origin, &[("/rpc", "JSONRPC", "1.0")])),
+                "cache-control",
+                "no-cache",
+            ),
+        }
+    })
+    .await;
+    let client = Client::new(open_gate(), [with_oauth2(&agent)]);
+    client.card("planner").await.unwrap();
+    client.card("planner").await.unwrap();
+    let seen = agent.seen();
+    let n_asked = seen.iter().filter(|seen| seen.path == "/token").count();
+    assert_eq!(n_asked, 2);
+}
+
+#[tokio::test]
+async fn credential_goes_to_further_origins_and_they_are_preferred() {
+    let mut grpc = Agent::start(echo).await;
+    let mut stranger = Agent::start(echo).await;
+    let interfaces: &'static [_] = Vec::leak(vec![
+        (&*stranger.origin().leak(), "GRPC", "1.0"),
+        (&*grpc.origin().leak(), "GRPC", "1.0"),
+        ("/rpc", "JSONRPC", "0.3"),
+    ]);
+    let mut agent = Agent::with_card(interfaces, echo).await;
+    let with = |origins: Vec<String>, has_token: bool| {
+        let mut peer = agent.peer();
+        peer.origins = origins.iter().map(|origin| origin.parse().unwrap()).collect();
+        if has_token {
+            peer.credential = Credential::Bearer(Secret::new("hunter22-x").unwrap());
+        }
+        Client::new(open_gate(), [peer])
+    };
+    for (client, interface, is_given) in [
+        (with(vec![], false), 0, false),
+        (with(vec![], true), 2, true),
+        (with(vec![grpc.origin()], true), 1, true),
+    ] {
+        let found = client
+            .agent("planner", Wanted::default(), Call::default())
+            .await
+            .unwrap();
+        found.get_task("t", None).await.unwrap();
+        assert_eq!(found.interface(), interface);
+        assert_eq!(found.receives_credential(), is_given);
+    }
+    let tokens = |agent: &mut Agent| -> Vec<String> {
+        let calls = agent.calls().into_iter();
+        calls
+            .map(|seen| seen.header("authorization").to_owned())
+            .collect()
+    };
+    assert_eq!(tokens(&mut stranger), [""]);
+    assert_eq!(tokens(&mut grpc), ["Bearer hunter22-x"]);
+    assert_eq!(tokens(&mut agent), ["Bearer hunter22-x"]);
 }
 
 #[tokio::test]

@@ -1,12 +1,16 @@
 //! Finding, keeping and verifying cards.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    io::{self, Write},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use serde_json::Value;
-use wopr_connect::a2a::{CardKeys, Client, Error};
+use wopr_connect::a2a::{CardKeys, Client, Error, Peer};
 use wopr_wire::{
     a2a::card_signature,
     jws::{JwkSet, PublicKey, SigningKey},
@@ -62,7 +66,7 @@ async fn stale_card_is_revalidated_by_its_etag() {
 }
 
 #[tokio::test]
-async fn broken_card_is_remembered_and_an_unreachable_one_is_not() {
+async fn broken_card_is_remembered_for_longer_than_a_failure_that_may_pass() {
     for document in ["", "[]", "{\"supportedInterfaces\": 7}"] {
         let mut agent = Agent::start(move |_| reply(200, "application/json", document)).await;
         let client = Client::new(open_gate(), [agent.peer()]);
@@ -72,8 +76,77 @@ async fn broken_card_is_remembered_and_an_unreachable_one_is_not() {
         }
         assert_eq!(agent.seen().len(), 1, "{document}");
     }
-    let mut agent = Agent::start(|_| reply(503, "text/plain", "")).await;
-    assert_eq!(paths_after(&mut agent, 2).await.len(), 2);
+    for (status, n_seconds) in [(503, 1), (404, 60)] {
+        let mut agent = Agent::start(move |_| reply(status, "text/plain", "")).await;
+        let client = Client::new(open_gate(), [agent.peer()]);
+        for _ in 0..3 {
+            let error = client.card("planner").await.unwrap_err();
+            assert!(
+                matches!(&error, Error::CardMissing { status: found, .. } if found.as_u16() == status),
+                "{error:?}"
+            );
+        }
+        let n_seen = agent.seen().len();
+        assert!((1..=2).contains(&n_seen), "{n_seen} requests for three lookups");
+        pass(Duration::from_secs(n_seconds)).await;
+        let _ = client.card("planner").await;
+        assert_eq!(agent.seen().len(), n_seen, "after {n_seconds} s");
+    }
+}
+
+/// Lets time pass without waiting for it.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn unreachable_card_is_not_asked_for_by_every_call() {
+    let unused = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let peer = Peer::new(
+        "planner",
+        format!("http://{}", unused.local_addr().unwrap())
+            .parse()
+            .unwrap(),
+    );
+    drop(unused);
+    let client = Client::new(open_gate(), [peer]);
+    let first = client.card("planner").await.unwrap_err();
+    assert!(matches!(first, Error::Unreachable(_)), "{first:?}");
+    let error = client.card("planner").await.unwrap_err();
+    assert!(
+        matches!(error, Error::CardNotFetched { .. }) && error.is_transient() && !error.may_have_been_sent(),
+        "{error:?}"
+    );
+    assert_eq!(error.code(), first.code());
+    assert_eq!(
+        error.to_string(),
+        "fetch the card: a moment ago it was not possible to connect to the peer"
+    );
+    pass(Duration::from_secs(1)).await;
+    let error = client.card("planner").await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn concurrent_calls_share_one_lookup_even_of_a_card_that_is_not_kept() {
+    for (cache, most) in [("max-age=60", 1), ("no-store", 2)] {
+        let mut agent = Agent::start(move |seen| {
+            with_header(
+                json_reply(&card(&seen.origin, INTERFACES)),
+                "cache-control",
+                cache,
+            )
+        })
+        .await;
+        let client = Client::new(open_gate(), [agent.peer()]);
+        let lookups = (0..16).map(|_| client.card("planner"));
+        for found in futures_util::future::join_all(lookups).await {
+            found.unwrap();
+        }
+        assert!(agent.seen().len() <= most, "{cache}");
+    }
 }
 
 #[tokio::test]
@@ -108,9 +181,10 @@ async fn oversized_and_redirected_cards_are_refused() {
     let client = Client::new(open_gate(), [agent.peer()]);
     let error = client.card("planner").await.unwrap_err();
     assert!(
-        matches!(error, Error::TooLarge { limit } if limit == 1 << 20),
+        matches!(&error, Error::CardInvalid(why) if why.contains("1048576 bytes")),
         "{error:?}"
     );
+    assert_eq!((error.code(), error.is_transient()), ("card_invalid", false));
     let mut agent = Agent::start(|_| with_header(reply(302, "text/plain", ""), "location", "/x")).await;
     assert_eq!(paths_after(&mut agent, 1).await.len(), 1);
 }
@@ -171,4 +245,83 @@ async fn required_signature_is_verified() {
     assert!(matches!(error, Error::CardInvalid(_)), "{error:?}");
     outcome("/foreign.json", CardKeys::These(keys())).await.unwrap();
     assert!(n_asked.load(Ordering::Relaxed) > 0);
+}
+
+#[tokio::test]
+async fn signature_is_verified_if_the_operator_names_the_keys() {
+    let agent = Agent::start(|seen| match seen.path.as_str() {
+        "/unsigned.json" => json_reply(&card(&seen.origin, INTERFACES)),
+        "/signed.json" => json_reply(&signed(&seen.origin, None)),
+        "/changed.json" => {
+            let mut document = signed(&seen.origin, None);
+            document["name"] = "other".into();
+            json_reply(&document)
+        }
+        _ => reply(404, "text/plain", ""),
+    })
+    .await;
+    for (path, keys, is_accepted) in [
+        ("/signed.json", CardKeys::These(keys()), true),
+        ("/changed.json", CardKeys::These(keys()), false),
+        ("/unsigned.json", CardKeys::These(keys()), true),
+        // Nobody vouches for the keys that a signature names itself.
+        ("/changed.json", CardKeys::FromCard, true),
+    ] {
+        let mut peer = agent.peer();
+        peer.url = format!("{}{path}", agent.origin()).parse().unwrap();
+        peer.card_keys = keys;
+        let found = Client::new(open_gate(), [peer]).card("planner").await;
+        assert_eq!(found.is_ok(), is_accepted, "{path}");
+    }
+}
+
+/// Collects what is logged.
+#[derive(Clone, Default)]
+struct Logs(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Logs {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn unsigned_card_is_warned_of_once_per_peer() {
+    let logs = Logs::default();
+    let writer = logs.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let agent = Agent::start(|seen| {
+        with_header(
+            json_reply(&card(&seen.origin, INTERFACES)),
+            "cache-control",
+            "no-cache",
+        )
+    })
+    .await;
+    let other = Peer {
+        name: "painter".to_owned(),
+        ..agent.peer()
+    };
+    let client = Client::new(open_gate(), [agent.peer(), other]);
+    for _ in 0..3 {
+        client.card("planner").await.unwrap();
+        client.card("painter").await.unwrap();
+    }
+    let text = String::from_utf8(logs.0.lock().unwrap().clone()).unwrap();
+    let n_warned = |peer: &str| {
+        let lines = text
+            .lines()
+            .filter(|line| line.contains("agent card is not signed"));
+        lines.filter(|line| line.contains(peer)).count()
+    };
+    assert_eq!((n_warned("planner"), n_warned("painter")), (1, 1), "{text}");
 }

@@ -3,18 +3,24 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, stream};
+use hyper::body::Frame;
 use serde_json::json;
 use wopr_connect::a2a::{Call, Error};
-use wopr_wire::a2a::method::{Operation, Version};
+use wopr_wire::a2a::{
+    method::{Operation, Version},
+    model::TaskState,
+};
 
 use crate::agent::{
-    Agent, Reply, Seen, chunked, endless, grpc_message, grpc_reply, message, reply, stalled, task,
+    Agent, Reply, Seen, chunked, endless, grpc_message, grpc_reply, json_reply, message, reply, rpc_reply,
+    stalled, streamed, task,
 };
 
 const BINDINGS: [(&str, &str); 3] = [("/rpc", "JSONRPC"), ("/rest", "HTTP+JSON"), ("", "GRPC")];
 const SSE: &str = "text/event-stream";
 const SHORT: Duration = Duration::from_millis(50);
+const LONGER: Duration = Duration::from_millis(1_000);
 
 async fn agent(
     (path, binding): (&'static str, &'static str),
@@ -150,4 +156,110 @@ async fn grpc_status_after_a_message_invalidates_it() {
         "{error:?}"
     );
     assert!(error.is_transient());
+}
+
+#[tokio::test]
+async fn first_item_of_an_answer_has_a_limit_that_comments_do_not_extend() {
+    for binding in &BINDINGS[..2] {
+        let agent = agent(*binding, |_| {
+            endless(SSE, Bytes::from_static(b": still here\n\n"))
+        })
+        .await;
+        let call = Call {
+            first_timeout: SHORT,
+            ..Call::default()
+        };
+        let found = agent.call(call).await.unwrap();
+        let error = match found.send_streaming_message(message()).await {
+            // A busy machine may not get as far as the headers in time.
+            Err(error) => error,
+            Ok(mut items) => {
+                let error = items.next().await.unwrap().unwrap_err();
+                assert!(items.next().await.is_none());
+                error
+            }
+        };
+        assert!(
+            matches!(error, Error::TimedOut(_)) && error.may_have_been_sent() && error.is_transient(),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn later_items_may_take_longer_than_the_first() {
+    let agent = agent(BINDINGS[0], |_| {
+        let item = json!({"jsonrpc": "2.0", "id": 1, "result": {"task": task()}});
+        let first = stream::iter([Ok(Frame::data(Bytes::from(format!("data: {item}\n\n"))))]);
+        let second = Bytes::from(format!("data: {item}\n\n"));
+        let later = stream::once(async move {
+            // sleep: the time is what is tested.
+            tokio::time::sleep(2 * LONGER).await;
+            Ok(Frame::data(second))
+        });
+        streamed(SSE, first.chain(later))
+    })
+    .await;
+    let call = Call {
+        first_timeout: LONGER,
+        ..Call::default()
+    };
+    let found = agent.call(call).await.unwrap();
+    let items: Vec<_> = found
+        .send_streaming_message(message())
+        .await
+        .unwrap()
+        .collect()
+        .await;
+    assert!(items.len() == 2 && items.iter().all(Result::is_ok), "{items:?}");
+}
+
+#[tokio::test]
+async fn unknown_state_and_invalid_time_do_not_hide_a_task() {
+    let odd = json!({"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_DREAMING", "timestamp": "now"},
+        "artifacts": [{"artifactId": "a", "parts": [{"text": "kept"}]}]});
+    let old = json!({"kind": "task", "id": "t", "contextId": "c",
+        "status": {"state": "dreaming", "timestamp": 7},
+        "artifacts": [{"artifactId": "a", "parts": [{"kind": "text", "text": "kept"}]}]});
+    for (path, name, version, document) in [
+        (
+            "/rpc",
+            "JSONRPC",
+            "1.0",
+            json!({"jsonrpc": "2.0", "id": 1, "result": odd}),
+        ),
+        ("/rest", "HTTP+JSON", "1.0", odd),
+        (
+            "/rpc",
+            "JSONRPC",
+            "0.3",
+            json!({"jsonrpc": "2.0", "id": 1, "result": old}),
+        ),
+    ] {
+        let agent = Agent::with_card(Vec::leak(vec![(path, name, version)]), move |_| {
+            json_reply(&document)
+        })
+        .await;
+        let found = agent.call(Call::default()).await.unwrap();
+        let task = found.get_task("t", None).await.unwrap();
+        assert_eq!(task.status.state, TaskState::Unspecified, "{name} {version}");
+        assert_eq!(task.status.timestamp, None);
+        assert_eq!(task.artifacts.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn task_that_was_not_asked_for_is_refused() {
+    for (path, name) in &BINDINGS[..2] {
+        let agent = agent((path, name), |seen| match seen.path.as_str() {
+            "/rpc" => rpc_reply(&task()),
+            _ => json_reply(&task()),
+        })
+        .await;
+        let found = agent.call(Call::default()).await.unwrap();
+        assert!(found.get_task("t", None).await.is_ok());
+        let error = found.get_task("u", None).await.unwrap_err();
+        assert!(matches!(error, Error::OtherTask), "{error:?}");
+        assert_eq!((error.code(), error.is_transient()), ("remote_failed", false));
+    }
 }

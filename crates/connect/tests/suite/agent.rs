@@ -1,4 +1,5 @@
-//! A remote agent of a test: a server of HTTP/1.1 and HTTP/2 in plain text, with one handler for all requests.
+//! A remote agent of a test: a server of HTTP/1.1 and HTTP/2, in plain text or over TLS, with one handler for all
+//! requests.
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc};
 
@@ -15,7 +16,13 @@ use hyper_util::{
     server::conn::auto,
 };
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite},
+    net::TcpListener,
+    sync::mpsc,
+    task::{JoinHandle, JoinSet},
+};
+use tokio_rustls::TlsAcceptor;
 use wopr_connect::{
     a2a::{Agent as Called, Call, Client, Error, Peer, Wanted},
     egress::{Gate, Limits},
@@ -57,42 +64,49 @@ impl Seen {
 
 pub(crate) struct Agent {
     pub(crate) address: SocketAddr,
+    scheme: &'static str,
     seen: mpsc::UnboundedReceiver<Seen>,
     serving: JoinHandle<()>,
 }
 
 impl Agent {
     pub(crate) async fn start(handle: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
+        Self::start_over(None, handle).await
+    }
+
+    /// An agent that speaks TLS if it has an acceptor.
+    pub(crate) async fn start_over(
+        tls: Option<TlsAcceptor>,
+        handle: impl Fn(&Seen) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let origin = format!("{scheme}://{address}");
         let (tell, seen) = mpsc::unbounded_channel();
-        let handle = Arc::new(handle);
+        let handle: Handle = Arc::new(move |seen| {
+            let _ = tell.send(seen.clone());
+            handle(seen)
+        });
         let serving = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let (handle, tell) = (Arc::clone(&handle), tell.clone());
-                let service = service_fn(move |request: http::Request<Incoming>| {
-                    let (handle, tell) = (Arc::clone(&handle), tell.clone());
-                    async move {
-                        let (head, body) = request.into_parts();
-                        let seen = Seen {
-                            path: head.uri.path().to_owned(),
-                            version: head.version,
-                            headers: head.headers,
-                            body: body.collect().await.unwrap().to_bytes(),
-                            origin: format!("http://{address}"),
-                        };
-                        let _ = tell.send(seen.clone());
-                        Ok::<_, Infallible>(handle(&seen))
+                let (handle, origin, tls) = (Arc::clone(&handle), origin.clone(), tls.clone());
+                connections.spawn(async move {
+                    let Some(tls) = tls else {
+                        return serve(stream, handle, origin).await;
+                    };
+                    match tls.accept(stream).into_fallible().await {
+                        Ok(stream) => serve(stream, handle, origin).await,
+                        // Until the client has read why and closed the connection.
+                        Err((_, mut stream)) => while stream.read(&mut [0; 512]).await.unwrap_or(0) > 0 {},
                     }
-                });
-                tokio::spawn(async move {
-                    let server = auto::Builder::new(TokioExecutor::new());
-                    let _ = server.serve_connection(TokioIo::new(stream), service).await;
                 });
             }
         });
         Self {
             address,
+            scheme,
             seen,
             serving,
         }
@@ -111,7 +125,13 @@ impl Agent {
     }
 
     pub(crate) fn origin(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.address)
+    }
+
+    /// Closes the port and the connections.
+    pub(crate) async fn stop(mut self) {
+        self.serving.abort();
+        let _ = (&mut self.serving).await;
     }
 
     pub(crate) fn peer(&self) -> Peer {
@@ -135,6 +155,27 @@ impl Agent {
         seen.filter(|seen| !seen.path.starts_with("/.well-known"))
             .collect()
     }
+}
+
+type Handle = Arc<dyn Fn(&Seen) -> Reply + Send + Sync>;
+
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, handle: Handle, origin: String) {
+    let service = service_fn(move |request: http::Request<Incoming>| {
+        let (handle, origin) = (Arc::clone(&handle), origin.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let seen = Seen {
+                path: head.uri.path().to_owned(),
+                version: head.version,
+                headers: head.headers,
+                body: body.collect().await.unwrap().to_bytes(),
+                origin,
+            };
+            Ok::<_, Infallible>(handle(&seen))
+        }
+    });
+    let server = auto::Builder::new(TokioExecutor::new());
+    let _ = server.serve_connection(TokioIo::new(stream), service).await;
 }
 
 impl Drop for Agent {

@@ -9,55 +9,19 @@ use std::{
 
 use async_trait::async_trait;
 use http::Method;
-use rcgen::{CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::{ClientConfig, RootCertStore, ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 use tokio_rustls::TlsAcceptor;
-use wopr_connect::egress::{Channel, Dial, EgressError, Gate, Network, Policy, Refusal, Request, Seam};
+use wopr_connect::egress::{
+    CertificateProblem, Channel, Dial, EgressError, Gate, Network, Policy, Refusal, Request, Seam,
+};
 
-use crate::peer::{Answers, answer, limits};
+use crate::{
+    authority::Authority,
+    peer::{Answers, answer, limits},
+};
 
 /// Buffer of a peer in this process, in bytes.
 const BUFFER: usize = 64 << 10;
-
-/// A certificate authority for these tests.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    /// A TLS server with a certificate for a name or an address.
-    fn server(&self, name: &str) -> TlsAcceptor {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap();
-        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(
-                vec![certificate.der().clone()],
-                PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
-            )
-            .unwrap();
-        TlsAcceptor::from(Arc::new(config))
-    }
-
-    fn client(&self) -> Arc<ClientConfig> {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.0.der().clone()).unwrap();
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Arc::new(config)
-    }
-}
 
 /// Peers in this process, by address. Other addresses refuse the connection.
 #[derive(Default)]
@@ -135,7 +99,7 @@ fn ok() -> String {
 #[tokio::test]
 async fn checked_address_is_dialed_and_the_name_is_verified() {
     let authority = Authority::new();
-    let world = Arc::new(World::default().with("8.8.8.8", authority.server("peer.test"), ok()));
+    let world = Arc::new(World::default().with("8.8.8.8", authority.server("peer.test", None), ok()));
     for url in [
         "https://peer.test/hook",
         "https://PEER.test./hook",
@@ -154,9 +118,9 @@ async fn checked_address_is_dialed_and_the_name_is_verified() {
 async fn literal_address_needs_its_own_certificate() {
     let authority = Authority::new();
     let world = World::default()
-        .with("1.1.1.1", authority.server("1.1.1.1"), ok())
-        .with("8.8.8.8", authority.server("peer.test"), ok())
-        .with("2606:4700::1", authority.server("2606:4700::1"), ok());
+        .with("1.1.1.1", authority.server("1.1.1.1", None), ok())
+        .with("8.8.8.8", authority.server("peer.test", None), ok())
+        .with("2606:4700::1", authority.server("2606:4700::1", None), ok());
     let world = Arc::new(world);
     for url in [
         "https://1.1.1.1/",
@@ -168,22 +132,29 @@ async fn literal_address_needs_its_own_certificate() {
     let error = deliver(&authority, &world, &[], "https://8.8.8.8/")
         .await
         .unwrap_err();
-    assert!(matches!(error, EgressError::Connect(_)), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        "agree on tls: the peer's certificate is for another name"
+    );
 }
 
 #[tokio::test]
 async fn peer_without_a_certificate_for_the_name_receives_nothing() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let world = World::default()
-        .with("8.8.8.8", authority.server("other.test"), ok())
-        .with("8.8.4.4", stranger.server("peer.test"), ok());
+        .with("8.8.8.8", authority.server("other.test", None), ok())
+        .with("8.8.4.4", stranger.server("peer.test", None), ok());
     let world = Arc::new(world);
-    for address in ["8.8.8.8", "8.8.4.4"] {
+    for (address, wanted) in [
+        ("8.8.8.8", CertificateProblem::OtherName),
+        ("8.8.4.4", CertificateProblem::UnknownIssuer),
+    ] {
         let error = deliver(&authority, &world, &[&[address]], "https://peer.test/")
             .await
             .unwrap_err();
         assert!(
-            matches!(error, EgressError::Connect(_)) && error.is_transient(),
+            matches!(error, EgressError::Certificate { problem, .. } if problem == wanted)
+                && error.is_transient(),
             "{address} {error:?}"
         );
     }
@@ -192,7 +163,7 @@ async fn peer_without_a_certificate_for_the_name_receives_nothing() {
 #[tokio::test]
 async fn next_checked_address_is_tried_if_one_does_not_answer() {
     let authority = Authority::new();
-    let world = Arc::new(World::default().with("8.8.4.4", authority.server("peer.test"), ok()));
+    let world = Arc::new(World::default().with("8.8.4.4", authority.server("peer.test", None), ok()));
     let answers: &[&[&str]] = &[&["8.8.8.8", "8.8.4.4", "1.1.1.1"]];
     let status = deliver(&authority, &world, answers, "https://peer.test/")
         .await
@@ -213,7 +184,7 @@ async fn redirect_is_not_followed() {
             "file:///etc/passwd",
         ] {
             let redirect = answer(status, &[&format!("location: {place}")], "");
-            let world = World::default().with("8.8.8.8", authority.server("peer.test"), redirect);
+            let world = World::default().with("8.8.8.8", authority.server("peer.test", None), redirect);
             let world = Arc::new(world);
             // The resolver has a single answer, so a second lookup would fail.
             let answered = deliver(&authority, &world, &[&["8.8.8.8"]], "https://peer.test/").await;

@@ -2,7 +2,8 @@
 //!
 //! Precedence: flag, then environment, then file, then default. One table ([`SETTINGS`]) lists every setting
 //! with its variable and its parser, so flags and environment cannot disagree on a spelling. An error names the
-//! setting and its source. Reading other files (keys, workflows) is not done here.
+//! setting and its source. Reading other files (keys, workflows) is not done here, except that one setting may be
+//! the path of its value.
 
 mod oidc;
 mod peer;
@@ -23,7 +24,7 @@ use crate::auth::Scopes;
 pub use oidc::{Oidc, TokenAlgorithm};
 pub use peer::{
     AgentPeer, CardKeySource, ClientCredentials, DEFAULT_PEER, DEFAULT_TOKEN, HeaderCredential,
-    OnInputRequired, Transport,
+    OnInputRequired, PeerTlsFiles, Transport,
 };
 pub(crate) use settings::default_tenant;
 pub use settings::{ENV_KEY_ID, SETTINGS, Setting};
@@ -419,6 +420,17 @@ impl Config {
             None => Self::default(),
             Some(path) => Self::read(path)?,
         };
+        let is_set = |variable: &str| env(variable).is_some_and(|text| !text.is_empty());
+        if is_set(settings::DEFAULT_PEER_URL) && is_set(settings::DELEGATE_CONFIG) {
+            return Err(ConfigError::Invalid {
+                key: "a2a.peers".to_owned(),
+                rule: format!(
+                    "{} and {} both make the peer {DEFAULT_PEER}: configure one of them under [[a2a.peers]]",
+                    settings::DEFAULT_PEER_URL,
+                    settings::DELEGATE_CONFIG
+                ),
+            });
+        }
         for setting in SETTINGS {
             let Some(text) = env(setting.variable).filter(|text| !text.is_empty()) else {
                 continue;

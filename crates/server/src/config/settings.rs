@@ -153,12 +153,18 @@ pub const SETTINGS: &[Setting] = &[
     setting("a2a.push_give_up", "WOPR_A2A_PUSH_GIVE_UP", |c, t| {
         put(&mut c.a2a.push_give_up, t)
     }),
-    setting("a2a.peers", "WOPR_A2A_PEER", |c, t| {
+    setting("a2a.peers", DEFAULT_PEER_URL, |c, t| {
         let url = t
             .parse()
             .map_err(|error| format!("must be an address: {error}"))?;
         c.a2a.peers.retain(|peer| peer.name != DEFAULT_PEER);
         c.a2a.peers.push(AgentPeer::new(DEFAULT_PEER, url));
+        Ok(())
+    }),
+    setting("a2a.peers", DELEGATE_CONFIG, |c, t| {
+        let peer = AgentPeer::of_delegate(t)?;
+        c.a2a.peers.retain(|peer| peer.name != DEFAULT_PEER);
+        c.a2a.peers.push(peer);
         Ok(())
     }),
     setting("idempotency.retention", "WOPR_IDEMPOTENCY_RETENTION", |c, t| {
@@ -180,6 +186,10 @@ pub const SETTINGS: &[Setting] = &[
 ];
 
 pub const ENV_KEY_ID: &str = "env";
+
+/// The variables that make the default peer, each in its own way.
+pub(super) const DEFAULT_PEER_URL: &str = "WOPR_A2A_PEER";
+pub(super) const DELEGATE_CONFIG: &str = "WORKFLOW_ENGINE_A2A_CONFIG";
 
 const fn setting(
     key: &'static str,

@@ -74,6 +74,8 @@ fn the_table_lists_every_setting() {
     names.sort();
     let mut table: Vec<_> = SETTINGS.iter().map(|setting| setting.key.to_owned()).collect();
     table.sort();
+    // Two variables make the default peer.
+    table.dedup();
     assert_eq!(names, table);
 }
 
@@ -238,4 +240,111 @@ fn periods_round_trip() {
     for text in ["", "15", "s", "-1s", "1.5s", "9999999999999d", "1y"] {
         assert!(text.parse::<Period>().is_err(), "{text}");
     }
+}
+
+const TASKS_HTTP: &str = "[[a2a.peers]]\nname = \"coder\"\ntransport = \"tasks-http\"\n";
+
+fn peer(text: &str) -> Result<AgentPeer, String> {
+    let file = format!("{TASKS_HTTP}{text}");
+    let config = load(Some(&file), &[], Overrides::default()).map_err(|error| error.to_string())?;
+    Ok(config.a2a.peers.into_iter().next().unwrap())
+}
+
+#[test]
+fn tasks_http_peer_is_read_in_both_spellings() {
+    let ours =
+        peer("url = \"https://a.test\"\ntoken_env = \"KEY\"\npoll_interval_ms = 100\npoll_timeout_ms = 2000");
+    let theirs =
+        peer("baseUrl = \"https://a.test\"\napiKeyEnv = \"KEY\"\npollIntervalMs = 100\npollTimeoutMs = 2000");
+    assert_eq!(ours, theirs);
+    let secret = peer("baseUrl = \"https://a.test\"\napiKeySecretRef = \"vault:a\"").unwrap();
+    assert_eq!(secret.token_secret_ref.as_deref(), Some("vault:a"));
+}
+
+#[test]
+fn setting_that_a_transport_lacks_is_refused() {
+    let complete = "url = \"https://a.test\"\ntoken_env = \"KEY\"\n";
+    assert!(peer(complete).is_ok());
+    for (setting, field) in [
+        ("poll_interval_ms = 1", "poll_interval_ms"),
+        ("poll_timeout_ms = 99999999999", "poll_timeout_ms"),
+        ("on_input_required = \"park\"", "on_input_required"),
+        ("require_signed_card = true", "require_signed_card"),
+        ("card_keys = { jwks_file = \"x\" }", "card_keys"),
+        ("origins = [\"https://a.test:1\"]", "origins"),
+        ("apiKeySecretRef = \"vault:a\"", "token_env"),
+        ("tls = {}", "tls"),
+        ("tls = { cert = \"x\" }", "tls"),
+        ("tls = { ca = \"x\", key = \"x\" }", "tls"),
+    ] {
+        let error = peer(&format!("{complete}{setting}")).unwrap_err();
+        assert!(
+            error.contains(&format!("a2a.peers[0].{field}:")),
+            "{setting}: {error}"
+        );
+    }
+    let refused = peer("url = \"https://a.test\"").unwrap_err();
+    assert!(refused.contains("needs a bearer token"), "{refused}");
+    let header = "header = { name = \"x\", value_env = \"KEY\" }";
+    assert!(peer(&format!("url = \"https://a.test\"\n{header}")).is_err());
+    for (setting, field) in [
+        ("poll_interval_ms = 500", "poll_interval_ms"),
+        ("poll_timeout_ms = 500", "poll_timeout_ms"),
+        ("token_secret_ref = \"x\"", "token_secret_ref"),
+        ("origins = [\"https://a.test/x\"]", "origins"),
+        ("origins = [\"ftp://a.test\"]", "origins"),
+        ("url = \"http://a.test\"\ntls = { ca = \"x\" }", "tls"),
+    ] {
+        let url = if setting.contains("url =") {
+            ""
+        } else {
+            "url = \"https://a.test\"\n"
+        };
+        let file = format!("[[a2a.peers]]\nname = \"a\"\n{url}{setting}");
+        let error = load(Some(&file), &[], Overrides::default())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(&format!("a2a.peers[0].{field}:")),
+            "{setting}: {error}"
+        );
+    }
+}
+
+#[test]
+fn agent_workflow_configuration_makes_the_default_peer() {
+    let json = r#"{"baseUrl": "https://a.test/api/", "apiKeyEnv": "KEY", "pollTimeoutMs": 5000}"#;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a2a.json");
+    fs::write(&path, json).unwrap();
+    for text in [json, path.to_str().unwrap()] {
+        let env = [("WORKFLOW_ENGINE_A2A_CONFIG", text)];
+        let config = load(None, &env, Overrides::default()).unwrap();
+        let wanted = AgentPeer {
+            token_env: Some("KEY".to_owned()),
+            transport: Transport::TasksHttp,
+            poll_timeout_ms: Some(5_000),
+            ..AgentPeer::new(DEFAULT_PEER, "https://a.test/api/".parse().unwrap())
+        };
+        assert_eq!(config.a2a.peers, [wanted]);
+    }
+    for (text, why) in [
+        (r#"{"apiKeyEnv": "KEY"}"#, "missing field `baseUrl`"),
+        (
+            r#"{"baseUrl": "https://a.test", "apiKey": "KEY"}"#,
+            "unknown field `apiKey`",
+        ),
+        (r#"{"baseUrl": "https://a.test"}"#, "needs a bearer token"),
+        ("/nowhere.json", "WORKFLOW_ENGINE_A2A_CONFIG"),
+    ] {
+        let env = [("WORKFLOW_ENGINE_A2A_CONFIG", text)];
+        let error = load(None, &env, Overrides::default()).unwrap_err().to_string();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+    let both = [
+        ("WORKFLOW_ENGINE_A2A_CONFIG", json),
+        ("WOPR_A2A_PEER", "https://b.test"),
+    ];
+    let error = load(None, &both, Overrides::default()).unwrap_err().to_string();
+    assert!(error.contains("both make the peer default"), "{error}");
 }

@@ -18,13 +18,14 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use wopr_core::Timestamp;
 use wopr_server::{
-    config::{Certificate, Config, Tls as Files},
+    config::{AgentPeer, Certificate, Config, PeerTlsFiles, Tls as Files},
     tls::{Tls, TlsError},
 };
 
 use crate::{
     client::Reply,
     server::{ALICE, Server},
+    workflows::{chain, node},
 };
 
 struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -572,5 +573,45 @@ fn unusable_files_are_named_with_the_reason() {
         let error = Tls::load(&files).unwrap_err();
         assert!(is_wanted(&error), "{name}: {error:?}");
         assert!(error.to_string().contains(".pem"), "{name}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn agent_recognizes_a_host_by_its_client_certificate() {
+    let clients = Authority::new();
+    let identity = clients.identity(&["caller.test"]);
+    let agent = Secure::start(Some(&clients), |config| {
+        config.auth.certificates = vec![certificate("caller", Some("caller.test"), None, &["*"])];
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, pem: String| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, pem).unwrap();
+        Some(path)
+    };
+    let tls = PeerTlsFiles {
+        ca: file("ca.pem", agent.authority.0.pem()),
+        cert: file("cert.pem", identity.pem.clone()),
+        key: file("key.pem", identity.key.serialize_pem()),
+    };
+    let origin = format!("https://{}", agent.server.address);
+    let caller = Server::start_with(|config| {
+        config.egress.allow = vec!["127.0.0.0/8".parse().unwrap()];
+        config.a2a.peers = vec![AgentPeer {
+            tls: Some(tls),
+            ..AgentPeer::new("default", origin.parse().unwrap())
+        }];
+    })
+    .await;
+    for binding in ["jsonrpc", "rest", "grpc"] {
+        let config = json!({ "skill": "letter", "data": { "name": binding }, "binding": binding });
+        let document = chain("ask", &[node("ask", "core.a2a.invoke", config)]);
+        caller.post("/v1/workflows", &document).send().await.ok(201);
+        let run = caller.run("ask", json!({})).await;
+        caller.wait_for(&run, "completed").await;
+        let path = format!("/v1/runs/{run}/events/poll?timeout=1");
+        let events = caller.get(&path).send().await.ok(200).to_string();
+        assert!(events.contains(&format!("Hello {binding}")), "{events}");
     }
 }

@@ -22,11 +22,11 @@ use super::{
     work,
 };
 use crate::{
-    AppendError, Batch, BlobRow, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Cause, Child, EndedRoots,
-    Epoch, EventPage, Fence, IdempotencyKey, IdempotencyRecord, KeyRow, Leased, Load, Log, Mailbox,
-    MessageRow, PhaseCursor, PhaseFilter, PhasePage, Queue, Quota, ReadError, Registry, Removal, Retention,
-    Revision, RunFilter, RunPage, Summary, Swept, Then, Times, Work, WorkKey, WorkflowRow, WriteError,
-    check::assert_sound,
+    AppendError, Batch, BlobRow, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Cause, Child,
+    EndedRoots, Epoch, EventPage, Fence, IdempotencyKey, IdempotencyRecord, KeyRow, Leased, Load, Log,
+    Mailbox, MessageRow, PhaseCursor, PhaseFilter, PhasePage, Queue, Quota, ReadError, Registry, Removal,
+    Retention, Revision, RunFilter, RunPage, Summary, Swept, Then, Times, Work, WorkKey, WorkflowRow,
+    WriteError, check::assert_sound,
 };
 
 impl SqliteStore {

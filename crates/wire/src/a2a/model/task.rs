@@ -104,11 +104,12 @@ impl Decode for Task {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskStatus {
+    /// An unknown state decodes as unspecified, because it must not hide the rest of a task.
     pub state: TaskState,
     /// A message from the agent, such as the question it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<Message>,
-    /// When the state last changed.
+    /// When the state last changed; an invalid time decodes as absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Timestamp>,
 }
@@ -117,9 +118,9 @@ impl Decode for TaskStatus {
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         Ok(Self {
-            state: fields.optional("state")?.unwrap_or(TaskState::Unspecified),
+            state: fields.if_valid("state").unwrap_or(TaskState::Unspecified),
             message: fields.optional("message")?,
-            timestamp: fields.optional("timestamp")?,
+            timestamp: fields.if_valid("timestamp"),
         })
     }
 }

@@ -453,11 +453,25 @@ fn large_text_part_is_decoded() {
 
 #[test]
 fn model_types_implement_deserialize() {
-    let task: Result<Task, _> = serde_json::from_str(r#"{"id":"t","status":{"state":"TASK_STATE_LOST"}}"#);
-    assert_eq!(
-        task.unwrap_err().to_string(),
-        "status.state must be a task state of A2A 1.0"
-    );
+    let task: Result<Task, _> = serde_json::from_str(r#"{"id":"t","status":{"message":7}}"#);
+    assert_eq!(task.unwrap_err().to_string(), "status.message must be an object");
+}
+
+#[test]
+fn unknown_state_and_invalid_time_do_not_hide_a_task() {
+    for (state, timestamp) in [
+        (json!("TASK_STATE_LOST"), json!("yesterday")),
+        (json!("working"), json!(1_767_323_045)),
+        (json!(7), json!({})),
+        (json!(null), json!(null)),
+    ] {
+        let status = json!({"state": state, "timestamp": timestamp});
+        let task = Task::decode(json!({"id": "t", "status": status})).unwrap();
+        assert_eq!(task.status.state, TaskState::Unspecified, "{status}");
+        assert_eq!(task.status.timestamp, None, "{status}");
+    }
+    // A client that filters by an unknown state is told so.
+    assert!(ListTasksRequest::decode(json!({"status": "TASK_STATE_LOST"})).is_err());
 }
 
 proptest! {

@@ -425,7 +425,7 @@ fn number_of(number: f64) -> Result<Number, DecodeError> {
     Number::from_f64(number).ok_or_else(|| DecodeError::invalid("must be a finite number"))
 }
 
-/// Decodes a `google.protobuf.Timestamp`.
+/// Decodes a `google.protobuf.Timestamp`. An instant outside the years 1 to 9999 becomes a text that is no timestamp.
 fn timestamp(bytes: &[u8], level: Level<'_>) -> Result<Value, DecodeError> {
     let (mut seconds, mut nanos) = (0_i64, 0_i32);
     let mut reader = Reader(bytes);
@@ -437,10 +437,11 @@ fn timestamp(bytes: &[u8], level: Level<'_>) -> Result<Value, DecodeError> {
             (number, wire) => reader.skip(number, wire, level)?,
         }
     }
-    let invalid = || DecodeError::invalid("must be an instant of the years 1 to 9999");
-    if !(0..1_000_000_000).contains(&nanos) || seconds < -62_135_596_800 {
-        return Err(invalid());
-    }
-    let instant = jiff::Timestamp::new(seconds, nanos).map_err(|_| invalid())?;
-    Ok(instant.to_string().into())
+    let is_valid = (0..1_000_000_000).contains(&nanos) && seconds >= -62_135_596_800;
+    let instant = jiff::Timestamp::new(seconds, nanos).ok().filter(|_| is_valid);
+    Ok(match instant {
+        Some(instant) => instant.to_string().into(),
+        // No RFC 3339 timestamp: whoever reads the field decides whether the document is lost with it.
+        None => format!("{seconds} s, {nanos} ns").into(),
+    })
 }

@@ -68,10 +68,11 @@ impl Decode for Task {
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskStatus {
+    /// A state that 0.3 does not define decodes as unknown, because it must not hide the rest of a task.
     pub state: TaskState,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<Message>,
-    /// The schema allows any text, so text that is not a timestamp decodes as absent.
+    /// The schema allows any text, so what is not a timestamp decodes as absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Timestamp>,
 }
@@ -79,11 +80,13 @@ pub struct TaskStatus {
 impl Decode for TaskStatus {
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
-        let timestamp: Option<String> = fields.optional("timestamp")?;
+        if !fields.has("state") {
+            return Err(DecodeError::missing().in_field("state"));
+        }
         Ok(Self {
-            state: fields.required("state")?,
+            state: fields.if_valid("state").unwrap_or(TaskState::Unknown),
             message: fields.optional("message")?,
-            timestamp: timestamp.and_then(|text| Timestamp::parse(&text).ok()),
+            timestamp: fields.if_valid("timestamp"),
         })
     }
 }

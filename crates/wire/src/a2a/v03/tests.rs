@@ -307,10 +307,24 @@ fn kind_selects_the_stream_item_type() {
 
 #[test]
 fn invalid_timestamp_decodes_as_absent() {
-    for text in ["2026-01-02 at noon", "2026-01-02T03:04:05.006", ""] {
-        let status = TaskStatus::decode(json!({"state": "working", "timestamp": text})).unwrap();
-        assert_eq!(status.timestamp, None, "{text}");
+    for time in [
+        json!("2026-01-02 at noon"),
+        json!("2026-01-02T03:04:05.006"),
+        json!(""),
+        json!(1_767_323_045),
+    ] {
+        let status = TaskStatus::decode(json!({"state": "working", "timestamp": time})).unwrap();
+        assert_eq!(status.timestamp, None, "{time}");
     }
+}
+
+#[test]
+fn undefined_state_decodes_as_unknown() {
+    for state in [json!("paused"), json!("TASK_STATE_WORKING"), json!(7)] {
+        let status = TaskStatus::decode(json!({"state": state})).unwrap();
+        assert_eq!(status.state, TaskState::Unknown, "{state}");
+    }
+    assert!(TaskStatus::decode(json!({})).is_err());
 }
 
 #[test]

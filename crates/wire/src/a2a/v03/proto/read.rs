@@ -122,9 +122,11 @@ impl Decode for Proto<TaskStatus> {
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         Ok(Self(TaskStatus {
-            state: optional(&mut fields, "state")?.unwrap_or(TaskState::Unspecified),
+            state: fields
+                .if_valid("state")
+                .map_or(TaskState::Unspecified, |Proto(state)| state),
             message: optional(&mut fields, "message")?,
-            timestamp: fields.optional("timestamp")?,
+            timestamp: fields.if_valid("timestamp"),
         }))
     }
 }

@@ -1,0 +1,120 @@
+//! A peer and what was learned of it: its card, its token, and the interface that answered.
+//!
+//! Decides what goes where. The credential and the client certificate are for the peer's own places. An
+//! authorization server or a key set that the operator names elsewhere gets the client certificate if it asks for
+//! one, and may have a certificate of the peer's authorities or of the platform's.
+
+use http::{HeaderName, HeaderValue, header};
+use parking_lot::Mutex;
+use url::Url;
+use wopr_wire::a2a::model::Secret;
+
+use super::{
+    card::Found,
+    cards::{Cards, Lookup},
+    error::Error,
+    peer::{Credential, Peer, bearer},
+    redact::Secrets,
+    token::Tokens,
+};
+use crate::egress::Gate;
+
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) peer: Peer,
+    pub(super) cards: Cards,
+    pub(super) tokens: Tokens,
+    /// The interface that answered.
+    pub(super) answering: Mutex<Option<Found>>,
+    /// For the peer's own places.
+    own: Gate,
+    /// For other places that the operator named.
+    named: Gate,
+    /// For places that only the peer's card names.
+    others: Gate,
+}
+
+/// The credential to send now, and the texts to look for in answers.
+pub(super) struct Presented {
+    pub(super) header: Option<(HeaderName, HeaderValue)>,
+    pub(super) secrets: Secrets,
+    /// A token that was in use before, so the peer may have revoked it.
+    pub(super) used_token: Option<Secret>,
+}
+
+impl Known {
+    pub(super) fn new(peer: Peer, gate: &Gate) -> Self {
+        let (own, named) = match &peer.tls {
+            None => (gate.clone(), gate.clone()),
+            Some(tls) => (gate.with_tls(&tls.own), gate.with_tls(&tls.named)),
+        };
+        Self {
+            cards: Cards::default(),
+            tokens: Tokens::default(),
+            answering: Mutex::default(),
+            own,
+            named,
+            others: gate.clone(),
+            peer,
+        }
+    }
+
+    /// The way to a place that a card names.
+    pub(super) fn gate_to(&self, place: &Url) -> &Gate {
+        match self.peer.is_own_place(place) {
+            true => &self.own,
+            false => &self.others,
+        }
+    }
+
+    /// The way to a place that the operator named for this peer.
+    pub(super) fn gate_to_named(&self, place: &Url) -> &Gate {
+        match self.peer.is_own_place(place) {
+            true => &self.own,
+            false => &self.named,
+        }
+    }
+
+    pub(super) async fn present(&self) -> Result<Presented, Error> {
+        let mut secrets = self.peer.credential.secrets();
+        match &self.peer.credential {
+            Credential::Missing { source } => Err(Error::CredentialMissing {
+                source_name: source.clone(),
+            }),
+            Credential::OAuth2(oauth2) => {
+                let gate = self.gate_to_named(&oauth2.token_url);
+                let (token, was_used) = self.tokens.get(gate, oauth2).await?;
+                secrets.add(token.expose());
+                Ok(Presented {
+                    header: bearer(&token).map(|value| (header::AUTHORIZATION, value)),
+                    secrets,
+                    used_token: was_used.then_some(token),
+                })
+            }
+            credential @ (Credential::None | Credential::Bearer(_) | Credential::Header { .. }) => {
+                Ok(Presented {
+                    header: credential.header(),
+                    secrets,
+                    used_token: None,
+                })
+            }
+        }
+    }
+
+    /// What is sent to a place that did not get the credential.
+    pub(super) fn anonymous(&self) -> Presented {
+        Presented {
+            header: None,
+            secrets: self.peer.credential.secrets(),
+            used_token: None,
+        }
+    }
+
+    pub(super) fn lookup(&self, presented: Presented) -> Lookup<'_> {
+        Lookup {
+            known: self,
+            credential: presented.header,
+            secrets: presented.secrets,
+        }
+    }
+}
