@@ -64,6 +64,7 @@ pub fn peer(data: &[u8]) {
                 "refused here, and tried again"
             );
         }
+        Outcome::GivenUp { code, .. } => assert_eq!(code, "", "nobody goes on with an HTTP call"),
         Outcome::Cancelled { reason } => assert_eq!(reason, "", "nobody cancels an HTTP call"),
     }
 }
