@@ -32,6 +32,7 @@ use crate::{
     callbacks::Callbacks,
     config::{CidrText, Config, Keep, Period, StoreUrl, default_tenant},
     openwop::Discovery,
+    paging::Paging,
     peers::{self, PeerError},
     secrets::{Secrets, SecretsError, key_beside},
     telemetry::{Metrics, StoreStats},
@@ -421,6 +422,12 @@ impl Host {
     #[must_use]
     pub(crate) const fn admission(&self) -> &Admission {
         &self.admission
+    }
+
+    /// The turns to read logs, and the frames that streams share.
+    #[must_use]
+    pub(crate) const fn paging(&self) -> &Paging {
+        &self.admission.paging
     }
 
     #[must_use]

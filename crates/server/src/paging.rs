@@ -157,14 +157,14 @@ impl AsRef<[u8]> for Shared {
 }
 
 impl Paging {
-    /// Waits until `until` for a turn to read a page of a tenant's run. Hold the turn until the page is rendered
-    /// and dropped.
+    /// Waits until `until` for a turn to read a page of a tenant's run. Hold the turn until the page is
+    /// rendered and dropped.
     pub(crate) async fn turn(&self, tenant: &TenantId, until: Instant) -> Option<Turn> {
         self.readers.turn(tenant, until).await
     }
 
-    /// Reads events from a position until either limit is reached. Returns `Unavailable` if too many others are
-    /// reading.
+    /// Reads events from a position until either limit is reached. Returns `Unavailable` if too many others
+    /// are reading.
     pub(crate) async fn read(
         &self,
         app: &App,

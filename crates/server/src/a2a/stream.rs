@@ -333,11 +333,10 @@ impl TaskStream {
         while self.cursor < from {
             let limit = usize::try_from(from.0 - self.cursor.0).map_or(PAGE, |n| n.min(PAGE));
             let host = &self.service.host;
-            let page = host
-                .admission()
-                .paging
+            let read = host
+                .paging()
                 .read(host.app(), &self.key, self.cursor, limit, CHUNK);
-            let events = page.await?.map(|page| page.events).unwrap_or_default();
+            let events = read.await?.map(|page| page.events).unwrap_or_default();
             let Some(end) = events.last() else { break };
             self.cursor = end.seq.next();
             for recorded in &events {
@@ -408,14 +407,8 @@ impl TaskStream {
         let mut items = Vec::new();
         loop {
             let until = self.last_said + self.keep_alive;
-            let Some(_turn) = self
-                .service
-                .host
-                .admission()
-                .paging
-                .turn(&self.key.tenant, until)
-                .await
-            else {
+            let paging = self.service.host.paging();
+            let Some(_turn) = paging.turn(&self.key.tenant, until).await else {
                 return Ok(None);
             };
             let app = self.service.host.app();

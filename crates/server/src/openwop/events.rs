@@ -327,8 +327,7 @@ impl Follow {
             let status = ended.summary.status;
             return self.show(events, ended.head, status, false, out).await;
         }
-        let host = Arc::clone(&self.host);
-        let paging = &host.admission().paging;
+        let paging = self.host.paging();
         let Some(_turn) = paging.turn(&self.key.tenant, self.sent_at + self.keepalive).await else {
             return Ok(Read::Later);
         };
@@ -382,8 +381,7 @@ impl Follow {
                     self.next = recorded.seq.next();
                     let frame = mem::take(out);
                     let shown = (self.modes, reads_artifacts);
-                    let paging = &self.host.admission().paging;
-                    let frame = paging.share(&self.key, recorded.seq, shown, frame);
+                    let frame = self.host.paging().share(&self.key, recorded.seq, shown, frame);
                     return Ok(Read::Large(frame));
                 }
                 // It becomes a chunk of its own in the next read.

@@ -56,11 +56,8 @@ async fn wait(
         let page = match app.events_at_hand(key, from, MAX_EVENTS) {
             Some(page) => Some(page),
             None => {
-                call.host
-                    .admission()
-                    .paging
-                    .read(app, key, from, MAX_EVENTS, MAX_BYTES)
-                    .await?
+                let read = call.host.paging().read(app, key, from, MAX_EVENTS, MAX_BYTES);
+                read.await?
             }
         };
         let page = page.ok_or_else(no_run)?;
@@ -83,13 +80,9 @@ pub(super) async fn now(
     after: Option<u64>,
     admits: impl Fn(&Recorded) -> bool,
 ) -> Answer {
-    let page = call
-        .host
-        .admission()
-        .paging
-        .read(call.host.app(), key, first(after), MAX_EVENTS, MAX_BYTES)
-        .await?;
-    respond(call, key, after, page.ok_or_else(no_run)?, admits).await
+    let (host, from) = (&call.host, first(after));
+    let read = host.paging().read(host.app(), key, from, MAX_EVENTS, MAX_BYTES);
+    respond(call, key, after, read.await?.ok_or_else(no_run)?, admits).await
 }
 
 fn first(after: Option<u64>) -> Seq {
