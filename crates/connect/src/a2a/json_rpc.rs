@@ -17,6 +17,9 @@ use super::{
 };
 use crate::{egress::LimitedBody, events};
 
+/// The id of every request: each has an exchange of its own.
+const ID: Id = Id::Int(1);
+
 /// Sends a request and waits for the reply.
 pub(super) async fn call(line: &Line, request: Request) -> Result<Reply, Error> {
     let operation = request.operation();
@@ -39,6 +42,7 @@ pub(super) async fn open(line: &Line, request: Request, last: Option<&str>) -> R
             let event = event?;
             let unreadable = |error: &dyn std::fmt::Display| Error::undecodable(error, &secrets);
             let response = rpc::Response::parse(event.data.as_bytes()).map_err(|error| unreadable(&error))?;
+            check_id(&response)?;
             let mut result = response
                 .outcome
                 .map_err(|error| Error::of_rpc(&error, &secrets))?;
@@ -60,8 +64,8 @@ async fn post(
         .rpc_method(version)
         .ok_or(Error::NotOffered { operation, version })?;
     let params = request.into_document(Form::rpc(version))?;
-    let body = rpc::encode_request(&Id::Int(1), method, &params)
-        .map_err(|error| Error::Unwritable(error.to_string()))?;
+    let body =
+        rpc::encode_request(&ID, method, &params).map_err(|error| Error::Unwritable(error.to_string()))?;
     line.send(Sending {
         operation,
         method: Method::POST,
@@ -89,6 +93,7 @@ async fn result_of(line: &Line, response: http::Response<LimitedBody>) -> Result
     );
     match rpc::Response::parse(&answer.body) {
         Ok(response) if !is_pressed => {
+            check_id(&response)?;
             let mut result = response
                 .outcome
                 .map_err(|error| Error::of_rpc(&error, &line.secrets))?;
@@ -98,5 +103,16 @@ async fn result_of(line: &Line, response: http::Response<LimitedBody>) -> Result
         Ok(_) => Err(Error::of_status(answer.status, &answer.headers)),
         Err(_) if !answer.status.is_success() => Err(of_http()),
         Err(error) => Err(line.undecodable(&error)),
+    }
+}
+
+/// Refuses the answer to another request. An error may have no id: its peer could not read ours.
+fn check_id(response: &rpc::Response) -> Result<(), Error> {
+    match (&response.id, &response.outcome) {
+        (id, _) if *id == ID => Ok(()),
+        (Id::Null, Err(_)) => Ok(()),
+        _ => Err(Error::Undecodable(
+            "it is the answer to another request".to_owned(),
+        )),
     }
 }

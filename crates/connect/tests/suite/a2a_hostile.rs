@@ -76,6 +76,21 @@ async fn nonsense_is_an_undecodable_answer() {
 }
 
 #[tokio::test]
+async fn answer_to_another_request_is_refused() {
+    let agent = agent(BINDINGS[0], |seen| {
+        let other = json!({ "jsonrpc": "2.0", "id": "another", "result": { "task": task() } }).to_string();
+        match seen.header("accept") {
+            SSE => chunked(SSE, vec![format!("data: {other}\n\n").into()]),
+            _ => reply(200, "application/json", other),
+        }
+    })
+    .await;
+    for error in errors(&agent, Call::default()).await {
+        assert!(matches!(error, Error::Undecodable(_)), "{error:?}");
+    }
+}
+
+#[tokio::test]
 async fn silent_agent_times_out() {
     for binding in BINDINGS {
         let media = if binding.1 == "GRPC" {
