@@ -367,6 +367,31 @@ impl Error {
         }
     }
 
+    /// The error of a request about a task, which the peer may not know. Agents of 0.3 say so by a status and in words
+    /// alone. A status without a word of the task may come from something in front of the peer.
+    pub(super) fn about_task(self, operation: Operation) -> Self {
+        let is_about_task = matches!(
+            operation,
+            Operation::GetTask | Operation::CancelTask | Operation::SubscribeToTask
+        );
+        match self {
+            Self::Status(status)
+                if is_about_task
+                    && status.status == StatusCode::NOT_FOUND
+                    && status.message.to_lowercase().contains("task") =>
+            {
+                Self::Remote(RemoteError {
+                    kind: Some(Kind::TaskNotFound),
+                    code: Kind::TaskNotFound.code(),
+                    reason: Kind::TaskNotFound.reason(),
+                    message: status.message,
+                    label: status.label,
+                })
+            }
+            error => error,
+        }
+    }
+
     pub(super) fn undecodable(error: &dyn fmt::Display, secrets: &Secrets) -> Self {
         Self::Undecodable(bounded(&secrets.text(&error.to_string())))
     }
@@ -467,6 +492,35 @@ mod tests {
             &Secrets::default(),
         );
         assert!(error.is_transient() && error.may_have_been_sent(), "{error:?}");
+    }
+
+    #[test]
+    fn unknown_task_is_recognized_by_the_words_of_the_peer() {
+        let found = |operation, document: Value| {
+            let error = Error::of_document(
+                StatusCode::NOT_FOUND,
+                &HeaderMap::new(),
+                &document,
+                &Secrets::default(),
+            );
+            match error.about_task(operation) {
+                Error::Remote(error) => error.kind,
+                Error::Status(_) => None,
+                other => panic!("{other:?}"),
+            }
+        };
+        let said = json!({"message": "Task not found"});
+        for operation in [
+            Operation::GetTask,
+            Operation::CancelTask,
+            Operation::SubscribeToTask,
+        ] {
+            assert_eq!(found(operation, said.clone()), Some(Kind::TaskNotFound));
+        }
+        assert_eq!(found(Operation::SendMessage, said), None);
+        for of_a_proxy in [json!(null), json!({"detail": "Not Found"}), json!("<html>")] {
+            assert_eq!(found(Operation::GetTask, of_a_proxy), None);
+        }
     }
 
     #[test]

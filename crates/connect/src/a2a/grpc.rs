@@ -19,6 +19,7 @@ use wopr_core::parsed_limit;
 use wopr_wire::a2a::{
     error::Kind,
     exchange::{self, Form, Reply, Request},
+    method::Operation,
     protobuf::{self, SERVICE},
 };
 
@@ -80,6 +81,7 @@ struct Call {
     headers: HeaderMap,
     is_over: bool,
     secrets: Secrets,
+    operation: Operation,
 }
 
 impl Call {
@@ -116,6 +118,7 @@ impl Call {
             max,
             is_over: false,
             secrets: line.secrets.clone(),
+            operation,
         })
     }
 
@@ -168,7 +171,7 @@ impl Call {
                 let message = bounded(&self.secrets.text(&message));
                 let reason = text("grpc-status-details-bin").and_then(details);
                 let kind = reason.as_deref().and_then(Kind::from_reason);
-                Err(of_status(code, kind, message, trailers))
+                Err(of_status(code, kind, message, trailers).about_task(self.operation))
             }
         }
     }

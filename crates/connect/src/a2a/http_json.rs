@@ -32,12 +32,8 @@ pub(super) async fn call(line: &Line, request: Request) -> Result<Reply, Error> 
     let response = send(line, request, "application/json", None).await?;
     let answer = read(response).await?;
     if !answer.status.is_success() {
-        return Err(Error::of_http(
-            answer.status,
-            &answer.headers,
-            &answer.body,
-            &line.secrets,
-        ));
+        let error = Error::of_http(answer.status, &answer.headers, &answer.body, &line.secrets);
+        return Err(error.about_task(operation));
     }
     let mut document = if answer.body.iter().all(u8::is_ascii_whitespace) {
         Value::Null
@@ -57,12 +53,8 @@ pub(super) async fn open(line: &Line, request: Request, last: Option<&str>) -> R
     if !is_event_stream(&response) {
         let answer = read(response).await?;
         if !answer.status.is_success() {
-            return Err(Error::of_http(
-                answer.status,
-                &answer.headers,
-                &answer.body,
-                &line.secrets,
-            ));
+            let error = Error::of_http(answer.status, &answer.headers, &answer.body, &line.secrets);
+            return Err(error.about_task(operation));
         }
         return Err(Error::NoStream);
     }
