@@ -6,6 +6,8 @@ import sys
 
 import uvicorn
 
+from script import HOST, keep_port, port
+
 
 async def serve(application, address, listener):
     config = uvicorn.Config(application, log_level="warning", lifespan="off")
@@ -22,6 +24,16 @@ async def serve(application, address, listener):
 
 def listener():
     bound = socket.socket()
-    bound.bind(("127.0.0.1", 0))
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind((HOST, port("http")))
     bound.listen()
-    return bound, f"http://127.0.0.1:{bound.getsockname()[1]}"
+    number = bound.getsockname()[1]
+    keep_port("http", number)
+    return bound, f"http://{HOST}:{number}"
+
+
+def listen_grpc(server):
+    """Lets a server of gRPC listen, and returns its address."""
+    number = server.add_insecure_port(f"{HOST}:{port('grpc')}")
+    keep_port("grpc", number)
+    return f"{HOST}:{number}"

@@ -2,7 +2,8 @@
 //! a Python environment or a folder of Node packages.
 
 use std::{
-    env,
+    env, fs,
+    io::Write as _,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Stdio,
@@ -87,18 +88,31 @@ impl Script {
         packages
     }
 
-    /// Runs the script against a host. The script is placed next to its packages, where Node looks for them.
+    /// Runs the script against a host.
     async fn run(self, address: SocketAddr, arguments: &[&str]) {
-        let packages = self.packages();
-        let source = root()
-            .join("tests/interop")
-            .join(self.sources)
-            .join("journey.mjs");
-        std::fs::copy(source, packages.join("journey.mjs")).unwrap();
-        let mut command = Command::new("node");
-        command.arg(packages.join("journey.mjs"));
-        printed(command, address, arguments).await;
+        printed(self.command("journey.mjs"), address, arguments).await;
     }
+
+    /// The command that runs a script. Node looks for packages above the script itself, so the script is placed
+    /// among them.
+    pub(crate) fn command(self, name: &str) -> Command {
+        let packages = self.packages();
+        let sources = root().join("tests/interop");
+        put(&sources.join(self.sources).join(name), &packages);
+        for shared in ["script.mjs", "behaviours.json"] {
+            put(&sources.join(shared), &packages);
+        }
+        let mut command = Command::new("node");
+        command.arg(packages.join(name));
+        command
+    }
+}
+
+/// Copies a file to a folder. Another test may be reading the copy that is there, so it is replaced as a whole.
+fn put(file: &Path, folder: &Path) {
+    let mut copy = tempfile::NamedTempFile::new_in(folder).unwrap();
+    copy.write_all(&fs::read(file).unwrap()).unwrap();
+    copy.persist(folder.join(file.file_name().unwrap())).unwrap();
 }
 
 /// Runs a client with a host, a key and arguments. Requires success and returns its output.

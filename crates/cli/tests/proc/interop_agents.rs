@@ -1,22 +1,79 @@
 //! `wopr a2a` against third-party agents: servers built with the official SDKs, on loopback.
 
-use std::process::Stdio;
+use std::{fs, path::Path, process::Stdio};
 
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::{Child, ChildStdin, ChildStdout, Command},
     time::timeout,
 };
 
-use crate::interop::{A2A_1, A2A_03, Client, LIMIT, root};
+use crate::{
+    host::place,
+    interop::{A2A_1, A2A_03, Client, JS_1, JS_03, LIMIT, Script, root},
+};
 
-/// A running agent, which ends when its standard input is closed.
+/// An agent by an official SDK. It does what `behaviours.json` says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Program {
+    Python(Client, &'static str),
+    JavaScript(Script),
+}
+
+pub(crate) const PYTHON_1: Program = Program::Python(A2A_1, "a2a_1_agent.py");
+pub(crate) const PYTHON_03: Program = Program::Python(A2A_03, "a2a_03_agent.py");
+pub(crate) const JAVASCRIPT_1: Program = Program::JavaScript(JS_1);
+pub(crate) const JAVASCRIPT_03: Program = Program::JavaScript(JS_03);
+
+impl Program {
+    fn command(self) -> Command {
+        match self {
+            Self::Python(client, script) => {
+                let mut command = Command::new(client.python());
+                command
+                    .arg(root().join("tests/interop").join(script))
+                    .env("PYTHONDONTWRITEBYTECODE", "1");
+                command
+            }
+            Self::JavaScript(script) => script.command("agent.mjs"),
+        }
+    }
+}
+
+/// An agent that workflows call.
+pub(crate) trait Callee {
+    fn address(&self) -> &str;
+
+    /// All its tasks with their histories, as its SDK writes them.
+    async fn tasks(&self) -> Vec<Value>;
+}
+
+/// A running agent, which ends when its standard input is closed. Its tasks are kept in a folder.
 pub(crate) struct Agent {
-    _child: Child,
+    program: Program,
+    child: Child,
     _stdin: ChildStdin,
     pub(crate) address: String,
-    tells_the_end: bool,
+    folder: TempDir,
+}
+
+impl Callee for Agent {
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    async fn tasks(&self) -> Vec<Value> {
+        let Ok(files) = fs::read_dir(self.folder.path().join("tasks")) else {
+            return Vec::new();
+        };
+        let files = files.map(|file| file.unwrap().path());
+        let files = files.filter(|path| path.extension().is_some_and(|name| name == "json"));
+        files
+            .map(|path| serde_json::from_slice(&fs::read(path).unwrap()).unwrap())
+            .collect()
+    }
 }
 
 /// The exit code and output of a command.
@@ -33,6 +90,24 @@ impl Said {
     }
 }
 
+async fn spawn(program: Program, folder: &Path) -> (Child, ChildStdin, String) {
+    let mut child = program
+        .command()
+        .arg(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let (line, _) = first_line(child.stdout.take().unwrap()).await;
+    assert!(
+        line.starts_with("http://"),
+        "{program:?} says where it listens: {line}"
+    );
+    let stdin = child.stdin.take().unwrap();
+    (child, stdin, line.trim().to_owned())
+}
+
 async fn first_line(stdout: ChildStdout) -> (String, BufReader<ChildStdout>) {
     let mut lines = BufReader::new(stdout);
     let mut line = String::new();
@@ -42,25 +117,41 @@ async fn first_line(stdout: ChildStdout) -> (String, BufReader<ChildStdout>) {
 }
 
 impl Agent {
-    pub(crate) async fn start(client: Client, script: &str) -> Self {
-        let mut child = Command::new(client.python())
-            .arg(root().join("tests/interop").join(script))
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let (line, _) = first_line(child.stdout.take().unwrap()).await;
-        assert!(
-            line.starts_with("http://"),
-            "{script} says where it listens: {line}"
-        );
+    pub(crate) async fn start(program: Program) -> Self {
+        let folder = tempfile::tempdir_in(place()).unwrap();
+        let (child, stdin, address) = spawn(program, folder.path()).await;
         Self {
-            _stdin: child.stdin.take().unwrap(),
-            _child: child,
-            address: line.trim().to_owned(),
-            tells_the_end: script != "a2a_03_agent.py",
+            program,
+            child,
+            _stdin: stdin,
+            address,
+            folder,
+        }
+    }
+
+    /// Kills the agent with SIGKILL.
+    pub(crate) async fn kill(&mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    /// Starts a killed agent again, at the same addresses.
+    pub(crate) async fn start_again(&mut self) {
+        let (child, stdin, address) = spawn(self.program, self.folder.path()).await;
+        assert_eq!(address, self.address);
+        (self.child, self._stdin) = (child, stdin);
+    }
+
+    /// Removes the tasks of a killed agent.
+    pub(crate) fn forget(&self) {
+        fs::remove_dir_all(self.folder.path().join("tasks")).unwrap();
+    }
+
+    /// Whether a subscriber is told how a task ended.
+    fn tells_the_end(&self) -> bool {
+        match self.program {
+            // This SDK closes the subscriber's stream before it sends the final state.
+            Program::Python(_, script) => script != "a2a_03_agent.py",
+            Program::JavaScript(_) => true,
         }
     }
 
@@ -199,8 +290,7 @@ async fn journey(agent: &Agent, pair: [&str; 2]) {
         }
         last = line;
     }
-    // The 0.3 SDK closes the subscriber's stream before sending the final state.
-    if agent.tells_the_end {
+    if agent.tells_the_end() {
         assert_eq!(ended.code(), Some(1), "{pair:?}: {last}");
         assert!(last.contains("TASK_STATE_CANCELED"), "{pair:?}: {last}");
     }
@@ -274,7 +364,7 @@ const BINDINGS: [&str; 3] = ["jsonrpc", "http-json", "grpc"];
 
 #[tokio::test]
 async fn agent_of_sdk_1_0_is_called_over_every_binding() {
-    let agent = Agent::start(A2A_1, "a2a_1_agent.py").await;
+    let agent = Agent::start(PYTHON_1).await;
     for binding in BINDINGS {
         journey(&agent, ["1.0", binding]).await;
     }
@@ -282,7 +372,7 @@ async fn agent_of_sdk_1_0_is_called_over_every_binding() {
 
 #[tokio::test]
 async fn agent_of_sdk_1_0_is_called_in_0_3() {
-    let agent = Agent::start(A2A_1, "a2a_1_agent.py").await;
+    let agent = Agent::start(PYTHON_1).await;
     for binding in BINDINGS {
         journey(&agent, ["0.3", binding]).await;
     }
@@ -290,7 +380,7 @@ async fn agent_of_sdk_1_0_is_called_in_0_3() {
 
 #[tokio::test]
 async fn agent_of_sdk_0_3_is_called_over_every_binding() {
-    let agent = Agent::start(A2A_03, "a2a_03_agent.py").await;
+    let agent = Agent::start(PYTHON_03).await;
     for binding in BINDINGS {
         journey(&agent, ["0.3", binding]).await;
     }

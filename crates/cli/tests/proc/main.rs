@@ -18,13 +18,16 @@ mod cluster;
 mod faketime;
 
 mod bench;
+mod calling;
 mod chaos;
 mod host;
 mod interop;
 mod interop_agents;
 mod interop_calls;
+mod interop_deaths;
 mod interop_pushes;
 mod interop_rust;
+mod interop_rust_agent;
 mod interop_snippets;
 mod postgres;
 mod pressure;
