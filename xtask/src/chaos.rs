@@ -1,6 +1,6 @@
 //! The long-running chaos tests: host processes are killed and frozen under load, with faults in the database
-//! and clock jumps. `crates/cli/tests/proc/chaos` implements the tests; this module only decides how often
-//! they run.
+//! and clock jumps, and so are two hosts of which one calls the other. `crates/cli/tests/proc/chaos` and `kills` implement
+//! the tests; this module only decides how often they run.
 
 use std::process::Command;
 
@@ -38,10 +38,17 @@ impl Store {
         }
     }
 
-    const fn test(self) -> &'static str {
+    /// One host or one service alone, and calls between two hosts.
+    const fn tests(self) -> [&'static str; 2] {
         match self {
-            Self::Sqlite => "chaos::one_host_on_sqlite_keeps_every_promise",
-            Self::Postgres => "chaos::three_replicas_on_postgres_keep_every_promise",
+            Self::Sqlite => [
+                "chaos::one_host_on_sqlite_keeps_every_promise",
+                "kills::calls_between_hosts_on_sqlite_survive_kills_of_both",
+            ],
+            Self::Postgres => [
+                "chaos::three_replicas_on_postgres_keep_every_promise",
+                "kills::calls_between_hosts_on_postgres_survive_kills_of_both",
+            ],
         }
     }
 
@@ -123,22 +130,24 @@ fn on(store: Store, amount: Amount) -> Result<Outcome> {
         if rounds > 1 {
             println!("\nround {} of {rounds}", round + 1);
         }
-        let mut test = command(store);
-        test.env("WOPR_CHAOS_KILLS", kills.to_string());
-        if let Some(seed) = seed {
-            test.env("WOPR_CHAOS_SEED", seed.wrapping_add(round.into()).to_string());
+        for name in store.tests() {
+            let mut test = command(name);
+            test.env("WOPR_CHAOS_KILLS", kills.to_string());
+            if let Some(seed) = seed {
+                test.env("WOPR_CHAOS_SEED", seed.wrapping_add(round.into()).to_string());
+            }
+            run_test(&mut test, name)?;
         }
-        run_test(&mut test, store.test())?;
     }
     Ok(Outcome::Done)
 }
 
 /// Uses plain `cargo test`, which has no time limit and streams its output. Enables the features of the whole
 /// workspace, so that nothing is built twice.
-fn command(store: Store) -> Command {
+fn command(test: &str) -> Command {
     let mut command = cargo();
     command.args(["test", "--quiet", "--workspace", "--test", "proc", "--"]);
-    command.args(["--exact", store.test(), "--nocapture"]);
+    command.args(["--exact", test, "--nocapture"]);
     command.env("RUST_BACKTRACE", "0");
     command
 }

@@ -36,6 +36,10 @@ pub(crate) struct Host {
     log: PathBuf,
     store: String,
     variables: Vec<(&'static str, String)>,
+    /// Where it listens. With port 0 the system chooses a port at each start.
+    listen: SocketAddr,
+    /// It listens at the same address at each start.
+    stays: bool,
     /// Deleted together with the host, after its process has exited.
     temporary: Option<TempDir>,
 }
@@ -74,8 +78,18 @@ impl Host {
             log: folder.join(format!("{name}.log")),
             store,
             variables: Vec::new(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            stays: false,
             temporary: None,
         }
+    }
+
+    /// Lets the host listen at the same address at each start. No client connects from that address, so none takes
+    /// its port while the host is down.
+    pub(crate) fn staying(mut self) -> Self {
+        self.listen.set_ip([127, 0, 0, 2].into());
+        self.stays = true;
+        self
     }
 
     pub(crate) fn variable(mut self, name: &'static str, value: impl Into<String>) -> Self {
@@ -101,7 +115,7 @@ impl Host {
             .args([
                 "serve",
                 "--listen",
-                "127.0.0.1:0",
+                &self.listen.to_string(),
                 "--while-stdin",
                 "--store",
                 &self.store,
@@ -128,7 +142,16 @@ impl Host {
     pub(crate) async fn start(&mut self) -> SocketAddr {
         let birth = self.spawn();
         let born = birth.ready().await;
-        born.unwrap_or_else(|error| panic!("{error}\n{}", self.said()))
+        let address = born.unwrap_or_else(|error| panic!("{error}\n{}", self.said()));
+        if self.stays {
+            self.listen = address;
+        }
+        address
+    }
+
+    /// The address of a host that stays, once it was started.
+    pub(crate) fn listens(&self) -> SocketAddr {
+        self.listen
     }
 
     pub(crate) fn store(&self) -> &str {

@@ -155,7 +155,7 @@ fn connections() -> u64 {
 }
 
 /// The current resident memory of a process in KiB.
-fn resident(pid: u32) -> Option<u64> {
+pub(crate) fn resident(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
     line.split_whitespace().nth(1)?.parse().ok()
