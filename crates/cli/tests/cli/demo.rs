@@ -134,6 +134,8 @@ fn second_opinion_asks_two_agents_and_a_person_and_leaves_nothing() {
     for pid in pids {
         assert!(!signal(pid, "0"), "process {pid} is still there");
     }
+    // The other demo's flags are refused, not ignored.
+    place.ends(2, &["demo", "--keep", "second-opinion"]);
     // What is not answered is told, with an answer of the right form.
     let said = place.ends(6, &demo);
     assert!(said.err.contains("--answer '"), "{said:#?}");

@@ -46,6 +46,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// `wopr demo second-opinion` starts two agents and a host that asks them instead. Needs no setup and removes
 /// its files.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Demo {
     /// Keep the folder with the database, and print its path
     #[arg(long)]
