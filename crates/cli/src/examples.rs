@@ -40,10 +40,28 @@ pub(crate) fn find(id: &str) -> Option<Example> {
     ALL.iter().copied().find(|example| example.id == id)
 }
 
-/// Writes every example into a folder, for `serve --workflows`.
-pub(crate) fn write_to(folder: &Path) -> Result<()> {
+/// The workflows of `second-opinion`: of the host that asks, and of each of its agents.
+pub(crate) mod second_opinion {
+    use super::Example;
+
+    pub(crate) const ASKS: Example = Example {
+        id: "second-opinion",
+        text: include_str!("../../../examples/second-opinion/second-opinion.json"),
+    };
+    pub(crate) const BUILDER: Example = Example {
+        id: "estimate",
+        text: include_str!("../../../examples/second-opinion/builder/estimate.json"),
+    };
+    pub(crate) const SCEPTIC: Example = Example {
+        id: "doubt",
+        text: include_str!("../../../examples/second-opinion/sceptic/doubt.json"),
+    };
+}
+
+/// Writes examples into a folder, for `serve --workflows`.
+pub(crate) fn write_to(folder: &Path, examples: &[Example]) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-    for example in ALL {
+    for example in examples {
         let path = folder.join(format!("{}.json", example.id));
         fs::write(&path, example.text).with_context(|| format!("write {}", path.display()))?;
     }
@@ -58,7 +76,12 @@ mod tests {
 
     #[test]
     fn every_example_is_valid_and_named_by_its_id() {
-        for example in ALL {
+        let of_agents = [
+            second_opinion::ASKS,
+            second_opinion::BUILDER,
+            second_opinion::SCEPTIC,
+        ];
+        for example in ALL.iter().chain(&of_agents) {
             let plan = Plan::admit(example.document().unwrap(), NodeTypes::default()).unwrap();
             assert_eq!(plan.id().as_str(), example.id);
         }

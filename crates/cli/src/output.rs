@@ -8,7 +8,8 @@ use std::{
     borrow::Cow,
     env,
     fmt::Display,
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, IsTerminal, Write as _},
+    os::fd::AsFd,
     time::Duration,
 };
 
@@ -37,6 +38,11 @@ impl Paint {
         Self {
             is_on: io::stderr().is_terminal() && allows_colour(),
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn off() -> Self {
+        Self { is_on: false }
     }
 
     fn with(self, code: &str, text: impl Display) -> String {
@@ -94,6 +100,11 @@ fn allows_colour() -> bool {
 /// Returns `true` if the user can be prompted: standard input and standard error are terminals.
 pub(crate) fn is_conversation() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// Returns `true` if lines of standard error can be changed in their place.
+pub(crate) fn can_draw() -> bool {
+    io::stderr().is_terminal() && allows_colour()
 }
 
 /// Writes a line of the result to standard output.
@@ -189,11 +200,19 @@ pub(crate) fn table(columns: &[Column], rows: &[Vec<String>]) -> Result<()> {
 }
 
 fn terminal_width() -> Option<usize> {
-    let out = io::stdout();
+    width_of(&io::stdout())
+}
+
+/// Width of the terminal that standard error is, if it is one.
+pub(crate) fn stderr_width() -> Option<usize> {
+    width_of(&io::stderr())
+}
+
+fn width_of(out: &(impl IsTerminal + AsFd)) -> Option<usize> {
     if !out.is_terminal() {
         return None;
     }
-    let size = rustix::termios::tcgetwinsize(&out).ok()?;
+    let size = rustix::termios::tcgetwinsize(out).ok()?;
     (size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
@@ -349,7 +368,7 @@ pub(crate) struct Spinner(ProgressBar);
 impl Spinner {
     /// Shows the spinner until it is dropped.
     pub(crate) fn start(text: impl Into<Cow<'static, str>>) -> Self {
-        let is_shown = io::stderr().is_terminal() && allows_colour();
+        let is_shown = can_draw();
         let target = if is_shown {
             ProgressDrawTarget::stderr()
         } else {
@@ -369,11 +388,6 @@ impl Spinner {
     /// Writes a line to standard output, above the spinner.
     pub(crate) fn line(&self, text: impl Display) -> Result<()> {
         self.0.suspend(|| line(text))
-    }
-
-    /// Writes a line to standard error, above the spinner.
-    pub(crate) fn note(&self, text: impl Display) -> Result<()> {
-        self.0.suspend(|| note(text))
     }
 }
 

@@ -128,9 +128,21 @@ fn detail(event: &RunEventDoc) -> String {
         "variable.changed" => named("name").or_else(|| named("variableName")),
         "node.dispatched" => named("childRunId"),
         "channel.written" => named("channel"),
+        "vendor.wopr.effect.accepted" => named("peer").map(|peer| match named("taskId") {
+            Some(task) => format!("by {peer}, task {task}"),
+            None => format!("by {peer}"),
+        }),
+        "interrupt.requested" => remote_question(payload),
         _ => None,
     };
     short(&found.unwrap_or_default())
+}
+
+/// Returns what another agent asks, if an interrupt passes it on.
+fn remote_question(payload: &Value) -> Option<String> {
+    let data = payload.get("data")?;
+    let peer = data.get("peer")?.as_str()?;
+    Some(format!("{peer} asks: {}", text(data, "message")))
 }
 
 pub(crate) fn part(part: &Part) -> String {

@@ -114,6 +114,8 @@ pub(crate) struct Agents {
     silent: Arc<HashSet<String>>,
     followers: Arc<Followers>,
     callbacks: Option<Arc<dyn Callbacks>>,
+    /// Time between two looks at a task; by its age if absent.
+    poll_interval: Option<Duration>,
 }
 
 impl Agents {
@@ -121,12 +123,14 @@ impl Agents {
         client: Client,
         silent: HashSet<String>,
         callbacks: Option<Arc<dyn Callbacks>>,
+        poll_interval: Option<Duration>,
     ) -> Self {
         Self {
             client,
             silent: Arc::new(silent),
             followers: Arc::default(),
             callbacks,
+            poll_interval,
         }
     }
 

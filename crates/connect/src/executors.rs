@@ -1,6 +1,6 @@
 //! All executors of this crate behind the engine's executor port.
 
-use std::{collections::HashSet, path::PathBuf, sync::Arc};
+use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use wopr_core::provider;
@@ -25,6 +25,8 @@ pub struct Options {
     pub silent_peers: HashSet<String>,
     /// Where agents push the updates of calls to; `None` if no agent can reach this host.
     pub callbacks: Option<Arc<dyn Callbacks>>,
+    /// Time between two looks at a task of theirs; by its age if absent.
+    pub poll_interval: Option<Duration>,
 }
 
 #[derive(Debug, Clone)]
@@ -39,7 +41,12 @@ impl Executors {
     pub fn new(gate: Gate, options: Options) -> Self {
         let client = Client::new(gate.clone(), options.peers);
         Self {
-            agents: Agents::new(client, options.silent_peers, options.callbacks),
+            agents: Agents::new(
+                client,
+                options.silent_peers,
+                options.callbacks,
+                options.poll_interval,
+            ),
             http: Http::new(gate),
             side_effect: SideEffect::new(options.ledger),
         }

@@ -31,6 +31,8 @@ mod limits;
 mod peer;
 #[path = "suite/pinned.rs"]
 mod pinned;
+#[path = "suite/short_calls.rs"]
+mod short_calls;
 #[path = "suite/streams.rs"]
 mod streams;
 #[path = "suite/tasks_http.rs"]

@@ -7,7 +7,7 @@
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use serde_json::{Value, json};
-use wopr_core::{Command, Failure, Object, Produced, Refusal, RunKey, StepId, value_size};
+use wopr_core::{Command, Failure, Object, Produced, Refusal, RunKey, StepId, Timestamp, value_size};
 use wopr_store::{AppendError, Batch, Cause, Ended, Fence, Guard, Leased, WorkKey};
 
 use crate::{
@@ -29,6 +29,8 @@ const FIRST_LOOK: Duration = Duration::from_millis(100);
 const ACCEPTED_LATE: Duration = Duration::from_secs(30);
 /// The fence of an effect that is created with its lease. A larger one was leased before.
 const FIRST_LEASE: Fence = Fence(1);
+/// A call is looked at up to this part of its wait later than it asked for.
+const LOOKS_APART: u64 = 200;
 /// Maximum size of a handle, as JSON.
 const MAX_HANDLE: usize = 64 * 1024;
 
@@ -132,7 +134,7 @@ impl Engine {
     ) -> End {
         let due_after = |after: Option<Duration>| {
             let millis = after.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
-            millis.map(|millis| self.lease_time().plus_millis(millis))
+            millis.map(|millis| aligned(self.lease_time(), millis))
         };
         let StoredEffect { step, attempt, .. } = &effect;
         let (step, attempt) = (step.clone(), *attempt);
@@ -430,6 +432,20 @@ impl Engine {
     }
 }
 
+/// When a call is looked at that waits for so long: at most half a percent later, at a time that calls which wait about
+/// as long have in common. Many calls that wait for the same peer then take few leases and few commits.
+fn aligned(now: Timestamp, wait_ms: u64) -> Timestamp {
+    let due = now.plus_millis(wait_ms);
+    let shared = (wait_ms / LOOKS_APART).max(1);
+    // A power of two, so that waits of different lengths have times in common.
+    let grid = 1 << shared.ilog2();
+    let past = due.millis().rem_euclid(grid);
+    match u64::try_from(grid - past) {
+        Ok(left) if past > 0 => due.plus_millis(left),
+        Ok(_) | Err(_) => due,
+    }
+}
+
 /// The command that records how an attempt ended.
 pub(crate) fn ended(step: StepId, attempt: u32, outcome: Outcome) -> Command {
     let mut retry_after_ms = None;
@@ -479,5 +495,28 @@ pub(crate) fn ended(step: StepId, attempt: u32, outcome: Outcome) -> Command {
         attempt,
         outcome,
         retry_after_ms,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_wait_equally_long_are_looked_at_together() {
+        let base = 1_800_000_000_000;
+        let due =
+            |now: i64, wait_ms: u64| aligned(Timestamp::from_millis(base + now), wait_ms).millis() - base;
+        // Short waits are exact.
+        for wait_ms in [0, 1, 100, 399] {
+            assert_eq!(due(7, wait_ms), 7 + i64::try_from(wait_ms).unwrap());
+        }
+        let mut times: Vec<_> = (0..1_000).map(|now| due(now, 30_000)).collect();
+        for (now, due) in (0..).zip(&times) {
+            assert!((30_000..=30_150).contains(&(due - now)), "{now}: {due}");
+        }
+        times.dedup();
+        assert!(times.len() <= 9, "{times:?}");
+        assert_eq!(aligned(Timestamp::from_millis(5), u64::MAX).millis(), i64::MAX);
     }
 }

@@ -287,6 +287,7 @@ impl Host {
                 // The default is an address that other hosts need not reach.
                 callbacks: (config.server.public_url.is_some())
                     .then(|| Arc::new(callbacks.clone()) as Arc<dyn wopr_connect::Callbacks>),
+                poll_interval: config.a2a.poll_interval.map(Period::as_duration),
             },
         );
         let cipher = SubscriptionCipher::new(&secrets);

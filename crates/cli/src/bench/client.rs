@@ -212,8 +212,18 @@ fn run_id(answer: &[u8]) -> Option<&str> {
 
 /// Creates `n` runs that wait for an approval.
 pub(crate) async fn park(address: SocketAddr, key: &str, n: usize) -> Result<Vec<String>> {
+    start(address, key, APPROVAL, n).await
+}
+
+/// Starts `n` runs of a workflow, and returns their ids.
+pub(crate) async fn start(
+    address: SocketAddr,
+    key: &str,
+    workflow: &'static str,
+    n: usize,
+) -> Result<Vec<String>> {
     let journey = Journey {
-        workflow: APPROVAL,
+        workflow,
         way: Way::Resume,
     };
     let mut parking = JoinSet::new();

@@ -15,6 +15,7 @@ pub(crate) struct Latencies(Vec<u32>);
 pub(crate) struct Summary {
     pub(crate) n: usize,
     pub(crate) p50: f64,
+    pub(crate) p95: f64,
     pub(crate) p99: f64,
     pub(crate) p999: f64,
     pub(crate) max: f64,
@@ -49,6 +50,7 @@ impl Latencies {
         Some(Summary {
             n,
             p50: quantile(500),
+            p95: quantile(950),
             p99: quantile(990),
             p999: quantile(999),
             max,
@@ -73,6 +75,7 @@ mod tests {
             Summary {
                 n: 1_000,
                 p50: 500.0,
+                p95: 950.0,
                 p99: 990.0,
                 p999: 999.0,
                 max: 1_000.0,

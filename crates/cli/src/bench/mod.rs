@@ -51,9 +51,9 @@ use crate::{exit::Exit, open_files, output, signals::Signals};
 /// Measure the throughput, latency and cost of runs.
 ///
 /// Journeys (rest, poll, a2a-1.0, a2a-0.3, chain, fan, waiting, resume) are repeated with each number of
-/// clients and reported per run. Studies (subscribers, followers, children, list, parked, streams, flat) set
-/// up a scenario of a given size on a store of their own, and report named figures. Everything is removed
-/// afterwards, even after Ctrl-C.
+/// clients and reported per run. Studies (subscribers, followers, children, list, parked, streams, flat,
+/// remote) set up a scenario of a given size on a store of their own, and report named figures. Everything is
+/// removed afterwards, even after Ctrl-C.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
     /// What to measure; separate several with commas

@@ -79,6 +79,23 @@ impl Process {
     }
 }
 
+/// Number of established connections from this machine to a local port over IPv4.
+pub(crate) fn connections_to(port: u16) -> Option<usize> {
+    Some(established_to(&fs::read_to_string("/proc/net/tcp").ok()?, port))
+}
+
+/// Counts lines such as `0: 0100007F:A1B2 0100007F:1F90 01 …`: number, local and remote address, and the state, which
+/// is 01 for an established connection.
+fn established_to(table: &str, port: u16) -> usize {
+    let port = format!("{port:04X}");
+    let is_counted = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(2);
+        let remote = fields.next().and_then(|remote| remote.rsplit_once(':'));
+        remote.is_some_and(|(_, remote)| remote == port) && fields.next() == Some("01")
+    };
+    table.lines().filter(is_counted).count()
+}
+
 /// Parses user plus system time of the process and of its ended children. The executable's name, in
 /// parentheses, may contain any character; the times are the 12th to 15th field after it.
 fn times_in(stat: &str) -> Option<[Duration; 2]> {
@@ -101,6 +118,17 @@ mod tests {
         let [own, children] = [Duration::from_millis(1_750), Duration::from_millis(100)];
         assert_eq!(times_in(stat), Some([own, children]));
         assert_eq!(times_in("7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn established_connections_to_a_port_are_counted() {
+        let table = "  sl  local_address rem_address   st tx_queue\n\
+                     0: 0100007F:1F90 00000000:0000 0A 00000000\n\
+                     1: 0100007F:A1B2 0100007F:1F90 01 00000000\n\
+                     2: 0100007F:1F90 0100007F:A1B2 01 00000000\n\
+                     3: 0100007F:A1B3 0100007F:1F90 06 00000000\n";
+        assert_eq!(established_to(table, 0x1f90), 1);
+        assert_eq!(established_to(table, 1), 0);
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub(crate) enum Scenario {
     Streams,
     /// The cost of a run with 1,000 runs stored, and with many (1,000,000)
     Flat,
+    /// Runs that call an agent on a second host, and many that wait for one (10,000)
+    Remote,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +83,7 @@ pub(crate) enum Study {
     Parked,
     Streams,
     Flat,
+    Remote,
 }
 
 impl Scenario {
@@ -102,6 +105,7 @@ impl Scenario {
             Self::Parked => "parked",
             Self::Streams => "streams",
             Self::Flat => "flat",
+            Self::Remote => "remote",
         }
     }
 
@@ -128,6 +132,7 @@ impl Scenario {
             Self::Parked => Kind::Study(Study::Parked),
             Self::Streams => Kind::Study(Study::Streams),
             Self::Flat => Kind::Study(Study::Flat),
+            Self::Remote => Kind::Study(Study::Remote),
         }
     }
 }
@@ -145,7 +150,7 @@ impl Study {
     pub(crate) fn usual_size(self) -> usize {
         match self {
             Self::Subscribers | Self::Followers => 1_000,
-            Self::Children => 10_000,
+            Self::Children | Self::Remote => 10_000,
             Self::List | Self::Flat => 1_000_000,
             Self::Parked => 20_000,
             Self::Streams => 5_000,

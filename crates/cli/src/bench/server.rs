@@ -75,6 +75,8 @@ impl Server {
             .current_dir(place.folder())
             .env("WOPR_API_KEY", KEY)
             .env("WOPR_MASTER_KEY", master_key())
+            // All servers of a benchmark have the same key, so one can call another.
+            .env("WOPR_A2A_PEER_TOKEN", KEY)
             // Open as long as this process lives, so that the child ends even if we are killed.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -17,8 +17,19 @@ pub(crate) const CROWD: &str = "wopr-bench-crowd";
 /// The same number of child runs, which all wait for an approval.
 pub(crate) const WAITING_CROWD: &str = "wopr-bench-waiting-crowd";
 
+/// Says what it is told.
+pub(crate) const ECHO: &str = "wopr-bench-echo";
+/// Works for longer than any benchmark, without doing anything.
+pub(crate) const SLOW: &str = "wopr-bench-slow";
+/// A single node that calls [`ECHO`] on another host.
+pub(crate) const CALL: &str = "wopr-bench-call";
+/// A single node that calls [`SLOW`] on another host.
+pub(crate) const SLOW_CALL: &str = "wopr-bench-slow-call";
+
 /// The approval node of [`APPROVAL`].
 pub(crate) const GATE: &str = "gate";
+/// How long [`SLOW`] works, in milliseconds.
+const SLOW_MS: u64 = 24 * 3_600 * 1_000;
 /// Number of children of a [`FAN`] run.
 pub(crate) const FAN_WIDTH: usize = 10;
 /// Maximum number of concurrent children of [`CROWD`]: a definition has at most 2,000 nodes.
@@ -27,6 +38,25 @@ const CROWD_WIDTH: usize = 1_000;
 /// The workflows that are registered on every server.
 pub(crate) fn all() -> Vec<Value> {
     vec![one(), chain(), approval(), fan(), failure()]
+}
+
+/// The workflows of the host that is called.
+pub(crate) fn called() -> Vec<Value> {
+    let mut echo = node("say", "core.template", &json!({"template": "{{ prompt }}"}));
+    echo["artifactType"] = "text".into();
+    let mut echo = document(ECHO, &[echo], &[]);
+    echo["variables"] = json!([{"name": "prompt", "type": "string"}]);
+    let slow = node("wait", "core.delay", &json!({"delayMs": SLOW_MS}));
+    vec![echo, document(SLOW, &[slow], &[])]
+}
+
+/// The workflows that call them.
+pub(crate) fn calls() -> Vec<Value> {
+    let call = |id, skill| {
+        let config = json!({"skill": skill, "message": "Please say this."});
+        document(id, &[node("call", "core.a2a.invoke", &config)], &[])
+    };
+    vec![call(CALL, ECHO), call(SLOW_CALL, SLOW)]
 }
 
 fn one() -> Value {

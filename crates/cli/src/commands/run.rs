@@ -3,25 +3,24 @@
 //! Without a server, a host runs in this process until the run ends, and is called over HTTP like any other;
 //! so both modes share one code path. Progress goes to standard error, the run's outputs to standard output.
 
+mod following;
+
 use std::{fs, path::Path};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use wopr_server::Overrides;
-use wopr_wire::openwop::run::{InterruptView, RunSnapshot, RunStatus};
+use wopr_wire::openwop::run::{InterruptView, RunStatus};
 
-use super::interrupts::artifact_of;
+pub(crate) use self::following::{End, Following, View};
 use crate::{
     args::{Authorities, Format},
-    ask,
     client::{Client, Trust, escape},
     examples,
     exit::{Exit, Failure},
-    follow::Follower,
     host::{self, Background, HostArgs},
-    output::{self, Paint, Spinner},
-    render,
+    output, render,
     signals::Signals,
 };
 
@@ -56,6 +55,10 @@ pub(crate) struct Run {
     #[arg(long = "tag", value_name = "TEXT")]
     tags: Vec<String>,
 
+    /// Print a line per event instead of drawing the steps, as without a terminal
+    #[arg(long)]
+    events: bool,
+
     /// Start the run on a server and return at once
     #[arg(long, requires = "server")]
     detach: bool,
@@ -79,15 +82,12 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DIR", conflicts_with = "server")]
     workflows: Vec<std::path::PathBuf>,
 
+    /// A configuration file, such as one with the agents that the run calls, when it executes in this process
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    config: Option<std::path::PathBuf>,
+
     #[command(flatten)]
     format: Format,
-}
-
-/// How following the run ended.
-enum End {
-    Terminal(Box<RunSnapshot>),
-    Waiting(Box<RunSnapshot>),
-    Interrupted,
 }
 
 impl Run {
@@ -136,6 +136,7 @@ impl Run {
             listen: Some("127.0.0.1:0".to_owned()),
             log_level: std::env::var("WOPR_LOG").is_err().then(|| "error".to_owned()),
             workflows: self.workflows.clone(),
+            config: self.config.clone(),
             ..HostArgs::default()
         };
         let overrides = Overrides {
@@ -228,16 +229,9 @@ impl Run {
             }
             return Ok(Exit::Ok);
         }
-        let mut following = Following {
-            client,
-            run: &run,
-            events: Follower::start(client, &run, "updates").await?,
-            answers: answers.into_iter(),
-            is_quiet: self.format.json,
-            outputs: Value::Null,
-        };
-        let end = following.finish(signals).await?;
-        let outputs = std::mem::take(&mut following.outputs);
+        let view = View::of(client, workflow, self.format.json, self.events).await;
+        let following = Following::start(client, &run, answers, view).await?;
+        let (end, outputs) = following.finish(signals).await?;
         self.conclude(client, &run, end, outputs).await
     }
 
@@ -310,97 +304,6 @@ impl Run {
     }
 }
 
-/// A run that is being followed.
-struct Following<'a> {
-    client: &'a Client,
-    run: &'a str,
-    events: Follower<'a>,
-    answers: std::vec::IntoIter<Value>,
-    is_quiet: bool,
-    /// The run's outputs so far.
-    outputs: Value,
-}
-
-impl Following<'_> {
-    /// Follows the run across interrupts until it ends or an interrupt stays unanswered.
-    async fn finish(&mut self, signals: &mut Signals) -> Result<End> {
-        loop {
-            let spinner = (!self.is_quiet).then(|| Spinner::start("running"));
-            tokio::select! {
-                read = self.read_events(spinner.as_ref()) => read?,
-                () = signals.next() => return Ok(End::Interrupted),
-            }
-            drop(spinner);
-            let snapshot = Box::new(self.client.run(self.run).await?);
-            if snapshot.status.is_terminal() {
-                return Ok(End::Terminal(snapshot));
-            }
-            if snapshot.interrupt.is_some() && !self.answer(&snapshot, signals).await? {
-                return Ok(End::Waiting(snapshot));
-            }
-        }
-    }
-
-    /// Prints events until the run ends or waits for an answer.
-    async fn read_events(&mut self, spinner: Option<&Spinner>) -> Result<()> {
-        let paint = Paint::stderr();
-        while let Some(event) = self.events.next().await? {
-            if let Some(spinner) = spinner {
-                spinner.note(render::event(paint, &event))?;
-            }
-            match event.event_type.as_str() {
-                "run.completed" => self.outputs = event.payload.get("outputs").cloned().unwrap_or_default(),
-                // The last event before the run waits.
-                "node.suspended" => return Ok(()),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Answers the open interrupt with the next `--answer`, or else prompts the user. Returns `false` if
-    /// neither is possible.
-    async fn answer(&mut self, snapshot: &RunSnapshot, signals: &mut Signals) -> Result<bool> {
-        let Some(view) = &snapshot.interrupt else {
-            return Ok(true);
-        };
-        if let Some(answer) = self.answers.next() {
-            resolve(self.client, self.run, view, &answer).await?;
-            return Ok(true);
-        }
-        if self.is_quiet || !output::is_conversation() {
-            return Ok(false);
-        }
-        self.show_draft(snapshot, view).await?;
-        loop {
-            let asked = view.clone();
-            let asking = tokio::task::spawn_blocking(move || ask::ask(&asked));
-            let answer = tokio::select! {
-                answer = asking => answer.context("ask")??,
-                () = signals.next() => return Ok(false),
-            };
-            let Some(answer) = answer else {
-                output::note("")?;
-                return Ok(false);
-            };
-            match resolve(self.client, self.run, view, &answer).await {
-                Ok(()) => return Ok(true),
-                Err(error) if is_refusal(&error) => output::note(format!("  {error:#}"))?,
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Prints the artifact that an interrupt refers to, if any.
-    async fn show_draft(&self, snapshot: &RunSnapshot, view: &InterruptView) -> Result<()> {
-        if let Some(artifact) = artifact_of(self.client, &snapshot.run_id, view).await {
-            let paint = Paint::stderr();
-            output::note(paint.dim(render::indented(&render::content(&artifact), 4)))?;
-        }
-        Ok(())
-    }
-}
-
 /// Warns about inputs that the workflow does not declare: most likely they are misspelled.
 async fn warn_of_undeclared(client: &Client, workflow: &str, inputs: &Map<String, Value>) -> Result<()> {
     // A workflow without declared inputs accepts any. The key may lack the scope to read definitions, so
@@ -431,22 +334,6 @@ async fn warn_of_undeclared(client: &Client, workflow: &str, inputs: &Map<String
     Ok(())
 }
 
-/// Returns `true` if the server rejected an answer that the user can correct.
-fn is_refusal(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<Failure>()
-        .is_some_and(|failure| failure.exit() == Exit::Failed)
-}
-
-/// Answers an interrupt. If a child run raised it, the answer may be sent to the parent's node that waits for
-/// the child.
-pub(crate) async fn resolve(client: &Client, run: &str, view: &InterruptView, answer: &Value) -> Result<()> {
-    let path = format!("/v1/runs/{}/interrupts/{}", escape(run), escape(&view.node_id));
-    let body = json!({ "resumeValue": answer, "interruptId": view.interrupt_id });
-    client.post(&path, &body).await?;
-    Ok(())
-}
-
 /// Fetches all artifacts of a run with their content, oldest first.
 pub(crate) async fn artifacts(client: &Client, run: &str) -> Result<Vec<Value>> {
     let mut list = client.get(&format!("/v1/runs/{}/artifacts", escape(run))).await?;
@@ -463,7 +350,7 @@ pub(crate) async fn artifacts(client: &Client, run: &str) -> Result<Vec<Value>> 
 }
 
 /// Prints the run's text output, or else all its outputs, or else its last artifact.
-fn show_products(artifacts: &[Value], outputs: &Value) -> Result<()> {
+pub(crate) fn show_products(artifacts: &[Value], outputs: &Value) -> Result<()> {
     if let Some(text) = outputs.get("text").and_then(Value::as_str) {
         return output::line(output::plain(text));
     }

@@ -98,3 +98,51 @@ fn kept_demo_can_be_served_again() {
     let config = kept.join("wopr.toml");
     place.ends(0, &["config", "check", "--config", config.to_str().unwrap()]);
 }
+
+#[test]
+fn second_opinion_asks_two_agents_and_a_person_and_leaves_nothing() {
+    let mut place = Place::new();
+    let temp = place.path().display().to_string();
+    place.set("TMPDIR", &temp);
+    let demo = ["demo", "second-opinion", "Rename the product"];
+    let answers = [
+        "--answer",
+        r#"{"answers":{"answer":"the old name stays"}}"#,
+        "--answer",
+        r#"{"action":"accept"}"#,
+    ];
+    let said = place.ends(0, &[&demo[..], &answers].concat());
+    for part in [
+        "# Rename the product",
+        "an hour to remove the old way.",
+        "said to be this: the old name stays",
+        "Go ahead, says",
+    ] {
+        assert!(said.out.contains(part), "{part} is missing: {said:#?}");
+    }
+    // The call of each agent, and the question of one.
+    for part in [
+        "by builder, task run_",
+        "by sceptic, task run_",
+        "sceptic asks: How is it undone",
+        "Go ahead?",
+    ] {
+        assert!(said.err.contains(part), "{part} is missing: {said:#?}");
+    }
+    let pids = processes(&said.err);
+    assert_eq!(pids.len(), 3, "{said:#?}");
+    for pid in pids {
+        assert!(!signal(pid, "0"), "process {pid} is still there");
+    }
+    // The other demo's flags are refused, not ignored.
+    place.ends(2, &["demo", "--keep", "second-opinion"]);
+    // What is not answered is told, with an answer of the right form.
+    let said = place.ends(6, &demo);
+    assert!(said.err.contains("--answer '"), "{said:#?}");
+    let said = place.ends(
+        0,
+        &[&demo[..], &answers[..2], &["--answer", r#"{"action":"reject"}"#]].concat(),
+    );
+    assert!(said.out.contains("Not now."), "{said:#?}");
+    assert_eq!(place.path().read_dir().unwrap().count(), 0, "the folder is gone");
+}

@@ -1,8 +1,9 @@
-//! Follows a run across streams that are interrupted, or end before the run does.
+//! Follows a run across streams that are interrupted, or end before the run does, and shows it.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::{TcpListener, TcpStream},
+    process::{Command, Stdio},
     thread::{self, JoinHandle},
 };
 
@@ -95,5 +96,49 @@ fn run_is_followed_across_interrupted_streams_to_its_terminal_event() {
     assert_eq!(
         answering.join().unwrap(),
         [None, after("1"), after("1"), after("2")]
+    );
+}
+
+/// Runs the binary with a terminal as its standard streams. Returns what it wrote there.
+fn on_a_terminal(place: &Place, args: &[&str]) -> String {
+    const SPAWN: &str = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
+    let wopr = place.command(args);
+    let mut python = Command::new("python3");
+    python
+        .args(["-c", SPAWN])
+        .arg(wopr.get_program())
+        .args(wopr.get_args())
+        .current_dir(place.path())
+        .env("TERM", "xterm-256color")
+        .env_remove("NO_COLOR")
+        .stdin(Stdio::null());
+    for (name, value) in wopr.get_envs() {
+        match value {
+            Some(value) => python.env(name, value),
+            None => python.env_remove(name),
+        };
+    }
+    let output = python.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}: {text}", output.status);
+    text
+}
+
+#[test]
+fn steps_are_drawn_on_a_terminal_and_listed_elsewhere() {
+    let place = Place::new();
+    let run = ["run", "hello", "--input", "name=Ada"];
+    let drawn = on_a_terminal(&place, &run);
+    assert!(drawn.contains('✓') && drawn.contains("Hello, Ada!"), "{drawn}");
+    assert!(!drawn.contains("run.started"), "{drawn}");
+    let listed = on_a_terminal(&place, &[&run[..], &["--events"]].concat());
+    assert!(
+        !listed.contains('✓') && listed.contains("run.started"),
+        "{listed}"
+    );
+    let said = place.ends(0, &run);
+    assert!(
+        !said.err.contains('✓') && said.err.contains("run.started"),
+        "{said:#?}"
     );
 }

@@ -11,6 +11,7 @@
 )]
 
 mod agent;
+mod agents_guide;
 mod backup;
 mod binary;
 mod config;

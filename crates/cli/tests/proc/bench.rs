@@ -180,6 +180,36 @@ fn stores_of_two_sizes_are_compared() {
 }
 
 #[test]
+fn bench_of_calls_to_another_host_counts_appends_and_connections() {
+    let report = report(&["--scenario", "remote", "--size", "40", "--seconds", "1"]);
+    assert!(figure(&report, "calls, 256 clients") > 0.0, "{report:#}");
+    // One to start the run, and one for its end.
+    let appends = figure(&report, "appends of the caller per call");
+    assert!((2.0..=3.0).contains(&appends), "{report:#}");
+    assert_eq!(
+        figure(&report, "appends of the callee per call"),
+        1.0,
+        "{report:#}"
+    );
+    assert_eq!(figure(&report, "tasks parked"), 40.0);
+    assert!(
+        holds(&report, "connections to the callee, all parked"),
+        "{report:#}"
+    );
+    for name in [
+        "call, 1 client, p95",
+        "CPU of the caller per call",
+        "CPU, call by run",
+    ] {
+        assert!(figure(&report, name) > 0.0, "{report:#}");
+    }
+    assert!(
+        figure(&report, "CPU while all are parked, of a core") >= 0.0,
+        "{report:#}"
+    );
+}
+
+#[test]
 fn interrupted_bench_leaves_nothing_behind() {
     let folder = folder();
     let mut running = bench(folder.path(), &["--scenario", "rest", "--seconds", "600"])

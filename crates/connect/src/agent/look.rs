@@ -149,7 +149,9 @@ impl Agents {
             // It may have changed before the agent pushes.
             (true, _) => FIRST_LOOK,
             (false, true) => LAST_LOOK,
-            (false, false) => (age / 4).clamp(FIRST_LOOK, LAST_LOOK),
+            (false, false) => self
+                .poll_interval
+                .unwrap_or_else(|| (age / 4).clamp(FIRST_LOOK, LAST_LOOK)),
         };
         let (handle, check_after) = (handle.to_value(), Some(check_after));
         match attempted.handle.as_ref() == Some(&handle) {

@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use wopr_core::value_size;
 use wopr_wire::{
-    a2a::model::{SendMessageRequest, SendMessageResponse, StreamResponse, Task, TaskState, TaskStatus},
+    a2a::model::{
+        Artifact, PartContent, SendMessageRequest, SendMessageResponse, StreamResponse, Task,
+        TaskArtifactUpdateEvent, TaskState, TaskStatus,
+    },
     json::Object,
 };
 
@@ -12,6 +16,11 @@ use crate::a2a::{self, Agent, Items};
 
 /// How long the first stream of a task is followed before the call is parked.
 const FOLLOWED: Duration = Duration::from_millis(300);
+/// How long the stream of a task may take to end after its last item: a stream that ends leaves its connection for
+/// other calls.
+const LAST_ITEM: Duration = Duration::from_millis(20);
+/// The most bytes of artifacts that are kept of a stream. The task is asked for more than that.
+const MAX_CARRIED: usize = 1 << 20;
 
 /// Sends a message to an agent that streams: its task is known with the first event, however long it takes.
 /// The stream is followed for a moment, because most tasks are short. It is returned if the task goes on.
@@ -20,7 +29,7 @@ pub(super) async fn stream(
     request: SendMessageRequest,
 ) -> Result<(SendMessageResponse, Option<Items>), a2a::Error> {
     let mut items = agent.send_streaming_message(request).await?;
-    let mut task: Option<Task> = None;
+    let mut carried = Carried::default();
     let mut until = None;
     let mut goes_on = false;
     loop {
@@ -38,31 +47,28 @@ pub(super) async fn stream(
             None => break,
             Some(Ok((_, item))) => item,
             // What was streamed so far is known; the rest is asked for.
-            Some(Err(error)) if task.is_none() => return Err(error),
+            Some(Err(error)) if carried.task.is_none() => return Err(error),
             Some(Err(_)) => break,
         };
-        match item {
-            StreamResponse::Message(message) => return Ok((SendMessageResponse::Message(message), None)),
-            StreamResponse::Task(whole) => task = Some(whole),
-            StreamResponse::StatusUpdate(update) => {
-                let task = task.get_or_insert_with(|| begun(update.task_id, update.context_id));
-                task.status = update.status;
-            }
-            // Chunks are not put together here: the agent has the whole.
-            StreamResponse::ArtifactUpdate(update) => {
-                task.get_or_insert_with(|| begun(update.task_id, update.context_id));
-            }
+        if let StreamResponse::Message(message) = item {
+            return Ok((SendMessageResponse::Message(message), None));
         }
-        let state = task.as_ref().map(|task| task.status.state);
-        if state.is_some_and(|state| state.is_terminal() || state.is_interrupted()) {
+        carried.take(item);
+        if carried.rests() {
+            // The stream is over, or what follows would be of no use.
+            let _ = tokio::time::timeout(LAST_ITEM, items.next()).await;
             break;
         }
         until.get_or_insert_with(|| tokio::time::Instant::now() + FOLLOWED);
     }
     let items = goes_on.then_some(items);
-    let Some(task) = task else {
+    let is_whole = carried.is_whole();
+    let Some(task) = carried.task else {
         return Err(a2a::Error::NoStream);
     };
+    if is_whole {
+        return Ok((SendMessageResponse::Task(task), None));
+    }
     // The whole task with its artifacts, which a stream need not have.
     match agent.get_task(&task.id, Some(0)).await {
         Ok(whole) => Ok((SendMessageResponse::Task(whole), items)),
@@ -73,11 +79,81 @@ pub(super) async fn stream(
                     message: None,
                     timestamp: None,
                 },
+                artifacts: Vec::new(),
                 ..task
             }),
             items,
         )),
     }
+}
+
+/// What a stream has carried of a task.
+#[derive(Debug, Default)]
+struct Carried {
+    task: Option<Task>,
+    /// Something of the task may not have been streamed, or only in pieces. Pieces are not put together here: the
+    /// agent has the whole.
+    is_partial: bool,
+    n_bytes: usize,
+}
+
+impl Carried {
+    fn take(&mut self, item: StreamResponse) {
+        match item {
+            StreamResponse::Message(_) => {}
+            StreamResponse::Task(task) => {
+                self.n_bytes = task.artifacts.iter().map(size_of).sum();
+                self.is_partial = false;
+                self.task = Some(task);
+            }
+            StreamResponse::StatusUpdate(update) => {
+                self.begun(update.task_id, update.context_id).status = update.status;
+            }
+            StreamResponse::ArtifactUpdate(update) => {
+                let TaskArtifactUpdateEvent { artifact, append, .. } = update;
+                self.n_bytes = self.n_bytes.saturating_add(size_of(&artifact));
+                self.is_partial |= append || self.n_bytes > MAX_CARRIED;
+                let is_partial = self.is_partial;
+                let artifacts = &mut self.begun(update.task_id, update.context_id).artifacts;
+                let known = artifacts
+                    .iter_mut()
+                    .find(|known| known.artifact_id == artifact.artifact_id);
+                match known {
+                    _ if is_partial => artifacts.clear(),
+                    Some(known) => *known = artifact,
+                    None => artifacts.push(artifact),
+                }
+            }
+        }
+    }
+
+    fn begun(&mut self, id: String, context_id: String) -> &mut Task {
+        // A stream that does not begin with the task need not carry all of it.
+        self.is_partial |= self.task.is_none();
+        self.task.get_or_insert_with(|| begun(id, context_id))
+    }
+
+    /// Whether the task has ended or asks something.
+    fn rests(&self) -> bool {
+        let state = self.task.as_ref().map(|task| task.status.state);
+        state.is_some_and(|state| state.is_terminal() || state.is_interrupted())
+    }
+
+    /// Whether the task has ended, and all of it was streamed. An agent may stream no artifacts though it has some.
+    fn is_whole(&self) -> bool {
+        let is_ended = |task: &Task| task.status.state.is_terminal() && !task.artifacts.is_empty();
+        !self.is_partial && self.task.as_ref().is_some_and(is_ended)
+    }
+}
+
+/// Bytes of the content of an artifact.
+fn size_of(artifact: &Artifact) -> usize {
+    let sizes = artifact.parts.iter().map(|part| match &part.content {
+        PartContent::Text(text) | PartContent::Url(text) => text.len(),
+        PartContent::Raw(bytes) => bytes.len(),
+        PartContent::Data(data) => value_size(data),
+    });
+    sizes.sum()
 }
 
 fn begun(id: String, context_id: String) -> Task {

@@ -41,8 +41,9 @@ use crate::shares::{Share, Shares};
 /// Long enough for a burst to one peer, short enough to notice soon that a name has moved.
 const POOL_IDLE: Duration = Duration::from_secs(30);
 
-/// Maximum idle connections per peer; a larger burst opens new ones.
-const POOL_IDLE_PER_HOST: usize = 16;
+/// Maximum idle connections per peer: a host makes hundreds of calls at once, and one that finds no idle connection
+/// opens a new one.
+const POOL_IDLE_PER_HOST: usize = 64;
 
 /// See [`Shares::new`]: a single tenant may take up to three quarters of the response memory.
 const TIMES_FREE: usize = 3;

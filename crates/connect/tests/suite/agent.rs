@@ -49,6 +49,8 @@ pub(crate) struct Seen {
     pub(crate) body: Bytes,
     /// The agent's own origin.
     pub(crate) origin: String,
+    /// The other end of the connection.
+    pub(crate) from: SocketAddr,
 }
 
 impl Seen {
@@ -90,14 +92,14 @@ impl Agent {
         });
         let serving = tokio::spawn(async move {
             let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
+            while let Ok((stream, from)) = listener.accept().await {
                 let (handle, origin, tls) = (Arc::clone(&handle), origin.clone(), tls.clone());
                 connections.spawn(async move {
                     let Some(tls) = tls else {
-                        return serve(stream, handle, origin).await;
+                        return serve(stream, from, handle, origin).await;
                     };
                     match tls.accept(stream).into_fallible().await {
-                        Ok(stream) => serve(stream, handle, origin).await,
+                        Ok(stream) => serve(stream, from, handle, origin).await,
                         // Until the client has read why and closed the connection.
                         Err((_, mut stream)) => while stream.read(&mut [0; 512]).await.unwrap_or(0) > 0 {},
                     }
@@ -159,7 +161,12 @@ impl Agent {
 
 type Handle = Arc<dyn Fn(&Seen) -> Reply + Send + Sync>;
 
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, handle: Handle, origin: String) {
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    from: SocketAddr,
+    handle: Handle,
+    origin: String,
+) {
     let service = service_fn(move |request: http::Request<Incoming>| {
         let (handle, origin) = (Arc::clone(&handle), origin.clone());
         async move {
@@ -170,6 +177,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, han
                 headers: head.headers,
                 body: body.collect().await.unwrap().to_bytes(),
                 origin,
+                from,
             };
             Ok::<_, Infallible>(handle(&seen))
         }

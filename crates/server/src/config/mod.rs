@@ -204,6 +204,9 @@ pub struct A2a {
     pub push_give_up: Period,
     /// The agents that workflows may call.
     pub peers: Vec<AgentPeer>,
+    /// Time between two looks at a task of theirs; by the age of the task if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub poll_interval: Option<Period>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -326,6 +329,7 @@ impl Default for A2a {
             push_timeout: Period::from_secs(15),
             push_give_up: Period::from_secs(24 * 3_600),
             peers: Vec::new(),
+            poll_interval: None,
         }
     }
 }
@@ -554,6 +558,13 @@ impl Config {
         }
         if self.a2a.push_timeout.as_millis() < 100 {
             return invalid("a2a.push_timeout", "must be at least 100ms");
+        }
+        if self
+            .a2a
+            .poll_interval
+            .is_some_and(|interval| !(100..=3_600_000).contains(&interval.as_millis()))
+        {
+            return invalid("a2a.poll_interval", "must be 100ms to 1h");
         }
         if !is_set_of(&self.a2a.card_keys, 1) {
             return invalid("a2a.card_keys", "must be one to four different numbers");

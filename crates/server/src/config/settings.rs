@@ -167,6 +167,9 @@ pub const SETTINGS: &[Setting] = &[
         c.a2a.peers.push(peer);
         Ok(())
     }),
+    setting("a2a.poll_interval", "WOPR_A2A_POLL_INTERVAL", |c, t| {
+        some(&mut c.a2a.poll_interval, t)
+    }),
     setting("idempotency.retention", "WOPR_IDEMPOTENCY_RETENTION", |c, t| {
         put(&mut c.idempotency.retention, t)
     }),

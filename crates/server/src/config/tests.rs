@@ -53,6 +53,10 @@ fn the_table_lists_every_setting() {
             max_run_duration: Some(Period::from_secs(1)),
             ..Limits::default()
         },
+        a2a: A2a {
+            poll_interval: Some(Period::from_secs(30)),
+            ..A2a::default()
+        },
         secrets: Secrets {
             key_file: Some("x".into()),
             master_key: Some(Secret::new("x")),

@@ -8,6 +8,7 @@ mod flat;
 mod followers;
 mod list;
 mod parked;
+mod remote;
 mod streams;
 
 use anyhow::Result;
@@ -25,5 +26,6 @@ pub(crate) async fn run(study: Study, context: &Context<'_>) -> Result<Vec<Figur
         Study::Parked => parked::study(context).await,
         Study::Streams => streams::study(context).await,
         Study::Flat => flat::study(context).await,
+        Study::Remote => remote::study(context).await,
     }
 }

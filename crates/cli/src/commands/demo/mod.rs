@@ -7,16 +7,19 @@
 //!    |  SubscribeToTask, SendMessage {approve: true} -> artifact, completed
 //! ```
 //!
+//! `wopr demo second-opinion` starts three hosts instead: see [`opinion`].
+//!
 //! Nothing is simulated: the host is this binary with ordinary flags, and all calls go over HTTP. The child
-//! process and the folder are removed when the command ends, even on errors.
+//! processes and the folder are removed when the command ends, even on errors.
 
+mod opinion;
 mod process;
 mod story;
 
 use std::{io::IsTerminal as _, time::Duration};
 
 use anyhow::{Context as _, Result};
-use clap::Args;
+use clap::{Args, Subcommand};
 use tempfile::TempDir;
 use wopr_server::config::Period;
 
@@ -25,6 +28,7 @@ use self::{
     story::Story,
 };
 use crate::{
+    examples,
     exit::{Exit, Failure},
     output::{self, Paint},
     signals::Signals,
@@ -35,12 +39,14 @@ const PACE: Duration = Duration::from_millis(900);
 /// Time limit of the demo, not counting pauses.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Watch an A2A task survive kill -9.
+/// Watch an A2A task survive kill -9, or a workflow ask two agents and you.
 ///
 /// Starts a host on a new SQLite database and sends it a message as an A2A client. Kills the host with
 /// SIGKILL while the task waits for approval, starts it again, approves, and shows the result and the log.
-/// Needs no setup and removes its files.
+/// `wopr demo second-opinion` starts two agents and a host that asks them instead. Needs no setup and removes
+/// its files.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Demo {
     /// Keep the folder with the database, and print its path
     #[arg(long)]
@@ -48,16 +54,27 @@ pub(crate) struct Demo {
     /// Pause between steps, such as 2s [default: 900ms on a terminal, else 0s]
     #[arg(long, value_name = "TIME")]
     pace: Option<Period>,
+    #[command(subcommand)]
+    other: Option<Other>,
+}
+
+/// The other demos.
+#[derive(Debug, Subcommand)]
+enum Other {
+    SecondOpinion(opinion::SecondOpinion),
 }
 
 impl Demo {
     pub(crate) async fn run(self) -> Result<Exit> {
+        if let Some(Other::SecondOpinion(demo)) = self.other {
+            return demo.run().await;
+        }
         let mut signals = Signals::catch()?;
         let folder = tempfile::Builder::new()
             .prefix("wopr-demo-")
             .tempdir()
             .context("make a folder for the demo")?;
-        let mut place = Place::new(folder.path())?;
+        let mut place = Place::new(folder.path(), examples::ALL, &[])?;
         let told = {
             let mut story = Story::new(&mut place, self.pace());
             tokio::select! {

@@ -16,7 +16,10 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{examples, host};
+use crate::{
+    examples::{self, Example},
+    host,
+};
 
 /// Time limit for starting or stopping the host.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -40,6 +43,14 @@ struct Running {
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
+/// Another host, as an agent that workflows call.
+#[derive(Debug)]
+pub(super) struct Agent<'a> {
+    pub(super) name: &'a str,
+    pub(super) url: &'a str,
+    pub(super) key: &'a str,
+}
+
 /// The first line that a host prints.
 #[derive(Debug, Deserialize)]
 pub(super) struct Listening {
@@ -48,23 +59,36 @@ pub(super) struct Listening {
 }
 
 impl Place {
-    /// Writes the examples, and a configuration with a key, into a folder.
-    pub(super) fn new(folder: &Path) -> Result<Self> {
+    /// Writes workflows, and a configuration with a key, into a folder. The host may call other hosts as agents.
+    pub(super) fn new(folder: &Path, examples: &[Example], agents: &[Agent<'_>]) -> Result<Self> {
         let workflows = folder.join("workflows");
-        examples::write_to(&workflows)?;
+        examples::write_to(&workflows, examples)?;
         let place = Self {
             folder: folder.to_owned(),
             key: host::new_secret()?,
             running: None,
         };
         let text = |path: &Path| json!(path.display().to_string());
-        let config = format!(
+        let mut config = format!(
             "store = {}\nworkflows = [{}]\n\n[log]\nlevel = \"warn\"\n\n\
              [[auth.keys]]\nid = \"reviewer\"\nsecret = {}\ntenant = \"default\"\nscopes = [\"*\"]\n",
             json!(format!("sqlite:{}", folder.join("wopr.db").display())),
             text(&workflows),
             json!(place.key),
         );
+        if !agents.is_empty() {
+            config.push_str("\n[egress]\nallow = [\"127.0.0.0/8\"]\n");
+        }
+        for Agent { name, url, key } in agents {
+            let file = folder.join(format!("key-of-{name}"));
+            fs::write(&file, key).context("write the key of an agent")?;
+            config.push_str(&format!(
+                "\n[[a2a.peers]]\nname = {}\nurl = {}\ntoken_file = {}\n",
+                json!(name),
+                json!(url),
+                text(&file)
+            ));
+        }
         fs::write(place.config(), config).context("write the demo's configuration")?;
         Ok(place)
     }

@@ -294,9 +294,20 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .maybe("queue", activity.as_ref().map(|activity| activity.queue.as_str()))
                 .maybe("deadline", deadline.map(|deadline| time(deadline).to_string())),
         ),
-        // The handle is between the executor and its peer.
-        KernelEvent::EffectAccepted { step, attempt, .. } => {
-            of(step, Payload::node(step).with("attempt", *attempt))
+        // The handle is between the executor and its peer, but for what names an agent's task.
+        KernelEvent::EffectAccepted {
+            step,
+            attempt,
+            handle,
+        } => {
+            let named = |name: &str| handle.get(name).and_then(Value::as_str);
+            of(
+                step,
+                Payload::node(step)
+                    .with("attempt", *attempt)
+                    .maybe("peer", named("peer"))
+                    .maybe("taskId", named("taskId")),
+            )
         }
         KernelEvent::EffectProgressed {
             step,

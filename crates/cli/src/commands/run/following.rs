@@ -1,0 +1,214 @@
+//! Follows a run to its end: shows it, and answers what it asks.
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use wopr_wire::openwop::{
+    event::RunEventDoc,
+    run::{InterruptView, RunSnapshot},
+    stream::StreamMode,
+};
+
+use crate::{
+    ask,
+    board::Board,
+    client::{Client, escape},
+    commands::interrupts::artifact_of,
+    drawing::Drawing,
+    exit::{Exit, Failure},
+    follow::Follower,
+    output::{self, Paint},
+    render,
+    signals::Signals,
+};
+
+/// How following the run ended.
+pub(crate) enum End {
+    Terminal(Box<RunSnapshot>),
+    Waiting(Box<RunSnapshot>),
+    Interrupted,
+}
+
+/// How a run is shown while it is followed.
+#[derive(Debug)]
+pub(crate) enum View {
+    /// Not at all, and nobody is asked.
+    Quiet,
+    /// A line per event.
+    Lines,
+    /// A line per step, on a terminal.
+    Drawn(Box<Drawing>),
+}
+
+impl View {
+    /// The view of runs of a workflow that suits standard error.
+    pub(crate) async fn of(client: &Client, workflow: &str, is_quiet: bool, wants_events: bool) -> Self {
+        if is_quiet {
+            return Self::Quiet;
+        }
+        if wants_events || !output::can_draw() {
+            return Self::Lines;
+        }
+        // The key may lack the scope to read definitions; the lines have fewer names then.
+        let definition = client.get(&format!("/v1/workflows/{}", escape(workflow))).await;
+        let board = Board::new(&definition.unwrap_or_default());
+        Self::Drawn(Box::new(Drawing::new(board)))
+    }
+
+    /// The events that it needs.
+    fn mode(&self) -> &'static str {
+        match self {
+            Self::Quiet => "updates",
+            Self::Lines | Self::Drawn(_) => "debug",
+        }
+    }
+
+    fn take(&mut self, event: &RunEventDoc) -> Result<()> {
+        match self {
+            Self::Quiet => Ok(()),
+            Self::Lines => match is_line(&event.event_type) {
+                true => output::note(render::event(Paint::stderr(), event)),
+                false => Ok(()),
+            },
+            Self::Drawn(drawing) => drawing.take(event),
+        }
+    }
+
+    /// Makes room for other text.
+    fn pause(&mut self) -> Result<()> {
+        match self {
+            Self::Quiet | Self::Lines => Ok(()),
+            Self::Drawn(drawing) => drawing.pause(),
+        }
+    }
+}
+
+/// Whether an event has a line of its own.
+fn is_line(event_type: &str) -> bool {
+    StreamMode::Updates.admits(event_type) || event_type == "vendor.wopr.effect.accepted"
+}
+
+/// A run that is being followed.
+pub(crate) struct Following<'a> {
+    client: &'a Client,
+    run: &'a str,
+    events: Follower<'a>,
+    answers: std::vec::IntoIter<Value>,
+    view: View,
+    /// The run's outputs so far.
+    outputs: Value,
+}
+
+impl<'a> Following<'a> {
+    /// Follows a run from its first event. `answers` are for its interrupts, in their order.
+    pub(crate) async fn start(
+        client: &'a Client,
+        run: &'a str,
+        answers: Vec<Value>,
+        view: View,
+    ) -> Result<Self> {
+        Ok(Self {
+            client,
+            run,
+            events: Follower::start(client, run, view.mode()).await?,
+            answers: answers.into_iter(),
+            view,
+            outputs: Value::Null,
+        })
+    }
+
+    /// Follows the run across interrupts until it ends or an interrupt stays unanswered. Returns its outputs, too.
+    pub(crate) async fn finish(mut self, signals: &mut Signals) -> Result<(End, Value)> {
+        let end = self.follow(signals).await?;
+        self.view.pause()?;
+        Ok((end, self.outputs))
+    }
+
+    async fn follow(&mut self, signals: &mut Signals) -> Result<End> {
+        loop {
+            tokio::select! {
+                read = self.read_events() => read?,
+                () = signals.next() => return Ok(End::Interrupted),
+            }
+            let snapshot = Box::new(self.client.run(self.run).await?);
+            if snapshot.status.is_terminal() {
+                return Ok(End::Terminal(snapshot));
+            }
+            if snapshot.interrupt.is_some() && !self.answer(&snapshot, signals).await? {
+                return Ok(End::Waiting(snapshot));
+            }
+        }
+    }
+
+    /// Prints events until the run ends or waits for an answer.
+    async fn read_events(&mut self) -> Result<()> {
+        while let Some(event) = self.events.next().await? {
+            self.view.take(&event)?;
+            match event.event_type.as_str() {
+                "run.completed" => self.outputs = event.payload.get("outputs").cloned().unwrap_or_default(),
+                // The last event before the run waits.
+                "node.suspended" => return Ok(()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers the open interrupt with the next `--answer`, or else prompts the user. Returns `false` if
+    /// neither is possible.
+    async fn answer(&mut self, snapshot: &RunSnapshot, signals: &mut Signals) -> Result<bool> {
+        let Some(view) = &snapshot.interrupt else {
+            return Ok(true);
+        };
+        if let Some(answer) = self.answers.next() {
+            resolve(self.client, self.run, view, &answer).await?;
+            return Ok(true);
+        }
+        if matches!(self.view, View::Quiet) || !output::is_conversation() {
+            return Ok(false);
+        }
+        self.view.pause()?;
+        self.show_draft(snapshot, view).await?;
+        loop {
+            let asked = view.clone();
+            let asking = tokio::task::spawn_blocking(move || ask::ask(&asked));
+            let answer = tokio::select! {
+                answer = asking => answer.context("ask")??,
+                () = signals.next() => return Ok(false),
+            };
+            let Some(answer) = answer else {
+                output::note("")?;
+                return Ok(false);
+            };
+            match resolve(self.client, self.run, view, &answer).await {
+                Ok(()) => return Ok(true),
+                Err(error) if is_refusal(&error) => output::note(format!("  {error:#}"))?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Prints the artifact that an interrupt refers to, if any.
+    async fn show_draft(&self, snapshot: &RunSnapshot, view: &InterruptView) -> Result<()> {
+        if let Some(artifact) = artifact_of(self.client, &snapshot.run_id, view).await {
+            let paint = Paint::stderr();
+            output::note(paint.dim(render::indented(&render::content(&artifact), 4)))?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns `true` if the server rejected an answer that the user can correct.
+fn is_refusal(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<Failure>()
+        .is_some_and(|failure| failure.exit() == Exit::Failed)
+}
+
+/// Answers an interrupt. If a child run raised it, the answer may be sent to the parent's node that waits for
+/// the child.
+async fn resolve(client: &Client, run: &str, view: &InterruptView, answer: &Value) -> Result<()> {
+    let path = format!("/v1/runs/{}/interrupts/{}", escape(run), escape(&view.node_id));
+    let body = json!({ "resumeValue": answer, "interruptId": view.interrupt_id });
+    client.post(&path, &body).await?;
+    Ok(())
+}
