@@ -31,6 +31,7 @@ pub struct State {
 impl Dialect for Toy {
     const NAME: &'static str = "toy";
 
+    const FOLD: u16 = 1;
     type Plan = Plan;
     type State = State;
     type Event = NoEvent;

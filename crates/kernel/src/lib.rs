@@ -49,7 +49,7 @@ pub use membership::Membership;
 pub use problem::{MAX_PROBLEMS, Problem, Problems, Spot};
 pub use rules::{AnswerSchema, ApprovalRules, Question, Rules};
 pub use run::{
-    Active, ApplyError, Artifact, Asked, CONTENT_TRUST, Child, ChildEnd, Member, NodeState, Open,
+    Active, ApplyError, Artifact, Asked, CONTENT_TRUST, Child, ChildEnd, FOLD, Member, NodeState, Open,
     OpenInterrupt, Pending, Phase, Run, Streamed, Streaming, UNTRUSTED, Vote, Wait, illegal, says_untrusted,
 };
 pub use status::{InterruptKind, RunStatus};

@@ -26,6 +26,9 @@ pub const CONTENT_TRUST: &str = "contentTrust";
 /// The value of that key.
 pub const UNTRUSTED: &str = "untrusted";
 
+/// The version of the kernel's fold: grows whenever the state of a log is another one, or has another form.
+pub const FOLD: u16 = 1;
+
 /// The state of a run, derived from its log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {

@@ -52,6 +52,7 @@ impl DerefMut for Walk<'_, '_> {
 impl Dialect for Openwop {
     const NAME: &'static str = "openwop";
 
+    const FOLD: u16 = 1;
     type Plan = Plan;
     type State = State;
     type Event = Event;

@@ -453,7 +453,8 @@ impl Known {
             ));
         }
         if let Some(snapshot) = &batch.snapshot {
-            let folded = format::decode_run(&snapshot.body).map_err(|error| error.to_string())?;
+            let folded =
+                format::decode_run(self.plan.dialect(), &snapshot.body).map_err(|error| error.to_string())?;
             if folded != self.run || snapshot.head != self.run.head {
                 return Err("its snapshot is not the fold of its log".to_owned());
             }
