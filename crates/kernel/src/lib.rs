@@ -24,9 +24,9 @@ mod run;
 mod status;
 
 pub use command::{
-    AgentCall, AnsweredCall, Authority, Call, CancelledCall, Catalog, Command, Decision, Effect, HostBounds,
-    Input, NewChild, Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartRun, Timer, Work,
-    provider,
+    AgentCall, AgentVerb, AnsweredCall, Authority, Call, CancelledCall, Catalog, Command, Decision, Effect,
+    HostBounds, Input, NewChild, Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartRun,
+    Timer, Work, provider,
 };
 pub use decide::{
     Attempted, DecisionBuilder, MAX_BYTES, MAX_EVENTS, Spawn, decide, decide_within, fields, too_much_work,

@@ -167,7 +167,7 @@ fn is_refused(error: &a2a::Error) -> bool {
     matches!(error, a2a::Error::Remote(remote) if remote.kind == Some(Kind::InvalidParams))
 }
 
-fn request(attempted: &Attempted<'_>) -> Result<SendMessageRequest, String> {
+pub(super) fn request(attempted: &Attempted<'_>) -> Result<SendMessageRequest, String> {
     let Attempted {
         call,
         run,
@@ -184,6 +184,7 @@ fn request(attempted: &Attempted<'_>) -> Result<SendMessageRequest, String> {
     }
     let mut message = Message::new(format!("wopr-{key}"), Role::User, parts);
     message.context_id.clone_from(&call.context);
+    message.task_id = call.verb.message_task().cloned();
     if let Some(skill) = &call.skill {
         message
             .metadata

@@ -66,6 +66,7 @@ fn effect_samples() -> Vec<KernelEvent> {
         KernelEvent::EffectScheduled {
             step: step(),
             deadline: Some(Timestamp::from_millis(9_000)),
+            max_questions: Some(16),
             attempt: 2,
             provider: "core.activity".to_owned(),
             activity: Some(Box::new(Activity {
