@@ -9,7 +9,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use url::Url;
 use wopr_app::{NewRun, SideRows, VisibleRun};
-use wopr_connect::a2a::{self, Agent, Client, Credential, Peer, Wanted};
+use wopr_connect::a2a::{self, Client, Credential, Peer, Wanted};
 use wopr_core::{Object, Origin, RunStatus, Seq, UNTRUSTED};
 use wopr_wire::{
     a2a::{
@@ -202,16 +202,12 @@ async fn exchange(
         SendMessageResponse::Message(_) => None,
     };
     Ok(Exchange {
-        version: negotiated(&agent),
+        // Of the interface that answered: it is in the header of every call to it.
+        version: agent.version(),
         answer,
         task,
         asked,
     })
-}
-
-/// The version of the interface that answered, which is the one in the header of every call to it.
-fn negotiated(agent: &Agent) -> Version {
-    agent.version()
 }
 
 fn message(call: &Call, request: &Invoke, guarded: Option<&Guarded>) -> SendMessageRequest {
