@@ -3,16 +3,17 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use axum::{
-    Router,
-    body::Bytes,
-    extract::State,
-    http::{HeaderMap, Method, StatusCode, Uri, header},
-    response::{IntoResponse as _, Response},
-};
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{
+    net::TcpListener,
+    task::{JoinHandle, JoinSet},
+};
 
 /// A request other than that of the card.
 #[derive(Debug, Clone)]
@@ -62,9 +63,19 @@ impl Remote {
             seen: Vec::new(),
             origin: format!("http://{address}"),
         }));
-        let app = Router::new().fallback(answer).with_state(Arc::clone(&says));
+        let known = Arc::clone(&says);
         let serving = tokio::spawn(async move {
-            axum::serve(listener, app).await.unwrap();
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let says = Arc::clone(&known);
+                connections.spawn(async move {
+                    let service = service_fn(move |request| answer(Arc::clone(&says), request));
+                    // The caller may leave at any time.
+                    let _ = http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
+                });
+            }
         });
         Self {
             address,
@@ -124,29 +135,28 @@ impl Drop for Remote {
     }
 }
 
-async fn answer(
-    State(says): State<Arc<Mutex<Says>>>,
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    let header = |name: &str| Some(headers.get(name)?.to_str().unwrap().to_owned());
+async fn answer(says: Arc<Mutex<Says>>, request: Request<Incoming>) -> hyper::Result<Response<Full<Bytes>>> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await?.to_bytes();
+    let named = |name: &str| Some(head.headers.get(name)?.to_str().unwrap().to_owned());
     let mut says = says.lock();
     let reply = |status: StatusCode, body: Value| {
-        let media = [(header::CONTENT_TYPE, "application/json")];
-        (status, media, body.to_string()).into_response()
+        let mut reply = Response::new(Full::from(body.to_string()));
+        *reply.status_mut() = status;
+        let media = HeaderValue::from_static("application/json");
+        reply.headers_mut().insert(header::CONTENT_TYPE, media);
+        Ok(reply)
     };
-    match (method.as_str(), uri.path()) {
+    match (head.method.as_str(), head.uri.path()) {
         ("GET", "/.well-known/agent-card.json") => reply(StatusCode::OK, says.card()),
         ("POST", "/a2a") => {
             let request: Value = serde_json::from_slice(&body).unwrap();
-            let version = header("a2a-version");
+            let version = named("a2a-version");
             let spoken = version.clone().unwrap_or_else(|| "0.3".to_owned());
             says.seen.push(Seen {
                 method: request["method"].as_str().unwrap().to_owned(),
                 version,
-                authorization: header("authorization"),
+                authorization: named("authorization"),
                 params: request["params"].clone(),
             });
             let (status, outcome) = match says.versions.iter().any(|known| *known == spoken) {
