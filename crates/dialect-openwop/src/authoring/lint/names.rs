@@ -418,6 +418,7 @@ fn outputs(plan: &Plan, index: usize) -> Option<Vec<&str>> {
                 "state",
                 "taskId",
                 "contextId",
+                "statusTimestamp",
                 "peer",
                 "contentTrust",
             ],
