@@ -1,6 +1,6 @@
 //! Stored events and snapshots, read by this version.
 
-use wopr_core::{Seq, format};
+use wopr_core::{DialectId, Seq, format};
 
 /// A stored body is parsed or rejected. A parsed body survives a round trip.
 ///
@@ -17,7 +17,9 @@ pub fn stored(data: &[u8]) {
             "a commit's mark is not part of its event"
         );
     }
-    if let Ok(run) = format::decode_run(data) {
-        assert_eq!(format::decode_run(&format::encode_run(&run)).unwrap(), run);
+    let dialect = DialectId::Openwop;
+    if let Ok(run) = format::decode_run(dialect, data) {
+        let again = format::decode_run(dialect, &format::encode_run(dialect, &run));
+        assert_eq!(again.unwrap(), run);
     }
 }

@@ -19,6 +19,7 @@ mod follow;
 mod look;
 mod made;
 mod outputs;
+mod pack;
 mod question;
 mod send;
 mod stream;
@@ -134,10 +135,20 @@ impl Agents {
         }
     }
 
+    pub(crate) const fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Sends the message of a call, or looks at its task.
     pub(crate) async fn attempt(&self, attempted: Attempted<'_>) -> Report {
+        let is_followed = attempted.call.verb.is_followed();
         match self.client.task_api(&attempted.call.peer, settings(&attempted)) {
+            Ok(Some(_)) if !is_followed => {
+                let message = "the peer speaks tasks-http, which has neither cards nor such calls".to_owned();
+                return failed("invalid_input", message).into();
+            }
             Ok(Some(api)) => return tasks_http::attempt(&api, &attempted).await,
+            Ok(None) if !is_followed => return self.perform(&attempted).await.into(),
             Ok(None) => {}
             Err(error) => return not_sent(&error).into(),
         }

@@ -52,6 +52,12 @@ impl Executors {
         }
     }
 
+    /// The client of the agents that workflows may call.
+    #[must_use]
+    pub const fn agents(&self) -> &Client {
+        self.agents.client()
+    }
+
     /// Gives access to the count of executed conformance side effects.
     #[must_use]
     pub fn side_effect(&self) -> &SideEffect {
@@ -80,7 +86,10 @@ impl Executor for Executors {
                 let trace = traceparent.as_deref();
                 self.http.call(&run.tenant, &key, trace, call, &keep).await.into()
             }
-            Request::Agent(call) => {
+            Request::Agent(mut call) => {
+                if let Err(unknown) = self.agents.name_peer(&mut call) {
+                    return unknown.into();
+                }
                 self.agents
                     .attempt(Attempted {
                         call: &call,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use divan::{Bencher, counter::ItemsCount};
 use serde_json::json;
 use wopr_core::{
-    Catalog, Command, Entropy, Input, Recorded, Run, RunId, Startable, Timestamp, WorkflowId, decide, format,
+    Catalog, Command, DialectId, Entropy, Input, Recorded, Run, RunId, Startable, Timestamp, WorkflowId,
+    decide, format,
 };
 use wopr_testkit::{Script, Workflow};
 
@@ -121,13 +122,13 @@ fn decode_a_chain_of_10(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn encode_the_snapshot_of_a_chain_of_10(bencher: Bencher<'_, '_>) {
     let run = Script::started(&chain(10)).run(0).clone();
-    bencher.bench(|| format::encode_run(&run).len());
+    bencher.bench(|| format::encode_run(DialectId::Openwop, &run).len());
 }
 
 #[divan::bench]
 fn decode_the_snapshot_of_a_chain_of_10(bencher: Bencher<'_, '_>) {
-    let body = format::encode_run(Script::started(&chain(10)).run(0));
-    bencher.bench(|| format::decode_run(&body).is_ok());
+    let body = format::encode_run(DialectId::Openwop, Script::started(&chain(10)).run(0));
+    bencher.bench(|| format::decode_run(DialectId::Openwop, &body).is_ok());
 }
 
 #[divan::bench]

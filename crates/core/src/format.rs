@@ -1,5 +1,8 @@
 //! The stored form of events and snapshots.
 //!
+//! A snapshot names the versions of the folds that made it, the kernel's and that of the run's language. One of
+//! other folds is not read: the log is folded afresh. So the state may change with every release; only events are kept.
+//!
 //! A body is one version byte followed by JSON. A reader supports every version ever released and reports the
 //! number of a newer one that it refuses; a corpus of stored bodies guards this from version 0.1.0 on. The
 //! sequence number is not part of the body: it is the row's key.
@@ -10,7 +13,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DialectEvent, Event, KernelEvent, Recorded, Run, Seq, Timestamp, openwop};
+use wopr_kernel::FOLD;
+
+use crate::{DialectEvent, DialectId, Event, KernelEvent, Recorded, Run, Seq, Timestamp, openwop};
 
 /// The version that this binary writes.
 const CURRENT: u8 = 1;
@@ -24,6 +29,9 @@ pub enum FormatError {
     TooNew { found: u8 },
     #[error("read a body that is not exactly one event")]
     NotOneEvent,
+    /// Made by another fold, so the log has to be folded.
+    #[error("read a snapshot of another fold")]
+    OtherFold,
     /// The body does not have the format of its version.
     #[error("read a damaged body: {0}")]
     Damaged(#[from] serde_json::Error),
@@ -106,20 +114,44 @@ pub fn decode_event(seq: Seq, body: &[u8]) -> Result<Recorded, FormatError> {
     })
 }
 
-/// Encodes a snapshot.
+/// Encodes a snapshot of a run in this language.
 #[must_use]
-pub fn encode_run(run: &Run) -> Vec<u8> {
-    encode(run)
+pub fn encode_run(dialect: DialectId, run: &Run) -> Vec<u8> {
+    encode_after(&folds(dialect), run)
 }
 
 /// Decodes a snapshot.
-pub fn decode_run(body: &[u8]) -> Result<Run, FormatError> {
-    Ok(serde_json::from_slice(payload(body)?)?)
+///
+/// # Errors
+/// It is of another fold, or damaged.
+pub fn decode_run(dialect: DialectId, body: &[u8]) -> Result<Run, FormatError> {
+    let payload = payload(body)?;
+    match payload.strip_prefix(&folds(dialect)) {
+        Some(run) => Ok(serde_json::from_slice(run)?),
+        None => Err(FormatError::OtherFold),
+    }
+}
+
+/// Whether a snapshot can be read: it was made by the folds of this binary.
+#[must_use]
+pub fn is_of_this_fold(dialect: DialectId, body: &[u8]) -> bool {
+    payload(body).is_ok_and(|payload| payload.starts_with(&folds(dialect)))
+}
+
+/// The versions of the kernel's fold and the language's, two bytes each.
+fn folds(dialect: DialectId) -> [u8; 4] {
+    let ([a, b], [c, d]) = (FOLD.to_be_bytes(), dialect.fold().to_be_bytes());
+    [a, b, c, d]
 }
 
 fn encode(value: &impl Serialize) -> Vec<u8> {
+    encode_after(&[], value)
+}
+
+fn encode_after(head: &[u8], value: &impl Serialize) -> Vec<u8> {
     let mut body = Vec::with_capacity(256);
     body.push(CURRENT);
+    body.extend_from_slice(head);
     serde_json::to_writer(&mut body, value).expect("kernel types have string keys and write to memory");
     body
 }

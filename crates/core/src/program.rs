@@ -47,6 +47,15 @@ impl DialectId {
         }
     }
 
+    /// The version of this language's fold.
+    pub(crate) const fn fold(self) -> u16 {
+        match self {
+            Self::Openwop => Openwop::FOLD,
+            #[cfg(feature = "toy")]
+            Self::Toy => Toy::FOLD,
+        }
+    }
+
     /// The language that a new definition is written in. What no other one recognizes counts as `OpenWOP`, whose
     /// rules then say what is wrong.
     #[must_use]

@@ -8,6 +8,8 @@
 
 #[path = "suite/activities.rs"]
 mod activities;
+#[path = "suite/agents.rs"]
+mod agents;
 #[path = "suite/approvers.rs"]
 mod approvers;
 #[path = "suite/authoring.rs"]

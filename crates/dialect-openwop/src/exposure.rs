@@ -9,13 +9,11 @@
 
 use wopr_kernel::Planned as _;
 
-use crate::{Node, NodeId, Object, Plan};
+use crate::{Node, NodeId, Object, Plan, node::gives_artifacts};
 
 /// The gate output that replaces an artifact.
 const EDITED: &str = "editedArtifactData";
-/// The type of nodes whose outputs are what an agent made.
-const AGENT: &str = "core.a2a.invoke";
-/// Their outputs that are artifacts.
+/// Outputs that are artifacts, of nodes that give what an agent made.
 const BY_AGENT: [&str; 3] = [TEXT, "data", "artifacts"];
 /// The output that is an artifact by itself.
 const TEXT: &str = "text";
@@ -66,7 +64,7 @@ impl Plan {
 
     fn is_agent(&self, node: &NodeId) -> bool {
         let position = self.position(node);
-        position.is_some_and(|position| self.nodes[position].type_id == AGENT)
+        position.is_some_and(|position| gives_artifacts(&self.nodes[position].type_id))
     }
 
     /// The node whose artifact content a variable contains, because an output of that node becomes the
@@ -84,7 +82,7 @@ impl Plan {
         let ends = self.definition.nodes.iter().zip(&self.nodes);
         let ends = ends.filter(|(_, node)| node.out.iter().all(|&edge| self.edges[edge].slot.is_none()));
         let made = ends.map(|(node, _)| node).find(|node| {
-            let by_agent = node.type_id.as_str() == AGENT && BY_AGENT.contains(&port);
+            let by_agent = gives_artifacts(&node.type_id) && BY_AGENT.contains(&port);
             makes_artifacts(node) && (is_shown(port, outputs) || by_agent)
         });
         made.map(|node| &node.id)
@@ -98,13 +96,13 @@ fn is_shown(port: &str, outputs: &Object) -> bool {
 
 /// What an agent makes are artifacts of the run, whatever its node says.
 fn makes_artifacts(node: &Node) -> bool {
-    node.artifact_type.is_some() || node.type_id.as_str() == AGENT
+    node.artifact_type.is_some() || gives_artifacts(&node.type_id)
 }
 
 /// Whether a node may have an output of this name that becomes part of its artifact.
 fn may_output(node: &Node, port: &str) -> bool {
     let type_id = node.type_id.as_str();
-    if type_id == AGENT {
+    if gives_artifacts(type_id) {
         return BY_AGENT.contains(&port);
     }
     if TEXTS.contains(&type_id) {

@@ -22,7 +22,10 @@ use crate::{
 use about::with_texts;
 pub(crate) use about::{ARTIFACT, About, TITLE};
 pub(crate) use activity::{ActivityNode, MAX_ACTIVITY_MS};
-pub(crate) use agent::{AGENT_RETRIES, AgentNode, BINDINGS, MAX_MODES, VERSIONS};
+pub(crate) use agent::{
+    AGENT_RETRIES, AgentNode, AgentTask, BINDINGS, CANCEL_TASK, CONVERSE, DISCOVER, GET_TASK, MAX_MODES,
+    MAX_TURNS, SEND, VERSIONS, calls_agent, gives_artifacts, pack_hint,
+};
 pub(crate) use config::written_by;
 pub(crate) use config::{Assigned, MAX_NAMES, MAX_PIECES, Pieces, known_keys};
 use config::{CHANNEL_FIELDS, Config, VARIABLE_FIELDS};
@@ -99,7 +102,7 @@ pub(crate) enum NodeKind {
     Http(Box<HttpNode>),
     /// `core.activity`
     Activity(Box<ActivityNode>),
-    /// `core.a2a.invoke`
+    /// `core.a2a.invoke`, and the calls of the pack `core.openwop.a2a`
     Agent(Box<AgentNode>),
     /// `core.conformance.side-effect`
     SideEffect,
@@ -275,7 +278,9 @@ impl NodeKind {
             }
             "core.subWorkflow" => SubWorkflow::read(config).map(|sub| Self::SubWorkflow(Box::new(sub))),
             "core.activity" => ActivityNode::read(config).map(|activity| Self::Activity(Box::new(activity))),
-            "core.a2a.invoke" => AgentNode::read(config).map(|agent| Self::Agent(Box::new(agent))),
+            type_id if calls_agent(type_id) => {
+                AgentNode::read(node).map(|agent| Self::Agent(Box::new(agent)))
+            }
             "core.http.request" => HttpNode::read(config).map(|http| Self::Http(Box::new(http))),
             // Marks a workflow as made for conformance mode: on other hosts it does not compile.
             "conformance.start" if node_types.conformance => Ok(Self::Pass),

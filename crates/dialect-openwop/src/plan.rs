@@ -17,7 +17,7 @@ use crate::{
     cost::{Budget, Exhausted, Meter},
     definition::{Definition, EdgeCondition, Node, Operator, TriggerRule, Variable, WORDS},
     expression::{Expression, ExpressionError, Val},
-    node::{AGENT_RETRIES, NodeKind},
+    node::{AGENT_RETRIES, NodeKind, calls_agent, gives_artifacts},
     pattern::Pattern,
     schema::{Allowance, Invalid, Schema},
     whole,
@@ -68,7 +68,7 @@ pub(crate) struct PlanNode {
 impl PlanNode {
     /// The type and the human-readable name of the artifacts that it makes.
     pub(crate) fn artifact(&self) -> Option<(&str, &str)> {
-        let by_agent = || matches!(self.kind, NodeKind::Agent(_)).then_some(AGENT_ARTIFACT);
+        let by_agent = || gives_artifacts(&self.type_id).then_some(AGENT_ARTIFACT);
         let artifact_type = self.artifact_type.as_deref().or_else(by_agent)?;
         Some((artifact_type, self.name.as_str()))
     }
@@ -175,9 +175,10 @@ impl Plan {
                     }
                 };
                 let settings = &definition.settings;
-                let least = match node.type_id.as_str() {
-                    "core.a2a.invoke" => AGENT_RETRIES,
-                    _ => 0,
+                let least = if calls_agent(&node.type_id) {
+                    AGENT_RETRIES
+                } else {
+                    0
                 };
                 let most = u64::from(settings.max_retries.max(least));
                 let max_retries = retries("maxRetries", most).and_then(|n| {

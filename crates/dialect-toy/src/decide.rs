@@ -3,12 +3,13 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use wopr_kernel::{
-    Answered, ApplyError, DecisionBuilder, Dialect, Event, EventRef, Failure, InterruptKind, KernelEvent,
-    Limits, Object, Phase, RecordedRef, Refusal, Run, RunStatus, Seq, Spawn, StartRun, StepId, Trigger,
-    WorkflowId,
+    Answered, ApplyError, Call, DecisionBuilder, Dialect, Event, EventRef, Failure, InterruptKind,
+    KernelEvent, Limits, Object, Phase, RecordedRef, Refusal, Run, RunStatus, Seq, Spawn, StartRun, StepId,
+    Trigger, WorkflowId,
     cost::{self, Budget},
     fields,
     measure::{object_too_deep, too_deep},
+    says_untrusted,
 };
 
 use crate::plan::{Plan, Step};
@@ -30,6 +31,7 @@ pub struct State {
 
 impl Dialect for Toy {
     const NAME: &'static str = "toy";
+    const FOLD: u16 = 1;
 
     type Plan = Plan;
     type State = State;
@@ -98,12 +100,14 @@ impl Dialect for Toy {
                 complete(next, &step, cause, fields(json!({ "completed": completed })));
             }
             Trigger::Failed { step, cause, failure } => fail(next, &step, cause, failure),
-            // Its steps have neither timers nor retries, calls, single children or gates, and its variables are
-            // its own.
+            Trigger::EffectEnded { step, cause, outcome } => match outcome {
+                Ok(outputs) => complete(next, &step, cause, outputs),
+                Err(failure) => fail(next, &step, cause, failure),
+            },
+            // Its steps have neither timers nor retries, single children or gates, and its variables are its own.
             Trigger::Set(_)
             | Trigger::AttemptDue { .. }
             | Trigger::TimerFired { .. }
-            | Trigger::EffectEnded { .. }
             | Trigger::ChildEnded { .. }
             | Trigger::Asked { .. } => return Err(Refusal::WrongState),
         }
@@ -126,6 +130,11 @@ impl Dialect for Toy {
     fn is_untrusted(next: &DecisionBuilder<'_, Self>, event: &Event<NoEvent>) -> bool {
         let is_from_outside = match event {
             Event::Kernel(KernelEvent::RunStarted(started)) => started.is_untrusted(),
+            // The peer of a call says so of what it made, and of what it asks.
+            Event::Kernel(KernelEvent::NodeCompleted { outputs, .. }) if says_untrusted(outputs) => true,
+            Event::Kernel(KernelEvent::InterruptRequested { data, .. }) => {
+                next.outside.is_some() || data.as_object().is_some_and(says_untrusted)
+            }
             Event::Kernel(_) | Event::Dialect(_) => next.outside.is_some(),
         };
         is_from_outside || next.state.is_untrusted
@@ -163,6 +172,10 @@ fn go_on(next: &mut DecisionBuilder<'_, Toy>) {
                 }
                 Err(failure) => fail(next, &step, started, failure),
             },
+            Step::Call(payload) => {
+                let payload = payload.clone();
+                next.call(step, 0, started, Call::SideEffect { payload });
+            }
             Step::Run { workflows, .. } => {
                 let spawned =
                     spawns(next, workflows).and_then(|spawns| next.spawn_set(&step, started, spawns));

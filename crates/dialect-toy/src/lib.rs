@@ -6,7 +6,8 @@
 //! {"id": "greeting", "templates": ["Hello {name}.", {"ask": "Which colour, {name}?", "as": "colour"}, "{colour} it is."]}
 //! ```
 //!
-//! A text step outputs its `text`, which later templates read as `{text}`. An `ask` step waits for a person. A step
+//! A text step outputs its `text`, which later templates read as `{text}`. An `ask` step waits for a person. A `{"call": payload}` step makes
+//! the countable side effect of conformance tests and outputs its outcome, and what its peer asks is asked in the run. A step
 //! such as `{"of": ["one", "two", "three"], "quorum": 2}` runs other workflows as children, with the run's variables
 //! as their inputs, and waits for `"join": "all"` (the default), `"first"`, `"race"` or a quorum of them. It outputs
 //! `completed`, their number. `"absorb": true` goes on even if the join fails.

@@ -29,6 +29,8 @@ pub(crate) enum Step {
         name: String,
         rules: Rules,
     },
+    /// The countable side effect, whose outcome becomes variables.
+    Call(Value),
     Run {
         workflows: Vec<WorkflowId>,
         policy: ChildPolicy,
@@ -60,7 +62,7 @@ impl Plan {
             Step::read(template).ok_or_else(|| {
                 wrong(
                     "templates",
-                    "an entry is neither a text nor {\"ask\": text, \"as\": name} nor {\"of\": workflows}",
+                    "an entry is neither a text nor {\"ask\": text, \"as\": name}, {\"call\": payload} or {\"of\": workflows}",
                 )
             })
         });
@@ -92,6 +94,9 @@ impl Step {
     fn read(template: &Value) -> Option<Self> {
         if let Some(text) = template.as_str() {
             return Some(Self::Say(text.to_owned()));
+        }
+        if let Some(payload) = template.get("call") {
+            return Some(Self::Call(payload.clone()));
         }
         if let Some(workflows) = template.get("of") {
             return Self::read_set(template, workflows.as_array()?);
@@ -175,6 +180,7 @@ impl Planned for Plan {
         match self.steps[position] {
             Step::Say(_) => "toy.say",
             Step::Ask { .. } => "toy.ask",
+            Step::Call(_) => "toy.call",
             Step::Run { .. } => "toy.run",
         }
     }
@@ -185,14 +191,14 @@ impl Planned for Plan {
 
     fn rules(&self, position: usize) -> Option<&Rules> {
         match &self.steps[position] {
-            Step::Say(_) | Step::Run { .. } => None,
+            Step::Say(_) | Step::Call(_) | Step::Run { .. } => None,
             Step::Ask { rules, .. } => Some(rules),
         }
     }
 
     fn children(&self, position: usize) -> Option<ChildPolicy> {
         match &self.steps[position] {
-            Step::Say(_) | Step::Ask { .. } => None,
+            Step::Say(_) | Step::Ask { .. } | Step::Call(_) => None,
             Step::Run { policy, .. } => Some(*policy),
         }
     }

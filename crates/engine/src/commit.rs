@@ -23,7 +23,7 @@ use crate::{
 const SNAPSHOT_EVERY: u64 = 256;
 /// A snapshot is also stored when the events after the last one exceed this size, because each load reads
 /// them.
-const SNAPSHOT_BYTES: usize = 4 << 20;
+pub(crate) const SNAPSHOT_BYTES: usize = 4 << 20;
 
 /// The stored body of an effect row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -130,7 +130,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
     if is_heavy || head_before / SNAPSHOT_EVERY < run.head.0 / SNAPSHOT_EVERY {
         batch.snapshot = Some(Snapshot {
             head: run.head,
-            body: format::encode_run(&run),
+            body: format::encode_run(view.plan.dialect(), &run),
         });
     }
     let cleared = timers_cleared.iter().map(|timer| Ended {

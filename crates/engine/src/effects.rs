@@ -107,7 +107,8 @@ impl Engine {
         let mut performing = performing;
         let mut report = lease.hold(performing.as_mut()).await;
         // The run may have been cancelled. An agent that gets the message all the same has to be told.
-        let tells_late = effect.handle.is_none() && matches!(effect.request, Request::Agent(_));
+        let tells_late = effect.handle.is_none()
+            && matches!(&effect.request, Request::Agent(call) if call.verb.is_followed());
         if report.is_none() && tells_late && !self.shared.stop.is_cancelled() {
             report = tokio::time::timeout(ACCEPTED_LATE, performing).await.ok();
         }

@@ -4,12 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{runtime::Handle, sync::broadcast};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use wopr_core::{Plan, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId};
-use wopr_store::{Cause, Epoch, Hint, Queue, ReadError, Store, Summary, WriteError};
+use wopr_core::{Plan, PrincipalId, Run, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId};
+use wopr_store::{Cause, Epoch, Hint, Loaded, Queue, ReadError, Store, Summary, WriteError};
 
 use crate::{
     Clock, CommandError, Decided, Events, Executor, Opened, Options, Stats, Tail, View,
     catalog::Catalog,
+    commit::SNAPSHOT_BYTES,
     decision_pool::DecisionPool,
     descendants::Descendants,
     entropy::EntropySource,
@@ -19,7 +20,7 @@ use crate::{
     load_budget::{LoadBudget, LoadPermit, Purpose},
     loading::Fetched,
     locks::Locks,
-    outboxes::Outboxes,
+    outboxes::{FOLDING, Outboxes},
     pool::Pool,
     recent_runs::RecentRunCache,
     run_backoff::RunBackoff,
@@ -412,7 +413,7 @@ impl Engine {
         let plan = plan.await?;
         let run = match (&decided.run, decided.from(Seq(0))) {
             (Some(run), _) => run.clone(),
-            (None, Some(events)) => match wopr_core::Run::default().fold(&plan, events) {
+            (None, Some(events)) => match Run::default().fold(&plan, events) {
                 Ok(run) => run,
                 Err(_) => return Ok(None),
             },
@@ -442,15 +443,50 @@ impl Engine {
         let summary = &loaded.summary;
         let plan = self.version(&key.tenant, &summary.workflow, &summary.version);
         let plan = plan.await?;
+        if view::is_of_other_fold(&plan, &loaded) {
+            drop(turn);
+            return Box::pin(self.open_afresh(purpose, key, plan, loaded, held)).await;
+        }
         let (of, n_bytes) = (key.clone(), held.n_bytes());
         let opening = self.think(&key.tenant, n_bytes, move || view::open(&of, plan, loaded, held));
         let open = opening.await;
         drop(turn);
-        match open {
-            Ok(open) => open.map(Some),
-            Err(CommandError::Internal(why)) => Err(ReadError::Corrupt(why)),
-            Err(error) => Err(ReadError::Unavailable(Cause::of(error))),
-        }
+        open.map_err(unread)?.map(Some)
+    }
+
+    /// Folds the log of a run from its start, because its snapshot is of another fold. The next event that is
+    /// appended brings a snapshot of this one.
+    async fn open_afresh(
+        &self,
+        purpose: Purpose,
+        key: &RunKey,
+        plan: Arc<Plan>,
+        loaded: Loaded,
+        held: LoadPermit,
+    ) -> Result<Option<Open>, ReadError> {
+        let n_bytes = held.n_bytes();
+        drop(held);
+        let load_budget = &self.shared.load_budget;
+        let held = load_budget.hold(purpose, &key.tenant, n_bytes + FOLDING).await?;
+        let is_inbox_cut = loaded.is_inbox_cut();
+        let Loaded {
+            summary, head, inbox, ..
+        } = loaded;
+        let view = View {
+            key: key.clone(),
+            plan,
+            run: Run::default(),
+            summary,
+            last_events: Vec::new(),
+            held,
+        };
+        let folded = self.fold_up_to(view, head).await.map_err(unread)?;
+        Ok(folded.map(|view| Open {
+            view,
+            inbox,
+            is_inbox_cut,
+            n_tail_bytes: SNAPSHOT_BYTES,
+        }))
     }
 
     /// Catches up with the registry periodically and on hints.
@@ -473,5 +509,13 @@ impl Engine {
         tokio::time::timeout(time, self.shared.stop.cancelled())
             .await
             .is_ok()
+    }
+}
+
+/// Why a run could not be folded, as the failure of a read.
+fn unread(error: CommandError) -> ReadError {
+    match error {
+        CommandError::Internal(why) => ReadError::Corrupt(why),
+        error => ReadError::Unavailable(Cause::of(error)),
     }
 }

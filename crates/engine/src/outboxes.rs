@@ -31,7 +31,7 @@ use crate::{
     slots::{Slot, Slots},
     stats::Counters,
     task_pool::TaskPool,
-    view::{corrupt, decode_base, decode_events},
+    view::{corrupt, decode_base, decode_events, is_of_other_fold},
 };
 
 /// Maximum runs whose events are expanded into deliveries at once.
@@ -41,7 +41,7 @@ const GATHER: Duration = Duration::from_millis(20);
 /// Events of a run read at once.
 const PAGE: usize = 256;
 /// Load budget for a page of the log while the whole log is folded again.
-const FOLDING: usize = 16 << 20;
+pub(crate) const FOLDING: usize = 16 << 20;
 
 /// State of the loop that expands outboxes.
 #[derive(Debug)]
@@ -283,14 +283,13 @@ impl Engine {
 
     /// Loads a run as it was at `head`, with a load permit; `None` if the run is gone.
     async fn as_of(&self, key: &RunKey, head: Seq) -> Result<Option<View>, CommandError> {
-        let Shared {
-            load_budget, store, ..
-        } = &*self.shared;
+        let Shared { load_budget, .. } = &*self.shared;
         let Some(Fetched { loaded, held, turn }) = self.fetch(key, Purpose::View).await? else {
             return Ok(None);
         };
         let (workflow, version) = (&loaded.summary.workflow, &loaded.summary.version);
         let plan = self.version(&key.tenant, workflow, version).await?;
+        let is_other = is_of_other_fold(&plan, &loaded);
         let mut view = View {
             key: key.clone(),
             plan,
@@ -301,9 +300,9 @@ impl Engine {
         };
         let n_bytes = view.held.n_bytes();
         let is_newer = loaded.snapshot.as_ref().is_some_and(|base| base.head > head);
-        if is_newer {
-            // The snapshot is newer than `head`. The whole log is read again from the start, and the run
-            // grows meanwhile.
+        if is_newer || is_other {
+            // The snapshot is newer than `head`, or of another fold. The whole log is read again from the start,
+            // and the run grows meanwhile.
             drop((loaded.snapshot, loaded.tail, turn));
             view.held = LoadPermit::default();
             view.held = Box::pin(load_budget.hold(Purpose::View, &key.tenant, n_bytes + FOLDING)).await?;
@@ -312,7 +311,7 @@ impl Engine {
             tail.retain(|event| event.seq < head);
             let work = move || {
                 if let Some(base) = base {
-                    view.run = decode_base(&view.key, &base)?;
+                    view.run = decode_base(&view.key, &view.plan, &base)?;
                 }
                 fold(&mut view, &decode_events(&tail)?)?;
                 Ok::<_, ReadError>(view)
@@ -320,9 +319,15 @@ impl Engine {
             view = self.think(&key.tenant, n_bytes, work).await??;
             drop(turn);
         }
+        self.fold_up_to(view, head).await
+    }
+
+    /// Folds the log into a view, page by page, until it has this length; `None` if the run is gone.
+    pub(crate) async fn fold_up_to(&self, mut view: View, head: Seq) -> Result<Option<View>, CommandError> {
+        let key = view.key.clone();
         while view.run.head < head {
             let limit = usize::try_from(head.0 - view.run.head.0).map_or(PAGE, |left| left.min(PAGE));
-            let Some(page) = store.events(key, view.run.head, limit).await? else {
+            let Some(page) = self.shared.store.events(&key, view.run.head, limit).await? else {
                 return Ok(None);
             };
             if page.events.is_empty() {

@@ -91,9 +91,15 @@ pub(crate) fn corrupt(key: &RunKey, error: impl Error + Send + Sync + 'static) -
     ReadError::Corrupt(Cause::about(format!("run {key}: {error}"), error))
 }
 
+/// Whether the log has to be folded from its start, because its snapshot is of another fold.
+pub(crate) fn is_of_other_fold(plan: &Plan, loaded: &Loaded) -> bool {
+    let snapshot = loaded.snapshot.as_ref();
+    snapshot.is_some_and(|snapshot| !format::is_of_this_fold(plan.dialect(), &snapshot.body))
+}
+
 /// Decodes a snapshot.
-pub(crate) fn decode_base(key: &RunKey, snapshot: &Snapshot) -> Result<Run, ReadError> {
-    format::decode_run(&snapshot.body).map_err(|error| corrupt(key, error))
+pub(crate) fn decode_base(key: &RunKey, plan: &Plan, snapshot: &Snapshot) -> Result<Run, ReadError> {
+    format::decode_run(plan.dialect(), &snapshot.body).map_err(|error| corrupt(key, error))
 }
 
 /// Folds a loaded run.
@@ -105,7 +111,7 @@ pub(crate) fn open(
 ) -> Result<Open, ReadError> {
     let base = match &loaded.snapshot {
         None => Run::default(),
-        Some(snapshot) => decode_base(key, snapshot)?,
+        Some(snapshot) => decode_base(key, &plan, snapshot)?,
     };
     let n_tail_bytes = loaded.tail.iter().map(|event| event.body.len()).sum();
     let is_inbox_cut = loaded.is_inbox_cut();

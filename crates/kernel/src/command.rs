@@ -520,7 +520,7 @@ pub enum Call {
     },
     /// Work for a worker, which reports its outcome.
     Activity(Box<Activity>),
-    /// A message to another agent, which may work on it for a long time.
+    /// A request to another agent, which may work on it for a long time.
     Agent(Box<AgentCall>),
     /// The side effect of the conformance suite.
     SideEffect {
@@ -542,11 +542,65 @@ impl Call {
     }
 }
 
-/// A message to an agent that the operator has configured.
+/// What an agent is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case", rename_all_fields = "camelCase")]
+pub enum AgentVerb {
+    /// Sends the message, and waits until the agent is done with it.
+    Invoke {
+        /// The task that the message belongs to; a new one where absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        task: Option<String>,
+        /// The most questions that the agent may ask; unlimited where absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_questions: Option<u64>,
+    },
+    /// Sends the message. The outcome is what the agent answers at once, as a task or a message.
+    Send {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        task: Option<String>,
+    },
+    /// Looks once at a task.
+    GetTask { task: String },
+    /// Cancels a task.
+    CancelTask { task: String },
+    /// Reads the agent's card.
+    Discover,
+}
+
+impl AgentVerb {
+    /// A message that starts a task, which is waited for.
+    pub const INVOKE: Self = Self::Invoke {
+        task: None,
+        max_questions: None,
+    };
+
+    /// Whether the call goes on after the agent has taken it, so that its run cancels the task when it ends early.
+    #[must_use]
+    pub const fn is_followed(&self) -> bool {
+        match self {
+            Self::Invoke { .. } => true,
+            Self::Send { .. } | Self::GetTask { .. } | Self::CancelTask { .. } | Self::Discover => false,
+        }
+    }
+
+    /// The task that the message of the call belongs to.
+    #[must_use]
+    pub const fn message_task(&self) -> Option<&String> {
+        match self {
+            Self::Invoke { task, .. } | Self::Send { task } => task.as_ref(),
+            Self::GetTask { .. } | Self::CancelTask { .. } | Self::Discover => None,
+        }
+    }
+}
+
+/// A request to an agent that the operator has configured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentCall {
-    /// The name of the agent in this host's configuration.
+    #[serde(flatten)]
+    pub verb: AgentVerb,
+    /// The name of the agent in this host's configuration, or its address there.
     pub peer: String,
     /// What the agent is asked to do, in its own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -582,6 +636,18 @@ impl AgentCall {
     pub fn size(&self) -> usize {
         let files: usize = self.files.iter().map(size_of).sum();
         self.text.as_ref().map_or(0, String::len) + self.data.as_ref().map_or(0, size_of) + files
+    }
+
+    /// The most questions that the agent may ask; `None` if there is no limit.
+    #[must_use]
+    pub const fn max_questions(&self) -> Option<u64> {
+        match self.verb {
+            AgentVerb::Invoke { max_questions, .. } => max_questions,
+            AgentVerb::Send { .. }
+            | AgentVerb::GetTask { .. }
+            | AgentVerb::CancelTask { .. }
+            | AgentVerb::Discover => None,
+        }
     }
 }
 

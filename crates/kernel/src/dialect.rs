@@ -17,6 +17,9 @@ use crate::{
 pub trait Dialect: Sized + Debug + 'static {
     /// The name by which runs name their language.
     const NAME: &'static str;
+    /// The version of the fold: grows whenever the state of a log is another one, or has another form. Snapshots of
+    /// other folds are not read.
+    const FOLD: u16;
 
     /// A compiled workflow.
     type Plan: Planned;

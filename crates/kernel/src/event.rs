@@ -419,6 +419,9 @@ pub enum KernelEvent {
         /// When the call fails if it is still under way. The time of an activity is among what workers get.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
+        /// How many questions its peer may ask, if that is limited.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_questions: Option<u64>,
     },
     /// The peer has taken the call and goes on with it.
     EffectAccepted {

@@ -24,9 +24,9 @@ mod run;
 mod status;
 
 pub use command::{
-    AgentCall, AnsweredCall, Authority, Call, CancelledCall, Catalog, Command, Decision, Effect, HostBounds,
-    Input, NewChild, Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartRun, Timer, Work,
-    provider,
+    AgentCall, AgentVerb, AnsweredCall, Authority, Call, CancelledCall, Catalog, Command, Decision, Effect,
+    HostBounds, Input, NewChild, Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartRun,
+    Timer, Work, provider,
 };
 pub use decide::{
     Attempted, DecisionBuilder, MAX_BYTES, MAX_EVENTS, Spawn, decide, decide_within, fields, too_much_work,
@@ -49,7 +49,7 @@ pub use membership::Membership;
 pub use problem::{MAX_PROBLEMS, Problem, Problems, Spot};
 pub use rules::{AnswerSchema, ApprovalRules, Question, Rules};
 pub use run::{
-    Active, ApplyError, Artifact, Asked, CONTENT_TRUST, Child, ChildEnd, Member, NodeState, Open,
+    Active, ApplyError, Artifact, Asked, CONTENT_TRUST, Child, ChildEnd, FOLD, Member, NodeState, Open,
     OpenInterrupt, Pending, Phase, Run, Streamed, Streaming, UNTRUSTED, Vote, Wait, illegal, says_untrusted,
 };
 pub use status::{InterruptKind, RunStatus};

@@ -26,6 +26,9 @@ pub const CONTENT_TRUST: &str = "contentTrust";
 /// The value of that key.
 pub const UNTRUSTED: &str = "untrusted";
 
+/// The version of the kernel's fold: grows whenever the state of a log is another one, or has another form.
+pub const FOLD: u16 = 1;
+
 /// The state of a run, derived from its log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
@@ -186,6 +189,9 @@ pub struct Pending {
     /// When the call fails if it is still under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
+    /// How many questions the peer may ask, if that is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_questions: Option<u64>,
     /// What the peer asks. The call goes on meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<Box<Open>>,
@@ -584,6 +590,7 @@ impl Run {
                 provider,
                 activity,
                 deadline,
+                max_questions,
             } => {
                 let active = self.active(plan, step)?;
                 if active.wait != Wait::Work || active.attempt != *attempt {
@@ -597,6 +604,7 @@ impl Run {
                     handle: None,
                     activity: activity.clone(),
                     deadline: *deadline,
+                    max_questions: *max_questions,
                     question: None,
                     answered: None,
                     n_accepted: 0,

@@ -18,6 +18,8 @@ mod authoring;
 mod authority;
 #[path = "suite/binding.rs"]
 mod binding;
+#[path = "suite/claims.rs"]
+mod claims;
 #[path = "suite/client.rs"]
 mod client;
 #[path = "suite/clocks.rs"]
@@ -40,6 +42,8 @@ mod idempotency;
 mod interop_browser;
 #[path = "suite/interrupts.rs"]
 mod interrupts;
+#[path = "suite/invoke_seam.rs"]
+mod invoke_seam;
 #[path = "suite/keys.rs"]
 mod keys;
 #[path = "suite/lifecycle.rs"]
@@ -48,10 +52,14 @@ mod lifecycle;
 mod masks;
 #[path = "suite/oidc.rs"]
 mod oidc;
+#[path = "suite/pack.rs"]
+mod pack;
 #[path = "suite/pages.rs"]
 mod pages;
 #[path = "suite/refusals.rs"]
 mod refusals;
+#[path = "suite/remote.rs"]
+mod remote;
 #[path = "suite/retention.rs"]
 mod retention;
 #[path = "suite/scopes.rs"]

@@ -534,7 +534,10 @@ impl Hosted {
             .map(|recorded| format::decode_event(recorded.seq, &format::encode_event(recorded)).unwrap())
             .collect();
         assert_eq!(read_back, decision.events, "events are read as they were written");
-        let snapshot = format::decode_run(&format::encode_run(&self.run)).unwrap();
+        let snapshot = {
+            let dialect = self.plan.dialect();
+            format::decode_run(dialect, &format::encode_run(dialect, &self.run)).unwrap()
+        };
         assert_eq!(
             snapshot.fold(&self.plan, &read_back).unwrap(),
             decision.run,

@@ -37,7 +37,7 @@ use super::{
 use crate::egress::{Gate, Protocol, Request, Response, Seam, StreamLimits};
 
 /// The places of a card below an address: of today, and of A2A 0.2.
-const CARD_PATHS: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
+pub(super) const CARD_PATHS: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
 
 const MAX_CARD: usize = 1 << 20;
 const MAX_KEYS: usize = 256 << 10;

@@ -30,8 +30,8 @@ use wopr_wire::{
 };
 
 use super::{
-    card::{Found, choose, nothing_usable},
-    cards::Card,
+    card::{Found, choose, is_same_place, nothing_usable},
+    cards::{CARD_PATHS, Card},
     error::Error,
     first_item::FirstItem,
     grpc, http_json, json_rpc,
@@ -61,6 +61,16 @@ impl Client {
     #[must_use]
     pub fn peer(&self, name: &str) -> Option<&Peer> {
         self.peers.get(name).map(|known| &known.peer)
+    }
+
+    /// The name of the peer with this address, whichever way its card is looked for.
+    #[must_use]
+    pub fn peer_at(&self, address: &Url) -> Option<&str> {
+        let known = self
+            .peers
+            .values()
+            .find(|known| is_same_address(&known.peer.url, address));
+        known.map(|known| known.peer.name.as_str())
     }
 
     fn known(&self, name: &str) -> Result<&Arc<Known>, Error> {
@@ -155,6 +165,16 @@ impl Client {
             call,
         })
     }
+}
+
+/// Compares the addresses below which two cards are.
+fn is_same_address(one: &Url, other: &Url) -> bool {
+    let path = |url: &Url| {
+        let path = url.path();
+        let below = CARD_PATHS.iter().find_map(|card| path.strip_suffix(card));
+        below.unwrap_or(path).trim_end_matches('/').to_owned()
+    };
+    is_same_place(one, other) && path(one) == path(other)
 }
 
 /// A remote agent.

@@ -13,19 +13,9 @@ pub(super) fn of_task(call: &AgentCall, task: &Task) -> Value {
         .collect();
     let said = task.status.message.as_ref();
     let said = said.map_or(&[][..], |message| &message.parts);
-    // The parts of an artifact are its chunks.
-    let artifacts = task.artifacts.iter().map(|artifact| texts(&artifact.parts));
-    let artifacts: Vec<_> = artifacts
-        .filter(|texts| !texts.is_empty())
-        .map(|texts| texts.concat())
-        .collect();
-    let text = match artifacts.is_empty() {
-        true => text_of(said),
-        false => artifacts.join("\n"),
-    };
     let data = data_of(parts.iter().copied()).or_else(|| data_of(said));
     json!({
-        "text": text,
+        "text": text_of_task(task),
         "data": data,
         "artifacts": task.artifacts.iter().map(shown).collect::<Vec<_>>(),
         "state": "completed",
@@ -36,6 +26,20 @@ pub(super) fn of_task(call: &AgentCall, task: &Task) -> Value {
         "peer": call.peer,
         "contentTrust": UNTRUSTED,
     })
+}
+
+/// The texts of the artifacts of a task, or else of the agent's message.
+pub(super) fn text_of_task(task: &Task) -> String {
+    // The parts of an artifact are its chunks.
+    let artifacts = task.artifacts.iter().map(|artifact| texts(&artifact.parts));
+    let artifacts: Vec<_> = artifacts
+        .filter(|texts| !texts.is_empty())
+        .map(|texts| texts.concat())
+        .collect();
+    match &task.status.message {
+        Some(message) if artifacts.is_empty() => text_of(&message.parts),
+        Some(_) | None => artifacts.join("\n"),
+    }
 }
 
 /// The outputs of a step whose agent answered without a task.
@@ -52,7 +56,7 @@ pub(super) fn of_message(peer: &str, message: &Message) -> Value {
     })
 }
 
-fn shown(artifact: &Artifact) -> Value {
+pub(super) fn shown(artifact: &Artifact) -> Value {
     json!({ "id": artifact.artifact_id, "name": artifact.name, "parts": artifact.parts })
 }
 
@@ -68,7 +72,7 @@ fn texts(parts: &[Part]) -> Vec<&str> {
     texts.collect()
 }
 
-fn data_of<'p>(parts: impl IntoIterator<Item = &'p Part>) -> Option<Value> {
+pub(super) fn data_of<'p>(parts: impl IntoIterator<Item = &'p Part>) -> Option<Value> {
     parts.into_iter().find_map(|part| match &part.content {
         PartContent::Data(data) => Some(data.clone()),
         PartContent::Text(_) | PartContent::Raw(_) | PartContent::Url(_) => None,

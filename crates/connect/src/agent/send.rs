@@ -123,7 +123,10 @@ async fn send(
 /// The context that the message opens, so that its task can be found by it. Clients of 0.3 name no contexts of their
 /// own, and no tasks are listed there.
 fn own_context(agent: &Agent, attempted: &Attempted<'_>) -> Option<String> {
-    let is_free = attempted.call.context.is_none() && agent.version() == Version::V1_0;
+    let call = attempted.call;
+    // A task has its context.
+    let is_open = call.context.is_none() && call.verb.message_task().is_none();
+    let is_free = is_open && agent.version() == Version::V1_0;
     is_free.then(|| uuid_of(attempted.key))
 }
 
@@ -167,7 +170,7 @@ fn is_refused(error: &a2a::Error) -> bool {
     matches!(error, a2a::Error::Remote(remote) if remote.kind == Some(Kind::InvalidParams))
 }
 
-fn request(attempted: &Attempted<'_>) -> Result<SendMessageRequest, String> {
+pub(super) fn request(attempted: &Attempted<'_>) -> Result<SendMessageRequest, String> {
     let Attempted {
         call,
         run,
@@ -184,6 +187,7 @@ fn request(attempted: &Attempted<'_>) -> Result<SendMessageRequest, String> {
     }
     let mut message = Message::new(format!("wopr-{key}"), Role::User, parts);
     message.context_id.clone_from(&call.context);
+    message.task_id = call.verb.message_task().cloned();
     if let Some(skill) = &call.skill {
         message
             .metadata

@@ -4,7 +4,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use wopr_connect::{Callback, Callbacks, Executors, Options};
-use wopr_core::{AgentCall, RunKey, StepId, WorkflowId};
+use wopr_core::{AgentCall, AgentVerb, RunKey, StepId, WorkflowId};
 use wopr_engine::{Attempt, Executor as _, Outcome, Report, Request};
 use wopr_wire::a2a::model::Secret;
 
@@ -61,6 +61,7 @@ fn pushed(options: &mut Options) {
 
 fn call() -> Attempt {
     attempt(Request::Agent(Box::new(AgentCall {
+        verb: AgentVerb::INVOKE,
         peer: "planner".to_owned(),
         skill: None,
         text: Some("hi".to_owned()),

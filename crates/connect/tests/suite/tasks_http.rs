@@ -10,7 +10,7 @@ use wopr_connect::{
     Executors, Options,
     a2a::{Client, Credential, Error, Peer, Polling, Transport},
 };
-use wopr_core::{AgentCall, NodeId, RunId, RunKey, StepId, TenantId, WorkflowId, provider};
+use wopr_core::{AgentCall, AgentVerb, NodeId, RunId, RunKey, StepId, TenantId, WorkflowId, provider};
 use wopr_engine::{Attempt, Cancellation, Executor, Keep, Outcome, Report, Request, Wake};
 use wopr_wire::a2a::model::Secret;
 
@@ -34,6 +34,7 @@ fn run() -> RunKey {
 
 fn call(peer: &str) -> AgentCall {
     AgentCall {
+        verb: AgentVerb::INVOKE,
         peer: peer.to_owned(),
         skill: Some("coder".to_owned()),
         text: None,

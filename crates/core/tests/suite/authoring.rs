@@ -93,6 +93,19 @@ fn whole() -> Value {
                 "peer": "p", "skill": "s", "message": "{{ v }}", "data": { "x": ["{{ v }}"] }, "timeoutMs": 1,
                 "protocolVersion": "1.0", "binding": "rest", "acceptedOutputModes": ["text/plain"],
             })),
+            node("discover", "core.openwop.a2a.discover-agent", json!({ "baseUrl": "https://a.example", "timeoutMs": 1 })),
+            node("send", "core.openwop.a2a.send-message", json!({
+                "baseUrl": "https://a.example", "skill": "s", "message": "{{ v }}", "data": { "x": ["{{ v }}"] },
+                "timeoutMs": 1, "protocolVersion": "1.0", "binding": "rest", "acceptedOutputModes": ["text/plain"],
+            })),
+            node("look", "core.openwop.a2a.get-task", json!({
+                "peer": "p", "taskId": "{{ v }}", "timeoutMs": 1, "protocolVersion": "0.3", "binding": "grpc",
+            })),
+            node("stop", "core.openwop.a2a.cancel-task", json!({ "baseUrl": "https://a.example", "taskId": "t" })),
+            node("talk", "core.openwop.a2a.multi-turn-coordinator", json!({
+                "peer": "p", "skill": "s", "message": "{{ v }}", "data": 1, "maxTurns": 16, "timeoutMs": 1,
+                "protocolVersion": "1.0", "binding": "jsonrpc", "acceptedOutputModes": [],
+            })),
             node("effect", "core.conformance.side-effect", json!({})),
         ],
         "edges": [

@@ -253,7 +253,7 @@ proptest! {
     #[test]
     fn any_bytes_are_read_or_refused(bytes in vec(any::<u8>(), 0..200)) {
         let _ = wopr_core::format::decode_event(wopr_core::Seq(0), &bytes);
-        let _ = wopr_core::format::decode_run(&bytes);
+        let _ = wopr_core::format::decode_run(wopr_core::DialectId::Openwop, &bytes);
     }
 
     #[test]

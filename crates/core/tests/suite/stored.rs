@@ -9,9 +9,9 @@ use std::sync::Arc;
 use expect_test::expect_file;
 use serde_json::{Value, json};
 use wopr_core::{
-    Activity, ApprovalAction, Cap, ContentHash, DialectEvent, DrainPolicy, Event, Failure, InterruptKind,
-    KernelEvent, Limits, NodeId, Object, Origin, Parent, PrincipalId, Recorded, Run, RunId, RunStarted,
-    RunStatus, Seq, StepId, TenantId, Timestamp, WorkflowId, format, openwop,
+    Activity, ApprovalAction, Cap, ContentHash, DialectEvent, DialectId, DrainPolicy, Event, Failure,
+    InterruptKind, KernelEvent, Limits, NodeId, Object, Origin, Parent, PrincipalId, Recorded, Run, RunId,
+    RunStarted, RunStatus, Seq, StepId, TenantId, Timestamp, WorkflowId, format, openwop,
 };
 use wopr_testkit::{N_KINDS, Script, Workflow, kind};
 
@@ -66,6 +66,7 @@ fn effect_samples() -> Vec<KernelEvent> {
         KernelEvent::EffectScheduled {
             step: step(),
             deadline: Some(Timestamp::from_millis(9_000)),
+            max_questions: Some(16),
             attempt: 2,
             provider: "core.activity".to_owned(),
             activity: Some(Box::new(Activity {
@@ -344,7 +345,7 @@ fn bodies_of_other_versions_and_damaged_bodies_are_refused() {
     ] {
         let error = format::decode_event(Seq(0), body).expect_err(text).to_string();
         assert!(error.starts_with(text), "{error}");
-        assert!(format::decode_run(body).is_err());
+        assert!(format::decode_run(DialectId::Openwop, body).is_err());
     }
 }
 
@@ -406,11 +407,27 @@ fn any_snapshot_and_its_tail_fold_to_the_same_run() {
     let (plan, log) = (script.plan(0), script.events(0));
     for at in 0..=log.len() {
         let snapshot = Run::default().fold(plan, &log[..at]).expect("legal");
-        let body = format::encode_run(&snapshot);
-        let read = format::decode_run(&body).expect("readable");
+        let body = format::encode_run(DialectId::Openwop, &snapshot);
+        let read = format::decode_run(DialectId::Openwop, &body).expect("readable");
         assert_eq!(read, snapshot);
         assert_eq!(&read.fold(plan, &log[at..]).expect("legal"), script.run(0));
     }
+}
+
+#[test]
+fn snapshot_of_another_fold_is_not_read() {
+    let run = eventful().run(0).clone();
+    let body = format::encode_run(DialectId::Openwop, &run);
+    assert!(format::is_of_this_fold(DialectId::Openwop, &body));
+    // The kernel's fold, and then the language's.
+    for at in [2, 4] {
+        let mut other = body.clone();
+        other[at] += 1;
+        assert!(!format::is_of_this_fold(DialectId::Openwop, &other));
+        let error = format::decode_run(DialectId::Openwop, &other).expect_err("another fold");
+        assert_eq!(error.to_string(), "read a snapshot of another fold");
+    }
+    assert!(!format::is_of_this_fold(DialectId::Openwop, &[]));
 }
 
 #[test]

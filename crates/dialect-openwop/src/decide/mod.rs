@@ -1,5 +1,6 @@
 //! Decisions of this language: it follows one trigger, then starts every node whose edges allow it.
 
+mod agent;
 mod answer;
 mod ask;
 mod child;
@@ -51,6 +52,7 @@ impl DerefMut for Walk<'_, '_> {
 
 impl Dialect for Openwop {
     const NAME: &'static str = "openwop";
+    const FOLD: u16 = 1;
 
     type Plan = Plan;
     type State = State;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use wopr_kernel::{Activity, AgentCall, Attempted, Call, KernelEvent, Planned as _, Seq, StepId, fields};
+use wopr_kernel::{Activity, Attempted, Call, KernelEvent, Seq, StepId, fields};
 
 use crate::{
     Event, Failure, InterruptKind, Object, REJECTED, channel,
@@ -11,7 +11,7 @@ use crate::{
     definition::TriggerRule,
     expression::{ExpressionError, Template},
     measure::{MAX_NESTING, json_within, object_too_deep, too_deep},
-    node::{ActivityNode, AgentNode, ApprovalGate, Assigned, HttpNode, NodeKind},
+    node::{ActivityNode, ApprovalGate, Assigned, HttpNode, NodeKind},
     plan::Port,
     too_much_work, whole,
 };
@@ -24,7 +24,7 @@ const MAX_DELAY_MS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
 /// Maximum size in bytes of one request's rendered templates.
 const MAX_HTTP_RENDERED: usize = 4 * 1024 * 1024;
 /// Maximum size in bytes of the rendered templates of an activity's input.
-const MAX_ACTIVITY_RENDERED: usize = 1024 * 1024;
+pub(super) const MAX_ACTIVITY_RENDERED: usize = 1024 * 1024;
 
 impl Walk<'_, '_> {
     pub(super) fn start_node(&mut self, position: usize) {
@@ -382,71 +382,6 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// What an agent is sent: the ports `message`, `data` and `files`, else what the node is configured with, else
-    /// the run's `prompt`, else its inputs.
-    fn agent_call(&mut self, node: &AgentNode, mut inputs: Object) -> Result<AgentCall, Failure> {
-        let wrong = |rule: &str| Failure::new("invalid_input", rule);
-        let too_long = || Failure::new("template_failed", "the message is too long");
-        let mut left = MAX_ACTIVITY_RENDERED;
-        let mut render = |template: &Template| {
-            let text = self.render(template)?;
-            left = left.checked_sub(text.len()).ok_or_else(too_long)?;
-            Ok(text)
-        };
-        let text = |port: Option<Value>, rule: &str| match port {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(wrong(rule)),
-        };
-        let mut message = match (
-            text(inputs.remove("message"), "message is not a string")?,
-            &node.message,
-        ) {
-            (Some(message), _) => Some(message),
-            (None, Some(template)) => Some(render(template)?),
-            (None, None) => None,
-        };
-        let mut data = match (inputs.remove("data"), &node.data) {
-            (Some(data), _) => Some(data),
-            (None, Some(data)) => Some(data.fill(&mut render)?),
-            (None, None) => None,
-        };
-        let files = match inputs.remove("files") {
-            None | Some(Value::Null) => Vec::new(),
-            Some(Value::Array(files)) => files,
-            Some(_) => return Err(wrong("files is not a list")),
-        };
-        let context = text(inputs.remove("contextId"), "contextId is not a string")?;
-        if message.is_none() && data.is_none() && files.is_empty() {
-            let given = self.run.started.as_ref().map(|started| &started.inputs);
-            match given.and_then(|given| given.get("prompt")) {
-                Some(Value::String(prompt)) => message = Some(prompt.clone()),
-                Some(_) | None => data = Some(Value::Object(given.cloned().unwrap_or_default())),
-            }
-        }
-        if data.as_ref().is_some_and(too_deep) || files.iter().any(too_deep) {
-            return Err(nested("the message"));
-        }
-        let call = AgentCall {
-            peer: node.peer.clone(),
-            skill: node.skill.clone(),
-            text: message,
-            data,
-            files,
-            context,
-            version: node.version.clone(),
-            binding: node.binding.map(str::to_owned),
-            output_modes: node.output_modes.clone(),
-            caller: self.plan.id().clone(),
-            timeout_ms: node.timeout_ms,
-        };
-        if call.size() > MAX_ACTIVITY_RENDERED {
-            return Err(too_long());
-        }
-        self.spend(cost::bytes(call.size()))?;
-        Ok(call)
-    }
-
     /// The request body as text; charges for it.
     fn http_body(&self, body: &Value) -> Result<String, Failure> {
         let text = json_within(body, MAX_HTTP_RENDERED)
@@ -595,7 +530,7 @@ pub(super) fn failed(code: &str, error: &ExpressionError) -> Failure {
     }
 }
 
-fn nested(what: &str) -> Failure {
+pub(super) fn nested(what: &str) -> Failure {
     Failure::new(
         "output_too_deep",
         format!("{what} nests more than {MAX_NESTING} levels deep"),

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::agent;
 use crate::{
     expression::{Expression, Template, is_template},
     whole,
@@ -112,6 +113,38 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
             "binding",
             "acceptedOutputModes",
         ],
+        agent::CONVERSE => &[
+            "peer",
+            "baseUrl",
+            "skill",
+            "message",
+            "data",
+            "maxTurns",
+            "timeoutMs",
+            "protocolVersion",
+            "binding",
+            "acceptedOutputModes",
+        ],
+        agent::SEND => &[
+            "peer",
+            "baseUrl",
+            "skill",
+            "message",
+            "data",
+            "timeoutMs",
+            "protocolVersion",
+            "binding",
+            "acceptedOutputModes",
+        ],
+        agent::GET_TASK | agent::CANCEL_TASK => &[
+            "peer",
+            "baseUrl",
+            "taskId",
+            "timeoutMs",
+            "protocolVersion",
+            "binding",
+        ],
+        agent::DISCOVER => &["peer", "baseUrl", "timeoutMs"],
         "core.activity" => &["queue", "input", "timeoutMs", "heartbeatMs"],
         "core.http.request" => &["method", "url", "headers", "body", "timeoutMs"],
         _ => return None,

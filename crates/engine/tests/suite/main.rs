@@ -3,6 +3,7 @@
 #![expect(clippy::panic, reason = "a test that goes wrong says where")]
 
 mod call_deliveries;
+mod folds;
 mod harness;
 mod parking;
 mod pushes;

@@ -67,7 +67,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
     }
 
     /// How many interrupts an execution has opened.
-    fn n_interrupts(&self, step: &StepId) -> u32 {
+    pub(super) fn n_interrupts(&self, step: &StepId) -> u32 {
         self.active(step).map_or(0, |(_, active)| active.n_interrupts)
     }
 

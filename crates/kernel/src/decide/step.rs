@@ -69,9 +69,9 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             Call::Activity(activity) => Some(activity.clone()),
             Call::Http { .. } | Call::Agent(_) | Call::SideEffect { .. } => None,
         };
-        let timeout_ms = match &call {
-            Call::Agent(call) => call.timeout_ms,
-            Call::Activity(_) | Call::Http { .. } | Call::SideEffect { .. } => None,
+        let (timeout_ms, max_questions) = match &call {
+            Call::Agent(call) => (call.timeout_ms, call.max_questions()),
+            Call::Activity(_) | Call::Http { .. } | Call::SideEffect { .. } => (None, None),
         };
         let called_at = self.active(&step).and_then(|(_, active)| active.called_at);
         let deadline = timeout_ms.map(|ms| called_at.unwrap_or(self.input.now).plus_millis(ms));
@@ -83,6 +83,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 provider: call.provider().to_owned(),
                 activity,
                 deadline,
+                max_questions,
             },
         );
         self.watch(&step, attempt);
@@ -161,6 +162,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             let failure = Failure::new("remote_failed", message);
             return self.effect_ended(step, attempt, Err(failure), None);
         }
+        let max_questions = pending.max_questions;
         let is_known = pending.asks(&question.key) || pending.has_answer(&question.key, self.input.now);
         if pending.handle.as_ref() != Some(&handle) {
             let accepted = KernelEvent::EffectAccepted {
@@ -171,6 +173,14 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             self.record(self.last(), accepted);
         }
         if !is_known {
+            if let Some(most) = max_questions
+                && u64::from(self.n_interrupts(&step)) >= most
+            {
+                self.cancel_call(&step, attempt);
+                let message = format!("the agent asked more than {most} questions");
+                let failure = Failure::new("too_many_questions", message);
+                return self.effect_ended(step, attempt, Err(failure), None);
+            }
             self.withdraw(&step);
             let kept = cost::of_value(&question.data);
             let room = self.spend(2 * kept).and_then(|()| self.hold(kept, 0));

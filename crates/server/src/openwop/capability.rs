@@ -18,7 +18,7 @@ use wopr_wire::a2a::method::Version;
 use super::{answer::etag, render};
 use crate::{
     Config, a2a,
-    config::{Period, default_tenant},
+    config::{DEFAULT_PEER, Period, default_tenant},
     hex::hex,
 };
 
@@ -51,6 +51,8 @@ pub struct Capabilities {
     pub a2a_streaming: bool,
     pub a2a_push: bool,
     pub a2a_extended_card: bool,
+    /// The agents that workflows may call.
+    pub a2a_peers: Vec<String>,
     pub max_body_bytes: usize,
     /// Maximum number of node executions per run.
     pub max_node_executions: u32,
@@ -70,6 +72,7 @@ impl Capabilities {
             a2a_streaming: a2a::STREAMING,
             a2a_push: a2a::PUSH_NOTIFICATIONS,
             a2a_extended_card: a2a::EXTENDED_CARD && !config.conformance_open,
+            a2a_peers: config.a2a.peers.iter().map(|peer| peer.name.clone()).collect(),
             max_body_bytes: config.server.max_body_bytes,
             max_node_executions: config.limits.max_node_executions,
             max_run_duration_ms: config.max_run_duration().map(Period::as_millis),
@@ -227,7 +230,7 @@ fn render(capabilities: &Capabilities, origin: &str, app: &App) -> Document {
     let generation = app.workflows_generation();
     let mut document = capabilities.document(origin);
     if capabilities.is_conformance {
-        document["fixtures"] = json!(fixtures(app, &document));
+        document["fixtures"] = json!(fixtures(app, &document, &capabilities.a2a_peers));
     }
     let text = document.to_string();
     let etag = etag(&hex(&Sha256::digest(text.as_bytes())[..16]));
@@ -239,9 +242,9 @@ fn render(capabilities: &Capabilities, origin: &str, app: &App) -> Document {
 }
 
 /// Lists the loaded fixtures that work as intended: their children are loaded, the capabilities they require
-/// are advertised, and no node asks for something that the host ignores. A fixture with unsupported node
+/// are advertised, the agents they call are configured, and no node asks for something that the host ignores. A fixture with unsupported node
 /// types would not be loaded at all.
-fn fixtures(app: &App, document: &Value) -> Vec<String> {
+fn fixtures(app: &App, document: &Value, peers: &[String]) -> Vec<String> {
     let plans = app.workflows(&default_tenant());
     let is_known = |id: &WorkflowId| plans.iter().any(|plan| plan.id() == id);
     let is_fixture = |plan: &&Arc<Plan>| {
@@ -254,7 +257,11 @@ fn fixtures(app: &App, document: &Value) -> Vec<String> {
             && children(own).all(|child| is_known(&child))
             && needs_only(own, document)
             && !PRETENDERS.contains(&id)
-            && own.definition.nodes.iter().all(is_done_as_asked)
+            && own
+                .definition
+                .nodes
+                .iter()
+                .all(|node| is_done_as_asked(node, peers))
     };
     plans
         .iter()
@@ -278,11 +285,17 @@ fn needs_only(plan: &openwop::Plan, document: &Value) -> bool {
         .all(|(name, value)| name == "requiresCapability" && value.as_str().is_some_and(is_advertised))
 }
 
-/// Returns `true` if the host does everything the node asks for. It does not run agents, and some node types
-/// accept any `config` but ignore it.
-fn is_done_as_asked(node: &Node) -> bool {
+/// Returns `true` if the host does everything the node asks for. It does not run agents, calls only those that the
+/// operator has configured, and some node types accept any `config` but ignore it.
+fn is_done_as_asked(node: &Node, peers: &[String]) -> bool {
     let is_ignored = PASSES.contains(&node.type_id.as_str()) && !node.config.is_empty();
-    node.agent.is_none() && !is_ignored
+    let peer = node
+        .config
+        .get("peer")
+        .and_then(Value::as_str)
+        .unwrap_or(DEFAULT_PEER);
+    let is_reachable = node.type_id != "core.a2a.invoke" || peers.iter().any(|known| known == peer);
+    node.agent.is_none() && !is_ignored && is_reachable
 }
 
 fn children(plan: &openwop::Plan) -> impl Iterator<Item = WorkflowId> {

@@ -3,6 +3,8 @@
 //! They start the workflows that the suite inspects, and validate URLs like regular registrations. None of
 //! them exists outside conformance mode, and each requires the same scopes as the API.
 
+mod invoke;
+
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde_json::json;
@@ -20,6 +22,8 @@ use crate::{
     a2a::{conformance, push},
     auth::Scope,
 };
+
+pub(super) use invoke::invoke;
 
 /// The body of `POST /v1/host/sample/a2a/tasks/start`.
 #[derive(Debug)]

@@ -505,6 +505,39 @@ fn host() -> Value {
         "RetriedDeliveries": shape(&["retried"], json!({ "retried": count() }), true),
         "StartSampleA2ATaskRequest": shape(&["scenario"], json!({ "scenario": text() }), false),
         "StartedSampleA2ATask": shape(&["taskId"], json!({ "taskId": text() }), true),
+        "InvokeSampleA2AAgentRequest": shape(
+            &["peerUrl"],
+            json!({
+                "peerUrl": text(),
+                "authenticated": { "type": "boolean" },
+                "peerOffersOnly": text(),
+                "requestVersion": text(),
+                "scenario": { "enum": ["peer-asserts-authority"] },
+                "skill": text(),
+                "message": text(),
+            }),
+            false,
+        ),
+        "InvokedSampleA2AAgent": shape(
+            &["negotiatedVersion", "contentTrust"],
+            json!({
+                "negotiatedVersion": { "enum": ["1.0", "0.3"] },
+                "contentTrust": { "enum": ["untrusted"] },
+                "taskId": text(),
+                "state": text(),
+                "runStatus": text(),
+                "peerAuthority": shape(
+                    &["approvalAdvanced", "scopesWidened", "referencedTaskDereferenced"],
+                    json!({
+                        "approvalAdvanced": { "type": "boolean" },
+                        "scopesWidened": { "type": "boolean" },
+                        "referencedTaskDereferenced": { "type": "boolean" },
+                    }),
+                    true,
+                ),
+            }),
+            true,
+        ),
         "SampleA2APushConfigRequest": shape(
             &["taskId", "url"],
             json!({ "taskId": text(), "url": text() }),

@@ -434,6 +434,17 @@ pub(super) static ROUTES: &[Route] = &[
     .answers(201, "StartedSampleA2ATask")
     .fails(&[400, 413, 415, 422, 503]),
     post(
+        "/v1/host/sample/a2a/invoke",
+        "invokeSampleA2aAgent",
+        sample::invoke,
+    )
+    .about("Sends a message to another agent as workflows do, and tells what was negotiated.")
+    .needs(&[Scope::RunsCreate, Scope::RunsRead, Scope::RunsCancel])
+    .only_in_conformance()
+    .reads(Input::Required("InvokeSampleA2AAgentRequest"))
+    .answers(200, "InvokedSampleA2AAgent")
+    .fails(&[400, 413, 415, 422, 502, 503]),
+    post(
         "/v1/host/sample/a2a/tasks/push-config",
         "setSampleA2aPushConfig",
         sample::register_push,

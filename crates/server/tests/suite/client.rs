@@ -180,6 +180,16 @@ impl Reply {
         self.json()
     }
 
+    /// Asserts that the status is one of these.
+    pub(crate) fn ok_either(&self, statuses: &[u16]) -> Value {
+        assert!(
+            statuses.contains(&self.status),
+            "{}",
+            String::from_utf8_lossy(&self.body)
+        );
+        self.json()
+    }
+
     /// Asserts the error envelope and returns its details.
     pub(crate) fn error(&self, status: u16, code: &str) -> Value {
         let envelope = self.json();

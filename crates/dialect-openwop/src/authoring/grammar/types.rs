@@ -3,8 +3,9 @@
 use wopr_kernel::NodeTypes;
 
 use crate::node::{
-    BINDINGS, HTTP_MAX_TIMEOUT_MS, MAX_ACTIVITY_MS, MAX_MODES, MAX_NAMES, MAX_PIECES, MAX_QUESTIONS,
-    ON_TIMEOUT, PROFILES, STREAM_MAX_INTERVAL_MS, VERSIONS, known_keys,
+    BINDINGS, CANCEL_TASK, CONVERSE, DISCOVER, GET_TASK, HTTP_MAX_TIMEOUT_MS, MAX_ACTIVITY_MS, MAX_MODES,
+    MAX_NAMES, MAX_PIECES, MAX_QUESTIONS, MAX_TURNS, ON_TIMEOUT, PROFILES, SEND, STREAM_MAX_INTERVAL_MS,
+    VERSIONS, known_keys,
 };
 
 use super::{COUNT, MAX, Member, Members, NONEMPTY, OBJECT, Shape, TEXT, Tagged, closed, may, open};
@@ -49,6 +50,19 @@ pub(crate) static TYPES: &[Type] = &[
         "core.a2a.invoke",
         "Asks another agent, and waits for its answer.",
         &AGENT,
+    ),
+    node(DISCOVER, "Reads another agent's card.", &DISCOVER_AGENT),
+    node(
+        SEND,
+        "Sends another agent a message, and does not wait for the end of its task.",
+        &SEND_MESSAGE,
+    ),
+    node(GET_TASK, "Looks once at a task of another agent.", &TASK),
+    node(CANCEL_TASK, "Cancels a task of another agent.", &TASK),
+    node(
+        CONVERSE,
+        "Asks another agent, and lets it ask back a bounded number of times.",
+        &COORDINATOR,
     ),
     conformance("conformance.start"),
     conformance("core.conformance.side-effect"),
@@ -430,50 +444,114 @@ static ACTIVITY: Members = closed(&[
     .or_null(),
 ]);
 
+const PEER: Member = may(
+    "peer",
+    NONEMPTY,
+    "The agent's name in the host's configuration; default where absent.",
+)
+.or_null();
+
+const BASE_URL: Member = may(
+    "baseUrl",
+    NONEMPTY,
+    "The agent's address in the host's configuration, in the place of peer.",
+)
+.or_null();
+
+const SKILL: Member = may("skill", NONEMPTY, "The agent's skill.").or_null();
+
+const MESSAGE: Member = may(
+    "message",
+    Shape::Template,
+    "The text to send, as a template; an input message wins.",
+)
+.or_null();
+
+const DATA: Member = may(
+    "data",
+    Shape::Body,
+    "JSON to send, whose texts may be templates; an input data wins.",
+);
+
+const TASK_ID: Member = may(
+    "taskId",
+    Shape::Template,
+    "The task, as a template; an input taskId wins.",
+)
+.or_null();
+
+const AGENT_TIMEOUT: Member = may(
+    "timeoutMs",
+    Shape::Whole(1, MAX_ACTIVITY_MS),
+    "Milliseconds from the first attempt to the agent's answer.",
+)
+.or_null();
+
+const VERSION: Member = may(
+    "protocolVersion",
+    Shape::Choice(&VERSIONS),
+    "The version to speak, instead of the newest that both know.",
+)
+.or_null();
+
+const BINDING: Member = may(
+    "binding",
+    Shape::Choice(&BINDINGS),
+    "The binding to use, instead of the one that the peer's configuration or card prefers.",
+)
+.or_null();
+
+const OUTPUT_MODES: Member = may(
+    "acceptedOutputModes",
+    Shape::List(&TEXT, 0, MAX_MODES),
+    "Media types that the answer may have.",
+)
+.or_null();
+
 static AGENT: Members = closed(&[
-    may(
-        "peer",
-        NONEMPTY,
-        "The agent's name in the host's configuration; default where absent.",
-    )
-    .or_null(),
-    may("skill", NONEMPTY, "The agent's skill.").or_null(),
-    may(
-        "message",
-        Shape::Template,
-        "The text to send, as a template; an input message wins.",
-    )
-    .or_null(),
-    may(
-        "data",
-        Shape::Body,
-        "JSON to send, whose texts may be templates; an input data wins.",
-    ),
-    may(
-        "timeoutMs",
-        Shape::Whole(1, MAX_ACTIVITY_MS),
-        "Milliseconds from the first attempt to the agent's answer.",
-    )
-    .or_null(),
-    may(
-        "protocolVersion",
-        Shape::Choice(&VERSIONS),
-        "The version to speak, instead of the newest that both know.",
-    )
-    .or_null(),
-    may(
-        "binding",
-        Shape::Choice(&BINDINGS),
-        "The binding to use, instead of the one that the peer's configuration or card prefers.",
-    )
-    .or_null(),
-    may(
-        "acceptedOutputModes",
-        Shape::List(&TEXT, 0, MAX_MODES),
-        "Media types that the answer may have.",
-    )
-    .or_null(),
+    PEER,
+    SKILL,
+    MESSAGE,
+    DATA,
+    AGENT_TIMEOUT,
+    VERSION,
+    BINDING,
+    OUTPUT_MODES,
 ]);
+
+static SEND_MESSAGE: Members = closed(&[
+    PEER,
+    BASE_URL,
+    SKILL,
+    MESSAGE,
+    DATA,
+    AGENT_TIMEOUT,
+    VERSION,
+    BINDING,
+    OUTPUT_MODES,
+]);
+
+static COORDINATOR: Members = closed(&[
+    PEER,
+    BASE_URL,
+    SKILL,
+    MESSAGE,
+    DATA,
+    may(
+        "maxTurns",
+        Shape::Whole(1, MAX_TURNS),
+        "The most questions that the agent may ask; 16 where absent.",
+    )
+    .or_null(),
+    AGENT_TIMEOUT,
+    VERSION,
+    BINDING,
+    OUTPUT_MODES,
+]);
+
+static TASK: Members = closed(&[PEER, BASE_URL, TASK_ID, AGENT_TIMEOUT, VERSION, BINDING]);
+
+static DISCOVER_AGENT: Members = closed(&[PEER, BASE_URL, AGENT_TIMEOUT]);
 
 static HTTP: Members = closed(&[
     may(

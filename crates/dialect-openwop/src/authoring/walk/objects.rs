@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::Spot;
+use crate::{Spot, node::pack_hint};
 
 use super::{
     super::grammar::{self, Members, NODE, Shape, Tagged, Type},
@@ -149,7 +149,7 @@ impl<'a> Walk<'a> {
             let hint = if is_conformance {
                 Some("it exists in conformance mode alone (--conformance)".to_owned())
             } else {
-                self.suggest.hint(type_id, types)
+                pack_hint(type_id).or_else(|| self.suggest.hint(type_id, types))
             };
             return self.inside(Step::Member("typeId"), |walk| {
                 let rule = format!("typeId '{type_id}' is not offered by this host");

@@ -222,13 +222,18 @@ impl Client {
         let open = fate.one_of(&open);
         let action = if fate.once_in(4) { "reject" } else { "accept" };
         let is_here = matches!(open.asked, Asked::Here(_));
+        // Bound to its question, an answer reaches no later one.
+        let interrupt = match open.asked {
+            Asked::Here(asked) if fate.once_in(2) => Some(open.step().interrupt(asked.number)),
+            Asked::Here(_) | Asked::Child(..) => None,
+        };
         Some(Command::Resolve(Resolve {
             node: open.node.clone(),
             ordinal: (is_here && fate.once_in(2)).then_some(open.ordinal),
             value: value_of(open.kind(), action, mark),
             by: principal(),
             voter: Some(format!("voter-{}", fate.below(4))),
-            interrupt: None,
+            interrupt,
             authority: wopr_core::Authority::default(),
             is_untrusted: false,
         }))

@@ -1,13 +1,14 @@
 //! The executor of the simulation: attempts succeed, fail with or without retry, outlast their lease, panic,
-//! and are left with their peer, which goes on for a while, may cancel, and may not listen when it is told to stop.
+//! and are left with their peer, which goes on for a while, asks, may cancel, and may not listen when it is told
+//! something.
 
 use std::{panic::resume_unwind, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::json;
-use wopr_engine::{Attempt, CancelError, Cancellation, Executor, Outcome, Report};
+use wopr_engine::{Answered, Answering, Attempt, CancelError, Cancellation, Executor, Outcome, Report};
 
-use super::{fate::Fate, process::Process, store::Server};
+use super::{fate::Fate, process::Process, questions::question, store::Server};
 
 /// Maximum duration of an ordinary attempt.
 const USUAL_MS: u64 = 1_500;
@@ -19,6 +20,42 @@ pub(crate) struct Fickle {
     pub(crate) server: Arc<Server>,
     pub(crate) process: Arc<Process>,
     pub(crate) fate: Arc<Fate>,
+}
+
+impl Fickle {
+    /// A moment at which a process may die although nothing goes to the store.
+    async fn may_die(&self) {
+        if self.fate.strikes(self.fate.odds.tells_and_dies) {
+            self.fate
+                .tell(|| format!("p{} dies as it tells", self.process.number));
+            self.process.die();
+        }
+        self.process.live().await;
+    }
+
+    /// What the peer of a call asks, if it does: what it asked before, unless it has gone on, or something new.
+    fn asks(&self, attempt: &Attempt, call: usize) -> Option<Report> {
+        let (fate, witness) = (&self.fate, &self.server.witness);
+        let key = &attempt.idempotency_key;
+        let mut asks = witness.open_question(key);
+        if asks.is_some() && fate.once_in(5) {
+            fate.tell(|| format!("the peer of {} goes on by itself", attempt.run));
+            witness.goes_on(key);
+            asks = None;
+        } else if asks.is_none() && fate.strikes(fate.odds.attempt_asks) {
+            asks = Some(witness.asks(key));
+        }
+        let number = asks?;
+        let task = attempt
+            .handle
+            .as_ref()
+            .and_then(|handle| handle.get("task").cloned());
+        Some(Report::Interrupted {
+            handle: json!({ "task": task.unwrap_or_else(|| json!(call)), "asks": number }),
+            question: question(number),
+            check_after: Some(Duration::from_millis(fate.below(USUAL_MS))),
+        })
+    }
 }
 
 #[async_trait]
@@ -58,6 +95,10 @@ impl Executor for Fickle {
                 retry_after: None,
             });
         }
+        if let Some(asking) = self.asks(&attempt, call) {
+            self.may_die().await;
+            return asking;
+        }
         if fate.strikes(odds.attempt_accepted) {
             let check_after = Some(Duration::from_millis(fate.below(USUAL_MS)));
             return match attempt.handle {
@@ -76,14 +117,44 @@ impl Executor for Fickle {
         Outcome::Done(json!({ "key": attempt.idempotency_key, "call": call })).into()
     }
 
+    async fn answer(&self, answer: Answering) -> Result<Answered, CancelError> {
+        self.process.live().await;
+        let (fate, witness) = (&self.fate, &self.server.witness);
+        fate.linger(USUAL_MS).await;
+        self.may_die().await;
+        if fate.strikes(fate.odds.attempt_fails) {
+            return Err(CancelError("simulated".to_owned()));
+        }
+        if fate.strikes(fate.odds.attempt_panics) {
+            resume_unwind(Box::new("simulated"));
+        }
+        fate.tell(|| {
+            format!(
+                "p{} answers {} of {}",
+                self.process.number, answer.interrupt, answer.run
+            )
+        });
+        let is_wanted = witness.answers(&answer);
+        self.may_die().await;
+        if is_wanted && fate.strikes(fate.odds.answer_ends) {
+            return Ok(Answered::Ended(Outcome::Done(json!({ "answered": true }))));
+        }
+        match fate.strikes(fate.odds.attempt_fails) {
+            // The peer has it all the same.
+            true => Err(CancelError("simulated".to_owned())),
+            false => Ok(Answered::Taken),
+        }
+    }
+
     async fn cancel(&self, call: Cancellation) -> Result<(), CancelError> {
         self.process.live().await;
+        self.may_die().await;
         let Self { process, fate, .. } = self;
         let told = &self.server.witness;
         told.told(&call.idempotency_key, &call.handle);
         fate.tell(|| format!("p{} cancels {} for {}", process.number, call.handle, call.run));
         fate.linger(USUAL_MS).await;
-        self.process.live().await;
+        self.may_die().await;
         match fate.strikes(fate.odds.attempt_fails) {
             true => Err(CancelError("simulated".to_owned())),
             false => Ok(()),

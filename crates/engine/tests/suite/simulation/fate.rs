@@ -47,6 +47,12 @@ pub(crate) struct Odds {
     pub(crate) attempt_panics: u64,
     /// The peer takes the call and goes on with it.
     pub(crate) attempt_accepted: u64,
+    /// The peer asks something.
+    pub(crate) attempt_asks: u64,
+    /// The peer ends the call with the answer.
+    pub(crate) answer_ends: u64,
+    /// A process dies just before a peer gets something, or just after.
+    pub(crate) tells_and_dies: u64,
 }
 
 impl Odds {
@@ -76,6 +82,9 @@ impl Odds {
             attempt_hangs: rate(100),
             attempt_panics: rate(60),
             attempt_accepted: rate(900),
+            attempt_asks: rate(900),
+            answer_ends: rate(300),
+            tells_and_dies: rate(40),
         }
     }
 }

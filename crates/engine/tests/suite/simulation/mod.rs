@@ -13,6 +13,7 @@
 //! | a process dies, freezes, or has a wrong clock, at any step to the store or back; hints are lost, late, doubled | [`process`] |
 //! | the store conflicts, refuses, leaves the outcome of a write unknown, writes later | [`store`] |
 //! | attempts fail, outlast their lease, return after it was lost, panic | [`executor`] |
+//! | peers ask again and again, go on without an answer, are told while processes die | [`questions`] |
 //! | processes are replaced by ones with other workflows, or one of them alone registers a new one | [`cluster`] |
 //! | run trees expire after a day and are removed by processes that fail and die | [`aging`] |
 //! | every step at some runs panics, in separate worlds | [`mines`] |
@@ -48,6 +49,7 @@ mod mines;
 mod postman;
 mod process;
 mod pushes;
+mod questions;
 mod store;
 mod turns;
 mod witness;

@@ -19,14 +19,14 @@ use wopr_core::{
     RunStatus, Seq, StepId, TenantId, Timer, WorkflowId, format,
     invariant::{self, ChildStatus, LogChecker, OutstandingWork},
 };
-use wopr_engine::View;
+use wopr_engine::{Answering, View};
 use wopr_store::{
     Batch, Guard, Hold, IdempotencyKey, IdempotencyRecord, Leased, Queue, Removal, WorkKey, WorkRow,
     WorkState, WorkflowRow,
 };
 use wopr_testkit::line;
 
-use super::fate::Fate;
+use super::{fate::Fate, questions::Questions};
 
 type Kept = Result<(), String>;
 
@@ -46,6 +46,7 @@ struct Seen {
     invocations: HashMap<String, Invocation>,
     /// The handles by which peers have accepted each invocation.
     accepted: HashMap<String, Vec<serde_json::Value>>,
+    questions: Questions,
     n_parked: u64,
     n_told: u64,
     /// Attempts begun, each with its invocation and its process.
@@ -64,6 +65,8 @@ struct Known {
     parent: Option<RunId>,
     /// Rows of cancelled calls whose peers were not told yet.
     untold: HashSet<WorkKey>,
+    /// Rows of answers whose peers were not told yet.
+    unanswered: HashMap<WorkKey, Unanswered>,
     /// The run ended, and processes died over one of those rows. Nobody can resume the run, so the row stays
     /// until the run is removed.
     has_given_up: bool,
@@ -92,6 +95,16 @@ struct Stored {
 struct Cancelled {
     idempotency_key: String,
     handle: serde_json::Value,
+}
+
+/// The fields of a stored answer that the witness needs.
+#[derive(Debug, Clone, Deserialize)]
+struct Unanswered {
+    step: StepId,
+    attempt: u32,
+    idempotency_key: String,
+    interrupt: String,
+    value: serde_json::Value,
 }
 
 /// A run as the witness knows it.
@@ -155,6 +168,43 @@ impl Witness {
         let mut seen = self.seen.lock();
         seen.n_told += 1;
         self.fate.holds(seen.knows(idempotency_key, handle));
+    }
+
+    /// What the peer of a call asks.
+    pub(crate) fn open_question(&self, idempotency_key: &str) -> Option<u64> {
+        self.seen.lock().questions.open(idempotency_key)
+    }
+
+    /// The peer of a call asks its next question.
+    pub(crate) fn asks(&self, idempotency_key: &str) -> u64 {
+        self.seen.lock().questions.ask(idempotency_key)
+    }
+
+    /// The peer of a call goes on without an answer.
+    pub(crate) fn goes_on(&self, idempotency_key: &str) {
+        self.seen.lock().questions.go_on(idempotency_key);
+    }
+
+    /// A peer is told an answer. Returns `true` if it still asks.
+    pub(crate) fn answers(&self, answering: &Answering) -> bool {
+        let mut seen = self.seen.lock();
+        let told = seen
+            .questions
+            .tell(call_of(&answering.idempotency_key), answering);
+        told.unwrap_or_else(|violation| {
+            self.fate.breaks(violation);
+            false
+        })
+    }
+
+    /// How many questions of peers were asked in runs.
+    pub(crate) fn n_asked(&self) -> u64 {
+        self.seen.lock().questions.n_asked()
+    }
+
+    /// How many answers reached a peer that still asked.
+    pub(crate) fn n_answered(&self) -> u64 {
+        self.seen.lock().questions.n_answered()
     }
 
     /// How often an accepted call was parked.
@@ -275,13 +325,14 @@ impl Seen {
         let known = self.runs.get_mut(&key).ok_or("appended to and not created")?;
         let marks = known.append(batch)?;
         known.has_given_up |= known.checker.is_over() && batch.hold == Some(Hold::Quarantine);
-        known.settle(&key, batch, &self.calls)?;
+        known.settle(&key, batch, &self.calls, &self.questions)?;
+        known.check_answers(&key, batch, &mut self.questions)?;
         for row in batch
             .work_set
             .iter()
             .filter(|row| row.key.queue == Queue::Effects)
         {
-            if row.key.is_call_delivery() {
+            if is_cancel(&row.key) {
                 let call: Cancelled = serde_json::from_slice(&row.body).map_err(|error| error.to_string())?;
                 // One that was accepted too late is in no log.
                 let handles = self.accepted.entry(call.idempotency_key).or_default();
@@ -289,8 +340,14 @@ impl Seen {
                 known.untold.insert(row.key.clone());
                 continue;
             }
+            if is_answer(&row.key) {
+                let answer: Unanswered =
+                    serde_json::from_slice(&row.body).map_err(|error| error.to_string())?;
+                known.unanswered.insert(row.key.clone(), answer);
+                continue;
+            }
             let stored = known.enqueue(row)?;
-            if stored.idempotency_key != invocation(&key, &stored.step) {
+            if stored.idempotency_key != invocation(&key, &known.plan, &stored.step) {
                 return Err("an effect has another key than its execution".to_owned());
             }
             let invocation = self.invocations.entry(stored.idempotency_key).or_default();
@@ -375,7 +432,17 @@ impl Seen {
     }
 
     fn leased(&mut self, effect: &Leased, to: u64) -> Kept {
-        if effect.key.is_call_delivery() {
+        if is_answer(&effect.key) {
+            let known = self
+                .runs
+                .get(&effect.run)
+                .ok_or("an answer of no run is leased")?;
+            return match known.unanswered.contains_key(&effect.key) {
+                true => Ok(()),
+                false => Err("a peer that was told its answer is told again".to_owned()),
+            };
+        }
+        if is_cancel(&effect.key) {
             let known = self.runs.get(&effect.run).ok_or("a cancel of no run is leased")?;
             return match known.untold.contains(&effect.key) {
                 true => Ok(()),
@@ -423,13 +490,15 @@ impl Known {
             outstanding: OutstandingWork::default(),
             parent,
             untold: HashSet::new(),
+            unanswered: HashMap::new(),
             has_given_up: false,
             holders: HashMap::new(),
         }
     }
 
     fn is_at_rest(&self) -> bool {
-        self.outstanding.is_empty() && (self.untold.is_empty() || self.has_given_up)
+        let has_told = self.untold.is_empty() && self.unanswered.is_empty();
+        self.outstanding.is_empty() && (has_told || self.has_given_up)
     }
 
     /// Applies the events and returns the client marks they carry.
@@ -453,7 +522,8 @@ impl Known {
             ));
         }
         if let Some(snapshot) = &batch.snapshot {
-            let folded = format::decode_run(&snapshot.body).map_err(|error| error.to_string())?;
+            let folded =
+                format::decode_run(self.plan.dialect(), &snapshot.body).map_err(|error| error.to_string())?;
             if folded != self.run || snapshot.head != self.run.head {
                 return Err("its snapshot is not the fold of its log".to_owned());
             }
@@ -471,7 +541,9 @@ impl Known {
     /// The client mark of an event that a client's command caused directly.
     fn mark(&self, event: &Event) -> Option<String> {
         let feedback = |value: &serde_json::Value| {
-            let words = value.get("feedback").or_else(|| value.pointer("/answers/colour"));
+            let answers = ["/answers/colour", "/answers/0/answer"];
+            let answer = answers.iter().find_map(|pointer| value.pointer(pointer));
+            let words = value.get("feedback").or(answer);
             words?.as_str().map(str::to_owned)
         };
         match event.kernel()? {
@@ -490,13 +562,30 @@ impl Known {
     }
 
     /// Settles effects. An outcome counts only under the newest lease, and only from its holder.
-    fn settle(&mut self, key: &RunKey, batch: &Batch, calls: &[(String, u64)]) -> Kept {
+    fn settle(
+        &mut self,
+        key: &RunKey,
+        batch: &Batch,
+        calls: &[(String, u64)],
+        questions: &Questions,
+    ) -> Kept {
         let new = &self.log[usize::try_from(batch.expected().0).expect("small")..];
         let settled = batch.work_ended.iter();
         for settled in settled.filter(|ended| ended.key.queue == Queue::Effects) {
-            if settled.key.is_call_delivery() {
+            if is_cancel(&settled.key) {
                 if settled.fence.is_none() || !self.untold.remove(&settled.key) {
                     return Err("a cancel ends without its lease, or twice".to_owned());
+                }
+                continue;
+            }
+            if is_answer(&settled.key) {
+                let told = self.unanswered.remove(&settled.key);
+                let (Some(told), Some(_)) = (told, settled.fence) else {
+                    return Err("an answer ends without its lease, or twice".to_owned());
+                };
+                let is_awaited = self.run.awaits_call(&self.plan, &told.step, told.attempt);
+                if is_awaited && !questions.was_told(&told.idempotency_key) {
+                    return Err(format!("the answer to {} is lost", told.interrupt));
                 }
                 continue;
             }
@@ -518,7 +607,14 @@ impl Known {
                 _ => None,
             });
             match (outcome, settled.fence) {
-                (None, None) => self.outstanding.end(&step, attempt),
+                (None, None) => {
+                    self.outstanding.end(&step, attempt);
+                    self.check_remembered(batch, &step, attempt)?;
+                }
+                // It ended with an answer to its peer, which has a lease of its own.
+                (Some(_), None) if self.is_being_answered(&step, attempt) => {
+                    self.outstanding.end(&step, attempt);
+                }
                 (Some(_), None) => return Err("an outcome counts without a lease".to_owned()),
                 (None, Some(_)) => return Err("a lease was given up for no outcome".to_owned()),
                 (Some(call), Some(fence)) => {
@@ -529,7 +625,9 @@ impl Known {
                         .and_then(|n| usize::try_from(n).ok())
                         .and_then(|n| calls.get(n));
                     match made {
-                        Some((of, by)) if Some(*by) != holder || *of != invocation(key, &step) => {
+                        Some((of, by))
+                            if Some(*by) != holder || *of != invocation(key, &self.plan, &step) =>
+                        {
                             return Err(format!("the outcome is p{by}'s, the lease {holder:?}'s"));
                         }
                         Some(_) | None => {}
@@ -538,6 +636,40 @@ impl Known {
             }
         }
         Ok(())
+    }
+
+    fn is_being_answered(&self, step: &StepId, attempt: u32) -> bool {
+        let mut answers = self.unanswered.values();
+        answers.any(|answer| answer.step == *step && answer.attempt == attempt)
+    }
+
+    /// Every answer to a peer in the batch is on its way to it.
+    fn check_answers(&mut self, key: &RunKey, batch: &Batch, questions: &mut Questions) -> Kept {
+        let new = &self.log[usize::try_from(batch.expected().0).expect("small")..];
+        for recorded in new {
+            let Some((interrupt, value)) = questions.follow(key, recorded) else {
+                continue;
+            };
+            let rows = batch.work_set.iter().filter(|row| is_answer(&row.key));
+            let mut answers = rows.filter_map(|row| serde_json::from_slice::<Unanswered>(&row.body).ok());
+            if !answers.any(|answer| answer.interrupt == interrupt && answer.value == value) {
+                return Err(format!("the answer to {interrupt} is not passed on"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer of a call that ends without its word is to be told.
+    fn check_remembered(&self, batch: &Batch, step: &StepId, attempt: u32) -> Kept {
+        let Some(handle) = self.handle(step, attempt) else {
+            return Ok(());
+        };
+        let rows = batch.work_set.iter().filter(|row| is_cancel(&row.key));
+        let mut told = rows.filter_map(|row| serde_json::from_slice::<Cancelled>(&row.body).ok());
+        match told.any(|call| call.handle == *handle) {
+            true => Ok(()),
+            false => Err(format!("the task {handle} of {} is forgotten", step.key())),
+        }
     }
 
     /// The handle of a call that the run waits for.
@@ -581,6 +713,19 @@ fn read(body: &[u8]) -> Result<Stored, String> {
     serde_json::from_slice(body).map_err(|error| format!("an effect's row is not understood: {error}"))
 }
 
+fn is_cancel(key: &WorkKey) -> bool {
+    key.name.starts_with("cancel:")
+}
+
+fn is_answer(key: &WorkKey) -> bool {
+    key.name.starts_with("answer:")
+}
+
+/// The key of the call that an answer belongs to.
+fn call_of(answer: &str) -> &str {
+    answer.rsplit_once('.').map_or(answer, |(call, _)| call)
+}
+
 fn timer_of(key: &str) -> Result<Timer, String> {
     Timer::parse(key).ok_or_else(|| format!("'{key}' names no timer"))
 }
@@ -598,11 +743,12 @@ fn effect_of(key: &WorkKey) -> Result<(StepId, u32), String> {
 }
 
 /// The stable key of an execution's call to the outside, derived independently from the specification
-/// (OpenWOP v1 §17.2).
-fn invocation(run: &RunKey, step: &StepId) -> String {
+/// (OpenWOP v1 §17.2), which other languages follow under their own names.
+fn invocation(run: &RunKey, plan: &Plan, step: &StepId) -> String {
     let ordinal = step.ordinal.to_string();
+    let kind = format!("{}:activity:v2", plan.dialect().name());
     let parts = [
-        "openwop:activity:v2",
+        kind.as_str(),
         run.tenant.as_str(),
         run.run.as_str(),
         step.node.as_str(),

@@ -105,7 +105,8 @@ pub(crate) fn all(edition: u64) -> Vec<Value> {
 /// A workflow in another language.
 fn list(edition: u64) -> Value {
     let ask = json!({ "ask": "Which colour?", "as": "colour" });
-    json!({ "id": "list", "edition": edition, "templates": ["one", ask, "{text}, {colour}", ask, "{colour}"] })
+    let call = json!({ "call": { "for": "the list" } });
+    json!({ "id": "list", "edition": edition, "templates": ["one", ask, call, "{text}, {colour}", call, ask, "{colour}"] })
 }
 
 /// Steps with several children, which ask, fail and take their time.

@@ -30,6 +30,8 @@ pub(crate) struct Lived {
     n_calls: u64,
     n_parked: u64,
     n_told: u64,
+    n_asked: u64,
+    n_answered: u64,
     n_deaths: u64,
     n_stops: u64,
     n_faults: u64,
@@ -44,12 +46,14 @@ impl Lived {
             n_calls,
             n_parked,
             n_told,
+            n_asked,
+            n_answered,
             n_deaths,
             n_stops,
             n_faults,
         } = self;
         [
-            n_runs, n_events, n_calls, n_parked, n_told, n_deaths, n_stops, n_faults,
+            n_runs, n_events, n_calls, n_parked, n_told, n_asked, n_answered, n_deaths, n_stops, n_faults,
         ]
         .iter()
         .all(|n| *n > 0)
@@ -61,6 +65,8 @@ impl Lived {
         self.n_calls += other.n_calls;
         self.n_parked += other.n_parked;
         self.n_told += other.n_told;
+        self.n_asked += other.n_asked;
+        self.n_answered += other.n_answered;
         self.n_deaths += other.n_deaths;
         self.n_stops += other.n_stops;
         self.n_faults += other.n_faults;
@@ -71,12 +77,14 @@ impl fmt::Display for Lived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} runs, {} events, {} calls, {} parked, {} told of a cancel, {} faults, {} processes died, {} were replaced",
+            "{} runs, {} events, {} calls, {} parked, {} told of a cancel, {} questions of peers, {} answered, {} faults, {} processes died, {} were replaced",
             self.n_runs,
             self.n_events,
             self.n_calls,
             self.n_parked,
             self.n_told,
+            self.n_asked,
+            self.n_answered,
             self.n_faults,
             self.n_deaths,
             self.n_stops
@@ -181,6 +189,8 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
         n_calls: witness.n_calls() as u64,
         n_parked: witness.n_parked(),
         n_told: witness.n_told(),
+        n_asked: witness.n_asked(),
+        n_answered: witness.n_answered(),
         n_deaths: toll.n_deaths,
         n_stops: toll.n_stops,
         n_faults: fate.n_strikes(),

@@ -286,6 +286,8 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             provider,
             activity,
             deadline,
+            // A bound on the call, no part of what happened.
+            max_questions: _,
         } => of(
             step,
             Payload::node(step)
