@@ -39,24 +39,21 @@ async fn unreadable_run_is_damage_and_does_not_affect_others() {
 }
 
 #[tokio::test]
-async fn an_error_keeps_the_error_of_the_driver() {
+async fn an_error_keeps_the_error_it_came_from() {
     let db = Database::new();
     let store = db.open();
     store.append(create(&run(1), 2)).await.expect("append");
-    db.sql("UPDATE runs SET head = 'none'");
+    db.sql("UPDATE runs SET workflow = ''");
     let damaged = store.load(&run(1)).await.expect_err("damaged");
     let cause = damaged.source().expect("a cause");
-    let of_driver = cause.source().expect("an error of the driver");
-    assert!(of_driver.is::<rusqlite::types::FromSqlError>(), "{damaged:?}");
-    assert!(cause.to_string().ends_with(&of_driver.to_string()), "{cause}");
+    let source = cause.source().expect("the error of the parser");
+    assert!(source.is::<wopr_core::IdError>(), "{damaged:?}");
+    assert!(cause.to_string().ends_with(&source.to_string()), "{cause}");
 
     db.sql("ALTER TABLE runs RENAME TO lost");
     let gone = store.load(&run(1)).await.expect_err("no table");
-    let of_driver = gone
-        .source()
-        .and_then(Error::source)
-        .expect("an error of the driver");
-    assert!(of_driver.is::<rusqlite::Error>(), "{gone:?}");
+    let source = gone.source().and_then(Error::source);
+    assert!(source.is_some_and(<dyn Error>::is::<rusqlite::Error>), "{gone:?}");
 }
 
 #[tokio::test]
