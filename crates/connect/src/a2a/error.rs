@@ -276,11 +276,8 @@ impl Error {
 
     /// Returns `true` if there was no connection to the interface, so that it cannot have taken the request.
     pub(super) fn is_unconnected(&self) -> bool {
-        match self {
-            Self::Unreachable(_) => true,
-            Self::TimedOut(error) => !error.may_have_been_sent(),
-            _ => false,
-        }
+        matches!(self, Self::Unreachable(_))
+            || matches!(self, Self::TimedOut(error) if !error.may_have_been_sent())
     }
 
     /// Returns `true` if the interface answered, even if with an error.

@@ -20,9 +20,10 @@ pub(super) struct FirstItem(Option<Instant>);
 impl FirstItem {
     /// Starts the wait. A subscription has none: an agent may send nothing until its task changes.
     pub(super) fn of(operation: Operation, call: &Call) -> Self {
-        match operation {
-            Operation::SendStreamingMessage => Self(Instant::now().checked_add(call.first_timeout)),
-            _ => Self(None),
+        if operation == Operation::SendStreamingMessage {
+            Self(Instant::now().checked_add(call.first_timeout))
+        } else {
+            Self(None)
         }
     }
 

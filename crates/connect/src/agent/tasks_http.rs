@@ -181,15 +181,26 @@ fn outputs(call: &AgentCall, task: &RemoteTask) -> Value {
 
 /// The failure of a request.
 fn provider_error(error: &Error) -> Outcome {
-    let code = match error {
-        Error::CredentialMissing { .. } => CREDENTIALS_MISSING,
-        Error::UnknownPeer(_) => return not_sent(error),
-        _ => PROVIDER_ERROR,
+    if let Error::UnknownPeer(_) = error {
+        return not_sent(error);
+    }
+    let is_without_token = matches!(error, Error::CredentialMissing { .. });
+    let code = if is_without_token {
+        CREDENTIALS_MISSING
+    } else {
+        PROVIDER_ERROR
     };
-    let said = match error {
-        Error::Status(status) if !status.message.is_empty() => format!(": {}", status.message),
-        Error::Remote(remote) if !remote.message.is_empty() => format!(": {}", remote.message),
-        _ => String::new(),
+    let said = if let Error::Status(status) = error {
+        status.message.as_str()
+    } else if let Error::Remote(remote) = error {
+        remote.message.as_str()
+    } else {
+        ""
+    };
+    let said = if said.is_empty() {
+        String::new()
+    } else {
+        format!(": {said}")
     };
     Outcome::Failed {
         code: code.to_owned(),
