@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use wopr_connect::{Executors, Options};
-use wopr_core::{AgentCall, NodeId, Produced, RunId, RunKey, StepId, TenantId, Timestamp, WorkflowId};
+use wopr_core::{
+    AgentCall, AgentVerb, NodeId, Produced, RunId, RunKey, StepId, TenantId, Timestamp, WorkflowId,
+};
 use wopr_engine::{Attempt, Executor as _, Keep, Outcome, Report, Request, Wake};
 
 use crate::agent::{Agent, Seen, chunked, open_gate, rpc_reply};
@@ -25,6 +27,7 @@ fn attempt() -> Attempt {
         idempotency_key: "key-1".to_owned(),
         traceparent: None,
         request: Request::Agent(Box::new(AgentCall {
+            verb: AgentVerb::INVOKE,
             peer: "planner".to_owned(),
             skill: None,
             text: Some("hi".to_owned()),

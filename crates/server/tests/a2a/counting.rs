@@ -88,6 +88,7 @@ hand_on! { Work:
     lease(queue: Queue, epoch: Epoch, times: Times, quota: &Quota) -> Result<Vec<Leased>, WriteError>;
     set_lease(run: &RunKey, key: &WorkKey, fence: Fence, then: Then) -> Result<bool, WriteError>;
     wake(run: &RunKey, key: &WorkKey, at: Timestamp) -> Result<bool, WriteError>;
+    call_deliveries(filter: &CallDeliveryFilter, after: Option<&CallDeliveryCursor>, limit: usize) -> Result<Vec<CallDeliveryRow>, ReadError>;
     next_due(queue: Queue) -> Result<Option<Timestamp>, ReadError>;
     runs_with_inbox(epoch: Epoch, after: Option<&RunKey>, limit: usize) -> Result<Vec<RunKey>, ReadError>;
 }
