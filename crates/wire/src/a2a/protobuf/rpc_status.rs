@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     read,
-    schema::{Kind, Message, field, message, named},
+    schema::{Kind, Message, field, message, messages},
     write,
 };
 use crate::{
@@ -12,43 +12,29 @@ use crate::{
     json::Object,
 };
 
-static STATUS: Message = message(
-    "Status",
-    &[
-        field(1, "code", Kind::Int32),
-        field(2, "message", Kind::Text),
-        field(3, "details", Kind::Message(&ANY)).many(),
-    ],
-);
-static ANY: Message = message(
-    "Any",
-    &[
-        named(1, "type_url", "typeUrl", Kind::Text),
-        field(2, "value", Kind::Bytes),
-    ],
-);
-static ERROR_INFO: Message = message(
-    "ErrorInfo",
-    &[
-        field(1, "reason", Kind::Text),
-        field(2, "domain", Kind::Text),
-        field(3, "metadata", Kind::Text).map(),
-    ],
-);
-static BAD_REQUEST: Message = message(
-    "BadRequest",
-    &[named(
-        1,
-        "field_violations",
-        "fieldViolations",
-        Kind::Message(&FIELD_VIOLATION),
-    )
-    .many()],
-);
-static FIELD_VIOLATION: Message = message(
-    "FieldViolation",
-    &[field(1, "field", Kind::Text), field(2, "description", Kind::Text)],
-);
+messages! {
+    STATUS = "Status" {
+        1 "code": Int32,
+        2 "message": Text,
+        3 "details": Message(ANY) many,
+    }
+    ANY = "Any" {
+        1 "type_url" as "typeUrl": Text,
+        2 "value": Bytes,
+    }
+    ERROR_INFO = "ErrorInfo" {
+        1 "reason": Text,
+        2 "domain": Text,
+        3 "metadata": Text map,
+    }
+    BAD_REQUEST = "BadRequest" {
+        1 "field_violations" as "fieldViolations": Message(FIELD_VIOLATION) many,
+    }
+    FIELD_VIOLATION = "FieldViolation" {
+        1 "field": Text,
+        2 "description": Text,
+    }
+}
 
 /// Encodes a status. `details` are the objects of [`A2aError::data`](crate::a2a::error::A2aError::data), each
 /// with its `@type`; objects of an unknown type are left out.

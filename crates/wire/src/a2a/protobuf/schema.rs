@@ -104,23 +104,22 @@ pub(super) const fn message(name: &'static str, fields: &'static [Field]) -> Mes
     Message { name, fields }
 }
 
-/// A field whose JSON name differs from its name.
-pub(super) const fn named(number: u32, name: &'static str, json: &'static str, kind: Kind) -> Field {
+/// A field with the same name in JSON.
+pub(super) const fn field(number: u32, name: &'static str, kind: Kind) -> Field {
     Field {
         number,
         name,
-        json,
+        json: name,
         kind,
         shape: Shape::One,
     }
 }
 
-/// A field with the same name in JSON.
-pub(super) const fn field(number: u32, name: &'static str, kind: Kind) -> Field {
-    named(number, name, name, kind)
-}
-
 impl Field {
+    pub(super) const fn json(self, json: &'static str) -> Self {
+        Self { json, ..self }
+    }
+
     pub(super) const fn optional(self) -> Self {
         Self {
             shape: Shape::Optional,
@@ -150,6 +149,18 @@ impl Field {
     }
 }
 
+/// Defines messages, one line per field: `number "name" as "json name": kind shape`. The JSON name is left out
+/// where it is the same.
+macro_rules! messages {
+    ($($id:ident = $message:literal {$(
+        $number:literal $name:literal $(as $json:literal)?: $kind:ident $(($of:ident))? $($shape:ident $(($group:literal))?)?,
+    )*})+) => {$(
+        static $id: Message = message($message, &[
+            $(field($number, $name, Kind::$kind $((&$of))?) $(.json($json))? $(.$shape($($group)?))?,)*
+        ]);
+    )+};
+}
+
 /// Messages that are identical in both versions. Each version needs its own, because the messages they refer
 /// to differ.
 macro_rules! alike {
@@ -158,153 +169,87 @@ macro_rules! alike {
             name: "Role",
             values: &["ROLE_UNSPECIFIED", "ROLE_USER", "ROLE_AGENT"],
         };
-        static TASK: Message = message(
-            "Task",
-            &[
-                field(1, "id", Kind::Text),
-                named(2, "context_id", "contextId", Kind::Text),
-                field(3, "status", Kind::Message(&TASK_STATUS)),
-                field(4, "artifacts", Kind::Message(&ARTIFACT)).many(),
-                field(5, "history", Kind::Message(&MESSAGE)).many(),
-                field(6, "metadata", Kind::Struct),
-            ],
-        );
-        static TASK_ARTIFACT_UPDATE_EVENT: Message = message(
-            "TaskArtifactUpdateEvent",
-            &[
-                named(1, "task_id", "taskId", Kind::Text),
-                named(2, "context_id", "contextId", Kind::Text),
-                field(3, "artifact", Kind::Message(&ARTIFACT)),
-                field(4, "append", Kind::Bool),
-                named(5, "last_chunk", "lastChunk", Kind::Bool),
-                field(6, "metadata", Kind::Struct),
-            ],
-        );
-        static AGENT_PROVIDER: Message = message(
-            "AgentProvider",
-            &[
-                field(1, "url", Kind::Text),
-                field(2, "organization", Kind::Text),
-            ],
-        );
-        static AGENT_EXTENSION: Message = message(
-            "AgentExtension",
-            &[
-                field(1, "uri", Kind::Text),
-                field(2, "description", Kind::Text),
-                field(3, "required", Kind::Bool),
-                field(4, "params", Kind::Struct),
-            ],
-        );
-        static AGENT_CARD_SIGNATURE: Message = message(
-            "AgentCardSignature",
-            &[
-                field(1, "protected", Kind::Text),
-                field(2, "signature", Kind::Text),
-                field(3, "header", Kind::Struct),
-            ],
-        );
-        static STRING_LIST: Message = message("StringList", &[field(1, "list", Kind::Text).many()]);
-        static SECURITY_SCHEME: Message = message(
-            "SecurityScheme",
-            &[
-                named(
-                    1,
-                    "api_key_security_scheme",
-                    "apiKeySecurityScheme",
-                    Kind::Message(&API_KEY),
-                )
-                .one_of("scheme"),
-                named(
-                    2,
-                    "http_auth_security_scheme",
-                    "httpAuthSecurityScheme",
-                    Kind::Message(&HTTP_AUTH),
-                )
-                .one_of("scheme"),
-                named(
-                    3,
-                    "oauth2_security_scheme",
-                    "oauth2SecurityScheme",
-                    Kind::Message(&OAUTH2),
-                )
-                .one_of("scheme"),
-                named(
-                    4,
-                    "open_id_connect_security_scheme",
-                    "openIdConnectSecurityScheme",
-                    Kind::Message(&OPEN_ID_CONNECT),
-                )
-                .one_of("scheme"),
-                named(
-                    5,
-                    "mtls_security_scheme",
-                    "mtlsSecurityScheme",
-                    Kind::Message(&MUTUAL_TLS),
-                )
-                .one_of("scheme"),
-            ],
-        );
-        static API_KEY: Message = message(
-            "APIKeySecurityScheme",
-            &[
-                field(1, "description", Kind::Text),
-                field(2, "location", Kind::Text),
-                field(3, "name", Kind::Text),
-            ],
-        );
-        static HTTP_AUTH: Message = message(
-            "HTTPAuthSecurityScheme",
-            &[
-                field(1, "description", Kind::Text),
-                field(2, "scheme", Kind::Text),
-                named(3, "bearer_format", "bearerFormat", Kind::Text),
-            ],
-        );
-        static OAUTH2: Message = message(
-            "OAuth2SecurityScheme",
-            &[
-                field(1, "description", Kind::Text),
-                field(2, "flows", Kind::Message(&OAUTH_FLOWS)),
-                named(3, "oauth2_metadata_url", "oauth2MetadataUrl", Kind::Text),
-            ],
-        );
-        static OPEN_ID_CONNECT: Message = message(
-            "OpenIdConnectSecurityScheme",
-            &[
-                field(1, "description", Kind::Text),
-                named(2, "open_id_connect_url", "openIdConnectUrl", Kind::Text),
-            ],
-        );
-        static MUTUAL_TLS: Message = message(
-            "MutualTlsSecurityScheme",
-            &[field(1, "description", Kind::Text)],
-        );
-        static CLIENT_CREDENTIALS: Message = message(
-            "ClientCredentialsOAuthFlow",
-            &[
-                named(1, "token_url", "tokenUrl", Kind::Text),
-                named(2, "refresh_url", "refreshUrl", Kind::Text),
-                field(3, "scopes", Kind::Text).map(),
-            ],
-        );
-        static IMPLICIT: Message = message(
-            "ImplicitOAuthFlow",
-            &[
-                named(1, "authorization_url", "authorizationUrl", Kind::Text),
-                named(2, "refresh_url", "refreshUrl", Kind::Text),
-                field(3, "scopes", Kind::Text).map(),
-            ],
-        );
-        static PASSWORD: Message = message(
-            "PasswordOAuthFlow",
-            &[
-                named(1, "token_url", "tokenUrl", Kind::Text),
-                named(2, "refresh_url", "refreshUrl", Kind::Text),
-                field(3, "scopes", Kind::Text).map(),
-            ],
-        );
+        messages! {
+            TASK = "Task" {
+                1 "id": Text,
+                2 "context_id" as "contextId": Text,
+                3 "status": Message(TASK_STATUS),
+                4 "artifacts": Message(ARTIFACT) many,
+                5 "history": Message(MESSAGE) many,
+                6 "metadata": Struct,
+            }
+            TASK_ARTIFACT_UPDATE_EVENT = "TaskArtifactUpdateEvent" {
+                1 "task_id" as "taskId": Text,
+                2 "context_id" as "contextId": Text,
+                3 "artifact": Message(ARTIFACT),
+                4 "append": Bool,
+                5 "last_chunk" as "lastChunk": Bool,
+                6 "metadata": Struct,
+            }
+            AGENT_PROVIDER = "AgentProvider" {
+                1 "url": Text,
+                2 "organization": Text,
+            }
+            AGENT_EXTENSION = "AgentExtension" {
+                1 "uri": Text,
+                2 "description": Text,
+                3 "required": Bool,
+                4 "params": Struct,
+            }
+            AGENT_CARD_SIGNATURE = "AgentCardSignature" {
+                1 "protected": Text,
+                2 "signature": Text,
+                3 "header": Struct,
+            }
+            STRING_LIST = "StringList" {
+                1 "list": Text many,
+            }
+            SECURITY_SCHEME = "SecurityScheme" {
+                1 "api_key_security_scheme" as "apiKeySecurityScheme": Message(API_KEY) one_of("scheme"),
+                2 "http_auth_security_scheme" as "httpAuthSecurityScheme": Message(HTTP_AUTH) one_of("scheme"),
+                3 "oauth2_security_scheme" as "oauth2SecurityScheme": Message(OAUTH2) one_of("scheme"),
+                4 "open_id_connect_security_scheme" as "openIdConnectSecurityScheme": Message(OPEN_ID_CONNECT) one_of("scheme"),
+                5 "mtls_security_scheme" as "mtlsSecurityScheme": Message(MUTUAL_TLS) one_of("scheme"),
+            }
+            API_KEY = "APIKeySecurityScheme" {
+                1 "description": Text,
+                2 "location": Text,
+                3 "name": Text,
+            }
+            HTTP_AUTH = "HTTPAuthSecurityScheme" {
+                1 "description": Text,
+                2 "scheme": Text,
+                3 "bearer_format" as "bearerFormat": Text,
+            }
+            OAUTH2 = "OAuth2SecurityScheme" {
+                1 "description": Text,
+                2 "flows": Message(OAUTH_FLOWS),
+                3 "oauth2_metadata_url" as "oauth2MetadataUrl": Text,
+            }
+            OPEN_ID_CONNECT = "OpenIdConnectSecurityScheme" {
+                1 "description": Text,
+                2 "open_id_connect_url" as "openIdConnectUrl": Text,
+            }
+            MUTUAL_TLS = "MutualTlsSecurityScheme" {
+                1 "description": Text,
+            }
+            CLIENT_CREDENTIALS = "ClientCredentialsOAuthFlow" {
+                1 "token_url" as "tokenUrl": Text,
+                2 "refresh_url" as "refreshUrl": Text,
+                3 "scopes": Text map,
+            }
+            IMPLICIT = "ImplicitOAuthFlow" {
+                1 "authorization_url" as "authorizationUrl": Text,
+                2 "refresh_url" as "refreshUrl": Text,
+                3 "scopes": Text map,
+            }
+            PASSWORD = "PasswordOAuthFlow" {
+                1 "token_url" as "tokenUrl": Text,
+                2 "refresh_url" as "refreshUrl": Text,
+                3 "scopes": Text map,
+            }
+        }
     };
 }
 
-pub(super) use alike;
+pub(super) use {alike, messages};

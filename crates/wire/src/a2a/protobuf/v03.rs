@@ -2,7 +2,7 @@
 
 use super::{
     super::method::Operation,
-    schema::{EMPTY, Enum, Kind, Message, alike, field, message, named},
+    schema::{EMPTY, Enum, Kind, Message, alike, field, message, messages},
 };
 
 alike!();
@@ -21,286 +21,172 @@ static TASK_STATE: Enum = Enum {
         "TASK_STATE_AUTH_REQUIRED",
     ],
 };
-static TASK_STATUS: Message = message(
-    "TaskStatus",
-    &[
-        field(1, "state", Kind::Enum(&TASK_STATE)),
-        named(2, "update", "message", Kind::Message(&MESSAGE)),
-        field(3, "timestamp", Kind::Timestamp),
-    ],
-);
-static PART: Message = message(
-    "Part",
-    &[
-        field(1, "text", Kind::Text).one_of("part"),
-        field(2, "file", Kind::Message(&FILE_PART)).one_of("part"),
-        field(3, "data", Kind::Message(&DATA_PART)).one_of("part"),
-        field(4, "metadata", Kind::Struct),
-    ],
-);
-static FILE_PART: Message = message(
-    "FilePart",
-    &[
-        named(1, "file_with_uri", "fileWithUri", Kind::Text).one_of("file"),
-        named(2, "file_with_bytes", "fileWithBytes", Kind::Bytes).one_of("file"),
-        named(3, "mime_type", "mimeType", Kind::Text),
-        field(4, "name", Kind::Text),
-    ],
-);
-static DATA_PART: Message = message("DataPart", &[field(1, "data", Kind::Struct)]);
-static MESSAGE: Message = message(
-    "Message",
-    &[
-        named(1, "message_id", "messageId", Kind::Text),
-        named(2, "context_id", "contextId", Kind::Text),
-        named(3, "task_id", "taskId", Kind::Text),
-        field(4, "role", Kind::Enum(&ROLE)),
-        field(5, "content", Kind::Message(&PART)).many(),
-        field(6, "metadata", Kind::Struct),
-        field(7, "extensions", Kind::Text).many(),
-    ],
-);
-static ARTIFACT: Message = message(
-    "Artifact",
-    &[
-        named(1, "artifact_id", "artifactId", Kind::Text),
-        field(3, "name", Kind::Text),
-        field(4, "description", Kind::Text),
-        field(5, "parts", Kind::Message(&PART)).many(),
-        field(6, "metadata", Kind::Struct),
-        field(7, "extensions", Kind::Text).many(),
-    ],
-);
-static TASK_STATUS_UPDATE_EVENT: Message = message(
-    "TaskStatusUpdateEvent",
-    &[
-        named(1, "task_id", "taskId", Kind::Text),
-        named(2, "context_id", "contextId", Kind::Text),
-        field(3, "status", Kind::Message(&TASK_STATUS)),
-        field(4, "final", Kind::Bool),
-        field(5, "metadata", Kind::Struct),
-    ],
-);
-static STREAM_RESPONSE: Message = message(
-    "StreamResponse",
-    &[
-        field(1, "task", Kind::Message(&TASK)).one_of("payload"),
-        named(2, "msg", "message", Kind::Message(&MESSAGE)).one_of("payload"),
-        named(
-            3,
-            "status_update",
-            "statusUpdate",
-            Kind::Message(&TASK_STATUS_UPDATE_EVENT),
-        )
-        .one_of("payload"),
-        named(
-            4,
-            "artifact_update",
-            "artifactUpdate",
-            Kind::Message(&TASK_ARTIFACT_UPDATE_EVENT),
-        )
-        .one_of("payload"),
-    ],
-);
-static SEND_MESSAGE_RESPONSE: Message = message(
-    "SendMessageResponse",
-    &[
-        field(1, "task", Kind::Message(&TASK)).one_of("payload"),
-        named(2, "msg", "message", Kind::Message(&MESSAGE)).one_of("payload"),
-    ],
-);
-static SEND_MESSAGE_CONFIGURATION: Message = message(
-    "SendMessageConfiguration",
-    &[
-        named(1, "accepted_output_modes", "acceptedOutputModes", Kind::Text).many(),
-        named(
-            2,
-            "push_notification",
-            "pushNotification",
-            Kind::Message(&PUSH_NOTIFICATION_CONFIG),
-        ),
-        named(3, "history_length", "historyLength", Kind::Int32),
-        field(4, "blocking", Kind::Bool),
-    ],
-);
-static SEND_MESSAGE_REQUEST: Message = message(
-    "SendMessageRequest",
-    &[
-        named(1, "request", "message", Kind::Message(&MESSAGE)),
-        field(2, "configuration", Kind::Message(&SEND_MESSAGE_CONFIGURATION)),
-        field(3, "metadata", Kind::Struct),
-    ],
-);
-static GET_TASK_REQUEST: Message = message(
-    "GetTaskRequest",
-    &[
-        field(1, "name", Kind::Text),
-        named(2, "history_length", "historyLength", Kind::Int32),
-    ],
-);
-static CANCEL_TASK_REQUEST: Message = message("CancelTaskRequest", &[field(1, "name", Kind::Text)]);
-static TASK_SUBSCRIPTION_REQUEST: Message =
-    message("TaskSubscriptionRequest", &[field(1, "name", Kind::Text)]);
-static PUSH_NOTIFICATION_CONFIG: Message = message(
-    "PushNotificationConfig",
-    &[
-        field(1, "id", Kind::Text),
-        field(2, "url", Kind::Text),
-        field(3, "token", Kind::Text),
-        field(4, "authentication", Kind::Message(&AUTHENTICATION_INFO)),
-    ],
-);
-static AUTHENTICATION_INFO: Message = message(
-    "AuthenticationInfo",
-    &[
-        field(1, "schemes", Kind::Text).many(),
-        field(2, "credentials", Kind::Text),
-    ],
-);
-static TASK_PUSH_NOTIFICATION_CONFIG: Message = message(
-    "TaskPushNotificationConfig",
-    &[
-        field(1, "name", Kind::Text),
-        named(
-            2,
-            "push_notification_config",
-            "pushNotificationConfig",
-            Kind::Message(&PUSH_NOTIFICATION_CONFIG),
-        ),
-    ],
-);
-static CREATE_PUSH_CONFIG_REQUEST: Message = message(
-    "CreateTaskPushNotificationConfigRequest",
-    &[
-        field(1, "parent", Kind::Text),
-        named(2, "config_id", "configId", Kind::Text),
-        field(3, "config", Kind::Message(&TASK_PUSH_NOTIFICATION_CONFIG)),
-    ],
-);
-static GET_PUSH_CONFIG_REQUEST: Message = message(
-    "GetTaskPushNotificationConfigRequest",
-    &[field(1, "name", Kind::Text)],
-);
-static DELETE_PUSH_CONFIG_REQUEST: Message = message(
-    "DeleteTaskPushNotificationConfigRequest",
-    &[field(1, "name", Kind::Text)],
-);
-static LIST_PUSH_CONFIG_REQUEST: Message = message(
-    "ListTaskPushNotificationConfigRequest",
-    &[
-        field(1, "parent", Kind::Text),
-        named(2, "page_size", "pageSize", Kind::Int32),
-        named(3, "page_token", "pageToken", Kind::Text),
-    ],
-);
-static LIST_PUSH_CONFIG_RESPONSE: Message = message(
-    "ListTaskPushNotificationConfigResponse",
-    &[
-        field(1, "configs", Kind::Message(&TASK_PUSH_NOTIFICATION_CONFIG)).many(),
-        named(2, "next_page_token", "nextPageToken", Kind::Text),
-    ],
-);
-static GET_AGENT_CARD_REQUEST: Message = message("GetAgentCardRequest", &[]);
-
-static AGENT_CARD: Message = message(
-    "AgentCard",
-    &[
-        field(1, "name", Kind::Text),
-        field(2, "description", Kind::Text),
-        field(3, "url", Kind::Text),
-        field(4, "provider", Kind::Message(&AGENT_PROVIDER)),
-        field(5, "version", Kind::Text),
-        named(6, "documentation_url", "documentationUrl", Kind::Text),
-        field(7, "capabilities", Kind::Message(&AGENT_CAPABILITIES)),
-        named(
-            8,
-            "security_schemes",
-            "securitySchemes",
-            Kind::Message(&SECURITY_SCHEME),
-        )
-        .map(),
-        field(9, "security", Kind::Message(&SECURITY)).many(),
-        named(10, "default_input_modes", "defaultInputModes", Kind::Text).many(),
-        named(11, "default_output_modes", "defaultOutputModes", Kind::Text).many(),
-        field(12, "skills", Kind::Message(&AGENT_SKILL)).many(),
-        named(
-            13,
-            "supports_authenticated_extended_card",
-            "supportsAuthenticatedExtendedCard",
-            Kind::Bool,
-        ),
-        named(14, "preferred_transport", "preferredTransport", Kind::Text),
-        named(
-            15,
-            "additional_interfaces",
-            "additionalInterfaces",
-            Kind::Message(&AGENT_INTERFACE),
-        )
-        .many(),
-        named(16, "protocol_version", "protocolVersion", Kind::Text),
-        field(17, "signatures", Kind::Message(&AGENT_CARD_SIGNATURE)).many(),
-        named(18, "icon_url", "iconUrl", Kind::Text),
-    ],
-);
-static AGENT_INTERFACE: Message = message(
-    "AgentInterface",
-    &[field(1, "url", Kind::Text), field(2, "transport", Kind::Text)],
-);
-static AGENT_CAPABILITIES: Message = message(
-    "AgentCapabilities",
-    &[
-        field(1, "streaming", Kind::Bool),
-        named(2, "push_notifications", "pushNotifications", Kind::Bool),
-        field(3, "extensions", Kind::Message(&AGENT_EXTENSION)).many(),
-    ],
-);
-static AGENT_SKILL: Message = message(
-    "AgentSkill",
-    &[
-        field(1, "id", Kind::Text),
-        field(2, "name", Kind::Text),
-        field(3, "description", Kind::Text),
-        field(4, "tags", Kind::Text).many(),
-        field(5, "examples", Kind::Text).many(),
-        named(6, "input_modes", "inputModes", Kind::Text).many(),
-        named(7, "output_modes", "outputModes", Kind::Text).many(),
-        field(8, "security", Kind::Message(&SECURITY)).many(),
-    ],
-);
-static SECURITY: Message = message(
-    "Security",
-    &[field(1, "schemes", Kind::Message(&STRING_LIST)).map()],
-);
-static OAUTH_FLOWS: Message = message(
-    "OAuthFlows",
-    &[
-        named(
-            1,
-            "authorization_code",
-            "authorizationCode",
-            Kind::Message(&AUTHORIZATION_CODE),
-        )
-        .one_of("flow"),
-        named(
-            2,
-            "client_credentials",
-            "clientCredentials",
-            Kind::Message(&CLIENT_CREDENTIALS),
-        )
-        .one_of("flow"),
-        field(3, "implicit", Kind::Message(&IMPLICIT)).one_of("flow"),
-        field(4, "password", Kind::Message(&PASSWORD)).one_of("flow"),
-    ],
-);
-static AUTHORIZATION_CODE: Message = message(
-    "AuthorizationCodeOAuthFlow",
-    &[
-        named(1, "authorization_url", "authorizationUrl", Kind::Text),
-        named(2, "token_url", "tokenUrl", Kind::Text),
-        named(3, "refresh_url", "refreshUrl", Kind::Text),
-        field(4, "scopes", Kind::Text).map(),
-    ],
-);
+messages! {
+    TASK_STATUS = "TaskStatus" {
+        1 "state": Enum(TASK_STATE),
+        2 "update" as "message": Message(MESSAGE),
+        3 "timestamp": Timestamp,
+    }
+    PART = "Part" {
+        1 "text": Text one_of("part"),
+        2 "file": Message(FILE_PART) one_of("part"),
+        3 "data": Message(DATA_PART) one_of("part"),
+        4 "metadata": Struct,
+    }
+    FILE_PART = "FilePart" {
+        1 "file_with_uri" as "fileWithUri": Text one_of("file"),
+        2 "file_with_bytes" as "fileWithBytes": Bytes one_of("file"),
+        3 "mime_type" as "mimeType": Text,
+        4 "name": Text,
+    }
+    DATA_PART = "DataPart" {
+        1 "data": Struct,
+    }
+    MESSAGE = "Message" {
+        1 "message_id" as "messageId": Text,
+        2 "context_id" as "contextId": Text,
+        3 "task_id" as "taskId": Text,
+        4 "role": Enum(ROLE),
+        5 "content": Message(PART) many,
+        6 "metadata": Struct,
+        7 "extensions": Text many,
+    }
+    ARTIFACT = "Artifact" {
+        1 "artifact_id" as "artifactId": Text,
+        3 "name": Text,
+        4 "description": Text,
+        5 "parts": Message(PART) many,
+        6 "metadata": Struct,
+        7 "extensions": Text many,
+    }
+    TASK_STATUS_UPDATE_EVENT = "TaskStatusUpdateEvent" {
+        1 "task_id" as "taskId": Text,
+        2 "context_id" as "contextId": Text,
+        3 "status": Message(TASK_STATUS),
+        4 "final": Bool,
+        5 "metadata": Struct,
+    }
+    STREAM_RESPONSE = "StreamResponse" {
+        1 "task": Message(TASK) one_of("payload"),
+        2 "msg" as "message": Message(MESSAGE) one_of("payload"),
+        3 "status_update" as "statusUpdate": Message(TASK_STATUS_UPDATE_EVENT) one_of("payload"),
+        4 "artifact_update" as "artifactUpdate": Message(TASK_ARTIFACT_UPDATE_EVENT) one_of("payload"),
+    }
+    SEND_MESSAGE_RESPONSE = "SendMessageResponse" {
+        1 "task": Message(TASK) one_of("payload"),
+        2 "msg" as "message": Message(MESSAGE) one_of("payload"),
+    }
+    SEND_MESSAGE_CONFIGURATION = "SendMessageConfiguration" {
+        1 "accepted_output_modes" as "acceptedOutputModes": Text many,
+        2 "push_notification" as "pushNotification": Message(PUSH_NOTIFICATION_CONFIG),
+        3 "history_length" as "historyLength": Int32,
+        4 "blocking": Bool,
+    }
+    SEND_MESSAGE_REQUEST = "SendMessageRequest" {
+        1 "request" as "message": Message(MESSAGE),
+        2 "configuration": Message(SEND_MESSAGE_CONFIGURATION),
+        3 "metadata": Struct,
+    }
+    GET_TASK_REQUEST = "GetTaskRequest" {
+        1 "name": Text,
+        2 "history_length" as "historyLength": Int32,
+    }
+    CANCEL_TASK_REQUEST = "CancelTaskRequest" {
+        1 "name": Text,
+    }
+    TASK_SUBSCRIPTION_REQUEST = "TaskSubscriptionRequest" {
+        1 "name": Text,
+    }
+    PUSH_NOTIFICATION_CONFIG = "PushNotificationConfig" {
+        1 "id": Text,
+        2 "url": Text,
+        3 "token": Text,
+        4 "authentication": Message(AUTHENTICATION_INFO),
+    }
+    AUTHENTICATION_INFO = "AuthenticationInfo" {
+        1 "schemes": Text many,
+        2 "credentials": Text,
+    }
+    TASK_PUSH_NOTIFICATION_CONFIG = "TaskPushNotificationConfig" {
+        1 "name": Text,
+        2 "push_notification_config" as "pushNotificationConfig": Message(PUSH_NOTIFICATION_CONFIG),
+    }
+    CREATE_PUSH_CONFIG_REQUEST = "CreateTaskPushNotificationConfigRequest" {
+        1 "parent": Text,
+        2 "config_id" as "configId": Text,
+        3 "config": Message(TASK_PUSH_NOTIFICATION_CONFIG),
+    }
+    GET_PUSH_CONFIG_REQUEST = "GetTaskPushNotificationConfigRequest" {
+        1 "name": Text,
+    }
+    DELETE_PUSH_CONFIG_REQUEST = "DeleteTaskPushNotificationConfigRequest" {
+        1 "name": Text,
+    }
+    LIST_PUSH_CONFIG_REQUEST = "ListTaskPushNotificationConfigRequest" {
+        1 "parent": Text,
+        2 "page_size" as "pageSize": Int32,
+        3 "page_token" as "pageToken": Text,
+    }
+    LIST_PUSH_CONFIG_RESPONSE = "ListTaskPushNotificationConfigResponse" {
+        1 "configs": Message(TASK_PUSH_NOTIFICATION_CONFIG) many,
+        2 "next_page_token" as "nextPageToken": Text,
+    }
+    GET_AGENT_CARD_REQUEST = "GetAgentCardRequest" {}
+    AGENT_CARD = "AgentCard" {
+        1 "name": Text,
+        2 "description": Text,
+        3 "url": Text,
+        4 "provider": Message(AGENT_PROVIDER),
+        5 "version": Text,
+        6 "documentation_url" as "documentationUrl": Text,
+        7 "capabilities": Message(AGENT_CAPABILITIES),
+        8 "security_schemes" as "securitySchemes": Message(SECURITY_SCHEME) map,
+        9 "security": Message(SECURITY) many,
+        10 "default_input_modes" as "defaultInputModes": Text many,
+        11 "default_output_modes" as "defaultOutputModes": Text many,
+        12 "skills": Message(AGENT_SKILL) many,
+        13 "supports_authenticated_extended_card" as "supportsAuthenticatedExtendedCard": Bool,
+        14 "preferred_transport" as "preferredTransport": Text,
+        15 "additional_interfaces" as "additionalInterfaces": Message(AGENT_INTERFACE) many,
+        16 "protocol_version" as "protocolVersion": Text,
+        17 "signatures": Message(AGENT_CARD_SIGNATURE) many,
+        18 "icon_url" as "iconUrl": Text,
+    }
+    AGENT_INTERFACE = "AgentInterface" {
+        1 "url": Text,
+        2 "transport": Text,
+    }
+    AGENT_CAPABILITIES = "AgentCapabilities" {
+        1 "streaming": Bool,
+        2 "push_notifications" as "pushNotifications": Bool,
+        3 "extensions": Message(AGENT_EXTENSION) many,
+    }
+    AGENT_SKILL = "AgentSkill" {
+        1 "id": Text,
+        2 "name": Text,
+        3 "description": Text,
+        4 "tags": Text many,
+        5 "examples": Text many,
+        6 "input_modes" as "inputModes": Text many,
+        7 "output_modes" as "outputModes": Text many,
+        8 "security": Message(SECURITY) many,
+    }
+    SECURITY = "Security" {
+        1 "schemes": Message(STRING_LIST) map,
+    }
+    OAUTH_FLOWS = "OAuthFlows" {
+        1 "authorization_code" as "authorizationCode": Message(AUTHORIZATION_CODE) one_of("flow"),
+        2 "client_credentials" as "clientCredentials": Message(CLIENT_CREDENTIALS) one_of("flow"),
+        3 "implicit": Message(IMPLICIT) one_of("flow"),
+        4 "password": Message(PASSWORD) one_of("flow"),
+    }
+    AUTHORIZATION_CODE = "AuthorizationCodeOAuthFlow" {
+        1 "authorization_url" as "authorizationUrl": Text,
+        2 "token_url" as "tokenUrl": Text,
+        3 "refresh_url" as "refreshUrl": Text,
+        4 "scopes": Text map,
+    }
+}
 
 /// The request and response messages of an operation; `None` if the service has no method for it.
 pub(super) const fn method(operation: Operation) -> Option<(&'static Message, &'static Message)> {
