@@ -327,7 +327,7 @@ mod tests {
     use super::*;
     use crate::examples::second_opinion;
 
-    fn event(kind: &str, node: &str, payload: Value) -> RunEventDoc {
+    fn event(kind: &str, node: &str, payload: &Value) -> RunEventDoc {
         let event = json!({
             "eventId": "run_1.0", "runId": "run_1", "type": kind, "nodeId": node, "sequence": 0,
             "timestamp": "2026-01-01T00:00:00.000Z", "schemaVersion": 1, "payload": payload,
@@ -339,7 +339,7 @@ mod tests {
     fn lines(events: &[(&str, Value)]) -> Vec<String> {
         let mut board = Board::new(&second_opinion::ASKS.document().unwrap());
         let line = |(kind, payload): &(&str, Value)| {
-            let over = board.take(&event(kind, "sceptic", payload.clone()));
+            let over = board.take(&event(kind, "sceptic", payload));
             let step = over.as_ref().or(board.steps().first()).unwrap();
             board.line(Paint::off(), step, 80)
         };
@@ -389,7 +389,7 @@ mod tests {
         let over = board.take(&event(
             "node.completed",
             "sceptic",
-            json!({ "outputs": { "text": text } }),
+            &json!({ "outputs": { "text": text } }),
         ));
         let over = over.unwrap();
         for width in [0, 1, 10, 30, 40, 80, 120] {
@@ -403,10 +403,10 @@ mod tests {
     fn steps_that_are_over_leave_the_board() {
         let mut board = Board::new(&Value::Null);
         for node in ["a", "b"] {
-            assert_eq!(board.take(&event("node.started", node, json!({}))), None);
+            assert_eq!(board.take(&event("node.started", node, &json!({}))), None);
         }
         let failed = json!({ "error": { "code": "boom", "message": "it broke" } });
-        let over = board.take(&event("node.failed", "a", failed)).unwrap();
+        let over = board.take(&event("node.failed", "a", &failed)).unwrap();
         assert_eq!(
             board.line(Paint::off(), &over, 80),
             "a                     failed  boom: it broke"
@@ -414,7 +414,7 @@ mod tests {
         let left: Vec<_> = board.steps().iter().map(|step| step.node.as_str()).collect();
         assert_eq!(left, ["b"]);
         // A step that never was under way.
-        let over = board.take(&event("node.skipped", "c", json!({ "reason": "condition" })));
+        let over = board.take(&event("node.skipped", "c", &json!({ "reason": "condition" })));
         assert!(over.is_some_and(|step| step.is_over()));
     }
 
@@ -422,7 +422,7 @@ mod tests {
     fn a_long_stream_keeps_its_end_only() {
         let mut board = Board::new(&Value::Null);
         for n in 0..1_000 {
-            board.take(&event("output.chunk", "a", json!({ "chunk": format!("é{n} ") })));
+            board.take(&event("output.chunk", "a", &json!({ "chunk": format!("é{n} ") })));
         }
         let [step] = board.steps() else {
             panic!("one step");
