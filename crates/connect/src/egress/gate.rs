@@ -41,9 +41,9 @@ use crate::shares::{Share, Shares};
 /// Long enough for a burst to one peer, short enough to notice soon that a name has moved.
 const POOL_IDLE: Duration = Duration::from_secs(30);
 
-/// Maximum idle connections per peer: a host makes hundreds of calls at once, and one that finds no idle connection
-/// opens a new one.
-const POOL_IDLE_PER_HOST: usize = 64;
+/// Maximum idle connections per peer: as many as the calls that a host makes at once for one tenant by default. A call
+/// that finds no idle connection opens a new one, which costs both sides more than the call itself.
+const POOL_IDLE_PER_HOST: usize = 192;
 
 /// See [`Shares::new`]: a single tenant may take up to three quarters of the response memory.
 const TIMES_FREE: usize = 3;
