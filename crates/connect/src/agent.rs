@@ -152,7 +152,7 @@ impl Agents {
             Ok(None) => {}
             Err(error) => return not_sent(&error).into(),
         }
-        match attempted.handle.clone().map(serde_json::from_value::<Handle>) {
+        match attempted.handle.as_ref().map(Handle::deserialize) {
             None => self.send(attempted).await,
             Some(Ok(handle)) => self.look(&attempted, handle).await,
             Some(Err(error)) => failed("internal_error", format!("read the handle: {error}")).into(),

@@ -1,5 +1,7 @@
 //! Reads a card and orders the interfaces to use.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use url::Url;
 use wopr_wire::{
@@ -26,41 +28,40 @@ pub(super) struct Found {
 
 /// Orders the usable interfaces: those that `is_preferred` returns `true` for first, then the newest version, then
 /// the order of the card.
-pub(super) fn choose(
-    card: &AgentCard,
-    place: &Url,
-    wanted: Wanted,
-    is_preferred: impl Fn(&Url) -> bool,
-) -> Vec<Found> {
+pub(super) fn usable(card: &AgentCard, place: &Url, is_preferred: impl Fn(&Url) -> bool) -> Vec<Arc<Found>> {
     let mut found = Vec::new();
     for version in [Version::V1_0, Version::V0_3] {
-        if wanted.version.is_some_and(|wanted| wanted != version) {
-            continue;
-        }
         for (index, interface) in card.supported_interfaces.iter().enumerate() {
             let Some(binding) = Binding::from_card(&interface.protocol_binding) else {
                 continue;
             };
-            if wanted.binding.is_some_and(|wanted| wanted != binding)
-                || version_of(&interface.protocol_version) != Some(version)
-            {
+            if version_of(&interface.protocol_version) != Some(version) {
                 continue;
             }
             let Some(address) = address(&interface.url, binding, place) else {
                 continue;
             };
-            found.push(Found {
+            found.push(Arc::new(Found {
                 index,
                 binding,
                 version,
                 address,
                 tenant: interface.tenant.clone().filter(|_| version == Version::V1_0),
-            });
+            }));
         }
     }
     // A stable sort keeps the order of each half.
     found.sort_by_key(|found| !is_preferred(&found.address));
     found
+}
+
+/// Selects the interfaces that a caller wants, in their order.
+pub(super) fn choose(usable: &[Arc<Found>], wanted: Wanted) -> Vec<Arc<Found>> {
+    let is_wanted = |found: &&Arc<Found>| {
+        wanted.version.is_none_or(|version| version == found.version)
+            && wanted.binding.is_none_or(|binding| binding == found.binding)
+    };
+    usable.iter().filter(is_wanted).cloned().collect()
 }
 
 /// The card offers no usable interface.
@@ -163,9 +164,10 @@ mod tests {
     }
 
     fn chosen(card: &AgentCard, place: &str, wanted: Wanted) -> Option<(usize, String)> {
-        let found = choose(card, &Url::parse(place).unwrap(), wanted, |_| true);
-        let first = found.into_iter().next()?;
-        Some((first.index, first.address.into()))
+        let usable = usable(card, &Url::parse(place).unwrap(), |_| true);
+        let found = choose(&usable, wanted);
+        let first = found.first()?;
+        Some((first.index, first.address.to_string()))
     }
 
     fn at(index: usize, address: &str) -> Option<(usize, String)> {
@@ -244,7 +246,7 @@ mod tests {
             ("http://a/one", "GRPC", "1.0"),
             ("http://a/two", "HTTP+JSON", "1.0"),
         ]);
-        let found = choose(&card, &Url::parse("http://a").unwrap(), ANY, |_| true);
+        let found = usable(&card, &Url::parse("http://a").unwrap(), |_| true);
         let order: Vec<_> = found.iter().map(|found| found.index).collect();
         assert_eq!(order, [1, 2, 0]);
     }

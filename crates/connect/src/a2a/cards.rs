@@ -4,6 +4,9 @@
 //! `ETag`. A card that cannot be used is looked up again after a minute. A failure that may pass is remembered for a
 //! second: many calls to a peer that is down then make few requests, and the retry of a call makes a new one. One
 //! lookup per peer is under way at a time; the calls that wait for it share its outcome.
+//!
+//! A card is asked for with the version that the caller prefers, because an agent may have a card for each. An agent
+//! that refuses the version is asked once more without it.
 
 use std::{
     sync::{
@@ -22,13 +25,14 @@ use url::Url;
 use wopr_wire::{
     a2a::{
         card_signature::{self, Reading},
+        method::{VERSION_HEADER, Version},
         model::AgentCard,
     },
     jws::JwkSet,
 };
 
 use super::{
-    card::{is_same_place, read},
+    card::{Found, is_same_place, read, usable},
     error::{Error, bounded},
     known::Known,
     peer::CardKeys,
@@ -60,9 +64,11 @@ pub struct Card {
     pub document: Value,
     /// Where it was found.
     pub place: Url,
+    /// The usable interfaces, in the order to try them.
+    pub(super) interfaces: Vec<Arc<Found>>,
 }
 
-/// The card of one peer.
+/// The card that one peer has for clients of one version.
 #[derive(Debug)]
 pub(super) struct Cards {
     kept: Mutex<Option<Kept>>,
@@ -179,11 +185,19 @@ impl Looked {
 /// What a lookup needs to know of the peer.
 pub(super) struct Lookup<'a> {
     pub(super) known: &'a Known,
+    /// The version to ask for.
+    pub(super) version: Version,
     pub(super) credential: Option<(HeaderName, HeaderValue)>,
     pub(super) secrets: Secrets,
 }
 
 impl Cards {
+    /// Returns the kept card, if it is still fresh.
+    pub(super) fn fresh(&self) -> Option<Result<Arc<Card>, Error>> {
+        let now = Instant::now();
+        self.kept(|kept| now < kept.until)
+    }
+
     /// Returns the kept card, or looks it up.
     pub(super) async fn get(&self, lookup: &Lookup<'_>) -> Looked {
         let arrived = Instant::now();
@@ -362,9 +376,28 @@ impl Lookup<'_> {
     }
 
     async fn fetch(&self, place: &Url, etag: Option<&HeaderValue>) -> Result<Response, Error> {
+        let response = self.fetch_as(Some(self.version), place, etag).await?;
+        match response.status {
+            // The agent may refuse the version, or the header. The card that it has for everybody may do.
+            StatusCode::BAD_REQUEST | StatusCode::NOT_ACCEPTABLE => self.fetch_as(None, place, etag).await,
+            _ => Ok(response),
+        }
+    }
+
+    async fn fetch_as(
+        &self,
+        version: Option<Version>,
+        place: &Url,
+        etag: Option<&HeaderValue>,
+    ) -> Result<Response, Error> {
         let mut request = Request::new(Method::GET, place.clone());
         let headers = &mut request.headers;
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        if let Some(version) = version {
+            let name = HeaderName::from_bytes(VERSION_HEADER.as_bytes());
+            let name = name.expect("a constant of valid characters");
+            headers.insert(name, HeaderValue::from_static(version.as_str()));
+        }
         if let Some(etag) = etag {
             headers.insert(header::IF_NONE_MATCH, etag.clone());
         }
@@ -404,7 +437,10 @@ impl Lookup<'_> {
     fn card(&self, mut document: Value, place: &Url) -> Result<Card, Broken> {
         self.secrets.redact(&mut document);
         let model = read(document.clone()).map_err(|error| Broken::Invalid(bounded(&error.to_string())))?;
+        let peer = &self.known.peer;
+        let is_preferred = |address: &Url| !peer.has_credential() || peer.is_own_place(address);
         Ok(Card {
+            interfaces: usable(&model, &peer.url, is_preferred),
             model,
             document,
             place: place.clone(),

@@ -102,26 +102,14 @@ impl Client {
         })
     }
 
-    /// Returns the card of a peer, from the cache if it is still fresh.
+    /// Returns the card of a peer, from the cache if it is still fresh. It is the card for clients of the version
+    /// that the peer is configured with, or else of 1.0.
     ///
     /// # Errors
     /// Returns an error if the peer is unknown, or its card cannot be found, read or verified.
     pub async fn card(&self, peer: &str) -> Result<Arc<Card>, Error> {
         let known = self.known_with_card(peer)?;
-        let presented = known.present().await?;
-        let used_token = presented.used_token.clone();
-        let looked = known.cards.get(&known.lookup(presented)).await;
-        match used_token {
-            // The peer may have revoked the token. What it said earlier is not a reason for another token.
-            Some(token) if looked.is_fresh && looked.is_unauthorized() => {
-                known.tokens.forget(&token);
-                let presented = known.present().await?;
-                Box::pin(known.cards.get_anew(&known.lookup(presented)))
-                    .await
-                    .outcome
-            }
-            Some(_) | None => looked.outcome,
-        }
+        card_for(known, asked_version(known.peer.wanted)).await
     }
 
     /// Fetches the card of a peer as it is, neither checked nor kept, with the place where it was found.
@@ -131,7 +119,8 @@ impl Client {
     pub async fn card_document(&self, peer: &str) -> Result<(Url, Value), Error> {
         let known = self.known_with_card(peer)?;
         let presented = known.present().await?;
-        let (place, response) = known.lookup(presented).find().await?;
+        let version = asked_version(known.peer.wanted);
+        let (place, response) = known.lookup(version, presented).find().await?;
         let document = serde_json::from_slice(&response.body);
         Ok((
             place,
@@ -145,11 +134,20 @@ impl Client {
     /// # Errors
     /// Returns an error if there is no usable card, or no usable interface in it.
     pub async fn agent(&self, peer: &str, wanted: Wanted, call: Call) -> Result<Agent, Error> {
-        let card = self.card(peer).await?;
-        let known = self.known(peer)?;
+        let known = self.known_with_card(peer)?;
         let wanted = wanted.or(known.peer.wanted);
-        let is_preferred = |address: &Url| !known.peer.has_credential() || known.peer.is_own_place(address);
-        let mut interfaces = choose(&card.model, &known.peer.url, wanted, is_preferred);
+        let mut card = card_for(known, asked_version(wanted)).await?;
+        let mut interfaces = choose(&card.interfaces, wanted);
+        if interfaces.is_empty()
+            && wanted.version.is_none()
+            && let Ok(old) = card_for(known, Version::V0_3).await
+        {
+            // It may name interfaces that the card for clients of 1.0 leaves out.
+            interfaces = choose(&old.interfaces, wanted);
+            if !interfaces.is_empty() {
+                card = old;
+            }
+        }
         let answering = known.answering.lock().clone();
         let answering = answering.and_then(|found| interfaces.iter().position(|other| *other == found));
         if let Some(index) = answering {
@@ -165,6 +163,34 @@ impl Client {
             call,
         })
     }
+}
+
+/// Returns the card that a peer has for clients of a version.
+async fn card_for(known: &Known, version: Version) -> Result<Arc<Card>, Error> {
+    let cards = known.cards(version);
+    // Most calls need no lookup, and so no credential for it.
+    if let Some(outcome) = cards.fresh() {
+        return outcome;
+    }
+    let presented = known.present().await?;
+    let used_token = presented.used_token.clone();
+    let looked = cards.get(&known.lookup(version, presented)).await;
+    match used_token {
+        // The peer may have revoked the token. What it said earlier is not a reason for another token.
+        Some(token) if looked.is_fresh && looked.is_unauthorized() => {
+            known.tokens.forget(&token);
+            let presented = known.present().await?;
+            Box::pin(cards.get_anew(&known.lookup(version, presented)))
+                .await
+                .outcome
+        }
+        Some(_) | None => looked.outcome,
+    }
+}
+
+/// The version whose card is asked for: the one that is wanted, or else the newest.
+fn asked_version(wanted: Wanted) -> Version {
+    wanted.version.unwrap_or(Version::V1_0)
 }
 
 /// Compares the addresses below which two cards are.
@@ -183,7 +209,7 @@ pub struct Agent {
     known: Arc<Known>,
     card: Arc<Card>,
     /// In the order to try them; never empty.
-    interfaces: Vec<Found>,
+    interfaces: Vec<Arc<Found>>,
     call: Call,
 }
 
@@ -199,7 +225,7 @@ impl Agent {
     }
 
     /// The interface that answered.
-    fn answering(&self) -> Option<&Found> {
+    fn answering(&self) -> Option<&Arc<Found>> {
         let answering = self.known.answering.lock().clone()?;
         self.interfaces.iter().find(|found| **found == answering)
     }
@@ -398,6 +424,9 @@ impl Agent {
         let mut failure = None;
         let answering = self.answering().cloned();
         if let Some(found) = &answering {
+            if self.interfaces.len() == 1 {
+                return self.over(found, request, last).await;
+            }
             match self.over(found, request.clone(), last).await {
                 // It is gone, and has not received the request.
                 Err(error) if error.is_unconnected() && self.interfaces.len() > 1 => failure = Some(error),
@@ -415,7 +444,7 @@ impl Agent {
                 }
                 result => {
                     if result.as_ref().map_or_else(Error::is_answer, |_| true) {
-                        *self.known.answering.lock() = Some(found.clone());
+                        *self.known.answering.lock() = Some(Arc::clone(found));
                     }
                     return result;
                 }
@@ -426,27 +455,30 @@ impl Agent {
 
     /// Sends a request over one interface. If it refuses a token that was in use before, the token is renewed
     /// once.
-    async fn over(&self, found: &Found, request: Request, last: Option<&str>) -> Result<Answer, Error> {
+    async fn over(&self, found: &Arc<Found>, request: Request, last: Option<&str>) -> Result<Answer, Error> {
         let request = request.with_tenant(found.tenant.clone());
         let (line, used_token) = self.line(found).await?;
-        match (attempt(&line, request.clone(), last).await, used_token) {
-            (Err(error), Some(token)) if error.is_unauthorized() => {
+        let Some(token) = used_token else {
+            return attempt(&line, request, last).await;
+        };
+        match attempt(&line, request.clone(), last).await {
+            Err(error) if error.is_unauthorized() => {
                 self.known.tokens.forget(&token);
                 let (line, _) = self.line(found).await?;
                 attempt(&line, request, last).await
             }
-            (result, _) => result,
+            result => result,
         }
     }
 
-    async fn line(&self, found: &Found) -> Result<(Line, Option<Secret>), Error> {
+    async fn line(&self, found: &Arc<Found>) -> Result<(Line, Option<Secret>), Error> {
         let presented = match self.known.peer.is_own_place(&found.address) {
             true => self.known.present().await?,
             false => self.known.anonymous(),
         };
         let line = Line {
             gate: self.known.gate_to(&found.address).clone(),
-            found: found.clone(),
+            found: Arc::clone(found),
             credential: presented.header,
             secrets: presented.secrets,
             call: self.call.clone(),

@@ -4,10 +4,12 @@
 //! authorization server or a key set that the operator names elsewhere gets the client certificate if it asks for
 //! one, and may have a certificate of the peer's authorities or of the platform's.
 
+use std::sync::Arc;
+
 use http::{HeaderName, HeaderValue, header};
 use parking_lot::Mutex;
 use url::Url;
-use wopr_wire::a2a::model::Secret;
+use wopr_wire::a2a::{method::Version, model::Secret};
 
 use super::{
     card::Found,
@@ -22,10 +24,13 @@ use crate::egress::Gate;
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) peer: Peer,
-    pub(super) cards: Cards,
+    /// The card that a client of 1.0 gets.
+    cards: Cards,
+    /// The card that a client of 0.3 gets. An agent of both versions may have one for each.
+    old_cards: Cards,
     pub(super) tokens: Tokens,
     /// The interface that answered.
-    pub(super) answering: Mutex<Option<Found>>,
+    pub(super) answering: Mutex<Option<Arc<Found>>>,
     /// For the peer's own places.
     own: Gate,
     /// For other places that the operator named.
@@ -50,6 +55,7 @@ impl Known {
         };
         Self {
             cards: Cards::default(),
+            old_cards: Cards::default(),
             tokens: Tokens::default(),
             answering: Mutex::default(),
             own,
@@ -110,9 +116,18 @@ impl Known {
         }
     }
 
-    pub(super) fn lookup(&self, presented: Presented) -> Lookup<'_> {
+    /// The cards for clients of a version.
+    pub(super) const fn cards(&self, version: Version) -> &Cards {
+        match version {
+            Version::V1_0 => &self.cards,
+            Version::V0_3 => &self.old_cards,
+        }
+    }
+
+    pub(super) fn lookup(&self, version: Version, presented: Presented) -> Lookup<'_> {
         Lookup {
             known: self,
+            version,
             credential: presented.header,
             secrets: presented.secrets,
         }

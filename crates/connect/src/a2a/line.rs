@@ -1,6 +1,6 @@
 //! One way to call a peer: an interface, the credential for it, and the headers and limits of its requests.
 
-use std::{pin::Pin, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::Stream;
@@ -71,7 +71,7 @@ impl Default for Call {
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) gate: Gate,
-    pub(super) found: Found,
+    pub(super) found: Arc<Found>,
     /// Only set if the interface is at the place that the credential was given for.
     pub(super) credential: Option<(HeaderName, HeaderValue)>,
     pub(super) secrets: Secrets,
@@ -91,7 +91,7 @@ pub(super) struct Sending<'a> {
 }
 
 impl Line {
-    pub(super) const fn version(&self) -> Version {
+    pub(super) fn version(&self) -> Version {
         self.found.version
     }
 

@@ -10,9 +10,9 @@ use std::{
 };
 
 use serde_json::Value;
-use wopr_connect::a2a::{CardKeys, Client, Error, Peer};
+use wopr_connect::a2a::{Binding, Call, CardKeys, Client, Error, Peer, Wanted};
 use wopr_wire::{
-    a2a::card_signature,
+    a2a::{card_signature, method::Version},
     jws::{JwkSet, PublicKey, SigningKey},
 };
 
@@ -63,6 +63,95 @@ async fn stale_card_is_revalidated_by_its_etag() {
         .map(|seen| seen.header("if-none-match").to_owned())
         .collect();
     assert_eq!(tags, ["", "\"v1\"", "\"v1\""]);
+}
+
+/// A card as agents of 0.3 write it.
+fn old_card(origin: &str) -> Value {
+    serde_json::json!({
+        "name": "n", "description": "d", "version": "1", "capabilities": {}, "skills": [],
+        "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"],
+        "protocolVersion": "0.3.0", "url": format!("{origin}/old"), "preferredTransport": "JSONRPC",
+    })
+}
+
+fn versions_asked_for(agent: &mut Agent) -> Vec<String> {
+    let seen = agent.seen();
+    seen.iter()
+        .map(|seen| seen.header("a2a-version").to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn card_of_the_wanted_version_is_asked_for_and_kept() {
+    let mut agent = Agent::start(|seen| match seen.header("a2a-version") {
+        "1.0" => json_reply(&card(&seen.origin, INTERFACES)),
+        _ => json_reply(&old_card(&seen.origin)),
+    })
+    .await;
+    let client = Client::new(open_gate(), [agent.peer()]);
+    for (version, spoken) in [
+        (None, Version::V1_0),
+        (Some(Version::V1_0), Version::V1_0),
+        (Some(Version::V0_3), Version::V0_3),
+    ] {
+        let wanted = Wanted {
+            version,
+            binding: None,
+        };
+        for _ in 0..2 {
+            let found = client.agent("planner", wanted, Call::default()).await.unwrap();
+            assert_eq!(found.version(), spoken, "{version:?}");
+        }
+    }
+    assert_eq!(versions_asked_for(&mut agent), ["1.0", "0.3"]);
+}
+
+#[tokio::test]
+async fn agent_that_refuses_the_version_is_asked_without_it() {
+    for (status, is_found) in [(400, true), (406, true), (403, false)] {
+        let mut agent = Agent::start(move |seen| match seen.header("a2a-version") {
+            "" => json_reply(&old_card(&seen.origin)),
+            _ => reply(status, "text/plain", ""),
+        })
+        .await;
+        let mut peer = agent.peer();
+        peer.url = format!("{}/card.json", agent.origin()).parse().unwrap();
+        let client = Client::new(open_gate(), [peer]);
+        let found = client.agent("planner", Wanted::default(), Call::default()).await;
+        assert_eq!(found.is_ok(), is_found, "{status}");
+        let asked = versions_asked_for(&mut agent);
+        match is_found {
+            true => assert_eq!(asked, ["1.0", ""], "{status}"),
+            false => assert!(asked.iter().all(|version| version == "1.0"), "{asked:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn interface_that_only_the_older_card_names_is_found() {
+    let mut agent = Agent::start(|seen| match seen.header("a2a-version") {
+        "1.0" => json_reply(&card(&seen.origin, &[("/rest", "HTTP+JSON", "1.0")])),
+        _ => json_reply(&old_card(&seen.origin)),
+    })
+    .await;
+    let client = Client::new(open_gate(), [agent.peer()]);
+    let wanted = |version| Wanted {
+        version,
+        binding: Some(Binding::JsonRpc),
+    };
+    let found = client
+        .agent("planner", wanted(None), Call::default())
+        .await
+        .unwrap();
+    assert_eq!(
+        (found.version(), found.endpoint().path()),
+        (Version::V0_3, "/old")
+    );
+    let error = client
+        .agent("planner", wanted(Some(Version::V1_0)), Call::default())
+        .await;
+    assert!(matches!(error, Err(Error::NoInterface { .. })), "{error:?}");
+    assert_eq!(versions_asked_for(&mut agent), ["1.0", "0.3"]);
 }
 
 #[tokio::test]
