@@ -34,6 +34,11 @@ impl App {
         Ok(self.engine.summary(run).await?)
     }
 
+    /// The number of events in a run's log.
+    pub async fn head(&self, run: &VisibleRun) -> Result<Option<Seq>, Error> {
+        Ok(self.engine.head(run).await?)
+    }
+
     /// Reads at most `limit` events, starting at `from`; fewer if they are large.
     pub async fn events(&self, run: &VisibleRun, from: Seq, limit: usize) -> Result<Option<Events>, Error> {
         Ok(self.engine.events(run, from, limit).await?)
@@ -70,6 +75,12 @@ impl App {
     #[must_use]
     pub fn events_at_hand(&self, run: &VisibleRun, from: Seq, limit: usize) -> Option<Events> {
         self.engine.events_at_hand(run, from, limit)
+    }
+
+    /// A run that this process decided recently, in its current state. `None` says nothing about the run.
+    #[must_use]
+    pub fn at_hand(&self, run: &VisibleRun) -> Option<Arc<Decided>> {
+        self.engine.at_hand(run)
     }
 
     /// A run that ended in this process recently. `None` says nothing about the run.

@@ -365,19 +365,23 @@ impl Engine {
         Ok(None)
     }
 
-    /// Reads at most `limit` events from memory, starting at `from`, if this process appended to the run
-    /// recently. `None` says nothing about the run. With a shared store only runs that have ended are found:
-    /// confirming the head of another would cost as much as reading its events.
+    /// A run that this process decided recently, in its current state. `None` says nothing about the run. With a
+    /// shared store only runs that have ended are found: confirming the head of another would cost as much as
+    /// reading its events.
     #[must_use]
-    pub fn events_at_hand(&self, key: &RunKey, from: Seq, limit: usize) -> Option<Events> {
+    pub fn at_hand(&self, key: &RunKey) -> Option<Arc<Decided>> {
         let Shared {
             recent_runs, store, ..
         } = &*self.shared;
         let decided = recent_runs.find(key, self.now())?;
+        (decided.summary.status.is_terminal() || !store.is_shared()).then_some(decided)
+    }
+
+    /// Reads at most `limit` events from memory, starting at `from`; see [`Engine::at_hand`].
+    #[must_use]
+    pub fn events_at_hand(&self, key: &RunKey, from: Seq, limit: usize) -> Option<Events> {
+        let decided = self.at_hand(key)?;
         let status = decided.summary.status;
-        if store.is_shared() && !status.is_terminal() {
-            return None;
-        }
         let events = decided.from(from)?;
         Some(Events {
             events: events.iter().take(limit).cloned().collect(),
@@ -386,15 +390,10 @@ impl Engine {
         })
     }
 
-    /// The current status of a run that this process decided recently. `None` says nothing about the run. With
-    /// a shared store only runs that have ended are found.
+    /// The current status of a run; see [`Engine::at_hand`].
     #[must_use]
     pub fn status_at_hand(&self, key: &RunKey) -> Option<RunStatus> {
-        let Shared {
-            recent_runs, store, ..
-        } = &*self.shared;
-        let status = recent_runs.find(key, self.now())?.summary.status;
-        (status.is_terminal() || !store.is_shared()).then_some(status)
+        Some(self.at_hand(key)?.summary.status)
     }
 
     /// The creator of a run that this process decided recently. `None` says nothing about the run.
@@ -427,6 +426,14 @@ impl Engine {
             last_events: Vec::new(),
             held: LoadPermit::default(),
         }))
+    }
+
+    /// The number of events in a run's log, from memory if this process decided the run recently.
+    pub async fn head(&self, key: &RunKey) -> Result<Option<Seq>, ReadError> {
+        match self.decided(key).await? {
+            Some(decided) => Ok(Some(decided.head)),
+            None => Ok(self.summary(key).await?.map(|(_, head)| head)),
+        }
     }
 
     /// Follows a run's log. Create the tail first, then read the log, then await the tail.

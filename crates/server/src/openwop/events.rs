@@ -228,7 +228,7 @@ impl Follow {
             Some(ended) => (None, ended.head),
             None => {
                 let tail = app.tail(&key);
-                let (_, head) = app.summary(&key).await?.ok_or_else(no_run)?;
+                let head = app.head(&key).await?.ok_or_else(no_run)?;
                 (Some(tail), head)
             }
         };
@@ -320,12 +320,12 @@ impl Follow {
 
     /// Shows one page, or the part of it that fills a chunk. The rest is read again.
     async fn read(&mut self, out: &mut Vec<u8>) -> Result<Read, AppError> {
-        // The end of a recently ended run is small and cached.
-        if let Some(ended) = self.host.app().ended(&self.key)
-            && let Some(events) = ended.from(self.next)
+        // The last events of a run that was decided recently are small and cached.
+        if let Some(decided) = self.host.app().at_hand(&self.key)
+            && let Some(events) = decided.from(self.next)
         {
-            let status = ended.summary.status;
-            return self.show(events, ended.head, status, false, out).await;
+            let status = decided.summary.status;
+            return self.show(events, decided.head, status, false, out).await;
         }
         let paging = self.host.paging();
         let Some(_turn) = paging.turn(&self.key.tenant, self.sent_at + self.keepalive).await else {
