@@ -120,6 +120,7 @@ fn outcome(response: &Response) -> Outcome {
             message: format!("the peer answered {code}"),
             retryable: true,
             retry_after: retry_after(&response.headers, SystemTime::now()),
+            may_go_on: false,
         };
     }
     failed(
@@ -200,6 +201,7 @@ fn failed(code: &str, message: String, retryable: bool) -> Outcome {
         message,
         retryable,
         retry_after: None,
+        may_go_on: false,
     }
 }
 
