@@ -4,7 +4,9 @@ use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use wopr_core::provider;
-use wopr_engine::{Answered, Answering, Attempt, CancelError, Cancellation, Executor, Recalled, Recalling, Report, Request};
+use wopr_engine::{
+    Answered, Answering, Attempt, CancelError, Cancellation, Executor, Recalled, Recalling, Report, Request,
+};
 
 use crate::{
     a2a::{Client, Peer},

@@ -483,7 +483,12 @@ fn listed(row: CallDeliveryRow) -> Result<ListedCallDelivery, CommandError> {
                 Content::Cancel => CallMessage::Cancel,
                 Content::Answer { interrupt, value: _ } => CallMessage::Answer { interrupt },
             };
-            (delivery.step, message, Some(delivery.handle), Some(delivery.tries))
+            (
+                delivery.step,
+                message,
+                Some(delivery.handle),
+                Some(delivery.tries),
+            )
         }
         Stored::Recall(Recall { effect, tries, .. }) => {
             let peer = match effect.request {

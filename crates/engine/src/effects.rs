@@ -124,18 +124,17 @@ impl Engine {
         let mut performing = performing;
         let mut report = lease.hold(performing.as_mut()).await;
         // The run may have been cancelled. An agent that gets the message all the same has to be told.
-        let tells_late = effect.handle.is_none()
-            && effect.request.is_followed()
-            && self.shared.executor.may_go_on(effect.request.provider());
+        let tells_late = effect.handle.is_none() && self.shared.executor.may_go_on(effect.request.provider());
         if report.is_none() && tells_late && !self.shared.stop.is_cancelled() {
             self.follow_recall(lease, &effect).await;
-            report = match is_recall(&lease.key.name) {
+            report = match (effect.request.is_followed(), is_recall(&lease.key.name)) {
+                (false, _) => None,
                 // Nobody else recalls it meanwhile.
-                true => {
+                (true, true) => {
                     let late = lease.hold(performing);
                     tokio::time::timeout(ACCEPTED_LATE, late).await.ok().flatten()
                 }
-                false => tokio::time::timeout(ACCEPTED_LATE, performing).await.ok(),
+                (true, false) => tokio::time::timeout(ACCEPTED_LATE, performing).await.ok(),
             };
         }
         let end = match report {
@@ -144,6 +143,7 @@ impl Engine {
                 let report = report.unwrap_or_else(|panicked| broken_off(panicked).into());
                 self.report(lease, effect, report, Vec::new()).await
             }
+            None if is_recall(&lease.key.name) && !effect.request.is_followed() => self.end_row(lease).await,
             None => lease.give_back(),
         };
         counters.effects_active.fetch_sub(1, Ordering::Relaxed);

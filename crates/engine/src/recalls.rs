@@ -122,14 +122,19 @@ pub(crate) fn settle(context: &Context<'_>, decided: &Decided<'_>) -> Rows {
         let won = context.won.filter(|won| won.key == key);
         let fence = won.map(|won| won.fence);
         let pending = view.run.call(&view.plan, step, *attempt);
-        let may_go_on = pending
-            .is_some_and(|call| call.handle.is_none() && context.executor.may_go_on(&call.provider));
+        let may_go_on =
+            pending.is_some_and(|call| call.handle.is_none() && context.executor.may_go_on(&call.provider));
         if !may_go_on {
             rows.ended.push(Ended { key, fence });
             continue;
         }
         let is_repeat = *attempt > 0;
-        let moved = |to, due| Moved { key: key.clone(), to, fence, due };
+        let moved = |to, due| Moved {
+            key: key.clone(),
+            to,
+            fence,
+            due,
+        };
         match won {
             // The request of this attempt is that of the earlier ones.
             None => {
@@ -148,7 +153,10 @@ pub(crate) fn settle(context: &Context<'_>, decided: &Decided<'_>) -> Rows {
                 });
             }
             Some(_) => {
-                rows.ended.push(Ended { key: key.clone(), fence });
+                rows.ended.push(Ended {
+                    key: key.clone(),
+                    fence,
+                });
                 if is_repeat && !is_active(step) {
                     match has_completed(decided.events, step) {
                         true => rows.forget(step),
@@ -247,7 +255,12 @@ impl Engine {
     pub(crate) async fn follow_recall(&self, lease: &mut Lease, effect: &StoredEffect) {
         let key = recall_key(&effect.step, effect.attempt);
         let until = lease.extended();
-        if let Ok(true) = self.shared.store.renew(&lease.run, &key, lease.fence, until).await {
+        if let Ok(true) = self
+            .shared
+            .store
+            .renew(&lease.run, &key, lease.fence, until)
+            .await
+        {
             lease.key = key;
         }
     }

@@ -78,6 +78,8 @@ fn found(call: &AgentCall, task: &Task) -> Result<Recalled, CancelError> {
     }
     match has_short_ids(task) {
         true => Ok(Recalled::Found(handle_of(call, task).to_value())),
-        false => Err(CancelError("the agent's name for its task is too long".to_owned())),
+        false => Err(CancelError(
+            "the agent's name for its task is too long".to_owned(),
+        )),
     }
 }

@@ -7,8 +7,9 @@ use wopr_core::{RunKey, Timestamp};
 
 use super::{Hand, Item, MemoryStore, State};
 use crate::{
-    CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, Fence, LAST_CHANCE, Leased, Mailbox, Moved,
-    QUARANTINED, Queue, Quota, ReadError, Then, Times, Work, WorkKey, WorkRow, WriteError, work::Candidate,
+    CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, Fence, LAST_CHANCE, Leased, Mailbox,
+    Moved, QUARANTINED, Queue, Quota, ReadError, Then, Times, Work, WorkKey, WorkRow, WriteError,
+    work::Candidate,
 };
 
 impl State {

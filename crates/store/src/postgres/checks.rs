@@ -319,7 +319,9 @@ fn fenced(batch: &Batch) -> impl Iterator<Item = (&WorkKey, Fence, bool)> {
     let moved = batch.work_moved.iter();
     let moved = moved.filter_map(|moved| Some((&moved.key, moved.fence?, false)));
     let parked = batch.work_parked.iter();
-    ended.chain(moved).chain(parked.map(|parked| (&parked.key, parked.fence, true)))
+    ended
+        .chain(moved)
+        .chain(parked.map(|parked| (&parked.key, parked.fence, true)))
 }
 
 fn fences<'b>(round: &mut Round<'b>, batch: &'b Batch) -> Option<usize> {

@@ -6,7 +6,9 @@ use std::{panic::resume_unwind, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::json;
-use wopr_engine::{Answered, Answering, Attempt, CancelError, Cancellation, Executor, Outcome, Recalled, Recalling, Report};
+use wopr_engine::{
+    Answered, Answering, Attempt, CancelError, Cancellation, Executor, Outcome, Recalled, Recalling, Report,
+};
 
 use super::{fate::Fate, process::Process, questions::question, store::Server, witness::call_of};
 
@@ -175,7 +177,12 @@ impl Executor for Fickle {
             resume_unwind(Box::new("simulated"));
         }
         let found = witness.recalls(&call.idempotency_key);
-        fate.tell(|| format!("p{} recalls a call for {}: {found}", self.process.number, call.run));
+        fate.tell(|| {
+            format!(
+                "p{} recalls a call for {}: {found}",
+                self.process.number, call.run
+            )
+        });
         self.may_die().await;
         Ok(match found {
             true => Recalled::Found(json!({ "task": "recalled" })),

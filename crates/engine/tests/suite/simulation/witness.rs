@@ -122,8 +122,23 @@ struct Unanswered {
     step: StepId,
     attempt: u32,
     idempotency_key: String,
-    interrupt: String,
-    value: serde_json::Value,
+    content: Content,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Content {
+    Answer {
+        interrupt: String,
+        value: serde_json::Value,
+    },
+}
+
+impl Unanswered {
+    fn answer(&self) -> (&str, &serde_json::Value) {
+        let Content::Answer { interrupt, value } = &self.content;
+        (interrupt, value)
+    }
 }
 
 /// A run as the witness knows it.
@@ -661,7 +676,7 @@ impl Known {
                 };
                 let is_awaited = self.run.awaits_call(&self.plan, &told.step, told.attempt);
                 if is_awaited && !questions.was_told(&told.idempotency_key) {
-                    return Err(format!("the answer to {} is lost", told.interrupt));
+                    return Err(format!("the answer to {} is lost", told.answer().0));
                 }
                 continue;
             }
@@ -745,7 +760,8 @@ impl Known {
                     kept.map_err(|error| error.to_string())?;
                     let has_failed = new.iter().any(|recorded| match recorded.event.kernel() {
                         Some(
-                            KernelEvent::NodeFailed { step: of, .. } | KernelEvent::NodeRetried { step: of, .. },
+                            KernelEvent::NodeFailed { step: of, .. }
+                            | KernelEvent::NodeRetried { step: of, .. },
                         ) => *of == step,
                         _ => false,
                     });
@@ -779,7 +795,7 @@ impl Known {
             };
             let rows = batch.work_set.iter().filter(|row| is_answer(&row.key));
             let mut answers = rows.filter_map(|row| serde_json::from_slice::<Unanswered>(&row.body).ok());
-            if !answers.any(|answer| answer.interrupt == interrupt && answer.value == value) {
+            if !answers.any(|answer| answer.answer() == (interrupt.as_str(), &value)) {
                 return Err(format!("the answer to {interrupt} is not passed on"));
             }
         }

@@ -55,7 +55,8 @@ impl Lived {
             n_faults,
         } = self;
         [
-            n_runs, n_events, n_calls, n_parked, n_told, n_recalled, n_asked, n_answered, n_deaths, n_stops, n_faults,
+            n_runs, n_events, n_calls, n_parked, n_told, n_recalled, n_asked, n_answered, n_deaths, n_stops,
+            n_faults,
         ]
         .iter()
         .all(|n| *n > 0)
