@@ -281,7 +281,7 @@ async fn call_that_a_later_attempt_finds_is_cancelled_by_its_handle() {
 
 #[tokio::test(start_paused = true)]
 async fn recall_is_given_up_after_a_day_and_can_be_retried() {
-    let world = World::calling(memory(), Says::Lost, 0).await;
+    let world = World::calling(memory(), Says::Lost, 1).await;
     world.peer.0.lock().has = Err(());
     reaches(&world.engine, &world.run, RunStatus::Failed).await;
     pass(DAY + Duration::from_secs(7_200)).await;
