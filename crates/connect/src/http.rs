@@ -270,6 +270,7 @@ mod tests {
                 message,
                 retryable,
                 retry_after: _,
+                may_go_on: _,
             } = outcome(&answer(status, &[], "SECRET"))
             else {
                 panic!("{status} is done");

@@ -220,7 +220,7 @@ impl Engine {
                 match &delivery.content {
                     Content::Answer { .. } if is_old => given_up(&delivery, "external_call_failed", error),
                     Content::Cancel | Content::Answer { .. } => {
-                        let (tries, due) = self.failed_again(lease, delivery.tries.clone(), error);
+                        let (tries, due) = self.failed_again(lease, &delivery.tries, error);
                         let failed = CallDelivery { tries, ..delivery };
                         return self.put_off(lease, failed.body(), due).await;
                     }

@@ -140,8 +140,8 @@ impl Engine {
             was_terminal: view.run.status.is_terminal(),
             settled: (batch.work_ended.iter().map(|ended| &ended.key))
                 .chain(batch.work_moved.iter().map(|moved| &moved.key))
-                .cloned()
                 .filter(|key| key.queue == Queue::Effects)
+                .cloned()
                 .collect(),
             n_bytes: batch.events.iter().map(|event| event.body.len()).sum(),
             events,

@@ -224,7 +224,7 @@ impl Engine {
         };
         let since = lease.since;
         let tries = recall.tries.clone().unwrap_or_else(|| Tries::new(since));
-        let (tries, due) = self.failed_again(lease, tries, error);
+        let (tries, due) = self.failed_again(lease, &tries, error);
         let again = Recall {
             tries: Some(tries),
             ..recall

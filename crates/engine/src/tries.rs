@@ -52,7 +52,7 @@ impl Engine {
     pub(crate) fn failed_again(
         &self,
         lease: &Lease,
-        tries: Tries,
+        tries: &Tries,
         mut error: String,
     ) -> (Tries, Option<Timestamp>) {
         let now = self.lease_time();
@@ -75,7 +75,7 @@ impl Engine {
             n_failed: tries.n_failed + 1,
             error: Some(error),
             given_up_at: is_old.then_some(now),
-            ..tries
+            since: tries.since,
         };
         (failed, due)
     }
