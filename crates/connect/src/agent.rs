@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   send -- accepted --> parked <-- due, or woken by a stream or a push --> look -- ended, asks, goes on
-//!                                        answer, cancel: deliveries of the engine
+//!                                        answer, cancel, recall: deliveries of the engine
 //! ```
 //!
 //! A call is parked between two looks, so it takes neither slot nor memory while the agent works. As far as this
@@ -21,6 +21,7 @@ mod made;
 mod outputs;
 mod pack;
 mod question;
+mod recall;
 mod send;
 mod stream;
 mod tasks_http;

@@ -4,7 +4,9 @@ use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use wopr_core::provider;
-use wopr_engine::{Answered, Answering, Attempt, CancelError, Cancellation, Executor, Report, Request};
+use wopr_engine::{
+    Answered, Answering, Attempt, CancelError, Cancellation, Executor, Recalled, Recalling, Report, Request,
+};
 
 use crate::{
     a2a::{Client, Peer},
@@ -116,6 +118,29 @@ impl Executor for Executors {
             provider::AGENT => self.agents.answer(answer).await,
             // Nobody else asks.
             _ => Ok(Answered::Taken),
+        }
+    }
+
+    async fn recall(&self, recalling: Recalling) -> Result<Recalled, CancelError> {
+        let Recalling {
+            run,
+            step,
+            attempt,
+            idempotency_key: key,
+            traceparent,
+            request,
+        } = recalling;
+        match request {
+            Request::Agent(mut call) => {
+                if self.agents.name_peer(&mut call).is_err() {
+                    return Err(CancelError("no peer has the address of the call".to_owned()));
+                }
+                self.agents
+                    .recall(&call, (&run, &step, attempt), &key, traceparent)
+                    .await
+            }
+            // Nobody else goes on with a call.
+            Request::Http(_) | Request::Activity(_) | Request::SideEffect { .. } => Ok(Recalled::Nothing),
         }
     }
 

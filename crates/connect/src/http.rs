@@ -120,6 +120,7 @@ fn outcome(response: &Response) -> Outcome {
             message: format!("the peer answered {code}"),
             retryable: true,
             retry_after: retry_after(&response.headers, SystemTime::now()),
+            may_go_on: false,
         };
     }
     failed(
@@ -200,6 +201,7 @@ fn failed(code: &str, message: String, retryable: bool) -> Outcome {
         message,
         retryable,
         retry_after: None,
+        may_go_on: false,
     }
 }
 
@@ -268,6 +270,7 @@ mod tests {
                 message,
                 retryable,
                 retry_after: _,
+                may_go_on: _,
             } = outcome(&answer(status, &[], "SECRET"))
             else {
                 panic!("{status} is done");

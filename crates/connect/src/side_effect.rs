@@ -81,6 +81,7 @@ impl SideEffect {
                     message: "failed to write the side effect ledger".to_owned(),
                     retryable: true,
                     retry_after: None,
+                    may_go_on: false,
                 };
             }
         }

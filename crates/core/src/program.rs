@@ -447,6 +447,12 @@ impl Run {
         self.run.awaits_call(&**plan, step, attempt)
     }
 
+    /// Whether a step is under way.
+    #[must_use]
+    pub fn is_active(&self, plan: &Plan, step: &StepId) -> bool {
+        self.run.is_active(&**plan, step)
+    }
+
     /// The call that an attempt of a step waits for.
     #[must_use]
     pub fn call(&self, plan: &Plan, step: &StepId, attempt: u32) -> Option<&kernel::Pending> {

@@ -1,4 +1,5 @@
-//! Deliveries to the peers of accepted calls: cancels, and answers to what a peer asked.
+//! Deliveries to the peers of accepted calls: cancels, and answers to what a peer asked. Recalls, which look for what
+//! the peer of a call has that nobody waits for, are listed and retried with them; see [`crate::recalls`].
 //!
 //! Each is a row in the queue of effects, written by the batch that decides on it, so it survives crashes and
 //! outlives its run. A delivery that fails is repeated for a day, with a pause that grows with its age. After that,
@@ -11,28 +12,23 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_core::{AnsweredCall, CancelledCall, RunId, RunKey, StepId, Timestamp};
 use wopr_store::{
-    CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Cause, Parked, WorkKey, WorkRow, WorkState,
+    CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Cause, Ended, WorkKey, WorkRow, WorkState,
 };
 
 use crate::{
-    Answered, Answering, Cancellation, CommandError, Engine, Outcome, SideRows,
+    Answered, Answering, Cancellation, CommandError, Engine, Outcome, Request, SideRows,
     commit::{StoredEffect, invocation_id},
-    effects::ended,
+    effects::{Changed, ended},
     panics::{Panicked, caught},
     pool::{End, Lease},
+    recalls::{Recall, is_recall},
+    tries::{FIRST_PAUSE_MS, Tries},
 };
 
 /// Begins the names of answers.
 const ANSWER: &str = "answer:";
 /// Begins the names of cancels.
 const CANCEL: &str = "cancel:";
-/// How long a delivery is repeated.
-const REPEATED_FOR_MS: u64 = 24 * 3_600 * 1_000;
-/// The first pause before a delivery is repeated, and the longest.
-const FIRST_PAUSE_MS: u64 = 1_000;
-const LONGEST_PAUSE_MS: u64 = 3_600 * 1_000;
-/// Longest stored error, in bytes.
-const MAX_ERROR: usize = 2_000;
 /// Rows read at once.
 const PAGE: usize = 100;
 
@@ -44,16 +40,9 @@ pub(crate) struct CallDelivery {
     provider: String,
     idempotency_key: String,
     handle: Value,
-    /// When it was first due, by the clock of leases.
-    since: Timestamp,
     content: Content,
-    #[serde(default, skip_serializing_if = "is_zero")]
-    n_failed: u64,
-    /// The error of the last try.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    given_up_at: Option<Timestamp>,
+    #[serde(flatten)]
+    tries: Tries,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -63,10 +52,6 @@ enum Content {
     Answer { interrupt: String, value: Value },
 }
 
-fn is_zero(n: &u64) -> bool {
-    *n == 0
-}
-
 /// What a peer is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallMessage {
@@ -74,6 +59,11 @@ pub enum CallMessage {
     Cancel,
     /// The answer to the question that this interrupt asked.
     Answer { interrupt: String },
+    /// Nothing yet: the peer is asked whether it has the call, which is then cancelled.
+    Recall {
+        /// The name of the agent.
+        peer: Option<String>,
+    },
 }
 
 /// A delivery to the peer of a call that the peer has not had yet.
@@ -84,8 +74,8 @@ pub struct ListedCallDelivery {
     pub name: String,
     pub step: StepId,
     pub message: CallMessage,
-    /// By which the executor finds the call.
-    pub handle: Value,
+    /// By which the executor finds the call; `None` for a recall.
+    pub handle: Option<Value>,
     pub enqueued_at: Timestamp,
     /// Number of failed tries.
     pub n_failed: u64,
@@ -115,11 +105,8 @@ pub(crate) fn cancel_row(run: (&RunKey, &str), now: Timestamp, call: CancelledCa
         attempt,
         provider,
         handle,
-        since: now,
         content: Content::Cancel,
-        n_failed: 0,
-        error: None,
-        given_up_at: None,
+        tries: Tries::new(now),
     }
     .row()
 }
@@ -132,11 +119,8 @@ fn late_cancel_row(now: Timestamp, accepted: StoredEffect) -> Option<WorkRow> {
         step: accepted.step,
         attempt: accepted.attempt,
         handle: accepted.handle?,
-        since: now,
         content: Content::Cancel,
-        n_failed: 0,
-        error: None,
-        given_up_at: None,
+        tries: Tries::new(now),
     };
     Some(delivery.row())
 }
@@ -158,11 +142,8 @@ pub(crate) fn answer_row(run: (&RunKey, &str), now: Timestamp, call: AnsweredCal
         attempt,
         provider,
         handle,
-        since: now,
         content: Content::Answer { interrupt, value },
-        n_failed: 0,
-        error: None,
-        given_up_at: None,
+        tries: Tries::new(now),
     }
     .row()
 }
@@ -192,7 +173,7 @@ impl CallDelivery {
     fn row(self) -> WorkRow {
         WorkRow {
             key: self.key(),
-            state: WorkState::Due(self.since),
+            state: WorkState::Due(self.tries.since),
             body: self.body(),
         }
     }
@@ -204,10 +185,7 @@ impl CallDelivery {
     /// The same delivery as if it had never been tried.
     fn anew(self, now: Timestamp) -> Self {
         Self {
-            since: now,
-            n_failed: 0,
-            error: None,
-            given_up_at: None,
+            tries: Tries::new(now),
             ..self
         }
     }
@@ -238,11 +216,13 @@ impl Engine {
             Tried::Lost => return lease.give_back(),
             Tried::Delivered => return self.end_row(lease).await,
             Tried::Failed(error) => {
-                let is_old = self.lease_time().millis_since(delivery.since) >= REPEATED_FOR_MS;
+                let is_old = delivery.tries.is_old(self.lease_time());
                 match &delivery.content {
                     Content::Answer { .. } if is_old => given_up(&delivery, "external_call_failed", error),
                     Content::Cancel | Content::Answer { .. } => {
-                        return self.repeat(lease, delivery, error, is_old).await;
+                        let (tries, due) = self.failed_again(lease, &delivery.tries, error);
+                        let failed = CallDelivery { tries, ..delivery };
+                        return self.put_off(lease, failed.body(), due).await;
                     }
                 }
             }
@@ -306,68 +286,47 @@ impl Engine {
     }
 
     /// The message of a try that panicked.
-    fn broke_off(&self, lease: &Lease, Panicked(text): &Panicked) -> String {
+    pub(crate) fn broke_off(&self, lease: &Lease, Panicked(text): &Panicked) -> String {
         let (run, call) = (&lease.run, &lease.key.name);
         tracing::error!(%run, call, panic = text, "a delivery to the peer of a call panicked");
         "the delivery broke off by a fault of this host".to_owned()
     }
 
-    /// Parks a delivery until its next try, or until it is retried on request.
-    async fn repeat(&self, lease: &Lease, delivery: CallDelivery, error: String, is_old: bool) -> End {
-        let now = self.lease_time();
-        let (run, call) = (&lease.run, &lease.key.name);
-        let due = match is_old {
-            true => {
-                tracing::warn!(%run, call, error, "a delivery to the peer of a call was given up");
-                None
-            }
-            false => {
-                tracing::info!(%run, call, error, "a delivery to the peer of a call failed; it is repeated");
-                // As long again as it has been tried, so the pauses double.
-                let waited = now.millis_since(delivery.since);
-                Some(now.plus_millis(waited.clamp(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)))
-            }
-        };
-        let mut error = error;
-        error.truncate(error.floor_char_boundary(MAX_ERROR));
-        let failed = CallDelivery {
-            n_failed: delivery.n_failed + 1,
-            error: Some(error),
-            given_up_at: is_old.then_some(now),
-            ..delivery
-        };
-        let parked = Parked {
-            key: lease.key.clone(),
-            fence: lease.fence,
-            due,
-            body: Some(failed.body()),
-        };
-        let is_written = self.change_rows(&lease.run, |batch| batch.work_parked.push(parked.clone()));
-        if !is_written.await {
-            return End::Park(Some(now.plus_millis(FIRST_PAUSE_MS)));
-        }
-        if let Some(due) = due {
-            self.shared.effects.hint(due);
-        }
-        End::Over
-    }
-
-    /// Stores a row that tells the peer to stop a call, because its run no longer waits for it.
+    /// Stores a row that tells the peer to stop a call, because its run no longer waits for it. It takes the place of
+    /// the call's recall, if this process has that.
     pub(crate) async fn cancel_late(&self, lease: &Lease, accepted: StoredEffect) -> End {
         let now = self.lease_time();
         let Some(row) = late_cancel_row(now, accepted) else {
             return End::Over;
         };
-        if self
-            .change_rows(&lease.run, |batch| batch.work_set.push(row.clone()))
-            .await
-        {
-            self.shared.effects.hint(now);
-        } else {
-            let (run, effect) = (&lease.run, &lease.key.name);
-            tracing::warn!(%run, effect, "the peer of a cancelled call will not be told");
+        let recall = is_recall(&lease.key.name).then(|| Ended {
+            key: lease.key.clone(),
+            fence: Some(lease.fence),
+        });
+        let mut written = self
+            .change(&lease.run, |batch| {
+                batch.work_ended.extend(recall.clone());
+                batch.work_set.push(row.clone());
+            })
+            .await;
+        if written == Changed::Fenced {
+            // Another process has the recall, and may find something else, or nothing.
+            written = self
+                .change(&lease.run, |batch| batch.work_set.push(row.clone()))
+                .await;
         }
-        End::Over
+        match written {
+            Changed::Yes | Changed::Fenced => {
+                self.shared.effects.hint(now);
+                End::Over
+            }
+            Changed::No if recall.is_some() => lease.give_back(),
+            Changed::No => {
+                let (run, effect) = (&lease.run, &lease.key.name);
+                tracing::warn!(%run, effect, "the peer of a cancelled call will not be told");
+                End::Over
+            }
+        }
     }
 
     /// Whether an answer to a question of this attempt's peer is still to be delivered.
@@ -440,15 +399,24 @@ impl Engine {
     }
 
     async fn retry_call_delivery(&self, row: &CallDeliveryRow) -> Result<bool, CommandError> {
-        let delivery = read(row)?;
         if row.is_leased {
             return Ok(false);
         }
-        if delivery.given_up_at.is_none() {
+        let stored = read(row)?;
+        let is_given_up = stored.tries().is_some_and(|tries| tries.given_up_at.is_some());
+        if !is_given_up {
             return self.wake_row(&row.run, &row.key, Duration::ZERO).await;
         }
         // No process leases a row that was given up.
-        let anew = delivery.anew(self.lease_time()).row();
+        let now = self.lease_time();
+        let anew = match stored {
+            Stored::Delivery(delivery) => delivery.anew(now).row(),
+            Stored::Recall(recall) => WorkRow {
+                key: row.key.clone(),
+                state: WorkState::Due(now),
+                body: recall.anew(now).body(),
+            },
+        };
         let is_written = self.change_rows(&row.run, |batch| batch.work_set.push(anew.clone()));
         match is_written.await {
             true => Ok(true),
@@ -482,34 +450,67 @@ fn cursor(row: &CallDeliveryRow) -> CallDeliveryCursor {
     }
 }
 
-fn read(row: &CallDeliveryRow) -> Result<CallDelivery, CommandError> {
-    serde_json::from_slice(&row.body).map_err(|error| {
+/// The body of a delivery.
+enum Stored {
+    Delivery(CallDelivery),
+    Recall(Recall),
+}
+
+impl Stored {
+    const fn tries(&self) -> Option<&Tries> {
+        match self {
+            Self::Delivery(delivery) => Some(&delivery.tries),
+            Self::Recall(recall) => recall.tries.as_ref(),
+        }
+    }
+}
+
+fn read(row: &CallDeliveryRow) -> Result<Stored, CommandError> {
+    let read = match is_recall(&row.key.name) {
+        true => serde_json::from_slice(&row.body).map(Stored::Recall),
+        false => serde_json::from_slice(&row.body).map(Stored::Delivery),
+    };
+    read.map_err(|error| {
         let what = format!("delivery {}: {error}", row.key.name);
         CommandError::Internal(Cause::about(what, error))
     })
 }
 
 fn listed(row: CallDeliveryRow) -> Result<ListedCallDelivery, CommandError> {
-    let CallDelivery {
-        step,
-        attempt: _,
-        provider: _,
-        idempotency_key: _,
-        handle,
+    let (step, message, handle, tries) = match read(&row)? {
+        Stored::Delivery(delivery) => {
+            let message = match delivery.content {
+                Content::Cancel => CallMessage::Cancel,
+                Content::Answer { interrupt, value: _ } => CallMessage::Answer { interrupt },
+            };
+            (
+                delivery.step,
+                message,
+                Some(delivery.handle),
+                Some(delivery.tries),
+            )
+        }
+        Stored::Recall(Recall { effect, tries, .. }) => {
+            let peer = match effect.request {
+                Request::Agent(call) => Some(call.peer),
+                Request::Http(_) | Request::Activity(_) | Request::SideEffect { .. } => None,
+            };
+            (effect.step, CallMessage::Recall { peer }, None, tries)
+        }
+    };
+    // What was not tried yet is first due then.
+    let first_due = || Tries::new(row.due.unwrap_or(Timestamp::from_millis(0)));
+    let Tries {
         since,
-        content,
         n_failed,
         error,
         given_up_at,
-    } = read(&row)?;
+    } = tries.unwrap_or_else(first_due);
     Ok(ListedCallDelivery {
         run: row.run.run,
         name: row.key.name,
         step,
-        message: match content {
-            Content::Cancel => CallMessage::Cancel,
-            Content::Answer { interrupt, value: _ } => CallMessage::Answer { interrupt },
-        },
+        message,
         handle,
         enqueued_at: since,
         n_failed,

@@ -15,8 +15,9 @@ use wopr_store::{
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 
 use crate::{
-    HttpCall, Request, View,
+    Executor, HttpCall, Request, View,
     call_deliveries::{answer_row, cancel_row},
+    recalls,
 };
 
 /// A snapshot is stored each time the log passes a multiple of this length.
@@ -49,11 +50,14 @@ pub(crate) struct Won {
     pub(crate) fence: Fence,
     /// The body of the row if the command parks it.
     pub(crate) parked: Option<Vec<u8>>,
+    /// The attempt has failed, and its peer may have the call all the same.
+    pub(crate) may_go_on: bool,
 }
 
 /// The input of [`prepare`] besides the decision.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
+    pub(crate) executor: &'a dyn Executor,
     pub(crate) view: &'a View,
     pub(crate) guard: Guard,
     /// Bytes of the events after the last snapshot.
@@ -81,7 +85,7 @@ pub(crate) struct Prepared {
     /// Runs that receive messages.
     pub(crate) told: Vec<RunId>,
     pub(crate) next_timer: Option<Timestamp>,
-    /// Peers are to be told of cancelled calls or answers.
+    /// Peers are to be told of cancelled calls or answers, or calls are to be recalled.
     pub(crate) has_told: bool,
     /// When a parked effect is due.
     pub(crate) next_check: Option<Timestamp>,
@@ -137,13 +141,19 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         key: WorkKey::timer(timer.key()),
         fence: None,
     });
-    let settled = settled.iter().map(|(step, attempt)| {
-        let key = effect_key(step, *attempt);
-        let won = context.won.filter(|won| won.key == key);
-        let fence = won.map(|won| won.fence);
-        Ended { key, fence }
-    });
-    batch.work_ended = cleared.chain(settled).collect();
+    let accepted: Vec<_> = parked.iter().map(|call| (&call.step, call.attempt)).collect();
+    let rows = recalls::settle(
+        context,
+        &recalls::Decided {
+            run: &run,
+            events: &events,
+            settled: &settled,
+            accepted: &accepted,
+            timers_cleared: &timers_cleared,
+        },
+    );
+    batch.work_ended = cleared.chain(rows.ended).collect();
+    batch.work_moved = rows.moved;
     let is_resumed =
         |recorded: &Recorded| matches!(recorded.event, Event::Kernel(KernelEvent::RunResumed { .. }));
     // Releases the work rows of a run that may have been quarantined. A run that ended in quarantine has no
@@ -182,7 +192,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         .into_iter()
         .map(|call| answer_row((key, dialect), context.lease_now, call));
     let told: Vec<_> = cancelled.chain(answered).collect();
-    let has_told = !told.is_empty();
+    let has_told = !told.is_empty() || !batch.work_moved.is_empty();
     batch.work_set = set.chain(enqueued).chain(told).collect();
     batch.work_parked = context
         .won

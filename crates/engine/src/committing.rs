@@ -70,6 +70,7 @@ impl Engine {
         }
         let (lease_now, lease_until) = self.shared.lease_clock.lease(self.shared.options.lease);
         let context = Context {
+            executor: &*self.shared.executor,
             view,
             guard,
             n_tail_bytes,
@@ -137,9 +138,10 @@ impl Engine {
         }
         let follow_up = FollowUp {
             was_terminal: view.run.status.is_terminal(),
-            settled: (batch.work_ended.iter())
-                .map(|ended| ended.key.clone())
+            settled: (batch.work_ended.iter().map(|ended| &ended.key))
+                .chain(batch.work_moved.iter().map(|moved| &moved.key))
                 .filter(|key| key.queue == Queue::Effects)
+                .cloned()
                 .collect(),
             n_bytes: batch.events.iter().map(|event| event.body.len()).sum(),
             events,

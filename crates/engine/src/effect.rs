@@ -37,6 +37,14 @@ impl Request {
         }
     }
 
+    /// Whether the run waits on after the peer has taken the call, and has it cancelled when it ends early.
+    pub(crate) const fn is_followed(&self) -> bool {
+        match self {
+            Self::Agent(call) => call.verb.is_followed(),
+            Self::Http(_) | Self::Activity(_) | Self::SideEffect { .. } => true,
+        }
+    }
+
     /// Bytes taken while an attempt is running.
     pub(crate) fn n_bytes(&self) -> usize {
         match self {
@@ -166,6 +174,8 @@ pub enum Outcome {
         retryable: bool,
         /// The backoff that the peer requested.
         retry_after: Option<Duration>,
+        /// The peer may have the call, and go on with it.
+        may_go_on: bool,
     },
     /// This host gives up the call, and the peer may go on with it. The call fails, without another attempt, and
     /// the peer is told to stop until it listens.
@@ -242,6 +252,27 @@ pub struct Cancellation {
     pub handle: Value,
 }
 
+/// A call that its run no longer waits for, and that its peer may have all the same: no acceptance is recorded.
+#[derive(Debug, Clone)]
+pub struct Recalling {
+    pub run: RunKey,
+    pub step: StepId,
+    pub attempt: u32,
+    /// As of its attempts.
+    pub idempotency_key: String,
+    pub traceparent: Option<String>,
+    pub request: Request,
+}
+
+/// What the peer of such a call has.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Recalled {
+    /// This, which is to be cancelled: at most 64 KiB of JSON.
+    Found(Value),
+    /// Nothing that could be cancelled. The peer is asked once more a little later.
+    Nothing,
+}
+
 /// The answer to what the peer of an accepted call asked.
 #[derive(Debug, Clone)]
 pub struct Answering {
@@ -283,6 +314,17 @@ pub trait Executor: Send + Sync + fmt::Debug + 'static {
     /// Tells the peer of an accepted call the answer to what it asked. A failure is tried again for a day.
     async fn answer(&self, _answer: Answering) -> Result<Answered, CancelError> {
         Ok(Answered::Taken)
+    }
+
+    /// Whether the peer of a call of this type may go on with it on its own once it has the request. Such a call is
+    /// recalled if its run drops it before it is accepted.
+    fn may_go_on(&self, provider: &str) -> bool {
+        provider == provider::AGENT
+    }
+
+    /// Looks for what the peer of a dropped call has. The engine repeats a failure for a day.
+    async fn recall(&self, _call: Recalling) -> Result<Recalled, CancelError> {
+        Ok(Recalled::Nothing)
     }
 
     /// Tells the peer to stop a call that its run no longer waits for. The engine repeats a failure for a day.

@@ -11,11 +11,12 @@ use wopr_core::{Command, Failure, Object, Produced, Refusal, RunKey, StepId, Tim
 use wopr_store::{AppendError, Batch, Cause, Ended, Fence, Guard, Leased, WorkKey};
 
 use crate::{
-    Attempt, CommandError, Engine, Keep, Outcome, Report, Request, SideRows, Wake,
+    Attempt, CommandError, Engine, Keep, Outcome, Report, SideRows, Wake,
     call_deliveries::{CallDelivery, is_call_delivery},
     commit::{self, StoredEffect, Won},
     panics::{Panicked, caught},
     pool::{End, Lease},
+    recalls::{Recall, is_recall},
     stats::Counters,
 };
 
@@ -38,6 +39,18 @@ const MAX_HANDLE: usize = 64 * 1024;
 enum Stored {
     Effect(Box<StoredEffect>),
     Delivery(Box<CallDelivery>),
+    Recall(Box<Recall>),
+}
+
+/// Whether a change of rows was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Changed {
+    /// It was, or the run is being removed with its rows.
+    Yes,
+    /// A lease that it relies on is lost.
+    Fenced,
+    /// The store fails.
+    No,
 }
 
 /// How recording what an attempt came to went.
@@ -64,14 +77,18 @@ impl Engine {
     /// Makes an attempt at an effect as it is stored.
     pub(crate) async fn attempt_stored(&self, lease: &mut Lease, body: Vec<u8>) -> End {
         let name = &lease.key.name;
-        let stored = match is_call_delivery(name) {
-            true => serde_json::from_slice(&body).map(Stored::Delivery),
-            false => serde_json::from_slice(&body).map(Stored::Effect),
+        let stored = if is_recall(name) {
+            serde_json::from_slice(&body).map(Stored::Recall)
+        } else if is_call_delivery(name) {
+            serde_json::from_slice(&body).map(Stored::Delivery)
+        } else {
+            serde_json::from_slice(&body).map(Stored::Effect)
         };
         drop(body);
         match stored {
             Ok(Stored::Effect(effect)) => self.attempt(lease, *effect).await,
             Ok(Stored::Delivery(delivery)) => self.deliver_to_peer(lease, *delivery).await,
+            Ok(Stored::Recall(recall)) => self.recall(lease, *recall).await,
             Err(error) => {
                 let why = CommandError::Internal(Cause::about(
                     format!("effect {}: {error}", lease.key.name),
@@ -107,10 +124,18 @@ impl Engine {
         let mut performing = performing;
         let mut report = lease.hold(performing.as_mut()).await;
         // The run may have been cancelled. An agent that gets the message all the same has to be told.
-        let tells_late = effect.handle.is_none()
-            && matches!(&effect.request, Request::Agent(call) if call.verb.is_followed());
+        let tells_late = effect.handle.is_none() && self.shared.executor.may_go_on(effect.request.provider());
         if report.is_none() && tells_late && !self.shared.stop.is_cancelled() {
-            report = tokio::time::timeout(ACCEPTED_LATE, performing).await.ok();
+            self.follow_recall(lease, &effect).await;
+            report = match (effect.request.is_followed(), is_recall(&lease.key.name)) {
+                (false, _) => None,
+                // Nobody else recalls it meanwhile.
+                (true, true) => {
+                    let late = lease.hold(performing);
+                    tokio::time::timeout(ACCEPTED_LATE, late).await.ok().flatten()
+                }
+                (true, false) => tokio::time::timeout(ACCEPTED_LATE, performing).await.ok(),
+            };
         }
         let end = match report {
             Some(report) => {
@@ -118,6 +143,7 @@ impl Engine {
                 let report = report.unwrap_or_else(|panicked| broken_off(panicked).into());
                 self.report(lease, effect, report, Vec::new()).await
             }
+            None if is_recall(&lease.key.name) && !effect.request.is_followed() => self.end_row(lease).await,
             None => lease.give_back(),
         };
         counters.effects_active.fetch_sub(1, Ordering::Relaxed);
@@ -192,6 +218,7 @@ impl Engine {
                     message: "the peer's name for its task is too large".to_owned(),
                     retryable: false,
                     retry_after: None,
+                    may_go_on: false,
                 };
                 Box::pin(self.report(lease, effect, failed.into(), produced)).await
             }
@@ -235,7 +262,7 @@ impl Engine {
                     ..effect
                 };
                 let body = serde_json::to_vec(&accepted).expect("a request has string keys");
-                match self.record(lease, command, Some(body)).await {
+                match self.record(lease, command, Some(body), false).await {
                     Recorded::End(end) => end,
                     // Another process may have the attempt now, with the same task.
                     Recorded::Unwanted if self.is_awaited(&lease.run, &accepted.step, attempt).await => {
@@ -247,10 +274,20 @@ impl Engine {
             }
             Report::Ended(outcome) => {
                 lease.grow(outcome.n_bytes());
+                // An earlier holder of the row may have reached a peer that this one did not.
+                let may_go_on = matches!(
+                    outcome,
+                    Outcome::Failed { retryable, may_go_on, .. }
+                        if may_go_on || retryable && lease.fence > FIRST_LEASE
+                );
                 let command = with(produced, ended(step, attempt, outcome));
                 drop(effect);
-                match self.record(lease, command, None).await {
+                match self.record(lease, command, None, may_go_on).await {
                     Recorded::End(end) => end,
+                    Recorded::Unwanted if is_recall(&lease.key.name) => match may_go_on {
+                        true => lease.give_back(),
+                        false => self.end_row(lease).await,
+                    },
                     Recorded::Unwanted => {
                         let (run, effect) = (&lease.run, &lease.key.name);
                         Counters::add(&self.shared.counters.effects_dropped, 1);
@@ -312,24 +349,33 @@ impl Engine {
         }
     }
 
-    /// Changes work rows of a run without an event. Returns `false` if the store fails.
+    /// Changes work rows of a run without an event, unless a lease is lost. Returns `false` if the store fails.
     pub(crate) async fn change_rows(&self, run: &RunKey, change: impl Fn(&mut Batch)) -> bool {
+        match self.change(run, change).await {
+            Changed::Yes | Changed::Fenced => true,
+            Changed::No => false,
+        }
+    }
+
+    /// Changes work rows of a run without an event.
+    pub(crate) async fn change(&self, run: &RunKey, change: impl Fn(&mut Batch)) -> Changed {
         for _ in 0..APPEND_TRIES {
             let (summary, head) = match self.shared.store.summary(run).await {
                 Ok(Some(found)) => found,
                 // The run is being removed, and its rows with it.
-                Ok(None) => return true,
-                Err(_) => return false,
+                Ok(None) => return Changed::Yes,
+                Err(_) => return Changed::No,
             };
             let mut batch = Batch::new(run.clone(), Guard::At(head), Vec::new(), summary);
             change(&mut batch);
             match self.shared.store.append(batch).await {
-                Ok(()) | Err(AppendError::Fenced(_)) => return true,
+                Ok(()) => return Changed::Yes,
+                Err(AppendError::Fenced(_)) => return Changed::Fenced,
                 Err(AppendError::Conflict { .. } | AppendError::Unknown(_)) => {}
-                Err(_) => return false,
+                Err(_) => return Changed::No,
             }
         }
-        false
+        Changed::No
     }
 
     /// The outcome of an attempt whose executor panicked: a failure, so that the node's retry policy limits
@@ -350,11 +396,18 @@ impl Engine {
                 message,
                 retryable: true,
                 retry_after: None,
+                may_go_on: true,
             },
         }
     }
 
-    async fn record(&self, lease: &Lease, command: Command, parked: Option<Vec<u8>>) -> Recorded {
+    async fn record(
+        &self,
+        lease: &Lease,
+        command: Command,
+        parked: Option<Vec<u8>>,
+        may_go_on: bool,
+    ) -> Recorded {
         let Lease { run, key, fence, .. } = lease;
         let mut pause = Duration::from_millis(50);
         for _ in 0..APPEND_TRIES {
@@ -362,6 +415,7 @@ impl Engine {
                 key: key.clone(),
                 fence: *fence,
                 parked: parked.clone(),
+                may_go_on,
             });
             let recording = Box::pin(self.command_fenced(run, None, &command, SideRows::default(), fenced));
             match self.attend(run, recording).await {
@@ -462,6 +516,7 @@ pub(crate) fn ended(step: StepId, attempt: u32, outcome: Outcome) -> Command {
             message,
             retryable,
             retry_after,
+            may_go_on: _,
         } => {
             retry_after_ms = retry_after.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
             Err(Failure {

@@ -41,6 +41,7 @@ mod pinned;
 mod pool;
 mod pushes;
 mod quarantine;
+mod recalls;
 mod recent_runs;
 mod request;
 mod retention;
@@ -51,6 +52,7 @@ mod tail;
 mod task_pool;
 mod timekeeping;
 mod timers;
+mod tries;
 mod uncertain_commit;
 mod view;
 
@@ -58,8 +60,8 @@ pub use call_deliveries::{CallMessage, ListedCallDelivery};
 pub use catalog::{RegisterError, Registered};
 pub use clock::{Clock, SteadyClock, Steps, SystemClock};
 pub use effect::{
-    Answered, Answering, Attempt, CancelError, Cancellation, Executor, HttpCall, Keep, Outcome, Report,
-    Request, Wake, Waking,
+    Answered, Answering, Attempt, CancelError, Cancellation, Executor, HttpCall, Keep, Outcome, Recalled,
+    Recalling, Report, Request, Wake, Waking,
 };
 pub use engine::{Engine, Prepared, StartError};
 pub use error::CommandError;

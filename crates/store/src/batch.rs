@@ -39,7 +39,9 @@ pub struct Batch {
     pub work_ended: Vec<Ended>,
     /// Work rows whose lease ends without removing them.
     pub work_parked: Vec<Parked>,
-    /// Work rows to create, after `work_ended` is applied. An existing row is replaced: it loses its lease,
+    /// Work rows that get another key, after `work_ended` and `work_parked` are applied.
+    pub work_moved: Vec<Moved>,
+    /// Work rows to create, after `work_ended` and `work_moved` are applied. An existing row is replaced: it loses its lease,
     /// gets a larger fence and has no deaths.
     pub work_set: Vec<WorkRow>,
     /// Child runs to create, each with an empty log.
@@ -82,6 +84,7 @@ impl Batch {
             snapshot: None,
             work_ended: Vec::new(),
             work_parked: Vec::new(),
+            work_moved: Vec::new(),
             work_set: Vec::new(),
             children: Vec::new(),
             inbox_sent: Vec::new(),
@@ -231,7 +234,7 @@ impl Summary {
 pub struct WorkKey {
     pub queue: Queue,
     /// A timer's encoded command, an effect's `<ordinal>:<attempt>:<node>`, a word and the same for a delivery to
-    /// the peer of a call, or a subscription's id.
+    /// the peer of a call, `KEPT:<ordinal>:<node>` for a call that may have to be recalled, or a subscription's id.
     pub name: String,
 }
 
@@ -373,6 +376,21 @@ pub struct Parked {
     pub due: Option<Timestamp>,
     /// Replaces the body of the row.
     pub body: Option<Vec<u8>>,
+}
+
+/// A work row that gets another key and keeps its body, because it is to be done in another way. A row that has that key
+/// already is replaced. If there is no row to move, nothing happens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Moved {
+    pub key: WorkKey,
+    /// The new key, in the same queue.
+    pub to: WorkKey,
+    /// The fence of the lease, which then ends; its deaths are forgotten. A stale fence or a missing row refuses the
+    /// whole batch with [`crate::AppendError::Fenced`]. With `None`, a row that is leased stays so under its new
+    /// key, with its fence.
+    pub fence: Option<Fence>,
+    /// When a row without lease can be leased; `None` if it waits until it is woken.
+    pub due: Option<Timestamp>,
 }
 
 /// A child run, created with its parent's append.

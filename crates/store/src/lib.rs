@@ -30,7 +30,7 @@ mod work;
 
 pub use batch::{
     Batch, BlobRow, ChildRow, ERROR_CODE_BYTES, Ended, Fence, Guard, Hold, IdempotencyKey, IdempotencyRecord,
-    InboxRow, MessageRow, Parked, Snapshot, StoredEvent, Summary, WorkKey, WorkRow, WorkState,
+    InboxRow, MessageRow, Moved, Parked, Snapshot, StoredEvent, Summary, WorkKey, WorkRow, WorkState,
 };
 pub use cause::Cause;
 pub use error::{AppendError, ReadError, WriteError};

@@ -109,6 +109,8 @@ async fn list(
             let (to, what) = match cell("kind").as_str() {
                 "push" => (cell("configId"), number("sequence")),
                 "answer" => (task(delivery), cell("interruptId")),
+                // Its task is not known yet.
+                "recall" => (cell("peer"), cell("nodeId")),
                 _ => (task(delivery), cell("nodeId")),
             };
             vec![

@@ -15,7 +15,7 @@ use super::{
     tasks_http,
 };
 
-fn told(error: &dyn std::fmt::Display) -> CancelError {
+pub(super) fn told(error: &dyn std::fmt::Display) -> CancelError {
     CancelError(error.to_string())
 }
 

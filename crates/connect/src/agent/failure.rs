@@ -1,5 +1,6 @@
 //! How calls fail by what the client reports.
 
+use http::StatusCode;
 use wopr_engine::Outcome;
 use wopr_wire::a2a::error::Kind;
 
@@ -17,6 +18,19 @@ pub(super) fn is_over(error: &a2a::Error) -> bool {
     matches!(error, a2a::Error::Remote(remote) if remote.kind == Some(Kind::TaskNotCancelable))
 }
 
+/// Whether an agent may have taken the message that failed so.
+fn may_go_on(error: &a2a::Error) -> bool {
+    match error {
+        // It says that it has not.
+        a2a::Error::Remote(_) => false,
+        a2a::Error::Status(said) => {
+            let refuses = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::NOT_IMPLEMENTED];
+            said.status.is_server_error() && !refuses.contains(&said.status)
+        }
+        error => error.may_have_been_sent(),
+    }
+}
+
 /// The failure of a message that got no answer.
 pub(super) fn not_sent(error: &a2a::Error) -> Outcome {
     Outcome::Failed {
@@ -24,6 +38,7 @@ pub(super) fn not_sent(error: &a2a::Error) -> Outcome {
         message: told(error),
         retryable: error.is_transient(),
         retry_after: error.retry_after().map(|after| after.min(MAX_RETRY_AFTER)),
+        may_go_on: may_go_on(error),
     }
 }
 
@@ -49,6 +64,7 @@ pub(super) fn failed(code: &str, message: String) -> Outcome {
         message,
         retryable: false,
         retry_after: None,
+        may_go_on: false,
     }
 }
 

@@ -4,10 +4,11 @@
 //! message ids makes one task of them. For one that does not, the first message to an agent of 1.0 also opens a
 //! context of the call's own, unless the workflow names one. Before the message is sent again, because this host died
 //! or a connection broke, the agent is asked for a task in that context. A second task is possible only with an agent
-//! that does neither: it knows no ids, and does not list tasks by context.
+//! that does neither: it knows no ids, and does not list tasks by context. A call that is recalled is looked for in the
+//! same ways; see [`super::recall`].
 
 use serde_json::{Value, json};
-use wopr_core::ContentHash;
+use wopr_core::{AgentCall, ContentHash};
 use wopr_engine::{Outcome, Report};
 use wopr_wire::{
     a2a::{
@@ -83,22 +84,11 @@ impl Agents {
         task: Task,
         items: Option<Items>,
     ) -> Report {
-        if task.id.len() + task.context_id.len() > MAX_IDS {
+        if !has_short_ids(&task) {
             let message = "the agent's name for its task is too long".to_owned();
             return failed("remote_failed", message).into();
         }
-        let handle = Handle {
-            peer: attempted.call.peer.clone(),
-            task_id: task.id.clone(),
-            context_id: task.context_id.clone(),
-            since: now(),
-            agent_time: task.status.timestamp.and_then(|at| serde_json::to_value(at).ok()),
-            asks: None,
-            pushes: None,
-            is_unspecified: false,
-            version: attempted.call.version.clone(),
-            binding: attempted.call.binding.clone(),
-        };
+        let handle = handle_of(attempted.call, &task);
         if let Some(items) =
             items.filter(|_| !task.status.state.is_interrupted() && !task.status.state.is_terminal())
         {
@@ -107,6 +97,27 @@ impl Agents {
         }
         self.judge(agent, &attempted, handle, task).await
     }
+}
+
+/// By which the task of a call is found again.
+pub(super) fn handle_of(call: &AgentCall, task: &Task) -> Handle {
+    Handle {
+        peer: call.peer.clone(),
+        task_id: task.id.clone(),
+        context_id: task.context_id.clone(),
+        since: now(),
+        agent_time: task.status.timestamp.and_then(|at| serde_json::to_value(at).ok()),
+        asks: None,
+        pushes: None,
+        is_unspecified: false,
+        version: call.version.clone(),
+        binding: call.binding.clone(),
+    }
+}
+
+/// Whether the names of a task and its context can be stored.
+pub(super) fn has_short_ids(task: &Task) -> bool {
+    task.id.len() + task.context_id.len() <= MAX_IDS
 }
 
 /// Sends a message, as a stream if the agent offers it. Returns the stream if the task goes on.
@@ -122,7 +133,7 @@ async fn send(
 
 /// The context that the message opens, so that its task can be found by it. Clients of 0.3 name no contexts of their
 /// own, and no tasks are listed there.
-fn own_context(agent: &Agent, attempted: &Attempted<'_>) -> Option<String> {
+pub(super) fn own_context(agent: &Agent, attempted: &Attempted<'_>) -> Option<String> {
     let call = attempted.call;
     // A task has its context.
     let is_open = call.context.is_none() && call.verb.message_task().is_none();
@@ -145,7 +156,7 @@ fn uuid_of(text: &str) -> String {
 }
 
 /// The task of a context, if there is one.
-async fn known_task(agent: &Agent, context: &str) -> Result<Option<Task>, a2a::Error> {
+pub(super) async fn known_task(agent: &Agent, context: &str) -> Result<Option<Task>, a2a::Error> {
     let request = ListTasksRequest {
         tenant: None,
         context_id: Some(context.to_owned()),
@@ -166,7 +177,7 @@ async fn known_task(agent: &Agent, context: &str) -> Result<Option<Task>, a2a::E
 }
 
 /// Whether the agent did not take the message because of its form.
-fn is_refused(error: &a2a::Error) -> bool {
+pub(super) fn is_refused(error: &a2a::Error) -> bool {
     matches!(error, a2a::Error::Remote(remote) if remote.kind == Some(Kind::InvalidParams))
 }
 

@@ -207,5 +207,7 @@ fn provider_error(error: &Error) -> Outcome {
         message: cut(&format!("failed to {error}{said}")),
         retryable: error.is_transient(),
         retry_after: error.retry_after().map(|after| after.min(MAX_RETRY_AFTER)),
+        // Nothing could be recalled: the API has no way to cancel a task.
+        may_go_on: false,
     }
 }

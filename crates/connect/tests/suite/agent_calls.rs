@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use serde_json::{Value, json};
 use wopr_connect::{Callback, Callbacks, Executors, Options};
 use wopr_core::{AgentCall, AgentVerb, RunKey, StepId, WorkflowId};
-use wopr_engine::{Attempt, Executor as _, Outcome, Report, Request};
+use wopr_engine::{Attempt, Executor as _, Outcome, Recalled, Recalling, Report, Request};
 use wopr_wire::a2a::model::Secret;
 
 use crate::{
@@ -388,5 +388,98 @@ async fn backpressure_is_a_failure_to_retry_when_the_agent_says() {
             "{status}"
         );
         assert_eq!(retry_after, Some(Duration::from_secs(7)));
+    }
+}
+
+fn recalling() -> Recalling {
+    let call = call();
+    Recalling {
+        run: call.run,
+        step: call.step,
+        attempt: 0,
+        idempotency_key: call.idempotency_key,
+        traceparent: None,
+        request: call.request,
+    }
+}
+
+fn found(recalled: &Recalled) -> &Value {
+    match recalled {
+        Recalled::Found(handle) => &handle["taskId"],
+        Recalled::Nothing => panic!("nothing found"),
+    }
+}
+
+#[tokio::test]
+async fn recalled_task_is_looked_for_in_the_context_of_the_call_and_no_message_is_sent() {
+    for has_task in [true, false] {
+        let mut agent = agent("1.0", move |seen, method| {
+            let context = &seen.json()["params"]["contextId"];
+            match method {
+                "ListTasks" => {
+                    let task = task("1.0", "TASK_STATE_WORKING", context.as_str().unwrap());
+                    let tasks = if has_task { vec![task] } else { Vec::new() };
+                    let n = tasks.len();
+                    rpc_reply(&json!({ "tasks": tasks, "nextPageToken": "", "pageSize": 20, "totalSize": n }))
+                }
+                "GetTask" => rpc_reply(&task("1.0", "TASK_STATE_WORKING", "c")),
+                method => panic!("{method}"),
+            }
+        })
+        .await;
+        let recalled = executors(&agent, |_| {}).recall(recalling()).await.unwrap();
+        match has_task {
+            true => assert_eq!(found(&recalled), "t"),
+            false => assert_eq!(recalled, Recalled::Nothing),
+        }
+        let wanted: &[&str] = if has_task {
+            &["ListTasks", "GetTask"]
+        } else {
+            &["ListTasks"]
+        };
+        assert_eq!(methods(&mut agent), wanted);
+    }
+}
+
+#[tokio::test]
+async fn agent_that_lists_no_tasks_gets_the_message_of_a_recalled_call_again() {
+    for version in ["1.0", "0.3"] {
+        let mut agent = agent(version, move |_, method| match method {
+            "ListTasks" => error(-32601),
+            "SendMessage" | "message/send" => sent(version, &task(version, "TASK_STATE_WORKING", "c")),
+            method => panic!("{method}"),
+        })
+        .await;
+        let executors = executors(&agent, |_| {});
+        let recalled = executors.recall(recalling()).await.unwrap();
+        assert_eq!(found(&recalled), "t");
+        let calls = agent.calls();
+        let sent = calls.last().unwrap().json();
+        assert_eq!(sent["params"]["message"]["messageId"], "wopr-key-1", "{sent:#}");
+    }
+}
+
+#[tokio::test]
+async fn task_that_has_ended_and_message_that_is_refused_leave_nothing_to_cancel() {
+    for is_refused in [true, false] {
+        let agent = agent("0.3", move |_, _| match is_refused {
+            true => error(-32602),
+            false => sent("0.3", &task("0.3", "TASK_STATE_COMPLETED", "c")),
+        })
+        .await;
+        let recalled = executors(&agent, |_| {}).recall(recalling()).await;
+        assert_eq!(recalled, Ok(Recalled::Nothing));
+    }
+}
+
+#[tokio::test]
+async fn agent_that_breaks_the_connection_or_fails_may_have_the_message() {
+    for (status, may_have) in [(500, true), (502, true), (503, false), (403, false)] {
+        let agent = agent("1.0", move |_, _| reply(status, "text/plain", "no".to_owned())).await;
+        let report = executors(&agent, |_| {}).run(call()).await;
+        let Report::Ended(Outcome::Failed { may_go_on, .. }) = report else {
+            panic!("{report:?}")
+        };
+        assert_eq!(may_go_on, may_have, "{status}");
     }
 }

@@ -67,6 +67,7 @@ fn failure(outcome: Outcome) -> (String, bool) {
         message,
         retryable,
         retry_after: _,
+        may_go_on: _,
     } = outcome
     else {
         panic!("done: {outcome:?}")

@@ -228,7 +228,7 @@ async fn cancel_that_its_peer_does_not_hear_is_listed_until_it_does() {
     );
     assert_eq!(
         (&delivery.handle, delivery.step.node.as_str()),
-        (&json!("task"), "call")
+        (&Some(json!("task")), "call")
     );
     assert!((2..20).contains(&delivery.n_failed), "{delivery:?}");
     assert_eq!(delivery.error.as_deref(), Some("tell the peer: away"));

@@ -8,6 +8,7 @@ mod harness;
 mod parking;
 mod pushes;
 mod quarantine;
+mod recalls;
 mod retention;
 mod runs;
 mod shares;

@@ -136,6 +136,18 @@ impl Run {
         })
     }
 
+    /// Whether a step is under way.
+    #[must_use]
+    pub fn is_active(&self, plan: &dyn Planned, step: &StepId) -> bool {
+        let state = plan
+            .position(&step.node)
+            .and_then(|position| self.nodes.get(position));
+        state.is_some_and(|state| match &state.phase {
+            Phase::Active(active) => active.ordinal == step.ordinal,
+            Phase::Idle | Phase::Completed | Phase::Failed(_) | Phase::Skipped | Phase::Cancelled => false,
+        })
+    }
+
     /// Whether an attempt of a step waits for its call.
     #[must_use]
     pub fn awaits_call(&self, plan: &dyn Planned, step: &StepId, attempt: u32) -> bool {

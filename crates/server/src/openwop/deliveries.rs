@@ -1,5 +1,5 @@
 //! Deliveries that are pending, and those that were given up and can be retried: push notifications to subscribers,
-//! and cancels and answers to the agents of calls. A host extension.
+//! and cancels, answers and recalls to the agents of calls. A host extension.
 //!
 //! A delivery shows who did not accept what, and the error as far as operators may see it. It shows neither the URL
 //! nor the body. A list has the push notifications first.
@@ -62,6 +62,12 @@ enum What {
         interrupt_id: String,
         #[serde(flatten)]
         task: Task,
+    },
+    /// Looks for a task that nobody knows of.
+    Recall {
+        node_id: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        peer: Option<String>,
     },
 }
 
@@ -197,7 +203,8 @@ fn of_push(delivery: ListedDelivery) -> Delivery {
 }
 
 fn of_call(delivery: ListedCallDelivery) -> Delivery {
-    let named = |name: &str| delivery.handle[name].as_str().map(str::to_owned);
+    let handle = delivery.handle.as_ref();
+    let named = |name: &str| handle?.get(name)?.as_str().map(str::to_owned);
     let task = Task {
         peer: named("peer"),
         task_id: named("taskId"),
@@ -212,6 +219,7 @@ fn of_call(delivery: ListedCallDelivery) -> Delivery {
                 interrupt_id: interrupt,
                 task,
             },
+            CallMessage::Recall { peer } => What::Recall { node_id, peer },
         },
         state: state(delivery.given_up_at.is_some()),
         attempts: delivery.n_failed,

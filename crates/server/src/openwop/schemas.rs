@@ -477,7 +477,7 @@ fn host() -> Value {
                     &["runId", "kind", "state", "attempts", "enqueuedAt"],
                     json!({
                         "runId": text(),
-                        "kind": { "type": "string", "enum": ["push", "cancel", "answer"] },
+                        "kind": { "type": "string", "enum": ["push", "cancel", "answer", "recall"] },
                         "configId": text(),
                         "sequence": count(),
                         "nodeId": text(),

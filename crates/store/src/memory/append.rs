@@ -33,11 +33,13 @@ impl State {
 
     fn check_fences(&self, batch: &Batch) -> Result<(), AppendError> {
         let place = |key| (batch.run.clone(), key);
-        for ended in &batch.work_ended {
-            let Some(fence) = ended.fence else { continue };
-            match self.work.get(&place(ended.key.clone())) {
+        let ended = batch.work_ended.iter().map(|ended| (&ended.key, ended.fence));
+        let moved = batch.work_moved.iter().map(|moved| (&moved.key, moved.fence));
+        for (key, fence) in ended.chain(moved) {
+            let Some(fence) = fence else { continue };
+            match self.work.get(&place(key.clone())) {
                 Some(item) if item.fence == fence => {}
-                Some(_) | None => return Err(AppendError::Fenced(ended.key.clone())),
+                Some(_) | None => return Err(AppendError::Fenced(key.clone())),
             }
         }
         for parked in &batch.work_parked {
@@ -135,6 +137,9 @@ impl State {
             if let (Some(item), Some(body)) = (self.work.get_mut(&place), parked.body) {
                 item.body = body;
             }
+        }
+        for moved in batch.work_moved {
+            self.move_work(&key, moved);
         }
         for row in batch.work_set {
             self.set_work(&key, row, at);

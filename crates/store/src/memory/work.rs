@@ -8,7 +8,8 @@ use wopr_core::{RunKey, Timestamp};
 use super::{Hand, Item, MemoryStore, State};
 use crate::{
     CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, Fence, LAST_CHANCE, Leased, Mailbox,
-    QUARANTINED, Queue, Quota, ReadError, Then, Times, Work, WorkKey, WorkRow, WriteError, work::Candidate,
+    Moved, QUARANTINED, Queue, Quota, ReadError, Then, Times, Work, WorkKey, WorkRow, WriteError,
+    work::Candidate,
 };
 
 impl State {
@@ -27,6 +28,23 @@ impl State {
             woken: None,
         };
         self.work.insert(place, item);
+    }
+
+    /// Gives a row of work another key.
+    pub(super) fn move_work(&mut self, run: &RunKey, moved: Moved) {
+        let Some(mut item) = self.work.remove(&(run.clone(), moved.key)) else {
+            return;
+        };
+        if moved.fence.is_some() {
+            item.epoch = None;
+            item.fence.0 += 1;
+            item.deaths = 0;
+        }
+        if item.epoch.is_none() {
+            item.due = moved.due;
+            item.woken = None;
+        }
+        self.work.insert((run.clone(), moved.to), item);
     }
 
     /// Renews or ends a lease. Returns `false` if it is lost.

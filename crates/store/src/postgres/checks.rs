@@ -316,8 +316,12 @@ fn advance<'b>(round: &mut Round<'b>, batch: &'b Batch) -> Option<usize> {
 fn fenced(batch: &Batch) -> impl Iterator<Item = (&WorkKey, Fence, bool)> {
     let ended = batch.work_ended.iter();
     let ended = ended.filter_map(|ended| Some((&ended.key, ended.fence?, false)));
+    let moved = batch.work_moved.iter();
+    let moved = moved.filter_map(|moved| Some((&moved.key, moved.fence?, false)));
     let parked = batch.work_parked.iter();
-    ended.chain(parked.map(|parked| (&parked.key, parked.fence, true)))
+    ended
+        .chain(moved)
+        .chain(parked.map(|parked| (&parked.key, parked.fence, true)))
 }
 
 fn fences<'b>(round: &mut Round<'b>, batch: &'b Batch) -> Option<usize> {

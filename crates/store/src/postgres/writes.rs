@@ -14,7 +14,7 @@ use super::{
     rows,
     work::{SET_LEASE, lease_values},
 };
-use crate::{Batch, Hold, Queue, Then, WorkRow};
+use crate::{Batch, Hold, Moved, Queue, Then, WorkRow};
 
 const EVENTS: &str = "INSERT INTO events (tenant, run, seq, body)
      SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[])";
@@ -24,6 +24,22 @@ const SNAPSHOTS: &str = "INSERT INTO snapshots (tenant, run, head, body)
      ON CONFLICT (tenant, run) DO UPDATE SET head = excluded.head, body = excluded.body";
 
 const END_WORK: &str = "DELETE FROM work WHERE tenant = $1 AND run = $2 AND queue = $3 AND key = ANY($4)";
+
+/// Makes room for a row that is moved from parameter 4 to 5.
+const DISPLACE: &str = "DELETE FROM work
+     WHERE tenant = $1 AND run = $2 AND queue = $3 AND key = $5 AND $4::text <> $5::text AND EXISTS (
+         SELECT FROM work AS moved
+         WHERE moved.tenant = $1 AND moved.run = $2 AND moved.queue = $3 AND moved.key = $4)";
+
+/// Parameter 7 is true if the lease of the row ends.
+const MOVE: &str = "UPDATE work SET
+         key = $5,
+         epoch = CASE WHEN NOT $7::boolean THEN epoch END,
+         due = CASE WHEN epoch IS NULL OR $7::boolean THEN $6::bigint ELSE due END,
+         woken = CASE WHEN epoch IS NULL OR $7::boolean THEN NULL ELSE woken END,
+         fence = fence + CASE WHEN $7::boolean THEN 1 ELSE 0 END,
+         deaths = CASE WHEN $7::boolean THEN 0 ELSE deaths END
+     WHERE tenant = $1 AND run = $2 AND queue = $3 AND key = $4";
 
 const SET_WORK: &str = "INSERT INTO work (tenant, run, queue, key, due, body, epoch, fence)
      SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[], $6::bytea[],
@@ -155,7 +171,7 @@ fn hold<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
     }
 }
 
-/// Adds the removals of a batch, and the rows it parks.
+/// Adds the removals of a batch, and the rows it parks and moves.
 fn leave<'b>(round: &mut Round<'b>, batch: &'b Batch) {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     for queue in Queue::ALL {
@@ -176,6 +192,18 @@ fn leave<'b>(round: &mut Round<'b>, batch: &'b Batch) {
             parked.body.as_deref(),
         );
         round.add(SET_LEASE, values);
+    }
+    for Moved { key, to, fence, due } in &batch.work_moved {
+        let names = || {
+            let queue = key.queue.number();
+            let (key, to) = (rows::free(&key.name), rows::free(&to.name));
+            vec![value(tenant), value(run), value(queue), value(key), value(to)]
+        };
+        round.add(DISPLACE, names());
+        let mut values = names();
+        values.push(value(due.map(Timestamp::millis)));
+        values.push(value(fence.is_some()));
+        round.add(MOVE, values);
     }
     let consumed = &batch.inbox_consumed;
     if !consumed.is_empty() {

@@ -118,11 +118,13 @@ fn append(conn: &Session<'_>, records: &Records, batch: &Batch) -> Result<Result
 
 /// Checks everything except the guard and the idempotency record.
 fn refusal(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Fault> {
-    for ended in &batch.work_ended {
-        let Some(fence) = ended.fence else { continue };
-        let stored = work::fence(conn, &batch.run, &ended.key)?;
+    let ended = batch.work_ended.iter().map(|ended| (&ended.key, ended.fence));
+    let moved = batch.work_moved.iter().map(|moved| (&moved.key, moved.fence));
+    for (key, fence) in ended.chain(moved) {
+        let Some(fence) = fence else { continue };
+        let stored = work::fence(conn, &batch.run, key)?;
         if stored.is_none_or(|(stored, _)| stored != fence) {
-            return Ok(Some(AppendError::Fenced(ended.key.clone())));
+            return Ok(Some(AppendError::Fenced(key.clone())));
         }
     }
     for parked in &batch.work_parked {
@@ -313,6 +315,9 @@ fn write_work(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
     for parked in &batch.work_parked {
         let then = Then::Park(parked.due);
         work::set_lease(conn, run, &parked.key, parked.fence, then, parked.body.as_deref())?;
+    }
+    for moved in &batch.work_moved {
+        work::rename(conn, run, moved)?;
     }
     for row in &batch.work_set {
         work::set(conn, run, row, batch.summary.updated_at)?;

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, Fence, Hold, LAST_CHANCE, Leased,
-    Mailbox, Queue, Quota, Then, Times, WorkKey, WorkRow, work::Candidate,
+    Mailbox, Moved, Queue, Quota, Then, Times, WorkKey, WorkRow, work::Candidate,
 };
 
 const LEASE: &str = "UPDATE work SET epoch = ?5, due = ?6, fence = fence + 1, woken = NULL
@@ -31,6 +31,22 @@ const SET_WORK: &str = "INSERT INTO work (tenant, run, queue, key, due, body, ep
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
      ON CONFLICT (tenant, run, queue, key) DO UPDATE SET due = excluded.due, body = excluded.body,
          epoch = excluded.epoch, fence = fence + 1, deaths = 0, woken = NULL";
+
+/// Makes room for a row that is moved from parameter 4 to 5.
+const DISPLACE: &str = "DELETE FROM work
+     WHERE tenant = ?1 AND run = ?2 AND queue = ?3 AND key = ?5 AND ?4 <> ?5 AND EXISTS (
+         SELECT 1 FROM work AS moved
+         WHERE moved.tenant = ?1 AND moved.run = ?2 AND moved.queue = ?3 AND moved.key = ?4)";
+
+/// Parameter 7 is 1 if the lease of the row ends.
+const MOVE: &str = "UPDATE work SET
+         key = ?5,
+         epoch = CASE ?7 WHEN 0 THEN epoch END,
+         due = CASE WHEN epoch IS NULL OR ?7 = 1 THEN ?6 ELSE due END,
+         woken = CASE WHEN epoch IS NULL OR ?7 = 1 THEN NULL ELSE woken END,
+         fence = fence + ?7,
+         deaths = CASE ?7 WHEN 0 THEN deaths ELSE 0 END
+     WHERE tenant = ?1 AND run = ?2 AND queue = ?3 AND key = ?4";
 
 const WAKE: &str = "UPDATE work SET
          due = CASE WHEN epoch IS NULL THEN min(coalesce(due, ?5), ?5) ELSE due END,
@@ -249,6 +265,24 @@ pub(super) fn end(conn: &Connection, run: &RunKey, key: &WorkKey) -> Result<(), 
             key.queue.number(),
             key.name
         ])?;
+    Ok(())
+}
+
+/// Gives a row another key.
+pub(super) fn rename(conn: &Connection, run: &RunKey, moved: &Moved) -> Result<(), Fault> {
+    let Moved { key, to, fence, due } = moved;
+    let (tenant, of, queue) = (run.tenant.as_str(), run.run.as_str(), key.queue.number());
+    conn.prepare_cached(DISPLACE)?
+        .execute(params![tenant, of, queue, key.name, to.name])?;
+    conn.prepare_cached(MOVE)?.execute(params![
+        tenant,
+        of,
+        queue,
+        key.name,
+        to.name,
+        due.map(Timestamp::millis),
+        i64::from(fence.is_some()),
+    ])?;
     Ok(())
 }
 

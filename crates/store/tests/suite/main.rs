@@ -18,6 +18,7 @@ mod lists;
 mod make;
 mod migrations;
 mod model;
+mod moving;
 mod names;
 mod outages;
 mod parking;

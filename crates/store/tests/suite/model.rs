@@ -5,9 +5,9 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use wopr_core::{InterruptKind, RunId, RunKey, RunStatus, Seq};
 use wopr_store::{
     Attempted, Batch, BlobRow, DeliveryCursor, DeliveryFilter, Ended, Epoch, Fence, Guard, IdempotencyRecord,
-    Leased, Match, MemoryStore, MessageRow, NewPush, Parked, PhaseCursor, PhaseFilter, PushRow, Queue, Quota,
-    Removal, RunFilter, Snapshot, SqliteStore, Store, Then, Times, Update, WorkKey, WorkRow, WorkState,
-    sqlite::Options,
+    Leased, Match, MemoryStore, MessageRow, Moved, NewPush, Parked, PhaseCursor, PhaseFilter, PushRow, Queue,
+    Quota, Removal, RunFilter, Snapshot, SqliteStore, Store, Then, Times, Update, WorkKey, WorkRow,
+    WorkState, sqlite::Options,
 };
 
 use crate::{make::*, schema::Schema};
@@ -193,6 +193,10 @@ prop_compose! {
         timers_ended in vec(keys(), 0..2),
         effects_ended in vec((keys(), prop::option::of(0..4_u64)), 0..2),
         parked in prop::option::weighted(0.1, (work_keys(), 0..3_u64)),
+        moved in prop::option::weighted(
+            0.2,
+            (keys(), keys(), prop::option::weighted(0.4, 0..3_u64), prop::option::of(0..60_i64)),
+        ),
     ) -> Batch {
         let mut batch = create(&run(1), 0);
         batch.work_set = timers_set.into_iter().map(|(key, due)| timer(key, due)).collect();
@@ -203,6 +207,15 @@ prop_compose! {
         );
         batch.work_parked = parked
             .map(|(key, fence)| Parked { key, fence: Fence(fence), due: None, body: None })
+            .into_iter()
+            .collect();
+        batch.work_moved = moved
+            .map(|(key, to, fence, due)| Moved {
+                key: effect_key(key),
+                to: effect_key(to),
+                fence: fence.map(Fence),
+                due: due.map(at),
+            })
             .into_iter()
             .collect();
         batch

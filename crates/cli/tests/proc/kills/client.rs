@@ -46,7 +46,7 @@ pub(super) enum Kind {
     /// Takes long, and is cancelled after the agent's acceptance was recorded.
     Cancelled,
     /// Takes long, and is cancelled while the message may be under way. A host that dies in that moment does not know
-    /// of the task, so it may go on.
+    /// of the task, and has to find it. There may be none.
     CancelledEarly,
 }
 

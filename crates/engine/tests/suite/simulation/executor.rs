@@ -6,9 +6,11 @@ use std::{panic::resume_unwind, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::json;
-use wopr_engine::{Answered, Answering, Attempt, CancelError, Cancellation, Executor, Outcome, Report};
+use wopr_engine::{
+    Answered, Answering, Attempt, CancelError, Cancellation, Executor, Outcome, Recalled, Recalling, Report,
+};
 
-use super::{fate::Fate, process::Process, questions::question, store::Server};
+use super::{fate::Fate, process::Process, questions::question, store::Server, witness::call_of};
 
 /// Maximum duration of an ordinary attempt.
 const USUAL_MS: u64 = 1_500;
@@ -70,6 +72,11 @@ impl Executor for Fickle {
             self.process.number,
         );
         fate.tell(|| format!("p{} makes call {call} for {}", self.process.number, attempt.run));
+        if attempt.handle.is_none() {
+            // The peer has the message, whatever becomes of this process and its answer.
+            self.server.witness.takes(&attempt.run, &attempt.idempotency_key);
+            self.may_die().await;
+        }
         fate.linger(USUAL_MS).await;
         if fate.strikes(odds.attempt_hangs) {
             tokio::time::sleep(HANG).await; // sleep: virtual time
@@ -88,11 +95,17 @@ impl Executor for Fickle {
                 });
             }
             let retryable = !fate.once_in(4);
+            // The peer goes on if only its answer was lost.
+            let may_go_on = attempt.handle.is_none() && fate.once_in(2);
+            if !may_go_on {
+                self.server.witness.ends(&attempt.idempotency_key);
+            }
             return Report::Ended(Outcome::Failed {
                 code: "external_call_failed".into(),
                 message: "simulated".into(),
                 retryable,
                 retry_after: None,
+                may_go_on,
             });
         }
         if let Some(asking) = self.asks(&attempt, call) {
@@ -114,6 +127,7 @@ impl Executor for Fickle {
                 Some(_) => Report::Unchanged { check_after },
             };
         }
+        self.server.witness.ends(&attempt.idempotency_key);
         Outcome::Done(json!({ "key": attempt.idempotency_key, "call": call })).into()
     }
 
@@ -137,6 +151,7 @@ impl Executor for Fickle {
         let is_wanted = witness.answers(&answer);
         self.may_die().await;
         if is_wanted && fate.strikes(fate.odds.answer_ends) {
+            witness.ends(call_of(&answer.idempotency_key));
             return Ok(Answered::Ended(Outcome::Done(json!({ "answered": true }))));
         }
         match fate.strikes(fate.odds.attempt_fails) {
@@ -144,6 +159,35 @@ impl Executor for Fickle {
             true => Err(CancelError("simulated".to_owned())),
             false => Ok(Answered::Taken),
         }
+    }
+
+    fn may_go_on(&self, _provider: &str) -> bool {
+        true
+    }
+
+    async fn recall(&self, call: Recalling) -> Result<Recalled, CancelError> {
+        self.process.live().await;
+        let (fate, witness) = (&self.fate, &self.server.witness);
+        fate.linger(USUAL_MS).await;
+        self.may_die().await;
+        if fate.strikes(fate.odds.attempt_fails) {
+            return Err(CancelError("simulated".to_owned()));
+        }
+        if fate.strikes(fate.odds.attempt_panics) {
+            resume_unwind(Box::new("simulated"));
+        }
+        let found = witness.recalls(&call.idempotency_key);
+        fate.tell(|| {
+            format!(
+                "p{} recalls a call for {}: {found}",
+                self.process.number, call.run
+            )
+        });
+        self.may_die().await;
+        Ok(match found {
+            true => Recalled::Found(json!({ "task": "recalled" })),
+            false => Recalled::Nothing,
+        })
     }
 
     async fn cancel(&self, call: Cancellation) -> Result<(), CancelError> {

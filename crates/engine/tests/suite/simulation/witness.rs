@@ -21,7 +21,7 @@ use wopr_core::{
 };
 use wopr_engine::{Answering, View};
 use wopr_store::{
-    Batch, Guard, Hold, IdempotencyKey, IdempotencyRecord, Leased, Queue, Removal, WorkKey, WorkRow,
+    Batch, Guard, Hold, IdempotencyKey, IdempotencyRecord, Leased, Moved, Queue, Removal, WorkKey, WorkRow,
     WorkState, WorkflowRow,
 };
 use wopr_testkit::line;
@@ -44,6 +44,9 @@ struct Seen {
     mail: HashSet<(RunKey, RunId, Seq)>,
     records: HashMap<IdempotencyKey, IdempotencyRecord>,
     invocations: HashMap<String, Invocation>,
+    /// What peers do that have got an invocation.
+    peers: HashMap<String, Peer>,
+    n_recalled: u64,
     /// The handles by which peers have accepted each invocation.
     accepted: HashMap<String, Vec<serde_json::Value>>,
     questions: Questions,
@@ -53,6 +56,18 @@ struct Seen {
     calls: Vec<(String, u64)>,
     /// Commits that carry a client's mark.
     marks: HashMap<String, u32>,
+}
+
+/// What the peer of an invocation does. It recognizes the message if it gets it again.
+#[derive(Debug)]
+enum Peer {
+    /// It is at it, for this run.
+    Works(RunKey),
+    /// It has ended the call, and would begin again.
+    Ended,
+    /// It was told to stop, or it was asked and had nothing. A message that comes after that is too late: it was sent
+    /// by a process that had stood still for longer than its lease.
+    Stopped,
 }
 
 #[derive(Debug)]
@@ -65,6 +80,10 @@ struct Known {
     parent: Option<RunId>,
     /// Rows of cancelled calls whose peers were not told yet.
     untold: HashSet<WorkKey>,
+    /// Rows of recalls.
+    recalls: HashSet<WorkKey>,
+    /// Rows of calls that may have to be recalled.
+    kept: HashSet<WorkKey>,
     /// Rows of answers whose peers were not told yet.
     unanswered: HashMap<WorkKey, Unanswered>,
     /// The run ended, and processes died over one of those rows. Nobody can resume the run, so the row stays
@@ -103,8 +122,23 @@ struct Unanswered {
     step: StepId,
     attempt: u32,
     idempotency_key: String,
-    interrupt: String,
-    value: serde_json::Value,
+    content: Content,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Content {
+    Answer {
+        interrupt: String,
+        value: serde_json::Value,
+    },
+}
+
+impl Unanswered {
+    fn answer(&self) -> (&str, &serde_json::Value) {
+        let Content::Answer { interrupt, value } = &self.content;
+        (interrupt, value)
+    }
 }
 
 /// A run as the witness knows it.
@@ -168,6 +202,43 @@ impl Witness {
         let mut seen = self.seen.lock();
         seen.n_told += 1;
         self.fate.holds(seen.knows(idempotency_key, handle));
+        seen.peers.insert(idempotency_key.to_owned(), Peer::Stopped);
+    }
+
+    /// A peer gets the message of a call.
+    pub(crate) fn takes(&self, run: &RunKey, idempotency_key: &str) {
+        let mut seen = self.seen.lock();
+        match seen.peers.get(idempotency_key) {
+            Some(Peer::Stopped | Peer::Works(_)) => {}
+            Some(Peer::Ended) | None => {
+                let works = Peer::Works(run.clone());
+                seen.peers.insert(idempotency_key.to_owned(), works);
+            }
+        }
+    }
+
+    /// A peer has ended a call.
+    pub(crate) fn ends(&self, idempotency_key: &str) {
+        let mut seen = self.seen.lock();
+        if let Some(peer @ Peer::Works(_)) = seen.peers.get_mut(idempotency_key) {
+            *peer = Peer::Ended;
+        }
+    }
+
+    /// A peer is asked whether it works at a call.
+    pub(crate) fn recalls(&self, idempotency_key: &str) -> bool {
+        let mut seen = self.seen.lock();
+        let works = matches!(seen.peers.get(idempotency_key), Some(Peer::Works(_)));
+        match works {
+            true => seen.n_recalled += 1,
+            false => _ = seen.peers.insert(idempotency_key.to_owned(), Peer::Stopped),
+        }
+        works
+    }
+
+    /// How often a call was found at a peer that its run had dropped.
+    pub(crate) fn n_recalled(&self) -> u64 {
+        self.seen.lock().n_recalled
     }
 
     /// What the peer of a call asks.
@@ -240,10 +311,11 @@ impl Witness {
     }
 
     pub(crate) fn account(&self, key: &RunKey) -> Option<Account> {
-        self.seen.lock().runs.get(key).map(|known| Account {
+        let seen = self.seen.lock();
+        seen.runs.get(key).map(|known| Account {
             log: known.log.clone(),
             is_over: known.checker.is_over(),
-            is_at_rest: known.is_at_rest(),
+            is_at_rest: known.is_at_rest() && (known.has_given_up || !seen.works_for(key)),
         })
     }
 
@@ -259,7 +331,9 @@ impl Witness {
         for removal in removals {
             let key = RunKey::new(tenant.clone(), removal.run.clone());
             let known = seen.runs.get(&key);
-            if !known.is_some_and(|known| known.checker.is_over() && known.is_at_rest()) {
+            let has_ended = known.is_some_and(|known| known.checker.is_over() && known.is_at_rest());
+            let is_forgotten = seen.works_for(&key) && !known.is_some_and(|known| known.has_given_up);
+            if !has_ended || is_forgotten {
                 self.fate.breaks(format!("{key} is taken out and has not ended"));
             }
         }
@@ -326,6 +400,7 @@ impl Seen {
         let marks = known.append(batch)?;
         known.has_given_up |= known.checker.is_over() && batch.hold == Some(Hold::Quarantine);
         known.settle(&key, batch, &self.calls, &self.questions)?;
+        known.follow_moved(batch)?;
         known.check_answers(&key, batch, &mut self.questions)?;
         for row in batch
             .work_set
@@ -405,6 +480,12 @@ impl Seen {
         }
     }
 
+    /// Whether a peer works at a call of a run.
+    fn works_for(&self, key: &RunKey) -> bool {
+        let mut peers = self.peers.values();
+        peers.any(|peer| matches!(peer, Peer::Works(run) if run == key))
+    }
+
     fn check_family(&self, key: &RunKey) -> Kept {
         let Some(known) = self.runs.get(key) else {
             return Ok(());
@@ -449,6 +530,13 @@ impl Seen {
                 false => Err("a peer that was told is told again".to_owned()),
             };
         }
+        if is_recall(&effect.key) {
+            let known = self.runs.get(&effect.run).ok_or("a recall of no run is leased")?;
+            return match known.recalls.contains(&effect.key) {
+                true => Ok(()),
+                false => Err("a recall that is over is leased".to_owned()),
+            };
+        }
         let stored = read(&effect.body)?;
         let known = self
             .runs
@@ -490,6 +578,8 @@ impl Known {
             outstanding: OutstandingWork::default(),
             parent,
             untold: HashSet::new(),
+            recalls: HashSet::new(),
+            kept: HashSet::new(),
             unanswered: HashMap::new(),
             has_given_up: false,
             holders: HashMap::new(),
@@ -497,7 +587,8 @@ impl Known {
     }
 
     fn is_at_rest(&self) -> bool {
-        let has_told = self.untold.is_empty() && self.unanswered.is_empty();
+        let has_told = self.untold.is_empty() && self.unanswered.is_empty() && self.recalls.is_empty();
+        let has_told = has_told && self.kept.is_empty();
         self.outstanding.is_empty() && (has_told || self.has_given_up)
     }
 
@@ -585,8 +676,18 @@ impl Known {
                 };
                 let is_awaited = self.run.awaits_call(&self.plan, &told.step, told.attempt);
                 if is_awaited && !questions.was_told(&told.idempotency_key) {
-                    return Err(format!("the answer to {} is lost", told.interrupt));
+                    return Err(format!("the answer to {} is lost", told.answer().0));
                 }
+                continue;
+            }
+            if is_recall(&settled.key) {
+                if settled.fence.is_none() || !self.recalls.remove(&settled.key) {
+                    return Err("a recall ends without its lease, or twice".to_owned());
+                }
+                continue;
+            }
+            if is_kept(&settled.key) {
+                self.kept.remove(&settled.key);
                 continue;
             }
             let (step, attempt) = effect_of(&settled.key)?;
@@ -638,6 +739,48 @@ impl Known {
         Ok(())
     }
 
+    /// Follows the rows of calls that are recalled, or may have to be.
+    fn follow_moved(&mut self, batch: &Batch) -> Kept {
+        let new = &self.log[usize::try_from(batch.expected().0).expect("small")..];
+        for Moved { key, to, fence, .. } in &batch.work_moved {
+            let is_there = match is_kept(key) {
+                true => self.kept.remove(key),
+                false => {
+                    let (step, attempt) = effect_of(key)?;
+                    if self.handle(&step, attempt).is_some() {
+                        return Err(format!("{to:?} is recalled although its task is known"));
+                    }
+                    self.holders.remove(key);
+                    let Some(fence) = fence else {
+                        self.outstanding.end(&step, attempt);
+                        self.recalls.insert(to.clone());
+                        continue;
+                    };
+                    let kept = self.outstanding.settle(&step, attempt, fence.0);
+                    kept.map_err(|error| error.to_string())?;
+                    let has_failed = new.iter().any(|recorded| match recorded.event.kernel() {
+                        Some(
+                            KernelEvent::NodeFailed { step: of, .. }
+                            | KernelEvent::NodeRetried { step: of, .. },
+                        ) => *of == step,
+                        _ => false,
+                    });
+                    if !has_failed {
+                        return Err(format!("{key:?} is moved by a holder that did not fail"));
+                    }
+                    true
+                }
+            };
+            if is_there {
+                match is_kept(to) {
+                    true => self.kept.insert(to.clone()),
+                    false => self.recalls.insert(to.clone()),
+                };
+            }
+        }
+        Ok(())
+    }
+
     fn is_being_answered(&self, step: &StepId, attempt: u32) -> bool {
         let mut answers = self.unanswered.values();
         answers.any(|answer| answer.step == *step && answer.attempt == attempt)
@@ -652,7 +795,7 @@ impl Known {
             };
             let rows = batch.work_set.iter().filter(|row| is_answer(&row.key));
             let mut answers = rows.filter_map(|row| serde_json::from_slice::<Unanswered>(&row.body).ok());
-            if !answers.any(|answer| answer.interrupt == interrupt && answer.value == value) {
+            if !answers.any(|answer| answer.answer() == (interrupt.as_str(), &value)) {
                 return Err(format!("the answer to {interrupt} is not passed on"));
             }
         }
@@ -717,12 +860,20 @@ fn is_cancel(key: &WorkKey) -> bool {
     key.name.starts_with("cancel:")
 }
 
+fn is_recall(key: &WorkKey) -> bool {
+    key.name.starts_with("recall:")
+}
+
+fn is_kept(key: &WorkKey) -> bool {
+    key.name.starts_with("KEPT:")
+}
+
 fn is_answer(key: &WorkKey) -> bool {
     key.name.starts_with("answer:")
 }
 
 /// The key of the call that an answer belongs to.
-fn call_of(answer: &str) -> &str {
+pub(crate) fn call_of(answer: &str) -> &str {
     answer.rsplit_once('.').map_or(answer, |(call, _)| call)
 }
 

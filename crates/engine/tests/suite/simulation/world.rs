@@ -30,6 +30,7 @@ pub(crate) struct Lived {
     n_calls: u64,
     n_parked: u64,
     n_told: u64,
+    n_recalled: u64,
     n_asked: u64,
     n_answered: u64,
     n_deaths: u64,
@@ -46,6 +47,7 @@ impl Lived {
             n_calls,
             n_parked,
             n_told,
+            n_recalled,
             n_asked,
             n_answered,
             n_deaths,
@@ -53,7 +55,8 @@ impl Lived {
             n_faults,
         } = self;
         [
-            n_runs, n_events, n_calls, n_parked, n_told, n_asked, n_answered, n_deaths, n_stops, n_faults,
+            n_runs, n_events, n_calls, n_parked, n_told, n_recalled, n_asked, n_answered, n_deaths, n_stops,
+            n_faults,
         ]
         .iter()
         .all(|n| *n > 0)
@@ -65,6 +68,7 @@ impl Lived {
         self.n_calls += other.n_calls;
         self.n_parked += other.n_parked;
         self.n_told += other.n_told;
+        self.n_recalled += other.n_recalled;
         self.n_asked += other.n_asked;
         self.n_answered += other.n_answered;
         self.n_deaths += other.n_deaths;
@@ -77,12 +81,13 @@ impl fmt::Display for Lived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} runs, {} events, {} calls, {} parked, {} told of a cancel, {} questions of peers, {} answered, {} faults, {} processes died, {} were replaced",
+            "{} runs, {} events, {} calls, {} parked, {} told of a cancel, {} recalled, {} questions of peers, {} answered, {} faults, {} processes died, {} were replaced",
             self.n_runs,
             self.n_events,
             self.n_calls,
             self.n_parked,
             self.n_told,
+            self.n_recalled,
             self.n_asked,
             self.n_answered,
             self.n_faults,
@@ -189,6 +194,7 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
         n_calls: witness.n_calls() as u64,
         n_parked: witness.n_parked(),
         n_told: witness.n_told(),
+        n_recalled: witness.n_recalled(),
         n_asked: witness.n_asked(),
         n_answered: witness.n_answered(),
         n_deaths: toll.n_deaths,

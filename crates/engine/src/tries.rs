@@ -1,0 +1,82 @@
+//! Tries at a delivery: how often and why they failed, when the next one is due, and when it is given up.
+
+use serde::{Deserialize, Serialize};
+use wopr_core::Timestamp;
+
+use crate::{Engine, pool::Lease};
+
+/// How long a delivery is repeated.
+const REPEATED_FOR_MS: u64 = 24 * 3_600 * 1_000;
+/// The first pause before a delivery is repeated, and the longest.
+pub(crate) const FIRST_PAUSE_MS: u64 = 1_000;
+const LONGEST_PAUSE_MS: u64 = 3_600 * 1_000;
+/// Longest stored error, in bytes.
+const MAX_ERROR: usize = 2_000;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Tries {
+    /// When the delivery was first due, by the clock of leases.
+    pub(crate) since: Timestamp,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) n_failed: u64,
+    /// The error of the last try.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) given_up_at: Option<Timestamp>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+impl Tries {
+    /// No try yet.
+    pub(crate) const fn new(since: Timestamp) -> Self {
+        Self {
+            since,
+            n_failed: 0,
+            error: None,
+            given_up_at: None,
+        }
+    }
+
+    /// Whether a failure at this time is the last one.
+    pub(crate) fn is_old(&self, now: Timestamp) -> bool {
+        now.millis_since(self.since) >= REPEATED_FOR_MS
+    }
+}
+
+impl Engine {
+    /// Counts a failed try. Also returns when the next one is due; `None` if the delivery is given up.
+    pub(crate) fn failed_again(
+        &self,
+        lease: &Lease,
+        tries: &Tries,
+        mut error: String,
+    ) -> (Tries, Option<Timestamp>) {
+        let now = self.lease_time();
+        let (run, call) = (&lease.run, &lease.key.name);
+        let is_old = tries.is_old(now);
+        let due = match is_old {
+            true => {
+                tracing::warn!(%run, call, error, "a delivery to the peer of a call was given up");
+                None
+            }
+            false => {
+                tracing::info!(%run, call, error, "a delivery to the peer of a call failed; it is repeated");
+                // As long again as it has been tried, so the pauses double.
+                let waited = now.millis_since(tries.since);
+                Some(now.plus_millis(waited.clamp(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)))
+            }
+        };
+        error.truncate(error.floor_char_boundary(MAX_ERROR));
+        let failed = Tries {
+            n_failed: tries.n_failed + 1,
+            error: Some(error),
+            given_up_at: is_old.then_some(now),
+            since: tries.since,
+        };
+        (failed, due)
+    }
+}
