@@ -86,7 +86,7 @@ pub(crate) fn decode_events(stored: &[StoredEvent]) -> Result<Vec<Recorded>, Rea
         .collect()
 }
 
-/// What is stored of a run cannot be understood.
+/// The stored form of a run cannot be decoded.
 pub(crate) fn corrupt(key: &RunKey, error: impl Error + Send + Sync + 'static) -> ReadError {
     ReadError::Corrupt(Cause::about(format!("run {key}: {error}"), error))
 }

@@ -6,6 +6,7 @@
 //! and the metering of work. A [`Dialect`] compiles one workflow language and says which steps follow. The
 //! kernel has no clock, no randomness, no I/O, and knows no language and no protocol.
 
+mod call;
 mod command;
 pub mod cost;
 mod decide;
@@ -23,10 +24,10 @@ mod rules;
 mod run;
 mod status;
 
+pub use call::{AgentCall, AgentVerb, Call, provider};
 pub use command::{
-    AgentCall, AgentVerb, AnsweredCall, Authority, Call, CancelledCall, Catalog, Command, Decision, Effect,
-    HostBounds, Input, NewChild, Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartRun,
-    Timer, Work, provider,
+    AnsweredCall, Authority, CancelledCall, Catalog, Command, Decision, Effect, HostBounds, Input, NewChild,
+    Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartRun, Timer, Work,
 };
 pub use decide::{
     Attempted, DecisionBuilder, MAX_BYTES, MAX_EVENTS, Spawn, decide, decide_within, fields, too_much_work,

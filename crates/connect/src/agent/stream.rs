@@ -87,7 +87,7 @@ pub(super) async fn stream(
     }
 }
 
-/// What a stream has carried of a task.
+/// The part of a task that its stream has carried.
 #[derive(Debug, Default)]
 struct Carried {
     task: Option<Task>,

@@ -88,7 +88,7 @@ async fn submit(api: &TaskApi, attempted: &Attempted<'_>) -> Report {
     }
 }
 
-/// What the API has no place for. It is refused, because the agent would not see it.
+/// Refuses what the API cannot carry, because the agent would not see it.
 fn unsupported(call: &AgentCall) -> Option<Outcome> {
     if call.version.is_some() || call.binding.is_some() {
         let text = "the peer has the transport tasks-http: no A2A version or binding can be chosen";

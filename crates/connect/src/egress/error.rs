@@ -1,4 +1,4 @@
-//! Why a request through the gate failed.
+//! Errors of requests through the gate.
 
 use std::error::Error;
 

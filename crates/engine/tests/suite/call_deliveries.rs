@@ -1,4 +1,4 @@
-//! What the peers of accepted calls are told: cancels and answers, repeated for a day, listed and retried.
+//! Deliveries to the peers of accepted calls: cancels and answers are repeated for a day, listed and retried.
 
 use std::{sync::Arc, time::Duration};
 

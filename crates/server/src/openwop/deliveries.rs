@@ -63,7 +63,7 @@ enum What {
         #[serde(flatten)]
         task: Task,
     },
-    /// Looks for a task that nobody knows of.
+    /// Looks for a task whose id is not known yet.
     Recall {
         node_id: String,
         #[serde(skip_serializing_if = "Option::is_none")]

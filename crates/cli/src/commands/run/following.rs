@@ -82,7 +82,7 @@ impl View {
     }
 }
 
-/// Whether an event has a line of its own.
+/// Returns `true` for events that are printed on their own line.
 fn is_line(event_type: &str) -> bool {
     StreamMode::Updates.admits(event_type) || event_type == "vendor.wopr.effect.accepted"
 }

@@ -1,0 +1,161 @@
+//! What an effect asks for: calls over HTTP, work for workers, and requests to other agents.
+//!
+//! Everything in a call is rendered; the executor that makes it adds only credentials.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Activity, WorkflowId, measure::size_of};
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Call {
+    Http {
+        /// In upper case.
+        method: String,
+        /// Absolute URL.
+        url: String,
+        headers: Vec<(String, String)>,
+        /// JSON text.
+        body: Option<String>,
+        timeout_ms: u64,
+    },
+    /// Work for a worker, which reports its outcome.
+    Activity(Box<Activity>),
+    /// A request to another agent, which may work on it for a long time.
+    Agent(Box<AgentCall>),
+    /// The side effect of the conformance suite.
+    SideEffect {
+        /// The value to record.
+        payload: Value,
+    },
+}
+
+impl Call {
+    /// The type of the call, of [`provider`].
+    #[must_use]
+    pub const fn provider(&self) -> &'static str {
+        match self {
+            Self::Http { .. } => provider::HTTP,
+            Self::Activity(_) => provider::ACTIVITY,
+            Self::Agent(_) => provider::AGENT,
+            Self::SideEffect { .. } => provider::SIDE_EFFECT,
+        }
+    }
+}
+
+/// What an agent is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case", rename_all_fields = "camelCase")]
+pub enum AgentVerb {
+    /// Sends the message, and waits until the agent is done with it.
+    Invoke {
+        /// The task that the message belongs to; a new one where absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        task: Option<String>,
+        /// The most questions that the agent may ask; unlimited where absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_questions: Option<u64>,
+    },
+    /// Sends the message. The outcome is what the agent answers at once, as a task or a message.
+    Send {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        task: Option<String>,
+    },
+    /// Looks once at a task.
+    GetTask { task: String },
+    /// Cancels a task.
+    CancelTask { task: String },
+    /// Reads the agent's card.
+    Discover,
+}
+
+impl AgentVerb {
+    /// A message that starts a task, which is waited for.
+    pub const INVOKE: Self = Self::Invoke {
+        task: None,
+        max_questions: None,
+    };
+
+    /// Whether the call goes on after the agent has taken it, so that its run cancels the task when it ends early.
+    #[must_use]
+    pub const fn is_followed(&self) -> bool {
+        match self {
+            Self::Invoke { .. } => true,
+            Self::Send { .. } | Self::GetTask { .. } | Self::CancelTask { .. } | Self::Discover => false,
+        }
+    }
+
+    /// The task that the message of the call belongs to.
+    #[must_use]
+    pub const fn message_task(&self) -> Option<&String> {
+        match self {
+            Self::Invoke { task, .. } | Self::Send { task } => task.as_ref(),
+            Self::GetTask { .. } | Self::CancelTask { .. } | Self::Discover => None,
+        }
+    }
+}
+
+/// A request to an agent that the operator has configured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentCall {
+    #[serde(flatten)]
+    pub verb: AgentVerb,
+    /// The name of the agent in this host's configuration, or its address there.
+    pub peer: String,
+    /// What the agent is asked to do, in its own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skill: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+    /// Files, as `{url | bytes, mediaType?, filename?}`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<Value>,
+    /// Groups this message with earlier ones to the same agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+    /// The protocol version and binding to use, if not the agent's own choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<String>,
+    /// Media types of answers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub output_modes: Vec<String>,
+    /// The calling workflow.
+    pub caller: WorkflowId,
+    /// From the first attempt on, over restarts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+}
+
+impl AgentCall {
+    /// The size of the message in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let files: usize = self.files.iter().map(size_of).sum();
+        self.text.as_ref().map_or(0, String::len) + self.data.as_ref().map_or(0, size_of) + files
+    }
+
+    /// The most questions that the agent may ask; `None` if there is no limit.
+    #[must_use]
+    pub const fn max_questions(&self) -> Option<u64> {
+        match self.verb {
+            AgentVerb::Invoke { max_questions, .. } => max_questions,
+            AgentVerb::Send { .. }
+            | AgentVerb::GetTask { .. }
+            | AgentVerb::CancelTask { .. }
+            | AgentVerb::Discover => None,
+        }
+    }
+}
+
+/// The types of calls. They are part of the key by which peers recognize a repeated call, so they never change.
+pub mod provider {
+    pub const HTTP: &str = "core.http.request";
+    pub const ACTIVITY: &str = "core.activity";
+    pub const AGENT: &str = "agent";
+    pub const SIDE_EFFECT: &str = "core.conformance.side-effect";
+}
