@@ -18,7 +18,7 @@ use wopr_wire::a2a::method::Version;
 use super::{answer::etag, render};
 use crate::{
     Config, a2a,
-    config::{DEFAULT_PEER, Period, default_tenant},
+    config::{CardVersion, DEFAULT_PEER, Period, default_tenant},
     hex::hex,
 };
 
@@ -47,6 +47,8 @@ pub struct Capabilities {
     pub is_conformance: bool,
     /// The A2A bindings and versions served, in order of preference.
     pub a2a_interfaces: &'static [(a2a::Binding, Version)],
+    /// The card that clients get who name no version.
+    pub a2a_card: CardVersion,
     /// A2A tasks support streaming.
     pub a2a_streaming: bool,
     pub a2a_push: bool,
@@ -69,6 +71,7 @@ impl Capabilities {
         Self {
             is_conformance: config.conformance,
             a2a_interfaces: a2a::INTERFACES,
+            a2a_card: config.a2a.card_version,
             a2a_streaming: a2a::STREAMING,
             a2a_push: a2a::PUSH_NOTIFICATIONS,
             a2a_extended_card: a2a::EXTENDED_CARD && !config.conformance_open,
@@ -89,6 +92,24 @@ impl Capabilities {
             }
         }
         versions
+    }
+
+    /// The A2A profiles (RFC 0152). Each requires JSON-RPC in its version, and the profile of 0.3 that clients who name
+    /// no version find a card they can read, because they are of 0.3.
+    fn a2a_profiles(&self) -> Vec<&'static str> {
+        let is_served = |version| self.a2a_interfaces.contains(&(a2a::Binding::JsonRpc, version));
+        let mut profiles = Vec::new();
+        if is_served(Version::V1_0) {
+            profiles.push("a2a-1.0");
+        }
+        let has_old_card = match self.a2a_card {
+            CardVersion::Union | CardVersion::V0_3 => true,
+            CardVersion::V1_0 => false,
+        };
+        if is_served(Version::V0_3) && has_old_card {
+            profiles.push("a2a-0.3-legacy");
+        }
+        profiles
     }
 
     #[must_use]
@@ -132,6 +153,7 @@ impl Capabilities {
                 "durableTasks": true,
                 "protocolVersions": versions,
                 "preferredVersion": versions.first(),
+                "profiles": self.a2a_profiles(),
             },
             "extensions": { "interrupts": {
                 "profiles": [

@@ -25,6 +25,7 @@ async fn discovery_is_public_and_cached() {
     assert!(!document.to_string().contains("\"edit\""));
     let a2a = &document["a2a"];
     assert_eq!(a2a["protocolVersions"], json!(["1.0", "0.3"]));
+    assert_eq!(a2a["profiles"], json!(["a2a-1.0", "a2a-0.3-legacy"]));
     assert_eq!(document["capabilities"]["a2a"], *a2a);
     let card = format!("{}/.well-known/agent-card.json", server.host.public_url());
     assert_eq!(a2a["agentCardUrl"], card);
@@ -38,6 +39,15 @@ async fn discovery_is_public_and_cached() {
     assert!(document["limits"].get("maxRunDurationMs").is_none());
     let head = plain.call("HEAD", "/.well-known/openwop").send().await;
     assert_eq!((head.status, head.body.len()), (200, 0));
+}
+
+#[tokio::test]
+async fn profile_of_a2a_0_3_requires_a_card_that_its_clients_can_read() {
+    let server = Server::start_with(|config| config.a2a.card_version = "1.0".parse().unwrap()).await;
+    let document = server.call("GET", "/.well-known/openwop").send().await.ok(200);
+    assert_eq!(document["a2a"]["profiles"], json!(["a2a-1.0"]));
+    // The version is served all the same.
+    assert_eq!(document["a2a"]["protocolVersions"], json!(["1.0", "0.3"]));
 }
 
 #[tokio::test]
@@ -245,6 +255,7 @@ async fn our_documents_follow_the_published_schemas() {
         let a2a = discovery.pointer_mut(a2a).unwrap().as_object_mut().unwrap();
         a2a.remove("protocolVersions");
         a2a.remove("preferredVersion");
+        a2a.remove("profiles");
     }
     check("capabilities", &discovery);
     for workflow in ["approval", "letter", "fails", "ask", "order", "secret", "parent"] {
