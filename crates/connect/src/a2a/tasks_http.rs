@@ -90,7 +90,8 @@ impl TaskApi {
         self.polling
     }
 
-    /// Submits a task. Every attempt sends the same `correlation_id`, by which an agent may recognize it.
+    /// Submits a task. Every attempt sends the same `correlation_id` and `key` (as `Idempotency-Key`), by either of
+    /// which an agent may recognize it.
     ///
     /// # Errors
     /// See [`Error::may_have_been_sent`].
@@ -98,11 +99,12 @@ impl TaskApi {
         &self,
         agent_id: &str,
         correlation_id: &str,
+        key: &str,
         input: &Value,
     ) -> Result<RemoteTask, Error> {
         let document = json!({ "agent_id": agent_id, "correlation_id": correlation_id, "input": input });
         let body = serde_json::to_vec(&document).map_err(|error| Error::Unwritable(error.to_string()))?;
-        self.ask(Method::POST, self.at("/tasks"), body.into(), Some(correlation_id))
+        self.ask(Method::POST, self.at("/tasks"), body.into(), Some(key))
             .await
     }
 

@@ -57,7 +57,7 @@ pub(super) async fn attempt(api: &TaskApi, attempted: &Attempted<'_>) -> Report 
 }
 
 async fn submit(api: &TaskApi, attempted: &Attempted<'_>) -> Report {
-    let Attempted { call, run, key, .. } = attempted;
+    let Attempted { call, key, .. } = attempted;
     if let Some(outcome) = unsupported(call) {
         return outcome.into();
     }
@@ -69,8 +69,10 @@ async fn submit(api: &TaskApi, attempted: &Attempted<'_>) -> Report {
         (Some(data), _) => data.clone(),
         (None, text) => json!({ "task": text.as_deref().unwrap_or_default() }),
     };
-    let correlation_id = format!("{}:delegate:{key}", run.run.as_str());
-    match api.submit(agent_id, &correlation_id, &input).await {
+    match api
+        .submit(agent_id, &correlation_id(attempted), key, &input)
+        .await
+    {
         Ok(task) => {
             let accepted = Accepted {
                 task_id: task.id.clone(),
@@ -85,6 +87,17 @@ async fn submit(api: &TaskApi, attempted: &Attempted<'_>) -> Report {
             }
         }
         Err(error) => provider_error(&error).into(),
+    }
+}
+
+/// The name of an execution of a node, which is that of the mapping guide for the first one. Another one has its key
+/// as well: an agent that recognizes the name would answer with the task that it has.
+fn correlation_id(attempted: &Attempted<'_>) -> String {
+    let Attempted { run, step, key, .. } = attempted;
+    let first = format!("{}:delegate:{}", run.run.as_str(), step.node);
+    match step.ordinal {
+        0 => first,
+        _ => format!("{first}:{key}"),
     }
 }
 

@@ -64,8 +64,8 @@ fn executors(peer: Peer) -> Executors {
     Executors::new(open_gate(), options)
 }
 
-async fn attempt(executors: &Executors, call: AgentCall, handle: Option<Value>) -> Report {
-    let attempt = Attempt {
+fn first_attempt(call: AgentCall, handle: Option<Value>) -> Attempt {
+    Attempt {
         run: run(),
         step: StepId {
             node: NodeId::parse("n").unwrap(),
@@ -80,8 +80,11 @@ async fn attempt(executors: &Executors, call: AgentCall, handle: Option<Value>) 
         cursor: None,
         wake: Wake::none(),
         keep: Keep::default(),
-    };
-    executors.run(attempt).await
+    }
+}
+
+async fn attempt(executors: &Executors, call: AgentCall, handle: Option<Value>) -> Report {
+    executors.run(first_attempt(call, handle)).await
 }
 
 fn accepted(report: Report) -> (Value, Option<Duration>) {
@@ -169,7 +172,7 @@ async fn task_is_submitted_once_and_read_until_it_is_completed() {
     let sent: Vec<_> = seen.iter().filter(|seen| seen.path == "/api/tasks").collect();
     let wanted = json!({
         "agent_id": "coder",
-        "correlation_id": "run_0123456789abcdef:delegate:0123456789abcdef",
+        "correlation_id": "run_0123456789abcdef:delegate:n",
         "input": {"task": "implement feature X"},
     });
     assert_eq!(sent.len(), 1);
@@ -203,6 +206,30 @@ async fn data_is_the_input_and_the_peer_the_agent_if_no_skill_is_named() {
     assert_eq!(first.body, second.body);
     assert_eq!(first.header("idempotency-key"), second.header("idempotency-key"));
     assert_ne!(first.header("idempotency-key"), "");
+}
+
+#[tokio::test]
+async fn another_execution_of_a_node_has_another_correlation_id() {
+    let mut agent = agent(vec![task("working")]).await;
+    let executors = executors_of(&agent);
+    for ordinal in 0..3 {
+        let again = Attempt {
+            step: StepId {
+                node: NodeId::parse("n").unwrap(),
+                ordinal,
+            },
+            idempotency_key: format!("key-{ordinal}"),
+            ..first_attempt(call("planner"), None)
+        };
+        accepted(executors.run(again).await);
+    }
+    let ids: Vec<_> = agent
+        .seen()
+        .iter()
+        .map(|seen| seen.json()["correlation_id"].clone())
+        .collect();
+    let first = "run_0123456789abcdef:delegate:n";
+    assert_eq!(ids, [first, &format!("{first}:key-1"), &format!("{first}:key-2")]);
 }
 
 #[tokio::test]
