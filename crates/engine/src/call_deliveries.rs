@@ -2,9 +2,9 @@
 //! the peer of a call has that nobody waits for, are listed and retried with them; see [`crate::recalls`].
 //!
 //! Each is a row in the queue of effects, written by the batch that decides on it, so it survives crashes and
-//! outlives its run. A delivery that fails is repeated for a day, with a pause that grows with its age. After that,
-//! a cancel is given up: its row stays, to be listed and retried, until its run is removed. An answer that is given
-//! up fails its call, and the peer is told to stop.
+//! outlives its run. A delivery that fails is repeated, with a pause that grows with its age. A cancel is given up after
+//! a day: its row stays, to be listed and retried, until its run is removed. An answer is repeated for as long as its
+//! call waits for it, as a call goes on whose peer cannot be asked: only the peer's word ends it, or the end of its time.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::{
     panics::{Panicked, caught},
     pool::{End, Lease},
     recalls::{Recall, is_recall},
-    tries::{FIRST_PAUSE_MS, Tries},
+    tries::{FIRST_PAUSE_MS, Repeats, Tries},
 };
 
 /// Begins the names of answers.
@@ -216,15 +216,13 @@ impl Engine {
             Tried::Lost => return lease.give_back(),
             Tried::Delivered => return self.end_row(lease).await,
             Tried::Failed(error) => {
-                let is_old = delivery.tries.is_old(self.lease_time());
-                match &delivery.content {
-                    Content::Answer { .. } if is_old => given_up(&delivery, "external_call_failed", error),
-                    Content::Cancel | Content::Answer { .. } => {
-                        let (tries, due) = self.failed_again(lease, &delivery.tries, error);
-                        let failed = CallDelivery { tries, ..delivery };
-                        return self.put_off(lease, failed.body(), due).await;
-                    }
-                }
+                let repeats = match &delivery.content {
+                    Content::Answer { .. } => Repeats::WhileItIsAwaited,
+                    Content::Cancel => Repeats::ForADay,
+                };
+                let (tries, due) = self.failed_again(lease, (&delivery.tries, repeats), error);
+                let failed = CallDelivery { tries, ..delivery };
+                return self.put_off(lease, failed.body(), due).await;
             }
             Tried::Ended(outcome) => outcome,
         };
@@ -280,7 +278,12 @@ impl Engine {
             Some(Ok(Err(error))) => Tried::Failed(error.to_string()),
             Some(Err(panicked)) => {
                 let message = self.broke_off(lease, &panicked);
-                Tried::Ended(given_up(delivery, "internal_error", message))
+                // The peer is told to stop.
+                Tried::Ended(Outcome::GivenUp {
+                    handle: Some(delivery.handle.clone()),
+                    code: "internal_error".to_owned(),
+                    message,
+                })
             }
         }
     }
@@ -422,15 +425,6 @@ impl Engine {
             true => Ok(true),
             false => Err(CommandError::Unavailable("set the delivery again".into())),
         }
-    }
-}
-
-/// The end of a call whose peer is told to stop.
-fn given_up(delivery: &CallDelivery, code: &str, message: String) -> Outcome {
-    Outcome::GivenUp {
-        handle: Some(delivery.handle.clone()),
-        code: code.to_owned(),
-        message,
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
     commit::{Context, StoredEffect, effect_key},
     panics::caught,
     pool::{End, Lease},
-    tries::{FIRST_PAUSE_MS, Tries},
+    tries::{FIRST_PAUSE_MS, Repeats, Tries},
 };
 
 /// Begins the names of recalls.
@@ -224,7 +224,7 @@ impl Engine {
         };
         let since = lease.since;
         let tries = recall.tries.clone().unwrap_or_else(|| Tries::new(since));
-        let (tries, due) = self.failed_again(lease, &tries, error);
+        let (tries, due) = self.failed_again(lease, (&tries, Repeats::ForADay), error);
         let again = Recall {
             tries: Some(tries),
             ..recall

@@ -5,11 +5,13 @@ use wopr_core::Timestamp;
 
 use crate::{Engine, pool::Lease};
 
-/// How long a delivery is repeated.
+/// How long a delivery is repeated that nobody waits for.
 const REPEATED_FOR_MS: u64 = 24 * 3_600 * 1_000;
 /// The first pause before a delivery is repeated, and the longest.
 pub(crate) const FIRST_PAUSE_MS: u64 = 1_000;
 const LONGEST_PAUSE_MS: u64 = 3_600 * 1_000;
+/// The longest pause before a delivery is repeated that a call waits for.
+const LONGEST_AWAITED_PAUSE_MS: u64 = 300 * 1_000;
 /// Longest stored error, in bytes.
 const MAX_ERROR: usize = 2_000;
 
@@ -30,6 +32,27 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
+/// How long a delivery is repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeats {
+    ForADay,
+    /// The call waits for it, and nobody looks after it when the call has ended.
+    WhileItIsAwaited,
+}
+
+impl Repeats {
+    /// How long to wait after a failure at this time; `None` if it is the last one.
+    fn pause(self, tries: &Tries, now: Timestamp) -> Option<u64> {
+        // As long again as it has been tried, so the pauses double.
+        let waited = now.millis_since(tries.since);
+        match self {
+            Self::ForADay if waited >= REPEATED_FOR_MS => None,
+            Self::ForADay => Some(waited.clamp(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)),
+            Self::WhileItIsAwaited => Some(waited.clamp(FIRST_PAUSE_MS, LONGEST_AWAITED_PAUSE_MS)),
+        }
+    }
+}
+
 impl Tries {
     /// No try yet.
     pub(crate) const fn new(since: Timestamp) -> Self {
@@ -40,11 +63,6 @@ impl Tries {
             given_up_at: None,
         }
     }
-
-    /// Whether a failure at this time is the last one.
-    pub(crate) fn is_old(&self, now: Timestamp) -> bool {
-        now.millis_since(self.since) >= REPEATED_FOR_MS
-    }
 }
 
 impl Engine {
@@ -52,29 +70,23 @@ impl Engine {
     pub(crate) fn failed_again(
         &self,
         lease: &Lease,
-        tries: &Tries,
+        (tries, repeats): (&Tries, Repeats),
         mut error: String,
     ) -> (Tries, Option<Timestamp>) {
         let now = self.lease_time();
         let (run, call) = (&lease.run, &lease.key.name);
-        let is_old = tries.is_old(now);
-        let due = match is_old {
-            true => {
-                tracing::warn!(%run, call, error, "a delivery to the peer of a call was given up");
-                None
-            }
-            false => {
+        let due = repeats.pause(tries, now).map(|pause| now.plus_millis(pause));
+        match due {
+            None => tracing::warn!(%run, call, error, "a delivery to the peer of a call was given up"),
+            Some(_) => {
                 tracing::info!(%run, call, error, "a delivery to the peer of a call failed; it is repeated");
-                // As long again as it has been tried, so the pauses double.
-                let waited = now.millis_since(tries.since);
-                Some(now.plus_millis(waited.clamp(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)))
             }
-        };
+        }
         error.truncate(error.floor_char_boundary(MAX_ERROR));
         let failed = Tries {
             n_failed: tries.n_failed + 1,
             error: Some(error),
-            given_up_at: is_old.then_some(now),
+            given_up_at: due.is_none().then_some(now),
             since: tries.since,
         };
         (failed, due)

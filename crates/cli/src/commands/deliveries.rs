@@ -15,9 +15,9 @@ use crate::{
 
 /// List undelivered push notifications, cancels and answers, and retry them.
 ///
-/// A push notification, and a cancel or an answer to an agent that a workflow called, is retried for a day with
-/// increasing backoff. Then it is given up and listed here until its run is deleted; an answer that is given up fails
-/// its call instead. The key needs the scope webhooks:manage.
+/// A push notification, and a cancel or a recall at an agent that a workflow called, is retried for a day with
+/// increasing backoff. Then it is given up and listed here until its run is deleted. An answer to an agent is retried
+/// for as long as its run waits for the agent. The key needs the scope webhooks:manage.
 #[derive(Debug, Args)]
 pub(crate) struct Deliveries {
     #[command(subcommand)]

@@ -1,4 +1,5 @@
-//! Deliveries to the peers of accepted calls: cancels and answers are repeated for a day, listed and retried.
+//! Deliveries to the peers of accepted calls: cancels are repeated for a day, answers while their call waits, and both are
+//! listed and retried.
 
 use std::{sync::Arc, time::Duration};
 
@@ -305,13 +306,13 @@ async fn peer_that_was_answered_is_looked_at_soon_and_asked_again_if_it_ignores_
 }
 
 #[tokio::test(start_paused = true)]
-async fn answer_that_its_peer_does_not_hear_for_a_day_fails_the_call() {
+async fn answer_is_repeated_for_as_long_as_its_call_waits() {
     let world = World::calling(Says::Asks).await;
     reaches(&world.engine, &world.run, RunStatus::WaitingInput).await;
     world.peer.0.lock().asked_look = Duration::from_secs(600);
     world.peer.listens(false);
     world.tell(answer("call", json!({ "text": "green" }))).await;
-    world.pass(Duration::from_secs(3_600)).await;
+    world.pass(DAY + DAY / 4).await;
     // Its question is not asked again: the answer is still under way.
     assert_eq!(
         world
@@ -327,11 +328,36 @@ async fn answer_that_its_peer_does_not_hear_for_a_day_fails_the_call() {
     let listed = world.listed(false).await;
     let interrupt = "call:0".to_owned();
     assert_eq!(listed[0].message, CallMessage::Answer { interrupt }, "{listed:?}");
-    let view = reaches(&world.engine, &world.run, RunStatus::Failed).await;
-    let (failure, _) = view.run.error.as_ref().expect("failed");
-    assert_eq!(failure.code, "external_call_failed");
+    assert!(
+        (300..450).contains(&listed[0].n_failed) && listed[0].given_up_at.is_none(),
+        "{listed:?}"
+    );
+    assert_eq!(world.listed(true).await, []);
+
+    // The peer is back.
+    world.peer.listens(true);
+    world.pass(Duration::from_secs(301)).await;
+    assert_eq!(world.peer.0.lock().answers.len(), 1);
+    assert_eq!(world.listed(false).await, []);
+    world.peer.says(Says::Done);
+    reaches(&world.engine, &world.run, RunStatus::Completed).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn answer_that_nobody_waits_for_any_more_is_dropped() {
+    let world = World::calling(Says::Asks).await;
+    reaches(&world.engine, &world.run, RunStatus::WaitingInput).await;
+    world.peer.0.lock().asked_look = Duration::from_secs(600);
+    world.peer.listens(false);
+    world.tell(answer("call", json!({ "text": "green" }))).await;
+    world.pass(Duration::from_secs(3_600)).await;
+    world.cancel().await;
     world.peer.listens(true);
     world.pass(Duration::from_secs(3_600)).await;
-    assert_eq!(world.peer.0.lock().cancels.len(), 1);
+    let told = {
+        let state = world.peer.0.lock();
+        (state.answers.len(), state.cancels.len())
+    };
+    assert_eq!(told, (0, 1));
     assert_eq!(world.listed(false).await, []);
 }

@@ -15,7 +15,7 @@ use std::{
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
-use wopr_core::{Event, InterruptKind, KernelEvent, Recorded, RemoteQuestion, RunKey, RunStatus};
+use wopr_core::{Command, Event, InterruptKind, KernelEvent, Recorded, RemoteQuestion, RunKey, RunStatus};
 use wopr_engine::{Answered, Answering, Attempt, CancelError, Executor, Report, SideRows};
 use wopr_testkit::Workflow;
 
@@ -181,7 +181,7 @@ impl Executor for Away {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answer_that_reaches_nobody_is_given_up_after_a_day() {
+async fn answer_that_reaches_nobody_is_repeated_until_its_run_is_cancelled() {
     let away = Arc::new(Away::default());
     let calm = Calm::new(Some(Arc::clone(&away) as Arc<dyn Executor>)).await;
     calm.register(Workflow::new("effect").effect("call")).await;
@@ -194,15 +194,21 @@ async fn answer_that_reaches_nobody_is_given_up_after_a_day() {
     let told = calm.engine.command(&run, told, SideRows::default()).await;
     told.expect("it is asked");
 
-    tokio::time::sleep(Duration::from_secs(23 * 3_600)).await; // sleep: virtual time
+    tokio::time::sleep(Duration::from_secs(25 * 3_600)).await; // sleep: virtual time
     let view = calm.engine.view(&run).await.expect("reads").expect("exists");
     assert_eq!(view.run.status, RunStatus::Running, "it is told again and again");
     let n_told = away.n_told.load(Ordering::Relaxed);
-    assert!((10..100).contains(&n_told), "{n_told}");
-    tokio::time::sleep(Duration::from_secs(3 * 3_600)).await; // sleep: virtual time
-    let view = calm.engine.view(&run).await.expect("reads").expect("exists");
-    assert_eq!(view.run.status, RunStatus::Failed);
-    let (error, _) = view.run.error.clone().expect("it failed");
-    assert_eq!(error.code, "external_call_failed");
+    assert!((100..1_000).contains(&n_told), "{n_told}");
+    let cancel = Command::Cancel {
+        reason: None,
+        by: None,
+    };
+    let cancelled = calm.engine.command(&run, cancel, SideRows::default()).await;
+    cancelled.expect("it runs");
+    reaches(&calm.engine, &run, RunStatus::Cancelled).await;
+    tokio::time::sleep(Duration::from_secs(600)).await; // sleep: virtual time
+    let before = away.n_told.load(Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(600)).await; // sleep: virtual time
+    assert_eq!(away.n_told.load(Ordering::Relaxed), before, "nobody waits for it");
     calm.end().await;
 }
