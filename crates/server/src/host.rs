@@ -33,6 +33,7 @@ use crate::{
     config::{CidrText, Config, Keep, Period, StoreUrl, default_tenant},
     openwop::Discovery,
     paging::Paging,
+    peer_files::PeerFiles,
     peers::{self, PeerError},
     secrets::{Secrets, SecretsError, key_beside},
     telemetry::{Metrics, StoreStats},
@@ -91,6 +92,7 @@ pub struct Host {
     card_signer: Option<CardSigner>,
     gate: egress::Gate,
     executors: Executors,
+    peer_files: PeerFiles,
     metrics: Metrics,
     discovery: Discovery,
     admission: Admission,
@@ -277,7 +279,9 @@ impl Host {
         let ledger = config.conformance_ledger.clone();
         let silent_peers = peers::silent(&config.a2a.peers);
         let callbacks = Callbacks::new(secrets.subkey("call-push"), config.public_url());
-        let peers = peers::read(&config.a2a.peers, &|name| std::env::var(name).ok())?;
+        let env = |name: &str| std::env::var(name).ok();
+        let peer_files = PeerFiles::new(&config.a2a.peers, move |peer| peers::read_one(peer, &env));
+        let peers = peers::read(&config.a2a.peers, &env)?;
         let executors = Executors::new(
             gate.clone(),
             wopr_connect::Options {
@@ -350,6 +354,7 @@ impl Host {
             card_signer,
             gate,
             executors,
+            peer_files,
             rejected,
         })
     }
@@ -452,6 +457,26 @@ impl Host {
         &self.executors
     }
 
+    /// Whether files of agents that workflows may call can change.
+    pub(crate) fn has_peer_files(&self) -> bool {
+        !self.peer_files.is_empty()
+    }
+
+    /// Reads the files of agents that workflows may call again, if they have changed. Blocks on the disk.
+    pub fn reload_peers(&self) {
+        for (peer, read) in self.peer_files.changed() {
+            match read {
+                Ok(read) => {
+                    self.executors.agents().replace(read);
+                    tracing::info!(peer, "files of an a2a peer read again");
+                }
+                Err(error) => {
+                    tracing::warn!(peer, %error, cause = ?error, "files of an a2a peer are of no use, the last ones stay");
+                }
+            }
+        }
+    }
+
     /// Workflow files that were skipped at startup.
     #[must_use]
     pub fn rejected(&self) -> &[Rejected] {
@@ -533,6 +558,7 @@ struct Built {
     card_signer: Option<CardSigner>,
     gate: egress::Gate,
     executors: Executors,
+    peer_files: PeerFiles,
     rejected: Vec<Rejected>,
 }
 
@@ -549,6 +575,7 @@ impl Built {
             card_signer,
             gate,
             executors,
+            peer_files,
             rejected,
         } = self;
         let public_url = config.public_url();
@@ -576,6 +603,7 @@ impl Built {
             card_signer,
             gate,
             executors,
+            peer_files,
             metrics: Metrics::default(),
             discovery,
             admission,

@@ -23,6 +23,7 @@ pub mod openwop;
 mod page;
 mod paging;
 mod path;
+mod peer_files;
 mod peers;
 mod probes;
 mod secrets;

@@ -29,6 +29,8 @@ pub enum PeerError {
     TlsFiles { peer: String, source: TlsError },
     #[error("use the TLS files of the A2A peer {peer}")]
     Tls { peer: String, source: ClientTlsError },
+    #[error("read the credential of the A2A peer {peer} from {source_name}")]
+    Credential { peer: String, source_name: String },
 }
 
 /// The peers with their credentials, which are read now.
@@ -47,7 +49,8 @@ pub(crate) fn silent(peers: &[AgentPeer]) -> HashSet<String> {
     silent.map(|peer| peer.name.clone()).collect()
 }
 
-fn read_one(peer: &AgentPeer, env: &dyn Fn(&str) -> Option<String>) -> Result<Peer, PeerError> {
+/// One peer, as [`read`] reads it.
+pub(crate) fn read_one(peer: &AgentPeer, env: &dyn Fn(&str) -> Option<String>) -> Result<Peer, PeerError> {
     let credential = credential(peer, env)?;
     if let Credential::Missing { source } = &credential {
         tracing::warn!(

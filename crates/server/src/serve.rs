@@ -97,8 +97,9 @@ pub async fn serve(
         let (accepted, slot) = tokio::select! {
             biased;
             () = &mut shutdown => break,
-            _ = reload_ticks.tick(), if tls.is_some() => {
+            _ = reload_ticks.tick(), if tls.is_some() || host.has_peer_files() => {
                 reload_tls(tls.as_ref()).await;
+                reload_peers(&host).await;
                 continue;
             }
             // Reaps connections that ended.
@@ -236,6 +237,17 @@ async fn reload_tls(tls: Option<&Arc<Tls>>) {
             tracing::warn!(%error, cause = ?error, "tls files are of no use, the last ones stay");
         }
         Err(error) => tracing::error!(%error, "tls files not looked at"),
+    }
+}
+
+/// Reads the files of called agents again if they changed.
+async fn reload_peers(host: &Arc<Host>) {
+    if !host.has_peer_files() {
+        return;
+    }
+    let host = Arc::clone(host);
+    if let Err(error) = tokio::task::spawn_blocking(move || host.reload_peers()).await {
+        tracing::error!(%error, "files of a2a peers not looked at");
     }
 }
 

@@ -8,9 +8,12 @@
 //! Until an interface of a peer has answered, the next one is tried if it did not take the request: there was
 //! no connection, or the answer was 404, 405, 501 or their equivalents. After that, another one is tried only if
 //! there is no connection. After a request that may have been accepted, there is no second try.
+//!
+//! The last ones to try are those of the card for clients of 0.3, if the other card names none of that version.
 
 use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::RwLock;
 use serde_json::Value;
 use tracing::debug;
 use url::Url;
@@ -45,42 +48,56 @@ use crate::egress::Gate;
 /// A client of remote agents. Clones share cards, tokens and connections.
 #[derive(Debug, Clone)]
 pub struct Client {
-    peers: Arc<HashMap<String, Arc<Known>>>,
+    peers: Arc<HashMap<String, RwLock<Arc<Known>>>>,
+    gate: Gate,
 }
 
 impl Client {
     /// Creates a client of these peers. Of two peers with one name, the last one counts.
     #[must_use]
     pub fn new(gate: Gate, peers: impl IntoIterator<Item = Peer>) -> Self {
-        let known = move |peer: Peer| (peer.name.clone(), Arc::new(Known::new(peer, &gate)));
+        let known = |peer: Peer| {
+            let name = peer.name.clone();
+            (name, RwLock::new(Arc::new(Known::new(peer, &gate))))
+        };
         Self {
             peers: Arc::new(peers.into_iter().map(known).collect()),
+            gate,
         }
     }
 
-    #[must_use]
-    pub fn peer(&self, name: &str) -> Option<&Peer> {
-        self.peers.get(name).map(|known| &known.peer)
+    /// Puts a peer in the place of the one with its name, if there is one. Calls that begin from now on use what is new
+    /// about it, on connections of their own; what was learned of the other one is forgotten.
+    pub fn replace(&self, peer: Peer) {
+        if let Some(place) = self.peers.get(&peer.name) {
+            let known = Arc::new(Known::new(peer, &self.gate));
+            *place.write() = known;
+        }
     }
 
-    /// The name of the peer with this address, whichever way its card is looked for.
+    /// Returns `true` if there is a peer of this name.
     #[must_use]
-    pub fn peer_at(&self, address: &Url) -> Option<&str> {
-        let known = self
-            .peers
-            .values()
-            .find(|known| is_same_address(&known.peer.url, address));
-        known.map(|known| known.peer.name.as_str())
+    pub fn knows(&self, name: &str) -> bool {
+        self.peers.contains_key(name)
     }
 
-    fn known(&self, name: &str) -> Result<&Arc<Known>, Error> {
-        self.peers
-            .get(name)
-            .ok_or_else(|| Error::UnknownPeer(name.to_owned()))
+    /// The peer with this address, whichever way its card is looked for.
+    #[must_use]
+    pub fn peer_at(&self, address: &Url) -> Option<Peer> {
+        let mut peers = self.peers.values();
+        peers.find_map(|known| {
+            let known = known.read();
+            is_same_address(&known.peer.url, address).then(|| known.peer.clone())
+        })
+    }
+
+    fn known(&self, name: &str) -> Result<Arc<Known>, Error> {
+        let known = self.peers.get(name).map(|known| Arc::clone(&known.read()));
+        known.ok_or_else(|| Error::UnknownPeer(name.to_owned()))
     }
 
     /// A peer that speaks A2A.
-    fn known_with_card(&self, name: &str) -> Result<&Arc<Known>, Error> {
+    fn known_with_card(&self, name: &str) -> Result<Arc<Known>, Error> {
         let known = self.known(name)?;
         match known.peer.transport {
             Transport::A2a => Ok(known),
@@ -98,7 +115,7 @@ impl Client {
         let known = self.known(peer)?;
         Ok(match known.peer.transport {
             Transport::A2a => None,
-            Transport::TasksHttp(polling) => Some(TaskApi::new(Arc::clone(known), polling, call)),
+            Transport::TasksHttp(polling) => Some(TaskApi::new(known, polling, call)),
         })
     }
 
@@ -109,7 +126,7 @@ impl Client {
     /// Returns an error if the peer is unknown, or its card cannot be found, read or verified.
     pub async fn card(&self, peer: &str) -> Result<Arc<Card>, Error> {
         let known = self.known_with_card(peer)?;
-        card_for(known, asked_version(known.peer.wanted)).await
+        card_for(&known, asked_version(known.peer.wanted)).await
     }
 
     /// Fetches the card of a peer as it is, neither checked nor kept, with the place where it was found.
@@ -136,11 +153,11 @@ impl Client {
     pub async fn agent(&self, peer: &str, wanted: Wanted, call: Call) -> Result<Agent, Error> {
         let known = self.known_with_card(peer)?;
         let wanted = wanted.or(known.peer.wanted);
-        let mut card = card_for(known, asked_version(wanted)).await?;
+        let mut card = card_for(&known, asked_version(wanted)).await?;
         let mut interfaces = choose(&card.interfaces, wanted);
         if interfaces.is_empty()
             && wanted.version.is_none()
-            && let Ok(old) = card_for(known, Version::V0_3).await
+            && let Ok(old) = card_for(&known, Version::V0_3).await
         {
             // It may name interfaces that the card for clients of 1.0 leaves out.
             interfaces = choose(&old.interfaces, wanted);
@@ -149,17 +166,22 @@ impl Client {
             }
         }
         let answering = known.answering.lock().clone();
-        let answering = answering.and_then(|found| interfaces.iter().position(|other| *other == found));
-        if let Some(index) = answering {
-            interfaces[..=index].rotate_right(1);
+        if let Some(found) = answering {
+            match interfaces.iter().position(|other| *other == found) {
+                Some(index) => interfaces[..=index].rotate_right(1),
+                // It answered when none of these did.
+                None if is_in_old_card(&known, &found, wanted) => interfaces.insert(0, found),
+                None => {}
+            }
         }
         if interfaces.is_empty() {
             return Err(nothing_usable(&card.model, wanted));
         }
         Ok(Agent {
-            known: Arc::clone(known),
+            known,
             card,
             interfaces,
+            wanted,
             call,
         })
     }
@@ -188,6 +210,13 @@ async fn card_for(known: &Known, version: Version) -> Result<Arc<Card>, Error> {
     }
 }
 
+/// Whether a caller may use an interface because the card for clients of 0.3 names it, as far as that card is known.
+fn is_in_old_card(known: &Known, found: &Arc<Found>, wanted: Wanted) -> bool {
+    let is_wanted = wanted.version.is_none() && wanted.binding.is_none_or(|binding| binding == found.binding);
+    let old = known.cards(Version::V0_3).fresh().filter(|_| is_wanted);
+    old.is_some_and(|old| old.is_ok_and(|card| card.interfaces.contains(found)))
+}
+
 /// The version whose card is asked for: the one that is wanted, or else the newest.
 fn asked_version(wanted: Wanted) -> Version {
     wanted.version.unwrap_or(Version::V1_0)
@@ -210,7 +239,15 @@ pub struct Agent {
     card: Arc<Card>,
     /// In the order to try them; never empty.
     interfaces: Vec<Arc<Found>>,
+    wanted: Wanted,
     call: Call,
+}
+
+/// What came of a request over one interface.
+enum Tried {
+    /// The interface may have taken it.
+    Answered(Box<Result<Answer, Error>>),
+    Unanswered(Error),
 }
 
 enum Answer {
@@ -435,22 +472,51 @@ impl Agent {
         }
         let others = self.interfaces.iter();
         for found in others.filter(|found| Some(*found) != answering.as_ref()) {
-            let result = self.over(found, request.clone(), last).await;
-            match result {
-                Err(error) if error.is_unanswered() => {
-                    let peer = &self.known.peer.name;
-                    debug!(peer, binding = ?found.binding, %error, "a2a interface did not answer");
-                    failure = failure.or(Some(error));
-                }
-                result => {
-                    if result.as_ref().map_or_else(Error::is_answer, |_| true) {
-                        *self.known.answering.lock() = Some(Arc::clone(found));
-                    }
-                    return result;
-                }
+            match self.tried(found, request.clone(), last).await {
+                Tried::Answered(result) => return *result,
+                Tried::Unanswered(error) => failure = failure.or(Some(error)),
+            }
+        }
+        for found in self.older().await {
+            match self.tried(&found, request.clone(), last).await {
+                Tried::Answered(result) => return *result,
+                Tried::Unanswered(error) => failure = failure.or(Some(error)),
             }
         }
         Err(failure.unwrap_or_else(|| nothing_usable(&self.card.model, Wanted::default())))
+    }
+
+    /// Tries an interface that has not answered before.
+    async fn tried(&self, found: &Arc<Found>, request: Request, last: Option<&str>) -> Tried {
+        match self.over(found, request, last).await {
+            Err(error) if error.is_unanswered() => {
+                let (peer, version) = (&self.known.peer.name, found.version.as_str());
+                debug!(peer, binding = ?found.binding, version, %error, "a2a interface did not answer");
+                Tried::Unanswered(error)
+            }
+            result => {
+                if result.as_ref().map_or_else(Error::is_answer, |_| true) {
+                    *self.known.answering.lock() = Some(Arc::clone(found));
+                }
+                Tried::Answered(Box::new(result))
+            }
+        }
+    }
+
+    /// The interfaces that only the card for clients of 0.3 names. A card that names some of that version itself is for
+    /// clients of both.
+    async fn older(&self) -> Vec<Arc<Found>> {
+        let has_old = self.interfaces.iter().any(|found| found.version == Version::V0_3);
+        if self.wanted.version.is_some() || has_old {
+            return Vec::new();
+        }
+        match card_for(&self.known, Version::V0_3).await {
+            Ok(old) => choose(&old.interfaces, self.wanted)
+                .into_iter()
+                .filter(|found| found.version == Version::V0_3)
+                .collect(),
+            Err(_) => Vec::new(),
+        }
     }
 
     /// Sends a request over one interface. If it refuses a token that was in use before, the token is renewed

@@ -25,7 +25,7 @@ impl Agents {
     /// # Errors
     /// No peer has that address. Where agents are is the operator's to say, never a workflow's.
     pub(crate) fn name_peer(&self, call: &mut AgentCall) -> Result<(), Outcome> {
-        if self.client.peer(&call.peer).is_some() {
+        if self.client.knows(&call.peer) {
             return Ok(());
         }
         // What is no address is the name of a peer that is missing, which the call will say.
@@ -33,8 +33,8 @@ impl Agents {
             return Ok(());
         };
         match self.client.peer_at(&address) {
-            Some(name) => {
-                call.peer = name.to_owned();
+            Some(peer) => {
+                call.peer = peer.name;
                 Ok(())
             }
             None => {

@@ -16,7 +16,7 @@ use wopr_wire::{
     jws::{JwkSet, PublicKey, SigningKey},
 };
 
-use crate::agent::{Agent, card, json_reply, open_gate, reply, with_header};
+use crate::agent::{Agent, card, json_reply, open_gate, reply, rpc_reply, with_header};
 
 const INTERFACES: &[(&str, &str, &str)] = &[("/rpc", "JSONRPC", "1.0")];
 
@@ -152,6 +152,56 @@ async fn interface_that_only_the_older_card_names_is_found() {
         .await;
     assert!(matches!(error, Err(Error::NoInterface { .. })), "{error:?}");
     assert_eq!(versions_asked_for(&mut agent), ["1.0", "0.3"]);
+}
+
+#[tokio::test]
+async fn interfaces_of_the_older_card_are_tried_if_none_of_the_newer_one_answers() {
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let gone_port = gone.local_addr().unwrap().port();
+    drop(gone);
+    let mut agent = Agent::start(move |seen| match seen.path.as_str() {
+        "/rest/tasks/t" => reply(404, "text/plain", "no such place"),
+        "/old" => {
+            let task = serde_json::json!({"kind": "task", "id": "t", "contextId": "c", "status": {"state": "working"}});
+            rpc_reply(&task)
+        }
+        _ if seen.header("a2a-version") == "1.0" => {
+            let mut card = card(&seen.origin, &[("/rest", "HTTP+JSON", "1.0")]);
+            let first = serde_json::json!({
+                "url": format!("http://127.0.0.1:{gone_port}/rpc"), "protocolBinding": "JSONRPC", "protocolVersion": "1.0",
+            });
+            let interfaces = card["supportedInterfaces"].as_array_mut().unwrap();
+            interfaces.insert(0, first);
+            json_reply(&card)
+        }
+        _ => json_reply(&old_card(&seen.origin)),
+    })
+    .await;
+    let client = Client::new(open_gate(), [agent.peer()]);
+    let ask = async |version| {
+        let wanted = Wanted {
+            version,
+            binding: None,
+        };
+        let found = client.agent("planner", wanted, Call::default()).await.unwrap();
+        (found.version(), found.get_task("t", None).await)
+    };
+    let paths = |agent: &mut Agent| -> Vec<String> {
+        let seen = agent.seen();
+        seen.iter().map(|seen| seen.path.clone()).collect()
+    };
+    const CARD: &str = "/.well-known/agent-card.json";
+    assert_eq!(ask(None).await.1.unwrap().id, "t");
+    assert_eq!(paths(&mut agent), [CARD, "/rest/tasks/t", CARD, "/old"]);
+    // The one that answered is used from then on.
+    let (version, task) = ask(None).await;
+    assert_eq!((version, task.unwrap().id.as_str()), (Version::V0_3, "t"));
+    assert_eq!(paths(&mut agent), ["/old"]);
+    // Not by a caller that wants the newer version.
+    let (version, task) = ask(Some(Version::V1_0)).await;
+    assert_eq!(version, Version::V1_0);
+    assert!(task.is_err(), "{task:?}");
+    assert_eq!(paths(&mut agent), ["/rest/tasks/t"]);
 }
 
 #[tokio::test]

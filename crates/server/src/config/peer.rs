@@ -67,7 +67,7 @@ pub struct AgentPeer {
     pub card_keys: Option<CardKeySource>,
 }
 
-/// The files of TLS with one peer, read when the host starts.
+/// The files of TLS with one peer. They are read again when they change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerTlsFiles {

@@ -576,42 +576,103 @@ fn unusable_files_are_named_with_the_reason() {
     }
 }
 
+/// An agent that is called by a client certificate, and the host that calls it.
+struct Pair {
+    agent: Secure,
+    caller: Server,
+    tls: PeerTlsFiles,
+    _folder: TempDir,
+}
+
+impl Pair {
+    /// The agent knows the certificates of the authority by the name `caller.test`.
+    async fn start(clients: &Authority, shown: &Identity) -> Self {
+        let agent = Secure::start(Some(clients), |config| {
+            config.auth.certificates = vec![certificate("caller", Some("caller.test"), None, &["*"])];
+        })
+        .await;
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, pem: String| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, pem).unwrap();
+            Some(path)
+        };
+        let tls = PeerTlsFiles {
+            ca: file("ca.pem", agent.authority.0.pem()),
+            cert: file("cert.pem", shown.pem.clone()),
+            key: file("key.pem", shown.key.serialize_pem()),
+        };
+        let origin = format!("https://{}", agent.server.address);
+        let caller = Server::start_with(|config| {
+            config.egress.allow = vec!["127.0.0.0/8".parse().unwrap()];
+            config.a2a.peers = vec![AgentPeer {
+                tls: Some(tls.clone()),
+                ..AgentPeer::new("default", origin.parse().unwrap())
+            }];
+        })
+        .await;
+        Self {
+            agent,
+            caller,
+            tls,
+            _folder: folder,
+        }
+    }
+
+    /// Starts a run that calls the agent over a binding.
+    async fn call(&self, binding: &str) -> String {
+        let config = json!({ "skill": "letter", "data": { "name": binding }, "binding": binding });
+        let mut document = chain("ask", &[node("ask", "core.a2a.invoke", config)]);
+        document["settings"] = json!({ "maxRetries": 0 });
+        document["id"] = json!(format!("ask-{binding}"));
+        let registered = self.caller.post("/v1/workflows", &document).send().await;
+        // It may be there from before.
+        assert!([200, 201].contains(&registered.status), "{registered:?}");
+        self.caller.run(&format!("ask-{binding}"), json!({})).await
+    }
+
+    async fn is_answered(&self, binding: &str) {
+        let run = self.call(binding).await;
+        self.caller.wait_for(&run, "completed").await;
+        let path = format!("/v1/runs/{run}/events/poll?timeout=1");
+        let events = self.caller.get(&path).send().await.ok(200).to_string();
+        assert!(events.contains(&format!("Hello {binding}")), "{events}");
+    }
+}
+
 #[tokio::test]
 async fn agent_recognizes_a_host_by_its_client_certificate() {
     let clients = Authority::new();
-    let identity = clients.identity(&["caller.test"]);
-    let agent = Secure::start(Some(&clients), |config| {
-        config.auth.certificates = vec![certificate("caller", Some("caller.test"), None, &["*"])];
-    })
-    .await;
-    let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str, pem: String| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, pem).unwrap();
-        Some(path)
-    };
-    let tls = PeerTlsFiles {
-        ca: file("ca.pem", agent.authority.0.pem()),
-        cert: file("cert.pem", identity.pem.clone()),
-        key: file("key.pem", identity.key.serialize_pem()),
-    };
-    let origin = format!("https://{}", agent.server.address);
-    let caller = Server::start_with(|config| {
-        config.egress.allow = vec!["127.0.0.0/8".parse().unwrap()];
-        config.a2a.peers = vec![AgentPeer {
-            tls: Some(tls),
-            ..AgentPeer::new("default", origin.parse().unwrap())
-        }];
-    })
-    .await;
+    let pair = Pair::start(&clients, &clients.identity(&["caller.test"])).await;
     for binding in ["jsonrpc", "rest", "grpc"] {
-        let config = json!({ "skill": "letter", "data": { "name": binding }, "binding": binding });
-        let document = chain("ask", &[node("ask", "core.a2a.invoke", config)]);
-        caller.post("/v1/workflows", &document).send().await.ok(201);
-        let run = caller.run("ask", json!({})).await;
-        caller.wait_for(&run, "completed").await;
-        let path = format!("/v1/runs/{run}/events/poll?timeout=1");
-        let events = caller.get(&path).send().await.ok(200).to_string();
-        assert!(events.contains(&format!("Hello {binding}")), "{events}");
+        pair.is_answered(binding).await;
     }
+}
+
+#[tokio::test]
+async fn renewed_certificate_of_a_peer_is_used_without_a_restart() {
+    let clients = Authority::new();
+    let pair = Pair::start(&clients, &clients.identity(&["somebody-else.test"])).await;
+    let failed = pair.caller.wait_for(&pair.call("jsonrpc").await, "failed").await;
+    let code = failed["error"]["code"].as_str().unwrap();
+    assert_eq!(code, "remote_failed", "nobody has that name: {failed:#}");
+
+    let renewed = clients.identity(&["caller.test"]);
+    std::fs::write(pair.tls.cert.as_ref().unwrap(), &renewed.pem).unwrap();
+    // Half of a renewal: the key does not belong to the certificate.
+    pair.caller.host.reload_peers();
+    pair.caller.wait_for(&pair.call("jsonrpc").await, "failed").await;
+    std::fs::write(pair.tls.key.as_ref().unwrap(), renewed.key.serialize_pem()).unwrap();
+    pair.caller.host.reload_peers();
+    for binding in ["jsonrpc", "rest", "grpc"] {
+        pair.is_answered(binding).await;
+    }
+
+    // The agent moves to another authority.
+    let other = Authority::new();
+    other.identity(&["127.0.0.1"]).write(&pair.agent.files);
+    assert!(pair.agent.server.host.tls().unwrap().reload().unwrap());
+    std::fs::write(pair.tls.ca.as_ref().unwrap(), other.0.pem()).unwrap();
+    pair.caller.host.reload_peers();
+    pair.is_answered("jsonrpc").await;
 }

@@ -154,11 +154,7 @@ fn peer(call: &Call, request: &Invoke) -> Result<Peer, Problem> {
     if !url.username().is_empty() || url.password().is_some() {
         return Err(refused("must not contain a credential"));
     }
-    let configured = call.host.executors().agents();
-    let configured = configured
-        .peer_at(&url)
-        .and_then(|name| configured.peer(name))
-        .cloned();
+    let configured = call.host.executors().agents().peer_at(&url);
     let mut peer = configured.unwrap_or_else(|| Peer::new(PEER, url));
     PEER.clone_into(&mut peer.name);
     peer.credential = match (request.is_authenticated, peer.credential) {
