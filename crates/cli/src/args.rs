@@ -22,17 +22,26 @@ pub(crate) struct Remote {
     pub(crate) authorities: Authorities,
 }
 
-/// Certificate authorities for TLS.
+/// Certificate authorities for TLS, and a client certificate.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Authorities {
     /// Trust the certificate authorities in this PEM file instead of the machine's
     #[arg(long, value_name = "FILE", env = "WOPR_CACERT")]
-    pub(crate) cacert: Option<PathBuf>,
+    cacert: Option<PathBuf>,
+
+    /// Show the client certificate in this PEM file to a server that asks for one
+    #[arg(long, value_name = "FILE", env = "WOPR_CLIENT_CERT", requires = "client_key")]
+    client_cert: Option<PathBuf>,
+
+    /// The private key of the client certificate, in PEM
+    #[arg(long, value_name = "FILE", env = "WOPR_CLIENT_KEY", requires = "client_cert")]
+    client_key: Option<PathBuf>,
 }
 
 impl Authorities {
     pub(crate) fn read(&self) -> Result<Trust> {
-        self.cacert.as_deref().map_or(Ok(Trust::Machine), Trust::read)
+        let identity = self.client_cert.as_deref().zip(self.client_key.as_deref());
+        Trust::read(self.cacert.as_deref(), identity)
     }
 }
 

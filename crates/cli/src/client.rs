@@ -11,12 +11,16 @@ use futures_util::{Stream, StreamExt as _};
 use http::{HeaderValue, Method, StatusCode, header};
 use rustls::{
     RootCertStore,
-    pki_types::{CertificateDer, pem::PemObject as _},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 use serde_json::Value;
 use url::Url;
 use wopr_connect::{
-    egress::{self, EgressError, Gate, LimitedBody, Limits, Network, Policy, Request, Seam, StreamLimits},
+    a2a::PeerTls,
+    egress::{
+        self, ClientTls, EgressError, Gate, Identity, LimitedBody, Limits, Network, OtherAuthorities, Policy,
+        Request, Seam, StreamLimits,
+    },
     secret_header,
 };
 pub(crate) use wopr_wire::a2a::paths::escape;
@@ -41,37 +45,81 @@ const JSON: &str = "application/json";
 /// Maximum size of a stream event in bytes.
 const MAX_EVENT: usize = 16 << 20;
 
-#[derive(Debug, Clone)]
-pub(crate) enum Trust {
-    /// The authorities trusted by the operating system.
-    Machine,
-    /// Only these authorities.
-    These(Arc<RootCertStore>),
-}
+/// Whom to trust over TLS, and the certificate to show. By default, the authorities of the machine, and none.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Trust(ClientTls);
 
 impl Trust {
-    /// Reads authorities from a PEM file.
-    pub(crate) fn read(path: &Path) -> Result<Self> {
-        let failed = |exit, why: &dyn std::fmt::Display| {
-            let path = path.display();
-            Failure::new(
-                exit,
-                format!("cannot read certificate authorities from {path}: {why}"),
-            )
-        };
-        let bytes = std::fs::read(path).map_err(|error| failed(Exit::of_reading(&error), &error))?;
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&bytes) {
-            let certificate = certificate.map_err(|error| failed(Exit::Config, &error))?;
-            roots
-                .add(certificate)
-                .map_err(|error| failed(Exit::Config, &error))?;
+    /// Reads authorities, or a certificate chain and its key, from PEM files.
+    pub(crate) fn read(authorities: Option<&Path>, identity: Option<(&Path, &Path)>) -> Result<Self> {
+        let authorities = authorities.map(|path| certificates("certificate authorities", path));
+        let identity = identity.map(|(chain, key)| {
+            anyhow::Ok(Identity {
+                chain: certificates("the client certificate", chain)?,
+                key: private_key(key)?,
+            })
+        });
+        let trust = Self(ClientTls {
+            authorities: authorities.transpose()?.unwrap_or_default(),
+            identity: identity.transpose()?,
+        });
+        // Without files there is nothing to be wrong with them.
+        if !trust.is_of_machine() {
+            trust.config()?;
         }
-        if roots.is_empty() {
-            return Err(failed(Exit::Config, &"it holds no certificate").into());
-        }
-        Ok(Self::These(Arc::new(roots)))
+        Ok(trust)
     }
+
+    const fn is_of_machine(&self) -> bool {
+        self.0.authorities.is_empty() && self.0.identity.is_none()
+    }
+
+    fn config(&self) -> Result<rustls::ClientConfig> {
+        let config = self.0.config(OtherAuthorities::Refused);
+        Ok(config.map_err(|error| Failure::new(Exit::Config, format!("cannot {error}")))?)
+    }
+
+    /// What an agent is called with, if it is to be shown a certificate. Places that only its card names are not.
+    pub(crate) fn of_agent(&self) -> Result<Option<PeerTls>> {
+        if self.0.identity.is_none() {
+            return Ok(None);
+        }
+        let tls = PeerTls::new(&self.0);
+        Ok(Some(tls.map_err(|error| {
+            Failure::new(Exit::Config, format!("cannot {error}"))
+        })?))
+    }
+
+    /// The same without a certificate to show.
+    pub(crate) fn anonymous(&self) -> Self {
+        Self(ClientTls {
+            authorities: self.0.authorities.clone(),
+            identity: None,
+        })
+    }
+}
+
+/// The failure to read a file.
+fn unread(what: &str, path: &Path) -> impl Fn(Exit, &dyn std::fmt::Display) -> Failure {
+    let place = format!("cannot read {what} from {}", path.display());
+    move |exit, why| Failure::new(exit, format!("{place}: {why}"))
+}
+
+fn certificates(what: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let failed = unread(what, path);
+    let bytes = std::fs::read(path).map_err(|error| failed(Exit::of_reading(&error), &error))?;
+    let found = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>();
+    let found = found.map_err(|error| failed(Exit::Config, &error))?;
+    match found.is_empty() {
+        true => Err(failed(Exit::Config, &"it holds no certificate").into()),
+        false => Ok(found),
+    }
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
+    let failed = unread("the key of the client certificate", path);
+    let bytes = std::fs::read(path).map_err(|error| failed(Exit::of_reading(&error), &error))?;
+    Ok(PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| failed(Exit::Config, &error))?)
 }
 
 /// Maximum size of all response headers in bytes.
@@ -79,9 +127,9 @@ const MAX_HEADERS: usize = 64 << 10;
 
 /// Makes a gate that allows every address.
 pub(crate) fn gate(trust: &Trust) -> Result<Gate> {
-    let tls = match trust {
-        Trust::Machine => egress::client_config().map(Arc::new),
-        Trust::These(roots) => Ok(Arc::new(trusting(Arc::clone(roots))?)),
+    let tls = match trust.is_of_machine() {
+        true => egress::client_config().map(Arc::new),
+        false => Ok(Arc::new(trust.config()?)),
     };
     gate_with(tls)
 }
@@ -91,7 +139,7 @@ fn gate_to(url: &Url, trust: &Trust) -> Result<Gate> {
     if url.scheme() == "https" {
         return gate(trust);
     }
-    gate_with(Ok(Arc::new(trusting(Arc::new(RootCertStore::empty()))?)))
+    gate_with(Ok(Arc::new(trusting_nobody()?)))
 }
 
 fn gate_with(tls: Result<Arc<rustls::ClientConfig>, egress::TlsError>) -> Result<Gate> {
@@ -116,13 +164,15 @@ fn gate_with(tls: Result<Arc<rustls::ClientConfig>, egress::TlsError>) -> Result
     ))
 }
 
-/// Makes a TLS configuration that trusts only these authorities.
-fn trusting(roots: Arc<RootCertStore>) -> Result<rustls::ClientConfig> {
+/// Makes a TLS configuration that trusts no authority.
+fn trusting_nobody() -> Result<rustls::ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .context("set up TLS")?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    Ok(builder
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth())
 }
 
 /// Reads a document from any place.

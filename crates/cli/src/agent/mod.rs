@@ -87,7 +87,8 @@ fn client_of(address: &str, key: Option<String>, trust: &Trust) -> Result<(Url, 
         let key = key.map_err(|_| Failure::new(Exit::Usage, "the key has characters that no key has"))?;
         peer.credential = Credential::Bearer(key);
     }
-    Ok((url, Client::new(client::gate(trust)?, [peer])))
+    peer.tls = trust.of_agent()?;
+    Ok((url, Client::new(client::gate(&trust.anonymous())?, [peer])))
 }
 
 /// Fetches the card of an agent and returns it unparsed, with the URL of the agent.

@@ -119,7 +119,7 @@ impl Doctor {
 }
 
 async fn ask(server: &str, findings: &mut Findings) -> Result<Exit> {
-    let client = Client::at(server, None, &Trust::Machine)?;
+    let client = Client::at(server, None, &Trust::default())?;
     match client.get("/readyz").await {
         Ok(answer) => {
             let status = render::text(&answer, "status");

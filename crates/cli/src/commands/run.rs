@@ -149,7 +149,7 @@ impl Run {
         opened.add_examples().await?;
         opened.add(document).await?;
         let background = opened.in_background();
-        let client = Client::at(&background.origin, Some(secret), &Trust::Machine)?;
+        let client = Client::at(&background.origin, Some(secret), &Trust::default())?;
         Ok((client, Some(background), id))
     }
 

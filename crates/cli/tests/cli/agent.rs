@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::{Value, json};
 
 use crate::binary::{Host, KEY, Place, Said, examples, members};
@@ -373,6 +373,90 @@ fn every_binding_works_over_tls() {
         let said = ends(&place, pair, 0, &["stream", "Ada", "--workflow", "hello"]);
         assert!(said.out.contains("completed"), "{pair:?}: {said:#?}");
     }
+}
+
+#[test]
+fn client_certificate_is_as_good_as_a_key() {
+    let mut place = Place::new();
+    let authority = |name: &str| {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    };
+    let (servers, clients) = (authority("servers"), authority("clients"));
+    let identity = |of: &CertifiedIssuer<'static, KeyPair>, name: &str| {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        (params.signed_by(&key, of).unwrap().pem(), key.serialize_pem())
+    };
+    let (cert, key) = identity(&servers, "127.0.0.1");
+    place.write("cert.pem", &cert);
+    place.write("key.pem", &key);
+    place.write("clients.pem", &clients.pem());
+    place.write(
+        "wopr.toml",
+        "[server.tls]\ncert = \"cert.pem\"\nkey = \"key.pem\"\nclient_ca = \"clients.pem\"\n\
+         [[auth.certificates]]\nid = \"ann\"\nsan = \"ann.example.com\"\ntenant = \"default\"\nscopes = [\"*\"]\n",
+    );
+    let args = [
+        "serve",
+        "--while-stdin",
+        "--listen",
+        "127.0.0.1:0",
+        "--store",
+        "memory:",
+    ];
+    let mut command = place.command(&args);
+    command
+        .args(["--config", "wopr.toml", "--workflows"])
+        .arg(examples());
+    let host = Host::start(command);
+    place.set("WOPR_SERVER", &host.origin);
+    let roots = place.write("roots.pem", &servers.pem());
+    place.set("WOPR_CACERT", roots.to_str().unwrap());
+    let (cert, key) = identity(&clients, "ann.example.com");
+    place.write("ann.pem", &cert);
+    place.write("ann.key", &key);
+    let shown = ["--client-cert", "ann.pem", "--client-key", "ann.key"];
+    for pair in PAIRS {
+        let send = ["send", "Ada", "--workflow", "hello"];
+        ends(&place, pair, 5, &send);
+        let said = ends(&place, pair, 0, &[&send[..], &shown].concat());
+        assert!(said.out.contains("Hello, Ada!"), "{pair:?}: {said:#?}");
+    }
+    place.ends(5, &["runs", "list"]);
+    place.ends(0, &[&["runs", "list"][..], &shown].concat());
+
+    // One without the other, a key that does not belong to it, and a file that is not there.
+    place.ends(2, &["a2a", "list", "--client-cert", "ann.pem"]);
+    let said = place.ends(
+        3,
+        &[
+            "a2a",
+            "list",
+            "--client-cert",
+            "ann.pem",
+            "--client-key",
+            "key.pem",
+        ],
+    );
+    assert!(said.err.contains("the certificate with its key"), "{said:#?}");
+    let said = place.ends(
+        4,
+        &[
+            "a2a",
+            "list",
+            "--client-cert",
+            "ann.pem",
+            "--client-key",
+            "missing.key",
+        ],
+    );
+    assert!(said.err.contains("missing.key"), "{said:#?}");
+    place.set("WOPR_CLIENT_CERT", "ann.pem");
+    place.set("WOPR_CLIENT_KEY", "ann.key");
+    place.ends(0, &["a2a", "list"]);
 }
 
 #[test]

@@ -107,7 +107,11 @@ impl SecondOpinion {
         let asks = second_opinion::ASKS;
         let mut host = Place::new(&subfolder(folder.path(), "host")?, &[asks], &agents)?;
         let listening = host.start().await?;
-        let client = Client::at(&listening.listening, Some(host.key().to_owned()), &Trust::Machine)?;
+        let client = Client::at(
+            &listening.listening,
+            Some(host.key().to_owned()),
+            &Trust::default(),
+        )?;
         hosts.push(host);
         client.get("/readyz").await?;
         output::note(format!(

@@ -125,10 +125,10 @@ impl<'a> Story<'a> {
         let begun = Instant::now();
         let listening = self.place.start().await?;
         let key = Some(self.place.key().to_owned());
-        let client = Client::at(&listening.listening, key.clone(), &Trust::Machine)?;
+        let client = Client::at(&listening.listening, key.clone(), &Trust::default())?;
         client.get("/readyz").await?;
         let took = begun.elapsed();
-        let agent = Agent::find(&listening.listening, key, Wanted::default(), &Trust::Machine).await?;
+        let agent = Agent::find(&listening.listening, key, Wanted::default(), &Trust::default()).await?;
         drop(spinner);
         Ok(Reached {
             agent,
