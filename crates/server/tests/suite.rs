@@ -56,6 +56,8 @@ mod oidc;
 mod pack;
 #[path = "suite/pages.rs"]
 mod pages;
+#[path = "suite/recalls.rs"]
+mod recalls;
 #[path = "suite/refusals.rs"]
 mod refusals;
 #[path = "suite/remote.rs"]

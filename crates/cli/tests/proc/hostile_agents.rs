@@ -1,7 +1,8 @@
-//! Agents that answer with nonsense, with nothing, or without end: raw sockets, called by a built binary. Each call ends
-//! as `docs/agents.md` says, the host keeps its memory, and its other runs go on meanwhile.
+//! Agents that answer with nonsense, with nothing, or without end, over every binding: raw sockets, called by a built
+//! binary. Each call ends as `docs/agents.md` says, the host keeps its memory, and its other runs go on meanwhile.
 
 use std::{
+    collections::HashMap,
     fmt::Write as _,
     fs, io,
     net::SocketAddr,
@@ -23,6 +24,7 @@ use tokio::{
 use crate::{
     calling::{register, snapshot, workflow},
     host::{Host, place, sqlite},
+    hostile_grpc,
     quarantine::{create, reaches},
     siege::resident,
 };
@@ -38,11 +40,26 @@ const ORDINARY: Duration = Duration::from_secs(10);
 /// Longest time for a run to end.
 const LIMIT: Duration = Duration::from_secs(120);
 /// How much is sent at once without end.
-const BLOCK: usize = 64 << 10;
+pub(crate) const BLOCK: usize = 64 << 10;
 
-/// What an agent does. Its name is the first segment of its address.
+/// An agent. Its name is the first segment of its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Agent {
+struct Agent {
+    binding: Binding,
+    does: Does,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Binding {
+    JsonRpc,
+    Rest,
+    /// Its card is here, and the rest on a port of its own.
+    Grpc,
+}
+
+/// What an agent does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Does {
     /// Something else in place of a card.
     Card(Answer),
     /// To the first message, which is answered without a stream.
@@ -54,7 +71,7 @@ enum Agent {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answer {
+pub(crate) enum Answer {
     Html,
     ErrorPage,
     BrokenJson,
@@ -70,23 +87,26 @@ enum Answer {
     EndlessEvents,
     HugeArtifact,
     ManyArtifacts,
+    /// Over gRPC: a whole message, without the status of the call.
+    NoStatus,
 }
 
 /// The codes that a call fails with: which one may depend on what else the host holds in memory then.
-type Codes = &'static [&'static str];
-const BROKEN: Codes = &["external_call_failed"];
-const NONSENSE: Codes = &["remote_failed"];
-const TIMED_OUT: Codes = &["remote_timeout"];
+pub(crate) type Codes = &'static [&'static str];
+pub(crate) const BROKEN: Codes = &["external_call_failed"];
+pub(crate) const NONSENSE: Codes = &["remote_failed"];
+pub(crate) const TIMED_OUT: Codes = &["remote_timeout"];
 const NO_CARD: Codes = &["card_invalid"];
 /// Beside others, what is too large may find no room before it is too large, and be asked for again.
-const HUGE: Codes = &["remote_failed", "external_call_failed", "remote_timeout"];
+pub(crate) const HUGE: Codes = &["remote_failed", "external_call_failed", "remote_timeout"];
 /// Whether what is too large is a card is for the client to say.
 const HUGE_CARD: Codes = &["card_invalid", "remote_failed"];
-const MANY: Codes = &["work_limit_exceeded", "remote_timeout"];
+pub(crate) const MANY: Codes = &["work_limit_exceeded", "remote_timeout"];
 
-const AGENTS: [(Agent, Codes); 34] = {
-    use self::Agent::{Card, Look, Message, Stream};
+/// Over HTTP. What is no matter of JSON-RPC alone is done over HTTP+JSON as well.
+const OVER_HTTP: [(Does, Codes); 34] = {
     use self::Answer::*;
+    use self::Does::{Card, Look, Message, Stream};
     [
         (Card(Html), NO_CARD),
         (Card(ErrorPage), BROKEN),
@@ -126,59 +146,123 @@ const AGENTS: [(Agent, Codes); 34] = {
     ]
 };
 
+/// All agents, with the codes that calls to them fail with.
+fn agents() -> Vec<(Agent, Codes)> {
+    let mut agents = Vec::new();
+    for (does, codes) in OVER_HTTP {
+        let binding = Binding::JsonRpc;
+        agents.push((Agent { binding, does }, codes));
+        let is_of_json_rpc = match does {
+            Does::Card(_) => true,
+            Does::Message(answer) | Does::Stream(answer) | Does::Look(answer) => answer == Answer::WrongId,
+        };
+        if !is_of_json_rpc {
+            let binding = Binding::Rest;
+            agents.push((Agent { binding, does }, codes));
+        }
+    }
+    for (does, codes) in hostile_grpc::AGENTS {
+        let binding = Binding::Grpc;
+        agents.push((Agent { binding, does }, codes));
+    }
+    agents
+}
+
 impl Agent {
     fn name(self) -> String {
-        format!("{self:?}")
+        let Self { binding, does } = self;
+        format!("{binding:?}-{does:?}")
             .to_lowercase()
             .replace('(', "-")
             .replace(')', "")
     }
 
     fn find(name: &str) -> Option<Self> {
-        let mut agents = AGENTS.iter().map(|(agent, _)| *agent);
+        let mut agents = agents().into_iter().map(|(agent, _)| agent);
         agents.find(|agent| agent.name() == name)
     }
 
     /// Answers one request. `Err` closes the connection.
-    async fn answer(self, stream: &mut TcpStream, seen: &Seen, origin: &str) -> io::Result<()> {
+    async fn answer(self, stream: &mut TcpStream, seen: &Seen, place: &Place) -> io::Result<()> {
         if seen.path.ends_with("agent-card.json") {
-            return match self {
-                Self::Card(answer) => answer.send(stream, &Value::Null).await,
-                Self::Message(_) | Self::Stream(_) | Self::Look(_) => {
-                    let is_streaming = matches!(self, Self::Stream(_));
-                    respond(stream, &card(origin, &self.name(), is_streaming)).await
+            return match self.does {
+                Does::Card(answer) => answer.send(stream, &Plain).await,
+                Does::Message(_) | Does::Stream(_) | Does::Look(_) => {
+                    respond(stream, &self.card(place)).await
                 }
             };
         }
-        let request: Value = serde_json::from_slice(&seen.body)?;
-        let id = &request["id"];
-        let working = json!({ "id": "t", "contextId": "c", "status": { "state": "TASK_STATE_WORKING" } });
-        let result = match (request["method"].as_str().unwrap_or_default(), self) {
-            ("SendMessage", Self::Message(answer)) | ("SendStreamingMessage", Self::Stream(answer)) => {
-                return answer.send(stream, id).await;
+        match self.binding {
+            Binding::Grpc => Err(io::ErrorKind::NotFound.into()),
+            Binding::Rest => {
+                let operation = seen.path.rsplit('/').next().unwrap_or_default();
+                self.perform(stream, operation, &Plain).await
             }
-            ("SendMessage", _) => json!({ "task": working }),
-            ("GetTask", Self::Look(answer)) => return answer.send(stream, id).await,
-            ("CancelTask", _) => {
+            Binding::JsonRpc => {
+                let request: Value = serde_json::from_slice(&seen.body)?;
+                let id = request["id"].clone();
+                let operation = request["method"].as_str().unwrap_or_default();
+                self.perform(stream, operation, &Rpc(id)).await
+            }
+        }
+    }
+
+    async fn perform(self, stream: &mut TcpStream, operation: &str, form: &impl Form) -> io::Result<()> {
+        let working = json!({ "id": "t", "contextId": "c", "status": { "state": "TASK_STATE_WORKING" } });
+        let result = match (operation, self.does) {
+            ("SendMessage" | "message:send", Does::Message(answer))
+            | ("SendStreamingMessage" | "message:stream", Does::Stream(answer))
+            | ("GetTask" | "t", Does::Look(answer)) => return answer.send(stream, form).await,
+            ("SendMessage" | "message:send", _) => json!({ "task": working }),
+            ("CancelTask" | "t:cancel", _) => {
                 json!({ "id": "t", "contextId": "c", "status": { "state": "TASK_STATE_CANCELED" } })
             }
             _ => working,
         };
-        respond(stream, &json!({ "jsonrpc": "2.0", "id": id, "result": result })).await
+        respond(stream, &form.of(result)).await
+    }
+
+    fn card(self, place: &Place) -> Value {
+        let name = self.name();
+        let own = format!("{}/{name}", place.origin);
+        let (url, binding) = match self.binding {
+            Binding::JsonRpc => (format!("{own}/rpc"), "JSONRPC"),
+            Binding::Rest => (own, "HTTP+JSON"),
+            Binding::Grpc => (place.grpc[&name].clone(), "GRPC"),
+        };
+        let is_streaming = matches!(self.does, Does::Stream(_));
+        json!({
+            "name": name, "description": "Means no good.", "version": "1",
+            "supportedInterfaces": [{ "url": url, "protocolBinding": binding, "protocolVersion": "1.0" }],
+            "capabilities": { "streaming": is_streaming },
+            "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"], "skills": [],
+        })
     }
 }
 
-fn card(origin: &str, name: &str, is_streaming: bool) -> Value {
-    let url = format!("{origin}/{name}/rpc");
-    json!({
-        "name": name, "description": "Means no good.", "version": "1",
-        "supportedInterfaces": [{ "url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0" }],
-        "capabilities": { "streaming": is_streaming },
-        "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"], "skills": [],
-    })
+/// The form of an answer.
+trait Form {
+    fn of(&self, result: Value) -> Value;
 }
 
-const HTML: &str = "<!doctype html><title>Sign in</title><form action=/login></form>";
+/// Over JSON-RPC, to the request with this id.
+struct Rpc(Value);
+
+impl Form for Rpc {
+    fn of(&self, result: Value) -> Value {
+        json!({ "jsonrpc": "2.0", "id": self.0, "result": result })
+    }
+}
+
+struct Plain;
+
+impl Form for Plain {
+    fn of(&self, result: Value) -> Value {
+        result
+    }
+}
+
+pub(crate) const HTML: &str = "<!doctype html><title>Sign in</title><form action=/login></form>";
 const JSON: &str = "application/json";
 const SSE: &str = "text/event-stream";
 
@@ -212,16 +296,15 @@ async fn silence(stream: &mut TcpStream) -> io::Result<()> {
     Err(io::ErrorKind::ConnectionAborted.into())
 }
 
-fn artifact(id: &str, text: &str) -> Value {
+pub(crate) fn artifact(id: &str, text: &str) -> Value {
     json!({ "artifactId": id, "name": id, "parts": [{ "text": text }] })
 }
 
 impl Answer {
-    async fn send(self, stream: &mut TcpStream, id: &Value) -> io::Result<()> {
+    async fn send(self, stream: &mut TcpStream, form: &impl Form) -> io::Result<()> {
         let done = |artifacts: Value| {
             let status = json!({ "state": "TASK_STATE_COMPLETED" });
-            let task = json!({ "id": "t", "contextId": "c", "status": status, "artifacts": artifacts });
-            json!({ "jsonrpc": "2.0", "id": id, "result": task })
+            form.of(json!({ "id": "t", "contextId": "c", "status": status, "artifacts": artifacts }))
         };
         match self {
             Self::Html => whole(stream, "200 OK", "text/html", HTML).await,
@@ -238,7 +321,7 @@ impl Answer {
                 stream.write_all(b"SSH-2.0-OpenSSH_9.6\r\n").await?;
                 Err(io::ErrorKind::ConnectionAborted.into())
             }
-            Self::Nothing => Err(io::ErrorKind::ConnectionAborted.into()),
+            Self::Nothing | Self::NoStatus => Err(io::ErrorKind::ConnectionAborted.into()),
             Self::Garbage => {
                 begin(stream, SSE).await?;
                 let garbage = "data: {\"jsonrpc\"\n\nretry: never\ndata: [[[\n\n\u{fffd}\u{0}\n\n";
@@ -270,12 +353,12 @@ impl Answer {
                 begin(stream, SSE).await?;
                 let working =
                     json!({ "id": "t", "contextId": "c", "status": { "state": "TASK_STATE_WORKING" } });
-                let first = json!({ "jsonrpc": "2.0", "id": id, "result": { "task": working } });
+                let first = form.of(json!({ "task": working }));
                 stream.write_all(format!("data: {first}\n\n").as_bytes()).await?;
                 let update = json!({
                     "taskId": "t", "contextId": "c", "append": true, "artifact": artifact("a", &"x".repeat(BLOCK)),
                 });
-                let more = json!({ "jsonrpc": "2.0", "id": id, "result": { "artifactUpdate": update } });
+                let more = form.of(json!({ "artifactUpdate": update }));
                 endless(stream, format!("data: {more}\n\n").as_bytes()).await
             }
             Self::HugeArtifact => {
@@ -318,11 +401,18 @@ async fn read(stream: &mut TcpStream) -> io::Result<Option<Seen>> {
     Ok(Some(Seen { path, body }))
 }
 
-async fn serve(mut stream: TcpStream, origin: Arc<str>) -> io::Result<()> {
+/// Where the agents are.
+struct Place {
+    origin: String,
+    /// The addresses of those that speak gRPC, by their names.
+    grpc: HashMap<String, String>,
+}
+
+async fn serve(mut stream: TcpStream, place: Arc<Place>) -> io::Result<()> {
     while let Some(seen) = read(&mut stream).await? {
         let name = seen.path.split('/').nth(1).unwrap_or_default();
         let agent = Agent::find(name).ok_or(io::ErrorKind::NotFound)?;
-        agent.answer(&mut stream, &seen, &origin).await?;
+        agent.answer(&mut stream, &seen, &place).await?;
     }
     Ok(())
 }
@@ -331,12 +421,21 @@ async fn serve(mut stream: TcpStream, origin: Arc<str>) -> io::Result<()> {
 async fn start(serving: &mut JoinSet<()>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
-    let shared: Arc<str> = origin.as_str().into();
+    let mut grpc = HashMap::new();
+    for (agent, _) in agents() {
+        if agent.binding == Binding::Grpc {
+            grpc.insert(agent.name(), hostile_grpc::start(serving, agent.does).await);
+        }
+    }
+    let place = Arc::new(Place {
+        origin: origin.clone(),
+        grpc,
+    });
     serving.spawn(async move {
         let mut connections = JoinSet::new();
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            connections.spawn(serve(stream, Arc::clone(&shared)));
+            connections.spawn(serve(stream, Arc::clone(&place)));
             while connections.try_join_next().is_some() {}
         }
     });
@@ -346,7 +445,7 @@ async fn start(serving: &mut JoinSet<()>) -> String {
 /// A host that knows all agents as peers.
 fn host(folder: &std::path::Path, origin: &str) -> Host {
     let mut config = String::new();
-    for (agent, _) in AGENTS {
+    for (agent, _) in agents() {
         let name = agent.name();
         writeln!(
             config,
@@ -406,7 +505,7 @@ async fn hostile_agents_fail_their_calls_and_nothing_else() {
     serving.spawn(weigh(host.pid().unwrap(), Arc::clone(&peak_kib)));
 
     let mut runs = Vec::new();
-    for (agent, codes) in AGENTS {
+    for (agent, codes) in agents() {
         let name = agent.name();
         let config = json!({ "peer": name, "message": "hello", "timeoutMs": PATIENCE_MS });
         let mut definition = workflow(&name, &config);

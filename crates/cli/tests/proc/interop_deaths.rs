@@ -5,17 +5,56 @@ use serde_json::json;
 use crate::{
     calling::{answer, asked, cancel, outputs, register, snapshot, until, workflow},
     host::Host,
-    interop_agents::{Agent, Callee as _, JAVASCRIPT_1, JAVASCRIPT_03, PYTHON_1, PYTHON_03, Program},
+    interop_agents::{Agent, Callee, JAVASCRIPT_1, JAVASCRIPT_03, PYTHON_1, PYTHON_03},
     interop_calls::{caller_of, state_of},
+    interop_rust_agent::RustAgent,
     quarantine::{create, reaches},
 };
 
+/// An agent that can die.
+trait Mortal: Callee {
+    async fn kill(&mut self);
+
+    /// Starts a killed agent again, at the same addresses.
+    async fn start_again(&mut self);
+
+    /// Removes the tasks of a killed agent.
+    fn forget(&mut self);
+}
+
+impl Mortal for Agent {
+    async fn kill(&mut self) {
+        Self::kill(self).await;
+    }
+
+    async fn start_again(&mut self) {
+        Self::start_again(self).await;
+    }
+
+    fn forget(&mut self) {
+        Self::forget(self);
+    }
+}
+
+impl Mortal for RustAgent {
+    async fn kill(&mut self) {
+        Self::kill(self);
+    }
+
+    async fn start_again(&mut self) {
+        Self::start_again(self).await;
+    }
+
+    fn forget(&mut self) {
+        Self::forget(self);
+    }
+}
+
 /// Lets an agent die while it asks and while it works. Answers and cancels that are given meanwhile reach it when
 /// it is back; a task that it has forgotten fails the call.
-async fn dies_and_comes_back(program: Program, version: &str) {
-    let mut agent = Agent::start(program).await;
+async fn dies_and_comes_back(mut agent: impl Mortal, version: &str) {
     let mut host = Host::new()
-        .variable("WOPR_A2A_PEER", agent.address.clone())
+        .variable("WOPR_A2A_PEER", agent.address())
         .variable("WOPR_EGRESS_ALLOW", "127.0.0.0/8");
     let address = host.start().await;
     let mut runs = Vec::new();
@@ -82,20 +121,35 @@ async fn dies_and_comes_back(program: Program, version: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agent_of_python_sdk_1_comes_back() {
-    dies_and_comes_back(PYTHON_1, "1.0").await;
+    dies_and_comes_back(Agent::start(PYTHON_1).await, "1.0").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agent_of_python_sdk_1_comes_back_in_0_3() {
+    dies_and_comes_back(Agent::start(PYTHON_1).await, "0.3").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agent_of_python_sdk_0_3_comes_back() {
-    dies_and_comes_back(PYTHON_03, "0.3").await;
+    dies_and_comes_back(Agent::start(PYTHON_03).await, "0.3").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agent_of_javascript_sdk_1_comes_back() {
-    dies_and_comes_back(JAVASCRIPT_1, "1.0").await;
+    dies_and_comes_back(Agent::start(JAVASCRIPT_1).await, "1.0").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agent_of_javascript_sdk_1_comes_back_in_0_3() {
+    dies_and_comes_back(Agent::start(JAVASCRIPT_1).await, "0.3").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agent_of_javascript_sdk_0_3_comes_back() {
-    dies_and_comes_back(JAVASCRIPT_03, "0.3").await;
+    dies_and_comes_back(Agent::start(JAVASCRIPT_03).await, "0.3").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agent_of_rust_server_comes_back() {
+    dies_and_comes_back(RustAgent::start().await, "1.0").await;
 }

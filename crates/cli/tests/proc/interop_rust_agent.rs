@@ -14,7 +14,11 @@ use a2a_server::{
 };
 use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture, stream, stream::BoxStream};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, task::JoinSet, time};
+use tokio::{
+    net::TcpListener,
+    runtime::{self, Runtime},
+    time,
+};
 use tonic::{
     service::Routes,
     transport::{Server, server::TcpIncoming},
@@ -26,31 +30,78 @@ use crate::{interop::root, interop_agents::Callee};
 pub(crate) struct RustAgent {
     address: String,
     handler: Arc<DefaultRequestHandler>,
-    _serving: JoinSet<()>,
+    /// What it runs in; `None` while it is dead.
+    runtime: Option<Runtime>,
 }
 
 impl RustAgent {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let handler = Arc::new(DefaultRequestHandler::new(Actor, InMemoryTaskStore::new()));
+        let mut agent = Self {
+            address,
+            handler: handler(),
+            runtime: None,
+        };
+        agent.serve(listener);
+        agent
+    }
+
+    fn serve(&mut self, listener: TcpListener) {
+        let (address, handler) = (self.address.clone(), Arc::clone(&self.handler));
         let router = rest_router(Arc::clone(&handler))
             .nest("/rpc", jsonrpc_router(Arc::clone(&handler)))
             .merge(agent_card_router(Arc::new(StaticAgentCard::new(card(&address)))));
-        let service = A2aServiceServer::new(GrpcHandler::new(Arc::clone(&handler)));
+        let service = A2aServiceServer::new(GrpcHandler::new(handler));
         let routes = Routes::from(router).add_service(service);
-        let mut serving = JoinSet::new();
-        serving.spawn(async move {
+        let runtime = runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let listener = listener.into_std().unwrap();
+        runtime.spawn(async move {
             let server = Server::builder().accept_http1(true).add_routes(routes);
-            let incoming = TcpIncoming::from(listener);
+            let incoming = TcpIncoming::from(TcpListener::from_std(listener).unwrap());
             server.serve_with_incoming(incoming).await.unwrap();
         });
-        Self {
-            address,
-            handler,
-            _serving: serving,
+        self.runtime = Some(runtime);
+    }
+
+    /// Drops everything that it does and every connection, as a kill would. Its tasks are kept.
+    pub(crate) fn kill(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
         }
     }
+
+    /// Starts a killed agent again, at the same address.
+    pub(crate) async fn start_again(&mut self) {
+        let address = self.address.strip_prefix("http://").unwrap();
+        let listener = loop {
+            // The socket of the killed one may take a moment to close.
+            if let Ok(listener) = TcpListener::bind(address).await {
+                break listener;
+            }
+            tokio::task::yield_now().await;
+        };
+        self.serve(listener);
+    }
+
+    /// Removes the tasks of a killed agent.
+    pub(crate) fn forget(&mut self) {
+        self.handler = handler();
+    }
+}
+
+impl Drop for RustAgent {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn handler() -> Arc<DefaultRequestHandler> {
+    Arc::new(DefaultRequestHandler::new(Actor, InMemoryTaskStore::new()))
 }
 
 impl Callee for RustAgent {

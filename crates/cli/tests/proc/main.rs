@@ -23,6 +23,7 @@ mod chaos;
 mod hops;
 mod host;
 mod hostile_agents;
+mod hostile_grpc;
 mod interop;
 mod interop_agents;
 mod interop_calls;
