@@ -335,6 +335,18 @@ pub fn decide_within(
     command: Command,
     input: &Input<'_>,
 ) -> Option<Result<Decision, Refusal>> {
+    let decided = decide_counted_within(units, run, plan, command, input)?;
+    Some(decided.map(|(decision, _)| decision))
+}
+
+/// Like [`decide_within`], and also returns the units of work spent.
+pub fn decide_counted_within(
+    units: u64,
+    run: Run,
+    plan: &Plan,
+    command: Command,
+    input: &Input<'_>,
+) -> Option<Result<(Decision, u64), Refusal>> {
     match plan {
         Plan::Openwop(plan) => within::<Openwop>(units, run, plan, command, input),
         #[cfg(feature = "toy")]
@@ -359,10 +371,10 @@ fn within<D: Listed>(
     plan: &D::Plan,
     command: Command,
     input: &Input<'_>,
-) -> Option<Result<Decision, Refusal>> {
+) -> Option<Result<(Decision, u64), Refusal>> {
     let (run, state) = run.into_parts::<D>();
     let decided = kernel::decide_within::<D>(units, run, state, plan, command, input)?;
-    Some(decided.map(listed))
+    Some(decided.map(|(decision, units)| (listed(decision), units)))
 }
 
 fn listed<D: Listed>(decision: kernel::Decision<D>) -> Decision {

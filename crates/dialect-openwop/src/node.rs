@@ -160,6 +160,30 @@ impl NodeKind {
         matches!(self, Self::Delay { .. } | Self::Stream { .. })
     }
 
+    /// Whether the node ends in the decision that starts it.
+    pub(crate) const fn never_waits(&self) -> bool {
+        match self {
+            Self::Pass
+            | Self::Fail { .. }
+            | Self::Reject { .. }
+            | Self::SetVariable { .. }
+            | Self::Template(_)
+            | Self::ChannelWrite { .. }
+            | Self::ArtifactEmit { .. } => true,
+            Self::Delay { .. }
+            | Self::Stream { .. }
+            | Self::Approval(_)
+            | Self::Clarification { .. }
+            | Self::Interrupt { .. }
+            | Self::SubWorkflow(_)
+            | Self::Http(_)
+            | Self::Activity(_)
+            | Self::Agent(_)
+            | Self::SideEffect
+            | Self::Requires { .. } => false,
+        }
+    }
+
     /// The texts that describe a gate, and the rules of the interrupts that it opens.
     pub(crate) fn gate(&self) -> Option<(&About, &Rules)> {
         match self {

@@ -43,6 +43,8 @@ pub struct Plan {
     /// Variables and channels that views redact.
     sensitive: HashSet<String>,
     has_sensitive_output: bool,
+    /// Whether no node ever waits.
+    never_waits: bool,
     configurable: Option<Schema>,
     pattern_bytes: usize,
 }
@@ -307,6 +309,7 @@ impl Plan {
             return Err(Problems(problems));
         }
         let sensitive = sensitive(&definition);
+        let never_waits = nodes.iter().all(|node| node.kind.never_waits());
         let has_sensitive_output = definition.nodes.iter().any(|node| node.marked().next().is_some());
         let mut plan = Self {
             definition,
@@ -319,6 +322,7 @@ impl Plan {
             channels,
             sensitive,
             has_sensitive_output,
+            never_waits,
             configurable,
             pattern_bytes: allowance.pattern_bytes(),
         };

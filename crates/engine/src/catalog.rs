@@ -17,8 +17,8 @@ use parking_lot::RwLock;
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 use wopr_core::{
-    ContentHash, DialectId, NodeTypes, Plan, Problem, Problems, RunId, Startable, TenantId, Timestamp,
-    WorkflowId, parsed_size,
+    ContentHash, DialectId, EndedChild, Input, NewChild, NodeTypes, Plan, Problem, Problems, RunId,
+    Startable, TenantId, Timestamp, UndecidedChild, WorkflowId, parsed_size,
 };
 use wopr_store::{Cause, ReadError, Revision, Store, WorkflowRow, WriteError};
 
@@ -27,6 +27,7 @@ use crate::{
     descendants::Allowance,
     holdings::{Claim, Holdings, Owner, Weight, WorkflowLimit},
     pinned::{Pinned, Version},
+    whole_children::{Deciding, WholeChildren},
 };
 
 /// Maximum bytes of definitions read from the registry at once.
@@ -478,6 +479,7 @@ pub(crate) struct TenantCatalog<'a> {
     tenant: &'a TenantId,
     allowance: &'a Allowance,
     has_missed: AtomicBool,
+    children: Deciding,
 }
 
 impl<'a> TenantCatalog<'a> {
@@ -487,7 +489,13 @@ impl<'a> TenantCatalog<'a> {
             tenant,
             allowance,
             has_missed: AtomicBool::new(false),
+            children: Deciding::default(),
         }
+    }
+
+    /// The children that were decided together with the run.
+    pub(crate) fn into_children(self) -> WholeChildren {
+        self.children.into_children()
     }
 
     /// Returns `true` if a workflow was looked up that is unknown here but may be in the registry.
@@ -506,5 +514,17 @@ impl wopr_core::Catalog for TenantCatalog<'_> {
 
     fn admits_child(&self, root: &RunId) -> bool {
         self.allowance.admits(root)
+    }
+
+    fn decide_child(
+        &self,
+        child: &NewChild,
+        input: &Input<'_>,
+        units: u64,
+    ) -> Result<EndedChild, UndecidedChild> {
+        let plan = self.catalog.current(self.tenant, &child.workflow);
+        let plan = plan.filter(|plan| *plan.version() == child.version && plan.never_waits());
+        let plan = plan.ok_or(UndecidedChild::Waits(0))?;
+        self.children.decide(&plan, child, input, units)
     }
 }

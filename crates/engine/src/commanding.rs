@@ -19,6 +19,7 @@ use crate::{
     stats::Counters,
     uncertain_commit::UncertainCommits,
     view::{Open, Opened},
+    whole_children::WholeChildren,
 };
 
 /// Attempts that lose against other writers before the answer is [`CommandError::Busy`].
@@ -30,8 +31,8 @@ const RETRY_AFTER_MS: u64 = 1_000;
 
 /// A decision, and whether it can be used.
 enum Decided {
-    /// It can be committed; the allowance covers the children it creates.
-    Now(Decision, Arc<Allowance>),
+    /// It can be committed, with the children that were decided with it; the allowance covers the children it creates.
+    Now(Decision, WholeChildren, Arc<Allowance>),
     /// It has to be repeated, because a workflow became known or descendants were granted only after it was
     /// made.
     TooEarly(Decision),
@@ -40,7 +41,7 @@ enum Decided {
 impl Decided {
     const fn decision(&self) -> &Decision {
         match self {
-            Self::Now(decision, _) | Self::TooEarly(decision) => decision,
+            Self::Now(decision, _, _) | Self::TooEarly(decision) => decision,
         }
     }
 }
@@ -48,6 +49,7 @@ impl Decided {
 /// A decision, and what it lacked.
 struct Made {
     decision: Decision,
+    children: WholeChildren,
     allowance: Arc<Allowance>,
     has_missed: bool,
 }
@@ -112,7 +114,7 @@ impl Engine {
             let began = began.ok_or_else(|| CommandError::Internal("a start without its event".into()))?;
             // Rarely needed, so the command is recreated from its event instead of being cloned up front.
             let again = || Command::Start(Box::new(StartRun::again(&began, bounds)));
-            let Decided::Now(decision, allowance) = decided else {
+            let Decided::Now(decision, children, allowance) = decided else {
                 command = again();
                 continue;
             };
@@ -123,7 +125,7 @@ impl Engine {
                 won: None,
                 consumed: &[],
             };
-            let committed = self.commit(change, decision, &side_rows, now).await;
+            let committed = self.commit(change, (decision, children), &side_rows, now).await;
             allowance.conclude(&committed);
             match self.conclude(committed, &mut uncertain, &side_rows).await? {
                 Some(done) => {
@@ -328,7 +330,7 @@ impl Engine {
             let decided = self
                 .decide(&open.view, Cow::Borrowed(command), now, guard)
                 .await?;
-            let Decided::Now(decision, allowance) = decided else {
+            let Decided::Now(decision, children, allowance) = decided else {
                 continue;
             };
             let change = Change {
@@ -338,7 +340,7 @@ impl Engine {
                 won: won.as_ref(),
                 consumed: &[],
             };
-            let committed = self.commit(change, decision, &side_rows, now).await;
+            let committed = self.commit(change, (decision, children), &side_rows, now).await;
             allowance.conclude(&committed);
             match self.conclude(committed, &mut uncertain, &side_rows).await? {
                 Some(done) => return Ok(done),
@@ -386,10 +388,10 @@ impl Engine {
         } = open;
         let now = self.now();
         let guard = Guard::At(view.run.head);
-        let (decision, allowance) = if view.run.status.is_terminal() && view.run.started.is_some() {
+        let (decision, children, allowance) = if view.run.status.is_terminal() && view.run.started.is_some() {
             // Nothing can follow the end; the rows only have to be removed. A run that ended before it
             // started still answers its start.
-            (unchanged(&view), None)
+            (unchanged(&view), WholeChildren::default(), None)
         } else {
             let mut messages = Vec::with_capacity(inbox.len());
             for row in &inbox {
@@ -400,7 +402,7 @@ impl Engine {
             }
             let command = Cow::Owned(Command::RunMessages(messages));
             match self.decide(&view, command, now, guard).await? {
-                Decided::Now(decision, allowance) => (decision, Some(allowance)),
+                Decided::Now(decision, children, allowance) => (decision, children, Some(allowance)),
                 Decided::TooEarly(_) => return Ok(false),
             }
         };
@@ -417,7 +419,9 @@ impl Engine {
             won: None,
             consumed: &consumed,
         };
-        let committed = self.commit(change, decision, &SideRows::default(), now).await;
+        let committed = self
+            .commit(change, (decision, children), &SideRows::default(), now)
+            .await;
         if let Some(allowance) = allowance {
             allowance.conclude(&committed);
         }
@@ -476,6 +480,7 @@ impl Engine {
         };
         let Made {
             decision,
+            children,
             allowance,
             has_missed,
         } = made?;
@@ -485,7 +490,7 @@ impl Engine {
         if allowance.is_short() && Box::pin(allowance.grow()).await? {
             return Ok(Decided::TooEarly(decision));
         }
-        Ok(Decided::Now(decision, allowance))
+        Ok(Decided::Now(decision, children, allowance))
     }
 
     /// Makes a decision with an allowance for new children. If `decide` gives up, the allowance is returned.
@@ -507,8 +512,10 @@ impl Engine {
         };
         let decided = decide(&input)?;
         let has_missed = catalog.has_missed();
+        let children = catalog.into_children();
         Some(decided.map(|decision| Made {
             decision,
+            children,
             allowance,
             has_missed,
         }))

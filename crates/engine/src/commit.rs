@@ -18,6 +18,7 @@ use crate::{
     Executor, HttpCall, Request, View,
     call_deliveries::{answer_row, cancel_row},
     recalls,
+    whole_children::{WholeChild, WholeChildren},
 };
 
 /// A snapshot is stored each time the log passes a multiple of this length.
@@ -90,9 +91,11 @@ pub(crate) struct Prepared {
     /// When a parked effect is due.
     pub(crate) next_check: Option<Timestamp>,
     pub(crate) children: usize,
+    /// Children that ended in this batch, with the codes of their errors.
+    pub(crate) ended_children: Vec<(RunId, RunStatus, Option<String>)>,
 }
 
-pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
+pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: WholeChildren) -> Prepared {
     let Decision {
         run,
         events,
@@ -208,11 +211,17 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
     effects.retain(|(_, effect)| !matches!(effect.request, Request::Activity(_)));
     let mut told = Vec::with_capacity(children.len() + messages.len());
     let n_children = children.len();
+    let mut ended_children = Vec::new();
     for child in children {
-        let (row, start) = child_rows(view, &child, *now);
-        told.push(child.run);
+        let (row, start) = child_rows(view, &child, whole.remove(&child.run), *now);
+        match start {
+            Some(start) => {
+                told.push(child.run);
+                batch.inbox_sent.push(start);
+            }
+            None => ended_children.push((child.run, row.summary.status, row.summary.error_code.clone())),
+        }
         batch.children.push(row);
-        batch.inbox_sent.push(start);
     }
     for (target, source_seq, message) in messages {
         told.push(target.clone());
@@ -237,15 +246,35 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         has_told,
         next_check,
         children: n_children,
+        ended_children,
     }
 }
 
-fn child_rows(parent: &View, child: &NewChild, now: Timestamp) -> (ChildRow, InboxRow) {
+/// The row of a child, and the message that starts it unless it has ended.
+fn child_rows(
+    parent: &View,
+    child: &NewChild,
+    whole: Option<WholeChild>,
+    now: Timestamp,
+) -> (ChildRow, Option<InboxRow>) {
     let principal = child.start.principal.clone();
     let summary = Summary {
         parent: Some((parent.key.run.clone(), child.node.clone())),
         ..Summary::new(child.workflow.clone(), child.version.clone(), principal, now)
     };
+    if let Some(WholeChild {
+        events,
+        status,
+        error_code,
+    }) = whole
+    {
+        let row = ChildRow {
+            run: child.run.clone(),
+            summary: summary.after(status, None, error_code.as_deref(), now),
+            events,
+        };
+        return (row, None);
+    }
     let start = InboxRow {
         target: child.run.clone(),
         source: parent.key.run.clone(),
@@ -256,8 +285,9 @@ fn child_rows(parent: &View, child: &NewChild, now: Timestamp) -> (ChildRow, Inb
         ChildRow {
             run: child.run.clone(),
             summary,
+            events: Vec::new(),
         },
-        start,
+        Some(start),
     )
 }
 

@@ -18,6 +18,7 @@ use crate::{
     panics::Panicked,
     stats::Counters,
     uncertain_commit::UncertainCommit,
+    whole_children::WholeChildren,
 };
 
 /// The input of an append besides the decision.
@@ -46,11 +47,11 @@ enum Appended {
 }
 
 impl Engine {
-    /// Appends a decision and acts on it once it is durable.
+    /// Appends a decision, with the children that were decided with it, and acts on it once it is durable.
     pub(crate) async fn commit(
         &self,
         change: Change<'_>,
-        decision: Decision,
+        (decision, whole): (Decision, WholeChildren),
         side_rows: &SideRows,
         now: Timestamp,
     ) -> Result<View, Failed> {
@@ -97,7 +98,8 @@ impl Engine {
             has_told,
             next_check,
             children,
-        } = commit::prepare(&context, decision);
+            ended_children,
+        } = commit::prepare(&context, decision, whole);
         batch.inbox_consumed = consumed.to_vec();
         let after = View {
             key: view.key.clone(),
@@ -154,6 +156,7 @@ impl Engine {
             next_check,
             is_released: batch.hold.is_some(),
             children,
+            ended_children,
         };
         // The append and its follow-up complete even if the caller is dropped.
         let engine = self.clone();

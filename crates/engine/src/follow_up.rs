@@ -26,6 +26,8 @@ pub(crate) struct FollowUp {
     /// The append releases the run's work rows.
     pub(crate) is_released: bool,
     pub(crate) children: usize,
+    /// Children that ended in the append, with the codes of their errors.
+    pub(crate) ended_children: Vec<(RunId, RunStatus, Option<String>)>,
 }
 
 impl Engine {
@@ -46,6 +48,7 @@ impl Engine {
             next_check,
             is_released,
             children,
+            ended_children,
         } = follow_up;
         let shared = &self.shared;
         Counters::add(&shared.counters.appends, 1);
@@ -57,6 +60,13 @@ impl Engine {
                 let RunKey { tenant, run } = &after.key;
                 let (node, code) = (node.as_ref().map(NodeId::as_str), &*error.code);
                 tracing::warn!(%run, %tenant, node, code, "run failed");
+            }
+        }
+        for (run, status, code) in ended_children {
+            shared.counters.ended(status);
+            if let (RunStatus::Failed, Some(code)) = (status, code) {
+                let tenant = &after.key.tenant;
+                tracing::warn!(%run, %tenant, code, "run failed");
             }
         }
         let mut last_events = Vec::new();

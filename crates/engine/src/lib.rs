@@ -55,6 +55,7 @@ mod timers;
 mod tries;
 mod uncertain_commit;
 mod view;
+mod whole_children;
 
 pub use call_deliveries::{CallMessage, ListedCallDelivery};
 pub use catalog::{RegisterError, Registered};

@@ -433,6 +433,42 @@ pub trait Catalog: std::fmt::Debug + Sync {
     fn admits_child(&self, _root: &RunId) -> bool {
         true
     }
+
+    /// Decides a new child from start to end, in at most about `units` of work. `input` is that of the parent's
+    /// decision. The caller handles the end as if the child's message had arrived, and the child's log is committed
+    /// with the parent's events instead of its start.
+    ///
+    /// # Errors
+    /// The child cannot be decided here, and starts by its own message.
+    fn decide_child(
+        &self,
+        _child: &NewChild,
+        _input: &Input<'_>,
+        _units: u64,
+    ) -> Result<EndedChild, UndecidedChild> {
+        Err(UndecidedChild::Waits(0))
+    }
+}
+
+/// A child that was decided from start to end, together with its parent.
+#[derive(Debug)]
+pub struct EndedChild {
+    /// What the child tells its parent.
+    pub message: RunMessage,
+    pub n_events: usize,
+    /// The size of its log.
+    pub n_bytes: usize,
+    /// The work it took.
+    pub units: u64,
+}
+
+/// Why a child was not decided together with its parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UndecidedChild {
+    /// It may have to wait for something. Holds the work spent to learn that.
+    Waits(u64),
+    /// It takes more work than was allowed.
+    TooMuchWork,
 }
 
 /// The result of a command: what the engine commits, and what it does after the commit. A decision without

@@ -85,6 +85,11 @@ pub trait Planned: Debug + Send + Sync + 'static {
         Retries { most: 0, delay_ms: 0 }
     }
 
+    /// Whether no node ever waits, unless it is retried: the first decision of a run takes it to its end.
+    fn never_waits(&self) -> bool {
+        false
+    }
+
     /// How the node treats its child runs, if it creates any.
     fn children(&self, _position: usize) -> Option<ChildPolicy> {
         None

@@ -26,11 +26,13 @@ mod status;
 
 pub use call::{AgentCall, AgentVerb, Call, provider};
 pub use command::{
-    AnsweredCall, Authority, CancelledCall, Catalog, Command, Decision, Effect, HostBounds, Input, NewChild,
-    Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartRun, Timer, Work,
+    AnsweredCall, Authority, CancelledCall, Catalog, Command, Decision, Effect, EndedChild, HostBounds,
+    Input, NewChild, Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartRun, Timer,
+    UndecidedChild, Work,
 };
 pub use decide::{
-    Attempted, DecisionBuilder, MAX_BYTES, MAX_EVENTS, Spawn, decide, decide_within, fields, too_much_work,
+    Attempted, DecisionBuilder, MAX_BYTES, MAX_CHILD_EVENTS, MAX_EVENTS, Spawn, decide, decide_within,
+    fields, too_much_work,
 };
 pub use dialect::{
     Answered, ChildPolicy, Dialect, NodeTypes, OnFailure, Planned, Retries, Startable, Trigger,

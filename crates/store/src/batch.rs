@@ -44,7 +44,7 @@ pub struct Batch {
     /// Work rows to create, after `work_ended` and `work_moved` are applied. An existing row is replaced: it loses its lease,
     /// gets a larger fence and has no deaths.
     pub work_set: Vec<WorkRow>,
-    /// Child runs to create, each with an empty log.
+    /// Child runs to create.
     pub children: Vec<ChildRow>,
     /// Messages to other runs, inserted after `inbox_consumed` is applied.
     pub inbox_sent: Vec<InboxRow>,
@@ -124,7 +124,8 @@ impl Batch {
         let snapshot = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.body.len());
         let idempotency = self.idempotency.as_ref();
         let response = idempotency.map_or(0, |record| record.response.len());
-        let children = self.children.len() * OVERHEAD / 2;
+        let logs = self.children.iter().flat_map(|child| &child.events);
+        let children = self.children.len() * OVERHEAD / 2 + logs.map(|event| event.body.len()).sum::<usize>();
         let push = self.push.as_ref().map_or(0, |push| push.row.body.len());
         OVERHEAD + events + work + parked + inbox + messages + blobs + snapshot + response + children + push
     }
@@ -397,8 +398,10 @@ pub struct Moved {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChildRow {
     pub run: RunId,
-    /// The initial summary, with status pending.
+    /// The summary after the events: pending if there are none.
     pub summary: Summary,
+    /// The log of a child that was decided with its parent. Empty if the child starts by a message.
+    pub events: Vec<StoredEvent>,
 }
 
 /// A message from one run to another. Keyed by (target, source, source sequence), so inserting it twice has

@@ -33,6 +33,12 @@ pub(crate) fn assert_sound(batch: &Batch) {
         let mut seen = HashSet::with_capacity(batch.children.len());
         for child in &batch.children {
             assert!(seen.insert(&child.run), "child {} is created once", child.run);
+            let seqs = child.events.iter().map(|event| event.seq.0);
+            assert!(
+                seqs.eq(0..child.events.len() as u64),
+                "the log of child {} has no gap",
+                child.run
+            );
             assert_ne!(child.run, batch.run.run, "a run is not its own child");
             assert!(
                 batch.push.as_ref().is_none_or(|push| push.run != child.run),

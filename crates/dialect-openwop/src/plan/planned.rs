@@ -47,6 +47,10 @@ impl Planned for Plan {
         }
     }
 
+    fn never_waits(&self) -> bool {
+        self.never_waits
+    }
+
     fn children(&self, position: usize) -> Option<ChildPolicy> {
         let NodeKind::SubWorkflow(sub) = &self.nodes[position].kind else {
             return None;

@@ -14,4 +14,5 @@ mod runs;
 mod shares;
 mod simulation;
 mod weights;
+mod whole_children;
 mod workflows;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use crate::{
     Active, CONTENT_TRUST, ChildEnd, ChildPolicy, Dialect, Failure, HostBounds, Join, KernelEvent, Member,
     NewChild, Object, OnFailure, Parent, Planned, Refusal, RunId, RunMessage, RunStatus, Seq, StartRun,
-    StepId, Trigger, UNTRUSTED, Wait, WorkflowId, cost,
+    StepId, Trigger, UNTRUSTED, UndecidedChild, Wait, WorkflowId,
+    cost::{self, MESSAGES_PAUSE},
     join::{Tally, Verdict},
 };
 
@@ -15,6 +16,9 @@ use super::{Before, DecisionBuilder, too_much_work};
 const MAX_DEPTH: usize = 32;
 /// Maximum number of children that a step may wait for. Each is two events of a decision.
 const MAX_SET: usize = 200;
+
+/// The work that a child may take to be decided together with its parent.
+const CHILD_WORK: u64 = MESSAGES_PAUSE;
 
 /// A child run that a step wants.
 #[derive(Debug)]
@@ -60,6 +64,41 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             self.dispatch(step, cause, child);
         }
         Ok(())
+    }
+
+    /// Decides the next new child that need not wait, and returns its message. Without one, the children that are left
+    /// start by messages of their own.
+    pub(super) fn decide_next_child(&mut self) -> Option<RunMessage> {
+        while !self.run.status.is_terminal() && self.has_room_for_children() {
+            let child = self.work.children.get(self.tried)?;
+            let step = StepId {
+                node: child.node.clone(),
+                ordinal: child.start.parent.as_ref()?.ordinal,
+            };
+            // The step may have ended by what another child did.
+            if self.mirrored(&step, &child.run).is_some() {
+                let units = self.left().map_or(CHILD_WORK, |left| left.min(CHILD_WORK));
+                let decided = self.input.catalog.decide_child(child, self.input, units);
+                match decided {
+                    Ok(ended) => {
+                        self.tried += 1;
+                        self.child_events += ended.n_events;
+                        self.bytes += ended.n_bytes;
+                        self.renew_budget(ended.units);
+                        return Some(ended.message);
+                    }
+                    Err(UndecidedChild::Waits(units)) => self.worked += units,
+                    Err(UndecidedChild::TooMuchWork) if units == CHILD_WORK => self.worked += units,
+                    // Where more work is allowed, it might be decided here.
+                    Err(UndecidedChild::TooMuchWork) => {
+                        self.worked = self.worked.saturating_add(CHILD_WORK);
+                        return None;
+                    }
+                }
+            }
+            self.tried += 1;
+        }
+        None
     }
 
     fn dispatch(&mut self, step: &StepId, cause: Seq, mut child: NewChild) {

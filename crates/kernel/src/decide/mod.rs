@@ -33,10 +33,12 @@ use crate::{
     measure::{size_of, size_of_object},
 };
 
-/// Maximum number of events in one decision.
+/// Maximum number of events in one decision; twice as many if they follow the ends of children that it created.
 pub const MAX_EVENTS: usize = 512;
 /// Approximate maximum payload of one decision, in bytes.
 pub const MAX_BYTES: usize = 1024 * 1024;
+/// Maximum number of events of children that are decided in the decision that creates them, besides its own events.
+pub const MAX_CHILD_EVENTS: usize = 2_048;
 
 /// Applies a command to a run, and returns the resulting events and work with the units of work spent. A refused
 /// command has no effect.
@@ -62,8 +64,8 @@ pub fn decide<D: Dialect>(
 /// Like [`decide`], but returns `None` without any effect if the decision needs about `units` of work or
 /// more. Events count as work, too. The effective maximum is a tenth of [`MAX_DECISION_WORK`].
 ///
-/// If it returns a decision, it is the same one that [`decide`] returns: reaching the limit never changes the
-/// result.
+/// If it returns a decision, it is the same one that [`decide`] returns, with the same work: reaching the limit never
+/// changes the result.
 pub fn decide_within<D: Dialect>(
     units: u64,
     run: Run,
@@ -71,7 +73,7 @@ pub fn decide_within<D: Dialect>(
     plan: &D::Plan,
     command: Command,
     input: &Input<'_>,
-) -> Option<Result<Decision<D>, Refusal>> {
+) -> Option<Result<(Decision<D>, u64), Refusal>> {
     let input = &Input {
         now: input.now.max(run.updated_at),
         ..*input
@@ -84,7 +86,8 @@ pub fn decide_within<D: Dialect>(
     if builder.is_beyond() {
         return None;
     }
-    Some(followed.map(|()| builder.finish(&before)))
+    let work = builder.worked + builder.budget.spent();
+    Some(followed.map(|()| (builder.finish(&before), work)))
 }
 
 /// The state before the decision that `finish` compares with.
@@ -128,6 +131,10 @@ pub struct DecisionBuilder<'a, D: Dialect> {
     allowed: Option<u64>,
     /// Run messages consumed.
     heard: usize,
+    /// New children that it was tried to decide here.
+    tried: usize,
+    /// Events of the children that were.
+    child_events: usize,
     /// The current size of the run's state, in units.
     held: u64,
     /// The maximum size of the run's state, in units.
@@ -152,6 +159,8 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
             worked: 0,
             allowed,
             heard: 0,
+            tried: 0,
+            child_events: 0,
             held,
             most_held: most_held(inputs),
         }
@@ -189,13 +198,13 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
             return self.hear(messages);
         }
         let trigger = self.trigger(command)?;
-        D::decide(trigger, self)
+        self.advance(trigger)
     }
 
     /// Consumes as many messages as fit into one decision.
     fn hear(&mut self, messages: Vec<RunMessage>) -> Result<(), Refusal> {
         if messages.is_empty() {
-            return D::decide(Trigger::Advance, self);
+            return self.advance(Trigger::Advance);
         }
         for message in messages {
             if self.heard > 0 && (self.worked >= MESSAGES_PAUSE || self.is_full()) {
@@ -203,14 +212,29 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
             }
             // Everything that a message makes possible happens before the next message is read.
             let trigger = self.message(message)?;
-            D::decide(trigger, self)?;
+            self.advance(trigger)?;
             self.heard += 1;
-            // Each message gets a whole budget, so that the result does not depend on how messages are batched.
-            self.worked += self.budget.spent();
-            let whole = self.allowed.map(|units| units.saturating_sub(self.worked));
-            self.budget = Budget::new(whole.unwrap_or(MAX_DECISION_WORK));
+            self.renew_budget(0);
         }
         Ok(())
+    }
+
+    /// Follows a trigger, and then the ends of the children that it created and that need not wait.
+    fn advance(&mut self, trigger: Trigger) -> Result<(), Refusal> {
+        D::decide(trigger, self)?;
+        while let Some(message) = self.decide_next_child() {
+            let trigger = self.message(message)?;
+            D::decide(trigger, self)?;
+        }
+        Ok(())
+    }
+
+    /// Each message gets a whole budget, so that the result does not depend on how messages are batched. `more` is work
+    /// that no budget was charged for.
+    fn renew_budget(&mut self, more: u64) {
+        self.worked += self.budget.spent() + more;
+        let whole = self.allowed.map(|units| units.saturating_sub(self.worked));
+        self.budget = Budget::new(whole.unwrap_or(MAX_DECISION_WORK));
     }
 
     /// Follows a command up to where the dialect takes over.
@@ -358,11 +382,28 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
             || self.is_beyond()
     }
 
+    /// Whether another child may be decided here. A full decision still follows the children that it has created,
+    /// because each of them would need several appends otherwise.
+    fn has_room_for_children(&self) -> bool {
+        self.events.len() < 2 * MAX_EVENTS
+            && self.child_events < MAX_CHILD_EVENTS
+            && self.bytes < MAX_BYTES
+            && self.budget.spent() < DECISION_PAUSE
+            && self.worked < MESSAGES_PAUSE
+            && !self.is_beyond()
+    }
+
     /// Whether the decision exceeds the caller's limit. It is then discarded, so it ends as soon as possible.
     fn is_beyond(&self) -> bool {
-        let Some(allowed) = self.allowed else { return false };
-        let events = self.events.len() as u64 * EVENT;
-        self.budget.is_spent() || self.worked + self.budget.spent() + events >= allowed
+        let Some(left) = self.left() else { return false };
+        self.budget.is_spent() || left == 0
+    }
+
+    /// What the caller's limit leaves.
+    fn left(&self) -> Option<u64> {
+        let events = (self.events.len() + self.child_events) as u64 * EVENT;
+        let spent = self.worked + self.budget.spent() + events;
+        self.allowed.map(|allowed| allowed.saturating_sub(spent))
     }
 
     /// The active execution that a step id names.

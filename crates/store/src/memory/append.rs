@@ -146,7 +146,9 @@ impl State {
         }
 
         for child in batch.children {
-            self.runs.insert(key.sibling(child.run), Run::new(child.summary));
+            let mut run = Run::new(child.summary);
+            run.events = child.events;
+            self.runs.insert(key.sibling(child.run), run);
         }
 
         for (source, source_seq) in batch.inbox_consumed {

@@ -228,8 +228,8 @@ async fn head(transaction: &Transaction, run: &RunKey) -> Result<Head, Fault> {
 
 /// Finds the first child that already exists. The guard of the run has held.
 async fn colliding(transaction: &Transaction, batch: &Batch) -> Result<AppendError, Fault> {
-    // Children inserted by this transaction are visible to it, and their logs are empty like those of
-    // children that another process has created. Roll back first, to see only other processes' rows.
+    // Children inserted by this transaction are visible to it, and cannot be told from
+    // those that another process has created. Roll back first, to see only other processes' rows.
     let runs: Vec<_> = batch.children.iter().map(|child| child.run.as_str()).collect();
     let mut round = Round::default();
     round.control("ROLLBACK");

@@ -257,7 +257,7 @@ fn births<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) -> Option<usize> {
             batch,
             run: &child.run,
             summary: &child.summary,
-            head: 0,
+            head: rows::int(child.events.len() as u64),
         }));
     }
     if births.is_empty() {

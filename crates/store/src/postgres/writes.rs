@@ -76,16 +76,7 @@ pub(super) fn rest<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
             round.add(sql, columns);
         }
     };
-    add(
-        round,
-        EVENTS,
-        Rows::of(batches, |batch| &batch.events).map(|events| {
-            let mut columns = events.of_runs();
-            columns.push(events.column(|_, event| rows::int(event.seq.0)));
-            columns.push(events.column(|_, event| event.body.as_slice()));
-            columns
-        }),
-    );
+    add(round, EVENTS, events(batches));
     add(
         round,
         SNAPSHOTS,
@@ -142,6 +133,38 @@ pub(super) fn rest<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
         }),
     );
     hold(round, batches);
+}
+
+/// The events of the runs that batches append to, and of the children that they create whole.
+fn events<'b>(batches: &[&'b Batch]) -> Option<Vec<Value<'b>>> {
+    let mut events = Vec::new();
+    for batch in batches {
+        let tenant = batch.run.tenant.as_str();
+        let own = batch.events.iter().map(|event| (batch.run.run.as_str(), event));
+        let children = batch.children.iter();
+        let of_children =
+            children.flat_map(|child| child.events.iter().map(|event| (child.run.as_str(), event)));
+        events.extend(own.chain(of_children).map(|(run, event)| (tenant, run, event)));
+    }
+    if events.is_empty() {
+        return None;
+    }
+    Some(vec![
+        value(events.iter().map(|(tenant, _, _)| *tenant).collect::<Vec<_>>()),
+        value(events.iter().map(|(_, run, _)| *run).collect::<Vec<_>>()),
+        value(
+            events
+                .iter()
+                .map(|(_, _, event)| rows::int(event.seq.0))
+                .collect::<Vec<_>>(),
+        ),
+        value(
+            events
+                .iter()
+                .map(|(_, _, event)| event.body.as_slice())
+                .collect::<Vec<_>>(),
+        ),
+    ])
 }
 
 const QUARANTINE: [&str; 3] = [

@@ -330,7 +330,8 @@ fn write_relations(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     for child in &batch.children {
         let key = batch.run.sibling(child.run.clone());
-        insert_run(conn, &key, &child.summary, Seq(0))?;
+        insert_run(conn, &key, &child.summary, Seq(0).plus(child.events.len()))?;
+        write_events(conn, &key, &child.events)?;
     }
     for (source, source_seq) in &batch.inbox_consumed {
         conn.prepare_cached(

@@ -20,6 +20,7 @@ crate::behaviours!(
     concurrent_appends_leave_a_dense_log,
     appends_to_different_runs_do_not_conflict,
     children_are_runs_with_an_empty_log,
+    a_child_can_be_created_with_its_log,
     existing_child_refuses_the_whole_batch,
     conflict_on_the_run_is_reported_before_an_existing_child,
     a_child_starts_at_sequence_zero,
@@ -339,6 +340,37 @@ async fn children_are_runs_with_an_empty_log(store: Arc<dyn Store>) {
             .expect("inbox"),
         [run(2), run(3)]
     );
+}
+
+async fn a_child_can_be_created_with_its_log(store: Arc<dyn Store>) {
+    let parent = run(1);
+    let mut batch = create(&parent, 2);
+    batch.children = vec![child(2, &parent), child(3, &parent)];
+    batch.children[0].summary = summary(RunStatus::Completed, 1);
+    batch.children[0].events = events(0, 5);
+    batch.inbox_sent = vec![run_message(&run(3), &parent, 1)];
+    store.append(batch.clone()).await.expect("append");
+
+    let loaded = store.load(&run(2)).await.expect("load").expect("a child");
+    assert_eq!(loaded.summary, batch.children[0].summary);
+    assert_eq!((loaded.head, loaded.tail), (Seq(5), events(0, 5)));
+    assert!(loaded.inbox.is_empty());
+    let mut late = batch.clone();
+    late.run = run(4);
+    late.children.truncate(1);
+    let refused = store.append(late).await.expect_err("exists");
+    assert!(
+        matches!(
+            refused,
+            AppendError::Conflict {
+                actual: Some(Seq(5)),
+                ..
+            }
+        ),
+        "{refused:?}"
+    );
+    let next = append(&run(2), 5, 1);
+    store.append(next).await.expect("the log goes on where it ended");
 }
 
 async fn existing_child_refuses_the_whole_batch(store: Arc<dyn Store>) {

@@ -167,6 +167,7 @@ pub(crate) fn child(n: u64, parent: &RunKey) -> ChildRow {
     ChildRow {
         run: run_id(n),
         summary,
+        events: Vec::new(),
     }
 }
 

@@ -4,10 +4,10 @@
 use proptest::{collection::vec, prelude::*, sample::select};
 use wopr_core::{InterruptKind, RunId, RunKey, RunStatus, Seq};
 use wopr_store::{
-    Attempted, Batch, BlobRow, DeliveryCursor, DeliveryFilter, Ended, Epoch, Fence, Guard, IdempotencyRecord,
-    Leased, Match, MemoryStore, MessageRow, Moved, NewPush, Parked, PhaseCursor, PhaseFilter, PushRow, Queue,
-    Quota, Removal, RunFilter, Snapshot, SqliteStore, Store, Then, Times, Update, WorkKey, WorkRow,
-    WorkState, sqlite::Options,
+    Attempted, Batch, BlobRow, ChildRow, DeliveryCursor, DeliveryFilter, Ended, Epoch, Fence, Guard,
+    IdempotencyRecord, Leased, Match, MemoryStore, MessageRow, Moved, NewPush, Parked, PhaseCursor,
+    PhaseFilter, PushRow, Queue, Quota, Removal, RunFilter, Snapshot, SqliteStore, Store, Then, Times,
+    Update, WorkKey, WorkRow, WorkState, sqlite::Options,
 };
 
 use crate::{make::*, schema::Schema};
@@ -241,7 +241,7 @@ prop_compose! {
         work in work(),
         sent in vec((1..5_u64, 0..4_u64), 0..3),
         consumed in vec((1..5_u64, 0..4_u64), 0..3),
-        child_run in prop::option::weighted(0.2, 1..9_u64),
+        child_run in prop::option::weighted(0.2, (1..9_u64, 0..3_usize)),
         record in prop::option::weighted(0.3, records()),
         message in prop::option::of(keys()),
         blob in prop::option::of(keys()),
@@ -259,7 +259,11 @@ prop_compose! {
         batch.summary.error_code = error_code.map(str::to_owned);
         batch.inbox_sent = sent.into_iter().map(|(n, seq)| run_message(&RunKey::new(run.tenant.clone(), run_id(n)), &run, seq)).collect();
         batch.inbox_consumed = consumed.into_iter().map(|(n, seq)| (run_id(n), Seq(seq))).collect();
-        batch.children = child_run.filter(|n| run_id(*n) != run.run).map(|n| child(n, &run)).into_iter().collect();
+        batch.children = child_run
+            .filter(|(n, _)| run_id(*n) != run.run)
+            .map(|(n, n_events)| ChildRow { events: events(0, n_events), ..child(n, &run) })
+            .into_iter()
+            .collect();
         batch.idempotency = record;
         batch.messages =
             message.map(|id| MessageRow { id: id.to_owned(), seq: Seq(0), body: vec![] }).into_iter().collect();
