@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wopr_core::{RunStatus, Seq};
 use wopr_engine::{Engine, SideRows, View};
-use wopr_store::{SqliteStore, Store as _};
+use wopr_store::SqliteStore;
 
 use crate::harness::{answer, create, engine, fresh, log, node, reaches, steered, workflow};
 
