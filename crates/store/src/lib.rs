@@ -50,7 +50,7 @@ pub use sqlite::SqliteStore;
 pub use timeout::with_timeout;
 pub use work::{
     CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, Hint, LAST_CHANCE, Leased, Mailbox,
-    QUARANTINED, Queue, Quota, Then, Times, Work,
+    Parking, QUARANTINED, Queue, Quota, Then, Times, Work,
 };
 
 pub trait Store: Log + Work + Registry + Pushes + Retention + std::fmt::Debug {}

@@ -237,6 +237,15 @@ impl Then {
     }
 }
 
+/// A lease whose row is to be parked, as [`Then::Park`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parking {
+    pub run: RunKey,
+    pub key: WorkKey,
+    pub fence: Fence,
+    pub due: Option<Timestamp>,
+}
+
 /// A possible change by another process. A hint may be wrong, late or missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hint {
@@ -359,6 +368,10 @@ pub trait Work: Send + Sync + 'static {
     ) -> Result<bool, WriteError> {
         self.set_lease(run, key, fence, Then::Park(due)).await
     }
+
+    /// Parks the rows of several leases, each once. Returns for each whether its lease was still held. After an
+    /// error any of them may be parked.
+    async fn park_all(&self, rows: &[Parking]) -> Result<Vec<bool>, WriteError>;
 
     /// Makes a row due at `at`, unless it is due earlier. A leased row keeps its lease and comes due by the
     /// time it is parked. Returns `false` if there is no such row.

@@ -87,6 +87,7 @@ hand_on! { Work:
     quarantined(limit: usize) -> Result<Vec<RunKey>, ReadError>;
     lease(queue: Queue, epoch: Epoch, times: Times, quota: &Quota) -> Result<Vec<Leased>, WriteError>;
     set_lease(run: &RunKey, key: &WorkKey, fence: Fence, then: Then) -> Result<bool, WriteError>;
+    park_all(rows: &[Parking]) -> Result<Vec<bool>, WriteError>;
     wake(run: &RunKey, key: &WorkKey, at: Timestamp) -> Result<bool, WriteError>;
     call_deliveries(filter: &CallDeliveryFilter, after: Option<&CallDeliveryCursor>, limit: usize) -> Result<Vec<CallDeliveryRow>, ReadError>;
     next_due(queue: Queue) -> Result<Option<Timestamp>, ReadError>;

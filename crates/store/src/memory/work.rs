@@ -8,7 +8,7 @@ use wopr_core::{RunKey, Timestamp};
 use super::{Hand, Item, MemoryStore, State};
 use crate::{
     CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, Fence, LAST_CHANCE, Leased, Mailbox,
-    Moved, QUARANTINED, Queue, Quota, ReadError, Then, Times, Work, WorkKey, WorkRow, WriteError,
+    Moved, Parking, QUARANTINED, Queue, Quota, ReadError, Then, Times, Work, WorkKey, WorkRow, WriteError,
     work::Candidate,
 };
 
@@ -259,6 +259,15 @@ impl Work for MemoryStore {
     ) -> Result<bool, WriteError> {
         let place = (run.clone(), key.clone());
         Ok(self.state.lock().set_lease(&place, fence, then))
+    }
+
+    async fn park_all(&self, rows: &[Parking]) -> Result<Vec<bool>, WriteError> {
+        let mut state = self.state.lock();
+        let parked = rows.iter().map(|row| {
+            let place = (row.run.clone(), row.key.clone());
+            state.set_lease(&place, row.fence, Then::Park(row.due))
+        });
+        Ok(parked.collect())
     }
 
     async fn wake(&self, run: &RunKey, key: &WorkKey, at: Timestamp) -> Result<bool, WriteError> {

@@ -9,7 +9,7 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 use super::{PostgresStore, append, checks, fault::Fault, lists, read, registry, round::Round, rows, work};
 use crate::{
     AppendError, Batch, BlobRow, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, EventPage,
-    Fence, Hint, IdempotencyKey, IdempotencyRecord, KeyRow, Leased, Load, Log, Mailbox, MessageRow,
+    Fence, Hint, IdempotencyKey, IdempotencyRecord, KeyRow, Leased, Load, Log, Mailbox, MessageRow, Parking,
     PhaseCursor, PhaseFilter, PhasePage, Queue, Quota, ReadError, Registry, Revision, RunFilter, RunPage,
     Summary, Then, Times, Work, WorkKey, WorkflowRow, WriteError, check::assert_sound,
 };
@@ -192,6 +192,10 @@ impl Work for PostgresStore {
             self.tell(Hint::Run(run.clone()));
         }
         Ok(is_held)
+    }
+
+    async fn park_all(&self, rows: &[Parking]) -> Result<Vec<bool>, WriteError> {
+        Ok(work::park_all(&self.pool, rows).await?)
     }
 
     async fn wake(&self, run: &RunKey, key: &WorkKey, at: Timestamp) -> Result<bool, WriteError> {

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, Fence, LAST_CHANCE, Leased, Mailbox,
-    Queue, Quota, Then, Times, WorkKey,
+    Parking, Queue, Quota, Then, Times, WorkKey,
 };
 
 const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
@@ -151,6 +151,20 @@ pub(super) use lease_update;
 
 pub(super) const SET_LEASE: &str =
     lease_update!("CASE WHEN $7::bigint = 2 AND (deaths < 3 OR queue = 2) THEN 0 ELSE deaths END");
+
+/// Parks the rows that nobody else has locked, and returns their places among the parameters.
+const PARK_ALL: &str = "WITH wanted AS (
+         SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[])
+             WITH ORDINALITY AS u (tenant, run, queue, key, fence, due, place)),
+     held AS (
+         SELECT w.tenant, w.run, w.queue, w.key, wanted.due, wanted.place FROM work AS w, wanted
+         WHERE w.tenant = wanted.tenant AND w.run = wanted.run AND w.queue = wanted.queue AND w.key = wanted.key
+             AND w.fence = wanted.fence AND w.epoch IS NOT NULL
+         FOR UPDATE OF w SKIP LOCKED)
+     UPDATE work AS w SET epoch = NULL, woken = NULL, due = least(held.due, w.woken), fence = w.fence + 1,
+         deaths = CASE WHEN w.deaths < 3 OR w.queue = 2 THEN 0 ELSE w.deaths END
+     FROM held WHERE w.tenant = held.tenant AND w.run = held.run AND w.queue = held.queue AND w.key = held.key
+     RETURNING held.place";
 
 const WAKE: &str = "UPDATE work SET
          due = CASE WHEN epoch IS NULL THEN least(due, $5) ELSE due END,
@@ -472,6 +486,44 @@ pub(super) async fn set_lease(
 ) -> Result<bool, Fault> {
     let round = || Round::of(SET_LEASE, lease_values(run, key, fence, then, None));
     Ok(!pool.write(round).await?.is_empty())
+}
+
+/// Parks rows by one statement, and by one of their own those that others have locked meanwhile: who locks several
+/// rows in an order of its own must not wait for another who does.
+pub(super) async fn park_all(pool: &Pool, parkings: &[Parking]) -> Result<Vec<bool>, Fault> {
+    let round = || {
+        let column = |text: fn(&Parking) -> String| parkings.iter().map(text).collect::<Vec<_>>();
+        let fences = parkings.iter().map(|row| rows::int(row.fence.0));
+        let dues = parkings.iter().map(|row| row.due.map(Timestamp::millis));
+        let values = vec![
+            value(column(|row| row.run.tenant.as_str().to_owned())),
+            value(column(|row| row.run.run.as_str().to_owned())),
+            value(
+                parkings
+                    .iter()
+                    .map(|row| row.key.queue.number())
+                    .collect::<Vec<_>>(),
+            ),
+            value(column(|row| rows::free(&row.key.name).into_owned())),
+            value(fences.collect::<Vec<_>>()),
+            value(dues.collect::<Vec<_>>()),
+        ];
+        Round::of(PARK_ALL, values)
+    };
+    let mut parked = vec![false; parkings.len()];
+    for row in &pool.write(round).await? {
+        let place = usize::try_from(rows::count(row, 0)?).ok();
+        // They are numbered from 1.
+        if let Some(parked) = place.and_then(|place| parked.get_mut(place.checked_sub(1)?)) {
+            *parked = true;
+        }
+    }
+    for (row, parked) in parkings.iter().zip(&mut parked) {
+        if !*parked {
+            *parked = set_lease(pool, &row.run, &row.key, row.fence, Then::Park(row.due)).await?;
+        }
+    }
+    Ok(parked)
 }
 
 pub(super) async fn wake(pool: &Pool, run: &RunKey, key: &WorkKey, at: Timestamp) -> Result<bool, Fault> {

@@ -24,9 +24,9 @@ use super::{
 use crate::{
     AppendError, Batch, BlobRow, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Cause, Child,
     EndedRoots, Epoch, EventPage, Fence, IdempotencyKey, IdempotencyRecord, KeyRow, Leased, Load, Log,
-    Mailbox, MessageRow, PhaseCursor, PhaseFilter, PhasePage, Queue, Quota, ReadError, Registry, Removal,
-    Retention, Revision, RunFilter, RunPage, Summary, Swept, Then, Times, Work, WorkKey, WorkflowRow,
-    WriteError, check::assert_sound,
+    Mailbox, MessageRow, Parking, PhaseCursor, PhaseFilter, PhasePage, Queue, Quota, ReadError, Registry,
+    Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, Then, Times, Work, WorkKey,
+    WorkflowRow, WriteError, check::assert_sound,
 };
 
 impl SqliteStore {
@@ -315,6 +315,18 @@ impl Work for SqliteStore {
         let (run, key) = (run.clone(), key.clone());
         self.write(SMALL, move |conn| {
             work::set_lease(conn, &run, &key, fence, then, None)
+        })
+        .await
+    }
+
+    async fn park_all(&self, rows: &[Parking]) -> Result<Vec<bool>, WriteError> {
+        let rows = rows.to_vec();
+        self.write(SMALL * rows.len(), move |conn| {
+            let parked = rows.iter().map(|row| {
+                let Parking { run, key, fence, due } = row;
+                work::set_lease(conn, run, key, *fence, Then::Park(*due), None)
+            });
+            parked.collect()
         })
         .await
     }

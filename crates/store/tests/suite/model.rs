@@ -5,7 +5,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use wopr_core::{InterruptKind, RunId, RunKey, RunStatus, Seq};
 use wopr_store::{
     Attempted, Batch, BlobRow, ChildRow, DeliveryCursor, DeliveryFilter, Ended, Epoch, Fence, Guard,
-    IdempotencyRecord, Leased, Match, MemoryStore, MessageRow, Moved, NewPush, Parked, PhaseCursor,
+    IdempotencyRecord, Leased, Match, MemoryStore, MessageRow, Moved, NewPush, Parked, Parking, PhaseCursor,
     PhaseFilter, PushRow, Queue, Quota, Removal, RunFilter, Snapshot, SqliteStore, Store, Then, Times,
     Update, WorkKey, WorkRow, WorkState, sqlite::Options,
 };
@@ -340,6 +340,19 @@ async fn apply(store: &dyn Store, step: &Step) -> String {
         } => {
             let leased = store.lease(*queue, Epoch(*epoch), *times, quota).await;
             let mut answers = format!("{leased:?}");
+            if let (Some(Then::Park(due)), false) = (*then, *along) {
+                let rows: Vec<_> = leased
+                    .expect("leased")
+                    .into_iter()
+                    .map(|Leased { run, key, fence, .. }| Parking {
+                        run,
+                        key,
+                        fence: Fence(fence.0 - u64::from(*stale)),
+                        due,
+                    })
+                    .collect();
+                return answers + &format!("{:?}", store.park_all(&rows).await);
+            }
             for Leased { run, key, fence, .. } in leased.expect("leased") {
                 let fence = Fence(fence.0 - u64::from(*stale));
                 let known = store.summary(&run).await.expect("summary");

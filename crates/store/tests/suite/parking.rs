@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wopr_core::{RunStatus, Timestamp};
 use wopr_store::{
     AppendError, Batch, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Ended, Epoch, Fence, Hold,
-    Leased, Parked, Queue, Removal, Store, Swept, WorkKey, WorkRow, WorkState,
+    Leased, Parked, Parking, Queue, Removal, Store, Swept, WorkKey, WorkRow, WorkState,
 };
 
 use crate::{deaths::die, make::*};
@@ -15,6 +15,7 @@ crate::behaviours!(
     parking_in_an_append_replaces_the_body,
     parking_in_an_append_needs_the_lease,
     parking_outside_an_append_needs_the_lease,
+    rows_of_several_runs_are_parked_together,
     row_without_due_time_waits_until_woken,
     row_woken_while_leased_is_due_once_parked,
     waking_does_not_delay_a_row,
@@ -148,6 +149,58 @@ async fn parking_outside_an_append_needs_the_lease(store: Arc<dyn Store>) {
     assert!(!park(&*store, &third, None).await, "it is gone");
     let summary = store.summary(&run(1)).await.expect("summary");
     assert_eq!(summary.expect("a run").1.0, 2, "parking appends nothing");
+}
+
+async fn rows_of_several_runs_are_parked_together(store: Arc<dyn Store>) {
+    let first = leased(&*store).await;
+    for n in 2..5 {
+        let mut batch = create(&run(n), 1);
+        batch.work_set = vec![effect("e")];
+        store.append(batch).await.expect("append");
+    }
+    let mut leases = lease(&*store, 1).await;
+    leases.push(first);
+    leases.sort_unstable_by(|one, other| one.run.cmp(&other.run));
+    assert_eq!(leases.len(), 4);
+    assert!(wake(&*store, 7).await, "while it is leased");
+    let parking = |lease: &Leased, due: Option<i64>| Parking {
+        run: lease.run.clone(),
+        key: lease.key.clone(),
+        fence: lease.fence,
+        due: due.map(at),
+    };
+    let mut rows = vec![
+        parking(&leases[0], Some(60)),
+        parking(&leases[1], Some(80)),
+        parking(&leases[2], None),
+    ];
+    rows.push(Parking {
+        fence: Fence(leases[3].fence.0 - 1),
+        ..parking(&leases[3], Some(9))
+    });
+    rows.push(Parking {
+        run: run(9),
+        ..parking(&leases[3], Some(9))
+    });
+    let parked = store.park_all(&rows).await.expect("park");
+    assert_eq!(parked, [true, true, true, false, false]);
+    let due = |rows: Vec<Leased>| rows.into_iter().map(|row| row.run).collect::<Vec<_>>();
+    assert_eq!(due(lease(&*store, 7).await), [run(1)], "it was woken");
+    assert_eq!(due(lease(&*store, 49).await), []);
+    assert!(
+        store
+            .park_all(&rows)
+            .await
+            .expect("park")
+            .iter()
+            .all(|parked| !parked)
+    );
+    assert!(store.park_all(&[]).await.expect("park").is_empty());
+    assert_eq!(
+        due(lease(&*store, 80).await).len(),
+        3,
+        "two leases have run out by now"
+    );
 }
 
 async fn row_without_due_time_waits_until_woken(store: Arc<dyn Store>) {

@@ -19,8 +19,8 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 use wopr_store::{
     AppendError, Batch, BlobRow, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Child, EndedRoots,
     Epoch, EventPage, Fence, Guard, Hint, IdempotencyKey, IdempotencyRecord, KeyRow, Leased, Load, Log,
-    Mailbox, MemoryStore, MessageRow, PhaseCursor, PhaseFilter, PhasePage, Queue, Quota, ReadError, Registry,
-    Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, Then, Times, Work, WorkKey,
+    Mailbox, MemoryStore, MessageRow, Parking, PhaseCursor, PhaseFilter, PhasePage, Queue, Quota, ReadError,
+    Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, Then, Times, Work, WorkKey,
     WorkflowRow, WriteError,
 };
 
@@ -47,6 +47,7 @@ pub(crate) struct Server {
     mines: Mutex<BTreeSet<RunKey>>,
     n_struck: AtomicU64,
     n_reads: Mutex<BTreeMap<&'static str, u64>>,
+    n_writes: Mutex<BTreeMap<&'static str, u64>>,
     uncertain: Mutex<UncertainCommit>,
     doom: Mutex<Option<Doom>>,
 }
@@ -81,6 +82,7 @@ impl Server {
             mines: Mutex::default(),
             n_struck: AtomicU64::new(0),
             n_reads: Mutex::default(),
+            n_writes: Mutex::default(),
             uncertain: Mutex::default(),
             doom: Mutex::default(),
         })
@@ -114,6 +116,11 @@ impl Server {
     /// The number of reads of each kind.
     pub(crate) fn n_reads(&self) -> BTreeMap<&'static str, u64> {
         self.n_reads.lock().clone()
+    }
+
+    /// The number of writes of each kind, without appends.
+    pub(crate) fn n_writes(&self) -> BTreeMap<&'static str, u64> {
+        self.n_writes.lock().clone()
     }
 
     /// Makes the outcome of the next append unknown, and writes it right after somebody looked for it without
@@ -250,6 +257,7 @@ impl Connection {
     }
 
     pub(super) async fn write(&self, what: &'static str) -> Result<(), WriteError> {
+        *self.server.n_writes.lock().entry(what).or_default() += 1;
         self.process.step(what).await;
         if self.fate().strikes(self.fate().odds.unavailable) {
             return Err(WriteError::Unavailable(format!("simulated at {what}").into()));
@@ -464,6 +472,12 @@ impl Work for Connection {
         self.write("set lease").await?;
         let is_held = self.server.store.set_lease(run, key, fence, then).await?;
         self.written("lease set", is_held).await
+    }
+
+    async fn park_all(&self, rows: &[Parking]) -> Result<Vec<bool>, WriteError> {
+        self.write("park").await?;
+        let parked = self.server.store.park_all(rows).await?;
+        self.written("parked", parked).await
     }
 
     async fn wake(&self, run: &RunKey, key: &WorkKey, at: Timestamp) -> Result<bool, WriteError> {
