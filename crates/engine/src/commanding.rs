@@ -121,6 +121,7 @@ impl Engine {
             let change = Change {
                 view: &view,
                 n_tail_bytes: 0,
+                n_run_bytes: 0,
                 guard: Guard::Create,
                 won: None,
                 consumed: &[],
@@ -310,7 +311,12 @@ impl Engine {
         for attempt in 0..MAX_ATTEMPTS {
             // A run loaded before the lock was taken may be outdated. The append then conflicts, as it does
             // if another process was first, and the run is loaded again.
-            let open = match opened.take() {
+            let at_hand = match &won {
+                // Most outcomes come soon after the decision that asked for them.
+                Some(_) if attempt == 0 && opened.is_none() => self.open_at_hand(key).await?,
+                Some(_) | None => None,
+            };
+            let open = match opened.take().or(at_hand) {
                 Some(open) => open,
                 None => self.open_existing(key).await?,
             };
@@ -336,6 +342,7 @@ impl Engine {
             let change = Change {
                 view: &open.view,
                 n_tail_bytes: open.n_tail_bytes,
+                n_run_bytes: open.n_run_bytes,
                 guard,
                 won: won.as_ref(),
                 consumed: &[],
@@ -385,6 +392,7 @@ impl Engine {
             inbox,
             is_inbox_cut,
             n_tail_bytes,
+            n_run_bytes,
         } = open;
         let now = self.now();
         let guard = Guard::At(view.run.head);
@@ -415,6 +423,7 @@ impl Engine {
         let change = Change {
             view: &view,
             n_tail_bytes,
+            n_run_bytes,
             guard,
             won: None,
             consumed: &consumed,

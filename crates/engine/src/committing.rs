@@ -26,6 +26,8 @@ pub(crate) struct Change<'a> {
     pub(crate) view: &'a View,
     /// Bytes of the events after the run's last snapshot.
     pub(crate) n_tail_bytes: usize,
+    /// Bytes of the run before, if no permit says so.
+    pub(crate) n_run_bytes: usize,
     pub(crate) guard: Guard,
     pub(crate) won: Option<&'a Won>,
     pub(crate) consumed: &'a [(RunId, Seq)],
@@ -58,6 +60,7 @@ impl Engine {
         let Change {
             view,
             n_tail_bytes,
+            n_run_bytes,
             guard,
             won,
             consumed,
@@ -138,6 +141,7 @@ impl Engine {
                 now: self.lease_time(),
             }));
         }
+        let n_bytes = batch.events.iter().map(|event| event.body.len()).sum();
         let follow_up = FollowUp {
             was_terminal: view.run.status.is_terminal(),
             settled: (batch.work_ended.iter().map(|ended| &ended.key))
@@ -145,7 +149,12 @@ impl Engine {
                 .filter(|key| key.queue == Queue::Effects)
                 .cloned()
                 .collect(),
-            n_bytes: batch.events.iter().map(|event| event.body.len()).sum(),
+            n_bytes,
+            n_run_bytes: n_run_bytes.max(view.held.n_bytes()),
+            n_tail_bytes: match batch.snapshot {
+                Some(_) => 0,
+                None => n_tail_bytes + n_bytes,
+            },
             events,
             is_log_unread: side_rows.is_log_unread,
             is_heard: batch.push.is_some(),

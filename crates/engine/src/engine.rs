@@ -404,10 +404,14 @@ impl Engine {
     }
 
     async fn decided_view(&self, key: &RunKey) -> Result<Option<View>, ReadError> {
-        let Some(decided) = self.decided(key).await? else {
-            return Ok(None);
-        };
-        let Decided { summary, .. } = &*decided;
+        match self.decided(key).await? {
+            Some(decided) => self.view_of(key, &decided).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn view_of(&self, key: &RunKey, decided: &Decided) -> Result<Option<View>, ReadError> {
+        let Decided { summary, .. } = decided;
         let plan = self.version(&key.tenant, &summary.workflow, &summary.version);
         let plan = plan.await?;
         let run = match (&decided.run, decided.from(Seq(0))) {
@@ -425,6 +429,22 @@ impl Engine {
             summary: summary.clone(),
             last_events: Vec::new(),
             held: LoadPermit::default(),
+        }))
+    }
+
+    /// A run that this process has just decided, for the next decision. It comes without its inbox: what is in there is
+    /// heard afterwards, as if it had come a moment later. `None` says nothing about the run.
+    pub(crate) async fn open_at_hand(&self, key: &RunKey) -> Result<Option<Open>, ReadError> {
+        let Some(decided) = self.at_hand(key) else {
+            return Ok(None);
+        };
+        let view = self.view_of(key, &decided).await?;
+        Ok(view.map(|view| Open {
+            view,
+            inbox: Vec::new(),
+            is_inbox_cut: false,
+            n_tail_bytes: decided.n_tail_bytes,
+            n_run_bytes: decided.n_bytes,
         }))
     }
 
@@ -493,6 +513,7 @@ impl Engine {
             inbox,
             is_inbox_cut,
             n_tail_bytes: SNAPSHOT_BYTES,
+            n_run_bytes: 0,
         }))
     }
 

@@ -12,6 +12,10 @@ pub(crate) struct FollowUp {
     pub(crate) events: Vec<Recorded>,
     /// Stored size of the events.
     pub(crate) n_bytes: usize,
+    /// Stored size of the run before.
+    pub(crate) n_run_bytes: usize,
+    /// Stored size of all events after the last snapshot.
+    pub(crate) n_tail_bytes: usize,
     /// If this append ended the run, its log is unlikely to be read soon.
     pub(crate) is_log_unread: bool,
     /// The append added a subscription, which may have replaced one that has pending deliveries.
@@ -39,6 +43,8 @@ impl Engine {
             settled,
             events,
             n_bytes,
+            n_run_bytes,
+            n_tail_bytes,
             is_log_unread,
             is_heard,
             effects,
@@ -73,7 +79,24 @@ impl Engine {
         match change {
             Some(_) if is_terminal && is_log_unread => last_events = events,
             // Before waking followers, which will look for it.
-            Some(change) => keep(change, after, events, n_bytes),
+            Some(change) => {
+                let is_whole = after.run.head.0 == events.len() as u64;
+                // A partial log is cached together with the fold, which includes the earlier events.
+                let n_bytes = match is_whole {
+                    true => n_bytes,
+                    false => n_run_bytes.saturating_add(2 * n_bytes),
+                };
+                if n_bytes <= Decided::MOST {
+                    change.keep(Decided {
+                        summary: after.summary.clone(),
+                        events,
+                        head: after.run.head,
+                        run: (!is_whole).then(|| after.run.clone()),
+                        n_tail_bytes,
+                        n_bytes,
+                    });
+                }
+            }
             None => {}
         }
         shared.tails.grew(&after.key, after.run.head);
@@ -106,24 +129,4 @@ impl Engine {
         }
         last_events
     }
-}
-
-/// Caches the run as the append left it.
-fn keep(change: Change, after: &View, events: Vec<Recorded>, n_bytes: usize) {
-    let is_whole = after.run.head.0 == events.len() as u64;
-    // A partial log is cached together with the fold, which includes the earlier events.
-    let n_bytes = match is_whole {
-        true => n_bytes,
-        false => after.held.n_bytes().saturating_add(2 * n_bytes),
-    };
-    if n_bytes > Decided::MOST {
-        return;
-    }
-    let decided = Decided {
-        summary: after.summary.clone(),
-        events,
-        head: after.run.head,
-        run: (!is_whole).then(|| after.run.clone()),
-    };
-    change.keep(decided, n_bytes);
 }

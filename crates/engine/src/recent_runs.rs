@@ -40,6 +40,10 @@ pub struct Decided {
     pub head: Seq,
     /// The fold of the log, if `events` is not all of it.
     pub(crate) run: Option<Run>,
+    /// Stored size of the events after the last snapshot.
+    pub(crate) n_tail_bytes: usize,
+    /// Stored size of the run, as this cache counts it.
+    pub(crate) n_bytes: usize,
 }
 
 impl Decided {
@@ -102,14 +106,14 @@ struct Changing {
 pub(crate) struct Change {
     recent_runs: Arc<RecentRunCache>,
     key: RunKey,
-    /// The run after the append, with its stored size.
-    after: Option<(Decided, usize)>,
+    /// The run after the append.
+    after: Option<Decided>,
 }
 
 impl Change {
     /// Caches the run as this append left it. To be called once the append is durable.
-    pub(crate) fn keep(mut self, decided: Decided, bytes: usize) {
-        self.after = Some((decided, bytes));
+    pub(crate) fn keep(mut self, decided: Decided) {
+        self.after = Some(decided);
     }
 }
 
@@ -145,14 +149,14 @@ impl RecentRunCache {
         }
     }
 
-    fn end(&self, key: &RunKey, after: Option<(Decided, usize)>) {
+    fn end(&self, key: &RunKey, after: Option<Decided>) {
         let mut dropped = Vec::new();
         let mut kept = self.kept.lock();
         let Some(changing) = kept.changing.get_mut(key) else {
             return;
         };
         changing.n -= 1;
-        if let Some((decided, _)) = &after {
+        if let Some(decided) = &after {
             changing.head = changing.head.max(decided.head);
         }
         if changing.n > 0 {
@@ -160,10 +164,10 @@ impl RecentRunCache {
         }
         let longest = changing.head;
         kept.changing.remove(key);
-        let after = after.filter(|(decided, bytes)| decided.head == longest && *bytes <= MAX_RUN_BYTES);
-        if let Some((decided, bytes)) = after {
+        let after = after.filter(|decided| decided.head == longest && decided.n_bytes <= MAX_RUN_BYTES);
+        if let Some(decided) = after {
             let now = decided.summary.updated_at;
-            dropped.extend(kept.insert(key, decided, bytes, now.plus_millis(self.max_age_ms)));
+            dropped.extend(kept.insert(key, decided, now.plus_millis(self.max_age_ms)));
             kept.make_room(now, &mut dropped);
         }
         drop(kept);
@@ -189,7 +193,8 @@ impl RecentRunCache {
 }
 
 impl Kept {
-    fn insert(&mut self, key: &RunKey, decided: Decided, bytes: usize, until: Timestamp) -> Option<Entry> {
+    fn insert(&mut self, key: &RunKey, decided: Decided, until: Timestamp) -> Option<Entry> {
+        let bytes = decided.n_bytes;
         let replaced = self.remove(key);
         let place = self.next;
         self.next += 1;
@@ -286,11 +291,13 @@ mod tests {
             events: (first..head).map(event).collect(),
             head: Seq(head),
             run: None,
+            n_tail_bytes: 0,
+            n_bytes: 1,
         }
     }
 
-    fn keep(recent_runs: &Arc<RecentRunCache>, key: &RunKey, decided: Decided, bytes: usize) {
-        recent_runs.change(key).keep(decided, bytes);
+    fn keep(recent_runs: &Arc<RecentRunCache>, key: &RunKey, decided: Decided, n_bytes: usize) {
+        recent_runs.change(key).keep(Decided { n_bytes, ..decided });
     }
 
     fn head(recent_runs: &RecentRunCache, n: usize) -> Option<u64> {
@@ -355,7 +362,7 @@ mod tests {
         keep(&recent_runs, &key(1), decided(0, 2, 0), 1);
         let change = recent_runs.change(&key(1));
         assert_eq!(head(&recent_runs, 1), None);
-        change.keep(decided(2, 3, 0), 1);
+        change.keep(decided(2, 3, 0));
         assert_eq!(head(&recent_runs, 1), Some(3));
         // The outcome stays unknown.
         drop(recent_runs.change(&key(1)));
@@ -368,13 +375,13 @@ mod tests {
             let recent_runs = Arc::new(RecentRunCache::new(None));
             let (early, late) = (recent_runs.change(&key(1)), recent_runs.change(&key(1)));
             if is_late_last {
-                early.keep(decided(0, 2, 0), 1);
+                early.keep(decided(0, 2, 0));
                 assert_eq!(head(&recent_runs, 1), None);
-                late.keep(decided(2, 3, 0), 1);
+                late.keep(decided(2, 3, 0));
                 assert_eq!(head(&recent_runs, 1), Some(3));
             } else {
-                late.keep(decided(2, 3, 0), 1);
-                early.keep(decided(0, 2, 0), 1);
+                late.keep(decided(2, 3, 0));
+                early.keep(decided(0, 2, 0));
                 assert_eq!(head(&recent_runs, 1), None, "what was acknowledged last is gone");
             }
             assert!(recent_runs.kept.lock().changing.is_empty());

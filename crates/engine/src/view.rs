@@ -75,6 +75,8 @@ pub(crate) struct Open {
     pub(crate) is_inbox_cut: bool,
     /// Bytes of the events after the snapshot.
     pub(crate) n_tail_bytes: usize,
+    /// Bytes of the stored run, if it comes from memory: it has no permit that says so then.
+    pub(crate) n_run_bytes: usize,
 }
 
 pub(crate) fn decode_events(stored: &[StoredEvent]) -> Result<Vec<Recorded>, ReadError> {
@@ -137,5 +139,6 @@ pub(crate) fn open(
         inbox: loaded.inbox,
         is_inbox_cut,
         n_tail_bytes,
+        n_run_bytes: 0,
     })
 }
