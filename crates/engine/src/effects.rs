@@ -31,7 +31,7 @@ const ACCEPTED_LATE: Duration = Duration::from_secs(30);
 /// The fence of an effect that is created with its lease. A larger one was leased before.
 const FIRST_LEASE: Fence = Fence(1);
 /// A call is looked at up to this part of its wait later than it asked for.
-const LOOKS_APART: u64 = 200;
+const LOOKS_APART: u64 = 50;
 /// Maximum size of a handle, as JSON.
 const MAX_HANDLE: usize = 64 * 1024;
 
@@ -87,8 +87,9 @@ impl Engine {
         drop(body);
         match stored {
             Ok(Stored::Effect(effect)) => self.attempt(lease, *effect).await,
-            Ok(Stored::Delivery(delivery)) => self.deliver_to_peer(lease, *delivery).await,
-            Ok(Stored::Recall(recall)) => self.recall(lease, *recall).await,
+            // Boxed, so that these do not make the future of every attempt larger.
+            Ok(Stored::Delivery(delivery)) => Box::pin(self.deliver_to_peer(lease, *delivery)).await,
+            Ok(Stored::Recall(recall)) => Box::pin(self.recall(lease, *recall)).await,
             Err(error) => {
                 let why = CommandError::Internal(Cause::about(
                     format!("effect {}: {error}", lease.key.name),
@@ -487,7 +488,7 @@ impl Engine {
     }
 }
 
-/// When a call is looked at that waits for so long: at most half a percent later, at a time that calls which wait about
+/// When a call is looked at that waits for so long: at most two percent later, at a time that calls which wait about
 /// as long have in common. Many calls that wait for the same peer then take few leases and few commits.
 fn aligned(now: Timestamp, wait_ms: u64) -> Timestamp {
     let due = now.plus_millis(wait_ms);
@@ -564,15 +565,15 @@ mod tests {
         let due =
             |now: i64, wait_ms: u64| aligned(Timestamp::from_millis(base + now), wait_ms).millis() - base;
         // Short waits are exact.
-        for wait_ms in [0, 1, 100, 399] {
+        for wait_ms in [0, 1, 50, 99] {
             assert_eq!(due(7, wait_ms), 7 + i64::try_from(wait_ms).unwrap());
         }
         let mut times: Vec<_> = (0..1_000).map(|now| due(now, 30_000)).collect();
         for (now, due) in (0..).zip(&times) {
-            assert!((30_000..=30_150).contains(&(due - now)), "{now}: {due}");
+            assert!((30_000..=30_600).contains(&(due - now)), "{now}: {due}");
         }
         times.dedup();
-        assert!(times.len() <= 9, "{times:?}");
+        assert!(times.len() <= 3, "{times:?}");
         assert_eq!(aligned(Timestamp::from_millis(5), u64::MAX).millis(), i64::MAX);
     }
 }

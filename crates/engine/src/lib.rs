@@ -37,6 +37,7 @@ mod notifier;
 mod options;
 mod outboxes;
 mod panics;
+mod parks;
 mod pinned;
 mod pool;
 mod pushes;

@@ -71,7 +71,7 @@ pub(crate) struct Pool {
     /// Notified when there may be something to lease.
     stirred: Notify,
     /// Notified when capacity becomes free.
-    freed: Notify,
+    pub(crate) freed: Notify,
     /// When the loop looks next, if it knows of a row that is due then.
     next: Mutex<Option<Timestamp>>,
     /// More rows were due than were leased in the last round.
@@ -464,14 +464,20 @@ impl Engine {
             let end = match (work, queue) {
                 (None, _) => lease.give_back(),
                 (Some(_), _) if engine.shared.stop.is_cancelled() => lease.give_back(),
-                (Some(_), Queue::Timers) => engine.fire(&lease).await,
+                // Boxed, so that the work of one queue does not take the memory of another's.
+                (Some(_), Queue::Timers) => Box::pin(engine.fire(&lease)).await,
                 (Some((_, Some(effect))), Queue::Effects) => engine.attempt(&mut lease, effect).await,
                 (Some((body, None)), Queue::Effects) => engine.attempt_stored(&mut lease, body).await,
-                (Some(_), Queue::Deliveries) => engine.deliver(&mut lease).await,
+                (Some(_), Queue::Deliveries) => Box::pin(engine.deliver(&mut lease)).await,
             };
-            engine.end_work(&lease, end).await;
-            drop(lease);
-            engine.pool(queue).freed.notify_one();
+            match (end, queue) {
+                (End::Park(due), Queue::Effects) => engine.park_soon(lease, due),
+                (end, _) => {
+                    engine.end_work(&lease, end).await;
+                    drop(lease);
+                    engine.pool(queue).freed.notify_one();
+                }
+            }
         };
         self.shared.tasks.spawn(working.instrument(span));
     }

@@ -1,14 +1,18 @@
-//! Reads of an idle engine: their number does not grow with the parked runs in the store.
+//! What an idle engine asks of the store: its reads do not grow with the parked runs, and calls that are looked at
+//! share their writes. Also outcomes that come soon, which read nothing.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use async_trait::async_trait;
+use serde_json::json;
 use tokio::task::JoinSet;
 use wopr_core::{RunStatus, Seq};
-use wopr_engine::Options;
+use wopr_engine::{Attempt, Executor, Options, Outcome, Report};
 use wopr_store::{Batch, Guard, Log as _, StoredEvent};
 use wopr_testkit::Workflow;
 
 use super::mines::Calm;
+use crate::harness::reaches;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -113,4 +117,92 @@ async fn readers_of_a_store_of_one_process_cost_next_to_nothing() {
 #[tokio::test(start_paused = true)]
 async fn readers_of_a_shared_store_are_one_read_a_second_together() {
     many_follow(false, SECOND).await;
+}
+
+/// Takes each call and never ends it. It is looked at every half minute.
+#[derive(Debug)]
+struct Patient;
+
+#[async_trait]
+impl Executor for Patient {
+    async fn run(&self, attempt: Attempt) -> Report {
+        let check_after = Some(30 * SECOND);
+        match attempt.handle {
+            None => Report::Accepted {
+                handle: json!(attempt.idempotency_key),
+                check_after,
+            },
+            Some(_) => Report::Unchanged { check_after },
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn looks_that_find_nothing_new_share_their_writes() {
+    const CALLS: u64 = 200;
+    let calm = Calm::new(Some(Arc::new(Patient))).await;
+    calm.register(Workflow::new("effect").effect("call")).await;
+    for _ in 0..CALLS {
+        calm.create("effect").await;
+    }
+    // What they have in common is the time of their looks, once the first ones are over.
+    tokio::time::sleep(60 * SECOND).await; // sleep: virtual time
+    let (before, looks) = (calm.server.n_writes(), calm.engine.stats().effects_started);
+    tokio::time::sleep(HOUR).await; // sleep: virtual time
+    let looks = calm.engine.stats().effects_started - looks;
+    let most = CALLS * HOUR.as_secs() / 30;
+    assert!((most * 9 / 10..=most).contains(&looks), "{looks} looks");
+    let after = calm.server.n_writes();
+    let grown = |what| after[what] - before[what];
+    // Two queues are looked through every second, whatever is due.
+    let polls = 2 * HOUR.as_secs();
+    let (leases, parks) = (grown("lease").saturating_sub(polls), grown("park"));
+    assert!(leases <= looks / 5, "{leases} times leased in {looks} looks");
+    assert!(
+        (1..=looks / 5).contains(&parks),
+        "parked {parks} times in {looks} looks"
+    );
+    assert_eq!(
+        after.get("set lease"),
+        before.get("set lease"),
+        "each is parked with others"
+    );
+    calm.end().await;
+}
+
+/// Ends each call at once.
+#[derive(Debug)]
+struct Prompt;
+
+#[async_trait]
+impl Executor for Prompt {
+    async fn run(&self, _: Attempt) -> Report {
+        Outcome::Done(json!({ "text": "x".repeat(2_000) })).into()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outcome_that_comes_soon_is_decided_without_loading_its_run() {
+    let calm = Calm::new(Some(Arc::new(Prompt))).await;
+    calm.register(Workflow::new("effect").effect("call")).await;
+    for _ in 0..10 {
+        let run = calm.create("effect").await;
+        reaches(&calm.engine, &run, RunStatus::Completed).await;
+    }
+    assert_eq!(calm.server.n_reads().get("load"), None);
+
+    // A run that has grown is no longer in memory, however quickly its calls end.
+    let names: Vec<_> = (0..40).map(|n| format!("n{n}")).collect();
+    let long = names
+        .iter()
+        .fold(Workflow::new("long"), |long, name| long.effect(name));
+    let edges: Vec<_> = names
+        .windows(2)
+        .map(|pair| format!("{} -> {}", pair[0], pair[1]))
+        .collect();
+    calm.register(long.edges(&edges.join(","))).await;
+    let run = calm.create("long").await;
+    reaches(&calm.engine, &run, RunStatus::Completed).await;
+    assert!(calm.server.n_reads().contains_key("load"));
+    calm.end().await;
 }
