@@ -14,7 +14,7 @@ use wopr_core::{Activity, AgentCall, Produced, RemoteQuestion, RunKey, StepId, p
 
 /// The request of an effect, as stored in its row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case")]
 pub enum Request {
     /// An HTTP call through the egress gate.
     Http(HttpCall),

@@ -45,7 +45,7 @@ impl Call {
 
 /// What an agent is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "verb", rename_all = "kebab-case", rename_all_fields = "camelCase")]
+#[serde(rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum AgentVerb {
     /// Sends the message, and waits until the agent is done with it.
     Invoke {
@@ -99,7 +99,6 @@ impl AgentVerb {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentCall {
-    #[serde(flatten)]
     pub verb: AgentVerb,
     /// The name of the agent in this host's configuration, or its address there.
     pub peer: String,
