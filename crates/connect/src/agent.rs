@@ -148,14 +148,15 @@ impl Agents {
                 let message = "the peer speaks tasks-http, which has neither cards nor such calls".to_owned();
                 return failed("invalid_input", message).into();
             }
-            Ok(Some(api)) => return tasks_http::attempt(&api, &attempted).await,
-            Ok(None) if !is_followed => return self.perform(&attempted).await.into(),
+            // Boxed, here and below: each future is kilobytes large, and a look need not take the memory of a send.
+            Ok(Some(api)) => return Box::pin(tasks_http::attempt(&api, &attempted)).await,
+            Ok(None) if !is_followed => return Box::pin(self.perform(&attempted)).await.into(),
             Ok(None) => {}
             Err(error) => return not_sent(&error).into(),
         }
         match attempted.handle.as_ref().map(Handle::deserialize) {
-            None => self.send(attempted).await,
-            Some(Ok(handle)) => self.look(&attempted, handle).await,
+            None => Box::pin(self.send(attempted)).await,
+            Some(Ok(handle)) => Box::pin(self.look(&attempted, handle)).await,
             Some(Err(error)) => failed("internal_error", format!("read the handle: {error}")).into(),
         }
     }

@@ -86,7 +86,10 @@ impl Executor for Executors {
         match request {
             Request::Http(call) => {
                 let trace = traceparent.as_deref();
-                self.http.call(&run.tenant, &key, trace, call, &keep).await.into()
+                // Boxed, so that the other calls do not take its memory.
+                Box::pin(self.http.call(&run.tenant, &key, trace, call, &keep))
+                    .await
+                    .into()
             }
             Request::Agent(mut call) => {
                 if let Err(unknown) = self.agents.name_peer(&mut call) {

@@ -194,6 +194,11 @@ async fn card_for(known: &Known, version: Version) -> Result<Arc<Card>, Error> {
     if let Some(outcome) = cards.fresh() {
         return outcome;
     }
+    Box::pin(look_up(known, version)).await
+}
+
+async fn look_up(known: &Known, version: Version) -> Result<Arc<Card>, Error> {
+    let cards = known.cards(version);
     let presented = known.present().await?;
     let used_token = presented.used_token.clone();
     let looked = cards.get(&known.lookup(version, presented)).await;

@@ -89,7 +89,7 @@ impl Known {
             }),
             Credential::OAuth2(oauth2) => {
                 let gate = self.gate_to_named(&oauth2.token_url);
-                let (token, was_used) = self.tokens.get(gate, oauth2).await?;
+                let (token, was_used) = Box::pin(self.tokens.get(gate, oauth2)).await?;
                 secrets.add(token.expose());
                 Ok(Presented {
                     header: bearer(&token).map(|value| (header::AUTHORIZATION, value)),

@@ -39,10 +39,10 @@ impl Agents {
         let error: a2a::Error = match asked.await {
             Ok((agent, task)) => {
                 let (task_id, was_asking) = (task.id.clone(), handle.asks.is_some());
-                let report = self.judge(&agent, attempted, handle, task).await;
+                let report = Box::pin(self.judge(&agent, attempted, handle, task)).await;
                 // A task that changes is worth a stream.
                 if goes_on(&report) && (was_asking || matches!(report, Report::Produced { .. })) {
-                    self.follow_again(&agent, attempted, &task_id).await;
+                    Box::pin(self.follow_again(&agent, attempted, &task_id)).await;
                 }
                 return report;
             }
@@ -143,7 +143,7 @@ impl Agents {
             handle.is_unspecified = true;
         }
         let is_followed = self.followers.is_followed(attempted.key);
-        let is_new = !is_followed && self.register(agent, attempted, &mut handle).await;
+        let is_new = !is_followed && Box::pin(self.register(agent, attempted, &mut handle)).await;
         let age = Duration::from_millis(now().saturating_sub(handle.since));
         let check_after = match (is_new, self.is_pushed(&handle)) {
             // It may have changed before the agent pushes.
