@@ -36,6 +36,8 @@ mod gates;
 mod interrupts;
 #[path = "suite/loops.rs"]
 mod loops;
+#[path = "suite/models.rs"]
+mod models;
 #[path = "suite/nodes.rs"]
 mod nodes;
 #[path = "suite/pausing.rs"]

@@ -4,6 +4,7 @@
 //! them exists outside conformance mode, and each requires the same scopes as the API.
 
 mod invoke;
+mod mock;
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
@@ -24,6 +25,7 @@ use crate::{
 };
 
 pub(super) use invoke::invoke;
+pub(super) use mock::{last_budget, program_mock};
 
 /// The body of `POST /v1/host/sample/a2a/tasks/start`.
 #[derive(Debug)]

@@ -15,10 +15,10 @@ const MIN_LEN: usize = 8;
 
 /// Texts that must not come back.
 #[derive(Clone, Default)]
-pub(super) struct Secrets(Vec<String>);
+pub(crate) struct Secrets(Vec<String>);
 
 impl Secrets {
-    pub(super) fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
+    pub(crate) fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut secrets = Self::default();
         for text in texts {
             secrets.add(text);
@@ -26,7 +26,7 @@ impl Secrets {
         secrets
     }
 
-    pub(super) fn add(&mut self, text: &str) {
+    pub(crate) fn add(&mut self, text: &str) {
         if text.len() >= MIN_LEN && !self.0.iter().any(|known| known == text) {
             self.0.push(text.to_owned());
             // A secret that contains another one is replaced first, so that no part of it remains.
@@ -34,8 +34,24 @@ impl Secrets {
         }
     }
 
+    /// The length in bytes of the longest secret.
+    pub(crate) fn longest(&self) -> usize {
+        self.0.first().map_or(0, String::len)
+    }
+
+    /// Where a secret begins that a cut of the text at this byte would divide.
+    pub(crate) fn cut_by(&self, text: &str, end: usize) -> Option<usize> {
+        let begins = |secret: &String| {
+            let from = text.floor_char_boundary(end.saturating_sub(secret.len()));
+            let found = text[from..].match_indices(secret.as_str());
+            let mut places = found.map(|(at, _)| from + at);
+            places.find(|start| *start < end && start + secret.len() > end)
+        };
+        self.0.iter().filter_map(begins).min()
+    }
+
     /// Replaces the secrets in all strings of a document.
-    pub(super) fn redact(&self, document: &mut Value) {
+    pub(crate) fn redact(&self, document: &mut Value) {
         match document {
             Value::String(text) => {
                 if self.occurs_in(text) {
@@ -63,7 +79,7 @@ impl Secrets {
     }
 
     /// A text with the secrets replaced.
-    pub(super) fn text(&self, text: &str) -> String {
+    pub(crate) fn text(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for secret in &self.0 {
             if text.contains(secret) {
