@@ -32,6 +32,8 @@ mod fixtures;
 mod flow;
 #[path = "suite/gates.rs"]
 mod gates;
+#[path = "suite/injections.rs"]
+mod injections;
 #[path = "suite/interrupts.rs"]
 mod interrupts;
 #[path = "suite/loops.rs"]

@@ -3,14 +3,15 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_kernel::{
-    ApplyError, EventRef, KernelEvent, ModelUsage, Planned as _, RecordedRef, Run, RunStarted, StepId,
-    illegal, provider,
+    ApplyError, ApprovalAction, EventRef, KernelEvent, ModelUsage, Planned as _, RecordedRef, Run,
+    RunStarted, StepId, illegal, provider,
 };
 
 use crate::{
     Event, Failure, Object, Plan, Untrusted, channel,
     context::project,
     event::EnvelopeEvent,
+    node::NodeKind,
     thinking::{Then, Thinking, Turn},
     trigger::{Readiness, Signal, Slot},
 };
@@ -28,6 +29,15 @@ pub struct State {
     /// The provider and the model that answered last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<(String, String)>,
+    /// How often somebody has granted the run its budget again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) n_grants: u32,
+}
+
+/// For serde.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 fn is_nothing(usage: &ModelUsage) -> bool {
@@ -116,8 +126,17 @@ impl State {
                 self.nodes[position].describe(error);
                 self.signal(plan, position, Signal::Failure, routing);
             }
-            KernelEvent::ApprovalReceived { step, feedback, .. } => {
+            KernelEvent::ApprovalReceived {
+                step,
+                feedback,
+                action,
+                ..
+            } => {
                 let position = self.position(plan, step, "decision")?;
+                let is_money = matches!(plan.nodes[position].kind, NodeKind::Model(_));
+                if is_money && *action == ApprovalAction::Accept {
+                    self.n_grants += 1;
+                }
                 // A rejection fails the node next, and its comment belongs to that failure.
                 self.nodes[position].error = feedback
                     .as_ref()

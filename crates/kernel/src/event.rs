@@ -614,6 +614,10 @@ pub enum Cap {
     RunDuration,
     /// Answers of a model that are no document of their schema.
     Schema,
+    BudgetTokens,
+    /// In millionths of a US dollar.
+    BudgetCost,
+    BudgetDuration,
 }
 
 impl Cap {
@@ -624,6 +628,10 @@ impl Cap {
             Self::NodeExecutions => "node-executions",
             Self::RunDuration => "run-duration",
             Self::Schema => "schema",
+            Self::BudgetTokens => "budget-tokens",
+            Self::BudgetCost => "budget-cost",
+            // The protocol has one word for both.
+            Self::BudgetDuration => "run-duration",
         }
     }
 
@@ -634,6 +642,7 @@ impl Cap {
             Self::NodeExecutions => "recursion_limit_exceeded",
             Self::RunDuration => "run_timeout",
             Self::Schema => "envelope_truncation_unrecoverable",
+            Self::BudgetTokens | Self::BudgetCost | Self::BudgetDuration => "budget_exhausted",
         }
     }
 }

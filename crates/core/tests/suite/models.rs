@@ -343,7 +343,7 @@ fn wrong_settings_are_refused() {
         (
             PROMPT,
             json!({ "provider": "" }),
-            "config.provider is not a text of 1 to 256 bytes",
+            "config.provider is not a non-empty string",
         ),
         (
             PROMPT,
@@ -405,5 +405,72 @@ fn requests_name_secrets_and_never_hold_them() {
             problems.contains("is neither a string nor {secret, prefix?}"),
             "{problems}"
         );
+    }
+}
+
+/// Two nodes that ask a model, in a run with this budget. The first answer takes 14 tokens and half a dollar.
+fn budgeted(budget: Value) -> Script {
+    let workflow = Workflow::new("w")
+        .node("n", PROMPT, json!({ "prompt": "?" }))
+        .node("m", PROMPT, json!({ "prompt": "?" }))
+        .edges("n -> m")
+        .set("settings", json!({ "budget": budget }));
+    let mut script = Script::started(&workflow);
+    replies(&mut script, "one", "end");
+    script
+}
+
+#[test]
+fn used_up_budget_asks_for_as_much_again() {
+    for budget in [
+        json!({ "maxTokens": 14 }),
+        json!({ "maxCostUsd": 0.5, "onBreach": "ask" }),
+    ] {
+        let mut script = budgeted(budget.clone());
+        assert_eq!(script.status(), "waiting-approval", "{}", script.log(0));
+        assert!(!script.log(0).contains("cap.breached"), "{}", script.log(0));
+        script.answer("m", json!({ "action": "accept" })).unwrap();
+        assert_eq!(script.status(), "running");
+        script.outcome("m", Ok(reply("two", "end"))).unwrap();
+        assert_eq!(outputs(&script)["text"], "two");
+
+        let mut script = budgeted(budget);
+        script.answer("m", json!({ "action": "reject" })).unwrap();
+        assert_eq!(
+            failure(&script),
+            "budget_exhausted: the run may not spend more on models"
+        );
+    }
+}
+
+#[test]
+fn used_up_budget_fails_the_run_if_it_says_so() {
+    let script = budgeted(json!({ "maxTokens": 10, "onBreach": "fail" }));
+    assert_eq!(
+        failure(&script),
+        "budget_exhausted: the run reached its budget of 10 tokens"
+    );
+    assert!(script.log(0).contains("cap.breached"), "{}", script.log(0));
+    let script = budgeted(json!({ "maxTokens": 15, "maxCostUsd": 0.51, "onBreach": "fail" }));
+    assert_eq!(script.status(), "running");
+}
+
+#[test]
+fn wrong_budgets_are_refused() {
+    for (budget, rule) in [
+        (json!({}), "none of maxTokens, maxCostUsd and maxDurationMs"),
+        (json!({ "maxTokens": 0 }), "a bound of 0"),
+        (json!({ "maxCostUsd": -1 }), "not a number over 0"),
+        (json!({ "maxTokens": 1, "onBreach": "stop" }), "unknown variant"),
+        (json!({ "tokens": 1 }), "unknown field"),
+    ] {
+        let document = Workflow::new("w")
+            .node("n", PROMPT, json!({ "prompt": "?" }))
+            .set("settings", json!({ "budget": budget }))
+            .document();
+        let problems = Plan::admit(document, NodeTypes::default())
+            .expect_err("refused")
+            .to_string();
+        assert!(problems.contains(rule), "{budget}: {problems}");
     }
 }

@@ -3,6 +3,7 @@
 mod agent;
 mod answer;
 mod ask;
+mod budget;
 mod child;
 mod model;
 mod node;

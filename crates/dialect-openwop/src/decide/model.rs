@@ -66,7 +66,17 @@ impl Walk<'_, '_> {
         self.call_model(node, position, step, attempt, cause);
     }
 
-    fn call_model(&mut self, node: &ModelNode, position: usize, step: StepId, attempt: u32, cause: Seq) {
+    pub(super) fn call_model(
+        &mut self,
+        node: &ModelNode,
+        position: usize,
+        step: StepId,
+        attempt: u32,
+        cause: Seq,
+    ) {
+        if !self.may_spend(&step, cause) {
+            return;
+        }
         let started = self.run.started.as_ref();
         let script = started.and_then(|started| started.configurable.get("mockProvider"));
         let script = script.filter(|_| node.provider == crate::node::MOCK).cloned();

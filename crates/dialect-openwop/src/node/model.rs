@@ -3,7 +3,7 @@
 //! A workflow names a provider of the host's configuration. It holds neither a credential nor an address.
 
 use serde_json::{Map, Value};
-use wopr_kernel::NodeTypes;
+use wopr_kernel::{ApprovalAction, ApprovalRules, NodeTypes, Rules};
 
 use super::config::Config;
 use crate::{
@@ -59,6 +59,8 @@ pub(crate) struct ModelNode {
     pub max_tokens: u64,
     pub timeout_ms: u64,
     pub answer: ModelAnswer,
+    /// Who may grant the run more when its budget is used up.
+    pub more_money: Rules,
 }
 
 /// Who says something in a conversation.
@@ -188,6 +190,16 @@ impl ModelNode {
             max_tokens: within("maxTokens", MOST_TOKENS, MAX_TOKENS)?,
             timeout_ms: within("timeoutMs", MODEL_MAX_TIMEOUT_MS, TIMEOUT_MS)?,
             answer,
+            more_money: Rules::Approval(ApprovalRules {
+                actions: vec![ApprovalAction::Accept, ApprovalAction::Reject],
+                required: 1,
+                majority: false,
+                approvers: Vec::new(),
+                refs: Vec::new(),
+                has_refs: false,
+                // Money is spent by somebody who is known.
+                auth_required: true,
+            }),
         })
     }
 }

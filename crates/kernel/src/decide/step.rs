@@ -576,7 +576,8 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         false
     }
 
-    fn breach(&mut self, kind: Cap, limit: u64, observed: u64, node: Option<NodeId>) {
+    /// Fails the run because it exceeded a limit.
+    pub fn breach(&mut self, kind: Cap, limit: u64, observed: u64, node: Option<NodeId>) {
         let cause = self.record(
             None,
             KernelEvent::CapBreached {
@@ -589,6 +590,9 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         let message = match kind {
             Cap::NodeExecutions => format!("the run reached its limit of {limit} node executions"),
             Cap::RunDuration => format!("the run reached its limit of {limit} ms"),
+            Cap::BudgetTokens => format!("the run reached its budget of {limit} tokens"),
+            Cap::BudgetCost => format!("the run reached its budget of {limit} millionths of a US dollar"),
+            Cap::BudgetDuration => format!("the run reached its budget of {limit} ms"),
             Cap::Schema => format!("the model gave no whole document with {limit} times more room"),
         };
         self.fail_run(Some(cause), Failure::new(kind.error_code(), message), node);

@@ -6,8 +6,8 @@
 
 use serde_json::{Value, json};
 use wopr_core::{
-    ApprovalAction, CONTENT_TRUST, DialectEvent, Event, Failure, InterruptKind, KernelEvent, NodeId, Object,
-    PrincipalId, Recorded, RunId, RunKey, RunStarted, RunStatus, StepId, UNTRUSTED,
+    ApprovalAction, CONTENT_TRUST, Cap, DialectEvent, Event, Failure, InterruptKind, KernelEvent, NodeId,
+    Object, PrincipalId, Recorded, RunId, RunKey, RunStarted, RunStatus, StepId, UNTRUSTED,
     openwop::{self, EnvelopeEvent},
 };
 use wopr_wire::openwop::event::{RunEventDoc, SCHEMA_VERSION};
@@ -484,10 +484,20 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             observed,
             node,
         } => {
+            let amount = |n: u64| match kind {
+                // Dollars, which the log counts in millionths.
+                #[expect(clippy::cast_precision_loss, reason = "an amount of money for people")]
+                Cap::BudgetCost => json!(n as f64 / 1e6),
+                Cap::NodeExecutions
+                | Cap::RunDuration
+                | Cap::Schema
+                | Cap::BudgetTokens
+                | Cap::BudgetDuration => json!(n),
+            };
             let payload = Payload::new()
                 .with("kind", kind.as_str())
-                .with("limit", *limit)
-                .with("observed", *observed)
+                .with("limit", amount(*limit))
+                .with("observed", amount(*observed))
                 .maybe("nodeId", node.as_ref().map(NodeId::as_str));
             (node.as_ref().map(ToString::to_string), payload.done())
         }

@@ -643,5 +643,5 @@ fn payloads_match_published_schemas() {
             doc.payload
         );
     }
-    assert_eq!(types.len(), 28, "there is a sample of every event");
+    assert_eq!(types.len(), 37, "there is a sample of every event");
 }
