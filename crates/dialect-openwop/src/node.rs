@@ -186,6 +186,7 @@ impl NodeKind {
             | Self::Http(_)
             | Self::Activity(_)
             | Self::Agent(_)
+            | Self::Model(_)
             | Self::SideEffect
             | Self::Requires { .. } => false,
         }

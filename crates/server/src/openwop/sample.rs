@@ -3,6 +3,7 @@
 //! They start the workflows that the suite inspects, and validate URLs like regular registrations. None of
 //! them exists outside conformance mode, and each requires the same scopes as the API.
 
+mod cache_key;
 mod invoke;
 mod mock;
 
@@ -24,6 +25,7 @@ use crate::{
     auth::Scope,
 };
 
+pub(super) use cache_key::cache_key;
 pub(super) use invoke::invoke;
 pub(super) use mock::{last_budget, program_mock};
 

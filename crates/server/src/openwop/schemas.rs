@@ -567,6 +567,12 @@ fn host() -> Value {
             json!({ "nodeId": text(), "programmed": { "type": "integer", "minimum": 0 } }),
             true,
         ),
+        "SampleModelRequest": shape(
+            &["provider", "model"],
+            json!({ "provider": text(), "model": text(), "messages": { "type": "array" }, "request": object() }),
+            true,
+        ),
+        "SampleModelCacheKey": shape(&["cacheKey"], json!({ "cacheKey": text() }), true),
         "SampleModelBudget": shape(
             &["maxTokens"],
             json!({ "maxTokens": { "type": ["integer", "null"], "minimum": 1 } }),

@@ -477,6 +477,17 @@ pub(super) static ROUTES: &[Route] = &[
     .reads(Input::Required("SampleModelProgram"))
     .answers(200, "ProgrammedSampleModel")
     .fails(&[400, 413, 415]),
+    post(
+        "/v1/host/sample/test/llm-cache-key",
+        "getSampleModelCacheKey",
+        sample::cache_key,
+    )
+    .about("The key by which an answer of a model to this request would be kept.")
+    .needs(&[Scope::RunsRead])
+    .only_in_conformance()
+    .reads(Input::Required("SampleModelRequest"))
+    .answers(200, "SampleModelCacheKey")
+    .fails(&[400, 413, 415]),
     get(
         "/v1/host/sample/test/mock-ai/last-dispatch-budget",
         "getSampleModelBudget",
