@@ -1,12 +1,14 @@
 //! Responses of called peers: heads, bodies, `Retry-After`, and the tasks of `tasks-http`.
 
 use wopr_connect::{
-    Http,
+    Executors, Http, ModelKind, Options, Provider, ProviderKey,
     a2a::read_task,
     egress::{Gate, Limits, Policy},
 };
-use wopr_core::TenantId;
-use wopr_engine::{HttpCall, Keep, Outcome};
+use wopr_core::{ModelCall, ModelMessage, ModelReply, NodeId, RunId, RunKey, StepId, TenantId};
+use wopr_engine::{
+    Attempt, Executor as _, HttpCall, Keep, Outcome, Progress, Report, Request as AnyRequest, Wake,
+};
 
 use crate::host;
 
@@ -36,6 +38,7 @@ pub fn peer(data: &[u8]) {
         method: "GET".to_owned(),
         url: format!("http://{}/", host::PEER),
         headers: Vec::new(),
+        secret_headers: Vec::new(),
         body: None,
         timeout_ms: 1_000,
     };
@@ -43,7 +46,7 @@ pub fn peer(data: &[u8]) {
     let tenant = TenantId::parse("default").unwrap();
     let outcome = host::block_on(async {
         let gate = Gate::over(policy, limits, host::answering(answer));
-        Http::new(gate)
+        Http::new(gate, wopr_connect::NamedSecrets::default())
             .call(&tenant, "key", None, call, &Keep::default())
             .await
     });
@@ -66,5 +69,91 @@ pub fn peer(data: &[u8]) {
         }
         Outcome::GivenUp { code, .. } => assert_eq!(code, "", "nobody goes on with an HTTP call"),
         Outcome::Cancelled { reason } => assert_eq!(reason, "", "nobody cancels an HTTP call"),
+    }
+    for kind in [ModelKind::OpenAi, ModelKind::Anthropic, ModelKind::Gemini] {
+        for streams in [false, true] {
+            model(data, kind, streams);
+        }
+    }
+}
+
+/// Whatever a model provider sends, the call succeeds with a reply within the limits, or fails with an error code.
+fn model(data: &[u8], kind: ModelKind, streams: bool) {
+    let provider = Provider {
+        name: "default".to_owned(),
+        kind,
+        base_url: format!("http://{}/", host::PEER).parse().unwrap(),
+        key: ProviderKey::None,
+        model: Some("m".to_owned()),
+        tenants: Vec::new(),
+        price: None,
+    };
+    let call = ModelCall {
+        provider: "default".to_owned(),
+        model: None,
+        messages: vec![ModelMessage::User {
+            content: "?".to_owned(),
+        }],
+        tools: Vec::new(),
+        temperature: None,
+        max_tokens: None,
+        schema: None,
+        streams,
+        script: None,
+        timeout_ms: 1_000,
+    };
+    let policy = Policy {
+        allow: vec![host::PEERS.parse().unwrap()],
+    };
+    let answer = data.to_vec();
+    let outcome = host::block_on(async {
+        let gate = Gate::over(policy, Limits::default(), host::answering(answer));
+        let options = Options {
+            models: vec![provider],
+            ..Options::default()
+        };
+        let attempt = Attempt {
+            run: RunKey::new(
+                TenantId::parse("default").unwrap(),
+                RunId::parse("run_0123456789abcdef").unwrap(),
+            ),
+            step: StepId {
+                node: NodeId::parse("ask").unwrap(),
+                ordinal: 0,
+            },
+            attempt: 0,
+            is_repeat: false,
+            idempotency_key: "key".to_owned(),
+            traceparent: None,
+            request: AnyRequest::Model(Box::new(call)),
+            handle: None,
+            cursor: None,
+            wake: Wake::none(),
+            progress: Progress::none(),
+            keep: Keep::default(),
+        };
+        match Executors::new(gate, options).run(attempt).await {
+            Report::Ended(outcome) => outcome,
+            Report::Produced { then, .. } => match *then {
+                Report::Ended(outcome) => outcome,
+                other => goes_on(&other),
+            },
+            other => goes_on(&other),
+        }
+    });
+    match outcome {
+        Outcome::Done(reply) => {
+            let reply: ModelReply = serde_json::from_value(reply).unwrap();
+            assert!(reply.text.len() <= 1 << 20 && reply.tool_calls.len() <= 64);
+        }
+        Outcome::Failed { code, .. } => assert!(!code.is_empty()),
+        Outcome::GivenUp { code, .. } => assert_eq!(code, "", "a model goes on with nothing"),
+        Outcome::Cancelled { reason } => assert_eq!(reason, "", "a model goes on with nothing"),
+    }
+}
+
+fn goes_on(report: &Report) -> Outcome {
+    Outcome::Cancelled {
+        reason: format!("{report:?}"),
     }
 }

@@ -147,6 +147,7 @@ impl OpenInterrupts {
             | KernelEvent::EffectScheduled { .. }
             | KernelEvent::EffectAccepted { .. }
             | KernelEvent::EffectProgressed { .. }
+            | KernelEvent::EffectEnded { .. }
             | KernelEvent::ApprovalRequested { .. }
             | KernelEvent::ApprovalVoted { .. }
             | KernelEvent::ApprovalReceived { .. }

@@ -361,9 +361,11 @@ fn start_failure(error: &StartError) -> Failure {
             .hint("`wopr keys create` makes one in the store, `wopr dev` starts with one"),
         StartError::Store(open) => open_failure(open),
         StartError::Postgres(open) => postgres_failure(open),
-        StartError::Tls(_) | StartError::Secrets(_) | StartError::Peers(_) | StartError::Folder { .. } => {
-            Failure::cannot(Exit::Config, error)
-        }
+        StartError::Tls(_)
+        | StartError::Secrets(_)
+        | StartError::Peers(_)
+        | StartError::Models(_)
+        | StartError::Folder { .. } => Failure::cannot(Exit::Config, error),
         StartError::Read(_) | StartError::CardKeys(_) | StartError::Engine(_) | StartError::Workflows(_) => {
             Failure::cannot(Exit::Failed, error)
         }

@@ -16,6 +16,7 @@ mod examples;
 mod exit;
 mod follow;
 mod host;
+mod mock_model;
 mod open_files;
 mod output;
 mod render;

@@ -5,12 +5,13 @@ use std::env;
 use wopr_server::config::SETTINGS;
 
 /// Variables that wopr reads in addition to its settings.
-const OTHER_VARIABLES: [&str; 8] = [
+const OTHER_VARIABLES: [&str; 9] = [
     "WOPR_A2A_PEER_TOKEN",
     "WOPR_CACERT",
     "WOPR_CLIENT_CERT",
     "WOPR_CLIENT_KEY",
     "WOPR_CONFIG",
+    "WOPR_MODEL_KEY",
     "WOPR_PUSH_CREDENTIALS",
     "WOPR_PUSH_TOKEN",
     "WOPR_SERVER",

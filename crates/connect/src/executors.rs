@@ -13,6 +13,8 @@ use crate::{
     agent::{Agents, Attempted, Callbacks},
     egress::Gate,
     http::Http,
+    model::{Asked, Mock, Models, Provider},
+    secrets::NamedSecrets,
     side_effect::SideEffect,
 };
 
@@ -29,12 +31,19 @@ pub struct Options {
     pub callbacks: Option<Arc<dyn Callbacks>>,
     /// Time between two looks at a task of theirs; by its age if absent.
     pub poll_interval: Option<Duration>,
+    /// The models that workflows may ask.
+    pub models: Vec<Provider>,
+    /// The secrets that requests of workflows may carry.
+    pub secrets: NamedSecrets,
+    /// The scripted model of conformance mode.
+    pub mock: Option<Mock>,
 }
 
 #[derive(Debug, Clone)]
 pub struct Executors {
     http: Http,
     agents: Agents,
+    models: Models,
     side_effect: SideEffect,
 }
 
@@ -49,7 +58,8 @@ impl Executors {
                 options.callbacks,
                 options.poll_interval,
             ),
-            http: Http::new(gate),
+            models: Models::new(gate.clone(), options.models, options.mock),
+            http: Http::new(gate, options.secrets),
             side_effect: SideEffect::new(options.ledger),
         }
     }
@@ -58,6 +68,11 @@ impl Executors {
     #[must_use]
     pub const fn agents(&self) -> &Client {
         self.agents.client()
+    }
+
+    #[must_use]
+    pub const fn models(&self) -> &Models {
+        &self.models
     }
 
     /// Gives access to the count of executed conformance side effects.
@@ -81,6 +96,7 @@ impl Executor for Executors {
             handle,
             cursor,
             wake,
+            progress,
             keep,
         } = attempt;
         match request {
@@ -109,6 +125,17 @@ impl Executor for Executors {
                         wake,
                     })
                     .await
+            }
+            Request::Model(call) => {
+                let asked = Asked {
+                    run: &run,
+                    step: &step,
+                    key: &key,
+                    traceparent,
+                    progress: &progress,
+                    keep: &keep,
+                };
+                self.models.ask(&call, asked).await
             }
             Request::SideEffect { payload } => self.side_effect.perform(&run, &key, &payload).await.into(),
             // Only a worker knows how it is done.
@@ -143,7 +170,9 @@ impl Executor for Executors {
                     .await
             }
             // Nobody else goes on with a call.
-            Request::Http(_) | Request::Activity(_) | Request::SideEffect { .. } => Ok(Recalled::Nothing),
+            Request::Http(_) | Request::Activity(_) | Request::Model(_) | Request::SideEffect { .. } => {
+                Ok(Recalled::Nothing)
+            }
         }
     }
 

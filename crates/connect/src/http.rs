@@ -11,10 +11,15 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Map, Value, json};
 use url::Url;
-use wopr_core::TenantId;
+use wopr_core::{SecretHeader, TenantId};
 use wopr_engine::{HttpCall, Keep, Outcome};
 
-use crate::egress::{EgressError, Gate, Refusal, Request, Response, Seam};
+use crate::{
+    egress::{EgressError, Gate, Refusal, Request, Response, Seam},
+    redact::Secrets,
+    secret_header,
+    secrets::NamedSecrets,
+};
 
 /// Lets a peer recognize a repeated attempt.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -34,13 +39,14 @@ const SELECTED: [HeaderName; 8] = [
 #[derive(Debug, Clone)]
 pub struct Http {
     gate: Gate,
+    secrets: NamedSecrets,
 }
 
 impl Http {
     /// Sends calls through [`Seam::HttpNode`] of the gate.
     #[must_use]
-    pub fn new(gate: Gate) -> Self {
-        Self { gate }
+    pub fn new(gate: Gate, secrets: NamedSecrets) -> Self {
+        Self { gate, secrets }
     }
 
     /// Makes one attempt for a tenant. `keep` holds the memory share of the response until the outcome is
@@ -50,22 +56,55 @@ impl Http {
         tenant: &TenantId,
         key: &str,
         traceparent: Option<&str>,
-        call: HttpCall,
+        mut call: HttpCall,
         keep: &Keep,
     ) -> Outcome {
+        let secret_headers = std::mem::take(&mut call.secret_headers);
         let mut request = match request(key, traceparent, call) {
             Ok(request) => request,
             Err(rule) => return refused(rule),
         };
         request.tenant = Some(tenant.clone());
+        let mut redacted = Secrets::default();
+        for header in &secret_headers {
+            if let Err(outcome) = self.carry(tenant, header, &mut request, &mut redacted) {
+                return outcome;
+            }
+        }
         match self.gate.request(Seam::HttpNode, request).await {
             Ok(response) => {
                 // The outcome is built from the response and needs its memory until it is recorded.
                 keep.until_recorded(response.share.clone());
-                outcome(&response)
+                let mut outcome = outcome(&response);
+                // A peer may send back what it was sent.
+                if let (Outcome::Done(outputs), false) = (&mut outcome, secret_headers.is_empty()) {
+                    redacted.redact(outputs);
+                }
+                outcome
             }
             Err(error) => failure(&error),
         }
+    }
+}
+
+impl Http {
+    /// Adds a header with a secret, if the request may carry it.
+    fn carry(
+        &self,
+        tenant: &TenantId,
+        header: &SecretHeader,
+        request: &mut Request,
+        redacted: &mut Secrets,
+    ) -> Result<(), Outcome> {
+        let secret = self.secrets.for_request(tenant, &header.secret, &request.url);
+        let secret = secret.map_err(|refusal| failed("credential_refused", refusal.to_string(), false))?;
+        let name = HeaderName::from_bytes(header.name.as_bytes());
+        let name = name.map_err(|_| refused("send a malformed header name"))?;
+        let value = secret_header(&format!("{}{}", header.prefix, secret.expose()));
+        let value = value.map_err(|_| refused("send a malformed header value"))?;
+        redacted.add(secret.expose());
+        request.headers.append(name, value);
+        Ok(())
     }
 }
 
@@ -130,7 +169,7 @@ fn outcome(response: &Response) -> Outcome {
     )
 }
 
-fn is_transient(status: StatusCode) -> bool {
+pub(crate) fn is_transient(status: StatusCode) -> bool {
     status.is_server_error()
         || [
             StatusCode::REQUEST_TIMEOUT,
@@ -157,7 +196,7 @@ pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
     Some(date(asked)?.duration_since(now).unwrap_or_default())
 }
 
-fn failure(error: &EgressError) -> Outcome {
+pub(crate) fn failure(error: &EgressError) -> Outcome {
     match error {
         EgressError::Unresolved(_)
         | EgressError::Connect(_)
@@ -195,7 +234,7 @@ fn refused_target(refusal: Refusal) -> Outcome {
     }
 }
 
-fn failed(code: &str, message: String, retryable: bool) -> Outcome {
+pub(crate) fn failed(code: &str, message: String, retryable: bool) -> Outcome {
     Outcome::Failed {
         code: code.to_owned(),
         message,
@@ -364,6 +403,7 @@ mod tests {
                 .iter()
                 .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
                 .collect(),
+            secret_headers: Vec::new(),
             body: None,
             timeout_ms: 1000,
         };

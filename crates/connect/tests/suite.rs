@@ -27,6 +27,8 @@ mod executors;
 mod hostile;
 #[path = "suite/limits.rs"]
 mod limits;
+#[path = "suite/models.rs"]
+mod models;
 #[path = "suite/peer.rs"]
 mod peer;
 #[path = "suite/pinned.rs"]

@@ -512,6 +512,20 @@ impl Run {
         }
     }
 
+    /// What all answers of models took, and the provider and the model that answered last.
+    #[must_use]
+    pub fn model_usage(&self) -> Option<(&wopr_kernel::ModelUsage, (&str, &str))> {
+        match &self.state {
+            None => None,
+            Some(State::Openwop(state)) => {
+                let (provider, model) = state.model.as_ref()?;
+                Some((&state.usage, (provider.as_str(), model.as_str())))
+            }
+            #[cfg(feature = "toy")]
+            Some(State::Toy(_)) => None,
+        }
+    }
+
     /// The names under which the run holds untrusted content.
     #[must_use]
     pub fn untrusted(&self) -> &Untrusted {

@@ -32,10 +32,14 @@ mod fixtures;
 mod flow;
 #[path = "suite/gates.rs"]
 mod gates;
+#[path = "suite/injections.rs"]
+mod injections;
 #[path = "suite/interrupts.rs"]
 mod interrupts;
 #[path = "suite/loops.rs"]
 mod loops;
+#[path = "suite/models.rs"]
+mod models;
 #[path = "suite/nodes.rs"]
 mod nodes;
 #[path = "suite/pausing.rs"]

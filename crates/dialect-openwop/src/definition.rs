@@ -259,6 +259,51 @@ pub struct Settings {
     pub max_retries: u32,
     /// Delay before the first retry in milliseconds; it doubles with each further retry.
     pub retry_delay_ms: Option<u64>,
+    /// What the models of a run may take.
+    #[serde(default)]
+    pub budget: Option<RunBudget>,
+}
+
+/// What the models of a run may take. At least one bound is there.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RunBudget {
+    pub max_tokens: Option<u64>,
+    /// By the prices that the operator configured.
+    pub max_cost_usd: Option<f64>,
+    /// Of the run, waits for people not counted.
+    pub max_duration_ms: Option<u64>,
+    #[serde(default)]
+    pub on_breach: OnBreach,
+}
+
+/// What happens when a budget is used up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnBreach {
+    /// Somebody is asked for as much again.
+    #[default]
+    Ask,
+    /// The run fails.
+    Fail,
+}
+
+impl RunBudget {
+    /// The rule that it breaks.
+    fn problem(&self) -> Option<&'static str> {
+        let bounds = [self.max_tokens, self.max_duration_ms];
+        if bounds.iter().all(Option::is_none) && self.max_cost_usd.is_none() {
+            return Some("settings.budget has none of maxTokens, maxCostUsd and maxDurationMs");
+        }
+        if bounds.contains(&Some(0)) {
+            return Some("settings.budget has a bound of 0");
+        }
+        let is_cost = |cost: f64| cost.is_finite() && cost > 0.0 && cost <= 1e9;
+        if !self.max_cost_usd.is_none_or(is_cost) {
+            return Some("settings.budget.maxCostUsd is not a number over 0");
+        }
+        None
+    }
 }
 
 /// The members of a document; `$schema` is for editors and has no effect.
@@ -369,6 +414,9 @@ impl Definition {
                 Settings::default()
             }
         };
+        if let Some(problem) = settings.budget.as_ref().and_then(RunBudget::problem) {
+            reader.add("settings", problem);
+        }
         let status = match root.get("status") {
             None => Some("active"),
             Some(Value::String(status)) => ["active", "inactive", "draft", "archived"]

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use wopr_kernel::{ModelMessage, ModelUsage, StepId};
+
 use crate::{NodeId, Timestamp};
 
 /// Prefix of the variable that stores the questions asked at a gate.
@@ -36,6 +38,81 @@ pub enum Event {
         node: NodeId,
         written_at: Timestamp,
     },
+    /// A step composed what it asks a model.
+    PromptComposed {
+        step: StepId,
+        messages: Vec<ModelMessage>,
+        /// The hash of the messages.
+        hash: String,
+    },
+    /// A model answered, and this is what it took.
+    ProviderUsage {
+        step: StepId,
+        provider: String,
+        model: String,
+        usage: ModelUsage,
+    },
+    /// What became of an answer that should be a document.
+    Envelope { step: StepId, event: EnvelopeEvent },
+}
+
+/// What a step made of a model's answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EnvelopeEvent {
+    /// The model is asked again.
+    RetryAttempted {
+        /// The number of the next call, from 1.
+        attempt: u64,
+        reason: EnvelopeFault,
+        error: String,
+    },
+    /// It is not asked again.
+    RetryExhausted {
+        total_attempts: u64,
+        reason: EnvelopeFault,
+        error: String,
+    },
+    Refusal {
+        provider: String,
+        model: String,
+        /// The words of the refusal.
+        text: Option<String>,
+    },
+    /// The answer ended at its limit of tokens.
+    Truncated {
+        provider: String,
+        model: String,
+        output_tokens: u64,
+        /// Whether the model is asked again with more room.
+        is_retried: bool,
+    },
+    /// The model wrote prose and is asked to put it into the form of the document.
+    NlToFormat { envelope_type: String },
+    /// The document was found in a code fence.
+    FenceStripped,
+    /// The document was found in a text, at this byte.
+    BracesFound { offset: u64 },
+}
+
+/// What is wrong with an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EnvelopeFault {
+    ParseError,
+    SchemaViolation,
+    Truncation,
+}
+
+impl EnvelopeFault {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ParseError => "parse-error",
+            Self::SchemaViolation => "schema-violation",
+            Self::Truncation => "truncation",
+        }
+    }
 }
 
 impl Event {

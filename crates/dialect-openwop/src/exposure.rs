@@ -18,7 +18,7 @@ const BY_AGENT: [&str; 3] = [TEXT, "data", "artifacts"];
 /// The output that is an artifact by itself.
 const TEXT: &str = "text";
 /// Types whose only output is a text.
-const TEXTS: [&str; 2] = ["core.template", "core.stream"];
+const TEXTS: [&str; 3] = ["core.template", "core.stream", "core.ai.callPrompt"];
 /// Types whose outputs are their inputs.
 const PASSES: [&str; 6] = [
     "core.noop",

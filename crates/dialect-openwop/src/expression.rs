@@ -206,6 +206,22 @@ impl Template {
         self.render_with(context, &budget.meter())
     }
 
+    /// Renders the template for a reader who has to tell its own text from what it prints. `fenced` gets each printed
+    /// text with the paths that it was read from; a loop variable is the path `loop`.
+    pub(crate) fn render_fenced(
+        &self,
+        context: &Context<'_>,
+        budget: &Budget,
+        fenced: &dyn Fn(&[Read], String) -> String,
+    ) -> Result<String, ExpressionError> {
+        let meter = budget.meter();
+        let mut out = Out::new(&meter);
+        Machine::new(context, &meter)
+            .with_fence(fenced)
+            .render(&self.statements, &mut out)?;
+        out.finish()
+    }
+
     fn render_with<'a>(
         &'a self,
         scope: &dyn Scope<'a>,

@@ -8,6 +8,7 @@ mod activity;
 mod agent;
 mod config;
 mod http;
+mod model;
 
 use serde_json::{Map, Value, json};
 use wopr_kernel::{AnswerSchema, ApprovalRules, NodeTypes, Question, Rules, cost::Meter};
@@ -31,6 +32,10 @@ pub(crate) use config::{Assigned, MAX_NAMES, MAX_PIECES, Pieces, known_keys};
 use config::{CHANNEL_FIELDS, Config, VARIABLE_FIELDS};
 pub use http::HTTP_MAX_TIMEOUT_MS;
 pub(crate) use http::HttpNode;
+pub(crate) use model::{
+    MAX_MESSAGES, MAX_REPAIRS, MOCK, MODEL_MAX_TIMEOUT_MS, MODEL_RETRIES, MOST_TOKENS, ModelAnswer,
+    ModelNode, ModelRole, Wanted, asks_model,
+};
 
 /// What a node does, with its settings parsed.
 #[derive(Debug)]
@@ -104,6 +109,8 @@ pub(crate) enum NodeKind {
     Activity(Box<ActivityNode>),
     /// `core.a2a.invoke`, and the calls of the pack `core.openwop.a2a`
     Agent(Box<AgentNode>),
+    /// `core.ai.callPrompt` and `core.ai.structuredOutput`
+    Model(Box<ModelNode>),
     /// `core.conformance.side-effect`
     SideEffect,
     /// `conformance.artifact.emit`
@@ -179,6 +186,7 @@ impl NodeKind {
             | Self::Http(_)
             | Self::Activity(_)
             | Self::Agent(_)
+            | Self::Model(_)
             | Self::SideEffect
             | Self::Requires { .. } => false,
         }
@@ -203,6 +211,7 @@ impl NodeKind {
             | Self::Http(_)
             | Self::Activity(_)
             | Self::Agent(_)
+            | Self::Model(_)
             | Self::SideEffect
             | Self::ArtifactEmit { .. }
             | Self::Requires { .. } => None,
@@ -304,6 +313,9 @@ impl NodeKind {
             "core.activity" => ActivityNode::read(config).map(|activity| Self::Activity(Box::new(activity))),
             type_id if calls_agent(type_id) => {
                 AgentNode::read(node).map(|agent| Self::Agent(Box::new(agent)))
+            }
+            model::CALL_PROMPT | model::STRUCTURED_OUTPUT => {
+                ModelNode::read(node, node_types, allowance).map(|model| Self::Model(Box::new(model)))
             }
             "core.http.request" => HttpNode::read(config).map(|http| Self::Http(Box::new(http))),
             // Marks a workflow as made for conformance mode: on other hosts it does not compile.

@@ -17,7 +17,7 @@ use crate::{
     cost::{Budget, Exhausted, Meter},
     definition::{Definition, EdgeCondition, Node, Operator, TriggerRule, Variable, WORDS},
     expression::{Expression, ExpressionError, Val},
-    node::{AGENT_RETRIES, NodeKind, calls_agent, gives_artifacts},
+    node::{AGENT_RETRIES, MODEL_RETRIES, NodeKind, asks_model, calls_agent, gives_artifacts},
     pattern::Pattern,
     schema::{Allowance, Invalid, Schema},
     whole,
@@ -179,6 +179,8 @@ impl Plan {
                 let settings = &definition.settings;
                 let least = if calls_agent(&node.type_id) {
                     AGENT_RETRIES
+                } else if asks_model(&node.type_id) {
+                    MODEL_RETRIES
                 } else {
                     0
                 };

@@ -3,12 +3,16 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_kernel::{
-    ApplyError, EventRef, KernelEvent, Planned as _, RecordedRef, Run, RunStarted, StepId, illegal,
+    ApplyError, ApprovalAction, EventRef, KernelEvent, ModelUsage, Planned as _, RecordedRef, Run,
+    RunStarted, StepId, illegal, provider,
 };
 
 use crate::{
     Event, Failure, Object, Plan, Untrusted, channel,
     context::project,
+    event::EnvelopeEvent,
+    node::NodeKind,
+    thinking::{Then, Thinking, Turn},
     trigger::{Readiness, Signal, Slot},
 };
 
@@ -19,6 +23,25 @@ pub struct State {
     #[serde(default, skip_serializing_if = "Untrusted::is_empty")]
     pub untrusted: Untrusted,
     pub(crate) nodes: Vec<NodeState>,
+    /// What all answers of models took.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub usage: ModelUsage,
+    /// The provider and the model that answered last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<(String, String)>,
+    /// How often somebody has granted the run its budget again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) n_grants: u32,
+}
+
+/// For serde.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+fn is_nothing(usage: &ModelUsage) -> bool {
+    *usage == ModelUsage::default()
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -34,6 +57,9 @@ pub(crate) struct NodeState {
     /// do not see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<Object>,
+    /// The conversation of its active execution with a model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) thinking: Option<Box<Thinking>>,
 }
 
 impl State {
@@ -53,7 +79,7 @@ impl State {
     ) -> Result<(), ApplyError> {
         match recorded.event {
             EventRef::Kernel(event) => self.apply_kernel(plan, run, event)?,
-            EventRef::Dialect(event) => self.apply_own(event),
+            EventRef::Dialect(event) => self.apply_own(plan, event)?,
         }
         self.untrusted.follow(plan, recorded);
         Ok(())
@@ -88,6 +114,7 @@ impl State {
                 project(plan, position, outputs, &mut self.variables);
                 self.nodes[position].outputs = Some(outputs.clone());
                 self.nodes[position].error = None;
+                self.nodes[position].thinking = None;
                 self.signal(plan, position, Signal::Success, routing);
             }
             KernelEvent::NodeFailed {
@@ -95,15 +122,39 @@ impl State {
             } => {
                 let position = self.position(plan, step, "end")?;
                 self.nodes[position].outputs = None;
+                self.nodes[position].thinking = None;
                 self.nodes[position].describe(error);
                 self.signal(plan, position, Signal::Failure, routing);
             }
-            KernelEvent::ApprovalReceived { step, feedback, .. } => {
+            KernelEvent::ApprovalReceived {
+                step,
+                feedback,
+                action,
+                ..
+            } => {
                 let position = self.position(plan, step, "decision")?;
+                let is_money = matches!(plan.nodes[position].kind, NodeKind::Model(_));
+                if is_money && *action == ApprovalAction::Accept {
+                    self.n_grants += 1;
+                }
                 // A rejection fails the node next, and its comment belongs to that failure.
                 self.nodes[position].error = feedback
                     .as_ref()
                     .map(|words| Object::from_iter([("feedback".to_owned(), Value::String(words.clone()))]));
+            }
+            KernelEvent::EffectEnded {
+                step,
+                provider,
+                outcome,
+                ..
+            } if provider == provider::MODEL => {
+                let reply = serde_json::from_value(Value::Object(outcome.clone()));
+                let reply = reply.map_err(|_| illegal("an unreadable reply", &step.node))?;
+                self.thinking(plan, step)?.turns.push(Turn { reply, then: None });
+            }
+            KernelEvent::NodeCancelled { step, .. } => {
+                let position = self.position(plan, step, "cancel")?;
+                self.nodes[position].thinking = None;
             }
             KernelEvent::NodeStarted { .. }
             | KernelEvent::RunCompleted { .. }
@@ -113,7 +164,6 @@ impl State {
             | KernelEvent::RunPaused { .. }
             | KernelEvent::RunResumed { .. }
             | KernelEvent::NodeRetried { .. }
-            | KernelEvent::NodeCancelled { .. }
             | KernelEvent::NodeSuspended { .. }
             | KernelEvent::NodeResumed { .. }
             | KernelEvent::NodeDispatched { .. }
@@ -121,6 +171,7 @@ impl State {
             | KernelEvent::EffectScheduled { .. }
             | KernelEvent::EffectAccepted { .. }
             | KernelEvent::EffectProgressed { .. }
+            | KernelEvent::EffectEnded { .. }
             | KernelEvent::InterruptRequested { .. }
             | KernelEvent::InterruptResolved { .. }
             | KernelEvent::ApprovalRequested { .. }
@@ -134,7 +185,7 @@ impl State {
         Ok(())
     }
 
-    fn apply_own(&mut self, event: &Event) {
+    fn apply_own(&mut self, plan: &Plan, event: &Event) -> Result<(), ApplyError> {
         match event {
             Event::VariableChanged {
                 name, next, appends, ..
@@ -163,7 +214,47 @@ impl State {
                 self.variables.insert(channel.clone(), next.clone());
                 self.channels.insert(channel.clone(), next);
             }
+            Event::PromptComposed { step, messages, .. } => {
+                let position = self.position(plan, step, "prompt")?;
+                self.nodes[position].thinking = Some(Box::new(Thinking {
+                    messages: messages.clone(),
+                    turns: Vec::new(),
+                }));
+            }
+            Event::ProviderUsage {
+                provider,
+                model,
+                usage,
+                ..
+            } => {
+                self.usage.add(usage);
+                self.model = Some((provider.clone(), model.clone()));
+            }
+            Event::Envelope { step, event } => {
+                let then = match event {
+                    EnvelopeEvent::RetryAttempted { error, .. } => Then::Repair(error.clone()),
+                    EnvelopeEvent::NlToFormat { .. } => Then::Reformat,
+                    EnvelopeEvent::Truncated { is_retried: true, .. } => Then::MoreRoom,
+                    EnvelopeEvent::Truncated {
+                        is_retried: false, ..
+                    }
+                    | EnvelopeEvent::RetryExhausted { .. }
+                    | EnvelopeEvent::Refusal { .. }
+                    | EnvelopeEvent::FenceStripped
+                    | EnvelopeEvent::BracesFound { .. } => return Ok(()),
+                };
+                let last = self.thinking(plan, step)?.turns.last_mut();
+                last.ok_or_else(|| illegal("a judgement of no reply", &step.node))?
+                    .then = Some(then);
+            }
         }
+        Ok(())
+    }
+
+    fn thinking(&mut self, plan: &Plan, step: &StepId) -> Result<&mut Thinking, ApplyError> {
+        let position = self.position(plan, step, "reply")?;
+        let thinking = self.nodes[position].thinking.as_deref_mut();
+        thinking.ok_or_else(|| illegal("a reply without a prompt", &step.node))
     }
 
     fn start(&mut self, plan: &Plan, started: &RunStarted) {

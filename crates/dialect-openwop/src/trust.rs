@@ -138,6 +138,10 @@ impl<'e> Content<'e> {
             EventRef::Dialect(Event::ChannelWritten { channel, node, .. }) => {
                 return Self::Channel { channel, node };
             }
+            EventRef::Dialect(Event::PromptComposed { step, .. } | Event::Envelope { step, .. }) => {
+                return Self::Words { node: &step.node };
+            }
+            EventRef::Dialect(Event::ProviderUsage { .. }) => return Self::None,
             EventRef::Dialect(Event::VariableChanged { name, node, .. }) => {
                 return Self::Variable {
                     name,
@@ -167,7 +171,8 @@ impl<'e> Content<'e> {
             KernelEvent::OutputChunk { step, .. }
             | KernelEvent::NodeRetried { step, .. }
             | KernelEvent::EffectScheduled { step, .. }
-            | KernelEvent::EffectProgressed { step, .. } => Self::Words { node: &step.node },
+            | KernelEvent::EffectProgressed { step, .. }
+            | KernelEvent::EffectEnded { step, .. } => Self::Words { node: &step.node },
             KernelEvent::NodeFailed { step, .. } => Self::Failure { node: &step.node },
             KernelEvent::RunCompleted { .. } => Self::Results,
             KernelEvent::RunFailed { error, node } => Self::RunFailure {

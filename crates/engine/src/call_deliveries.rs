@@ -100,7 +100,7 @@ pub(crate) fn cancel_row(run: (&RunKey, &str), now: Timestamp, call: CancelledCa
         handle,
     } = call;
     CallDelivery {
-        idempotency_key: invocation_id(run, &step.node, step.ordinal, &provider),
+        idempotency_key: invocation_id(run, &step.node, (step.ordinal, 0), &provider),
         step,
         attempt,
         provider,
@@ -135,7 +135,7 @@ pub(crate) fn answer_row(run: (&RunKey, &str), now: Timestamp, call: AnsweredCal
         interrupt,
         value,
     } = call;
-    let key = invocation_id(run, &step.node, step.ordinal, &provider);
+    let key = invocation_id(run, &step.node, (step.ordinal, 0), &provider);
     CallDelivery {
         idempotency_key: format!("{key}.{}", interrupt_number(&step, &interrupt)),
         step,
@@ -487,7 +487,9 @@ fn listed(row: CallDeliveryRow) -> Result<ListedCallDelivery, CommandError> {
         Stored::Recall(Recall { effect, tries, .. }) => {
             let peer = match effect.request {
                 Request::Agent(call) => Some(call.peer),
-                Request::Http(_) | Request::Activity(_) | Request::SideEffect { .. } => None,
+                Request::Http(_) | Request::Activity(_) | Request::Model(_) | Request::SideEffect { .. } => {
+                    None
+                }
             };
             (effect.step, CallMessage::Recall { peer }, None, tries)
         }

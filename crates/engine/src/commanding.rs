@@ -331,6 +331,17 @@ impl Engine {
                 Box::pin(self.consume_inbox(open, &mut heard)).await?;
                 continue;
             }
+            // Another call of the step may be under way by now.
+            let is_other = |won: &Won| {
+                let (step, number) = &won.call;
+                open.view
+                    .run
+                    .n_calls(&**open.view.plan, step)
+                    .is_some_and(|n| n != *number)
+            };
+            if won.as_ref().is_some_and(is_other) {
+                return Err(CommandError::Refused(Refusal::Stale));
+            }
             let now = self.now();
             let guard = Guard::At(open.view.run.head);
             let decided = self

@@ -32,6 +32,9 @@ pub(crate) const SNAPSHOT_BYTES: usize = 4 << 20;
 pub(crate) struct StoredEffect {
     pub(crate) step: StepId,
     pub(crate) attempt: u32,
+    /// How many calls its execution has made before.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) number: u32,
     pub(crate) idempotency_key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) traceparent: Option<String>,
@@ -53,6 +56,16 @@ pub(crate) struct Won {
     pub(crate) parked: Option<Vec<u8>>,
     /// The attempt has failed, and its peer may have the call all the same.
     pub(crate) may_go_on: bool,
+    /// The step, and how many calls it had made before this one.
+    pub(crate) call: (StepId, u32),
+    /// The attempt goes on under the lease.
+    pub(crate) goes_on: bool,
+}
+
+/// For serde.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+pub(crate) fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 /// The input of [`prepare`] besides the decision.
@@ -170,7 +183,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
         .into_iter()
         .map(|effect| {
             (
-                effect_key(&effect.step, effect.attempt),
+                effect_key(&effect.step, effect.attempt, effect.number),
                 stored_effect((key, dialect), trace.as_ref(), effect),
             )
         })
@@ -182,7 +195,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
         state: match &effect.request {
             // Nobody begins it here: it waits for its worker.
             Request::Activity(_) => WorkState::Parked,
-            Request::Http(_) | Request::Agent(_) | Request::SideEffect { .. } => {
+            Request::Http(_) | Request::Agent(_) | Request::Model(_) | Request::SideEffect { .. } => {
                 WorkState::Leased(context.epoch, context.lease_until)
             }
         },
@@ -206,6 +219,18 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
             due: parked.check_at,
             body: won.parked.clone(),
         })
+        .into_iter()
+        .collect();
+    // An attempt that was stopped by what it made has ended its row above.
+    let is_over = |key: &WorkKey| {
+        let ended = batch.work_ended.iter().map(|ended| &ended.key);
+        let moved = batch.work_moved.iter().map(|moved| &moved.key);
+        ended.chain(moved).any(|over| over == key)
+    };
+    batch.work_held = context
+        .won
+        .filter(|won| won.goes_on && !is_over(&won.key))
+        .map(|won| (won.key.clone(), won.fence))
         .into_iter()
         .collect();
     effects.retain(|(_, effect)| !matches!(effect.request, Request::Activity(_)));
@@ -302,35 +327,48 @@ fn encode_message(message: &wopr_core::RunMessage) -> Vec<u8> {
     serde_json::to_vec(message).expect("a notice has string keys")
 }
 
-pub(crate) fn effect_key(step: &StepId, attempt: u32) -> WorkKey {
-    WorkKey::effect(format!("{}:{attempt}:{}", step.ordinal, step.node))
+/// The key of an attempt at a call, by how many calls its execution had made before.
+pub(crate) fn effect_key(step: &StepId, attempt: u32, number: u32) -> WorkKey {
+    match number {
+        0 => WorkKey::effect(format!("{}:{attempt}:{}", step.ordinal, step.node)),
+        _ => WorkKey::effect(format!("{}:{attempt}.{number}:{}", step.ordinal, step.node)),
+    }
 }
 
 fn stored_effect(run: (&RunKey, &str), trace: Option<&String>, effect: Effect) -> StoredEffect {
-    let Effect { step, attempt, call } = effect;
+    let Effect {
+        step,
+        attempt,
+        number,
+        call,
+    } = effect;
     let provider = call.provider();
     let request = match call {
         Call::Http {
             method,
             url,
             headers,
+            secret_headers,
             body,
             timeout_ms,
         } => Request::Http(HttpCall {
             method,
             url,
             headers,
+            secret_headers,
             body,
             timeout_ms,
         }),
         Call::Activity(activity) => Request::Activity(*activity),
         Call::Agent(call) => Request::Agent(call),
+        Call::Model(call) => Request::Model(call),
         Call::SideEffect { payload } => Request::SideEffect { payload },
     };
-    let idempotency_key = invocation_id(run, &step.node, step.ordinal, provider);
+    let idempotency_key = invocation_id(run, &step.node, (step.ordinal, number), provider);
     StoredEffect {
         step,
         attempt,
+        number,
         idempotency_key,
         traceparent: trace.cloned(),
         request,
@@ -344,11 +382,15 @@ fn stored_effect(run: (&RunKey, &str), trace: Option<&String>, effect: Effect) -
 pub(crate) fn invocation_id(
     (run, dialect): (&RunKey, &str),
     node: &NodeId,
-    ordinal: u32,
+    (ordinal, number): (u32, u32),
     provider: &str,
 ) -> String {
     let mut hasher = Sha256::new();
-    let (kind, ordinal) = (format!("{dialect}:activity:v2"), ordinal.to_string());
+    let ordinal = match number {
+        0 => ordinal.to_string(),
+        _ => format!("{ordinal}.{number}"),
+    };
+    let kind = format!("{dialect}:activity:v2");
     let parts = [
         kind.as_str(),
         run.tenant.as_str(),

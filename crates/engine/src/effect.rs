@@ -10,7 +10,10 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_core::{Activity, AgentCall, Produced, RemoteQuestion, RunKey, StepId, provider, value_size};
+use wopr_core::{
+    Activity, AgentCall, ModelCall, Produced, RemoteQuestion, RunKey, SecretHeader, StepId, provider,
+    value_size,
+};
 
 /// The request of an effect, as stored in its row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,6 +25,8 @@ pub enum Request {
     Activity(Activity),
     /// A message to another agent: parked while the agent works on it.
     Agent(Box<AgentCall>),
+    /// A request to a model.
+    Model(Box<ModelCall>),
     /// The conformance suite's countable side effect: appends a line to a ledger.
     SideEffect { payload: Value },
 }
@@ -33,6 +38,7 @@ impl Request {
             Self::Http(_) => provider::HTTP,
             Self::Activity(_) => provider::ACTIVITY,
             Self::Agent(_) => provider::AGENT,
+            Self::Model(_) => provider::MODEL,
             Self::SideEffect { .. } => provider::SIDE_EFFECT,
         }
     }
@@ -41,7 +47,7 @@ impl Request {
     pub(crate) const fn is_followed(&self) -> bool {
         match self {
             Self::Agent(call) => call.verb.is_followed(),
-            Self::Http(_) | Self::Activity(_) | Self::SideEffect { .. } => true,
+            Self::Http(_) | Self::Activity(_) | Self::Model(_) | Self::SideEffect { .. } => true,
         }
     }
 
@@ -55,6 +61,7 @@ impl Request {
             }
             Self::Activity(activity) => value_size(&activity.input),
             Self::Agent(call) => call.size(),
+            Self::Model(call) => call.size(),
             Self::SideEffect { payload } => value_size(payload),
         }
     }
@@ -69,6 +76,9 @@ pub struct HttpCall {
     pub url: String,
     /// Header fields, in order.
     pub headers: Vec<(String, String)>,
+    /// Headers with secrets, which the call only names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secret_headers: Vec<SecretHeader>,
     /// JSON text, which takes no more memory than its length.
     pub body: Option<String>,
     /// Time limit of one attempt.
@@ -104,6 +114,8 @@ pub struct Attempt {
     pub cursor: Option<Value>,
     /// Makes the executor look at the call again, once it is parked.
     pub wake: Wake,
+    /// Records what the peer makes while the attempt goes on.
+    pub progress: Progress,
     /// Holds the executor's permits until the outcome is recorded.
     pub keep: Keep,
 }
@@ -136,6 +148,45 @@ impl Wake {
 impl fmt::Debug for Wake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wake").finish_non_exhaustive()
+    }
+}
+
+/// Records what the peer of a call makes, under the lease of its attempt.
+#[derive(Clone)]
+pub struct Progress(Arc<dyn Fn(Vec<Produced>) -> Recording + Send + Sync>);
+
+/// The future of a [`Progress`].
+pub type Recording = Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>;
+
+/// Nobody waits for the attempt any more, or what it made could not be recorded. The executor may as well end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("record what an attempt made")]
+pub struct Lost;
+
+impl Progress {
+    /// Calls a function to record.
+    pub fn new(record: impl Fn(Vec<Produced>) -> Recording + Send + Sync + 'static) -> Self {
+        Self(Arc::new(record))
+    }
+
+    /// Records nothing.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::new(|_| Box::pin(async { Ok(()) }))
+    }
+
+    /// Records what was made. It is durable once this returns.
+    ///
+    /// # Errors
+    /// The attempt has lost its lease, its run no longer waits for it, or the store fails.
+    pub async fn made(&self, produced: Vec<Produced>) -> Result<(), Lost> {
+        (self.0)(produced).await
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Progress").finish_non_exhaustive()
     }
 }
 

@@ -11,7 +11,7 @@ use wopr_core::{Command, Failure, Object, Produced, Refusal, RunKey, StepId, Tim
 use wopr_store::{AppendError, Batch, Cause, Ended, Fence, Guard, Leased, WorkKey};
 
 use crate::{
-    Attempt, CommandError, Engine, Keep, Outcome, Report, SideRows, Wake,
+    Attempt, CommandError, Engine, Keep, Lost, Outcome, Progress, Report, SideRows, Wake,
     call_deliveries::{CallDelivery, is_call_delivery},
     commit::{self, StoredEffect, Won},
     panics::{Panicked, caught},
@@ -58,6 +58,8 @@ enum Recorded {
     End(End),
     /// Nobody waits for this attempt any more.
     Unwanted,
+    /// It could not be recorded.
+    Later,
 }
 
 impl Engine {
@@ -120,6 +122,7 @@ impl Engine {
             handle: effect.handle.clone(),
             cursor: effect.cursor.clone(),
             wake: self.waker(&lease.run, &lease.key),
+            progress: self.progress(lease, &effect),
             keep: keep.clone(),
         })));
         let mut performing = performing;
@@ -263,8 +266,13 @@ impl Engine {
                     ..effect
                 };
                 let body = serde_json::to_vec(&accepted).expect("a request has string keys");
-                match self.record(lease, command, Some(body), false).await {
+                let won = Won {
+                    parked: Some(body),
+                    ..lease.won(&accepted)
+                };
+                match self.record(&lease.run, command, won).await {
                     Recorded::End(end) => end,
+                    Recorded::Later => lease.give_back(),
                     // Another process may have the attempt now, with the same task.
                     Recorded::Unwanted if self.is_awaited(&lease.run, &accepted.step, attempt).await => {
                         End::Over
@@ -282,9 +290,14 @@ impl Engine {
                         if may_go_on || retryable && lease.fence > FIRST_LEASE
                 );
                 let command = with(produced, ended(step, attempt, outcome));
+                let won = Won {
+                    may_go_on,
+                    ..lease.won(&effect)
+                };
                 drop(effect);
-                match self.record(lease, command, None, may_go_on).await {
+                match self.record(&lease.run, command, won).await {
                     Recorded::End(end) => end,
+                    Recorded::Later => lease.give_back(),
                     Recorded::Unwanted if is_recall(&lease.key.name) => match may_go_on {
                         true => lease.give_back(),
                         false => self.end_row(lease).await,
@@ -402,22 +415,10 @@ impl Engine {
         }
     }
 
-    async fn record(
-        &self,
-        lease: &Lease,
-        command: Command,
-        parked: Option<Vec<u8>>,
-        may_go_on: bool,
-    ) -> Recorded {
-        let Lease { run, key, fence, .. } = lease;
+    async fn record(&self, run: &RunKey, command: Command, won: Won) -> Recorded {
         let mut pause = Duration::from_millis(50);
         for _ in 0..APPEND_TRIES {
-            let fenced = Some(Won {
-                key: key.clone(),
-                fence: *fence,
-                parked: parked.clone(),
-                may_go_on,
-            });
+            let fenced = Some(won.clone());
             let recording = Box::pin(self.command_fenced(run, None, &command, SideRows::default(), fenced));
             match self.attend(run, recording).await {
                 Ok(_) => return Recorded::End(End::Over),
@@ -427,13 +428,59 @@ impl Engine {
                     pause *= 2;
                 }
                 Err(error) => {
-                    tracing::error!(%run, effect = key.name, %error, "outcome not recorded");
+                    tracing::error!(%run, effect = won.key.name, %error, "outcome not recorded");
                     return Recorded::End(End::Over);
                 }
             }
         }
-        tracing::warn!(%run, effect = key.name, "outcome not recorded, the effect will be attempted again");
-        Recorded::End(lease.give_back())
+        tracing::warn!(%run, effect = won.key.name, "outcome not recorded, the effect will be attempted again");
+        Recorded::Later
+    }
+
+    /// Records what the peer of a call makes while its attempt goes on.
+    fn progress(&self, lease: &Lease, effect: &StoredEffect) -> Progress {
+        let (shared, run) = (Arc::downgrade(&self.shared), lease.run.clone());
+        let (step, attempt) = (effect.step.clone(), effect.attempt);
+        let won = Won {
+            goes_on: true,
+            ..lease.won(effect)
+        };
+        Progress::new(move |produced| {
+            let (shared, run, won) = (shared.clone(), run.clone(), won.clone());
+            let command = Command::Produced {
+                step: step.clone(),
+                attempt,
+                produced,
+                then: Box::new(Command::Progressed {
+                    step: step.clone(),
+                    attempt,
+                    details: Value::Null,
+                }),
+            };
+            Box::pin(async move {
+                let engine = Self {
+                    shared: shared.upgrade().ok_or(Lost)?,
+                };
+                match engine.record(&run, command, won).await {
+                    Recorded::End(_) => Ok(()),
+                    Recorded::Unwanted | Recorded::Later => Err(Lost),
+                }
+            })
+        })
+    }
+}
+
+impl Lease {
+    /// What an append under this lease names, for an attempt at a call.
+    fn won(&self, effect: &StoredEffect) -> Won {
+        Won {
+            key: self.key.clone(),
+            fence: self.fence,
+            parked: None,
+            may_go_on: false,
+            call: (effect.step.clone(), effect.number),
+            goes_on: false,
+        }
     }
 }
 
@@ -467,7 +514,8 @@ impl Engine {
         attempt: u32,
         after: Duration,
     ) -> Result<bool, CommandError> {
-        self.wake_row(run, &commit::effect_key(step, attempt), after)
+        // Calls that are parked are the first of their step.
+        self.wake_row(run, &commit::effect_key(step, attempt, 0), after)
             .await
     }
 

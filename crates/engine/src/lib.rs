@@ -62,8 +62,8 @@ pub use call_deliveries::{CallMessage, ListedCallDelivery};
 pub use catalog::{RegisterError, Registered};
 pub use clock::{Clock, SteadyClock, Steps, SystemClock};
 pub use effect::{
-    Answered, Answering, Attempt, CancelError, Cancellation, Executor, HttpCall, Keep, Outcome, Recalled,
-    Recalling, Report, Request, Wake, Waking,
+    Answered, Answering, Attempt, CancelError, Cancellation, Executor, HttpCall, Keep, Lost, Outcome,
+    Progress, Recalled, Recalling, Recording, Report, Request, Wake, Waking,
 };
 pub use engine::{Engine, Prepared, StartError};
 pub use error::CommandError;

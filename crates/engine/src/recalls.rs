@@ -117,8 +117,13 @@ pub(crate) fn settle(context: &Context<'_>, decided: &Decided<'_>) -> Rows {
     let now = *lease_now;
     let mut rows = Rows::default();
     let is_active = |step: &StepId| decided.run.is_active(&view.plan, step);
-    for (step, attempt) in decided.settled {
-        let key = effect_key(step, *attempt);
+    for (index, (step, attempt)) in decided.settled.iter().enumerate() {
+        // A call that this decision began and stopped again has no row.
+        if decided.settled[..index].contains(&(step.clone(), *attempt)) {
+            continue;
+        }
+        let number = view.run.n_calls(&**view.plan, step).unwrap_or(0);
+        let key = effect_key(step, *attempt, number);
         let won = context.won.filter(|won| won.key == key);
         let fence = won.map(|won| won.fence);
         let pending = view.run.call(&view.plan, step, *attempt);

@@ -1,11 +1,11 @@
-//! What an effect asks for: calls over HTTP, work for workers, and requests to other agents.
+//! What an effect asks for: calls over HTTP, work for workers, and requests to other agents and to models.
 //!
 //! Everything in a call is rendered; the executor that makes it adds only credentials.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Activity, WorkflowId, measure::size_of};
+use crate::{Activity, ModelCall, WorkflowId, measure::size_of};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Call {
@@ -15,6 +15,8 @@ pub enum Call {
         /// Absolute URL.
         url: String,
         headers: Vec<(String, String)>,
+        /// Headers with secrets, which the call only names.
+        secret_headers: Vec<SecretHeader>,
         /// JSON text.
         body: Option<String>,
         timeout_ms: u64,
@@ -23,11 +25,24 @@ pub enum Call {
     Activity(Box<Activity>),
     /// A request to another agent, which may work on it for a long time.
     Agent(Box<AgentCall>),
+    /// A request to a model.
+    Model(Box<ModelCall>),
     /// The side effect of the conformance suite.
     SideEffect {
         /// The value to record.
         payload: Value,
     },
+}
+
+/// A header whose value is a secret of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretHeader {
+    pub name: String,
+    /// The name of the secret in the host's configuration.
+    pub secret: String,
+    /// What comes before the secret, such as `Bearer `.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub prefix: String,
 }
 
 impl Call {
@@ -38,6 +53,7 @@ impl Call {
             Self::Http { .. } => provider::HTTP,
             Self::Activity(_) => provider::ACTIVITY,
             Self::Agent(_) => provider::AGENT,
+            Self::Model(_) => provider::MODEL,
             Self::SideEffect { .. } => provider::SIDE_EFFECT,
         }
     }
@@ -156,5 +172,6 @@ pub mod provider {
     pub const HTTP: &str = "core.http.request";
     pub const ACTIVITY: &str = "core.activity";
     pub const AGENT: &str = "agent";
+    pub const MODEL: &str = "model";
     pub const SIDE_EFFECT: &str = "core.conformance.side-effect";
 }

@@ -539,6 +539,8 @@ pub struct AnsweredCall {
 pub struct Effect {
     pub step: StepId,
     pub attempt: u32,
+    /// How many calls its execution has made before.
+    pub number: u32,
     pub call: Call,
 }
 

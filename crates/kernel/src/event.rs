@@ -411,6 +411,9 @@ pub enum KernelEvent {
         step: StepId,
         #[serde(default, skip_serializing_if = "is_zero")]
         attempt: u32,
+        /// How many calls its execution has made before.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        call: u32,
         /// The type of the call; part of the key by which peers recognize a repeated call.
         provider: String,
         /// What workers get, if the call is theirs.
@@ -437,6 +440,18 @@ pub enum KernelEvent {
         #[serde(default, skip_serializing_if = "is_zero")]
         attempt: u32,
         details: Value,
+    },
+    /// A call ended, and its step goes on. The outcome of a step's only call is the step's.
+    EffectEnded {
+        step: StepId,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        attempt: u32,
+        /// How many calls its execution had made before.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        call: u32,
+        provider: String,
+        /// Everything that the run observes of the call.
+        outcome: Object,
     },
     InterruptRequested {
         step: StepId,
@@ -517,7 +532,7 @@ pub enum KernelEvent {
         #[serde(default, skip_serializing_if = "is_zero")]
         number: u32,
     },
-    /// A limit was exceeded; the run fails next.
+    /// A limit was exceeded; the run or the node fails next.
     CapBreached {
         kind: Cap,
         limit: u64,
@@ -597,6 +612,12 @@ impl DrainPolicy {
 pub enum Cap {
     NodeExecutions,
     RunDuration,
+    /// Answers of a model that are no document of their schema.
+    Schema,
+    BudgetTokens,
+    /// In millionths of a US dollar.
+    BudgetCost,
+    BudgetDuration,
 }
 
 impl Cap {
@@ -606,6 +627,11 @@ impl Cap {
         match self {
             Self::NodeExecutions => "node-executions",
             Self::RunDuration => "run-duration",
+            Self::Schema => "schema",
+            Self::BudgetTokens => "budget-tokens",
+            Self::BudgetCost => "budget-cost",
+            // The protocol has one word for both.
+            Self::BudgetDuration => "run-duration",
         }
     }
 
@@ -615,6 +641,8 @@ impl Cap {
         match self {
             Self::NodeExecutions => "recursion_limit_exceeded",
             Self::RunDuration => "run_timeout",
+            Self::Schema => "envelope_truncation_unrecoverable",
+            Self::BudgetTokens | Self::BudgetCost | Self::BudgetDuration => "budget_exhausted",
         }
     }
 }
@@ -644,6 +672,7 @@ impl KernelEvent {
             | Self::EffectScheduled { .. }
             | Self::EffectAccepted { .. }
             | Self::EffectProgressed { .. }
+            | Self::EffectEnded { .. }
             | Self::InterruptRequested { .. }
             | Self::InterruptResolved { .. }
             | Self::ApprovalRequested { .. }

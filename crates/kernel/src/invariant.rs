@@ -417,6 +417,7 @@ fn step_of(event: &KernelEvent) -> Option<&StepId> {
         | KernelEvent::EffectScheduled { step, .. }
         | KernelEvent::EffectAccepted { step, .. }
         | KernelEvent::EffectProgressed { step, .. }
+        | KernelEvent::EffectEnded { step, .. }
         | KernelEvent::InterruptRequested { step, .. }
         | KernelEvent::InterruptResolved { step, .. }
         | KernelEvent::ApprovalRequested { step, .. }

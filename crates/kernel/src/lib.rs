@@ -19,12 +19,13 @@ mod join;
 mod limits;
 pub mod measure;
 mod membership;
+mod model;
 mod problem;
 mod rules;
 mod run;
 mod status;
 
-pub use call::{AgentCall, AgentVerb, Call, provider};
+pub use call::{AgentCall, AgentVerb, Call, SecretHeader, provider};
 pub use command::{
     AnsweredCall, Authority, CancelledCall, Catalog, Command, Decision, Effect, EndedChild, HostBounds,
     Input, NewChild, Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartRun, Timer,
@@ -49,6 +50,7 @@ pub use id::{
 pub use join::Join;
 pub use limits::whole;
 pub use membership::Membership;
+pub use model::{ModelCall, ModelMessage, ModelReply, ModelStop, ModelTool, ModelUsage, ToolCall};
 pub use problem::{MAX_PROBLEMS, Problem, Problems, Spot};
 pub use rules::{AnswerSchema, ApprovalRules, Question, Rules};
 pub use run::{

@@ -146,6 +146,9 @@ pub struct Active {
     /// How many artifacts it has made.
     #[serde(default, skip_serializing_if = "crate::event::is_zero")]
     pub n_artifacts: u32,
+    /// How many of its calls have ended, after which it went on.
+    #[serde(default, skip_serializing_if = "crate::event::is_zero")]
+    pub n_calls: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -587,13 +590,14 @@ impl Run {
             KernelEvent::EffectScheduled {
                 step,
                 attempt,
+                call,
                 provider,
                 activity,
                 deadline,
                 max_questions,
             } => {
                 let active = self.active(plan, step)?;
-                if active.wait != Wait::Work || active.attempt != *attempt {
+                if active.wait != Wait::Work || active.attempt != *attempt || active.n_calls != *call {
                     return Err(illegal("a call out of turn", &step.node));
                 }
                 active.called_at.get_or_insert(at);
@@ -631,6 +635,18 @@ impl Run {
                 let pending = self.pending(plan, step, *attempt)?;
                 pending.heard_at = at;
                 pending.n_details += u32::from(!details.is_null());
+                Ok(())
+            }
+            KernelEvent::EffectEnded {
+                step, attempt, call, ..
+            } => {
+                self.pending(plan, step, *attempt)?;
+                let active = self.active(plan, step)?;
+                if active.n_calls != *call {
+                    return Err(illegal("the end of another call", &step.node));
+                }
+                active.n_calls += 1;
+                active.wait = Wait::Work;
                 Ok(())
             }
             KernelEvent::InterruptRequested {
@@ -836,6 +852,7 @@ impl Run {
             called_at: None,
             streamed: None,
             n_artifacts: 0,
+            n_calls: 0,
         });
         Ok(())
     }

@@ -103,6 +103,7 @@ mod tests {
 
     fn with_new_key() -> Callbacks {
         let config = config::Secrets {
+            named: Vec::new(),
             master_key: None,
             key_file: None,
         };

@@ -31,6 +31,7 @@ use crate::{
     auth::Auth,
     callbacks::Callbacks,
     config::{CidrText, Config, Keep, Period, StoreUrl, default_tenant},
+    models::{self, ModelError},
     openwop::Discovery,
     paging::Paging,
     peer_files::PeerFiles,
@@ -60,6 +61,8 @@ pub enum StartError {
     CardKeys(#[from] wopr_wire::jws::JwsError),
     #[error(transparent)]
     Peers(#[from] PeerError),
+    #[error(transparent)]
+    Models(#[from] ModelError),
     #[error("start the engine")]
     Engine(#[from] wopr_engine::StartError),
     #[error("read the workflow folder {}", path.display())]
@@ -280,8 +283,13 @@ impl Host {
         let silent_peers = peers::silent(&config.a2a.peers);
         let callbacks = Callbacks::new(secrets.subkey("call-push"), config.public_url());
         let env = |name: &str| std::env::var(name).ok();
-        let peer_files = PeerFiles::new(&config.a2a.peers, move |peer| peers::read_one(peer, &env));
-        let peers = peers::read(&config.a2a.peers, &env)?;
+        let named_secrets = models::secrets(&config.secrets.named, &env);
+        let secrets_of_peers = named_secrets.clone();
+        let peer_files = PeerFiles::new(&config.a2a.peers, move |peer| {
+            peers::read_one(peer, &secrets_of_peers, &env)
+        });
+        let peers = peers::read(&config.a2a.peers, &named_secrets, &env)?;
+        let models = models::providers(&config.models, &named_secrets, &env)?;
         let executors = Executors::new(
             gate.clone(),
             wopr_connect::Options {
@@ -292,6 +300,9 @@ impl Host {
                 callbacks: (config.server.public_url.is_some())
                     .then(|| Arc::new(callbacks.clone()) as Arc<dyn wopr_connect::Callbacks>),
                 poll_interval: config.a2a.poll_interval.map(Period::as_duration),
+                models,
+                mock: config.conformance.then(wopr_connect::Mock::default),
+                secrets: wopr_connect::NamedSecrets::new(named_secrets),
             },
         );
         let cipher = SubscriptionCipher::new(&secrets);

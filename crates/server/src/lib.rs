@@ -19,6 +19,7 @@ mod faces;
 mod hex;
 mod host;
 mod message;
+mod models;
 pub mod openwop;
 mod page;
 mod paging;

@@ -115,7 +115,7 @@ mod tests {
     use crate::peers;
 
     fn watch(peer: AgentPeer) -> PeerFiles {
-        PeerFiles::new(&[peer], |peer| peers::read_one(peer, &|_| None))
+        PeerFiles::new(&[peer], |peer| peers::read_one(peer, &[], &|_| None))
     }
 
     fn bearer(peer: &Peer) -> &str {

@@ -7,6 +7,7 @@ use std::{collections::HashSet, fs, time::Duration};
 
 use http::HeaderName;
 use wopr_connect::{
+    NamedSecret, SecretSource,
     a2a::{self, Binding, CardKeys, Credential, OAuth2, Peer, PeerTls, Polling, Wanted},
     egress::{ClientTls, ClientTlsError, Identity},
 };
@@ -36,9 +37,10 @@ pub enum PeerError {
 /// The peers with their credentials, which are read now.
 pub(crate) fn read(
     peers: &[AgentPeer],
+    secrets: &[NamedSecret],
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Vec<Peer>, PeerError> {
-    peers.iter().map(|peer| read_one(peer, env)).collect()
+    peers.iter().map(|peer| read_one(peer, secrets, env)).collect()
 }
 
 /// The names of the peers whose questions fail a call.
@@ -50,8 +52,12 @@ pub(crate) fn silent(peers: &[AgentPeer]) -> HashSet<String> {
 }
 
 /// One peer, as [`read`] reads it.
-pub(crate) fn read_one(peer: &AgentPeer, env: &dyn Fn(&str) -> Option<String>) -> Result<Peer, PeerError> {
-    let credential = credential(peer, env)?;
+pub(crate) fn read_one(
+    peer: &AgentPeer,
+    secrets: &[NamedSecret],
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Peer, PeerError> {
+    let credential = credential(peer, secrets, env)?;
     if let Credential::Missing { source } = &credential {
         tracing::warn!(
             peer = peer.name,
@@ -120,7 +126,11 @@ fn tls_of(peer: &str, files: &PeerTlsFiles) -> Result<PeerTls, PeerError> {
     })
 }
 
-fn credential(peer: &AgentPeer, env: &dyn Fn(&str) -> Option<String>) -> Result<Credential, PeerError> {
+fn credential(
+    peer: &AgentPeer,
+    secrets: &[NamedSecret],
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Credential, PeerError> {
     // A text that no header can carry is as good as none.
     let secret = |text: String| {
         Some(text.trim())
@@ -137,10 +147,12 @@ fn credential(peer: &AgentPeer, env: &dyn Fn(&str) -> Option<String>) -> Result<
         return Ok(or_missing(of(name).map(Credential::Bearer), name));
     }
     if let Some(name) = &peer.token_secret_ref {
-        return Ok(or_missing(
-            None,
-            &format!("the secret reference {name}, which nothing resolves yet"),
-        ));
+        let named = secrets.iter().find(|secret| secret.name == *name);
+        let token = named.and_then(|secret| match &secret.source {
+            SecretSource::Value(value) => Some(Credential::Bearer(value.clone())),
+            SecretSource::Missing { .. } => None,
+        });
+        return Ok(or_missing(token, &format!("the secret {name}")));
     }
     if let Some(path) = &peer.token_file {
         let token = fs::read_to_string(path).ok().and_then(secret);
@@ -211,7 +223,7 @@ mod tests {
 
     #[test]
     fn credential_is_read_from_where_the_peer_says() {
-        let read = |toml: &str| credential(&peer(toml), &env).unwrap();
+        let read = |toml: &str| credential(&peer(toml), &[], &env).unwrap();
         assert!(matches!(read(""), Credential::None));
         assert!(
             matches!(read("token_env = \"TOKEN\""), Credential::Bearer(token) if token.expose() == "t0ken")
@@ -232,7 +244,7 @@ mod tests {
     #[test]
     fn default_peer_has_a_token_in_the_environment() {
         let default = AgentPeer::new(DEFAULT_PEER, "http://127.0.0.1:1".parse().unwrap());
-        let read = credential(&default, &env).unwrap();
+        let read = credential(&default, &[], &env).unwrap();
         assert!(matches!(read, Credential::Bearer(token) if token.expose() == "of the default"));
     }
 

@@ -301,6 +301,7 @@ mod tests {
     fn master_key_must_be_32_bytes_of_base64() {
         let open = |text: &str| {
             let config = config::Secrets {
+                named: Vec::new(),
                 master_key: Some(Secret::new(text)),
                 key_file: None,
             };

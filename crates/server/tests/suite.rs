@@ -50,6 +50,8 @@ mod keys;
 mod lifecycle;
 #[path = "suite/masks.rs"]
 mod masks;
+#[path = "suite/models.rs"]
+mod models;
 #[path = "suite/oidc.rs"]
 mod oidc;
 #[path = "suite/pack.rs"]

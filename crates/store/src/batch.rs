@@ -39,6 +39,9 @@ pub struct Batch {
     pub work_ended: Vec<Ended>,
     /// Work rows whose lease ends without removing them.
     pub work_parked: Vec<Parked>,
+    /// Leases that the batch relies on, and that go on: a lost one refuses the whole batch with
+    /// [`crate::AppendError::Fenced`].
+    pub work_held: Vec<(WorkKey, Fence)>,
     /// Work rows that get another key, after `work_ended` and `work_parked` are applied.
     pub work_moved: Vec<Moved>,
     /// Work rows to create, after `work_ended` and `work_moved` are applied. An existing row is replaced: it loses its lease,
@@ -84,6 +87,7 @@ impl Batch {
             snapshot: None,
             work_ended: Vec::new(),
             work_parked: Vec::new(),
+            work_held: Vec::new(),
             work_moved: Vec::new(),
             work_set: Vec::new(),
             children: Vec::new(),

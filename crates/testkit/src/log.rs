@@ -23,7 +23,7 @@ pub fn kind(event: &Event) -> &'static str {
 }
 
 /// The number of names that [`kind`] returns.
-pub const N_KINDS: usize = 32;
+pub const N_KINDS: usize = 36;
 
 fn describe_openwop(event: &openwop::Event) -> (&'static str, Vec<String>) {
     use openwop::Event;
@@ -50,6 +50,24 @@ fn describe_openwop(event: &openwop::Event) -> (&'static str, Vec<String>) {
             reducer,
             ..
         } => ("channel.written", vec![format!("{channel} {reducer} {value}")]),
+        Event::PromptComposed { step, messages, .. } => (
+            "prompt.composed",
+            vec![step.key(), format!("{} messages", messages.len())],
+        ),
+        Event::ProviderUsage {
+            step,
+            provider,
+            model,
+            usage,
+        } => (
+            "provider.usage",
+            vec![
+                step.key(),
+                format!("{provider}/{model}"),
+                format!("{}+{}", usage.input_tokens, usage.output_tokens),
+            ],
+        ),
+        Event::Envelope { step, event } => ("envelope", vec![step.key(), format!("{event:?}")]),
     }
 }
 
@@ -194,6 +212,12 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
         KernelEvent::EffectProgressed { step, details, .. } => {
             ("effect.progressed", vec![at(step), details.to_string()])
         }
+        KernelEvent::EffectEnded {
+            step, call, provider, ..
+        } => (
+            "effect.ended",
+            vec![at(step), format!("call {call}"), provider.clone()],
+        ),
         KernelEvent::InterruptRequested {
             step,
             kind,

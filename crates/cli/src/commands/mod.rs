@@ -12,6 +12,7 @@ mod exit_codes;
 mod interrupts;
 mod keys;
 mod migrate;
+mod mock_model;
 mod run;
 mod runs;
 mod serve;
@@ -60,6 +61,8 @@ pub(crate) enum Command {
     Migrate(migrate::Migrate),
     Backup(backup::Backup),
     Doctor(doctor::Doctor),
+    #[command(name = "mock-model")]
+    MockModel(mock_model::MockModel),
     Bench(bench::Args),
     Completions(completions::Completions),
     #[command(name = "exit-codes")]
@@ -82,6 +85,7 @@ pub(crate) async fn run(command: Command) -> Result<Exit> {
         Command::Migrate(command) => Box::pin(command.run()).await,
         Command::Backup(command) => Box::pin(command.run()).await,
         Command::Doctor(command) => Box::pin(command.run()).await,
+        Command::MockModel(command) => Box::pin(command.run()).await,
         Command::Bench(args) => Box::pin(bench::run(args)).await,
         Command::Completions(command) => command.run(),
         Command::ExitCodes(command) => command.run(),

@@ -21,6 +21,7 @@ mod following;
 mod help;
 mod journey;
 mod keys;
+mod models;
 mod pushes;
 mod serving;
 mod stores;

@@ -103,6 +103,14 @@ pub(crate) fn all() -> Vec<Value> {
                 &json!({ "queue": "letters", "input": { "n": 1 }, "timeoutMs": 864_000_000, "heartbeatMs": 432_000_000 }),
             )],
         ),
+        chain(
+            "think",
+            &[node(
+                "think",
+                "core.ai.structuredOutput",
+                &json!({ "provider": "mock", "prompt": "Is it?", "outputSchema": { "type": "object" } }),
+            )],
+        ),
         chain("fails", &[node("boom", "core.fail", &json!({}))]),
         chain("changes", &[gate(), node("then", "core.noop", &json!({}))]),
         chain("long", &long),

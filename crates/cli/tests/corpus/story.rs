@@ -143,6 +143,9 @@ async fn live(world: &World, runs: &mut Map<String, Value>) -> String {
     world.reaches(&asked, "completed").await;
     keep("asked", &asked);
 
+    let fenced = json!({ "content": "```json\n{}\n```", "stopReason": "end_turn", "inputTokens": 7, "outputTokens": 3 });
+    let program = json!({ "nodeId": "think", "program": [fenced] });
+    world.post("/v1/host/sample/test/mock-ai/program", &program).await;
     for (name, workflow, status) in [
         ("gate", "gate", "waiting-approval"),
         ("ask", "ask", "waiting-input"),
@@ -151,6 +154,7 @@ async fn live(world: &World, runs: &mut Map<String, Value>) -> String {
         ("cancelling", "parent", "waiting-approval"),
         ("changes", "changes", "waiting-approval"),
         ("fails", "fails", "failed"),
+        ("thought", "think", "completed"),
     ] {
         let run = world.run(workflow, None, nothing()).await;
         world.reaches(&run, status).await;

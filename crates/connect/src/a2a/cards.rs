@@ -36,9 +36,9 @@ use super::{
     error::{Error, bounded},
     known::Known,
     peer::CardKeys,
-    redact::Secrets,
 };
 use crate::egress::{Gate, Protocol, Request, Response, Seam, StreamLimits};
+use crate::redact::Secrets;
 
 /// The places of a card below an address: of today, and of A2A 0.2.
 pub(super) const CARD_PATHS: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];

@@ -20,7 +20,7 @@ use wopr_wire::{
     json::DecodeError,
 };
 
-use super::redact::Secrets;
+use crate::redact::Secrets;
 use crate::{egress::EgressError, http::retry_after};
 
 /// Maximum length of a peer's text in bytes.

@@ -26,8 +26,8 @@ use wopr_wire::a2a::{
 use super::{
     error::{Error, RemoteError, Status, bounded},
     line::{Items, Line, MAX_ANSWER, MAX_EVENT, Sending, media_type},
-    redact::Secrets,
 };
+use crate::redact::Secrets;
 use crate::{
     egress::{EgressError, LimitedBody},
     http::retry_after,

@@ -16,10 +16,10 @@ use super::{
     cards::{Cards, Lookup},
     error::Error,
     peer::{Credential, Peer, bearer},
-    redact::Secrets,
     token::Tokens,
 };
 use crate::egress::Gate;
+use crate::redact::Secrets;
 
 #[derive(Debug)]
 pub(super) struct Known {

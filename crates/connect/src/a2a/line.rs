@@ -15,8 +15,9 @@ use wopr_wire::{
     sse,
 };
 
-use super::{card::Found, error::Error, peer::Binding, redact::Secrets};
+use super::{card::Found, error::Error, peer::Binding};
 use crate::egress::{AnswerShare, Gate, LimitedBody, Protocol, Request, Seam, StreamLimits};
+use crate::redact::Secrets;
 
 /// Maximum size of an answer in bytes.
 pub(super) const MAX_ANSWER: usize = 16 << 20;

@@ -18,7 +18,7 @@ mod json_rpc;
 mod known;
 mod line;
 mod peer;
-mod redact;
+
 mod tasks_http;
 mod token;
 

@@ -13,9 +13,10 @@ use wopr_wire::{
     jws::JwkSet,
 };
 
-use super::{card::is_same_place, redact::Secrets};
+use super::card::is_same_place;
 use crate::{
     egress::{ClientTls, ClientTlsError, OtherAuthorities},
+    redact::Secrets,
     secret_header,
 };
 

@@ -17,8 +17,8 @@ use wopr_wire::a2a::model::Secret;
 use super::{
     error::{Error, bounded},
     peer::OAuth2,
-    redact::Secrets,
 };
+use crate::redact::Secrets;
 use crate::{
     egress::{EgressError, Gate, Request, Seam},
     secret_header,

@@ -9,7 +9,7 @@ use wopr_connect::{
     egress::{Limits, Resolver},
 };
 use wopr_core::{NodeId, RunId, RunKey, StepId, TenantId};
-use wopr_engine::{Attempt, Executor, HttpCall, Keep, Outcome, Report, Request, Wake};
+use wopr_engine::{Attempt, Executor, HttpCall, Keep, Outcome, Progress, Report, Request, Wake};
 
 use crate::peer::{Answers, Peer, Script, answer, gate, gate_with, limits};
 
@@ -42,6 +42,7 @@ pub(crate) fn attempt(request: Request) -> Attempt {
         handle: None,
         cursor: None,
         wake: Wake::none(),
+        progress: Progress::none(),
         keep: Keep::default(),
     }
 }
@@ -51,6 +52,7 @@ fn call(method: &str, url: &str) -> HttpCall {
         method: method.to_owned(),
         url: url.to_owned(),
         headers: vec![],
+        secret_headers: Vec::new(),
         body: None,
         timeout_ms: 20_000,
     }

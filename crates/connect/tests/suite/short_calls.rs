@@ -8,7 +8,7 @@ use wopr_connect::{Executors, Options};
 use wopr_core::{
     AgentCall, AgentVerb, NodeId, Produced, RunId, RunKey, StepId, TenantId, Timestamp, WorkflowId,
 };
-use wopr_engine::{Attempt, Executor as _, Keep, Outcome, Report, Request, Wake};
+use wopr_engine::{Attempt, Executor as _, Keep, Outcome, Progress, Report, Request, Wake};
 
 use crate::agent::{Agent, Seen, chunked, open_gate, rpc_reply};
 
@@ -43,6 +43,7 @@ fn attempt() -> Attempt {
         handle: None,
         cursor: None,
         wake: Wake::none(),
+        progress: Progress::none(),
         keep: Keep::default(),
     }
 }

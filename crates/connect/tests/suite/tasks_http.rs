@@ -11,7 +11,7 @@ use wopr_connect::{
     a2a::{Client, Credential, Error, Peer, Polling, Transport},
 };
 use wopr_core::{AgentCall, AgentVerb, NodeId, RunId, RunKey, StepId, TenantId, WorkflowId, provider};
-use wopr_engine::{Attempt, Cancellation, Executor, Keep, Outcome, Report, Request, Wake};
+use wopr_engine::{Attempt, Cancellation, Executor, Keep, Outcome, Progress, Report, Request, Wake};
 use wopr_wire::a2a::model::Secret;
 
 use crate::{
@@ -79,6 +79,7 @@ fn first_attempt(call: AgentCall, handle: Option<Value>) -> Attempt {
         handle,
         cursor: None,
         wake: Wake::none(),
+        progress: Progress::none(),
         keep: Keep::default(),
     }
 }

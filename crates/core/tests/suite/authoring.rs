@@ -83,8 +83,18 @@ fn whole() -> Value {
                 "onChildFailure": "absorb", "propagateCancellation": true, "waitForCompletion": true,
             })),
             node("call", "core.http.request", json!({
-                "method": "post", "url": "https://example.com/{{ v }}", "headers": { "a": "b" },
+                "method": "post", "url": "https://example.com/{{ v }}", "headers": { "a": "b", "c": { "secret": "s", "prefix": "x" } },
                 "body": { "x": ["{{ v }}"] }, "timeoutMs": 1,
+            })),
+            node("prompt", "core.ai.callPrompt", json!({
+                "provider": "p", "model": "m", "systemPrompt": "{{ v }}", "prompt": "{{ v }}",
+                "messages": [{ "role": "user", "content": "{{ v }}" }], "temperature": 0.5, "maxTokens": 1,
+                "timeoutMs": 1, "stream": true, "expectsStreaming": false,
+            })),
+            node("document", "core.ai.structuredOutput", json!({
+                "provider": "p", "model": "m", "systemPrompt": "{{ v }}", "prompt": "{{ v }}",
+                "messages": [], "outputSchema": { "type": "object" }, "temperature": 0, "maxTokens": 1,
+                "timeoutMs": 1, "retryOnInvalidJson": 1,
             })),
             node("work", "core.activity", json!({
                 "queue": "q", "input": { "x": ["{{ v }}"] }, "timeoutMs": 1, "heartbeatMs": 1,

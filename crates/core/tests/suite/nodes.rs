@@ -400,6 +400,7 @@ fn http_builds_its_request() {
             method: "POST".to_owned(),
             url: "https://example.com/7".to_owned(),
             headers: vec![("x-given".to_owned(), "7".to_owned())],
+            secret_headers: Vec::new(),
             body: Some(r#""n=7""#.to_owned()),
             timeout_ms: 5,
         }
@@ -414,6 +415,7 @@ fn http_builds_its_request() {
             method: "GET".to_owned(),
             url: "http://x/".to_owned(),
             headers: Vec::new(),
+            secret_headers: Vec::new(),
             body: Some(r#"{"a":1}"#.to_owned()),
             timeout_ms: 30_000,
         }

@@ -10,8 +10,9 @@ use expect_test::expect_file;
 use serde_json::{Value, json};
 use wopr_core::{
     Activity, ApprovalAction, Cap, ContentHash, DialectEvent, DialectId, DrainPolicy, Event, Failure,
-    InterruptKind, KernelEvent, Limits, NodeId, Object, Origin, Parent, PrincipalId, Recorded, Run, RunId,
-    RunStarted, RunStatus, Seq, StepId, TenantId, Timestamp, WorkflowId, format, openwop,
+    InterruptKind, KernelEvent, Limits, ModelMessage, ModelUsage, NodeId, Object, Origin, Parent,
+    PrincipalId, Recorded, Run, RunId, RunStarted, RunStatus, Seq, StepId, TenantId, Timestamp, ToolCall,
+    WorkflowId, format, openwop,
 };
 use wopr_testkit::{N_KINDS, Script, Workflow, kind};
 
@@ -68,6 +69,7 @@ fn effect_samples() -> Vec<KernelEvent> {
             deadline: Some(Timestamp::from_millis(9_000)),
             max_questions: Some(16),
             attempt: 2,
+            call: 1,
             provider: "core.activity".to_owned(),
             activity: Some(Box::new(Activity {
                 queue: "printers".to_owned(),
@@ -85,6 +87,13 @@ fn effect_samples() -> Vec<KernelEvent> {
             step: step(),
             attempt: 2,
             details: json!({ "percent": 50 }),
+        },
+        KernelEvent::EffectEnded {
+            step: step(),
+            attempt: 2,
+            call: 1,
+            provider: "model".to_owned(),
+            outcome: object(json!({ "text": "hello" })),
         },
     ]
 }
@@ -281,6 +290,52 @@ fn openwop_samples() -> Vec<openwop::Event> {
             max_size: Some(10),
             node: node(),
             written_at: Timestamp::from_millis(1_700_000_000_001),
+        },
+        openwop::Event::PromptComposed {
+            step: step(),
+            messages: vec![
+                ModelMessage::System {
+                    content: "Be brief.".to_owned(),
+                },
+                ModelMessage::Assistant {
+                    content: String::new(),
+                    tool_calls: vec![ToolCall {
+                        id: "call-1".to_owned(),
+                        name: "search".to_owned(),
+                        arguments: json!({ "q": "rust" }),
+                    }],
+                },
+                ModelMessage::Tool {
+                    call_id: "call-1".to_owned(),
+                    name: "search".to_owned(),
+                    content: "found".to_owned(),
+                    is_error: true,
+                },
+                ModelMessage::User {
+                    content: "Go on.".to_owned(),
+                },
+            ],
+            hash: "abc".to_owned(),
+        },
+        openwop::Event::ProviderUsage {
+            step: step(),
+            provider: "default".to_owned(),
+            model: "m-1".to_owned(),
+            usage: ModelUsage {
+                input_tokens: 12,
+                output_tokens: 3,
+                cache_read_tokens: Some(8),
+                cache_write_tokens: Some(2),
+                cost_usd: Some(0.25),
+            },
+        },
+        openwop::Event::Envelope {
+            step: step(),
+            event: openwop::EnvelopeEvent::RetryAttempted {
+                attempt: 2,
+                reason: openwop::EnvelopeFault::SchemaViolation,
+                error: "no title".to_owned(),
+            },
         },
     ]
 }

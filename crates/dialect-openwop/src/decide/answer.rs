@@ -8,12 +8,19 @@ use crate::{
 };
 
 use super::Walk;
+use crate::node::NodeKind;
 
 /// Maximum number of questions stored for a gate.
 const MAX_EXCHANGES: usize = 100;
 
 impl Walk<'_, '_> {
     pub(super) fn answered(&mut self, step: &StepId, cause: Seq, answer: Answered) {
+        let plan = self.plan;
+        let kind = self.active(step).map(|(position, _)| &plan.nodes[position].kind);
+        // Such a node asks for nothing but money.
+        if let Some(NodeKind::Model(node)) = kind {
+            return self.budget_answered(node, step, cause, &answer);
+        }
         let outputs = match answer {
             Answered::Approval {
                 action: action @ (ApprovalAction::Reject | ApprovalAction::Timeout),

@@ -3,7 +3,9 @@
 mod agent;
 mod answer;
 mod ask;
+mod budget;
 mod child;
+mod model;
 mod node;
 mod schedule;
 mod stream;
@@ -12,15 +14,16 @@ mod trust;
 use std::ops::{Deref, DerefMut};
 
 use wopr_kernel::{
-    ApplyError, DecisionBuilder, Dialect, Event as AnyEvent, Limits, RecordedRef, Refusal, Run, StartRun,
-    Trigger,
+    ApplyError, DecisionBuilder, Dialect, Event as AnyEvent, Limits, ModelMessage, RecordedRef, Refusal, Run,
+    Seq, StartRun, StepId, Trigger,
 };
 
 use crate::{
-    Event, Object, Plan, State,
+    EnvelopeEvent, Event, Object, Plan, State,
     context::Context,
     cost::{self, Budget},
     measure::size_of,
+    node::NodeKind,
     start,
 };
 
@@ -88,6 +91,9 @@ impl Dialect for Openwop {
         cost::of_object(&state.variables)
             + cost::of_object(&state.channels)
             + outputs.map(cost::of_object).sum::<u64>()
+            + (state.nodes.iter().filter_map(|node| node.thinking.as_ref()))
+                .map(|thinking| thinking.weight())
+                .sum::<u64>()
     }
 
     fn size_of(event: &Event) -> usize {
@@ -96,6 +102,18 @@ impl Dialect for Openwop {
                 previous.as_ref().map_or(0, size_of) + size_of(next)
             }
             Event::ChannelWritten { value, .. } => size_of(value),
+            Event::PromptComposed { messages, .. } => messages.iter().map(ModelMessage::size).sum(),
+            Event::ProviderUsage { .. } => 0,
+            Event::Envelope { event, .. } => match event {
+                EnvelopeEvent::RetryAttempted { error, .. } | EnvelopeEvent::RetryExhausted { error, .. } => {
+                    error.len()
+                }
+                EnvelopeEvent::Refusal { text, .. } => text.as_ref().map_or(0, String::len),
+                EnvelopeEvent::Truncated { .. }
+                | EnvelopeEvent::NlToFormat { .. }
+                | EnvelopeEvent::FenceStripped
+                | EnvelopeEvent::BracesFound { .. } => 0,
+            },
         }
     }
 
@@ -144,7 +162,7 @@ impl Walk<'_, '_> {
                 cause,
             } => self.time_is_up(position, &step, cause),
             Trigger::EffectEnded { step, cause, outcome } => match outcome {
-                Ok(outputs) => self.complete_node(&step, cause, outputs),
+                Ok(outputs) => self.call_ended(&step, cause, outputs),
                 Err(failure) => self.fail_node(&step, cause, failure),
             },
             Trigger::ChildEnded {
@@ -175,6 +193,16 @@ impl Walk<'_, '_> {
             Trigger::Asked { step, by, question } => self.asked(&step, &by, question.as_deref())?,
         }
         Ok(())
+    }
+
+    /// Goes on after a call: most end their step.
+    fn call_ended(&mut self, step: &StepId, cause: Seq, outcome: Object) {
+        let plan = self.plan;
+        let node = self.active(step).map(|(position, _)| &plan.nodes[position].kind);
+        match node {
+            Some(NodeKind::Model(node)) => self.model_replied(node, step, cause, outcome),
+            Some(_) | None => self.complete_node(step, cause, outcome),
+        }
     }
 
     fn context(&self) -> Context<'_> {

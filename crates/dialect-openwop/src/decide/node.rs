@@ -224,6 +224,7 @@ impl Walk<'_, '_> {
                 Ok(call) => self.call(step, attempt, started, Call::Agent(Box::new(call))),
                 Err(failure) => self.fail_node(&step, started, failure),
             },
+            NodeKind::Model(model) => self.ask_model(model, position, step, attempt, started, inputs),
             NodeKind::SideEffect => {
                 let payload = Value::Object(inputs);
                 self.call(step, attempt, started, Call::SideEffect { payload });
@@ -348,6 +349,7 @@ impl Walk<'_, '_> {
             method: http.method.clone(),
             url,
             headers,
+            secret_headers: http.secret_headers.clone(),
             body,
             timeout_ms: http.timeout_ms,
         })

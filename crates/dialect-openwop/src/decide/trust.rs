@@ -63,18 +63,14 @@ pub(super) fn reads_untrusted(next: &Builder<'_>, position: usize) -> bool {
     if !next.state.holds_untrusted(&next.run) {
         return false;
     }
-    let known = &next.state.untrusted;
     let node = &next.plan.nodes[position];
     let mut ports = node.inputs.iter();
-    let by_port = ports.any(|(_, port)| match port {
-        Port::Static(_) => false,
-        Port::Expression(_) => true,
-        Port::Connection { node, .. } => known.nodes.contains(&next.plan.nodes[*node].id),
-        Port::Variable { name, .. } => known.variables.contains(name),
-    });
-    by_port
+    ports.any(|(_, port)| is_untrusted_port(next, port))
         || match &node.kind {
-            NodeKind::Template(_) | NodeKind::Stream { .. } | NodeKind::Reject { .. } => true,
+            NodeKind::Template(_)
+            | NodeKind::Stream { .. }
+            | NodeKind::Reject { .. }
+            | NodeKind::Model(_) => true,
             NodeKind::SetVariable { value, .. } => match value {
                 Assigned::Expression(_) | Assigned::Template(_) => true,
                 Assigned::Static(_) | Assigned::Input => false,
@@ -96,10 +92,51 @@ pub(super) fn reads_untrusted(next: &Builder<'_>, position: usize) -> bool {
         }
 }
 
-/// Whether the node calls another agent, whose words are untrusted.
+/// Whether a port brings untrusted content.
+pub(super) fn is_untrusted_port(next: &Builder<'_>, port: &Port) -> bool {
+    let known = &next.state.untrusted;
+    match port {
+        Port::Static(_) => false,
+        Port::Expression(_) => next.state.holds_untrusted(&next.run),
+        Port::Connection { node, .. } => known.nodes.contains(&next.plan.nodes[*node].id),
+        Port::Variable { name, .. } => known.variables.contains(name),
+    }
+}
+
+/// Whether a path of an expression reads untrusted content. A name that the run does not know may be anything.
+pub(super) fn is_untrusted_read(next: &Builder<'_>, path: &[String]) -> bool {
+    let known = &next.state.untrusted;
+    let is_given = || {
+        next.run
+            .started
+            .as_deref()
+            .is_some_and(wopr_kernel::RunStarted::is_untrusted)
+    };
+    let is_among = |names: &std::collections::BTreeSet<String>| {
+        path.get(1).map_or(!names.is_empty(), |name| names.contains(name))
+    };
+    match path.first().map(String::as_str) {
+        None => false,
+        Some("variables") => is_among(&known.variables),
+        Some("channels") => is_among(&known.channels),
+        Some("nodes") => path.get(1).map_or(!known.nodes.is_empty(), |name| {
+            known.nodes.iter().any(|node| node.as_str() == name)
+        }),
+        Some("inputs" | "configurable") => is_given(),
+        Some(name) if next.state.variables.contains_key(name) => known.variables.contains(name),
+        Some(_) => true,
+    }
+}
+
+/// Whether the node calls another agent or a model, whose words are untrusted.
 fn calls_agent(next: &Builder<'_>, node: &NodeId) -> bool {
     let position = next.plan.position(node);
-    position.is_some_and(|position| matches!(next.plan.nodes[position].kind, NodeKind::Agent(_)))
+    position.is_some_and(|position| {
+        matches!(
+            next.plan.nodes[position].kind,
+            NodeKind::Agent(_) | NodeKind::Model(_)
+        )
+    })
 }
 
 /// Whether a gate's texts are rendered while the run holds untrusted content.

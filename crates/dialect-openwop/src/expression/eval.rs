@@ -7,6 +7,7 @@ use super::{
     ast::{Args, Comparison, Expr, Loop, Operator, Post, Statement, Target},
     filters::{Call, MAX_ITEMS},
     out::Out,
+    reads::{self, Read},
     value::{Fields, Map, Scope, Seq, Text, Val, compare_numbers, fail, float},
 };
 use crate::cost::Meter;
@@ -22,7 +23,12 @@ pub(super) struct Machine<'a, 'm, 'b> {
     pub(super) meter: &'m Meter<'b>,
     /// Loop variables, innermost last.
     locals: Vec<(&'a str, Val<'a>)>,
+    /// What becomes of printed texts, by the paths that they were read from.
+    fence: Option<Fence<'m>>,
 }
+
+/// See [`super::Template::render_fenced`].
+type Fence<'m> = &'m dyn Fn(&[Read], String) -> String;
 
 impl<'a, 'm, 'b> Machine<'a, 'm, 'b> {
     pub(super) fn new(scope: &'m dyn Scope<'a>, meter: &'m Meter<'b>) -> Self {
@@ -30,7 +36,33 @@ impl<'a, 'm, 'b> Machine<'a, 'm, 'b> {
             scope,
             meter,
             locals: Vec::new(),
+            fence: None,
         }
+    }
+
+    pub(super) fn with_fence(self, fence: Fence<'m>) -> Self {
+        Self {
+            fence: Some(fence),
+            ..self
+        }
+    }
+
+    fn print(&mut self, expr: &'a Expr, out: &mut Out<'m, 'b>) -> Result<()> {
+        let value = self.eval(expr)?;
+        let Some(fence) = self.fence else {
+            return out.print(&value);
+        };
+        let mut printed = Out::new(self.meter);
+        printed.print(&value)?;
+        let mut reads = Vec::new();
+        reads::of_expression(expr, 0, &mut reads);
+        for read in &mut reads {
+            let is_local = |name: &String| self.locals.iter().any(|(local, _)| local == name);
+            if read.path.first().is_some_and(is_local) {
+                read.path = vec!["loop".to_owned()];
+            }
+        }
+        out.push(&fence(&reads, printed.finish()?))
     }
 
     pub(super) fn render(&mut self, statements: &'a [Statement], out: &mut Out<'m, 'b>) -> Result<()> {
@@ -38,10 +70,7 @@ impl<'a, 'm, 'b> Machine<'a, 'm, 'b> {
             self.meter.charge(1)?;
             match statement {
                 Statement::Text(text) => out.push(text)?,
-                Statement::Print(expr) => {
-                    let value = self.eval(expr)?;
-                    out.print(&value)?;
-                }
+                Statement::Print(expr) => self.print(expr, out)?,
                 Statement::If(branches, otherwise) => {
                     let mut body = otherwise;
                     for (condition, branch) in branches {

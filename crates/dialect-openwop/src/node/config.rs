@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::agent;
+use super::{agent, model};
 use crate::{
     expression::{Expression, Template, is_template},
     whole,
@@ -145,6 +145,31 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
             "binding",
         ],
         agent::DISCOVER => &["peer", "baseUrl", "timeoutMs"],
+        model::CALL_PROMPT => &[
+            "provider",
+            "model",
+            "systemPrompt",
+            "prompt",
+            "promptId",
+            "messages",
+            "temperature",
+            "maxTokens",
+            "timeoutMs",
+            "stream",
+            "expectsStreaming",
+        ],
+        model::STRUCTURED_OUTPUT => &[
+            "provider",
+            "model",
+            "systemPrompt",
+            "prompt",
+            "messages",
+            "outputSchema",
+            "temperature",
+            "maxTokens",
+            "timeoutMs",
+            "retryOnInvalidJson",
+        ],
         "core.activity" => &["queue", "input", "timeoutMs", "heartbeatMs"],
         "core.http.request" => &["method", "url", "headers", "body", "timeoutMs"],
         _ => return None,

@@ -1,6 +1,7 @@
 //! `core.http.request`: its settings, and a body whose strings may be templates.
 
 use serde_json::{Map, Value};
+use wopr_kernel::SecretHeader;
 
 use super::config::Config;
 use crate::expression::{ExpressionError, Template, is_template};
@@ -12,6 +13,8 @@ pub(crate) struct HttpNode {
     /// An input port `url` takes precedence.
     pub url: Option<Template>,
     pub headers: Vec<(String, Template)>,
+    /// Headers with secrets of the host.
+    pub secret_headers: Vec<SecretHeader>,
     /// JSON; an input port `body` takes precedence.
     pub body: Option<Body>,
     pub timeout_ms: u64,
@@ -42,14 +45,22 @@ impl HttpNode {
             None => None,
             Some(url) => Some(Template::parse(url).map_err(|e| format!("config.url: {e}"))?),
         };
+        let mut secret_headers = Vec::new();
         let headers = match config.0.get("headers") {
             None => Vec::new(),
             Some(Value::Object(headers)) => headers
                 .iter()
+                .filter(|(name, value)| match secret_header(name, value) {
+                    Some(header) => {
+                        secret_headers.push(header);
+                        false
+                    }
+                    None => true,
+                })
                 .map(|(name, value)| {
-                    let value = value
-                        .as_str()
-                        .ok_or_else(|| format!("config.headers.{name} is not a string"))?;
+                    let value = value.as_str().ok_or_else(|| {
+                        format!("config.headers.{name} is neither a string nor {{secret, prefix?}}")
+                    })?;
                     Ok((
                         name.clone(),
                         Template::parse(value).map_err(|e| format!("config.headers.{name}: {e}"))?,
@@ -68,6 +79,7 @@ impl HttpNode {
             method,
             url,
             headers,
+            secret_headers,
             body: match config.0.get("body") {
                 None => None,
                 Some(body) => Some(Body::read(body).map_err(|e| format!("config.body: {e}"))?),
@@ -75,6 +87,21 @@ impl HttpNode {
             timeout_ms,
         })
     }
+}
+
+/// A header that is written as `{"secret": NAME, "prefix"?: TEXT}`.
+fn secret_header(name: &str, value: &Value) -> Option<SecretHeader> {
+    let fields = value.as_object()?;
+    let text = |field: &str| fields.get(field).and_then(Value::as_str);
+    let is_known = fields
+        .keys()
+        .all(|field| ["secret", "prefix"].contains(&field.as_str()));
+    let secret = text("secret").filter(|secret| !secret.is_empty())?;
+    (is_known && fields.get("prefix").is_none_or(Value::is_string)).then(|| SecretHeader {
+        name: name.to_owned(),
+        secret: secret.to_owned(),
+        prefix: text("prefix").unwrap_or_default().to_owned(),
+    })
 }
 
 impl Body {

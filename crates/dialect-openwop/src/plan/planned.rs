@@ -36,7 +36,10 @@ impl Planned for Plan {
     }
 
     fn rules(&self, position: usize) -> Option<&Rules> {
-        self.nodes[position].kind.gate().map(|(_, rules)| rules)
+        match &self.nodes[position].kind {
+            NodeKind::Model(model) => Some(&model.more_money),
+            kind => kind.gate().map(|(_, rules)| rules),
+        }
     }
 
     fn retries(&self, position: usize) -> Retries {

@@ -109,6 +109,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 called_at: _,
                 streamed: _,
                 n_artifacts: _,
+                n_calls: _,
             } = active;
             let step = self.step(position, *ordinal);
             let children = match wait {

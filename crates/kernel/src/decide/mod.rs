@@ -623,6 +623,7 @@ fn size_of_event<D: Dialect>(event: &Event<D::Event>) -> usize {
             }
             KernelEvent::EffectAccepted { handle: value, .. }
             | KernelEvent::EffectProgressed { details: value, .. } => size_of(value),
+            KernelEvent::EffectEnded { outcome, .. } => size_of_object(outcome),
             KernelEvent::RunStarted(started) => {
                 size_of_object(&started.inputs) + size_of_object(&started.metadata)
             }

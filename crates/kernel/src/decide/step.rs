@@ -67,19 +67,22 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
     pub fn call(&mut self, step: StepId, attempt: u32, cause: Seq, call: Call) {
         let activity = match &call {
             Call::Activity(activity) => Some(activity.clone()),
-            Call::Http { .. } | Call::Agent(_) | Call::SideEffect { .. } => None,
+            Call::Http { .. } | Call::Agent(_) | Call::Model(_) | Call::SideEffect { .. } => None,
         };
         let (timeout_ms, max_questions) = match &call {
             Call::Agent(call) => (call.timeout_ms, call.max_questions()),
-            Call::Activity(_) | Call::Http { .. } | Call::SideEffect { .. } => (None, None),
+            Call::Activity(_) | Call::Http { .. } | Call::Model(_) | Call::SideEffect { .. } => (None, None),
         };
-        let called_at = self.active(&step).and_then(|(_, active)| active.called_at);
+        let (called_at, number) = self
+            .active(&step)
+            .map_or((None, 0), |(_, active)| (active.called_at, active.n_calls));
         let deadline = timeout_ms.map(|ms| called_at.unwrap_or(self.input.now).plus_millis(ms));
         self.record(
             Some(cause),
             KernelEvent::EffectScheduled {
                 step: step.clone(),
                 attempt,
+                call: number,
                 provider: call.provider().to_owned(),
                 activity,
                 deadline,
@@ -87,7 +90,38 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             },
         );
         self.watch(&step, attempt);
-        self.work.effects.push(Effect { step, attempt, call });
+        self.work.effects.push(Effect {
+            step,
+            attempt,
+            number,
+            call,
+        });
+    }
+
+    /// Records the outcome of a call whose step goes on, with another call or with something else.
+    pub fn end_call(&mut self, step: &StepId, cause: Seq, outcome: Object) -> Seq {
+        let (attempt, call, provider) = match self.active(step) {
+            Some((
+                _,
+                Active {
+                    attempt,
+                    n_calls,
+                    wait: Wait::Effect(pending),
+                    ..
+                },
+            )) => (*attempt, *n_calls, pending.provider.clone()),
+            Some(_) | None => return cause,
+        };
+        self.record(
+            Some(cause),
+            KernelEvent::EffectEnded {
+                step: step.clone(),
+                attempt,
+                call,
+                provider,
+                outcome,
+            },
+        )
     }
 
     /// Sets the timer that fails a call of which nothing is heard.
@@ -542,7 +576,8 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         false
     }
 
-    fn breach(&mut self, kind: Cap, limit: u64, observed: u64, node: Option<NodeId>) {
+    /// Fails the run because it exceeded a limit.
+    pub fn breach(&mut self, kind: Cap, limit: u64, observed: u64, node: Option<NodeId>) {
         let cause = self.record(
             None,
             KernelEvent::CapBreached {
@@ -555,8 +590,25 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         let message = match kind {
             Cap::NodeExecutions => format!("the run reached its limit of {limit} node executions"),
             Cap::RunDuration => format!("the run reached its limit of {limit} ms"),
+            Cap::BudgetTokens => format!("the run reached its budget of {limit} tokens"),
+            Cap::BudgetCost => format!("the run reached its budget of {limit} millionths of a US dollar"),
+            Cap::BudgetDuration => format!("the run reached its budget of {limit} ms"),
+            Cap::Schema => format!("the model gave no whole document with {limit} times more room"),
         };
         self.fail_run(Some(cause), Failure::new(kind.error_code(), message), node);
+    }
+
+    /// Records that a step exceeded a limit, which fails the step and not the run.
+    pub fn breached(&mut self, kind: Cap, limit: u64, observed: u64, step: &StepId, cause: Seq) -> Seq {
+        self.record(
+            Some(cause),
+            KernelEvent::CapBreached {
+                kind,
+                limit,
+                observed,
+                node: Some(step.node.clone()),
+            },
+        )
     }
 
     pub(super) fn breach_duration(&mut self) {

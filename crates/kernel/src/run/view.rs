@@ -154,6 +154,21 @@ impl Run {
         self.call(plan, step, attempt).is_some()
     }
 
+    /// How many calls of an execution have ended, after which it went on.
+    #[must_use]
+    pub fn n_calls(&self, plan: &dyn Planned, step: &StepId) -> Option<u32> {
+        let position = plan.position(&step.node)?;
+        match &self.nodes.get(position)?.phase {
+            Phase::Active(active) if active.ordinal == step.ordinal => Some(active.n_calls),
+            Phase::Active(_)
+            | Phase::Idle
+            | Phase::Completed
+            | Phase::Failed(_)
+            | Phase::Skipped
+            | Phase::Cancelled => None,
+        }
+    }
+
     /// The call that an attempt of a step waits for.
     #[must_use]
     pub fn call(&self, plan: &dyn Planned, step: &StepId, attempt: u32) -> Option<&Pending> {

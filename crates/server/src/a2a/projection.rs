@@ -255,6 +255,7 @@ impl TaskProjection {
             | KernelEvent::EffectScheduled { .. }
             | KernelEvent::EffectAccepted { .. }
             | KernelEvent::EffectProgressed { .. }
+            | KernelEvent::EffectEnded { .. }
             | KernelEvent::ApprovalRequested { .. }
             | KernelEvent::ApprovalVoted { .. }
             | KernelEvent::ApprovalReceived { .. }

@@ -5,8 +5,10 @@
 //! setting and its source. Reading other files (keys, workflows) is not done here, except that one setting may be
 //! the path of its value.
 
+mod model;
 mod oidc;
 mod peer;
+mod secret;
 mod settings;
 mod tls;
 mod types;
@@ -21,11 +23,13 @@ use wopr_core::{Membership, PrincipalId, TenantId, WorkflowId};
 
 use crate::auth::Scopes;
 
+pub use model::{DEFAULT_MODEL, DEFAULT_MODEL_KEY, ModelKind, ModelPrice, ModelProvider};
 pub use oidc::{Oidc, TokenAlgorithm};
 pub use peer::{
     AgentPeer, CardKeySource, ClientCredentials, DEFAULT_PEER, DEFAULT_TOKEN, HeaderCredential,
     OnInputRequired, PeerTlsFiles, Transport,
 };
+pub use secret::NamedSecret;
 pub(crate) use settings::default_tenant;
 pub use settings::{ENV_KEY_ID, SETTINGS, Setting};
 pub use tls::{Certificate, Tls};
@@ -59,6 +63,8 @@ pub struct Config {
     /// The file that records conformance side effects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conformance_ledger: Option<PathBuf>,
+    /// The models that workflows may ask.
+    pub models: Vec<ModelProvider>,
     pub server: Server,
     pub limits: Limits,
     pub effects: Effects,
@@ -163,15 +169,17 @@ impl Key {
     }
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Secrets {
     /// A file with the master key: 32 bytes in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
     /// The master key itself. Only read from `WOPR_MASTER_KEY`, so that it is never in a configuration file.
-    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub master_key: Option<Secret>,
+    /// The secrets that models, peers and workflows name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub named: Vec<NamedSecret>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -247,6 +255,7 @@ impl Default for Config {
             conformance: false,
             conformance_open: false,
             conformance_ledger: None,
+            models: Vec::new(),
             server: Server::default(),
             limits: Limits::default(),
             effects: Effects::default(),
@@ -578,6 +587,32 @@ impl Config {
                 .any(|other| other.name == peer.name)
             {
                 return invalid(&format!("a2a.peers[{index}].name"), "must be unique");
+            }
+        }
+        for (index, secret) in self.secrets.named.iter().enumerate() {
+            if let Some((member, rule)) = secret.problem() {
+                return invalid(&format!("secrets.named[{index}].{member}"), rule);
+            }
+            if self.secrets.named[..index]
+                .iter()
+                .any(|other| other.name == secret.name)
+            {
+                return invalid(&format!("secrets.named[{index}].name"), "must be unique");
+            }
+        }
+        for (index, model) in self.models.iter().enumerate() {
+            if let Some((member, rule)) = model.problem() {
+                return invalid(&format!("models[{index}].{member}"), rule);
+            }
+            if self.models[..index].iter().any(|other| other.name == model.name) {
+                return invalid(&format!("models[{index}].name"), "must be unique");
+            }
+            let is_named = |name: &String| self.secrets.named.iter().any(|secret| secret.name == *name);
+            if model.secret.as_ref().is_some_and(|name| !is_named(name)) {
+                return invalid(
+                    &format!("models[{index}].secret"),
+                    "must be the name of one of secrets.named",
+                );
             }
         }
         for (index, key) in self.auth.keys.iter().enumerate() {

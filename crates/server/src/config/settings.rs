@@ -4,7 +4,7 @@ use std::{env, path::PathBuf, str::FromStr};
 
 use wopr_core::{TenantId, WorkflowId};
 
-use super::{AgentPeer, Config, DEFAULT_PEER, Key, Secret};
+use super::{AgentPeer, Config, DEFAULT_MODEL, DEFAULT_PEER, Key, ModelProvider, Secret};
 use crate::auth::Scopes;
 
 /// A setting that flags and the environment can set.
@@ -118,6 +118,21 @@ pub const SETTINGS: &[Setting] = &[
     }),
     setting("secrets.master_key", "WOPR_MASTER_KEY", |c, t| {
         c.secrets.master_key = Some(Secret::new(t));
+        Ok(())
+    }),
+    setting("models", "WOPR_MODEL_URL", |c, t| {
+        let url = t
+            .parse()
+            .map_err(|error| format!("must be an address: {error}"))?;
+        c.models.retain(|model| model.name != DEFAULT_MODEL);
+        c.models.push(ModelProvider::new(DEFAULT_MODEL, url));
+        Ok(())
+    }),
+    setting("models", "WOPR_MODEL_NAME", |c, t| {
+        let default = c.models.iter_mut().find(|model| model.name == DEFAULT_MODEL);
+        let default =
+            default.ok_or("needs WOPR_MODEL_URL, or a provider of [[models]] that is named default")?;
+        default.model = Some(t.to_owned());
         Ok(())
     }),
     setting("egress.allow", "WOPR_EGRESS_ALLOW", |c, t| {

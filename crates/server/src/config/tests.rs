@@ -60,6 +60,7 @@ fn the_table_lists_every_setting() {
         secrets: Secrets {
             key_file: Some("x".into()),
             master_key: Some(Secret::new("x")),
+            named: Vec::new(),
         },
         ..Config::default()
     };

@@ -55,6 +55,10 @@ pub struct Capabilities {
     pub a2a_extended_card: bool,
     /// The agents that workflows may call.
     pub a2a_peers: Vec<String>,
+    /// The model providers that workflows may ask.
+    pub models: Vec<String>,
+    /// Workflows may name secrets.
+    pub has_secrets: bool,
     pub max_body_bytes: usize,
     /// Maximum number of node executions per run.
     pub max_node_executions: u32,
@@ -76,6 +80,12 @@ impl Capabilities {
             a2a_push: a2a::PUSH_NOTIFICATIONS,
             a2a_extended_card: a2a::EXTENDED_CARD && !config.conformance_open,
             a2a_peers: config.a2a.peers.iter().map(|peer| peer.name.clone()).collect(),
+            // Providers of some tenants are not everybody's business.
+            models: (config.models.iter())
+                .filter(|model| model.tenants.is_empty())
+                .map(|model| model.name.clone())
+                .collect(),
+            has_secrets: !config.secrets.named.is_empty(),
             max_body_bytes: config.server.max_body_bytes,
             max_node_executions: config.limits.max_node_executions,
             max_run_duration_ms: config.max_run_duration().map(Period::as_millis),
@@ -144,7 +154,7 @@ impl Capabilities {
             configurable["runTimeoutMs"]["max"] = json!(most);
         }
         let versions = self.a2a_versions();
-        let families = json!({
+        let mut families = json!({
             "a2a": {
                 "supported": true,
                 "agentCardUrl": Self::agent_card_url(origin),
@@ -178,6 +188,25 @@ impl Capabilities {
             "restTransport": { "conditionalRunGet": true },
             "subWorkflow": { "inputMapping": true },
         });
+        if !self.models.is_empty() {
+            families["aiProviders"] = json!({ "supported": self.models, "byok": [] });
+        }
+        if !self.models.is_empty() || self.is_conformance {
+            families["envelopes"] = json!({ "reliability": { "supported": true, "events": [
+                "envelope.retry.attempted",
+                "envelope.retry.exhausted",
+                "envelope.refusal",
+                "envelope.truncated",
+                "envelope.nlToFormat.engaged",
+                "envelope.recovery.applied",
+            ] } });
+        }
+        if self.has_secrets {
+            families["secrets"] = json!({ "supported": true, "resolution": "host-managed" });
+        }
+        if self.is_conformance {
+            families["testing"] = json!({ "mockProviders": [wopr_connect::Mock::STREAM_TEXT] });
+        }
         let mut document = json!({
             "protocolVersion": "1.1",
             "protocolVersions": ["1.1"],

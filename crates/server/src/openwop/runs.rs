@@ -142,7 +142,7 @@ fn check(call: &Call, request: CreateRunRequest) -> Result<Checked, Problem> {
     if tenant_id.is_some_and(|tenant| tenant != call.caller().tenant.as_str()) {
         return Err(Problem::forbidden("the credential is not bound to this tenant"));
     }
-    check_configurable(&configurable)?;
+    check_configurable(&configurable, call.host.config().conformance)?;
     let workflow = workflow_id.as_deref().map(WorkflowId::parse);
     let Some(Ok(workflow)) = workflow else {
         return Err(Problem::not_found("no such workflow"));
@@ -183,8 +183,20 @@ fn drop_nulls(configurable: &mut Object) {
 }
 
 /// Rejects reserved overrides that need unsupported features.
-fn check_configurable(configurable: &Object) -> Result<(), Problem> {
-    if configurable.contains_key("mockProvider") {
+fn check_configurable(configurable: &Object, is_conformance: bool) -> Result<(), Problem> {
+    if let Some(mock) = configurable.get("mockProvider") {
+        let id = mock.get("id").and_then(Value::as_str);
+        if is_conformance && id == Some(wopr_connect::Mock::STREAM_TEXT) {
+            return Ok(());
+        }
+        if is_conformance {
+            let message = "configurable.mockProvider.id is not that of a mock provider of this host";
+            return Err(Problem::new(
+                StatusCode::BAD_REQUEST,
+                "unsupported_mock_provider",
+                message,
+            ));
+        }
         return Err(Problem::new(
             StatusCode::FORBIDDEN,
             "mock_provider_forbidden",

@@ -3,7 +3,9 @@
 //! They start the workflows that the suite inspects, and validate URLs like regular registrations. None of
 //! them exists outside conformance mode, and each requires the same scopes as the API.
 
+mod cache_key;
 mod invoke;
+mod mock;
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
@@ -23,7 +25,9 @@ use crate::{
     auth::Scope,
 };
 
+pub(super) use cache_key::cache_key;
 pub(super) use invoke::invoke;
+pub(super) use mock::{last_budget, program_mock};
 
 /// The body of `POST /v1/host/sample/a2a/tasks/start`.
 #[derive(Debug)]

@@ -543,6 +543,41 @@ fn host() -> Value {
             json!({ "taskId": text(), "url": text() }),
             false,
         ),
+        "SampleModelProgram": shape(
+            &["nodeId", "program"],
+            json!({
+                "nodeId": text(),
+                "program": { "type": "array", "maxItems": 100, "items": {
+                    "type": "object",
+                    "properties": {
+                        "content": { "type": "string" },
+                        "stopReason": { "enum": [
+                            "end_turn", "max_tokens", "length", "stop_sequence", "safety",
+                        ] },
+                        "refusalText": { "type": "string" },
+                        "inputTokens": { "type": "integer", "minimum": 0 },
+                        "outputTokens": { "type": "integer", "minimum": 0 },
+                    },
+                } },
+            }),
+            true,
+        ),
+        "ProgrammedSampleModel": shape(
+            &["nodeId", "programmed"],
+            json!({ "nodeId": text(), "programmed": { "type": "integer", "minimum": 0 } }),
+            true,
+        ),
+        "SampleModelRequest": shape(
+            &["provider", "model"],
+            json!({ "provider": text(), "model": text(), "messages": { "type": "array" }, "request": object() }),
+            true,
+        ),
+        "SampleModelCacheKey": shape(&["cacheKey"], json!({ "cacheKey": text() }), true),
+        "SampleModelBudget": shape(
+            &["maxTokens"],
+            json!({ "maxTokens": { "type": ["integer", "null"], "minimum": 1 } }),
+            true,
+        ),
         "SampleRunVariables": shape(&["variables"], json!({ "variables": { "type": "object" } }), false),
         "A2ATaskState": shape(
             &["taskId", "runId", "state", "updatedAt"],

@@ -466,6 +466,38 @@ pub(super) static ROUTES: &[Route] = &[
     .reads(Input::Required("SampleRunVariables"))
     .answers(200, "SampleRunVariables")
     .fails(&[400, 404, 409, 413, 415, 503]),
+    post(
+        "/v1/host/sample/test/mock-ai/program",
+        "programSampleModel",
+        sample::program_mock,
+    )
+    .about("Programs the replies that a node gets from the scripted model.")
+    .needs(&[Scope::RunsCreate])
+    .only_in_conformance()
+    .reads(Input::Required("SampleModelProgram"))
+    .answers(200, "ProgrammedSampleModel")
+    .fails(&[400, 413, 415]),
+    post(
+        "/v1/host/sample/test/llm-cache-key",
+        "getSampleModelCacheKey",
+        sample::cache_key,
+    )
+    .about("The key by which an answer of a model to this request would be kept.")
+    .needs(&[Scope::RunsRead])
+    .only_in_conformance()
+    .reads(Input::Required("SampleModelRequest"))
+    .answers(200, "SampleModelCacheKey")
+    .fails(&[400, 413, 415]),
+    get(
+        "/v1/host/sample/test/mock-ai/last-dispatch-budget",
+        "getSampleModelBudget",
+        sample::last_budget,
+    )
+    .about("The limit of tokens of a node's last call of the scripted model.")
+    .needs(&[Scope::RunsRead])
+    .only_in_conformance()
+    .answers(200, "SampleModelBudget")
+    .fails(&[400]),
 ];
 
 /// Parts of the protocol that this host does not support and must answer with 501 (section 5.4). `*` matches

@@ -54,8 +54,8 @@ async fn every_error_has_its_status_and_code() {
         ),
         (
             create(noop(json!({ "configurable": { "mockProvider": { "id": "x" } } }))),
-            403,
-            "mock_provider_forbidden",
+            400,
+            "unsupported_mock_provider",
         ),
         (
             create(noop(

@@ -314,7 +314,7 @@ async fn null_is_accepted_only_where_the_official_client_sends_it() {
     create(json!({ "mockProvider": {} }))
         .send()
         .await
-        .error(403, "mock_provider_forbidden");
+        .error(400, "unsupported_mock_provider");
     create(json!({ "recursionLimit": 0 }))
         .send()
         .await

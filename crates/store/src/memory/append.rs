@@ -42,10 +42,12 @@ impl State {
                 Some(_) | None => return Err(AppendError::Fenced(key.clone())),
             }
         }
-        for parked in &batch.work_parked {
-            match self.work.get(&place(parked.key.clone())) {
-                Some(item) if item.fence == parked.fence && item.epoch.is_some() => {}
-                Some(_) | None => return Err(AppendError::Fenced(parked.key.clone())),
+        let parked = batch.work_parked.iter().map(|parked| (&parked.key, parked.fence));
+        let held = batch.work_held.iter().map(|(key, fence)| (key, *fence));
+        for (key, fence) in parked.chain(held) {
+            match self.work.get(&place(key.clone())) {
+                Some(item) if item.fence == fence && item.epoch.is_some() => {}
+                Some(_) | None => return Err(AppendError::Fenced(key.clone())),
             }
         }
         Ok(())

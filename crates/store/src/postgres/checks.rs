@@ -319,9 +319,11 @@ fn fenced(batch: &Batch) -> impl Iterator<Item = (&WorkKey, Fence, bool)> {
     let moved = batch.work_moved.iter();
     let moved = moved.filter_map(|moved| Some((&moved.key, moved.fence?, false)));
     let parked = batch.work_parked.iter();
+    let held = batch.work_held.iter();
     ended
         .chain(moved)
         .chain(parked.map(|parked| (&parked.key, parked.fence, true)))
+        .chain(held.map(|(key, fence)| (key, *fence, true)))
 }
 
 fn fences<'b>(round: &mut Round<'b>, batch: &'b Batch) -> Option<usize> {

@@ -127,9 +127,11 @@ fn refusal(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Faul
             return Ok(Some(AppendError::Fenced(key.clone())));
         }
     }
-    for parked in &batch.work_parked {
-        if work::fence(conn, &batch.run, &parked.key)? != Some((parked.fence, true)) {
-            return Ok(Some(AppendError::Fenced(parked.key.clone())));
+    let parked = batch.work_parked.iter().map(|parked| (&parked.key, parked.fence));
+    let held = batch.work_held.iter().map(|(key, fence)| (key, *fence));
+    for (key, fence) in parked.chain(held) {
+        if work::fence(conn, &batch.run, key)? != Some((fence, true)) {
+            return Ok(Some(AppendError::Fenced(key.clone())));
         }
     }
     for child in &batch.children {

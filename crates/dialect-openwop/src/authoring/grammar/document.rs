@@ -122,7 +122,40 @@ static SETTINGS: Members = open(&[
         "Milliseconds before the first retry; each later one waits twice as long.",
     )
     .or_null(),
+    may(
+        "budget",
+        Shape::Object(&BUDGET),
+        "What the models of a run may take.",
+    )
+    .or_null(),
 ]);
+
+static BUDGET: Members = closed(&[
+    may(
+        "maxTokens",
+        Shape::Whole(1, u64::MAX >> 12),
+        "Tokens of all answers and questions.",
+    )
+    .or_null(),
+    may(
+        "maxCostUsd",
+        Shape::Number,
+        "US dollars, by the prices of the host.",
+    )
+    .or_null(),
+    may(
+        "maxDurationMs",
+        Shape::Whole(1, u64::MAX >> 12),
+        "Milliseconds, waits for people not counted.",
+    )
+    .or_null(),
+    may(
+        "onBreach",
+        Shape::Choice(&["ask", "fail"]),
+        "ask (default): somebody is asked for as much again; fail: the run fails.",
+    ),
+])
+.with_one_of(&["maxTokens", "maxCostUsd", "maxDurationMs"]);
 
 const RETRIES: Shape = Shape::Whole(0, MAX_RETRIES as u64);
 

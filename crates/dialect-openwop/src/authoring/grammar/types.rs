@@ -3,9 +3,9 @@
 use wopr_kernel::NodeTypes;
 
 use crate::node::{
-    BINDINGS, CANCEL_TASK, CONVERSE, DISCOVER, GET_TASK, HTTP_MAX_TIMEOUT_MS, MAX_ACTIVITY_MS, MAX_MODES,
-    MAX_NAMES, MAX_PIECES, MAX_QUESTIONS, MAX_TURNS, ON_TIMEOUT, PROFILES, SEND, STREAM_MAX_INTERVAL_MS,
-    VERSIONS, known_keys,
+    BINDINGS, CANCEL_TASK, CONVERSE, DISCOVER, GET_TASK, HTTP_MAX_TIMEOUT_MS, MAX_ACTIVITY_MS, MAX_MESSAGES,
+    MAX_MODES, MAX_NAMES, MAX_PIECES, MAX_QUESTIONS, MAX_REPAIRS, MAX_TURNS, MODEL_MAX_TIMEOUT_MS,
+    MOST_TOKENS, ON_TIMEOUT, PROFILES, SEND, STREAM_MAX_INTERVAL_MS, VERSIONS, known_keys,
 };
 
 use super::{COUNT, MAX, Member, Members, NONEMPTY, OBJECT, Shape, TEXT, Tagged, closed, may, open};
@@ -64,6 +64,12 @@ pub(crate) static TYPES: &[Type] = &[
         "Asks another agent, and lets it ask back a bounded number of times.",
         &COORDINATOR,
     ),
+    node("core.ai.callPrompt", "Asks a model for a text.", &CALL_PROMPT),
+    node(
+        "core.ai.structuredOutput",
+        "Asks a model for a JSON document.",
+        &STRUCTURED_OUTPUT,
+    ),
     conformance("conformance.start"),
     conformance("core.conformance.side-effect"),
     conformance("conformance.artifact.emit"),
@@ -116,6 +122,99 @@ pub(crate) fn undescribed(kind: &Type) -> impl Iterator<Item = &'static str> + u
 }
 
 pub(crate) static OPEN: Members = open(&[]);
+
+const PROVIDER: Member = may(
+    "provider",
+    NONEMPTY,
+    "A provider of the host's configuration; default where absent.",
+)
+.or_null();
+const MODEL: Member = may(
+    "model",
+    NONEMPTY,
+    "The model; the provider's configured one where absent.",
+)
+.or_null();
+const SYSTEM_PROMPT: Member = may(
+    "systemPrompt",
+    Shape::Template,
+    "What the model is told first; an input systemPrompt wins.",
+)
+.or_null();
+const PROMPT: Member = may(
+    "prompt",
+    Shape::Template,
+    "What it is asked; an input prompt wins, and the run's prompt is asked where there is none.",
+)
+.or_null();
+const TURNS: Member = may(
+    "messages",
+    Shape::List(&TURN_SHAPE, 0, MAX_MESSAGES),
+    "A conversation before the prompt; an input messages wins.",
+)
+.or_null();
+const TEMPERATURE: Member = may("temperature", Shape::Number, "0 to 2.").or_null();
+const MAX_TOKENS: Member = may(
+    "maxTokens",
+    Shape::Whole(1, MOST_TOKENS),
+    "The most tokens of an answer.",
+)
+.or_null();
+const MODEL_TIMEOUT: Member = may(
+    "timeoutMs",
+    Shape::Whole(1, MODEL_MAX_TIMEOUT_MS),
+    "Time limit of an attempt in milliseconds.",
+)
+.or_null();
+
+static TURN_SHAPE: Shape = Shape::Object(&TURN);
+
+static TURN: Members = open(&[
+    may(
+        "role",
+        Shape::Choice(&["system", "developer", "user", "assistant"]),
+        "Who says it.",
+    )
+    .must(),
+    may("content", Shape::Template, "The words, as a template.").must(),
+]);
+
+static CALL_PROMPT: Members = closed(&[
+    PROVIDER,
+    MODEL,
+    SYSTEM_PROMPT,
+    PROMPT,
+    may("promptId", TEXT, "A prompt of the conformance suite.").or_null(),
+    TURNS,
+    TEMPERATURE,
+    MAX_TOKENS,
+    MODEL_TIMEOUT,
+    may(
+        "stream",
+        Shape::Flag,
+        "Whether the text is shown while it is written; true where absent.",
+    )
+    .or_null(),
+    may("expectsStreaming", Shape::Flag, "The same as stream.").or_null(),
+]);
+
+static STRUCTURED_OUTPUT: Members = closed(&[
+    PROVIDER,
+    MODEL,
+    SYSTEM_PROMPT,
+    PROMPT,
+    TURNS,
+    may("outputSchema", Shape::Schema, "The JSON Schema of the answer.").must(),
+    TEMPERATURE,
+    MAX_TOKENS,
+    MODEL_TIMEOUT,
+    may(
+        "retryOnInvalidJson",
+        Shape::Whole(0, MAX_REPAIRS),
+        "How often it is asked again for a valid answer; at least 3 times.",
+    )
+    .or_null(),
+]);
 
 static DELAY: Members = closed(&[
     may("delayMs", COUNT, "Milliseconds to wait; an input delayMs wins.").or_null(),
@@ -568,8 +667,8 @@ static HTTP: Members = closed(&[
     .or_null(),
     may(
         "headers",
-        Shape::Map(&Shape::Template),
-        "Header fields; templates.",
+        Shape::Map(&Shape::MaybeTemplate),
+        "Header fields: templates, or {secret, prefix?} with the name of a secret of the host.",
     ),
     may(
         "body",

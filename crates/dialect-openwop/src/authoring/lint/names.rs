@@ -13,7 +13,7 @@ use crate::{
     cost::Budget,
     definition::TriggerRule,
     expression::{Expression, Template},
-    node::{AgentTask, NodeKind},
+    node::{AgentTask, ModelAnswer, NodeKind},
     plan::{Plan, Port},
 };
 
@@ -434,6 +434,10 @@ fn outputs(plan: &Plan, index: usize) -> Option<Vec<&str>> {
                 "contentTrust",
             ],
             AgentTask::Discover => &["card", "peer", "contentTrust"],
+        },
+        NodeKind::Model(model) => match model.answer {
+            ModelAnswer::Text { .. } => &["text", "stopReason", "usage", "provider", "model", "contentTrust"],
+            ModelAnswer::Document(_) => &["data", "usage", "provider", "model", "retries", "contentTrust"],
         },
         NodeKind::Http(_) => &["status", "headers", "body", "contentTrust"],
         NodeKind::Fail { .. } | NodeKind::Reject { .. } => &[],

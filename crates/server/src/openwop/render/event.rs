@@ -6,8 +6,9 @@
 
 use serde_json::{Value, json};
 use wopr_core::{
-    ApprovalAction, CONTENT_TRUST, DialectEvent, Event, Failure, InterruptKind, KernelEvent, NodeId, Object,
-    PrincipalId, Recorded, RunId, RunKey, RunStarted, RunStatus, StepId, UNTRUSTED, openwop,
+    ApprovalAction, CONTENT_TRUST, Cap, DialectEvent, Event, Failure, InterruptKind, KernelEvent, NodeId,
+    Object, PrincipalId, Recorded, RunId, RunKey, RunStarted, RunStatus, StepId, UNTRUSTED,
+    openwop::{self, EnvelopeEvent},
 };
 use wopr_wire::openwop::event::{RunEventDoc, SCHEMA_VERSION};
 
@@ -48,7 +49,11 @@ const fn is_open(event: &Event) -> bool {
             KernelEvent::InterruptRequested { .. }
                 | KernelEvent::NodeDispatched { .. }
                 | KernelEvent::ChildEnded { .. }
-        ) | Event::Dialect(DialectEvent::Openwop(openwop::Event::ChannelWritten { .. }))
+        ) | Event::Dialect(DialectEvent::Openwop(
+            openwop::Event::ChannelWritten { .. }
+                | openwop::Event::ProviderUsage { .. }
+                | openwop::Event::Envelope { .. }
+        ))
     )
 }
 
@@ -61,6 +66,24 @@ pub const fn event_type(event: &Event) -> &'static str {
         }
         Event::Dialect(DialectEvent::Openwop(openwop::Event::ChannelWritten { .. })) => {
             return "channel.written";
+        }
+        Event::Dialect(DialectEvent::Openwop(openwop::Event::PromptComposed { .. })) => {
+            return "vendor.wopr.prompt.composed";
+        }
+        Event::Dialect(DialectEvent::Openwop(openwop::Event::ProviderUsage { .. })) => {
+            return "provider.usage";
+        }
+        Event::Dialect(DialectEvent::Openwop(openwop::Event::Envelope { event, .. })) => {
+            return match event {
+                EnvelopeEvent::RetryAttempted { .. } => "envelope.retry.attempted",
+                EnvelopeEvent::RetryExhausted { .. } => "envelope.retry.exhausted",
+                EnvelopeEvent::Refusal { .. } => "envelope.refusal",
+                EnvelopeEvent::Truncated { .. } => "envelope.truncated",
+                EnvelopeEvent::NlToFormat { .. } => "envelope.nlToFormat.engaged",
+                EnvelopeEvent::FenceStripped | EnvelopeEvent::BracesFound { .. } => {
+                    "envelope.recovery.applied"
+                }
+            };
         }
     };
     match event {
@@ -84,6 +107,7 @@ pub const fn event_type(event: &Event) -> &'static str {
         KernelEvent::EffectScheduled { .. } => "vendor.wopr.effect.scheduled",
         KernelEvent::EffectAccepted { .. } => "vendor.wopr.effect.accepted",
         KernelEvent::EffectProgressed { .. } => "vendor.wopr.effect.progressed",
+        KernelEvent::EffectEnded { .. } => "vendor.wopr.effect.ended",
         KernelEvent::InterruptRequested { .. } => "interrupt.requested",
         KernelEvent::InterruptResolved { .. } => "interrupt.resolved",
         KernelEvent::ApprovalRequested { .. } => "approval.requested",
@@ -283,6 +307,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
         KernelEvent::EffectScheduled {
             step,
             attempt,
+            call,
             provider,
             activity,
             deadline,
@@ -292,6 +317,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             step,
             Payload::node(step)
                 .with("attempt", *attempt)
+                .maybe("call", Some(*call).filter(|call| *call > 0))
                 .with("provider", provider.as_str())
                 .maybe("queue", activity.as_ref().map(|activity| activity.queue.as_str()))
                 .maybe("deadline", deadline.map(|deadline| time(deadline).to_string())),
@@ -320,6 +346,20 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             Payload::node(step)
                 .with("attempt", *attempt)
                 .with("details", mask.output(&step.node, "details", details)),
+        ),
+        // What came of it is in the events that follow.
+        KernelEvent::EffectEnded {
+            step,
+            attempt,
+            call,
+            provider,
+            outcome: _,
+        } => of(
+            step,
+            Payload::node(step)
+                .with("attempt", *attempt)
+                .with("call", *call)
+                .with("provider", provider.as_str()),
         ),
         // The published schema is closed: node and id are in the envelope and the key.
         KernelEvent::InterruptRequested {
@@ -444,10 +484,20 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             observed,
             node,
         } => {
+            let amount = |n: u64| match kind {
+                // Dollars, which the log counts in millionths.
+                #[expect(clippy::cast_precision_loss, reason = "an amount of money for people")]
+                Cap::BudgetCost => json!(n as f64 / 1e6),
+                Cap::NodeExecutions
+                | Cap::RunDuration
+                | Cap::Schema
+                | Cap::BudgetTokens
+                | Cap::BudgetDuration => json!(n),
+            };
             let payload = Payload::new()
                 .with("kind", kind.as_str())
-                .with("limit", *limit)
-                .with("observed", *observed)
+                .with("limit", amount(*limit))
+                .with("observed", amount(*observed))
                 .maybe("nodeId", node.as_ref().map(NodeId::as_str));
             (node.as_ref().map(ToString::to_string), payload.done())
         }
@@ -488,6 +538,93 @@ fn openwop_payload(event: &openwop::Event, mask: &Mask) -> (Option<String>, Valu
                 .with("nodeId", node.as_str())
                 .with("writtenAt", time(*written_at).to_string());
             (Some(node.to_string()), payload.done())
+        }
+        // The words may contain what readers must not see; the hash tells whether they are the same.
+        openwop::Event::PromptComposed { step, messages, hash } => {
+            let payload = Payload::node(step)
+                .with("messages", messages.len())
+                .with("hash", hash.as_str());
+            (Some(step.node.to_string()), payload.done())
+        }
+        openwop::Event::ProviderUsage {
+            step,
+            provider,
+            model,
+            usage,
+        } => {
+            let payload = Payload::node(step)
+                .with("provider", provider.as_str())
+                .with("model", model.as_str())
+                .with("inputTokens", usage.input_tokens)
+                .with("outputTokens", usage.output_tokens)
+                .with("totalTokens", usage.total_tokens())
+                .maybe("cacheReadTokens", usage.cache_read_tokens)
+                .maybe("cacheWriteTokens", usage.cache_write_tokens)
+                .maybe("costEstimateUsd", usage.cost_usd)
+                .maybe("currency", usage.cost_usd.map(|_| "USD"));
+            (Some(step.node.to_string()), payload.done())
+        }
+        openwop::Event::Envelope { step, event } => {
+            let payload = envelope(Payload::node(step), step, event, mask);
+            (Some(step.node.to_string()), payload.done())
+        }
+    }
+}
+
+/// What a step made of a model's answer. The schemas are closed, and none has room for the answer itself.
+fn envelope(payload: Payload, step: &StepId, event: &EnvelopeEvent, mask: &Mask) -> Payload {
+    match event {
+        EnvelopeEvent::RetryAttempted {
+            attempt,
+            reason,
+            error,
+        } => payload
+            .with("attempt", *attempt)
+            .with("reason", reason.as_str())
+            .with(
+                "previousError",
+                mask.output(&step.node, "data", &error.as_str().into()),
+            ),
+        EnvelopeEvent::RetryExhausted {
+            total_attempts,
+            reason,
+            error,
+        } => payload
+            .with("totalAttempts", *total_attempts)
+            .with("finalReason", reason.as_str())
+            .with(
+                "finalError",
+                mask.output(&step.node, "data", &error.as_str().into()),
+            ),
+        EnvelopeEvent::Refusal {
+            provider,
+            model,
+            text,
+        } => payload
+            .with("provider", provider.as_str())
+            .with("model", model.as_str())
+            .maybe(
+                "refusalText",
+                text.as_ref()
+                    .map(|text| mask.output(&step.node, "text", &text.as_str().into())),
+            ),
+        EnvelopeEvent::Truncated {
+            provider,
+            model,
+            output_tokens,
+            is_retried: _,
+        } => payload
+            .with("provider", provider.as_str())
+            .with("model", model.as_str())
+            .with("stopReason", "max_tokens")
+            .with("partialPayloadAvailable", false)
+            .with("outputTokenCount", *output_tokens),
+        EnvelopeEvent::NlToFormat { envelope_type } => payload
+            .with("originalEnvelopeType", envelope_type.as_str())
+            .with("fallbackCalls", 1),
+        EnvelopeEvent::FenceStripped => payload.with("path", "markdown-fence"),
+        EnvelopeEvent::BracesFound { offset } => {
+            payload.with("path", "brace-walker").with("byteOffset", *offset)
         }
     }
 }

@@ -34,6 +34,7 @@ pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
     snapshot.node_states = node_states(view);
     snapshot.untrusted = untrusted(run);
     snapshot.error = error(run, plan);
+    snapshot.metrics = metrics(run);
     snapshot.event_log_schema_version = Some(EVENT_LOG_SCHEMA_VERSION);
     if let Some(started) = &run.started {
         snapshot.inputs = mask.inputs(&started.inputs);
@@ -42,6 +43,24 @@ pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
         snapshot.configurable = mask.inputs(&started.configurable);
     }
     snapshot
+}
+
+/// What the models that the run asked took.
+fn metrics(run: &Run) -> Option<Object> {
+    let (usage, (provider, model)) = run.model_usage()?;
+    let mut cost = json!({
+        "tokens": {
+            "input": usage.input_tokens,
+            "output": usage.output_tokens,
+            "total": usage.total_tokens(),
+        },
+        "provider": provider,
+        "model": model,
+    });
+    if let Some(usd) = usage.cost_usd {
+        cost["usd"] = json!(usd);
+    }
+    Some(Object::from_iter([("openwopCost".to_owned(), cost)]))
 }
 
 /// Names of inputs, variables and so on that hold content from outside, by kind.

@@ -245,6 +245,13 @@ fn kernel_samples() -> Vec<KernelEvent> {
             name: "Gate".to_owned(),
             content: json!("4711"),
         },
+        KernelEvent::EffectEnded {
+            step: step(),
+            attempt: 0,
+            call: 1,
+            provider: "model".to_owned(),
+            outcome: object(json!({ "text": "4711" })),
+        },
         KernelEvent::CapBreached {
             kind: Cap::NodeExecutions,
             limit: 1,
@@ -273,7 +280,69 @@ fn openwop_samples() -> Vec<openwop::Event> {
             node: node(),
             written_at: Timestamp::from_millis(1),
         },
+        openwop::Event::PromptComposed {
+            step: step(),
+            messages: vec![wopr_core::ModelMessage::User {
+                content: "4711".to_owned(),
+            }],
+            hash: "abc".to_owned(),
+        },
+        openwop::Event::ProviderUsage {
+            step: step(),
+            provider: "default".to_owned(),
+            model: "m-1".to_owned(),
+            usage: wopr_core::ModelUsage {
+                input_tokens: 12,
+                output_tokens: 3,
+                cache_read_tokens: Some(8),
+                cache_write_tokens: Some(2),
+                cost_usd: Some(0.25),
+            },
+        },
     ]
+    .into_iter()
+    .chain(envelope_samples())
+    .collect()
+}
+
+fn envelope_samples() -> impl Iterator<Item = openwop::Event> {
+    let names = || ("default".to_owned(), "m-1".to_owned());
+    let (reason, error) = (openwop::EnvelopeFault::SchemaViolation, || "no title".to_owned());
+    let (provider, model) = names();
+    let refusal = EnvelopeEvent::Refusal {
+        provider,
+        model,
+        text: Some("no".to_owned()),
+    };
+    let (provider, model) = names();
+    let truncated = EnvelopeEvent::Truncated {
+        provider,
+        model,
+        output_tokens: 50,
+        is_retried: true,
+    };
+    let events = vec![
+        EnvelopeEvent::RetryAttempted {
+            attempt: 2,
+            reason,
+            error: error(),
+        },
+        EnvelopeEvent::RetryExhausted {
+            total_attempts: 4,
+            reason,
+            error: error(),
+        },
+        refusal,
+        truncated,
+        EnvelopeEvent::NlToFormat {
+            envelope_type: "Answer".to_owned(),
+        },
+        EnvelopeEvent::FenceStripped,
+        EnvelopeEvent::BracesFound { offset: 7 },
+    ];
+    events
+        .into_iter()
+        .map(|event| openwop::Event::Envelope { step: step(), event })
 }
 
 fn rendered(event: impl Into<Event>, mask: &Mask) -> RunEventDoc {
@@ -574,5 +643,5 @@ fn payloads_match_published_schemas() {
             doc.payload
         );
     }
-    assert_eq!(types.len(), 28, "there is a sample of every event");
+    assert_eq!(types.len(), 37, "there is a sample of every event");
 }

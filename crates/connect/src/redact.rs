@@ -15,10 +15,10 @@ const MIN_LEN: usize = 8;
 
 /// Texts that must not come back.
 #[derive(Clone, Default)]
-pub(super) struct Secrets(Vec<String>);
+pub(crate) struct Secrets(Vec<String>);
 
 impl Secrets {
-    pub(super) fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
+    pub(crate) fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut secrets = Self::default();
         for text in texts {
             secrets.add(text);
@@ -26,7 +26,7 @@ impl Secrets {
         secrets
     }
 
-    pub(super) fn add(&mut self, text: &str) {
+    pub(crate) fn add(&mut self, text: &str) {
         if text.len() >= MIN_LEN && !self.0.iter().any(|known| known == text) {
             self.0.push(text.to_owned());
             // A secret that contains another one is replaced first, so that no part of it remains.
@@ -34,8 +34,31 @@ impl Secrets {
         }
     }
 
+    /// The length in bytes of the longest end of a text that may be the beginning of a secret.
+    pub(crate) fn begun_in(&self, text: &str) -> usize {
+        let text = text.as_bytes();
+        let begun = |secret: &String| {
+            let secret = secret.as_bytes();
+            let longest = secret.len().saturating_sub(1).min(text.len());
+            let mut lengths = (1..=longest).rev();
+            lengths.find(|length| text.ends_with(&secret[..*length]))
+        };
+        self.0.iter().filter_map(begun).max().unwrap_or(0)
+    }
+
+    /// Where a secret begins that a cut of the text at this byte would divide.
+    pub(crate) fn cut_by(&self, text: &str, end: usize) -> Option<usize> {
+        let begins = |secret: &String| {
+            let from = text.floor_char_boundary(end.saturating_sub(secret.len()));
+            let found = text[from..].match_indices(secret.as_str());
+            let mut places = found.map(|(at, _)| from + at);
+            places.find(|start| *start < end && start + secret.len() > end)
+        };
+        self.0.iter().filter_map(begins).min()
+    }
+
     /// Replaces the secrets in all strings of a document.
-    pub(super) fn redact(&self, document: &mut Value) {
+    pub(crate) fn redact(&self, document: &mut Value) {
         match document {
             Value::String(text) => {
                 if self.occurs_in(text) {
@@ -63,7 +86,7 @@ impl Secrets {
     }
 
     /// A text with the secrets replaced.
-    pub(super) fn text(&self, text: &str) -> String {
+    pub(crate) fn text(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for secret in &self.0 {
             if text.contains(secret) {
@@ -106,5 +129,23 @@ mod tests {
             })
         );
         assert!(!format!("{secrets:?}").contains("hunter22"));
+    }
+
+    #[test]
+    fn beginning_of_a_secret_is_recognized_at_the_end_of_a_text() {
+        let secrets = Secrets::of(["hunter22", "abababab"]);
+        for (text, length) in [
+            ("", 0),
+            ("it is", 0),
+            ("it is h", 1),
+            ("it is hunter2", 7),
+            ("it is hunter22", 0),
+            ("xababab", 6),
+            ("é", 0),
+        ] {
+            assert_eq!(secrets.begun_in(text), length, "{text}");
+        }
+        assert_eq!(secrets.cut_by("x abababab", 6), Some(2));
+        assert_eq!(secrets.cut_by("x abababab", 2), None);
     }
 }

@@ -1,0 +1,199 @@
+//! Workflows that ask a scripted model: `wopr mock-model` and a host, as two processes.
+
+use std::{
+    fs,
+    process::{Child, Stdio},
+};
+
+use serde_json::{Value, json};
+
+use crate::binary::{Place, first_line};
+
+/// A scripted model; killed on drop.
+struct Model {
+    child: Child,
+    origin: String,
+}
+
+impl Model {
+    fn start(place: &Place, script: &Value) -> Self {
+        place.write("script.json", &script.to_string());
+        let args = [
+            "mock-model",
+            "script.json",
+            "--listen",
+            "127.0.0.1:0",
+            "--record",
+            "asked.ndjson",
+        ];
+        let mut command = place.command(&args);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let line = first_line(&mut child, |line| line.starts_with("listening on ")).unwrap();
+        let origin = line.trim_start_matches("listening on ").to_owned();
+        Self { child, origin }
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The requests that the model got.
+fn asked(place: &Place) -> Vec<Value> {
+    let text = fs::read_to_string(place.path().join("asked.ndjson")).unwrap_or_default();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn workflow(id: &str, nodes: &[(&str, &str, Value)]) -> String {
+    let shown: Vec<_> = nodes
+        .iter()
+        .map(|(id, type_id, config)| {
+            json!({ "id": id, "typeId": type_id, "name": id, "position": { "x": 0, "y": 0 }, "config": config,
+                "inputs": {} })
+        })
+        .collect();
+    let edges: Vec<_> = nodes
+        .windows(2)
+        .map(|pair| json!({ "id": pair[0].0, "sourceNodeId": pair[0].0, "targetNodeId": pair[1].0 }))
+        .collect();
+    json!({
+        "id": id, "name": id, "version": "1", "nodes": shown, "edges": edges, "variables": [], "metadata": {},
+        "settings": { "retryDelayMs": 1 }, "triggers": [{ "id": "manual", "type": "manual" }],
+    })
+    .to_string()
+}
+
+fn events(place: &Place, run: &str) -> Vec<Value> {
+    let shown = place.json(&["runs", "events", run, "--json"]);
+    shown["events"].as_array().unwrap().clone()
+}
+
+fn types(events: &[Value]) -> Vec<&str> {
+    events
+        .iter()
+        .map(|event| event["type"].as_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn model_writes_text_and_documents_over_both_wires() {
+    let mut place = Place::new();
+    let model = Model::start(
+        &place,
+        &json!({ "replies": [
+            { "when": { "user": "Haiku" }, "status": 503, "times": 1 },
+            { "when": { "user": "Haiku" }, "chunks": ["Old ", "silent ", "pond"], "delayMs": 200,
+                "usage": { "input": 11, "output": 3 } },
+            { "when": { "user": "Rate", "turn": 1 }, "text": "{\"stars\": \"many\"}" },
+            { "when": { "turn": 2 }, "text": "```json\n{\"stars\": 5}\n```" },
+        ] }),
+    );
+    place.write(
+        "wopr.toml",
+        &format!(
+            "[[models]]\nname = \"default\"\nbase_url = \"{0}/v1\"\nmodel = \"small\"\nsecret = \"key\"\n\
+             price = {{ input = 1.0, output = 1.0 }}\n\
+             [[models]]\nname = \"other\"\nkind = \"anthropic\"\nbase_url = \"{0}\"\nmodel = \"large\"\n\
+             [[secrets.named]]\nname = \"key\"\nenv = \"MY_MODEL_KEY\"\n\
+             [egress]\nallow = [\"127.0.0.1/32\"]\n",
+            model.origin
+        ),
+    );
+    place.set("WOPR_CONFIG", "wopr.toml");
+    place.set("MY_MODEL_KEY", "sk-of-the-tests-0123456789");
+    let host = place.serve();
+    let schema =
+        json!({ "type": "object", "required": ["stars"], "properties": { "stars": { "type": "number" } } });
+    place.write(
+        "poem.json",
+        &workflow(
+            "poem",
+            &[
+                ("write", "core.ai.callPrompt", json!({ "prompt": "Haiku about {{ inputs.topic }}" })),
+                (
+                    "rate",
+                    "core.ai.structuredOutput",
+                    json!({ "provider": "other", "prompt": "Rate: {{ nodes.write.text }}", "outputSchema": schema }),
+                ),
+            ],
+        ),
+    );
+    let shown = place.json(&["run", "poem.json", "--input", "topic=frogs", "--json"]);
+    assert_eq!(shown["status"], "completed", "{shown:#}");
+    assert_eq!(shown["outputs"]["data"], json!({ "stars": 5 }));
+    assert_eq!(shown["outputs"]["retries"], 1);
+
+    let run = shown["runId"].as_str().unwrap();
+    let events = events(&place, run);
+    let types = types(&events);
+    let count = |kind: &str| types.iter().filter(|known| **known == kind).count();
+    assert_eq!(count("node.retried"), 1, "{types:?}");
+    assert!(count("output.chunk") >= 2, "{types:?}");
+    assert_eq!(count("provider.usage"), 3, "{types:?}");
+    assert_eq!(count("envelope.retry.attempted"), 1, "{types:?}");
+    assert_eq!(count("envelope.recovery.applied"), 1, "{types:?}");
+    let chunks = events.iter().filter(|event| event["type"] == "output.chunk");
+    let text: String = chunks
+        .map(|event| event["payload"]["chunk"].as_str().unwrap())
+        .collect();
+    assert_eq!(text, "Old silent pond");
+
+    let snapshot = place.json(&["runs", "show", run, "--json"]);
+    let cost = &snapshot["metrics"]["openwopCost"];
+    assert_eq!(
+        (cost["provider"].as_str(), cost["model"].as_str()),
+        (Some("other"), Some("large"))
+    );
+    assert!(cost["usd"].as_f64().unwrap() > 0.0, "{cost}");
+
+    // What one model wrote is data for the next.
+    let requests = asked(&place);
+    let rate = requests
+        .iter()
+        .find(|asked| asked["wire"] == "anthropic")
+        .unwrap()
+        .to_string();
+    assert!(rate.contains("<UNTRUSTED source="), "{rate}");
+
+    let (_, log) = {
+        let mut host = host;
+        host.close_stdin();
+        host.wait()
+    };
+    let everything = format!(
+        "{snapshot}{events:?}{log}{}",
+        fs::read_to_string(place.path().join("asked.ndjson")).unwrap()
+    );
+    assert!(!everything.contains("sk-of-the-tests"), "the key is nowhere");
+}
+
+#[test]
+fn first_model_needs_only_variables() {
+    let mut place = Place::new();
+    let model = Model::start(&place, &json!({ "replies": [{ "text": "Hello from a model." }] }));
+    place.set("WOPR_MODEL_URL", &format!("{}/v1", model.origin));
+    place.set("WOPR_MODEL_NAME", "small");
+    place.set("WOPR_MODEL_KEY", "sk-of-the-tests-0123456789");
+    place.set("WOPR_EGRESS_ALLOW", "127.0.0.1/32");
+    place.write(
+        "ask.json",
+        &workflow("ask", &[("ask", "core.ai.callPrompt", json!({}))]),
+    );
+    let said = place.ends(0, &["run", "ask.json", "--input", "prompt=Hi"]);
+    assert_eq!(said.out, "Hello from a model.\n");
+    assert_eq!(asked(&place)[0]["request"]["messages"][0]["content"], "Hi");
+}
+
+#[test]
+fn wrong_scripts_are_refused() {
+    let place = Place::new();
+    place.ends(4, &["mock-model", "missing.json"]);
+    place.write("script.json", r#"{"replies": [{"texts": "x"}]}"#);
+    let said = place.ends(3, &["mock-model", "script.json"]);
+    assert!(said.err.contains("unknown field `texts`"), "{said:#?}");
+}

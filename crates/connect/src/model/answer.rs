@@ -1,0 +1,119 @@
+//! An answer while it is read.
+
+use serde_json::Value;
+use wopr_core::{ModelReply, ModelStop, ModelUsage, ToolCall};
+
+use super::{MAX_TEXT, provider::Provider};
+use crate::redact::Secrets;
+
+/// Most tools that a model may ask for in one answer.
+const MAX_TOOLS: usize = 64;
+
+/// A provider sent something that is no answer.
+#[derive(Debug)]
+pub(super) struct Malformed;
+
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    pub(super) text: String,
+    pub(super) refusal: Option<String>,
+    pub(super) tools: Vec<AskedTool>,
+    pub(super) stop: Option<ModelStop>,
+    pub(super) usage: ModelUsage,
+    /// As the provider names it.
+    pub(super) model: Option<String>,
+}
+
+/// A tool whose arguments may still be arriving.
+#[derive(Debug, Default)]
+pub(super) struct AskedTool {
+    pub(super) id: String,
+    pub(super) name: String,
+    /// JSON text.
+    pub(super) arguments: String,
+}
+
+impl Answer {
+    pub(super) fn say(&mut self, text: &str) -> Result<(), Malformed> {
+        // One more byte than may be kept is enough to know that it is too much.
+        if self.text.len() > MAX_TEXT {
+            return Ok(());
+        }
+        self.text.push_str(text);
+        Ok(())
+    }
+
+    pub(super) fn refuse(&mut self, words: &str) {
+        let refusal = self.refusal.get_or_insert_default();
+        if refusal.len() <= MAX_TEXT {
+            refusal.push_str(words);
+        }
+    }
+
+    /// The tool at a place of the answer, which may be new.
+    pub(super) fn tool(&mut self, index: usize) -> Result<&mut AskedTool, Malformed> {
+        if index >= MAX_TOOLS {
+            return Err(Malformed);
+        }
+        while self.tools.len() <= index {
+            self.tools.push(AskedTool::default());
+        }
+        self.tools.get_mut(index).ok_or(Malformed)
+    }
+
+    pub(super) fn finish(
+        self,
+        provider: &Provider,
+        model: &str,
+        secrets: &Secrets,
+    ) -> Result<ModelReply, Malformed> {
+        let mut tool_calls = Vec::with_capacity(self.tools.len());
+        for (n, tool) in self.tools.into_iter().enumerate() {
+            if tool.name.is_empty() {
+                return Err(Malformed);
+            }
+            let mut arguments = match tool.arguments.trim() {
+                "" => Value::Object(serde_json::Map::new()),
+                // A model may write anything; its tool says what is wrong with it.
+                text => serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned())),
+            };
+            secrets.redact(&mut arguments);
+            let id = match tool.id.is_empty() {
+                true => format!("call-{n}"),
+                false => secrets.text(&tool.id),
+            };
+            tool_calls.push(ToolCall {
+                id,
+                name: secrets.text(&tool.name),
+                arguments,
+            });
+        }
+        let stop = match self.stop {
+            _ if self.refusal.is_some() => ModelStop::Refusal,
+            Some(stop) => stop,
+            // The stream broke off.
+            None => return Err(Malformed),
+        };
+        let mut usage = self.usage;
+        usage.cost_usd = provider.price.map(|price| price.of(&usage));
+        let named = self.model.filter(|named| !named.is_empty() && named.len() <= 256);
+        Ok(ModelReply {
+            provider: provider.name.clone(),
+            model: named.map_or_else(|| model.to_owned(), |named| secrets.text(&named)),
+            text: secrets.text(&self.text),
+            tool_calls,
+            stop,
+            refusal: self.refusal.map(|words| secrets.text(&words)),
+            usage,
+        })
+    }
+}
+
+/// A member of an object that is a whole number.
+pub(super) fn count(document: &Value, name: &str) -> Option<u64> {
+    document.get(name).and_then(Value::as_u64)
+}
+
+pub(super) fn text<'v>(document: &'v Value, name: &str) -> Option<&'v str> {
+    document.get(name).and_then(Value::as_str)
+}

@@ -1,0 +1,258 @@
+//! Calls to models: one attempt through the gate, whoever provides the model.
+//!
+//! A [`Wire`] knows how one kind of provider spells requests and answers; everything else is the same for all: which
+//! tenant may use which provider, the credential, limits, streaming, and the redaction of the credential where it
+//! comes back. Of an answer that fails nothing is repeated, because it is untrusted and may be secret.
+
+mod answer;
+mod anthropic;
+mod gemini;
+mod mock;
+mod openai;
+mod provider;
+mod stream;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use serde_json::{Value, json};
+use wopr_core::{ModelCall, ModelReply, Produced, RunKey, StepId};
+use wopr_engine::{Keep, Outcome, Progress, Report};
+
+pub use mock::{Mock, MockReply};
+pub use provider::{Kind, Price, Provider, ProviderKey};
+
+use crate::{
+    egress::{Gate, Request, Seam},
+    http::{failed, failure, is_transient, retry_after},
+    redact::Secrets,
+    secret_header,
+};
+
+use answer::{Answer, Malformed};
+use stream::streamed;
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// Maximum size of an answer as its provider sends it, in bytes.
+const MAX_ANSWER: usize = 4 << 20;
+/// Maximum size of an answer's text, in bytes.
+const MAX_TEXT: usize = 1 << 20;
+
+/// How one kind of provider spells requests and answers.
+trait Wire: Send + Sync {
+    /// The path below the base URL, with its query.
+    fn path(&self, model: &str, streams: bool) -> String;
+    /// The header that carries the key.
+    fn credential(&self, key: &str) -> (HeaderName, String);
+    /// Further headers.
+    fn headers(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+    fn body(&self, model: &str, call: &ModelCall, streams: bool) -> Value;
+    /// Reads a whole answer.
+    fn read(&self, document: Value, answer: &mut Answer) -> Result<(), Malformed>;
+    /// Reads one event of a streamed answer.
+    fn read_event(&self, document: Value, answer: &mut Answer) -> Result<(), Malformed>;
+}
+
+/// One attempt at a call.
+pub(crate) struct Asked<'a> {
+    pub(crate) run: &'a RunKey,
+    pub(crate) step: &'a StepId,
+    pub(crate) key: &'a str,
+    pub(crate) traceparent: Option<String>,
+    pub(crate) progress: &'a Progress,
+    pub(crate) keep: &'a Keep,
+}
+
+/// The models that workflows may ask.
+#[derive(Debug, Clone)]
+pub struct Models {
+    gate: Gate,
+    providers: Arc<[Provider]>,
+    /// The scripted one of conformance mode.
+    mock: Option<Mock>,
+}
+
+impl Models {
+    #[must_use]
+    pub fn new(gate: Gate, providers: Vec<Provider>, mock: Option<Mock>) -> Self {
+        Self {
+            gate,
+            providers: providers.into(),
+            mock,
+        }
+    }
+
+    /// The scripted provider, in conformance mode.
+    #[must_use]
+    pub const fn mock(&self) -> Option<&Mock> {
+        self.mock.as_ref()
+    }
+
+    pub(crate) async fn ask(&self, call: &ModelCall, asked: Asked<'_>) -> Report {
+        if call.provider == Mock::NAME
+            && let Some(mock) = &self.mock
+        {
+            return mock.answer(call, asked.step, asked.progress).await;
+        }
+        let tenant = &asked.run.tenant;
+        let provider = self
+            .providers
+            .iter()
+            .find(|provider| provider.name == call.provider);
+        // A provider of other tenants looks like none.
+        let Some(provider) = provider.filter(|provider| provider.is_for(tenant)) else {
+            let message = format!("no model provider is named '{}'", call.provider);
+            return failed("model_provider_unknown", message, false).into();
+        };
+        let Some(model) = call.model.as_ref().or(provider.model.as_ref()) else {
+            let message = format!(
+                "the node names no model, and the provider '{}' has no default",
+                provider.name
+            );
+            return failed("model_unknown", message, false).into();
+        };
+        let (request, secrets) = match self.request(provider, model, call, &asked) {
+            Ok(built) => built,
+            Err(outcome) => return outcome.into(),
+        };
+        let wire = provider.kind.wire();
+        let ended = match call.streams {
+            true => streamed(&self.gate, wire, request, call, &secrets, asked.progress).await,
+            false => self
+                .whole(wire, request, asked.keep)
+                .await
+                .map(|answer| (answer, None)),
+        };
+        let (answer, rest) = match ended {
+            Ok(ended) => ended,
+            Err(outcome) => return outcome.into(),
+        };
+        let outcome = match answer.finish(provider, model, &secrets) {
+            Ok(reply) => done(&reply),
+            Err(Malformed) => malformed(),
+        };
+        match rest {
+            None => outcome.into(),
+            Some(text) => Report::Produced {
+                produced: vec![Produced::Chunk {
+                    text: text.text,
+                    starts: text.starts,
+                    is_last: true,
+                }],
+                cursor: Value::Null,
+                then: Box::new(outcome.into()),
+            },
+        }
+    }
+
+    /// The request, and what must not come back.
+    fn request(
+        &self,
+        provider: &Provider,
+        model: &str,
+        call: &ModelCall,
+        asked: &Asked<'_>,
+    ) -> Result<(Request, Secrets), Outcome> {
+        let wire = provider.kind.wire();
+        let mut secrets = Secrets::default();
+        let Ok(url) = provider.at(&wire.path(model, call.streams)) else {
+            return Err(failed(
+                "model_unknown",
+                format!("'{model}' cannot be part of an address"),
+                false,
+            ));
+        };
+        let mut request = Request::new(Method::POST, url);
+        match &provider.key {
+            ProviderKey::None => {}
+            ProviderKey::Secret(secret) => {
+                secrets.add(secret.expose());
+                let (name, value) = wire.credential(secret.expose());
+                let Ok(value) = secret_header(&value) else {
+                    return Err(missing(provider, "a text that a header can carry"));
+                };
+                request.headers.insert(name, value);
+            }
+            ProviderKey::Missing { source } => return Err(missing(provider, source)),
+        }
+        for (name, value) in wire.headers() {
+            request
+                .headers
+                .insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        request
+            .headers
+            .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Ok(key) = HeaderValue::from_str(asked.key) {
+            request.headers.insert(IDEMPOTENCY_KEY, key);
+        }
+        let body = wire.body(model, call, call.streams);
+        request.body = Bytes::from(body.to_string());
+        request.timeout = Some(Duration::from_millis(call.timeout_ms));
+        request.max_response = Some(MAX_ANSWER);
+        request.expects_json = true;
+        request.tenant = Some(asked.run.tenant.clone());
+        request.traceparent.clone_from(&asked.traceparent);
+        Ok((request, secrets))
+    }
+
+    async fn whole(&self, wire: &dyn Wire, request: Request, keep: &Keep) -> Result<Answer, Outcome> {
+        let response = match self.gate.request(Seam::Model, request).await {
+            Ok(response) => response,
+            Err(error) => return Err(failure(&error)),
+        };
+        keep.until_recorded(response.share.clone());
+        refused(response.status, &response.headers)?;
+        let document = serde_json::from_slice(&response.body).map_err(|_| malformed())?;
+        let mut answer = Answer::default();
+        wire.read(document, &mut answer)
+            .map_err(|Malformed| malformed())?;
+        Ok(answer)
+    }
+}
+
+/// The failure of an answer that is none.
+fn refused(status: StatusCode, headers: &http::HeaderMap) -> Result<(), Outcome> {
+    if status.is_success() {
+        return Ok(());
+    }
+    let message = format!("the model provider answered {}", status.as_u16());
+    Err(match is_transient(status) {
+        true => Outcome::Failed {
+            code: "model_call_failed".to_owned(),
+            message,
+            retryable: true,
+            retry_after: retry_after(headers, std::time::SystemTime::now()),
+            may_go_on: false,
+        },
+        false => failed("model_call_rejected", message, false),
+    })
+}
+
+fn missing(provider: &Provider, source: &str) -> Outcome {
+    let message = format!(
+        "the key of the model provider '{}' is missing: {source}",
+        provider.name
+    );
+    failed("credential_missing", message, false)
+}
+
+fn malformed() -> Outcome {
+    let message = "the model provider sent an answer that this host cannot read".to_owned();
+    failed("model_call_failed", message, true)
+}
+
+fn too_large() -> Outcome {
+    let message = format!("the answer of the model is larger than {MAX_TEXT} bytes");
+    failed("response_too_large", message, false)
+}
+
+fn done(reply: &ModelReply) -> Outcome {
+    if reply.text.len() > MAX_TEXT {
+        return too_large();
+    }
+    Outcome::Done(json!(reply))
+}

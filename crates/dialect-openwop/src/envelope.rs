@@ -1,0 +1,112 @@
+//! Finds the JSON document in what a model wrote.
+//!
+//! Models are asked for a document and nothing else, and put it into a code fence or a sentence all the same. What
+//! was found is never changed: a document that does not parse is not repaired here.
+
+use serde_json::Value;
+
+/// How a document was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// The text is the document.
+    Direct,
+    /// In a code fence.
+    Fence,
+    /// The first balanced object or list, which begins at this byte.
+    Braces(usize),
+}
+
+/// Why there is no document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// The text holds nothing that begins like an object or a list.
+    Prose,
+    /// What begins like one does not parse.
+    Broken(String),
+}
+
+pub(crate) fn find(text: &str) -> Result<(Value, Found), Missing> {
+    let whole = text.trim();
+    let error = match serde_json::from_str::<Value>(whole) {
+        Ok(document) => return Ok((document, Found::Direct)),
+        Err(error) => error,
+    };
+    if let Some(document) = fenced(whole).and_then(|inner| serde_json::from_str(inner.trim()).ok()) {
+        return Ok((document, Found::Fence));
+    }
+    let Some(start) = text.find(['{', '[']) else {
+        return Err(Missing::Prose);
+    };
+    // Only the first place is tried, so that the work stays proportional to the text.
+    if let Some(end) = balanced(&text[start..])
+        && let Ok(document) = serde_json::from_str(&text[start..start + end])
+    {
+        return Ok((document, Found::Braces(start)));
+    }
+    Err(Missing::Broken(error.to_string()))
+}
+
+/// The content of the first code fence.
+fn fenced(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once("```")?;
+    let (_language, rest) = rest.split_once('\n')?;
+    rest.split_once("```").map(|(inner, _)| inner)
+}
+
+/// The length of the balanced object or list that a text begins with.
+fn balanced(text: &str) -> Option<usize> {
+    let (mut depth, mut in_string, mut is_escaped) = (0_usize, false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        if in_string {
+            match byte {
+                _ if is_escaped => is_escaped = false,
+                b'\\' => is_escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(at + 1);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn documents_are_found_where_models_put_them() {
+        let document = json!({"a": ["}", 1]});
+        for (text, found) in [
+            (" {\"a\": [\"}\", 1]}\n", Found::Direct),
+            ("```json\n{\"a\": [\"}\", 1]}\n```", Found::Fence),
+            ("Here it is:\n```\n{\"a\": [\"}\", 1]}\n```\nDone.", Found::Fence),
+            ("It is {\"a\": [\"}\", 1]}, I think.", Found::Braces(6)),
+        ] {
+            assert_eq!(find(text), Ok((document.clone(), found)), "{text}");
+        }
+        assert_eq!(find("7"), Ok((json!(7), Found::Direct)));
+    }
+
+    #[test]
+    fn text_without_a_document_says_why() {
+        assert_eq!(find("The answer is yes."), Err(Missing::Prose));
+        assert_eq!(find(""), Err(Missing::Prose));
+        for broken in ["{\"a\": ", "[1, 2", "{a: 1}", "```json\n{\n```", "}{"] {
+            assert!(matches!(find(broken), Err(Missing::Broken(_))), "{broken}");
+        }
+    }
+}
