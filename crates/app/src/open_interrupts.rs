@@ -152,7 +152,9 @@ impl OpenInterrupts {
             | KernelEvent::ApprovalReceived { .. }
             | KernelEvent::ClarificationRequested { .. }
             | KernelEvent::ClarificationResolved { .. }
-            | KernelEvent::CapBreached { .. } => false,
+            | KernelEvent::CapBreached { .. }
+            | KernelEvent::ReplayDiverged { .. }
+            | KernelEvent::ForkResumed { .. } => false,
         }
     }
 }

@@ -23,7 +23,7 @@ pub fn kind(event: &Event) -> &'static str {
 }
 
 /// The number of names that [`kind`] returns.
-pub const N_KINDS: usize = 32;
+pub const N_KINDS: usize = 34;
 
 fn describe_openwop(event: &openwop::Event) -> (&'static str, Vec<String>) {
     use openwop::Event;
@@ -287,6 +287,30 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
             vec![
                 format!("{} {observed} > {limit}", kind.as_str()),
                 text("at ", node),
+            ],
+        ),
+        KernelEvent::ReplayDiverged {
+            source: _,
+            at,
+            kind,
+            point,
+        } => (
+            "replay.diverged",
+            vec![format!("{} at {at}", kind.as_str()), text("of ", point)],
+        ),
+        KernelEvent::ForkResumed {
+            depth,
+            calls_again,
+            from,
+        } => (
+            "fork.resumed",
+            vec![
+                format!("{depth} {}", from.as_str()),
+                if *calls_again {
+                    "calls again".to_owned()
+                } else {
+                    String::new()
+                },
             ],
         ),
     }

@@ -182,6 +182,12 @@ fn drop_nulls(configurable: &mut Object) {
     }
 }
 
+/// Checks the overrides of a fork as those of a new run.
+pub(super) fn check_overrides(configurable: &mut Object) -> Result<(), Problem> {
+    drop_nulls(configurable);
+    check_configurable(configurable)
+}
+
 /// Rejects reserved overrides that need unsupported features.
 fn check_configurable(configurable: &Object) -> Result<(), Problem> {
     if configurable.contains_key("mockProvider") {

@@ -10,12 +10,16 @@ use http::StatusCode;
 use serde_json::json;
 use wopr_app::{Mask, NewRun, Put, SideRows};
 use wopr_core::{Object, Origin};
-use wopr_wire::json::{Decode, DecodeError, Fields};
+use wopr_wire::{
+    json::{Decode, DecodeError, Fields},
+    openwop::cache_key::cache_key,
+};
 
 use super::{
     answer::{Answer, json_response},
     call::Call,
     problem::{Problem, no_run},
+    runs::any_object,
     tasks,
 };
 use crate::{
@@ -99,6 +103,16 @@ pub(super) fn set_variables(call: Call) -> BoxFuture<'static, Answer> {
         let mut shown = Mask::for_caller(&view, call.caller()).object(view.run.variables());
         shown.retain(|name, _| names.contains(name));
         json_response(StatusCode::OK, &json!({ "variables": shown }))
+    }
+    .boxed()
+}
+
+/// `POST /v1/host/sample/test/llm-cache-key`
+pub(super) fn llm_cache_key(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let key = cache_key(&any_object(&call)?)
+            .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, "invalid_argument", error.to_string()))?;
+        json_response(StatusCode::OK, &json!({ "cacheKey": key }))
     }
     .boxed()
 }
