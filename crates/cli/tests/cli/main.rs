@@ -22,5 +22,7 @@ mod help;
 mod journey;
 mod keys;
 mod pushes;
+mod replay_guide;
 mod serving;
+mod snippets;
 mod stores;
