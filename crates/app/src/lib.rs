@@ -12,6 +12,7 @@ mod calls;
 mod command_run;
 mod deliveries;
 mod error;
+mod fork_run;
 mod idempotency;
 mod keys;
 mod last_reads;
@@ -34,6 +35,7 @@ pub use app::{App, Options};
 pub use caller::{Caller, Forbidden, GrantedScopes};
 pub use deliveries::ListedDelivery;
 pub use error::Error;
+pub use fork_run::{EventDiff, MAX_DIFFERENCES, NewFork, RetryWith, RunDiff};
 pub use keys::{ApiKey, NewKey};
 pub use list_runs::{PhasePage, RunPage};
 pub use mask::{

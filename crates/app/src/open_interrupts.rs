@@ -153,7 +153,9 @@ impl OpenInterrupts {
             | KernelEvent::ApprovalReceived { .. }
             | KernelEvent::ClarificationRequested { .. }
             | KernelEvent::ClarificationResolved { .. }
-            | KernelEvent::CapBreached { .. } => false,
+            | KernelEvent::CapBreached { .. }
+            | KernelEvent::ReplayDiverged { .. }
+            | KernelEvent::ForkResumed { .. } => false,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A subscription is read, replaced and removed by the principal that registered it, and by callers with
 //! `webhooks:manage`. Its body belongs to a protocol, which seals it and names its owner; the rule is here.
 
-use wopr_core::{PrincipalId, RunId, RunKey};
+use wopr_core::{PrincipalId, Refusal, RunId, RunKey};
 use wopr_engine::NewSubscription;
 use wopr_store::{PushRow, Put};
 
@@ -128,6 +128,10 @@ impl App {
         subscription: &S::Subscription,
     ) -> Result<Put, Error> {
         let SubscriptionSlot { run, id } = slot;
+        let view = self.engine.view(&run).await?;
+        if view.is_some_and(|view| view.run.is_replay()) {
+            return Err(Refusal::TellsNobody.into());
+        }
         let row = self.subscription_row(&run, id, seal, subscription)?;
         let most = self.options.max_subscriptions;
         Ok(self.engine.put_push(&run, row, most).await?)

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use divan::{Bencher, counter::ItemsCount};
 use serde_json::json;
 use wopr_core::{
-    Catalog, Command, DialectId, Entropy, Input, Recorded, Run, RunId, Startable, Timestamp, WorkflowId,
-    decide, format,
+    Catalog, Command, DialectId, Entropy, Fork, ForkMode, Input, Recorded, Run, RunId, Seq, StartFork,
+    Startable, Timestamp, WorkflowId, decide, decide_fork, format,
 };
 use wopr_testkit::{Script, Workflow};
 
@@ -84,6 +84,59 @@ fn decide_a_loop_of_100(bencher: Bencher<'_, '_>) {
         )
         .edge_if("add", "add", json!({ "expression": "n < 100" }));
     decide_start(bencher.counter(ItemsCount::new(100_usize)), &count);
+}
+
+/// A replay from the first event: decoding the source's log, and deciding all of it again.
+#[divan::bench]
+fn replay_a_thousand_events(bencher: Bencher<'_, '_>) {
+    let count = Workflow::new("count")
+        .variable("n", "number", json!({ "defaultValue": 0 }))
+        .node(
+            "add",
+            "core.setVariable",
+            json!({ "name": "n", "expression": "n + 1" }),
+        )
+        .edge_if("add", "add", json!({ "expression": "n < 332" }));
+    let plan = count.plan();
+    let mut script = Script::started(&count);
+    script.wait(0);
+    let log = script.events(0);
+    let bodies: Vec<_> = log
+        .iter()
+        .map(|event| (event.seq, format::encode_event(event)))
+        .collect();
+    let start = StartFork {
+        fork: Fork {
+            source: script.id(0).clone(),
+            mode: ForkMode::Replay,
+            from: Seq(0),
+            since: Seq(0),
+            until: Seq(log.len() as u64),
+            depth: 1,
+        },
+        overlay: None,
+        bounds: Script::start_run(json!({})).bounds,
+    };
+    let id = RunId::from_parts(Timestamp::from_millis(0), [7; 10]);
+    let input = Input {
+        now: Timestamp::from_millis(2_000_000),
+        entropy: Entropy([7; 16]),
+        run: &id,
+        catalog: &Nothing,
+    };
+    bencher.counter(ItemsCount::new(log.len())).bench(|| {
+        let source: Vec<_> = bodies
+            .iter()
+            .map(|(seq, body)| format::decode_event(*seq, body).expect("written above"))
+            .collect();
+        let command = Command::Fork(Box::new(start.clone()));
+        let decision = decide_fork(Run::default(), &plan, command, &input, &source).expect("a fork");
+        assert!(
+            decision.run.status.is_terminal(),
+            "the log is short enough for one decision"
+        );
+        decision
+    });
 }
 
 #[divan::bench]

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use wopr_kernel::FOLD;
 
-use crate::{DialectEvent, DialectId, Event, KernelEvent, Recorded, Run, Seq, Timestamp, openwop};
+use crate::{DialectEvent, DialectId, Event, Given, KernelEvent, Recorded, Run, Seq, Timestamp, openwop};
 
 /// The version that this binary writes.
 const CURRENT: u8 = 1;
@@ -47,6 +47,8 @@ struct EventRef<'a> {
     commit: Option<&'a str>,
     #[serde(rename = "untrusted", skip_serializing_if = "std::ops::Not::not")]
     is_untrusted: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    given: Option<&'a Given>,
     /// Of the kernel. Exactly one of this and the next is present.
     #[serde(skip_serializing_if = "Option::is_none")]
     event: Option<&'a KernelEvent>,
@@ -61,6 +63,8 @@ struct EventBody {
     cause: Option<Seq>,
     #[serde(default, rename = "untrusted")]
     is_untrusted: bool,
+    #[serde(default)]
+    given: Option<Box<Given>>,
     event: Option<KernelEvent>,
     openwop: Option<openwop::Event>,
 }
@@ -86,6 +90,7 @@ fn encode_envelope(recorded: &Recorded, commit: Option<&str>) -> Vec<u8> {
         cause: recorded.cause,
         commit,
         is_untrusted: recorded.is_untrusted,
+        given: recorded.given.as_deref(),
         event,
         openwop,
     })
@@ -97,6 +102,7 @@ pub fn decode_event(seq: Seq, body: &[u8]) -> Result<Recorded, FormatError> {
         at,
         cause,
         is_untrusted,
+        given,
         event,
         openwop,
     } = serde_json::from_slice(payload(body)?)?;
@@ -110,6 +116,7 @@ pub fn decode_event(seq: Seq, body: &[u8]) -> Result<Recorded, FormatError> {
         at,
         cause,
         is_untrusted,
+        given,
         event,
     })
 }

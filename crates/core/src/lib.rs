@@ -11,7 +11,7 @@ mod program;
 
 pub use program::{
     Decision, DialectEvent, DialectId, Plan, Run, State, decide, decide_counted, decide_counted_within,
-    decide_within,
+    decide_fork, decide_within,
 };
 
 /// An event of a run of any dialect.
@@ -26,13 +26,14 @@ pub use wopr_dialect_openwop::{
 };
 pub use wopr_kernel::{
     Activity, AgentCall, AgentVerb, AnsweredCall, ApplyError, ApprovalAction, Artifact, Asked, Authority,
-    CONTENT_TRUST, Call, CancelledCall, Cap, Catalog, Child, Command, ContentHash, DrainPolicy, Effect,
-    EndedChild, Entropy, Failure, HostBounds, IdError, Input, InterruptKind, KernelEvent, Limits, MAX_BYTES,
-    MAX_EVENTS, Membership, ModelCall, ModelMessage, ModelReply, ModelStop, ModelTool, ModelUsage, NewChild,
-    NodeId, NodeTypes, Object, Open, OpenInterrupt, Origin, Parent, Planned, PrincipalId, Problem, Problems,
+    CONTENT_TRUST, Call, CancelledCall, Cap, Catalog, Child, Command, ContentHash, Divergence, DrainPolicy,
+    Effect, EndedChild, Entropy, Failure, Fork, ForkMode, Given, GivenAnswer, GivenEnd, GivenOutcome,
+    GivenResult, HostBounds, IdError, Input, InterruptKind, KernelEvent, Limits, MAX_BYTES, MAX_EVENTS,
+    Membership, ModelCall, ModelMessage, ModelReply, ModelStop, ModelTool, ModelUsage, NewChild, NodeId,
+    NodeTypes, Object, Open, OpenInterrupt, Origin, Overlay, Parent, Planned, PrincipalId, Problem, Problems,
     Produced, REJECTED, Refusal, RemoteQuestion, Resolve, RunId, RunKey, RunMessage, RunStarted, RunStatus,
-    SecretHeader, Seq, Spot, StartRun, Startable, StepId, Streaming, TenantId, Timer, Timestamp, ToolCall,
-    UNTRUSTED, UndecidedChild, Vote, Work, WorkflowId,
+    SOURCE_MISSING, SecretHeader, Seq, Spot, StartFork, StartRun, Startable, StepId, Streaming, TenantId,
+    Timer, Timestamp, ToolCall, UNTRUSTED, UndecidedChild, Vote, Work, WorkflowId,
     cost::MAX_DECISION_WORK,
     measure::{MAX_NESTING, parsed_limit, parsed_size, value_size},
     provider,

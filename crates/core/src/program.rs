@@ -12,8 +12,8 @@ use wopr_dialect_openwop::{self as openwop, Openwop};
 use wopr_dialect_toy::{self as toy, Toy};
 use wopr_kernel::{
     self as kernel, Activity, ApplyError, Command, ContentHash, Dialect, EventRef, Failure, Input, NodeId,
-    NodeTypes, Object, OpenInterrupt, Planned, Problems, RecordedRef, Refusal, Seq, Startable, StepId,
-    Streaming, Work, WorkflowId, cost::Budget,
+    NodeTypes, Object, OpenInterrupt, Planned, Problems, RecordedRef, Refusal, Seq, Source, Startable,
+    StepId, Streaming, Work, WorkflowId, cost::Budget,
 };
 
 use crate::{Recorded, Untrusted, Warning};
@@ -127,6 +127,20 @@ impl Plan {
             Self::Openwop(_) => DialectId::Openwop,
             #[cfg(feature = "toy")]
             Self::Toy(_) => DialectId::Toy,
+        }
+    }
+
+    /// Whether a run of `earlier`, another version of this workflow, can go on with this one.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub fn continues(&self, earlier: &Self) -> Result<(), String> {
+        match (self, earlier) {
+            (Self::Openwop(plan), Self::Openwop(earlier)) => plan.continues(earlier),
+            #[cfg(feature = "toy")]
+            (plan, earlier) if (**plan).version() == (**earlier).version() => Ok(()),
+            #[cfg(feature = "toy")]
+            _ => Err("it is another definition".to_owned()),
         }
     }
 
@@ -319,10 +333,33 @@ pub fn decide_counted(
     command: Command,
     input: &Input<'_>,
 ) -> Result<(Decision, u64), Refusal> {
+    decide_from(run, plan, command, input, None)
+}
+
+/// Like [`decide`], for a run that takes from its source ([`kernel::Run::is_catching_up`]) or that becomes a fork:
+/// with the part of the source's log that it reads next. That part ends with the log, or has at least
+/// [`MAX_EVENTS`](kernel::MAX_EVENTS) events more than the fork takes.
+pub fn decide_fork(
+    run: Run,
+    plan: &Plan,
+    command: Command,
+    input: &Input<'_>,
+    source: &[Recorded],
+) -> Result<Decision, Refusal> {
+    decide_from(run, plan, command, input, Some(source)).map(|(decision, _)| decision)
+}
+
+fn decide_from(
+    run: Run,
+    plan: &Plan,
+    command: Command,
+    input: &Input<'_>,
+    source: Option<&[Recorded]>,
+) -> Result<(Decision, u64), Refusal> {
     match plan {
-        Plan::Openwop(plan) => counted::<Openwop>(run, plan, command, input),
+        Plan::Openwop(plan) => counted::<Openwop>(run, plan, command, input, source),
         #[cfg(feature = "toy")]
-        Plan::Toy(plan) => counted::<Toy>(run, plan, command, input),
+        Plan::Toy(plan) => counted::<Toy>(run, plan, command, input, source),
     }
 }
 
@@ -359,9 +396,15 @@ fn counted<D: Listed>(
     plan: &D::Plan,
     command: Command,
     input: &Input<'_>,
+    source: Option<&[Recorded]>,
 ) -> Result<(Decision, u64), Refusal> {
     let (run, state) = run.into_parts::<D>();
-    let (decision, units) = kernel::decide::<D>(run, state, plan, command, input)?;
+    let source = source.map(|events| {
+        // A source is of the fork's language: it has the same workflow.
+        let events = events.iter().map_while(|event| narrow::<D>(event).ok());
+        Source::new(events.collect())
+    });
+    let (decision, units) = kernel::decide::<D>(run, state, plan, command, input, source)?;
     Ok((listed(decision), units))
 }
 
@@ -581,7 +624,9 @@ fn narrow<D: Listed>(recorded: &Recorded) -> Result<RecordedRef<'_, D::Event>, A
     let RecordedRef {
         seq,
         at,
+        cause,
         is_untrusted,
+        given,
         event,
     } = recorded.as_ref();
     let event = match event {
@@ -593,7 +638,9 @@ fn narrow<D: Listed>(recorded: &Recorded) -> Result<RecordedRef<'_, D::Event>, A
     Ok(RecordedRef {
         seq,
         at,
+        cause,
         is_untrusted,
+        given,
         event,
     })
 }

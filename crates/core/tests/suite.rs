@@ -32,6 +32,8 @@ mod fixtures;
 mod flow;
 #[path = "suite/gates.rs"]
 mod gates;
+#[path = "suite/generated.rs"]
+mod generated;
 #[path = "suite/injections.rs"]
 mod injections;
 #[path = "suite/interrupts.rs"]

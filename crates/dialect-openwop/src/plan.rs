@@ -132,6 +132,25 @@ fn shares_interrupt_ids(id: &str) -> Option<&str> {
 }
 
 impl Plan {
+    /// Whether a run of `earlier` can go on with this definition: its log names nodes, and edges by their position.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub fn continues(&self, earlier: &Self) -> Result<(), String> {
+        let ends = |plan: &Self, edge: &PlanEdge| {
+            (
+                plan.nodes[edge.source].id.clone(),
+                plan.nodes[edge.target].id.clone(),
+            )
+        };
+        let known: Vec<_> = earlier.edges.iter().map(|edge| ends(earlier, edge)).collect();
+        let now: Vec<_> = self.edges.iter().map(|edge| ends(self, edge)).collect();
+        if known == now {
+            return Ok(());
+        }
+        Err("its edges are others than those that the run has followed".to_owned())
+    }
+
     /// Validates a definition and compiles it.
     ///
     /// # Errors

@@ -180,7 +180,9 @@ impl State {
             | KernelEvent::ClarificationResolved { .. }
             | KernelEvent::ArtifactCreated { .. }
             | KernelEvent::OutputChunk { .. }
-            | KernelEvent::CapBreached { .. } => {}
+            | KernelEvent::CapBreached { .. }
+            | KernelEvent::ReplayDiverged { .. }
+            | KernelEvent::ForkResumed { .. } => {}
         }
         Ok(())
     }

@@ -189,7 +189,9 @@ impl<'e> Content<'e> {
             | KernelEvent::NodeSuspended { .. }
             | KernelEvent::NodeDispatched { .. }
             | KernelEvent::EffectAccepted { .. }
-            | KernelEvent::CapBreached { .. } => Self::None,
+            | KernelEvent::CapBreached { .. }
+            | KernelEvent::ReplayDiverged { .. }
+            | KernelEvent::ForkResumed { .. } => Self::None,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use wopr_core::{
     Asked, Child, Command, Decision, Entropy, Input, NodeId, Refusal, Resolve, Run, RunKey, StartRun,
-    Timestamp, Work, decide, decide_within,
+    Timestamp, Work, decide, decide_fork, decide_within,
 };
 use wopr_store::{Cause, Guard, IdempotencyRecord, Summary};
 
@@ -23,14 +23,14 @@ use crate::{
 };
 
 /// Attempts that lose against other writers before the answer is [`CommandError::Busy`].
-const MAX_ATTEMPTS: u32 = 16;
+pub(crate) const MAX_ATTEMPTS: u32 = 16;
 /// Longest chain of children that an answer is forwarded through; the kernel allows no deeper one.
 const MAX_FORWARDS: usize = 40;
 /// How long a caller should wait after `Busy`.
-const RETRY_AFTER_MS: u64 = 1_000;
+pub(crate) const RETRY_AFTER_MS: u64 = 1_000;
 
 /// A decision, and whether it can be used.
-enum Decided {
+pub(crate) enum Decided {
     /// It can be committed, with the children that were decided with it; the allowance covers the children it creates.
     Now(Decision, WholeChildren, Arc<Allowance>),
     /// It has to be repeated, because a workflow became known or descendants were granted only after it was
@@ -145,7 +145,7 @@ impl Engine {
     }
 
     /// Concludes an attempt to commit. Returns `None` if the command has to be decided again.
-    async fn conclude(
+    pub(crate) async fn conclude(
         &self,
         committed: Result<View, Failed>,
         uncertain: &mut UncertainCommits,
@@ -211,7 +211,11 @@ impl Engine {
         }
     }
 
-    async fn replay_or(&self, error: CommandError, once: &Idempotency) -> Result<Done, CommandError> {
+    pub(crate) async fn replay_or(
+        &self,
+        error: CommandError,
+        once: &Idempotency,
+    ) -> Result<Done, CommandError> {
         match self.shared.store.idempotency(&once.key, self.now()).await? {
             Some(record) => replay(record, Some(once)),
             None => Err(error),
@@ -234,6 +238,10 @@ impl Engine {
         };
         while ancestors.len() < MAX_FORWARDS {
             let view = &target.view;
+            // The children that a replay shows are its source's.
+            if view.run.is_replay() || view.run.is_catching_up() {
+                break;
+            }
             if let Some(id) = &resolve.interrupt {
                 // The id names the children that lead to the question, whatever they ask now.
                 let Some((via, rest)) = child_on_path(&view.run, id) else {
@@ -467,7 +475,7 @@ impl Engine {
 
     /// Decides in place if that is little work, otherwise in turn with other tenants. Clones a borrowed
     /// command only once.
-    async fn decide(
+    pub(crate) async fn decide(
         &self,
         view: &View,
         command: Cow<'_, Command>,
@@ -478,12 +486,17 @@ impl Engine {
         let n_bytes = view.held.n_bytes() + command.size();
         let is_first = guard == Guard::Create;
         let entropy = Entropy(self.shared.entropy_source.roll());
-        let here = self.think_briefly(&key.tenant, n_bytes, || {
-            let command = command.as_ref().clone();
-            self.make(key, is_first, now, entropy, |input| {
-                decide_within(BRIEF, run.clone(), plan, command, input)
-            })
-        });
+        let source = Box::pin(self.source_of(key, run, &command)).await?;
+        let here = match source {
+            // To catch up is never brief.
+            Some(_) => None,
+            None => self.think_briefly(&key.tenant, n_bytes, || {
+                let command = command.as_ref().clone();
+                self.make(key, is_first, now, entropy, |input| {
+                    decide_within(BRIEF, run.clone(), plan, command, input)
+                })
+            }),
+        };
         let made = match here {
             Some(made) => made,
             None => {
@@ -491,7 +504,10 @@ impl Engine {
                 let (of, plan, run) = (key.clone(), Arc::clone(plan), run.clone());
                 let work = move || {
                     engine.make(&of, is_first, now, entropy, |input| {
-                        Some(decide(run, &plan, command, input))
+                        Some(match &source {
+                            Some(source) => decide_fork(run, &plan, command, input, source),
+                            None => decide(run, &plan, command, input),
+                        })
                     })
                 };
                 let made = Box::pin(self.think_elsewhere(&key.tenant, work)).await?;
@@ -542,7 +558,7 @@ impl Engine {
     }
 
     /// Waits a random time, up to a limit that doubles with each lost attempt.
-    async fn back_off(&self, attempt: u32) {
+    pub(crate) async fn back_off(&self, attempt: u32) {
         let most = 1_u64 << attempt.min(6);
         let [byte] = self.shared.entropy_source.roll::<1>();
         tokio::time::sleep(Duration::from_millis(u64::from(byte) % (most + 1))).await;

@@ -126,6 +126,15 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
         children,
         messages,
     } = work;
+    // The second line behind the kernel: nothing that a replay does may reach anybody.
+    let is_mute = run.is_replay() || run.is_catching_up();
+    let effects = unless(is_mute, effects);
+    let (parked, cancelled, answered) = (
+        unless(is_mute, parked),
+        unless(is_mute, cancelled),
+        unless(is_mute, answered),
+    );
+    let (children, messages) = (unless(is_mute, children), unless(is_mute, messages));
     let Context { view, guard, now, .. } = context;
     let key = &view.key;
     let head_before = view.run.head.0;
@@ -272,6 +281,13 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
         next_check,
         children: n_children,
         ended_children,
+    }
+}
+
+fn unless<T>(is_mute: bool, work: Vec<T>) -> Vec<T> {
+    match is_mute {
+        true => Vec::new(),
+        false => work,
     }
 }
 

@@ -65,6 +65,9 @@ impl Engine {
             won,
             consumed,
         } = change;
+        if side_rows.push.is_some() && decision.run.is_replay() {
+            return Err(Failed::Error(Refusal::TellsNobody.into()));
+        }
         let is_quiet = is_quiet(&decision) && has_no_side_rows(side_rows);
         if is_quiet && clears_nothing(&decision) && consumed.is_empty() {
             return Ok(View {

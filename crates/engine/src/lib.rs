@@ -25,6 +25,7 @@ mod engine;
 mod entropy;
 mod error;
 mod follow_up;
+mod forks;
 mod hints;
 mod holdings;
 mod inbox;
@@ -67,6 +68,7 @@ pub use effect::{
 };
 pub use engine::{Engine, Prepared, StartError};
 pub use error::CommandError;
+pub use forks::ForkRun;
 pub use holdings::WorkflowLimit;
 pub use load_budget::TIMES_DECIDED;
 pub use notifier::{Delivery, Notifier, Undelivered};

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use wopr_core::{DrainPolicy, Event, KernelEvent, Recorded, RunKey, RunStatus, Seq, format};
+use wopr_core::{DrainPolicy, Event, Given, KernelEvent, Recorded, RunKey, RunStatus, Seq, format};
 use wopr_store::{AppendError, Batch, Guard, Hold, LAST_CHANCE, StoredEvent};
 
 use crate::{CommandError, Engine, stats::Counters};
@@ -136,6 +136,7 @@ impl Engine {
             };
             let paused = Recorded {
                 is_untrusted: false,
+                given: Some(Box::new(Given::Pause)),
                 seq: head,
                 at: now,
                 cause: None,

@@ -271,6 +271,7 @@ mod tests {
     /// A decided run whose cached events are `first..head`.
     fn decided(first: u64, head: u64, millis: i64) -> Decided {
         let event = |seq| Recorded {
+            given: None,
             is_untrusted: false,
             seq: Seq(seq),
             at: at(0),

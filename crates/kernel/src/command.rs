@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    Call, Dialect, DrainPolicy, Entropy, Failure, InterruptKind, Membership, Object, Origin, Parent,
+    Call, Dialect, DrainPolicy, Entropy, Failure, Fork, InterruptKind, Membership, Object, Origin, Parent,
     PrincipalId, Recorded, Run, RunId, RunStarted, RunStatus, Seq, Startable, StepId, TenantId, Timestamp,
     WorkflowId,
     measure::{size_of, size_of_object},
@@ -15,6 +15,8 @@ use crate::{
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     Start(Box<StartRun>),
+    /// Starts a run as a fork of another one.
+    Fork(Box<StartFork>),
     Cancel {
         reason: Option<String>,
         by: Option<PrincipalId>,
@@ -94,6 +96,7 @@ impl Command {
             Self::Accepted { handle, .. } | Self::Interrupted { handle, .. } => Some(handle),
             Self::EffectGivenUp { handle, .. } => handle.as_ref(),
             Self::Start(_)
+            | Self::Fork(_)
             | Self::Cancel { .. }
             | Self::Pause { .. }
             | Self::Resume { .. }
@@ -113,6 +116,7 @@ impl Command {
     pub fn size(&self) -> usize {
         match self {
             Self::Start(start) => start.size(),
+            Self::Fork(start) => start.overlay.as_ref().map_or(0, Overlay::size),
             Self::Resolve(resolve) => size_of(&resolve.value),
             Self::SetVariables(variables) => size_of_object(variables),
             Self::Effect { outcome, .. } => outcome.as_ref().map_or(0, size_of_object),
@@ -173,6 +177,7 @@ impl StartRun {
             context,
             trace,
             parent,
+            fork: _,
             limits: _,
         } = started.clone();
         Self {
@@ -188,6 +193,31 @@ impl StartRun {
             parent,
             bounds,
         }
+    }
+}
+
+/// Parameters of a fork; everything else is its source's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StartFork {
+    pub fork: Fork,
+    /// Only a branch may have one.
+    pub overlay: Option<Overlay>,
+    pub bounds: HostBounds,
+}
+
+/// What a branch changes of its source's parameters.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Overlay {
+    /// Members that are added or replaced.
+    pub configurable: Object,
+    pub tags: Option<Vec<String>>,
+    /// Members that are added or replaced.
+    pub metadata: Object,
+}
+
+impl Overlay {
+    fn size(&self) -> usize {
+        size_of_object(&self.configurable) + size_of_object(&self.metadata)
     }
 }
 
@@ -285,7 +315,8 @@ pub(crate) struct Wanted {
 }
 
 /// What authorizes an answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Authority {
     /// A credential, whose holder has roles and groups.
     Credential(Membership),
@@ -603,4 +634,24 @@ pub enum Refusal {
     /// The run has not started, or has already started.
     #[error("act on a run in this state")]
     WrongState,
+    /// The fork still repeats what its source did.
+    #[error("act on a fork that has not caught up with its source yet")]
+    CatchingUp,
+    /// A replay must reach nobody, so nobody can be told of its events.
+    #[error("subscribe to a replay, which tells nobody")]
+    TellsNobody,
+    /// No node has failed the run.
+    #[error("try a run again that is {}", .0.as_str())]
+    NothingToRetry(RunStatus),
+    /// The run has fewer events.
+    #[error("fork at event {from} of a run with {head} events")]
+    BeyondLog { from: Seq, head: Seq },
+    /// Another definition does not fit the history of the run.
+    #[error("go on with this definition: {0}")]
+    OtherDefinition(String),
+    /// Deciding again what the source decided does not lead to the event at which the fork is to begin.
+    #[error(
+        "repeat event {seq} of the source: with this definition and these options something else happens there; fork from event {since}"
+    )]
+    OtherHistory { seq: Seq, since: Seq },
 }

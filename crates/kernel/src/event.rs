@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::{
-    ContentHash, Failure, InterruptKind, NodeId, PrincipalId, RunId, RunStatus, Seq, TenantId, Timestamp,
-    WorkflowId,
+    ContentHash, Failure, Given, InterruptKind, NodeId, PrincipalId, RunId, RunStatus, Seq, TenantId,
+    Timestamp, WorkflowId,
 };
 
 pub type Object = Map<String, Value>;
@@ -99,15 +99,19 @@ pub struct Recorded<X> {
     pub cause: Option<Seq>,
     /// Whether the event carries untrusted content.
     pub is_untrusted: bool,
+    /// What was given from outside, if this is the first event that followed from it.
+    pub given: Option<Box<Given>>,
     pub event: Event<X>,
 }
 
 impl<X> Recorded<X> {
-    pub const fn as_ref(&self) -> RecordedRef<'_, X> {
+    pub fn as_ref(&self) -> RecordedRef<'_, X> {
         RecordedRef {
             seq: self.seq,
             at: self.at,
+            cause: self.cause,
             is_untrusted: self.is_untrusted,
+            given: self.given.as_deref(),
             event: self.event.as_ref(),
         }
     }
@@ -119,6 +123,7 @@ impl<X> Recorded<X> {
             at: self.at,
             cause: self.cause,
             is_untrusted: self.is_untrusted,
+            given: self.given,
             event: match self.event {
                 Event::Kernel(event) => Event::Kernel(event),
                 Event::Dialect(event) => Event::Dialect(wrap(event)),
@@ -127,12 +132,14 @@ impl<X> Recorded<X> {
     }
 }
 
-/// What a fold needs of a [`Recorded`] event.
+/// What a fold, or a fork of the run, needs of a [`Recorded`] event.
 #[derive(Debug)]
 pub struct RecordedRef<'e, X> {
     pub seq: Seq,
     pub at: Timestamp,
+    pub cause: Option<Seq>,
     pub is_untrusted: bool,
+    pub given: Option<&'e Given>,
     pub event: EventRef<'e, X>,
 }
 
@@ -540,6 +547,96 @@ pub enum KernelEvent {
         /// The node whose start would have exceeded it.
         node: Option<NodeId>,
     },
+    /// A replay departs from its source with the next event. Only the first difference is recorded.
+    ReplayDiverged {
+        source: RunId,
+        /// The event of the source that the next event differs from.
+        at: Seq,
+        kind: Divergence,
+        /// The execution, or the node, at which it was found.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        point: Option<String>,
+    },
+    /// A fork goes on by itself: its source has no more to give.
+    ForkResumed {
+        /// Counts the forks that led to this run: which of them goes on.
+        depth: u32,
+        /// Whether calls and children that were under way are begun again.
+        calls_again: bool,
+        /// The status of the run before.
+        from: RunStatus,
+    },
+}
+
+/// How a replay differs from its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Divergence {
+    /// The same event with other content.
+    Output,
+    /// The source has an event where the replay has none.
+    Missing,
+    /// The replay has an event where the source has none.
+    Extra,
+    /// Another event.
+    TypeMismatch,
+}
+
+impl Divergence {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Output => "output",
+            Self::Missing => "missing",
+            Self::Extra => "extra",
+            Self::TypeMismatch => "type-mismatch",
+        }
+    }
+
+    /// Whether the source has an event that the replay's differs from.
+    #[must_use]
+    pub const fn has_original(self) -> bool {
+        match self {
+            Self::Output | Self::Missing | Self::TypeMismatch => true,
+            Self::Extra => false,
+        }
+    }
+}
+
+/// Where a fork comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fork {
+    pub source: RunId,
+    pub mode: ForkMode,
+    /// Events before this one are the source's.
+    pub from: Seq,
+    /// The first event of the decision that the source's event at `from` belongs to. From here on the fork decides
+    /// again.
+    pub since: Seq,
+    /// The number of events that the source had.
+    pub until: Seq,
+    /// Counts the forks that led to this run: 1 for the fork of a run that is none.
+    pub depth: u32,
+}
+
+/// How a fork goes on after the events that it takes from its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ForkMode {
+    /// It gets what the source got, and calls nobody.
+    Replay,
+    /// It goes its own way.
+    Branch,
+}
+
+impl ForkMode {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Replay => "replay",
+            Self::Branch => "branch",
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -568,6 +665,9 @@ pub struct RunStarted {
     pub trace: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
+    /// Where the run was forked from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork: Option<Fork>,
     pub limits: Limits,
 }
 
@@ -682,7 +782,9 @@ impl KernelEvent {
             | Self::ClarificationResolved { .. }
             | Self::ArtifactCreated { .. }
             | Self::OutputChunk { .. }
-            | Self::CapBreached { .. } => None,
+            | Self::CapBreached { .. }
+            | Self::ReplayDiverged { .. }
+            | Self::ForkResumed { .. } => None,
         }
     }
 }

@@ -403,7 +403,7 @@ fn ends(event: &KernelEvent) -> bool {
 }
 
 /// The execution that must be active when this event occurs, if the event needs one.
-fn step_of(event: &KernelEvent) -> Option<&StepId> {
+pub(crate) fn step_of(event: &KernelEvent) -> Option<&StepId> {
     match event {
         KernelEvent::NodeCompleted { step, .. }
         | KernelEvent::NodeStarted { step, .. }
@@ -435,6 +435,8 @@ fn step_of(event: &KernelEvent) -> Option<&StepId> {
         | KernelEvent::RunPaused { .. }
         | KernelEvent::RunResumed { .. }
         | KernelEvent::NodeSkipped { .. }
-        | KernelEvent::CapBreached { .. } => None,
+        | KernelEvent::CapBreached { .. }
+        | KernelEvent::ReplayDiverged { .. }
+        | KernelEvent::ForkResumed { .. } => None,
     }
 }

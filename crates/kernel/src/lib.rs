@@ -13,6 +13,7 @@ mod decide;
 mod dialect;
 mod event;
 mod failure;
+mod given;
 mod id;
 pub mod invariant;
 mod join;
@@ -28,21 +29,22 @@ mod status;
 pub use call::{AgentCall, AgentVerb, Call, SecretHeader, provider};
 pub use command::{
     AnsweredCall, Authority, CancelledCall, Catalog, Command, Decision, Effect, EndedChild, HostBounds,
-    Input, NewChild, Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartRun, Timer,
-    UndecidedChild, Work,
+    Input, NewChild, Overlay, Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartFork,
+    StartRun, Timer, UndecidedChild, Work,
 };
 pub use decide::{
-    Attempted, DecisionBuilder, MAX_BYTES, MAX_CHILD_EVENTS, MAX_EVENTS, Spawn, decide, decide_within,
-    fields, too_much_work,
+    Attempted, DecisionBuilder, MAX_BYTES, MAX_CHILD_EVENTS, MAX_EVENTS, SOURCE_MISSING, Source, Spawn,
+    decide, decide_within, fields, too_much_work,
 };
 pub use dialect::{
     Answered, ChildPolicy, Dialect, NodeTypes, OnFailure, Planned, Retries, Startable, Trigger,
 };
 pub use event::{
-    Activity, ApprovalAction, Cap, DrainPolicy, Event, EventRef, KernelEvent, Limits, Object, Origin, Parent,
-    Recorded, RecordedRef, RunStarted, StepId,
+    Activity, ApprovalAction, Cap, Divergence, DrainPolicy, Event, EventRef, Fork, ForkMode, KernelEvent,
+    Limits, Object, Origin, Parent, Recorded, RecordedRef, RunStarted, StepId,
 };
 pub use failure::{Failure, REJECTED};
+pub use given::{Given, GivenAnswer, GivenEnd, GivenOutcome, GivenResult};
 pub use id::{
     ContentHash, Entropy, IdError, NodeId, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId,
     hex,
@@ -54,7 +56,8 @@ pub use model::{ModelCall, ModelMessage, ModelReply, ModelStop, ModelTool, Model
 pub use problem::{MAX_PROBLEMS, Problem, Problems, Spot};
 pub use rules::{AnswerSchema, ApprovalRules, Question, Rules};
 pub use run::{
-    Active, ApplyError, Artifact, Asked, CONTENT_TRUST, Child, ChildEnd, FOLD, Member, NodeState, Open,
-    OpenInterrupt, Pending, Phase, Run, Streamed, Streaming, UNTRUSTED, Vote, Wait, illegal, says_untrusted,
+    Active, ApplyError, Artifact, Asked, CONTENT_TRUST, Child, ChildEnd, FOLD, Forked, Member, NodeState,
+    Open, OpenInterrupt, Pending, Phase, Run, Streamed, Streaming, UNTRUSTED, Vote, Wait, illegal,
+    says_untrusted,
 };
 pub use status::{InterruptKind, RunStatus};

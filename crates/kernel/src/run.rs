@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    Activity, ApprovalAction, ContentHash, Dialect, EventRef, Failure, InterruptKind, Join, KernelEvent,
-    NodeId, Object, Planned, PrincipalId, RecordedRef, RunId, RunStarted, RunStatus, Seq, StepId, Timestamp,
-    WorkflowId,
+    Activity, ApprovalAction, ContentHash, Dialect, EventRef, Failure, ForkMode, InterruptKind, Join,
+    KernelEvent, NodeId, Object, Planned, PrincipalId, RecordedRef, RunId, RunStarted, RunStatus, Seq,
+    StepId, Timestamp, WorkflowId,
 };
 
 pub use view::{Asked, OpenInterrupt, Streaming};
@@ -60,6 +60,19 @@ pub struct Run {
     pub cancelling: Option<Cancel>,
     pub active_ms: u64,
     pub running_since: Option<Timestamp>,
+    /// Present if the run is a fork.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked: Option<Forked>,
+}
+
+/// How far a fork is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Forked {
+    /// Whether it goes on by itself.
+    pub has_caught_up: bool,
+    /// The event of the source from which a replay differs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diverged_at: Option<Seq>,
 }
 
 /// An artifact; its content is stored in the event at `seq`.
@@ -365,6 +378,7 @@ impl Default for Run {
             cancelling: None,
             active_ms: 0,
             running_since: None,
+            forked: None,
         }
     }
 }
@@ -793,6 +807,57 @@ impl Run {
                 Ok(())
             }
             KernelEvent::CapBreached { .. } => Ok(()),
+            KernelEvent::ReplayDiverged { source, at, .. } => {
+                // Of a source that was a replay itself, the event is history.
+                if self.fork().is_some_and(|fork| fork.source == *source)
+                    && let Some(forked) = &mut self.forked
+                {
+                    forked.diverged_at = Some(*at);
+                }
+                Ok(())
+            }
+            KernelEvent::ForkResumed {
+                depth, calls_again, ..
+            } => {
+                self.resume_fork(*depth, *calls_again, at);
+                Ok(())
+            }
+        }
+    }
+
+    /// Continues a fork as if no time had passed since the last event, which may be days old.
+    fn resume_fork(&mut self, depth: u32, calls_again: bool, at: Timestamp) {
+        let is_own = self.fork().is_some_and(|fork| fork.depth == depth);
+        if let Some(forked) = self.forked.as_mut().filter(|_| is_own) {
+            forked.has_caught_up = true;
+        }
+        let gap = at.millis_since(self.updated_at);
+        self.running_since = self.running_since.map(|since| since.plus_millis(gap));
+        self.paused = false;
+        for (position, node) in self.nodes.iter_mut().enumerate() {
+            let Phase::Active(active) = &mut node.phase else {
+                continue;
+            };
+            match &mut active.wait {
+                Wait::Retry { due } => *due = due.plus_millis(gap),
+                Wait::Interrupt(open) => {
+                    open.deadline = open.deadline.map(|deadline| deadline.plus_millis(gap));
+                }
+                Wait::Work => active.streamed = None,
+                Wait::Effect(_) | Wait::Children(_) if calls_again => {
+                    if let Wait::Children(members) = &active.wait {
+                        let runs: HashSet<_> = members.iter().map(|member| &member.run).collect();
+                        let children = self.children.iter_mut();
+                        let dropped = children.filter(|child| runs.contains(&child.run));
+                        dropped.for_each(|child| child.ended = true);
+                    }
+                    active.wait = Wait::Work;
+                    active.called_at = None;
+                    active.streamed = None;
+                    self.waiting.retain(|&waiting| waiting != position);
+                }
+                Wait::Effect(_) | Wait::Children(_) => {}
+            }
         }
     }
 
@@ -806,6 +871,11 @@ impl Run {
             return Err(ApplyError::Illegal("a second start".to_owned()));
         }
         self.nodes = (0..plan.n_nodes()).map(|_| NodeState::default()).collect();
+        self.forked = started.fork.as_ref().map(|fork| Forked {
+            // A branch from the first event on has nothing to catch up with.
+            has_caught_up: fork.mode == ForkMode::Branch && fork.from == Seq(0),
+            diverged_at: None,
+        });
         self.started = Some(Arc::clone(started));
         self.started_at = Some(at);
         Ok(())

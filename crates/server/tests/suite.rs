@@ -34,6 +34,8 @@ mod discovery;
 mod errors;
 #[path = "suite/files.rs"]
 mod files;
+#[path = "suite/forks.rs"]
+mod forks;
 #[path = "suite/hostile.rs"]
 mod hostile;
 #[path = "suite/idempotency.rs"]

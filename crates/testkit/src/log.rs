@@ -23,7 +23,7 @@ pub fn kind(event: &Event) -> &'static str {
 }
 
 /// The number of names that [`kind`] returns.
-pub const N_KINDS: usize = 36;
+pub const N_KINDS: usize = 38;
 
 fn describe_openwop(event: &openwop::Event) -> (&'static str, Vec<String>) {
     use openwop::Event;
@@ -311,6 +311,30 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
             vec![
                 format!("{} {observed} > {limit}", kind.as_str()),
                 text("at ", node),
+            ],
+        ),
+        KernelEvent::ReplayDiverged {
+            source: _,
+            at,
+            kind,
+            point,
+        } => (
+            "replay.diverged",
+            vec![format!("{} at {at}", kind.as_str()), text("of ", point)],
+        ),
+        KernelEvent::ForkResumed {
+            depth,
+            calls_again,
+            from,
+        } => (
+            "fork.resumed",
+            vec![
+                format!("{depth} {}", from.as_str()),
+                if *calls_again {
+                    "calls again".to_owned()
+                } else {
+                    String::new()
+                },
             ],
         ),
     }

@@ -11,9 +11,10 @@ use std::{
 
 use serde_json::{Value, json};
 use wopr_core::{
-    Authority, CancelledCall, Catalog, Command, Decision, DrainPolicy, Effect, Entropy, Failure, HostBounds,
-    Input, NodeId, Object, Origin, Plan, PrincipalId, Recorded, Refusal, Resolve, Run, RunId, RunMessage,
-    Seq, StartRun, Startable, TenantId, Timer, Timestamp, WorkflowId, decide, format,
+    Authority, CancelledCall, Catalog, Command, Decision, DrainPolicy, Effect, Entropy, Failure, Fork,
+    ForkMode, HostBounds, Input, NodeId, Object, Origin, Overlay, Plan, PrincipalId, Recorded, Refusal,
+    Resolve, Run, RunId, RunMessage, Seq, StartFork, StartRun, Startable, TenantId, Timer, Timestamp,
+    WorkflowId, decide, decide_fork, format,
     invariant::{self, ChildStatus, LogChecker, OutstandingWork, Violation},
 };
 
@@ -58,6 +59,8 @@ impl Catalog for Workflows {
 #[derive(Debug, Clone)]
 struct Hosted {
     id: RunId,
+    /// The run that it is a fork of.
+    source: Option<usize>,
     plan: Arc<Plan>,
     run: Run,
     log: Vec<Recorded>,
@@ -122,6 +125,71 @@ impl Script {
         }
     }
 
+    /// Forks a run, and lets the fork catch up with its source. Returns the number of the fork.
+    ///
+    /// # Errors
+    /// The kernel's refusal; there is no fork then.
+    pub fn fork(&mut self, source: usize, mode: ForkMode, from: u64) -> Result<usize, Refusal> {
+        self.fork_with(source, mode, from, None)
+    }
+
+    /// Like [`Self::fork`], with other parameters of the run.
+    pub fn fork_with(
+        &mut self,
+        source: usize,
+        mode: ForkMode,
+        from: u64,
+        overlay: Option<Overlay>,
+    ) -> Result<usize, Refusal> {
+        let hosted = &self.runs[source];
+        let until = Seq(0).plus(hosted.log.len());
+        let index = usize::try_from(from).unwrap_or(usize::MAX).min(hosted.log.len());
+        let begins = |event: &&Recorded| event.given.is_some();
+        let since = match hosted.log.get(index) {
+            None => until,
+            Some(_) => hosted.log[..=index]
+                .iter()
+                .rev()
+                .find(begins)
+                .map_or(Seq(0), |event| event.seq),
+        };
+        let depth = hosted.run.fork().map_or(0, |fork| fork.depth) + 1;
+        let start = StartFork {
+            fork: Fork {
+                source: hosted.id.clone(),
+                mode,
+                from: Seq(from),
+                since,
+                until,
+                depth,
+            },
+            overlay,
+            bounds: Self::start_run(json!({})).bounds,
+        };
+        let mut entropy = [9; 10];
+        entropy[..8].copy_from_slice(&(self.runs.len() as u64).to_be_bytes());
+        let mut fork = Hosted::new(RunId::from_parts(self.now, entropy), hosted.plan.clone());
+        fork.source = Some(source);
+        self.runs.push(fork);
+        let fork = self.runs.len() - 1;
+        if let Err(refusal) = self.tell(fork, Command::Fork(Box::new(start))) {
+            self.runs.pop();
+            return Err(refusal);
+        }
+        while self.runs[fork].run.is_catching_up() && self.runs[fork].timers.contains_key("continue") {
+            self.tell(fork, Command::Timer(Timer::Continue))?;
+        }
+        Ok(fork)
+    }
+
+    /// Replaces an event of a log, as another version of the host might have recorded it.
+    ///
+    /// # Panics
+    /// If there is no such event.
+    pub fn tamper(&mut self, run: usize, seq: usize, change: impl FnOnce(&mut Recorded)) {
+        change(&mut self.runs[run].log[seq]);
+    }
+
     /// Starts the root run.
     ///
     /// # Panics
@@ -175,15 +243,43 @@ impl Script {
         self.n_decisions += 1;
         let mut entropy = [0; 16];
         entropy[..8].copy_from_slice(&self.n_decisions.to_be_bytes());
+        let source = self.runs[run].source.map(|source| self.runs[source].log.clone());
         let hosted = &mut self.runs[run];
+        let source = source.map(|mut log| {
+            // What happened after the fork is none of its business.
+            if let Some(fork) = hosted.run.fork() {
+                log.truncate(fork.until.0 as usize);
+            }
+            log
+        });
         let input = Input {
             now: self.now,
             entropy: Entropy(entropy),
             run: &hosted.id,
             catalog: &self.workflows,
         };
-        let decided = decide(hosted.run.clone(), &hosted.plan, command.clone(), &input);
-        let again = decide(hosted.run.clone(), &hosted.plan, command.clone(), &input);
+        let source = match &command {
+            Command::Fork(_) => source.as_deref(),
+            _ => source.as_deref().filter(|_| hosted.run.is_catching_up()),
+        };
+        let make = || {
+            let (run, command) = (hosted.run.clone(), command.clone());
+            match source {
+                None => decide(run, &hosted.plan, command, &input),
+                Some(source) => {
+                    let diverged_at = run.forked.and_then(|forked| forked.diverged_at);
+                    let from = diverged_at.unwrap_or(run.head).0 as usize;
+                    decide_fork(
+                        run,
+                        &hosted.plan,
+                        command,
+                        &input,
+                        source.get(from..).unwrap_or(&[]),
+                    )
+                }
+            }
+        };
+        let (decided, again) = (make(), make());
         assert_eq!(decided, again, "equal inputs decide alike");
         let decision = match decided {
             Ok(decision) => decision,
@@ -234,7 +330,8 @@ impl Script {
 
     /// Checks that every run waiting for a child will get the child's message.
     fn check_families(&self) {
-        for parent in &self.runs {
+        // A replay shows the children of its source.
+        for parent in self.runs.iter().filter(|hosted| hosted.run.fork().is_none()) {
             let waits = |from: &RunId, to: &RunId| self.mail.iter().any(|m| m.from == *from && m.to == *to);
             let kept = invariant::check_children(&parent.run, |child| {
                 let known = self.runs.iter().find(|hosted| hosted.id == *child)?;
@@ -439,6 +536,12 @@ impl Script {
         &self.runs[0].effects
     }
 
+    /// All effects that a run has requested, oldest first.
+    #[must_use]
+    pub fn effects_of(&self, run: usize) -> &[Effect] {
+        &self.runs[run].effects
+    }
+
     /// All calls of the root run whose peers are told to stop, oldest first.
     #[must_use]
     pub fn cancelled(&self) -> &[CancelledCall] {
@@ -515,6 +618,7 @@ impl Hosted {
     fn new(id: RunId, plan: Arc<Plan>) -> Self {
         Self {
             id,
+            source: None,
             plan,
             run: Run::default(),
             log: Vec::new(),

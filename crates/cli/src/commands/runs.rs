@@ -1,4 +1,6 @@
-//! `wopr runs`: lists, shows and controls the runs of a server.
+//! `wopr runs`: lists, shows and controls the runs of a server. Forks are in `runs/forks.rs`.
+
+mod forks;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -14,7 +16,7 @@ use crate::{
     render,
 };
 
-/// List, show, release and cancel runs, and follow their events (`events -f`).
+/// List, show, release, cancel, retry, fork and compare runs, and follow their events (`events -f`).
 #[derive(Debug, Args)]
 pub(crate) struct Runs {
     #[command(subcommand)]
@@ -72,6 +74,44 @@ enum Verb {
         #[command(flatten)]
         format: Format,
     },
+    /// Try a failed run again from the node that failed it, as a new run
+    Retry {
+        /// The run
+        run: String,
+        /// Use the definition that the run had, not the current one
+        #[arg(long)]
+        as_it_was: bool,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Start a new run with the first events of a run, which goes its own way from there
+    Fork {
+        /// The run
+        run: String,
+        /// The first event that is not taken from the run
+        #[arg(long, value_name = "SEQ")]
+        from: u64,
+        /// Repeat what the run did, with its recorded outcomes: nothing is called again
+        #[arg(long)]
+        replay: bool,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Compare the events of two runs; exits with 1 if they differ
+    Diff {
+        /// A run
+        a: String,
+        /// The run to compare it with
+        b: String,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        format: Format,
+    },
     /// Cancel a run; a run that has ended is not changed
     Cancel {
         /// The run
@@ -109,6 +149,20 @@ impl Runs {
                 remote,
                 format,
             } => release(&Client::new(&remote)?, &run, reason, format).await,
+            Verb::Retry {
+                run,
+                as_it_was,
+                remote,
+                format,
+            } => forks::retry(&Client::new(&remote)?, &run, as_it_was, format).await,
+            Verb::Fork {
+                run,
+                from,
+                replay,
+                remote,
+                format,
+            } => forks::fork(&Client::new(&remote)?, &run, from, replay, format).await,
+            Verb::Diff { a, b, remote, format } => forks::diff(&Client::new(&remote)?, &a, &b, format).await,
             Verb::Cancel {
                 run,
                 reason,
@@ -191,6 +245,9 @@ async fn show(client: &Client, run: &str, format: Format) -> Result<Exit> {
     }
     if let Some(parent) = &snapshot.parent_run_id {
         fact("parent", parent)?;
+    }
+    if let Some(source) = &snapshot.forked_from {
+        fact("forked", &forks::origin(source))?;
     }
     for child in &snapshot.child_runs {
         fact("child", &format!("{}  {}", child.run_id, child.status))?;

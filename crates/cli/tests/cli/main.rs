@@ -23,5 +23,7 @@ mod journey;
 mod keys;
 mod models;
 mod pushes;
+mod replay_guide;
 mod serving;
+mod snippets;
 mod stores;

@@ -194,6 +194,11 @@ async fn live(world: &World, runs: &mut Map<String, Value>) -> String {
     keep("capped", &capped);
     let keyed = world.run("noop", Some("order-1"), nothing()).await;
     keep("keyed", &keyed);
+    let fork = json!({ "mode": "branch", "fromSeq": 1 });
+    let fork = world.post(&format!("/v1/runs/{keyed}:fork"), &fork).await;
+    let branched = fork["runId"].as_str().unwrap();
+    world.reaches(branched, "completed").await;
+    keep("branched", branched);
 
     let retry = world.run("call", None, nothing()).await;
     sees(world, &retry, "node.retried").await;
@@ -298,8 +303,8 @@ async fn check_coverage(world: &World) {
     let all: BTreeSet<_> = RunStatus::ALL.iter().map(|status| status.as_str()).collect();
     assert_eq!(statuses, all);
     // No executor of this host leaves work with its peer yet, so nothing is accepted, and no node has a set of
-    // children.
-    assert_eq!(events.len(), N_KINDS - 2, "{events:?}");
+    // children. No replay of this version differs from its source.
+    assert_eq!(events.len(), N_KINDS - 3, "{events:?}");
     let far = engine.now().plus_millis(u64::try_from(i64::MAX / 2).unwrap());
     let times = Times {
         due: far,

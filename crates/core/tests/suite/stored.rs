@@ -9,9 +9,10 @@ use std::sync::Arc;
 use expect_test::expect_file;
 use serde_json::{Value, json};
 use wopr_core::{
-    Activity, ApprovalAction, Cap, ContentHash, DialectEvent, DialectId, DrainPolicy, Event, Failure,
-    InterruptKind, KernelEvent, Limits, ModelMessage, ModelUsage, NodeId, Object, Origin, Parent,
-    PrincipalId, Recorded, Run, RunId, RunStarted, RunStatus, Seq, StepId, TenantId, Timestamp, ToolCall,
+    Activity, ApprovalAction, Authority, Cap, ContentHash, DialectEvent, DialectId, Divergence, DrainPolicy,
+    Event, Failure, Fork, ForkMode, Given, GivenAnswer, GivenEnd, GivenOutcome, GivenResult, InterruptKind,
+    KernelEvent, Limits, ModelMessage, ModelUsage, NodeId, Object, Origin, Parent, PrincipalId, Recorded,
+    Run, RunId, RunMessage, RunStarted, RunStatus, Seq, StepId, TenantId, Timer, Timestamp, ToolCall,
     WorkflowId, format, openwop,
 };
 use wopr_testkit::{N_KINDS, Script, Workflow, kind};
@@ -123,6 +124,14 @@ fn kernel_samples() -> Vec<KernelEvent> {
                 report: vec!["result".to_owned()],
                 ancestors: vec![workflow.clone()],
                 unset: vec!["gone".to_owned()],
+            }),
+            fork: Some(Fork {
+                source: run(),
+                mode: ForkMode::Replay,
+                from: Seq(4),
+                since: Seq(3),
+                until: Seq(9),
+                depth: 1,
             }),
             limits: Limits {
                 node_executions: 1_000,
@@ -270,6 +279,17 @@ fn kernel_samples() -> Vec<KernelEvent> {
             observed: 1_001,
             node: Some(node()),
         },
+        KernelEvent::ReplayDiverged {
+            source: run(),
+            at: Seq(5),
+            kind: Divergence::Output,
+            point: Some("gate:0".to_owned()),
+        },
+        KernelEvent::ForkResumed {
+            depth: 2,
+            calls_again: true,
+            from: RunStatus::Running,
+        },
     ]
 }
 
@@ -342,6 +362,7 @@ fn openwop_samples() -> Vec<openwop::Event> {
 
 fn recorded(event: Event) -> Recorded {
     Recorded {
+        given: None,
         is_untrusted: false,
         seq: Seq(7),
         at: Timestamp::from_millis(1_700_000_000_002),
@@ -370,6 +391,75 @@ fn stored_form_of_every_variant_is_unchanged() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), N_KINDS);
+}
+
+/// What decisions are given, as the envelope of the first event that follows has it.
+#[test]
+fn stored_form_of_what_decisions_are_given_is_unchanged() {
+    let given: Vec<Given> = vec![
+        Given::Cancel,
+        Given::Pause,
+        Given::Resume,
+        Given::Answer(Box::new(GivenAnswer {
+            node: node(),
+            ordinal: Some(3),
+            interrupt: Some("gate: one:3".to_owned()),
+            value: json!({ "action": "accept" }),
+            by: ada(),
+            voter: Some("bob".to_owned()),
+            authority: Authority::Token { is_member: true },
+            is_untrusted: true,
+        })),
+        Given::Set(object(json!({ "x": 1 }))),
+        Given::Timer(Timer::Retry(step(), 2).key()),
+        Given::Effect {
+            step: step(),
+            attempt: 1,
+            retry_after_ms: Some(5),
+            outcome: Some(Box::new(GivenOutcome::Failed(failure()))),
+        },
+        Given::Effect {
+            step: step(),
+            attempt: 1,
+            retry_after_ms: None,
+            outcome: None,
+        },
+        Given::EffectCancelled {
+            step: step(),
+            attempt: 1,
+            reason: "because".to_owned(),
+        },
+        Given::News,
+        Given::Child(Box::new(RunMessage::ChildResumed {
+            step: step(),
+            child: run(),
+        })),
+        Given::ChildEnded(Box::new(GivenEnd {
+            step: step(),
+            child: run(),
+            is_untrusted: true,
+            end: Some(Box::new(GivenResult {
+                status: RunStatus::Completed,
+                outputs: object(json!({ "text": "done" })),
+                report: object(json!({ "x": null })),
+                error: None,
+            })),
+        })),
+        Given::Live,
+        Given::Abandoned(step()),
+    ];
+    let mut forms = String::new();
+    for given in given {
+        let recorded = Recorded {
+            given: Some(Box::new(given)),
+            ..recorded(Event::Kernel(KernelEvent::RunResumed { reason: None }))
+        };
+        let body = format::encode_event(&recorded);
+        assert_eq!(format::decode_event(Seq(7), &body).expect("readable"), recorded);
+        let json: Value = serde_json::from_slice(&body[1..]).expect("JSON");
+        forms += &format!("{}\n", json["given"]);
+    }
+    expect_file!["../corpus/v1/given.jsonl"].assert_eq(&forms);
 }
 
 #[test]
@@ -526,11 +616,11 @@ fn log_with_a_missing_repeated_or_swapped_event_does_not_fold() {
 fn timers_keep_their_names() {
     let step = step();
     let keys = [
-        wopr_core::Timer::Delay(step.clone()).key(),
-        wopr_core::Timer::Retry(step.clone(), 2).key(),
-        wopr_core::Timer::Interrupt(step).key(),
-        wopr_core::Timer::RunDuration.key(),
-        wopr_core::Timer::Continue.key(),
+        Timer::Delay(step.clone()).key(),
+        Timer::Retry(step.clone(), 2).key(),
+        Timer::Interrupt(step).key(),
+        Timer::RunDuration.key(),
+        Timer::Continue.key(),
     ];
     assert_eq!(
         keys,
@@ -543,7 +633,7 @@ fn timers_keep_their_names() {
         ]
     );
     for key in keys {
-        assert_eq!(wopr_core::Timer::parse(&key).map(|timer| timer.key()), Some(key));
+        assert_eq!(Timer::parse(&key).map(|timer| timer.key()), Some(key));
     }
     for key in [
         "",
@@ -554,6 +644,6 @@ fn timers_keep_their_names() {
         "retry:0:x:a",
         "other:0:a",
     ] {
-        assert_eq!(wopr_core::Timer::parse(key), None, "{key}");
+        assert_eq!(Timer::parse(key), None, "{key}");
     }
 }

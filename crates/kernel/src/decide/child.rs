@@ -20,6 +20,13 @@ const MAX_SET: usize = 200;
 /// The work that a child may take to be decided together with its parent.
 const CHILD_WORK: u64 = MESSAGES_PAUSE;
 
+/// The codes with which [`DecisionBuilder::may_spawn`] fails.
+pub(super) const CREATION_CODES: [&str; 3] = [
+    "unknown_child_workflow",
+    "subworkflow_cycle_detected",
+    "subworkflow_depth_exceeded",
+];
+
 /// A child run that a step wants.
 #[derive(Debug)]
 pub struct Spawn {
@@ -36,6 +43,10 @@ pub struct Spawn {
 impl<D: Dialect> DecisionBuilder<'_, D> {
     /// Creates a child run, for which the step then waits. Fails if it could not start.
     pub fn spawn(&mut self, step: &StepId, cause: Seq, spawn: Spawn) -> Result<(), Failure> {
+        if let Some(recorded) = self.recorded_child(step) {
+            self.record_child(step, cause, recorded?, spawn.workflow);
+            return Ok(());
+        }
         let child = self.new_child(step, None, spawn)?;
         self.dispatch(step, cause, child);
         Ok(())
@@ -55,7 +66,16 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             let message = format!("no join of {n_children} children can hold");
             return Err(Failure::new("impossible_join", message));
         }
-        let spawns = spawns.into_iter().enumerate();
+        let mut spawns = spawns.into_iter().enumerate().peekable();
+        // A fork may go live between two children of a set.
+        while spawns.peek().is_some()
+            && let Some(recorded) = self.recorded_child(step)
+        {
+            let child = recorded?;
+            if let Some((_, spawn)) = spawns.next() {
+                self.record_child(step, cause, child, spawn.workflow);
+            }
+        }
         // All are checked, so that a host that lacks room learns how much.
         let children: Vec<_> = spawns
             .map(|(index, spawn)| self.new_child(step, Some(index), spawn))
@@ -78,7 +98,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             // The step may have ended by what another child did.
             if self.mirrored(&step, &child.run).is_some() {
                 let units = self.left().map_or(CHILD_WORK, |left| left.min(CHILD_WORK));
-                let decided = self.input.catalog.decide_child(child, self.input, units);
+                let decided = self.input.catalog.decide_child(child, &self.input, units);
                 match decided {
                     Ok(ended) => {
                         self.tried += 1;
@@ -99,6 +119,19 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             self.tried += 1;
         }
         None
+    }
+
+    /// Records a child that the source of this replay created.
+    fn record_child(&mut self, step: &StepId, cause: Seq, child: RunId, workflow: WorkflowId) {
+        let step = step.clone();
+        self.record(
+            Some(cause),
+            KernelEvent::NodeDispatched {
+                step,
+                child,
+                workflow,
+            },
+        );
     }
 
     fn dispatch(&mut self, step: &StepId, cause: Seq, mut child: NewChild) {
@@ -137,6 +170,9 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
 
     /// Checks that a step may create a child of this workflow, before its inputs are gathered.
     pub fn may_spawn(&self, workflow: &WorkflowId) -> Result<(), Failure> {
+        if let Some(recorded) = self.recorded_refusal() {
+            return recorded;
+        }
         self.current(workflow)?;
         self.ancestors(workflow).map(drop)
     }
@@ -178,9 +214,9 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 Failure::new("invalid_child_inputs", rule)
             })?;
         // Checked last, so that only children that can start are counted.
-        let root = started
-            .parent
-            .as_ref()
+        let root = self
+            .run
+            .parent()
             .map(|parent| parent.root.as_ref().unwrap_or(&parent.run));
         if !self.input.catalog.admits_child(root.unwrap_or(self.input.run)) {
             let message = "the tree of runs has as many as this host allows (limits.max_descendants)";

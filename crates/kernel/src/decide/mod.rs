@@ -10,12 +10,15 @@
 
 mod answer;
 mod child;
+mod elide;
 mod end;
+mod fork;
 mod interrupt;
 mod start;
 mod step;
 
 pub use child::Spawn;
+pub use fork::{SOURCE_MISSING, Source};
 pub use step::Attempted;
 
 use std::collections::HashSet;
@@ -23,15 +26,17 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use crate::{
-    Active, Command, Decision, Dialect, Event, Failure, Input, InterruptKind, KernelEvent, NodeId, Object,
-    Phase, Planned, Recorded, Refusal, Run, RunMessage, RunStatus, Seq, StepId, Timer, Timestamp, Trigger,
-    Wait, Work,
+    Active, ApplyError, Command, Decision, Dialect, Event, Failure, Given, Input, InterruptKind, KernelEvent,
+    NodeId, Object, Phase, Planned, Recorded, Refusal, Run, RunMessage, RunStatus, Seq, StepId, Timer,
+    Timestamp, Trigger, Wait, Work,
     cost::{
         self, Budget, DECISION_PAUSE, EVENT, Exhausted, MAX_DECISION_WORK, MAX_STATE, MESSAGES_PAUSE,
         STATE_PER_INPUT,
     },
     measure::{size_of, size_of_object},
 };
+
+use fork::Following;
 
 /// Maximum number of events in one decision; twice as many if they follow the ends of children that it created.
 pub const MAX_EVENTS: usize = 512;
@@ -41,28 +46,42 @@ pub const MAX_BYTES: usize = 1024 * 1024;
 pub const MAX_CHILD_EVENTS: usize = 2_048;
 
 /// Applies a command to a run, and returns the resulting events and work with the units of work spent. A refused
-/// command has no effect.
+/// command has no effect. `source` is a part of the log of the run that this one is a fork of, if it is one that still takes
+/// from it.
 pub fn decide<D: Dialect>(
     run: Run,
     state: D::State,
     plan: &D::Plan,
     command: Command,
     input: &Input<'_>,
+    source: Option<Source<'_, D::Event>>,
 ) -> Result<(Decision<D>, u64), Refusal> {
-    // Clocks of two replicas differ, but time must never go backwards within a log.
-    let input = &Input {
-        now: input.now.max(run.updated_at),
-        ..*input
-    };
     let before = Before::of(&run, plan);
+    // A fork that turns out to be impossible only later fails, instead of being refused.
+    let begun = run.is_catching_up().then(|| (run.clone(), state.clone()));
+    let since = if let Command::Fork(start) = &command {
+        start.fork.since
+    } else {
+        Seq(0)
+    };
     let mut builder = DecisionBuilder::<D>::new(run, state, plan, input, None);
-    builder.follow(command)?;
+    builder.follow(command, source)?;
+    if let Some(seq) = builder.lost_at() {
+        let Some((run, state)) = begun else {
+            return Err(Refusal::OtherHistory { seq, since });
+        };
+        builder = DecisionBuilder::new(run, state, plan, input, None);
+        builder.give_up(&format!(
+            "deciding again what the source decided leads to something else than its event {seq}"
+        ));
+    }
     let work = builder.worked + builder.budget.spent();
     Ok((builder.finish(&before), work))
 }
 
 /// Like [`decide`], but returns `None` without any effect if the decision needs about `units` of work or
-/// more. Events count as work, too. The effective maximum is a tenth of [`MAX_DECISION_WORK`].
+/// more. Events count as work, too. The effective maximum is a tenth of [`MAX_DECISION_WORK`]. It is for runs that
+/// take nothing from a source.
 ///
 /// If it returns a decision, it is the same one that [`decide`] returns, with the same work: reaching the limit never
 /// changes the result.
@@ -74,15 +93,11 @@ pub fn decide_within<D: Dialect>(
     command: Command,
     input: &Input<'_>,
 ) -> Option<Result<(Decision<D>, u64), Refusal>> {
-    let input = &Input {
-        now: input.now.max(run.updated_at),
-        ..*input
-    };
     let before = Before::of(&run, plan);
     // Below the limits that the decision itself observes, so that this one is reached first.
     let units = units.min(cost::EVALUATION.min(MESSAGES_PAUSE) - 1);
     let mut builder = DecisionBuilder::<D>::new(run, state, plan, input, Some(units));
-    let followed = builder.follow(command);
+    let followed = builder.follow(command, None);
     if builder.is_beyond() {
         return None;
     }
@@ -113,7 +128,7 @@ impl Before {
 #[derive(Debug)]
 pub struct DecisionBuilder<'a, D: Dialect> {
     pub plan: &'a D::Plan,
-    pub input: &'a Input<'a>,
+    pub input: Input<'a>,
     pub run: Run,
     pub state: D::State,
     /// The remaining budget for evaluating and copying.
@@ -139,10 +154,25 @@ pub struct DecisionBuilder<'a, D: Dialect> {
     held: u64,
     /// The maximum size of the run's state, in units.
     most_held: u64,
+    /// What the next event follows from, if it is the first that does.
+    given: Option<Box<Given>>,
+    /// The source of a fork that still takes from it.
+    following: Option<Following<'a, D::Event>>,
+    /// The time of the command; that of the events may be one of the source's.
+    live_now: Timestamp,
+    /// The fork goes on by itself since the last trigger.
+    is_live_again: bool,
+    /// The fork goes on by itself since this decision.
+    went_live: bool,
+    /// The steps that begin again then.
+    begin_again: Vec<StepId>,
 }
 
 impl<'a, D: Dialect> DecisionBuilder<'a, D> {
-    fn new(run: Run, state: D::State, plan: &'a D::Plan, input: &'a Input<'a>, allowed: Option<u64>) -> Self {
+    fn new(run: Run, state: D::State, plan: &'a D::Plan, input: &Input<'a>, allowed: Option<u64>) -> Self {
+        // Clocks of two replicas differ, but time must never go backwards within a log.
+        let now = input.now.max(run.updated_at);
+        let input = Input { now, ..*input };
         let inputs = weight_of_inputs(&run);
         let held = inputs + D::weight(&state) + weight_of_pending(&run);
         Self {
@@ -163,7 +193,24 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
             child_events: 0,
             held,
             most_held: most_held(inputs),
+            given: None,
+            following: None,
+            live_now: now,
+            is_live_again: false,
+            went_live: false,
+            begin_again: Vec::new(),
         }
+    }
+
+    /// Measures the run's state afresh.
+    fn weigh(&mut self) {
+        let inputs = weight_of_inputs(&self.run);
+        self.held = inputs + D::weight(&self.state) + weight_of_pending(&self.run);
+        self.most_held = most_held(inputs);
+    }
+
+    fn lost_at(&self) -> Option<Seq> {
+        self.following.as_ref().and_then(Following::lost_at)
     }
 
     /// Records an event and returns its sequence number.
@@ -177,28 +224,47 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
     }
 
     fn record_any(&mut self, cause: Option<Seq>, event: Event<D::Event>) -> Seq {
+        let event = match self.following {
+            Some(_) => self.compared(event),
+            None => event,
+        };
         let recorded = Recorded {
             seq: self.run.head,
             at: self.input.now,
             cause,
             is_untrusted: D::is_untrusted(self, &event),
+            given: self.given.take(),
             event,
         };
-        self.run
-            .apply::<D>(&mut self.state, self.plan, recorded.as_ref())
-            .expect("a decision only records what can follow");
-        self.bytes += size_of_event::<D>(&recorded.event);
         let seq = recorded.seq;
-        self.events.push(recorded);
+        self.try_push(recorded)
+            .expect("a decision only records what can follow");
         seq
     }
 
-    fn follow(&mut self, command: Command) -> Result<(), Refusal> {
-        if let Command::RunMessages(messages) = command {
-            return self.hear(messages);
+    fn try_push(&mut self, recorded: Recorded<D::Event>) -> Result<(), ApplyError> {
+        self.run
+            .apply::<D>(&mut self.state, self.plan, recorded.as_ref())?;
+        self.bytes += size_of_event::<D>(&recorded.event);
+        self.events.push(recorded);
+        Ok(())
+    }
+
+    fn follow(&mut self, command: Command, source: Option<Source<'a, D::Event>>) -> Result<(), Refusal> {
+        if let Command::Fork(start) = command {
+            return self.start_fork(*start, source);
         }
-        let trigger = self.trigger(command)?;
-        self.advance(trigger)
+        if self.run.is_catching_up() {
+            self.follow_source(source.unwrap_or_default());
+            return self.command_fork(command);
+        }
+        if let Command::RunMessages(messages) = command {
+            self.hear(messages)?;
+        } else {
+            let trigger = self.trigger(command)?;
+            self.advance(trigger)?;
+        }
+        self.fail_unrecorded()
     }
 
     /// Consumes as many messages as fit into one decision.
@@ -211,6 +277,7 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
                 break;
             }
             // Everything that a message makes possible happens before the next message is read.
+            self.given = Given::of_message(&message).map(Box::new);
             let trigger = self.message(message)?;
             self.advance(trigger)?;
             self.heard += 1;
@@ -222,9 +289,17 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
     /// Follows a trigger, and then the ends of the children that it created and that need not wait.
     fn advance(&mut self, trigger: Trigger) -> Result<(), Refusal> {
         D::decide(trigger, self)?;
+        self.elide();
+        self.follow_children()
+    }
+
+    /// Follows the ends of children that were created and that need not wait.
+    fn follow_children(&mut self) -> Result<(), Refusal> {
         while let Some(message) = self.decide_next_child() {
+            self.given = Given::of_message(&message).map(Box::new);
             let trigger = self.message(message)?;
             D::decide(trigger, self)?;
+            self.elide();
         }
         Ok(())
     }
@@ -247,8 +322,10 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
         {
             return Err(Refusal::WrongState);
         }
+        self.given = Given::of(&command).map(Box::new);
         match command {
             Command::Start(start) => self.start(*start),
+            Command::Fork(_) => Err(Refusal::WrongState),
             Command::Cancel { reason, by } => {
                 self.cancel(reason, by, None)?;
                 Ok(Trigger::Advance)
@@ -360,13 +437,16 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
     /// Returns `true` if the decision is full. A decision without events is never full, however long the walk of
     /// the graph took, because each decision must make progress.
     pub fn must_pause(&self) -> bool {
-        !self.events.is_empty() && self.is_full()
+        match self.source_paused() {
+            Some(has_paused) => has_paused,
+            None => !self.events.is_empty() && self.is_full(),
+        }
     }
 
     /// Leaves the rest to the next decision.
     pub fn pause(&mut self) {
         self.cut = true;
-        self.work.timers_set.push((Timer::Continue, self.input.now));
+        self.work.timers_set.push((Timer::Continue, self.live_now));
     }
 
     /// Whether the rest was left to the next decision.
@@ -488,8 +568,10 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
 
     fn finish(mut self, before: &Before) -> Decision<D> {
         self.tell_parent(before);
+        self.keep_to_itself();
+        let before_deadline = before.deadline.filter(|_| !self.went_live);
         let after = self.run.duration_deadline();
-        if after != before.deadline && !self.run.status.is_terminal() {
+        if after != before_deadline && !self.run.status.is_terminal() && !self.run.is_catching_up() {
             match after {
                 Some(due) => self.work.timers_set.push((Timer::RunDuration, due)),
                 None => self.work.timers_cleared.push(Timer::RunDuration),
@@ -645,6 +727,8 @@ fn size_of_event<D: Dialect>(event: &Event<D::Event>) -> usize {
             | KernelEvent::ApprovalReceived { .. }
             | KernelEvent::ClarificationRequested { .. }
             | KernelEvent::ClarificationResolved { .. }
-            | KernelEvent::CapBreached { .. } => 0,
+            | KernelEvent::CapBreached { .. }
+            | KernelEvent::ReplayDiverged { .. }
+            | KernelEvent::ForkResumed { .. } => 0,
         }
 }

@@ -41,6 +41,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 context,
                 trace,
                 parent,
+                fork: None,
                 limits,
             })),
         );

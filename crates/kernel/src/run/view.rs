@@ -1,6 +1,6 @@
 //! Views of a run: the state that faces show.
 
-use crate::{Activity, InterruptKind, NodeId, Parent, Planned, RunId, StepId, Timestamp};
+use crate::{Activity, Fork, ForkMode, InterruptKind, NodeId, Parent, Planned, RunId, StepId, Timestamp};
 
 use super::{Active, Artifact, Open, Pending, Phase, Run, Wait};
 
@@ -96,10 +96,30 @@ impl Run {
         })
     }
 
-    /// `None` if this run is not a child.
+    /// `None` if this run is not a child. The fork of a child is none: nobody waits for it.
     #[must_use]
     pub fn parent(&self) -> Option<&Parent> {
-        self.started.as_ref().and_then(|started| started.parent.as_ref())
+        let started = self.started.as_ref().filter(|started| started.fork.is_none());
+        started.and_then(|started| started.parent.as_ref())
+    }
+
+    /// Where the run was forked from.
+    #[must_use]
+    pub fn fork(&self) -> Option<&Fork> {
+        self.started.as_ref().and_then(|started| started.fork.as_ref())
+    }
+
+    /// Whether the run is a replay, which calls nobody.
+    #[must_use]
+    pub fn is_replay(&self) -> bool {
+        self.fork().is_some_and(|fork| fork.mode == ForkMode::Replay)
+    }
+
+    /// Whether the run is a fork that still takes from its source.
+    #[must_use]
+    pub fn is_catching_up(&self) -> bool {
+        let forked = self.forked.as_ref();
+        forked.is_some_and(|forked| !forked.has_caught_up) && !self.status.is_terminal()
     }
 
     /// The first open interrupt, here or in a child.

@@ -78,6 +78,12 @@ fn refused(refusal: Refusal) -> A2aError {
         | Refusal::InterruptCancelled
         | Refusal::InterruptGone
         | Refusal::Stale
-        | Refusal::WrongState => A2aError::unsupported("the task does not wait for a message"),
+        | Refusal::WrongState
+        | Refusal::CatchingUp
+        | Refusal::TellsNobody
+        | Refusal::NothingToRetry(_)
+        | Refusal::BeyondLog { .. }
+        | Refusal::OtherDefinition(_)
+        | Refusal::OtherHistory { .. } => A2aError::unsupported("the task does not wait for a message"),
     }
 }

@@ -261,7 +261,9 @@ impl TaskProjection {
             | KernelEvent::ApprovalReceived { .. }
             | KernelEvent::ClarificationRequested { .. }
             | KernelEvent::ClarificationResolved { .. }
-            | KernelEvent::CapBreached { .. } => Change::None,
+            | KernelEvent::CapBreached { .. }
+            | KernelEvent::ReplayDiverged { .. }
+            | KernelEvent::ForkResumed { .. } => Change::None,
         }
     }
 

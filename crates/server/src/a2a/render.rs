@@ -98,6 +98,14 @@ impl Service {
         let mut about = self.about(caller, &projection, &questions);
         about.insert("runId".to_owned(), view.key.run.as_str().into());
         about.insert("workflowId".to_owned(), view.plan.id().as_str().into());
+        if let Some(fork) = run.fork() {
+            let from = json!({
+                "sourceRunId": fork.source.as_str(),
+                "mode": fork.mode.as_str(),
+                "fromSeq": fork.from.0,
+            });
+            about.insert("forkedFrom".to_owned(), from);
+        }
         let mask = Mask::for_caller(view, caller);
         let artifacts = if shown.artifacts {
             artifacts::of_run(&self.host, caller, view, &mask).await?

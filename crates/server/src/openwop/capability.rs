@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use wopr_app::App;
 use wopr_connect::egress;
-use wopr_core::{Node, Plan, WorkflowId, openwop};
+use wopr_core::{ForkMode, Node, Plan, WorkflowId, openwop};
 use wopr_wire::a2a::method::Version;
 
 use super::{answer::etag, render};
@@ -184,6 +184,11 @@ impl Capabilities {
                 "supported": true,
                 "layer1RetentionSeconds": self.idempotency_seconds,
                 "crossRegion": "single-region",
+            },
+            "replay": {
+                "supported": true,
+                "modes": [ForkMode::Replay.as_str(), ForkMode::Branch.as_str()],
+                "sideEffectSuppression": "recorded-outcome",
             },
             "restTransport": { "conditionalRunGet": true },
             "subWorkflow": { "inputMapping": true },

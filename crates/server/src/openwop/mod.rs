@@ -20,6 +20,7 @@ mod control;
 mod deliveries;
 mod dispatch;
 mod events;
+mod forks;
 mod idempotency;
 mod interrupt_page;
 mod interrupts;

@@ -194,6 +194,12 @@ pub(crate) fn no_interrupt() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "interrupt_not_found", "no such interrupt")
 }
 
+impl Problem {
+    fn unprocessable(rule: String) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "validation_error", rule)
+    }
+}
+
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         let conflict = |code, message: &'static str| Self::new(StatusCode::CONFLICT, code, message);
@@ -237,6 +243,28 @@ impl From<Refusal> for Problem {
             Refusal::Stale | Refusal::WrongState => {
                 conflict("run_conflict", "the run is not in a state that allows this")
             }
+            Refusal::CatchingUp => conflict(
+                "run_conflict",
+                "the fork has not caught up with its source yet; try again",
+            ),
+            Refusal::TellsNobody => conflict("run_conflict", "a replay sends no notifications"),
+            Refusal::NothingToRetry(status) => {
+                conflict("run_conflict", "no node failed this run").with("runStatus", status.as_str())
+            }
+            Refusal::BeyondLog { from, head } => {
+                Self::unprocessable(format!("fromSeq must be within the {head} events of the run"))
+                    .with("field", "fromSeq")
+                    .with("fromSeq", from.0)
+                    .with("eventCount", head.0)
+            }
+            Refusal::OtherDefinition(rule) => Self::unprocessable(format!(
+                "the run cannot go on with this version of the workflow: {rule}"
+            )),
+            Refusal::OtherHistory { seq, since } => Self::unprocessable(format!(
+                "with this definition and these options something else happens at event {seq}; fork from event {since}"
+            ))
+            .with("field", "fromSeq")
+            .with("fromSeq", since.0),
         }
     }
 }

@@ -182,6 +182,12 @@ fn drop_nulls(configurable: &mut Object) {
     }
 }
 
+/// Checks the overrides of a fork as those of a new run.
+pub(super) fn check_overrides(configurable: &mut Object, is_conformance: bool) -> Result<(), Problem> {
+    drop_nulls(configurable);
+    check_configurable(configurable, is_conformance)
+}
+
 /// Rejects reserved overrides that need unsupported features.
 fn check_configurable(configurable: &Object, is_conformance: bool) -> Result<(), Problem> {
     if let Some(mock) = configurable.get("mockProvider") {

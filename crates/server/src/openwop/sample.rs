@@ -3,7 +3,6 @@
 //! They start the workflows that the suite inspects, and validate URLs like regular registrations. None of
 //! them exists outside conformance mode, and each requires the same scopes as the API.
 
-mod cache_key;
 mod invoke;
 mod mock;
 
@@ -12,12 +11,16 @@ use http::StatusCode;
 use serde_json::json;
 use wopr_app::{Mask, NewRun, Put, SideRows};
 use wopr_core::{Object, Origin};
-use wopr_wire::json::{Decode, DecodeError, Fields};
+use wopr_wire::{
+    json::{Decode, DecodeError, Fields},
+    openwop::cache_key::cache_key,
+};
 
 use super::{
     answer::{Answer, json_response},
     call::Call,
     problem::{Problem, no_run},
+    runs::any_object,
     tasks,
 };
 use crate::{
@@ -25,7 +28,6 @@ use crate::{
     auth::Scope,
 };
 
-pub(super) use cache_key::cache_key;
 pub(super) use invoke::invoke;
 pub(super) use mock::{last_budget, program_mock};
 
@@ -103,6 +105,16 @@ pub(super) fn set_variables(call: Call) -> BoxFuture<'static, Answer> {
         let mut shown = Mask::for_caller(&view, call.caller()).object(view.run.variables());
         shown.retain(|name, _| names.contains(name));
         json_response(StatusCode::OK, &json!({ "variables": shown }))
+    }
+    .boxed()
+}
+
+/// `POST /v1/host/sample/test/llm-cache-key`
+pub(super) fn llm_cache_key(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let key = cache_key(&any_object(&call)?)
+            .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, "invalid_argument", error.to_string()))?;
+        json_response(StatusCode::OK, &json!({ "cacheKey": key }))
     }
     .boxed()
 }

@@ -1,6 +1,7 @@
 //! The schemas of the OpenAPI document. Tests validate the host's responses against them.
 
 use serde_json::{Map, Value, json};
+use wopr_app::MAX_DIFFERENCES;
 
 pub(super) fn all() -> Value {
     let mut schemas = Map::new();
@@ -173,6 +174,16 @@ fn runs() -> Value {
                     json!({ "runId": text(), "status": to("RunStatus") }),
                     true,
                 ) },
+                "forkedFrom": shape(
+                    &["sourceRunId", "mode", "fromSeq"],
+                    json!({
+                        "sourceRunId": text(),
+                        "mode": { "enum": ["replay", "branch"] },
+                        "fromSeq": count(),
+                        "divergedAtSeq": count(),
+                    }),
+                    true,
+                ),
                 "currentNodeId": text(),
                 "startedAt": instant(),
                 "completedAt": instant(),
@@ -279,6 +290,57 @@ fn control() -> Value {
         "PauseResponse": changed("pausedAt"),
         "ResumeRequest": shape(&[], reason(), true),
         "ResumeResponse": changed("resumedAt"),
+        "ForkRequest": shape(
+            &["mode"],
+            json!({
+                "mode": { "enum": ["replay", "branch"] },
+                "fromSeq": count(),
+                "runOptionsOverlay": shape(
+                    &[],
+                    json!({
+                        "configurable": object(),
+                        "tags": { "type": "array", "items": { "type": "string" } },
+                        "metadata": object(),
+                    }),
+                    true,
+                ),
+            }),
+            true,
+        ),
+        "ForkResponse": shape(
+            &["runId", "sourceRunId", "fromSeq", "mode", "status", "eventsUrl"],
+            json!({
+                "runId": text(),
+                "sourceRunId": text(),
+                "fromSeq": count(),
+                "mode": { "enum": ["replay", "branch"] },
+                "status": to("RunStatus"),
+                "eventsUrl": text(),
+            }),
+            true,
+        ),
+        "RetryRequest": shape(&[], json!({ "asItWas": { "type": "boolean" } }), true),
+        "RunDiffResponse": shape(
+            &["a", "b", "eventDiffs", "stateDiff"],
+            json!({
+                "a": text(),
+                "b": text(),
+                "divergedAtSeq": { "type": ["integer", "null"], "minimum": 0 },
+                "eventDiffs": { "type": "array", "maxItems": MAX_DIFFERENCES, "items": shape(
+                    &["seq", "op"],
+                    json!({
+                        "seq": count(),
+                        "op": { "enum": ["added", "removed", "changed"] },
+                        "aEvent": to("RunEvent"),
+                        "bEvent": to("RunEvent"),
+                    }),
+                    true,
+                ) },
+                "stateDiff": object(),
+                "truncated": { "type": "boolean" },
+            }),
+            true,
+        ),
     })
 }
 
@@ -567,17 +629,17 @@ fn host() -> Value {
             json!({ "nodeId": text(), "programmed": { "type": "integer", "minimum": 0 } }),
             true,
         ),
-        "SampleModelRequest": shape(
-            &["provider", "model"],
-            json!({ "provider": text(), "model": text(), "messages": { "type": "array" }, "request": object() }),
-            true,
-        ),
-        "SampleModelCacheKey": shape(&["cacheKey"], json!({ "cacheKey": text() }), true),
         "SampleModelBudget": shape(
             &["maxTokens"],
             json!({ "maxTokens": { "type": ["integer", "null"], "minimum": 1 } }),
             true,
         ),
+        "SampleLlmCall": shape(
+            &["provider", "model"],
+            json!({ "provider": text(), "model": text(), "messages": { "type": "array" } }),
+            false,
+        ),
+        "SampleLlmCacheKey": shape(&["cacheKey"], json!({ "cacheKey": text() }), true),
         "SampleRunVariables": shape(&["variables"], json!({ "variables": { "type": "object" } }), false),
         "A2ATaskState": shape(
             &["taskId", "runId", "state", "updatedAt"],

@@ -6,7 +6,7 @@
 use super::{
     activities, artifacts,
     call::Handler,
-    calls, control, deliveries, events, interrupts, keys, operations, poll,
+    calls, control, deliveries, events, forks, interrupts, keys, operations, poll,
     route::{Access, Exists, Input, Param, Route, Success, Verb},
     runs, sample, tasks, workflows,
 };
@@ -274,6 +274,19 @@ pub(super) static ROUTES: &[Route] = &[
         .reads(Input::Optional("ResumeRequest"))
         .answers(202, "ResumeResponse")
         .fails(&[400, 404, 409, 413, 415, 503]),
+    post("/v1/runs/{runId}:fork", "forkRun", forks::fork)
+        .about("Starts a run that begins as this one did: a replay repeats it, a branch goes on from there.")
+        .needs(&[Scope::RunsCreate, Scope::RunsRead])
+        .with(ONCE)
+        .reads(Input::Required("ForkRequest"))
+        .answers(201, "ForkResponse")
+        .fails(&[400, 403, 404, 409, 413, 415, 422, 503]),
+    get("/v1/runs/{runId}:diff", "diffRuns", forks::diff)
+        .about("The events and the state in which this run and another one differ.")
+        .needs(&[Scope::RunsRead])
+        .with(&[query("against", "The run to compare with.")])
+        .answers(200, "RunDiffResponse")
+        .fails(&[400, 404, 503]),
     get("/v1/runs/{runId}/events", "streamRunEvents", events::stream)
         .about("The run's events as server-sent events, or as JSON where Accept names application/json.")
         .needs(&[Scope::RunsRead])
@@ -365,6 +378,13 @@ pub(super) static ROUTES: &[Route] = &[
     .needs(&[Scope::ArtifactsRead])
     .answers(200, "Artifact")
     .fails(&[404, 503]),
+    post("/v1/host/wopr/runs/{runId}:retry", "retryRun", forks::retry)
+        .about("Branches off a failed run where the node began that failed it.")
+        .needs(&[Scope::RunsCreate, Scope::RunsRead])
+        .with(ONCE)
+        .reads(Input::Optional("RetryRequest"))
+        .answers(201, "ForkResponse")
+        .fails(&[400, 403, 404, 409, 413, 415, 422, 503]),
     post("/v1/host/wopr/keys", "createKey", keys::create)
         .about("Makes an API key of the caller's tenant. The secret is shown once.")
         .needs(&[Scope::KeysManage])
@@ -456,6 +476,17 @@ pub(super) static ROUTES: &[Route] = &[
     .answers(201, "A2ATaskState")
     .fails(&[400, 404, 413, 415, 503]),
     post(
+        "/v1/host/sample/test/llm-cache-key",
+        "sampleLlmCacheKey",
+        sample::llm_cache_key,
+    )
+    .about("The key of a model call, by what it asks for.")
+    .needs(&[Scope::RunsRead])
+    .only_in_conformance()
+    .reads(Input::Required("SampleLlmCall"))
+    .answers(200, "SampleLlmCacheKey")
+    .fails(&[400, 413, 415, 503]),
+    post(
         "/v1/host/sample/test/runs/{runId}/variables",
         "setSampleRunVariables",
         sample::set_variables,
@@ -477,17 +508,6 @@ pub(super) static ROUTES: &[Route] = &[
     .reads(Input::Required("SampleModelProgram"))
     .answers(200, "ProgrammedSampleModel")
     .fails(&[400, 413, 415]),
-    post(
-        "/v1/host/sample/test/llm-cache-key",
-        "getSampleModelCacheKey",
-        sample::cache_key,
-    )
-    .about("The key by which an answer of a model to this request would be kept.")
-    .needs(&[Scope::RunsRead])
-    .only_in_conformance()
-    .reads(Input::Required("SampleModelRequest"))
-    .answers(200, "SampleModelCacheKey")
-    .fails(&[400, 413, 415]),
     get(
         "/v1/host/sample/test/mock-ai/last-dispatch-budget",
         "getSampleModelBudget",
@@ -503,7 +523,6 @@ pub(super) static ROUTES: &[Route] = &[
 /// Parts of the protocol that this host does not support and must answer with 501 (section 5.4). `*` matches
 /// one segment, and a final `/**` anything below.
 pub(super) const NOT_PROVIDED: &[(&str, &str)] = &[
-    ("/v1/runs/*:fork", "forking runs is not provided"),
     ("/v1/runs/*/annotations", "annotations are not provided"),
     ("/v1/webhooks", "webhooks are not provided"),
     ("/v1/webhooks/**", "webhooks are not provided"),

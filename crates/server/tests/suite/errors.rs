@@ -80,7 +80,7 @@ async fn every_error_has_its_status_and_code() {
         (get("/v1/runs?parentRunId=x"), 400, "validation_error"),
         (get("/v1/interrupts?cursor=x"), 400, "validation_error"),
         (
-            post(format!("/v1/runs/{run}:fork"), json!({})),
+            post(format!("/v1/runs/{run}/annotations"), json!({})),
             501,
             "capability_not_provided",
         ),

@@ -4,6 +4,7 @@
 //! responses and events, and our own clients read them back tolerantly. Routes, statuses and the discovery
 //! document belong to the server. v2 is not implemented.
 
+pub mod cache_key;
 pub mod control;
 pub mod error;
 pub mod event;

@@ -253,6 +253,9 @@ pub struct RunSnapshot {
     pub parent_node_id: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub child_runs: Vec<ChildRun>,
+    /// Present in forks. An extension of this host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<ForkedFrom>,
     /// The waiting node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_node_id: Option<String>,
@@ -310,6 +313,19 @@ pub struct RunSnapshot {
     pub at_seq: Option<u64>,
 }
 
+/// Where a run was forked from. An extension of this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ForkedFrom {
+    pub source_run_id: String,
+    pub mode: super::control::ForkMode,
+    /// Events before this one are the source's.
+    pub from_seq: u64,
+    /// The event of the source from which a replay differs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diverged_at_seq: Option<u64>,
+}
+
 /// A step that waits for a worker. An extension of this host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -335,6 +351,7 @@ impl RunSnapshot {
             parent_run_id: None,
             parent_node_id: None,
             child_runs: Vec::new(),
+            forked_from: None,
             current_node_id: None,
             started_at: None,
             completed_at: None,

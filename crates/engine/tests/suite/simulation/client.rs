@@ -292,6 +292,7 @@ impl Client {
             | Command::Resolve(_)
             | Command::SetVariables(_) => is_there,
             Command::Start(_)
+            | Command::Fork(_)
             | Command::Timer(_)
             | Command::Accepted { .. }
             | Command::Progressed { .. }

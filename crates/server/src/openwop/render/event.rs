@@ -118,6 +118,8 @@ pub const fn event_type(event: &Event) -> &'static str {
         KernelEvent::ArtifactCreated { .. } => "artifact.created",
         KernelEvent::OutputChunk { .. } => "output.chunk",
         KernelEvent::CapBreached { .. } => "cap.breached",
+        KernelEvent::ReplayDiverged { .. } => "replay.diverged",
+        KernelEvent::ForkResumed { .. } => "run.resuming",
     }
 }
 
@@ -501,6 +503,34 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .maybe("nodeId", node.as_ref().map(NodeId::as_str));
             (node.as_ref().map(ToString::to_string), payload.done())
         }
+        KernelEvent::ReplayDiverged {
+            source,
+            at,
+            kind,
+            point,
+        } => {
+            let original = kind.has_original();
+            let payload = Payload::new()
+                .with("sourceRunId", source.as_str())
+                .with("atSequence", at.0)
+                .maybe(
+                    "originalEventId",
+                    original.then(|| event_id(&key.sibling(source.clone()), at.0)),
+                )
+                .with("divergenceKind", kind.as_str())
+                .maybe("divergencePoint", point.as_deref());
+            (None, payload.done())
+        }
+        KernelEvent::ForkResumed {
+            depth: _,
+            calls_again: _,
+            from,
+        } => (
+            None,
+            Payload::new()
+                .with("fromStatus", super::status_word(*from))
+                .done(),
+        ),
     }
 }
 
@@ -644,6 +674,8 @@ fn run_started(started: &RunStarted, key: &RunKey, mask: &Mask) -> Value {
         context: _,
         parent,
         trace: _,
+        // In the snapshot. The event of a fork is its source's.
+        fork: _,
         limits: _,
     } = started;
     debug_assert_eq!(*tenant, key.tenant, "a log lies in its owner's tenant");

@@ -18,6 +18,11 @@ pub const ENGINE_VERSION: u32 = 1;
 pub const EVENT_LOG_SCHEMA_VERSION: u32 = 2;
 
 #[must_use]
+/// The spelling of a status.
+pub const fn status_word(status: RunStatus) -> &'static str {
+    status.as_str()
+}
+
 pub const fn status(status: RunStatus) -> run::RunStatus {
     match status {
         RunStatus::Pending => run::RunStatus::Pending,

@@ -2,8 +2,11 @@
 
 use serde_json::{Value, json};
 use wopr_app::{Summary, View};
-use wopr_core::{CONTENT_TRUST, Object, Plan, Run, RunKey, UNTRUSTED};
-use wopr_wire::openwop::run::{Owner, RunError, RunSnapshot};
+use wopr_core::{CONTENT_TRUST, ForkMode, Object, Plan, Run, RunKey, UNTRUSTED};
+use wopr_wire::openwop::{
+    control,
+    run::{ForkedFrom, Owner, RunError, RunSnapshot},
+};
 
 use super::{EVENT_LOG_SCHEMA_VERSION, Mask, status, time};
 
@@ -35,6 +38,15 @@ pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
     snapshot.untrusted = untrusted(run);
     snapshot.error = error(run, plan);
     snapshot.metrics = metrics(run);
+    snapshot.forked_from = run.fork().map(|fork| ForkedFrom {
+        source_run_id: fork.source.to_string(),
+        mode: match fork.mode {
+            ForkMode::Replay => control::ForkMode::Replay,
+            ForkMode::Branch => control::ForkMode::Branch,
+        },
+        from_seq: fork.from.0,
+        diverged_at_seq: run.forked.and_then(|forked| forked.diverged_at).map(|at| at.0),
+    });
     snapshot.event_log_schema_version = Some(EVENT_LOG_SCHEMA_VERSION);
     if let Some(started) = &run.started {
         snapshot.inputs = mask.inputs(&started.inputs);

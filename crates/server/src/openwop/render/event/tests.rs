@@ -2,8 +2,8 @@ use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
 use serde_json::{Map, Value, json};
 use wopr_core::{
-    Cap, ContentHash, DialectEvent, DrainPolicy, Event, Limits, NodeId, NodeTypes, Origin, Parent, Plan,
-    PrincipalId, RunId, RunStarted, Seq, TenantId, Timestamp, WorkflowId, openwop,
+    Cap, ContentHash, DialectEvent, Divergence, DrainPolicy, Event, Limits, NodeId, NodeTypes, Origin,
+    Parent, Plan, PrincipalId, RunId, RunStarted, RunStatus, Seq, TenantId, Timestamp, WorkflowId, openwop,
 };
 
 use super::*;
@@ -97,6 +97,7 @@ fn kernel_samples() -> Vec<KernelEvent> {
             ancestors: Vec::new(),
             unset: Vec::new(),
         }),
+        fork: None,
         limits: Limits {
             node_executions: 1,
             run_duration_ms: None,
@@ -258,6 +259,17 @@ fn kernel_samples() -> Vec<KernelEvent> {
             observed: 2,
             node: Some(node()),
         },
+        KernelEvent::ReplayDiverged {
+            source: child(),
+            at: Seq(5),
+            kind: Divergence::Missing,
+            point: Some("gate:0".to_owned()),
+        },
+        KernelEvent::ForkResumed {
+            depth: 1,
+            calls_again: false,
+            from: RunStatus::Running,
+        },
     ]
 }
 
@@ -347,6 +359,7 @@ fn envelope_samples() -> impl Iterator<Item = openwop::Event> {
 
 fn rendered(event: impl Into<Event>, mask: &Mask) -> RunEventDoc {
     let recorded = Recorded {
+        given: None,
         is_untrusted: false,
         seq: Seq(7),
         at: Timestamp::from_millis(0),

@@ -1,0 +1,239 @@
+//! Forks and compares runs.
+//!
+//! A fork belongs to whoever its source belongs to. Whoever forks a run may see it and may start runs.
+
+use std::sync::Arc;
+
+use wopr_core::{
+    Event, ForkMode, KernelEvent, NodeId, Overlay, Plan, Recorded, Refusal, RunId, RunStatus, Seq,
+};
+use wopr_engine::{Done, ForkRun, SideRows, View};
+
+use crate::{App, Caller, Error, Scope, VisibleRun};
+
+/// Events of a log that are read at once.
+const PAGE: usize = 512;
+
+/// A fork to start, as read from a request.
+#[derive(Debug)]
+pub struct NewFork {
+    /// From [`App::new_run_id`].
+    pub run: RunId,
+    pub mode: ForkMode,
+    /// The first event that the fork does not take from its source.
+    pub from: Seq,
+    /// What a branch changes of the parameters of its source.
+    pub overlay: Option<Overlay>,
+    pub side_rows: SideRows,
+}
+
+/// The definition that a run is tried again with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RetryWith {
+    /// The current version of the workflow.
+    Current,
+    /// The version that the run had.
+    Recorded,
+}
+
+/// Two runs, and the events in which they differ.
+#[derive(Debug)]
+pub struct RunDiff {
+    pub runs: [View; 2],
+    /// In order; [`MAX_DIFFERENCES`] at most.
+    pub events: Vec<EventDiff>,
+    /// Whether there may be more.
+    pub is_cut: bool,
+}
+
+/// The events of two logs at one position, which differ. One of them is absent if its log has ended before.
+#[derive(Debug)]
+pub struct EventDiff {
+    pub at: Seq,
+    pub events: [Option<Recorded>; 2],
+}
+
+/// Maximum number of differences that a comparison lists.
+pub const MAX_DIFFERENCES: usize = 100;
+
+impl App {
+    /// Forks a run that the caller has found.
+    pub async fn fork_run(&self, caller: &Caller, source: &VisibleRun, new: NewFork) -> Result<Done, Error> {
+        caller.permit_start()?;
+        caller.require(Scope::RunsRead)?;
+        self.fork_with(source, None, new).await
+    }
+
+    /// Forks a failed run where the node began that failed it. Returns the event at which the fork begins.
+    pub async fn retry_run(
+        &self,
+        caller: &Caller,
+        source: &VisibleRun,
+        with: RetryWith,
+        run: RunId,
+        side_rows: impl FnOnce(Seq) -> SideRows,
+    ) -> Result<(Done, Seq), Error> {
+        caller.permit_start()?;
+        caller.require(Scope::RunsRead)?;
+        let view = self.view(source).await?.ok_or(Error::NoRun)?;
+        let failed = view.run.error.as_ref().and_then(|(_, node)| node.as_ref());
+        let (RunStatus::Failed, Some(node)) = (view.run.status, failed) else {
+            return Err(Refusal::NothingToRetry(view.run.status).into());
+        };
+        let from = self.start_of(source, &view, node).await?;
+        let from = from.ok_or(Refusal::NothingToRetry(view.run.status))?;
+        let workflow = match with {
+            RetryWith::Current => {
+                let found = self.engine.find_workflow(&caller.tenant, view.plan.id()).await?;
+                Some(found.filter(|plan| plan.is_active()).ok_or(Error::NoWorkflow)?)
+            }
+            RetryWith::Recorded => None,
+        };
+        let new = NewFork {
+            run,
+            mode: ForkMode::Branch,
+            from,
+            overlay: None,
+            side_rows: side_rows(from),
+        };
+        Ok((self.fork_with(source, workflow, new).await?, from))
+    }
+
+    async fn fork_with(
+        &self,
+        source: &VisibleRun,
+        workflow: Option<Arc<Plan>>,
+        new: NewFork,
+    ) -> Result<Done, Error> {
+        let NewFork {
+            run,
+            mode,
+            from,
+            overlay,
+            side_rows,
+        } = new;
+        let fork = ForkRun {
+            run,
+            source: (**source).clone(),
+            mode,
+            from,
+            overlay,
+            workflow,
+            side_rows,
+        };
+        Ok(self.engine.fork(fork).await?)
+    }
+
+    /// The event with which the latest execution of a node began.
+    async fn start_of(&self, run: &VisibleRun, view: &View, node: &NodeId) -> Result<Option<Seq>, Error> {
+        let Some(latest) = view.run.latest_ordinal(&view.plan, node) else {
+            return Ok(None);
+        };
+        let begins = |recorded: &Recorded| match &recorded.event {
+            Event::Kernel(KernelEvent::NodeStarted { step, attempt: 0, .. }) => {
+                step.node == *node && step.ordinal == latest
+            }
+            Event::Kernel(_) | Event::Dialect(_) => false,
+        };
+        let mut end = view.run.head;
+        while end > Seq(0) {
+            let Some(page) = self.engine.events_before(run, end, PAGE).await? else {
+                return Ok(None);
+            };
+            if let Some(started) = page.events.iter().rev().find(|event| begins(event)) {
+                return Ok(Some(started.seq));
+            }
+            match page.events.first() {
+                Some(first) => end = first.seq,
+                None => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Compares two runs event by event. Only what is the same whenever a run is repeated counts: neither times nor
+    /// where a fork comes from.
+    pub async fn diff_runs(&self, caller: &Caller, a: &str, b: &str) -> Result<RunDiff, Error> {
+        let runs = [
+            self.find_run(caller, a, Scope::RunsRead).await?,
+            self.find_run(caller, b, Scope::RunsRead).await?,
+        ];
+        let [left, right] = &runs;
+        let views = [
+            self.view(left).await?.ok_or(Error::NoRun)?,
+            self.view(right).await?.ok_or(Error::NoRun)?,
+        ];
+        let heads = [views[0].run.head, views[1].run.head];
+        let (events, is_cut) = self.differences([left, right], heads).await?;
+        Ok(RunDiff {
+            runs: views,
+            events,
+            is_cut,
+        })
+    }
+
+    async fn differences(
+        &self,
+        runs: [&VisibleRun; 2],
+        heads: [Seq; 2],
+    ) -> Result<(Vec<EventDiff>, bool), Error> {
+        let end = heads[0].max(heads[1]);
+        let (mut at, mut found) = (Seq(0), Vec::new());
+        while at < end {
+            let left = self.page(runs[0], at, heads[0]).await?;
+            let right = self.page(runs[1], at, heads[1]).await?;
+            // A page may have been cut short because its events are large.
+            let n = match (left.len(), right.len()) {
+                (0, n) | (n, 0) => n,
+                (n, m) => n.min(m),
+            };
+            if n == 0 {
+                // A log has become shorter, so the run is being removed.
+                return Err(Error::NoRun);
+            }
+            for index in 0..n {
+                let (a, b) = (left.get(index), right.get(index));
+                if let (Some(a), Some(b)) = (a, b)
+                    && is_same(&a.event, &b.event)
+                {
+                    continue;
+                }
+                if found.len() == MAX_DIFFERENCES {
+                    return Ok((found, true));
+                }
+                found.push(EventDiff {
+                    at: at.plus(index),
+                    events: [a.cloned(), b.cloned()],
+                });
+            }
+            at = at.plus(n);
+        }
+        Ok((found, false))
+    }
+
+    /// The next events of a log that had this length.
+    async fn page(&self, run: &VisibleRun, from: Seq, head: Seq) -> Result<Vec<Recorded>, Error> {
+        if from >= head {
+            return Ok(Vec::new());
+        }
+        let page = self.events(run, from, PAGE).await?.ok_or(Error::NoRun)?;
+        Ok(page
+            .events
+            .into_iter()
+            .take_while(|event| event.seq < head)
+            .collect())
+    }
+}
+
+fn is_same(a: &Event, b: &Event) -> bool {
+    match (a, b) {
+        (Event::Kernel(KernelEvent::RunStarted(a)), Event::Kernel(KernelEvent::RunStarted(b))) => {
+            let mut b = (**b).clone();
+            b.fork.clone_from(&a.fork);
+            // Both may come from requests that were traced, each by itself.
+            b.trace.clone_from(&a.trace);
+            **a == b
+        }
+        (a, b) => a == b,
+    }
+}

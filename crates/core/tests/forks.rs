@@ -1,0 +1,386 @@
+//! Forks: replays equal their source, and branches go their own way.
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests fail the test that called them"
+)]
+
+#[path = "suite/generated.rs"]
+mod generated;
+
+use expect_test::expect;
+use proptest::{collection::vec, prelude::*, test_runner::Config};
+use serde_json::json;
+use wopr_core::{Event, Failure, ForkMode, Given, KernelEvent, Overlay, Recorded, Refusal, Seq};
+use wopr_testkit::{Script, Workflow};
+
+use generated::{bring_to_an_end, tell, told, workflow};
+
+/// What of a log is the same whenever a run is repeated. The first event says where a fork comes from.
+fn deterministic(script: &Script, run: usize) -> Vec<&Event> {
+    let events = script.events(run).iter().skip(1);
+    events.map(|recorded| &recorded.event).collect()
+}
+
+fn resumed(script: &Script, run: usize) -> usize {
+    let is_resumed =
+        |event: &&Recorded| matches!(event.event, Event::Kernel(KernelEvent::ForkResumed { .. }));
+    script.events(run).iter().filter(is_resumed).count()
+}
+
+/// Replays a run from each of its events, and compares.
+fn check_replays(script: &mut Script, source: usize) {
+    let n = script.events(source).len();
+    for from in (0..n as u64).step_by(1 + n / 24) {
+        let fork = script.fork(source, ForkMode::Replay, from).unwrap();
+        if deterministic(script, fork) != deterministic(script, source) {
+            let (a, b) = (script.log(source), script.log(fork));
+            panic!("the replay from {from} differs\n{a}\n--\n{b}");
+        }
+        let (a, b) = (script.run(source), script.run(fork));
+        assert_eq!(
+            (a.status, a.variables(), a.channels()),
+            (b.status, b.variables(), b.channels())
+        );
+        assert_eq!((&a.nodes, &a.outputs, &a.error), (&b.nodes, &b.outputs, &b.error));
+        assert_eq!((a.active_ms, a.updated_at), (b.active_ms, b.updated_at));
+        assert!(script.effects_of(fork).is_empty());
+        assert_eq!(script.timers(fork), "");
+    }
+}
+
+/// Branches a run off at each of its events, and lets each branch end.
+fn check_branches(script: &mut Script, source: usize) {
+    let n = script.events(source).len() as u64;
+    for from in 0..n {
+        let fork = script.fork(source, ForkMode::Branch, from).unwrap();
+        bring_to_an_end(script, fork);
+        let (kept, log) = (deterministic(script, source), deterministic(script, fork));
+        let n_kept = usize::try_from(from).unwrap().saturating_sub(1);
+        assert_eq!(kept[..n_kept], log[..n_kept], "from {from}");
+        assert_eq!(
+            resumed(script, fork),
+            usize::from(from > 0),
+            "from {from}\n{}",
+            script.log(fork)
+        );
+    }
+}
+
+#[test]
+fn a_replay_of_pure_nodes_equals_its_source() {
+    let workflow = Workflow::new("pure")
+        .variable("n", "number", json!({ "defaultValue": 0 }))
+        .node(
+            "a",
+            "core.setVariable",
+            json!({ "name": "n", "expression": "n + 1" }),
+        )
+        .noops("b c")
+        .edges("a -> b, b -> c");
+    let mut script = Script::started(&workflow);
+    check_replays(&mut script, 0);
+    check_branches(&mut script, 0);
+}
+
+#[test]
+fn a_replay_gets_what_its_source_got() {
+    let workflow = Workflow::new("given")
+        .effect("call")
+        .gate("gate")
+        .delay("wait", 86_400_000)
+        .edges("call -> gate, gate -> wait");
+    let mut script = Script::started(&workflow);
+    script.outcome("call", Ok(json!({ "answer": 42 }))).unwrap();
+    script
+        .answer("gate", json!({ "action": "accept", "feedback": "fine" }))
+        .unwrap();
+    script.wait(90_000_000);
+    assert_eq!(script.status(), "completed");
+    check_replays(&mut script, 0);
+}
+
+/// The codes of the failures of a run's nodes.
+fn failures(script: &Script, run: usize) -> Vec<String> {
+    let events = script.events(run).iter();
+    let failed = events.filter_map(|recorded| match &recorded.event {
+        Event::Kernel(KernelEvent::NodeFailed { step, error, .. }) => {
+            Some(format!("{} {}", step.node, error.code))
+        }
+        Event::Kernel(_) | Event::Dialect(_) => None,
+    });
+    failed.collect()
+}
+
+#[test]
+fn a_replay_fails_what_its_source_has_no_record_of() {
+    let workflow = Workflow::new("held")
+        .delay("hold", 5_000)
+        .effect("call")
+        .edges("hold -> call");
+    let mut script = Script::started(&workflow);
+    script.wait(1_000);
+    script.cancel().unwrap();
+    let fork = script.fork(0, ForkMode::Replay, 0).unwrap();
+    // The cancel of the source is none of its business. What was not recorded is waited for in full.
+    assert_eq!(script.status_of(fork), "running");
+    assert_eq!(script.timers(fork), "delay:0:hold in 5000");
+    script.wait(5_000);
+    assert_eq!(failures(&script, fork), ["call replay_source_missing"]);
+    assert_eq!(script.status_of(fork), "failed");
+    assert!(script.effects_of(fork).is_empty());
+}
+
+#[test]
+fn a_replay_of_a_call_under_way_fails_and_takes_the_path_of_failures() {
+    let workflow = Workflow::new("handled")
+        .effect("call")
+        .noops("rescue")
+        .gate("gate")
+        .edges("call -> rescue any_failed, rescue -> gate");
+    let mut script = Script::started(&workflow);
+    let fork = script.fork(0, ForkMode::Replay, 0).unwrap();
+    assert_eq!(failures(&script, fork), ["call replay_source_missing"]);
+    assert_eq!(script.status_of(fork), "waiting-approval");
+    assert_eq!(script.status(), "running");
+    // From here on it takes answers as any run does.
+    script
+        .answer_in(fork, "gate", json!({ "approve": true }))
+        .unwrap();
+    assert_eq!(script.status_of(fork), "completed");
+    // A replay of that replay is its equal.
+    check_replays(&mut script, fork);
+}
+
+#[test]
+fn children_of_a_replay_are_those_of_its_source() {
+    let child = Workflow::new("child")
+        .variable("out", "string", json!({}))
+        .gate("gate")
+        .node(
+            "set",
+            "core.setVariable",
+            json!({ "name": "out", "value": "said" }),
+        )
+        .edges("gate -> set");
+    let parent = Workflow::new("parent").variable("got", "string", json!({})).node(
+        "sub",
+        "core.subWorkflow",
+        json!({ "workflowId": "child", "outputMapping": { "got": "out" } }),
+    );
+    let mut script = Script::of(&[&parent, &child]).start(json!({}));
+    script.answer_in(1, "gate", json!({ "approve": true })).unwrap();
+    assert_eq!(script.variable("got"), "said");
+    check_replays(&mut script, 0);
+    check_replays(&mut script, 1);
+    let n_runs = script.n_runs();
+    let fork = script.fork(0, ForkMode::Replay, 0).unwrap();
+    assert_eq!(script.n_runs(), n_runs + 1, "no child is created");
+    assert_eq!(script.run(fork).children[0].run, *script.id(1));
+    // The fork of a child has no parent to report to.
+    let fork = script.fork(1, ForkMode::Replay, 0).unwrap();
+    assert_eq!(script.run(fork).parent(), None);
+    // A branch creates a child of its own.
+    let branch = script.fork(0, ForkMode::Branch, 1).unwrap();
+    assert_ne!(script.run(branch).children[0].run, *script.id(1));
+}
+
+#[test]
+fn the_first_difference_is_recorded_and_the_replay_goes_on() {
+    let workflow = Workflow::new("parts")
+        .variable("n", "number", json!({ "defaultValue": 0 }))
+        .node(
+            "a",
+            "core.setVariable",
+            json!({ "name": "n", "expression": "n + 1" }),
+        )
+        .effect("call")
+        .gate("gate")
+        .edges("a -> call, call -> gate");
+    let mut script = Script::started(&workflow);
+    script.outcome("call", Ok(json!({ "x": 1 }))).unwrap();
+    script.answer("gate", json!({ "approve": true })).unwrap();
+    // As if another version of this host had computed something else.
+    script.tamper(0, 3, |recorded| {
+        let Event::Kernel(KernelEvent::NodeCompleted { outputs, .. }) = &mut recorded.event else {
+            panic!("{recorded:?}");
+        };
+        outputs.insert("more".to_owned(), json!(true));
+    });
+    let fork = script.fork(0, ForkMode::Replay, 0).unwrap();
+    expect![[r#"
+        0 run.started
+        1 node.started a
+        2 variable.changed n=1 was 0
+        3 replay.diverged output at 3 of a:0
+        4 node.completed a
+        5 node.started call
+        6 effect.scheduled call core.conformance.side-effect
+        7 node.completed call {"x":1}
+        8 node.started gate
+        9 interrupt.requested gate approval
+        10 approval.requested gate
+        11 node.suspended gate approval gate:0
+        12 interrupt.resolved gate accept by ada
+        13 approval.received gate accept by ada
+        14 node.resumed gate gate:0 {"approve":true}
+        15 node.completed gate {"action":"accept","approved":true,"decidedBy":"ada"}
+        16 run.completed {"action":"accept","approved":true,"decidedBy":"ada"}"#]]
+    .assert_eq(&script.log(fork));
+    assert_eq!(script.run(fork).forked.unwrap().diverged_at, Some(Seq(3)));
+    // What comes before the fork is history: there, nothing is compared.
+    let late = script.fork(0, ForkMode::Replay, 5).unwrap();
+    assert_eq!(deterministic(&script, late), deterministic(&script, 0));
+    // A replay of the replay that differs repeats the difference.
+    check_replays(&mut script, fork);
+}
+
+#[test]
+fn a_long_log_is_taken_in_parts() {
+    let workflow = Workflow::new("loop")
+        .variable("n", "number", json!({ "defaultValue": 0 }))
+        .node(
+            "count",
+            "core.setVariable",
+            json!({ "name": "n", "expression": "n + 1" }),
+        )
+        .effect("call")
+        .edge_if("count", "count", json!({ "expression": "n < 1500" }))
+        .edge_if("count", "call", json!({ "expression": "n >= 1500" }));
+    let mut script = Script::started(&workflow);
+    script.wait(0);
+    script.outcome("call", Ok(json!({}))).unwrap();
+    assert_eq!(script.status(), "completed");
+    let n = script.events(0).len() as u64;
+    for from in [0, 1, 2_000, n - 1] {
+        let fork = script.fork(0, ForkMode::Replay, from).unwrap();
+        assert_eq!(
+            deterministic(&script, fork),
+            deterministic(&script, 0),
+            "from {from}"
+        );
+    }
+    let fork = script.fork(0, ForkMode::Branch, 2_000).unwrap();
+    script.wait(0);
+    assert_eq!(script.status_of(fork), "running");
+    assert_eq!(script.run(fork).variables()["n"], json!(1500));
+    assert_eq!(script.effects_of(fork).len(), 1);
+}
+
+#[test]
+fn a_deadline_is_as_far_away_in_a_branch_as_it_was() {
+    let workflow = Workflow::new("timed").node("gate", "core.approvalGate", json!({ "timeoutMs": 5_000 }));
+    let mut script = Script::started(&workflow);
+    script.wait(5_000);
+    assert_eq!(script.status(), "failed");
+    script.skip(1_000_000);
+    let asked = script
+        .events(0)
+        .iter()
+        .position(|event| event.given.is_some())
+        .unwrap() as u64;
+    let fork = script.fork(0, ForkMode::Branch, asked).unwrap();
+    assert_eq!(script.timers(fork), "interrupt:0:gate in 5000");
+    script
+        .answer_in(fork, "gate", json!({ "approve": true }))
+        .unwrap();
+    assert_eq!(script.status_of(fork), "completed");
+}
+
+#[test]
+fn a_branch_has_its_own_options() {
+    let workflow = Workflow::new("options").noops("a b").edges("a -> b");
+    let mut script = Script::started(&workflow);
+    let overlay = |configurable| Overlay {
+        configurable,
+        tags: Some(vec!["mine".to_owned()]),
+        ..Overlay::default()
+    };
+    let limit = |most: u32| json!({ "recursionLimit": most }).as_object().unwrap().clone();
+    for from in [0, 2] {
+        let fork = script
+            .fork_with(0, ForkMode::Branch, from, Some(overlay(limit(7))))
+            .unwrap();
+        let started = script.run(fork).started.clone().unwrap();
+        assert_eq!(started.tags, ["mine"]);
+        assert_eq!(started.limits.node_executions, 7);
+        assert_eq!(script.status_of(fork), "completed");
+    }
+    let refused = script.fork_with(0, ForkMode::Branch, 2, Some(overlay(limit(0))));
+    assert!(matches!(refused, Err(Refusal::OutOfBounds { .. })), "{refused:?}");
+}
+
+#[test]
+fn retries_of_the_source_are_not_waited_for() {
+    let workflow = Workflow::new("again")
+        .effect("call")
+        .set("settings", json!({ "maxRetries": 2, "retryDelayMs": 60_000 }));
+    let mut script = Script::started(&workflow);
+    for _ in 0..2 {
+        let busy = Failure {
+            retryable: true,
+            ..Failure::new("busy", "later")
+        };
+        script.outcome_after("call", Err(busy), Some(100_000)).unwrap();
+        script.wait(200_000);
+    }
+    script.outcome("call", Ok(json!({ "at": "last" }))).unwrap();
+    assert_eq!(script.status(), "completed");
+    check_replays(&mut script, 0);
+}
+
+proptest! {
+    #![proptest_config(Config { failure_persistence: None, cases: 64, ..Config::default() })]
+
+    #[test]
+    fn a_replay_of_anything_equals_its_source(workflow in workflow(), told in vec(told(), 0..25), limit in 5..40_u32) {
+        let gated = Workflow::new("gated").gate("gate");
+        let mut script = Script::of(&[&workflow, &gated])
+            .start_configured(json!({}), json!({ "recursionLimit": limit, "runTimeoutMs": 500 }));
+        for told in &told {
+            tell(&mut script, told);
+        }
+        bring_to_an_end(&mut script, 0);
+        let is_cancel = |event: &Recorded| event.given.as_deref() == Some(&Given::Cancel);
+        for run in 0..script.n_runs() {
+            if !script.events(run).iter().any(is_cancel) && script.run(run).status.is_terminal() {
+                check_replays(&mut script, run);
+            }
+        }
+    }
+
+    #[test]
+    fn a_replay_of_a_fork_equals_the_fork(
+        workflow in workflow(), told in vec(told(), 0..12), later in vec(told(), 0..6), limit in 5..30_u32, at in any::<u64>(), is_branch in any::<bool>(),
+    ) {
+        let gated = Workflow::new("gated").gate("gate");
+        let mut script = Script::of(&[&workflow, &gated])
+            .start_configured(json!({}), json!({ "recursionLimit": limit }));
+        for told in &told {
+            tell(&mut script, told);
+        }
+        let is_over = script.run(0).status.is_terminal();
+        let n = script.events(0).len() as u64 + u64::from(!is_over);
+        let mode = if is_branch { ForkMode::Branch } else { ForkMode::Replay };
+        let fork = script.fork(0, mode, at % n).unwrap();
+        for told in &later {
+            tell(&mut script, told);
+        }
+        bring_to_an_end(&mut script, fork);
+        let is_cancel = |event: &Recorded| event.given.as_deref() == Some(&Given::Cancel);
+        if !script.events(fork).iter().any(is_cancel) {
+            check_replays(&mut script, fork);
+        }
+    }
+
+    #[test]
+    fn a_branch_of_anything_can_end(workflow in workflow(), told in vec(told(), 0..15), limit in 5..25_u32) {
+        let gated = Workflow::new("gated").gate("gate");
+        let mut script = Script::of(&[&workflow, &gated])
+            .start_configured(json!({}), json!({ "recursionLimit": limit }));
+        for told in &told {
+            tell(&mut script, told);
+        }
+        check_branches(&mut script, 0);
+    }
+}

@@ -1,0 +1,250 @@
+//! Forks runs, tries failed ones again, and compares two.
+
+use std::collections::BTreeSet;
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::{Value, json};
+use wopr_app::{EventDiff, Mask, NewFork, RetryWith, RunDiff, View, VisibleRun};
+use wopr_core::{ForkMode, Object, Overlay, RunId, Seq};
+use wopr_wire::{
+    json::{Decode, DecodeError, Fields},
+    openwop::{
+        control::{ForkMode as WireMode, ForkRequest, ForkResponse, RunOptions},
+        event::RunEventDoc,
+        run::RunStatus as WireStatus,
+    },
+};
+
+use super::{
+    answer::{Answer, json_response},
+    call::Call,
+    idempotency,
+    problem::{Problem, no_run},
+    render,
+    runs::{check_overrides, status_body},
+};
+use crate::auth::Scope;
+
+/// The run of the path. An unknown run is reported before an invalid request.
+async fn known_run(call: &Call) -> Result<VisibleRun, Problem> {
+    let run = call.visible_run(Scope::RunsRead).await?;
+    call.host.app().summary(&run).await?.ok_or_else(no_run)?;
+    Ok(run)
+}
+
+/// `POST /v1/runs/{runId}:fork`
+pub(super) fn fork(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let source = known_run(&call).await?;
+        let once = idempotency::Request::of(&call)?;
+        let request: ForkRequest = call.decode()?;
+        let ForkRequest {
+            mode,
+            from_seq,
+            run_options_overlay,
+        } = request;
+        let overlay = overlay(run_options_overlay, call.host.config().conformance)?;
+        let (mode, from) = (of_wire(mode), Seq(from_seq));
+        let run = call.host.app().new_run_id();
+        let body = accepted(&call, &run, &source.run, (mode, from));
+        let side_rows = idempotency::Request::side_rows(once, &call, {
+            let body = body.clone();
+            move |_| (StatusCode::CREATED, body.clone())
+        });
+        let new = NewFork {
+            run,
+            mode,
+            from,
+            overlay,
+            side_rows,
+        };
+        let done = call.host.app().fork_run(call.caller(), &source, new).await?;
+        idempotency::answer(&call, &done, |_| (StatusCode::CREATED, body)).await
+    }
+    .boxed()
+}
+
+/// The body of `POST /v1/host/wopr/runs/{runId}:retry`.
+struct RetryRequest {
+    as_it_was: bool,
+}
+
+impl Decode for RetryRequest {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        let as_it_was = fields.or_default("asItWas")?;
+        fields.refuse_unknown()?;
+        Ok(Self { as_it_was })
+    }
+}
+
+/// `POST /v1/host/wopr/runs/{runId}:retry`
+pub(super) fn retry(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let source = known_run(&call).await?;
+        let once = idempotency::Request::of(&call)?;
+        let RetryRequest { as_it_was } = call.decode()?;
+        let with = match as_it_was {
+            true => RetryWith::Recorded,
+            false => RetryWith::Current,
+        };
+        let run = call.host.app().new_run_id();
+        let body = |from: Seq| accepted(&call, &run, &source.run, (ForkMode::Branch, from));
+        let side_rows = |from: Seq| {
+            let body = body(from);
+            idempotency::Request::side_rows(once, &call, move |_| (StatusCode::CREATED, body.clone()))
+        };
+        let app = call.host.app();
+        let retrying = app.retry_run(call.caller(), &source, with, run.clone(), side_rows);
+        let (done, from) = retrying.await?;
+        let body = body(from);
+        idempotency::answer(&call, &done, |_| (StatusCode::CREATED, body)).await
+    }
+    .boxed()
+}
+
+fn of_wire(mode: WireMode) -> ForkMode {
+    match mode {
+        WireMode::Replay => ForkMode::Replay,
+        WireMode::Branch => ForkMode::Branch,
+    }
+}
+
+/// What a branch changes, checked as the options of a new run are.
+fn overlay(options: RunOptions, is_conformance: bool) -> Result<Option<Overlay>, Problem> {
+    if options.is_empty() {
+        return Ok(None);
+    }
+    let RunOptions {
+        mut configurable,
+        tags,
+        metadata,
+    } = options;
+    check_overrides(&mut configurable, is_conformance)?;
+    Ok(Some(Overlay {
+        configurable,
+        tags: (!tags.is_empty()).then_some(tags),
+        metadata,
+    }))
+}
+
+/// The response to a new fork. It always has the status pending.
+fn accepted(call: &Call, run: &RunId, source: &RunId, (mode, from): (ForkMode, Seq)) -> Vec<u8> {
+    let origin = call.host.public_url();
+    status_body(&ForkResponse {
+        run_id: run.to_string(),
+        source_run_id: source.to_string(),
+        from_seq: from.0,
+        mode: match mode {
+            ForkMode::Replay => WireMode::Replay,
+            ForkMode::Branch => WireMode::Branch,
+        },
+        status: WireStatus::Pending,
+        events_url: format!("{origin}/v1/runs/{run}/events"),
+    })
+}
+
+/// The answer to `GET /v1/runs/{runId}:diff`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Diff {
+    a: String,
+    b: String,
+    /// `null` if the logs are the same.
+    diverged_at_seq: Option<u64>,
+    event_diffs: Vec<EventDiffDoc>,
+    state_diff: Value,
+    /// A run is under way, or there are more differences than are listed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EventDiffDoc {
+    seq: u64,
+    op: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    a_event: Option<RunEventDoc>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    b_event: Option<RunEventDoc>,
+}
+
+/// `GET /v1/runs/{runId}:diff`
+pub(super) fn diff(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        known_run(&call).await?;
+        let Some(against) = call.query("against") else {
+            return Err(Problem::field(
+                "against",
+                "must be the id of the run to compare with",
+            ));
+        };
+        let app = call.host.app();
+        let diff = app.diff_runs(call.caller(), call.param(0), &against).await?;
+        let RunDiff {
+            runs: [a, b],
+            events,
+            is_cut,
+        } = diff;
+        let masks = [&a, &b].map(|view| Mask::for_caller(view, call.caller()));
+        let document = |EventDiff {
+                            at,
+                            events: [left, right],
+                        }: EventDiff| EventDiffDoc {
+            seq: at.0,
+            op: match (&left, &right) {
+                (None, _) => "added",
+                (_, None) => "removed",
+                (Some(_), Some(_)) => "changed",
+            },
+            a_event: left.map(|event| render::event(&event, &a.key, &masks[0])),
+            b_event: right.map(|event| render::event(&event, &b.key, &masks[1])),
+        };
+        let diverged_at_seq = events.first().map(|event| event.at.0);
+        let is_open = |view: &View| !view.run.status.is_terminal();
+        let body = Diff {
+            a: a.key.run.to_string(),
+            b: b.key.run.to_string(),
+            diverged_at_seq,
+            event_diffs: events.into_iter().map(document).collect(),
+            state_diff: state_diff([&a, &b], &masks),
+            truncated: is_cut || is_open(&a) || is_open(&b),
+        };
+        json_response(StatusCode::OK, &body)
+    }
+    .boxed()
+}
+
+/// Status, variables and channels that differ, as `{a, b}`.
+fn state_diff([a, b]: [&View; 2], masks: &[Mask; 2]) -> Value {
+    let mut diff = Object::new();
+    if a.run.status != b.run.status {
+        let pair = json!({ "a": a.run.status.as_str(), "b": b.run.status.as_str() });
+        diff.insert("status".to_owned(), pair);
+    }
+    let of = |name: &str, left: &Object, right: &Object| {
+        let names: BTreeSet<_> = left.keys().chain(right.keys()).collect();
+        let changed = names
+            .into_iter()
+            .filter(|name| left.get(*name) != right.get(*name));
+        let changed: Object = changed
+            .map(|name| {
+                let mut pair = Object::new();
+                let sides = [("a", left, &masks[0]), ("b", right, &masks[1])];
+                for (side, values, mask) in sides {
+                    if let Some(value) = values.get(name) {
+                        pair.insert(side.to_owned(), mask.value(name, value));
+                    }
+                }
+                (name.clone(), Value::Object(pair))
+            })
+            .collect();
+        (!changed.is_empty()).then(|| (name.to_owned(), Value::Object(changed)))
+    };
+    diff.extend(of("variables", a.run.variables(), b.run.variables()));
+    diff.extend(of("channels", a.run.channels(), b.run.channels()));
+    Value::Object(diff)
+}

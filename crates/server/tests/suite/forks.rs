@@ -1,0 +1,358 @@
+//! Forks over REST: replays, branches, retries and comparisons.
+
+use serde_json::{Value, json};
+use wopr_server::config::StoreUrl;
+
+use crate::{
+    client::Call,
+    server::{ADAM, BOB, READER, Server},
+    workflows::{chain, node},
+};
+
+async fn register(server: &Server, document: &Value) {
+    server
+        .post("/v1/workflows", document)
+        .send()
+        .await
+        .ok_either(&[200, 201]);
+}
+
+pub(crate) async fn events(server: &Server, run: &str) -> Vec<Value> {
+    let path = format!("/v1/runs/{run}/events/poll?timeout=1");
+    let poll = server.get(&path).send().await.ok(200);
+    poll["events"].as_array().unwrap().clone()
+}
+
+fn fork_call(server: &Server, run: &str, body: &Value) -> Call {
+    server.post(&format!("/v1/runs/{run}:fork"), body)
+}
+
+async fn fork(server: &Server, run: &str, body: Value) -> String {
+    let forked = fork_call(server, run, &body).send().await.ok(201);
+    assert_eq!(forked["sourceRunId"], run);
+    assert_eq!(forked["status"], "pending");
+    assert_eq!(forked["mode"], body["mode"]);
+    forked["runId"].as_str().unwrap().to_owned()
+}
+
+/// What of the events is the same whenever a run is repeated.
+fn deterministic(events: &[Value]) -> Vec<Value> {
+    let part = |event: &Value| {
+        let payload = event["payload"].to_string();
+        let run = event["runId"].as_str().unwrap();
+        json!([
+            event["sequence"],
+            event["type"],
+            event["nodeId"],
+            payload.replace(run, "RUN")
+        ])
+    };
+    events.iter().map(part).collect()
+}
+
+fn seq_of(events: &[Value], kind: &str, node: &str) -> u64 {
+    let found = events
+        .iter()
+        .find(|event| event["type"] == kind && event["nodeId"] == node);
+    found.unwrap()["sequence"].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn a_replay_repeats_a_run_and_calls_nobody() {
+    let server = Server::start().await;
+    let nodes = [
+        node("call", "core.conformance.side-effect", json!({ "payload": 1 })),
+        node(
+            "gate",
+            "core.approvalGate",
+            json!({ "actions": ["accept", "reject"] }),
+        ),
+        node(
+            "sub",
+            "core.subWorkflow",
+            json!({ "workflowId": "conformance-noop" }),
+        ),
+        node("end", "core.template", json!({ "template": "Done" })),
+    ];
+    register(&server, &chain("careful", &nodes)).await;
+    let run = server.run("careful", json!({})).await;
+    server.wait_for(&run, "waiting-approval").await;
+    let answer = json!({ "resumeValue": { "action": "accept" } });
+    server
+        .post(&format!("/v1/runs/{run}/interrupts/gate"), &answer)
+        .send()
+        .await
+        .ok(200);
+    let source = server.wait_for(&run, "completed").await;
+    let log = events(&server, &run).await;
+
+    for from in [0, 3, log.len() - 1] {
+        let replay = fork(&server, &run, json!({ "mode": "replay", "fromSeq": from })).await;
+        let snapshot = server.wait_for(&replay, "completed").await;
+        assert_eq!(
+            deterministic(&events(&server, &replay).await),
+            deterministic(&log)
+        );
+        assert_eq!(snapshot["variables"], source["variables"]);
+        assert_eq!(
+            snapshot["forkedFrom"],
+            json!({ "sourceRunId": run, "mode": "replay", "fromSeq": from })
+        );
+        assert_eq!(snapshot["owner"], source["owner"]);
+    }
+    let replay = fork(&server, &run, json!({ "mode": "replay" })).await;
+    server.wait_for(&replay, "completed").await;
+    // A fork of a fork.
+    let again = fork(&server, &replay, json!({ "mode": "replay" })).await;
+    server.wait_for(&again, "completed").await;
+    assert_eq!(deterministic(&events(&server, &again).await), deterministic(&log));
+    let path = format!("/v1/runs/{run}:diff?against={again}");
+    let diff = server.get(&path).send().await.ok(200);
+    assert_eq!(
+        (&diff["divergedAtSeq"], &diff["eventDiffs"]),
+        (&Value::Null, &json!([]))
+    );
+    assert_eq!(diff["stateDiff"], json!({}));
+}
+
+#[tokio::test]
+async fn a_branch_calls_again_and_takes_other_options() {
+    let server = Server::start().await;
+    let nodes = [
+        node("call", "core.conformance.side-effect", json!({ "payload": 1 })),
+        node(
+            "gate",
+            "core.approvalGate",
+            json!({ "actions": ["accept", "reject"] }),
+        ),
+    ];
+    register(&server, &chain("careful", &nodes)).await;
+    let run = server.run("careful", json!({})).await;
+    server.wait_for(&run, "waiting-approval").await;
+    let log = events(&server, &run).await;
+    let from = seq_of(&log, "node.started", "call");
+    let body = json!({
+        "mode": "branch", "fromSeq": from,
+        "runOptionsOverlay": { "tags": ["again"], "metadata": { "why": "a test" } },
+    });
+    let branch = fork(&server, &run, body).await;
+    let snapshot = server.wait_for(&branch, "waiting-approval").await;
+    assert_eq!(snapshot["tags"], json!(["again"]));
+    assert_eq!(snapshot["metadata"], json!({ "why": "a test" }));
+    let own = events(&server, &branch).await;
+    assert_eq!(own[usize::try_from(from).unwrap()]["type"], "run.resuming");
+
+    // At the gate, another decision: nothing before it is done again.
+    let gate = log.len();
+    let other = fork(&server, &run, json!({ "mode": "branch", "fromSeq": gate })).await;
+    server.wait_for(&other, "waiting-approval").await;
+    let answer = json!({ "resumeValue": { "action": "reject", "feedback": "no" } });
+    server
+        .post(&format!("/v1/runs/{other}/interrupts/gate"), &answer)
+        .send()
+        .await
+        .ok(200);
+    server.wait_for(&other, "failed").await;
+    // The source still waits.
+    assert_eq!(server.snapshot(&run).await["status"], "waiting-approval");
+}
+
+#[tokio::test]
+async fn an_effect_without_a_record_fails_the_replay() {
+    let server = Server::start().await;
+    let nodes = [
+        node("hold", "core.delay", json!({ "delayMs": 200 })),
+        node("effect", "core.conformance.side-effect", json!({})),
+    ];
+    register(&server, &chain("held", &nodes)).await;
+    let run = server.run("held", json!({})).await;
+    let cancelled = server
+        .post(&format!("/v1/runs/{run}/cancel"), &json!({}))
+        .send()
+        .await;
+    cancelled.ok(200);
+    server.wait_for(&run, "cancelled").await;
+    let replay = fork(&server, &run, json!({ "mode": "replay" })).await;
+    let snapshot = server.wait_for(&replay, "failed").await;
+    assert_eq!(snapshot["error"]["code"], "replay_source_missing");
+    let failed = events(&server, &replay).await;
+    let failed = failed
+        .iter()
+        .find(|event| event["type"] == "node.failed")
+        .unwrap();
+    assert_eq!(failed["nodeId"], "effect");
+    assert_eq!(failed["payload"]["error"]["code"], "replay_source_missing");
+}
+
+#[tokio::test]
+async fn bad_forks_are_refused() {
+    let server = Server::start().await;
+    let run = server.run("conformance-noop", json!({})).await;
+    server.wait_for(&run, "completed").await;
+    let n = events(&server, &run).await.len();
+    for (body, status) in [
+        (json!({ "mode": "replay", "fromSeq": -1 }), 400),
+        (json!({ "mode": "again" }), 400),
+        (json!({ "mode": "branch" }), 400),
+        (json!({ "mode": "replay", "x": 1 }), 400),
+        (
+            json!({ "mode": "replay", "runOptionsOverlay": { "tags": ["x"] } }),
+            400,
+        ),
+        (
+            json!({ "mode": "branch", "fromSeq": 1, "runOptionsOverlay": { "configurable": { "recursionLimit": 0 } } }),
+            400,
+        ),
+        (json!({ "mode": "replay", "fromSeq": 99_999 }), 422),
+        (json!({ "mode": "replay", "fromSeq": n }), 422),
+        (json!({ "mode": "branch", "fromSeq": 0 }), 201),
+        (
+            json!({ "mode": "branch", "fromSeq": 1, "runOptionsOverlay": {} }),
+            201,
+        ),
+        (json!({ "mode": "replay", "runOptionsOverlay": {} }), 201),
+    ] {
+        fork_call(&server, &run, &body).send().await.ok(status);
+    }
+    let body = json!({ "mode": "replay" });
+    for (path, key, status) in [
+        ("/v1/runs/run_00000000000000000000:fork", ADAM, 404),
+        (&*format!("/v1/runs/{run}:fork"), BOB, 404),
+        (&*format!("/v1/runs/{run}:fork"), READER, 403),
+    ] {
+        let call = server.call("POST", path).key(key).json(&body);
+        call.send().await.ok(status);
+    }
+    // Another caller's fork belongs to whoever the source belongs to.
+    let path = format!("/v1/runs/{run}:fork");
+    let forked = server
+        .call("POST", &path)
+        .key(ADAM)
+        .json(&body)
+        .send()
+        .await
+        .ok(201);
+    let snapshot = server
+        .wait_for(forked["runId"].as_str().unwrap(), "completed")
+        .await;
+    assert_eq!(snapshot["owner"]["principal"], "alice");
+}
+
+#[tokio::test]
+async fn a_repeated_fork_is_the_same_fork() {
+    let server = Server::start().await;
+    let run = server.run("conformance-noop", json!({})).await;
+    server.wait_for(&run, "completed").await;
+    let fork = |body: Value| {
+        let call = fork_call(&server, &run, &body).header("idempotency-key", "once");
+        async move { call.send().await }
+    };
+    let first = fork(json!({ "mode": "replay" })).await.ok(201);
+    let second = fork(json!({ "mode": "replay" })).await.ok(201);
+    assert_eq!(first, second);
+    fork(json!({ "mode": "replay", "fromSeq": 1 })).await.ok(409);
+}
+
+#[tokio::test]
+async fn a_failed_run_is_tried_again_with_a_better_definition() {
+    let server = Server::start().await;
+    let bad = node("work", "core.fail", json!({ "code": "bad" }));
+    let first = node("first", "core.template", json!({ "template": "One" }));
+    register(&server, &chain("mended", &[first.clone(), bad.clone()])).await;
+    let run = server.run("mended", json!({})).await;
+    server.wait_for(&run, "failed").await;
+    let path = format!("/v1/host/wopr/runs/{run}:retry");
+    let retry = |body: Value| {
+        let call = server.post(&path, &body);
+        async move { call.send().await.ok(201)["runId"].as_str().unwrap().to_owned() }
+    };
+    // As it was, it fails again.
+    let same = retry(json!({ "asItWas": true })).await;
+    server.wait_for(&same, "failed").await;
+
+    register(
+        &server,
+        &chain("mended", &[first, node("work", "core.noop", json!({}))]),
+    )
+    .await;
+    let mended = retry(json!({})).await;
+    let snapshot = server.wait_for(&mended, "completed").await;
+    assert_eq!(snapshot["nodeStates"]["first"]["executions"], 1);
+    // What has completed needs no other try.
+    let path = format!("/v1/host/wopr/runs/{mended}:retry");
+    server.post(&path, &json!({})).send().await.ok(409);
+
+    let path = format!("/v1/runs/{run}:diff?against={mended}");
+    let diff = server.get(&path).send().await.ok(200);
+    assert_eq!(diff["a"], run);
+    let at = diff["divergedAtSeq"].as_u64().unwrap();
+    assert_eq!(diff["eventDiffs"][0]["seq"], at);
+    assert_eq!(diff["eventDiffs"][0]["op"], "changed");
+    assert_eq!(
+        diff["stateDiff"]["status"],
+        json!({ "a": "failed", "b": "completed" })
+    );
+    server.get(&format!("/v1/runs/{run}:diff")).send().await.ok(400);
+    let foreign = server.call("GET", &path).key(BOB);
+    foreign.send().await.ok(404);
+}
+
+#[tokio::test]
+async fn other_edges_refuse_a_retry() {
+    let server = Server::start().await;
+    let bad = node("work", "core.fail", json!({}));
+    let first = node("first", "core.noop", json!({}));
+    register(&server, &chain("moved", &[first.clone(), bad.clone()])).await;
+    let run = server.run("moved", json!({})).await;
+    server.wait_for(&run, "failed").await;
+    let more = node("more", "core.noop", json!({}));
+    register(&server, &chain("moved", &[first, more, bad])).await;
+    let path = format!("/v1/host/wopr/runs/{run}:retry");
+    let refused = server.post(&path, &json!({})).send().await.ok(422);
+    assert_eq!(refused["error"], "validation_error", "{refused}");
+    server
+        .post(&path, &json!({ "asItWas": true }))
+        .send()
+        .await
+        .ok(201);
+}
+
+#[tokio::test]
+async fn a_long_log_is_copied_in_parts_and_survives_a_restart() {
+    let server = Server::start_with(|config| {
+        config.store = StoreUrl::Sqlite("wopr.db".into());
+        config.limits.max_node_executions = 10_000;
+    })
+    .await;
+    let mut workflow = chain(
+        "long",
+        &[
+            node(
+                "count",
+                "core.setVariable",
+                json!({ "name": "n", "expression": "n + 1" }),
+            ),
+            node("end", "core.noop", json!({})),
+        ],
+    );
+    workflow["variables"] = json!([{ "name": "n", "type": "number", "defaultValue": 0 }]);
+    workflow["edges"] = json!([
+        { "id": "again", "sourceNodeId": "count", "targetNodeId": "count",
+            "condition": { "expression": "n < 1200" } },
+        { "id": "on", "sourceNodeId": "count", "targetNodeId": "end",
+            "condition": { "expression": "n >= 1200" } },
+    ]);
+    register(&server, &workflow).await;
+    let run = server.run("long", json!({})).await;
+    let source = server.wait_for(&run, "completed").await;
+    let replay = fork(&server, &run, json!({ "mode": "replay" })).await;
+    let late = fork(&server, &run, json!({ "mode": "branch", "fromSeq": 3_000 })).await;
+    let server = server.again_on_sqlite().await;
+    let snapshot = server.wait_for(&replay, "completed").await;
+    assert_eq!(snapshot["variables"], source["variables"]);
+    let snapshot = server.wait_for(&late, "completed").await;
+    assert_eq!(snapshot["variables"], source["variables"]);
+    let path = format!("/v1/runs/{run}:diff?against={replay}");
+    let diff = server.get(&path).send().await.ok(200);
+    assert_eq!(diff["divergedAtSeq"], Value::Null, "{diff}");
+}
