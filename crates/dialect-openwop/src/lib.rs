@@ -4,10 +4,13 @@
 //! events that only this language gives a meaning to, and says which nodes start next. Pure, like the kernel:
 //! no clock, no randomness, no I/O.
 
+mod acting;
 mod admission;
+mod agent;
 mod authoring;
 mod channel;
 mod context;
+mod conversing;
 mod decide;
 mod definition;
 mod event;
@@ -23,10 +26,14 @@ mod state;
 mod trigger;
 mod trust;
 
+pub use agent::AgentRef;
 pub use authoring::{Lint, Place, Warning, definition_schema, locate};
-pub use decide::Openwop;
+pub use decide::{MAX_MEMORY_CONTENT, Openwop};
 pub use definition::{Definition, MAX_EDGES, MAX_NODES, Node, Variable, VariableType};
-pub use event::Event;
+pub use event::{
+    Act, AgentEvent, CallError, CallStatus, Change, ConversationEvent, Event, Invocation, Outcome, Role,
+    Transport, Turn, Verbosity, Verdict,
+};
 pub use expression::{Expression, ExpressionError, Read, Template};
 pub use node::HTTP_MAX_TIMEOUT_MS;
 pub use plan::Plan;

@@ -7,8 +7,11 @@ use wopr_kernel::{
 };
 
 use crate::{
-    Event, Failure, Object, Plan, Untrusted, channel,
+    Event, Failure, Object, Plan, Untrusted,
+    acting::Acting,
+    channel,
     context::project,
+    conversing::Conversing,
     trigger::{Readiness, Signal, Slot},
 };
 
@@ -18,6 +21,12 @@ pub struct State {
     pub channels: Object,
     #[serde(default, skip_serializing_if = "Untrusted::is_empty")]
     pub untrusted: Untrusted,
+    /// What the agents of active nodes have begun.
+    #[serde(default, skip_serializing_if = "Acting::is_empty")]
+    pub(crate) acting: Acting,
+    /// The conversations that are open.
+    #[serde(default, skip_serializing_if = "Conversing::is_empty")]
+    pub(crate) conversing: Conversing,
     pub(crate) nodes: Vec<NodeState>,
 }
 
@@ -55,6 +64,8 @@ impl State {
             EventRef::Kernel(event) => self.apply_kernel(plan, run, event)?,
             EventRef::Dialect(event) => self.apply_own(event),
         }
+        self.acting.follow(plan, recorded);
+        self.conversing.follow(recorded);
         self.untrusted.follow(plan, recorded);
         Ok(())
     }
@@ -128,6 +139,8 @@ impl State {
             | KernelEvent::ClarificationRequested { .. }
             | KernelEvent::ClarificationResolved { .. }
             | KernelEvent::ArtifactCreated { .. }
+            | KernelEvent::MemoryWritten(_)
+            | KernelEvent::MemoryCompacted { .. }
             | KernelEvent::OutputChunk { .. }
             | KernelEvent::CapBreached { .. } => {}
         }
@@ -163,6 +176,8 @@ impl State {
                 self.variables.insert(channel.clone(), next.clone());
                 self.channels.insert(channel.clone(), next);
             }
+            // `acting` and `conversing` follow these.
+            Event::Agent(_) | Event::Conversation(_) => {}
         }
     }
 

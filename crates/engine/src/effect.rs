@@ -10,7 +10,9 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_core::{Activity, AgentCall, Produced, RemoteQuestion, RunKey, StepId, provider, value_size};
+use wopr_core::{
+    Activity, AgentCall, MemoryCall, Produced, RemoteQuestion, RunKey, StepId, provider, value_size,
+};
 
 /// The request of an effect, as stored in its row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,6 +24,8 @@ pub enum Request {
     Activity(Activity),
     /// A message to another agent: parked while the agent works on it.
     Agent(Box<AgentCall>),
+    /// Reads what agents remember, or prepares what they write. The engine performs it itself.
+    Memory(Box<MemoryCall>),
     /// The conformance suite's countable side effect: appends a line to a ledger.
     SideEffect { payload: Value },
 }
@@ -33,6 +37,7 @@ impl Request {
             Self::Http(_) => provider::HTTP,
             Self::Activity(_) => provider::ACTIVITY,
             Self::Agent(_) => provider::AGENT,
+            Self::Memory(_) => provider::MEMORY,
             Self::SideEffect { .. } => provider::SIDE_EFFECT,
         }
     }
@@ -41,7 +46,7 @@ impl Request {
     pub(crate) const fn is_followed(&self) -> bool {
         match self {
             Self::Agent(call) => call.verb.is_followed(),
-            Self::Http(_) | Self::Activity(_) | Self::SideEffect { .. } => true,
+            Self::Http(_) | Self::Activity(_) | Self::Memory(_) | Self::SideEffect { .. } => true,
         }
     }
 
@@ -55,6 +60,7 @@ impl Request {
             }
             Self::Activity(activity) => value_size(&activity.input),
             Self::Agent(call) => call.size(),
+            Self::Memory(call) => call.size(),
             Self::SideEffect { payload } => value_size(payload),
         }
     }

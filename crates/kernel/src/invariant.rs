@@ -425,7 +425,9 @@ fn step_of(event: &KernelEvent) -> Option<&StepId> {
         | KernelEvent::ClarificationRequested { step, .. }
         | KernelEvent::ClarificationResolved { step, .. }
         | KernelEvent::ArtifactCreated { step, .. }
+        | KernelEvent::MemoryCompacted { step, .. }
         | KernelEvent::OutputChunk { step, .. } => Some(step),
+        KernelEvent::MemoryWritten(written) => Some(&written.step),
         KernelEvent::RunStarted(_)
         | KernelEvent::RunCompleted { .. }
         | KernelEvent::RunFailed { .. }

@@ -19,12 +19,13 @@ mod join;
 mod limits;
 pub mod measure;
 mod membership;
+mod moment;
 mod problem;
 mod rules;
 mod run;
 mod status;
 
-pub use call::{AgentCall, AgentVerb, Call, provider};
+pub use call::{AgentCall, AgentVerb, Call, MemoryCall, MemoryRead, NewMemory, provider};
 pub use command::{
     AnsweredCall, Authority, CancelledCall, Catalog, Command, Decision, Effect, EndedChild, HostBounds,
     Input, NewChild, Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartRun, Timer,
@@ -35,11 +36,11 @@ pub use decide::{
     fields, too_much_work,
 };
 pub use dialect::{
-    Answered, ChildPolicy, Dialect, NodeTypes, OnFailure, Planned, Retries, Startable, Trigger,
+    Answered, ChildPolicy, Dialect, NodeTypes, OnFailure, Planned, Retries, Startable, Trigger, Verdict,
 };
 pub use event::{
-    Activity, ApprovalAction, Cap, DrainPolicy, Event, EventRef, KernelEvent, Limits, Object, Origin, Parent,
-    Recorded, RecordedRef, RunStarted, StepId,
+    Activity, ApprovalAction, Cap, DrainPolicy, Event, EventRef, KernelEvent, Limits, MemoryWritten, Object,
+    Origin, Parent, Recorded, RecordedRef, RunStarted, StepId,
 };
 pub use failure::{Failure, REJECTED};
 pub use id::{

@@ -10,10 +10,10 @@ use expect_test::expect_file;
 use serde_json::{Value, json};
 use wopr_core::{
     Activity, ApprovalAction, Cap, ContentHash, DialectEvent, DialectId, DrainPolicy, Event, Failure,
-    InterruptKind, KernelEvent, Limits, NodeId, Object, Origin, Parent, PrincipalId, Recorded, Run, RunId,
-    RunStarted, RunStatus, Seq, StepId, TenantId, Timestamp, WorkflowId, format, openwop,
+    InterruptKind, KernelEvent, Limits, MemoryWritten, NodeId, Object, Origin, Parent, PrincipalId, Recorded,
+    Run, RunId, RunStarted, RunStatus, Seq, StepId, TenantId, Timestamp, WorkflowId, format, openwop,
 };
-use wopr_testkit::{N_KINDS, Script, Workflow, kind};
+use wopr_testkit::{N_KINDS, Script, Workflow, agent_events, kind};
 
 fn object(value: Value) -> Object {
     value.as_object().cloned().expect("object")
@@ -53,7 +53,8 @@ fn name(event: &Event) -> String {
 
 /// Every variant, with all fields set.
 fn samples() -> Vec<Event> {
-    let own = openwop_samples().into_iter().map(DialectEvent::Openwop);
+    let own = openwop_samples().into_iter().chain(agent_events(&step()));
+    let own = own.map(DialectEvent::Openwop);
     let kernel = kernel_samples()
         .into_iter()
         .chain(effect_samples())
@@ -114,6 +115,7 @@ fn kernel_samples() -> Vec<KernelEvent> {
                 report: vec!["result".to_owned()],
                 ancestors: vec![workflow.clone()],
                 unset: vec!["gone".to_owned()],
+                memory: Some("run:parent".to_owned()),
             }),
             limits: Limits {
                 node_executions: 1_000,
@@ -177,6 +179,24 @@ fn kernel_samples() -> Vec<KernelEvent> {
             interrupt: "gate:0".to_owned(),
             kind: InterruptKind::ExternalEvent,
             child: Some(run()),
+            details: object(json!({ "reason": "low-confidence" })),
+        },
+        KernelEvent::MemoryWritten(Box::new(MemoryWritten {
+            step: step(),
+            scope: "acme/facts".to_owned(),
+            id: "mem_1".to_owned(),
+            content: "The sky is blue.".to_owned(),
+            tags: vec!["sky".to_owned()],
+            created_at: Timestamp::from_millis(1_700_000_000_001),
+            expires_at: Some(Timestamp::from_millis(1_700_000_000_002)),
+            agent: Some("acme.reader".to_owned()),
+        })),
+        KernelEvent::MemoryCompacted {
+            step: step(),
+            scope: "acme/facts".to_owned(),
+            output: "mem_1".to_owned(),
+            sources: vec!["mem_2".to_owned()],
+            n_bytes: 16,
         },
         KernelEvent::NodeResumed {
             step: step(),

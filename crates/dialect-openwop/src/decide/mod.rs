@@ -1,9 +1,14 @@
 //! Decisions of this language: it follows one trigger, then starts every node whose edges allow it.
 
+mod act;
 mod agent;
 mod answer;
 mod ask;
+mod channels;
 mod child;
+mod converse;
+mod memory;
+mod mock_agent;
 mod node;
 mod schedule;
 mod stream;
@@ -25,6 +30,9 @@ use crate::{
 };
 
 use schedule::Dirty;
+
+pub(crate) use act::MAX_CALLS;
+pub use memory::MAX_CONTENT as MAX_MEMORY_CONTENT;
 
 /// The OpenWOP workflow language.
 #[derive(Debug)]
@@ -52,7 +60,7 @@ impl DerefMut for Walk<'_, '_> {
 
 impl Dialect for Openwop {
     const NAME: &'static str = "openwop";
-    const FOLD: u16 = 1;
+    const FOLD: u16 = 2;
 
     type Plan = Plan;
     type State = State;
@@ -87,6 +95,8 @@ impl Dialect for Openwop {
         let outputs = state.nodes.iter().filter_map(|node| node.outputs.as_ref());
         cost::of_object(&state.variables)
             + cost::of_object(&state.channels)
+            + state.acting.weight()
+            + state.conversing.weight()
             + outputs.map(cost::of_object).sum::<u64>()
     }
 
@@ -96,6 +106,8 @@ impl Dialect for Openwop {
                 previous.as_ref().map_or(0, size_of) + size_of(next)
             }
             Event::ChannelWritten { value, .. } => size_of(value),
+            Event::Agent(event) => event.size(),
+            Event::Conversation(event) => event.size(),
         }
     }
 
@@ -143,10 +155,7 @@ impl Walk<'_, '_> {
                 step,
                 cause,
             } => self.time_is_up(position, &step, cause),
-            Trigger::EffectEnded { step, cause, outcome } => match outcome {
-                Ok(outputs) => self.complete_node(&step, cause, outputs),
-                Err(failure) => self.fail_node(&step, cause, failure),
-            },
+            Trigger::EffectEnded { step, cause, outcome } => self.effect_ended(&step, cause, outcome),
             Trigger::ChildEnded {
                 position,
                 step,
@@ -170,9 +179,19 @@ impl Walk<'_, '_> {
             Trigger::ChildrenJoined { .. } => return Err(Refusal::WrongState),
             Trigger::Failed { step, cause, failure } => self.fail_node(&step, cause, failure),
             Trigger::Answered {
-                step, cause, answer, ..
-            } => self.answered(&step, cause, answer),
+                position,
+                step,
+                cause,
+                answer,
+            } => self.answered(position, &step, cause, answer),
             Trigger::Asked { step, by, question } => self.asked(&step, &by, question.as_deref())?,
+            Trigger::TurnTaken {
+                position,
+                step,
+                by,
+                turn,
+                closes,
+            } => self.turn_taken(position, &step, &by, &turn, closes)?,
         }
         Ok(())
     }

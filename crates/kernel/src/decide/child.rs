@@ -194,6 +194,8 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             index,
         );
         let report: BTreeSet<_> = report.into_iter().collect();
+        let position = self.plan.position(&step.node);
+        let isolates_memory = position.is_some_and(|position| self.plan.isolates_memory(position));
         Ok(NewChild {
             run,
             workflow,
@@ -218,6 +220,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                     report: report.into_iter().collect(),
                     ancestors,
                     unset,
+                    memory: (!isolates_memory).then(|| self.run.memory_scope(self.input.run)),
                 }),
                 bounds: HostBounds {
                     node_executions: started.limits.node_executions,
@@ -264,6 +267,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                             interrupt,
                             kind,
                             child: Some(child),
+                            details: Object::new(),
                         },
                     );
                 }

@@ -4,6 +4,9 @@
 //! where the specification requires one. Events that v1 does not define are vendor events under
 //! `vendor.wopr.`.
 
+mod agent;
+mod conversation;
+
 use serde_json::{Value, json};
 use wopr_core::{
     ApprovalAction, CONTENT_TRUST, DialectEvent, Event, Failure, InterruptKind, KernelEvent, NodeId, Object,
@@ -42,14 +45,21 @@ pub fn event(recorded: &Recorded, key: &RunKey, mask: &Mask) -> RunEventDoc {
 
 /// Returns `true` if the published schema allows additional members in the event's payload.
 const fn is_open(event: &Event) -> bool {
-    !matches!(
-        event,
-        Event::Kernel(
+    match event {
+        Event::Kernel(event) => !matches!(
+            event,
             KernelEvent::InterruptRequested { .. }
                 | KernelEvent::NodeDispatched { .. }
                 | KernelEvent::ChildEnded { .. }
-        ) | Event::Dialect(DialectEvent::Openwop(openwop::Event::ChannelWritten { .. }))
-    )
+                | KernelEvent::MemoryCompacted { .. }
+        ),
+        Event::Dialect(DialectEvent::Openwop(event)) => match event {
+            openwop::Event::VariableChanged { .. } => true,
+            openwop::Event::ChannelWritten { .. } => false,
+            openwop::Event::Agent(event) => agent::is_open(event),
+            openwop::Event::Conversation(_) => true,
+        },
+    }
 }
 
 #[must_use]
@@ -61,6 +71,10 @@ pub const fn event_type(event: &Event) -> &'static str {
         }
         Event::Dialect(DialectEvent::Openwop(openwop::Event::ChannelWritten { .. })) => {
             return "channel.written";
+        }
+        Event::Dialect(DialectEvent::Openwop(openwop::Event::Agent(event))) => return agent::name(event),
+        Event::Dialect(DialectEvent::Openwop(openwop::Event::Conversation(event))) => {
+            return conversation::name(event);
         }
     };
     match event {
@@ -92,6 +106,8 @@ pub const fn event_type(event: &Event) -> &'static str {
         KernelEvent::ClarificationRequested { .. } => "clarification.requested",
         KernelEvent::ClarificationResolved { .. } => "clarification.resolved",
         KernelEvent::ArtifactCreated { .. } => "artifact.created",
+        KernelEvent::MemoryWritten(_) => "memory.written",
+        KernelEvent::MemoryCompacted { .. } => "memory.compacted",
         KernelEvent::OutputChunk { .. } => "output.chunk",
         KernelEvent::CapBreached { .. } => "cap.breached",
     }
@@ -218,14 +234,16 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             interrupt,
             kind,
             child,
-        } => of(
-            step,
-            Payload::node(step)
+            details,
+        } => {
+            let mut payload = Payload(details.clone())
+                .with("nodeId", step.node.as_str())
                 .with("interruptId", interrupt.as_str())
                 .with("kind", kind.as_str())
-                .with("key", interrupt.as_str())
-                .maybe("childRunId", child.as_ref().map(RunId::as_str)),
-        ),
+                .with("key", interrupt.as_str());
+            payload = payload.maybe("childRunId", child.as_ref().map(RunId::as_str));
+            of(step, payload)
+        }
         KernelEvent::NodeResumed {
             step,
             interrupt,
@@ -407,6 +425,24 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .maybe("answeredBy", by.as_deref()),
         ),
         // The content has its own URL.
+        KernelEvent::MemoryWritten(written) => of(&written.step, agent::written(written)),
+        // The schema is closed.
+        KernelEvent::MemoryCompacted {
+            step,
+            scope,
+            output,
+            sources,
+            n_bytes,
+        } => of(
+            step,
+            Payload::new()
+                .with("memoryRef", scope.as_str())
+                .with("outputId", output.as_str())
+                .with("sourceIds", sources.clone())
+                .with("sourceCount", sources.len())
+                .with("trigger", "host-managed")
+                .with("byteSize", *n_bytes),
+        ),
         KernelEvent::ArtifactCreated {
             step,
             artifact,
@@ -489,6 +525,11 @@ fn openwop_payload(event: &openwop::Event, mask: &Mask) -> (Option<String>, Valu
                 .with("writtenAt", time(*written_at).to_string());
             (Some(node.to_string()), payload.done())
         }
+        openwop::Event::Conversation(event) => {
+            let node = event.step.node.to_string();
+            (Some(node), conversation::payload(event, mask))
+        }
+        openwop::Event::Agent(event) => (Some(event.step.node.to_string()), agent::payload(event, mask)),
     }
 }
 

@@ -32,6 +32,7 @@ pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
     snapshot.variables = mask.object(run.variables());
     snapshot.channels = mask.object(run.channels());
     snapshot.node_states = node_states(view);
+    snapshot.agent = agent(run, plan);
     snapshot.untrusted = untrusted(run);
     snapshot.error = error(run, plan);
     snapshot.event_log_schema_version = Some(EVENT_LOG_SCHEMA_VERSION);
@@ -42,6 +43,14 @@ pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
         snapshot.configurable = mask.inputs(&started.configurable);
     }
     snapshot
+}
+
+/// The agent that the run is at.
+fn agent(run: &Run, plan: &Plan) -> Option<Object> {
+    match serde_json::to_value(run.agent(plan)?) {
+        Ok(Value::Object(agent)) => Some(agent),
+        Ok(_) | Err(_) => None,
+    }
 }
 
 /// Names of inputs, variables and so on that hold content from outside, by kind.
