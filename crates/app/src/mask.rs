@@ -178,6 +178,17 @@ impl Mask {
         }
     }
 
+    /// Masks what an agent said or did at a node, as the output of this name. All of it is hidden if the node has
+    /// any sensitive output: an agent's reasoning may repeat what becomes the output.
+    #[must_use]
+    pub fn said(&self, node: &NodeId, port: &str, value: &Value) -> Value {
+        let plan = self.plan.as_ref();
+        if plan.is_some_and(|plan| plan.has_sensitive_output(node)) {
+            return redacted();
+        }
+        self.output(node, port, value)
+    }
+
     /// Masks the result of a run: the outputs of its last node, or of its last nodes by name.
     #[must_use]
     pub fn result(&self, outputs: &Object) -> Object {

@@ -39,6 +39,7 @@ impl Waiting {
             interrupt,
             kind,
             child: Some(child),
+            details: _,
         } = event
         {
             (step, kind, 0, Some((child.clone(), interrupt.clone())))
@@ -137,6 +138,8 @@ impl OpenInterrupts {
             | KernelEvent::RunPaused { .. }
             | KernelEvent::RunResumed { .. }
             | KernelEvent::ArtifactCreated { .. }
+            | KernelEvent::MemoryWritten(_)
+            | KernelEvent::MemoryCompacted { .. }
             | KernelEvent::OutputChunk { .. }
             | KernelEvent::NodeSuspended { child: None, .. }
             | KernelEvent::NodeStarted { .. }

@@ -138,8 +138,8 @@ impl Executor for Executors {
                 self.models.ask(&call, asked).await
             }
             Request::SideEffect { payload } => self.side_effect.perform(&run, &key, &payload).await.into(),
-            // Only a worker knows how it is done.
-            Request::Activity(_) => Report::Unchanged { check_after: None },
+            // Only a worker knows how it is done, and only the engine has the memory.
+            Request::Activity(_) | Request::Memory(_) => Report::Unchanged { check_after: None },
         }
     }
 
@@ -170,9 +170,11 @@ impl Executor for Executors {
                     .await
             }
             // Nobody else goes on with a call.
-            Request::Http(_) | Request::Activity(_) | Request::Model(_) | Request::SideEffect { .. } => {
-                Ok(Recalled::Nothing)
-            }
+            Request::Http(_)
+            | Request::Activity(_)
+            | Request::Memory(_)
+            | Request::Model(_)
+            | Request::SideEffect { .. } => Ok(Recalled::Nothing),
         }
     }
 

@@ -7,7 +7,7 @@ use std::{fmt, ops::Deref, sync::LazyLock};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_dialect_openwop::{self as openwop, Openwop};
+use wopr_dialect_openwop::{self as openwop, AgentRef, Openwop};
 #[cfg(feature = "toy")]
 use wopr_dialect_toy::{self as toy, Toy};
 use wopr_kernel::{
@@ -566,6 +566,17 @@ impl Run {
             }
             #[cfg(feature = "toy")]
             Some(State::Toy(_)) => None,
+        }
+    }
+
+    /// The agent at whose node the run is, or was last.
+    #[must_use]
+    pub fn agent<'p>(&self, plan: &'p Plan) -> Option<&'p AgentRef> {
+        match (&self.state, plan) {
+            (Some(State::Openwop(state)), Plan::Openwop(plan)) => state.agent(plan),
+            (None, _) => None,
+            #[cfg(feature = "toy")]
+            (Some(_), _) => None,
         }
     }
 

@@ -8,6 +8,8 @@
 
 #[path = "suite/activities.rs"]
 mod activities;
+#[path = "suite/agent_acts.rs"]
+mod agent_acts;
 #[path = "suite/agents.rs"]
 mod agents;
 #[path = "suite/approvers.rs"]
@@ -22,6 +24,8 @@ mod calls;
 mod child_sets;
 #[path = "suite/children.rs"]
 mod children;
+#[path = "suite/conversations.rs"]
+mod conversations;
 #[path = "suite/definitions.rs"]
 mod definitions;
 #[path = "suite/ending.rs"]
@@ -40,6 +44,8 @@ mod injections;
 mod interrupts;
 #[path = "suite/loops.rs"]
 mod loops;
+#[path = "suite/memory.rs"]
+mod memory;
 #[path = "suite/models.rs"]
 mod models;
 #[path = "suite/nodes.rs"]

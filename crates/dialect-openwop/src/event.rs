@@ -1,11 +1,18 @@
 //! The events that only this language has.
 
+mod agent;
+mod conversation;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use wopr_kernel::{ModelMessage, ModelUsage, StepId};
 
 use crate::{NodeId, Timestamp};
+
+pub use agent::{Act, AgentEvent, CallError, CallStatus, Invocation, Outcome, Transport, Verbosity, Verdict};
+
+pub use conversation::{Change, ConversationEvent, Role, Turn};
 
 /// Prefix of the variable that stores the questions asked at a gate.
 pub(crate) const EXCHANGES: &str = "_askExchanges:";
@@ -38,6 +45,10 @@ pub enum Event {
         node: NodeId,
         written_at: Timestamp,
     },
+    /// An agent did something while its node ran.
+    Agent(Box<AgentEvent>),
+    /// Somebody took a turn at a gate.
+    Conversation(Box<ConversationEvent>),
     /// A step composed what it asks a model.
     PromptComposed {
         step: StepId,

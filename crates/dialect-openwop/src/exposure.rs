@@ -30,7 +30,7 @@ const PASSES: [&str; 6] = [
 ];
 
 /// Outputs of all other types that may become part of an artifact.
-const GIVEN: [&str; 17] = [
+const GIVEN: [&str; 25] = [
     TEXT,
     "action",
     "answers",
@@ -38,6 +38,14 @@ const GIVEN: [&str; 17] = [
     "artifacts",
     "body",
     "childRunId",
+    "conversationId",
+    "decision",
+    "entries",
+    "hasMore",
+    "memoryRef",
+    "outcome",
+    "turns",
+    "written",
     "childStatus",
     "data",
     "decidedBy",

@@ -4,10 +4,13 @@
 //! events that only this language gives a meaning to, and says which nodes start next. Pure, like the kernel:
 //! no clock, no randomness, no I/O.
 
+mod acting;
 mod admission;
+mod agent;
 mod authoring;
 mod channel;
 mod context;
+mod conversing;
 mod decide;
 mod definition;
 mod envelope;
@@ -26,10 +29,15 @@ mod thinking;
 mod trigger;
 mod trust;
 
+pub use agent::AgentRef;
 pub use authoring::{Lint, Place, Warning, definition_schema, locate};
-pub use decide::Openwop;
+pub use decide::{MAX_MEMORY_CONTENT, Openwop};
 pub use definition::{Definition, MAX_EDGES, MAX_NODES, Node, Variable, VariableType};
-pub use event::{EnvelopeEvent, EnvelopeFault, Event};
+pub use event::{
+    Act, AgentEvent, CallError, CallStatus, Change, ConversationEvent, Event, Invocation, Outcome, Role,
+    Transport, Turn, Verbosity, Verdict,
+};
+pub use event::{EnvelopeEvent, EnvelopeFault};
 pub use expression::{Expression, ExpressionError, Read, Template};
 pub use fence::fence;
 pub use node::HTTP_MAX_TIMEOUT_MS;

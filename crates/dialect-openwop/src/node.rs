@@ -7,7 +7,10 @@ mod about;
 mod activity;
 mod agent;
 mod config;
+mod conversation;
 mod http;
+mod memory;
+mod mock_agent;
 mod model;
 
 use serde_json::{Map, Value, json};
@@ -30,8 +33,16 @@ pub(crate) use agent::{
 pub(crate) use config::written_by;
 pub(crate) use config::{Assigned, MAX_NAMES, MAX_PIECES, Pieces, known_keys};
 use config::{CHANNEL_FIELDS, Config, VARIABLE_FIELDS};
+pub(crate) use conversation::{
+    ConversationNode, MAX_SCRIPTED, MAX_TURNS as MAX_CONVERSATION, TYPE as CONVERSATION,
+};
 pub use http::HTTP_MAX_TIMEOUT_MS;
 pub(crate) use http::HttpNode;
+pub(crate) use memory::{
+    COMPACT as MEMORY_COMPACT, Entry, MAX_READ, MAX_SCOPE, MAX_TAGS, MAX_TTL_MS as MAX_MEMORY_TTL_MS,
+    MemoryNode, MemoryTask, PROBE as MEMORY_PROBE, Probe, READ as MEMORY_READ, WRITE as MEMORY_WRITE,
+};
+pub(crate) use mock_agent::{MockAgent, Reasoning, TYPE as MOCK_AGENT};
 pub(crate) use model::{
     MAX_MESSAGES, MAX_REPAIRS, MOCK, MODEL_MAX_TIMEOUT_MS, MODEL_RETRIES, MOST_TOKENS, ModelAnswer,
     ModelNode, ModelRole, Wanted, asks_model,
@@ -111,6 +122,14 @@ pub(crate) enum NodeKind {
     Agent(Box<AgentNode>),
     /// `core.ai.callPrompt` and `core.ai.structuredOutput`
     Model(Box<ModelNode>),
+    /// `core.conversationGate`
+    Conversation(Box<ConversationNode>),
+    /// A passing node of the conformance suite that writes a message twice.
+    Duplicates,
+    /// `core.memory.write`, `core.memory.read`, `core.memory.compact`, and probes of the conformance suite.
+    Memory(Box<MemoryNode>),
+    /// `core.conformance.mock-agent`: does as an agent what its settings say.
+    MockAgent(Box<MockAgent>),
     /// `core.conformance.side-effect`
     SideEffect,
     /// `conformance.artifact.emit`
@@ -141,6 +160,8 @@ pub(crate) struct SubWorkflow {
     pub fail_parent: bool,
     /// Whether a cancel cascades to the child.
     pub propagate_cancel: bool,
+    /// Whether the child's agents remember in a scope of their own.
+    pub isolates_memory: bool,
 }
 
 /// Longest interval between two chunks of a streamed text.
@@ -157,6 +178,9 @@ pub(crate) const PROFILES: [&str; 4] = [
     "openwop-interrupt-external-event",
     "openwop-interrupt-cascade-cancel",
 ];
+
+/// The setting that makes a passing node write a message twice.
+const DUPLICATES: &str = "emitDuplicateMessageId";
 
 /// Maximum number of questions in one clarification.
 pub(crate) const MAX_QUESTIONS: usize = 100;
@@ -176,6 +200,7 @@ impl NodeKind {
             | Self::SetVariable { .. }
             | Self::Template(_)
             | Self::ChannelWrite { .. }
+            | Self::Duplicates
             | Self::ArtifactEmit { .. } => true,
             Self::Delay { .. }
             | Self::Stream { .. }
@@ -187,6 +212,9 @@ impl NodeKind {
             | Self::Activity(_)
             | Self::Agent(_)
             | Self::Model(_)
+            | Self::Conversation(_)
+            | Self::Memory(_)
+            | Self::MockAgent(_)
             | Self::SideEffect
             | Self::Requires { .. } => false,
         }
@@ -212,6 +240,10 @@ impl NodeKind {
             | Self::Activity(_)
             | Self::Agent(_)
             | Self::Model(_)
+            | Self::Memory(_)
+            | Self::MockAgent(_)
+            | Self::Conversation(_)
+            | Self::Duplicates
             | Self::SideEffect
             | Self::ArtifactEmit { .. }
             | Self::Requires { .. } => None,
@@ -237,6 +269,20 @@ impl NodeKind {
     fn read_config(node: &Node, node_types: NodeTypes, allowance: &Allowance) -> Result<Self, String> {
         let config = Config(&node.config);
         match node.type_id.as_str() {
+            "core.identity" if node_types.conformance && node.config.contains_key(MEMORY_PROBE) => {
+                match MemoryNode::probe(node)? {
+                    Some(probe) => Ok(Self::Memory(Box::new(probe))),
+                    None => Ok(Self::Pass),
+                }
+            }
+            "core.identity" if node_types.conformance && config.flag(DUPLICATES)?.unwrap_or(false) => {
+                Ok(Self::Duplicates)
+            }
+            CONVERSATION => ConversationNode::read(node, node_types.conformance, allowance)
+                .map(|gate| Self::Conversation(Box::new(gate))),
+            MEMORY_WRITE | MEMORY_READ | MEMORY_COMPACT => {
+                MemoryNode::read(node).map(|memory| Self::Memory(Box::new(memory)))
+            }
             "core.noop" | "core.identity" | "core.start" | "core.end" | "core.merge" | "core.conditional" => {
                 Ok(Self::Pass)
             }
@@ -320,6 +366,9 @@ impl NodeKind {
             "core.http.request" => HttpNode::read(config).map(|http| Self::Http(Box::new(http))),
             // Marks a workflow as made for conformance mode: on other hosts it does not compile.
             "conformance.start" if node_types.conformance => Ok(Self::Pass),
+            MOCK_AGENT if node_types.conformance => {
+                MockAgent::read(node).map(|agent| Self::MockAgent(Box::new(agent)))
+            }
             "core.conformance.side-effect" if node_types.conformance => Ok(Self::SideEffect),
             "conformance.artifact.emit" if node_types.conformance => Ok(Self::ArtifactEmit {
                 artifact_type: config
@@ -609,6 +658,13 @@ impl SubWorkflow {
             outputs,
             fail_parent,
             propagate_cancel: config.flag("propagateCancellation")?.unwrap_or(true),
+            isolates_memory: match config.text("memoryScopeIsolation")? {
+                None => false,
+                Some("isolated") => true,
+                Some(other) => {
+                    return Err(format!("config.memoryScopeIsolation '{other}' is not isolated"));
+                }
+            },
         })
     }
 }

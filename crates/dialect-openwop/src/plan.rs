@@ -12,7 +12,7 @@ use serde_json::Value;
 use wopr_kernel::{NodeTypes, Planned};
 
 use crate::{
-    MAX_PROBLEMS, NodeId, Object, Problem, Problems, channel,
+    AgentRef, MAX_PROBLEMS, NodeId, Object, Problem, Problems, channel,
     context::Context,
     cost::{Budget, Exhausted, Meter},
     definition::{Definition, EdgeCondition, Node, Operator, TriggerRule, Variable, WORDS},
@@ -56,6 +56,8 @@ pub(crate) struct PlanNode {
     pub(crate) name: String,
     pub(crate) type_id: String,
     pub(crate) kind: NodeKind,
+    /// The agent that it is pinned to.
+    pub(crate) agent: Option<AgentRef>,
     pub(crate) inputs: Vec<(String, Port)>,
     pub(crate) artifact_type: Option<String>,
     pub(crate) disabled: bool,
@@ -214,12 +216,14 @@ impl Plan {
                     "retryDelayMs",
                     settings.retry_delay_ms.unwrap_or(DEFAULT_RETRY_DELAY_MS),
                 );
+                let agent = node.agent.as_ref().and_then(AgentRef::read);
                 match (NodeKind::read(node, node_types, &allowance), max_retries, delay) {
                     (Ok(kind), Ok(max_retries), Ok(retry_delay_ms)) => Some(PlanNode {
                         id: node.id.clone(),
                         name: node.name().to_owned(),
                         type_id: node.type_id.clone(),
                         kind,
+                        agent,
                         inputs,
                         artifact_type: node.artifact_type.clone(),
                         disabled: node.disabled,

@@ -4,7 +4,7 @@ use serde_json::Value;
 use wopr_kernel::{Limits, Refusal, StartRun};
 
 use crate::{
-    Object, Plan,
+    Object, Plan, Verbosity,
     cost::Budget,
     measure::{MAX_NESTING, object_too_deep},
 };
@@ -95,6 +95,18 @@ fn check_known(configurable: &Object) -> Result<(), Refusal> {
         None => {}
         Some(value) if value.as_f64().is_some_and(|t| (0.0..=2.0).contains(&t)) => {}
         Some(_) => return Err(refuse("temperature", "is not a number within 0 to 2")),
+    }
+    match configurable.get("escalationThreshold") {
+        None => {}
+        Some(value) if value.as_f64().is_some_and(|t| (0.0..=1.0).contains(&t)) => {}
+        Some(_) => return Err(refuse("escalationThreshold", "is not a number within 0 to 1")),
+    }
+    match configurable.get("reasoningVerbosity").map(Value::as_str) {
+        None => {}
+        Some(Some(text)) if Verbosity::parse(text).is_some() => {}
+        Some(_) => {
+            return Err(refuse("reasoningVerbosity", "is none of summary, full and off"));
+        }
     }
     match configurable.get("model") {
         None | Some(Value::String(_)) => Ok(()),

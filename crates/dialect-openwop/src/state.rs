@@ -8,8 +8,11 @@ use wopr_kernel::{
 };
 
 use crate::{
-    Event, Failure, Object, Plan, Untrusted, channel,
+    Event, Failure, Object, Plan, Untrusted,
+    acting::Acting,
+    channel,
     context::project,
+    conversing::Conversing,
     event::EnvelopeEvent,
     node::NodeKind,
     thinking::{Then, Thinking, Turn},
@@ -22,6 +25,12 @@ pub struct State {
     pub channels: Object,
     #[serde(default, skip_serializing_if = "Untrusted::is_empty")]
     pub untrusted: Untrusted,
+    /// What the agents of active nodes have begun.
+    #[serde(default, skip_serializing_if = "Acting::is_empty")]
+    pub(crate) acting: Acting,
+    /// The conversations that are open.
+    #[serde(default, skip_serializing_if = "Conversing::is_empty")]
+    pub(crate) conversing: Conversing,
     pub(crate) nodes: Vec<NodeState>,
     /// What all answers of models took.
     #[serde(default, skip_serializing_if = "is_nothing")]
@@ -81,6 +90,8 @@ impl State {
             EventRef::Kernel(event) => self.apply_kernel(plan, run, event)?,
             EventRef::Dialect(event) => self.apply_own(plan, event)?,
         }
+        self.acting.follow(plan, recorded);
+        self.conversing.follow(recorded);
         self.untrusted.follow(plan, recorded);
         Ok(())
     }
@@ -179,6 +190,8 @@ impl State {
             | KernelEvent::ClarificationRequested { .. }
             | KernelEvent::ClarificationResolved { .. }
             | KernelEvent::ArtifactCreated { .. }
+            | KernelEvent::MemoryWritten(_)
+            | KernelEvent::MemoryCompacted { .. }
             | KernelEvent::OutputChunk { .. }
             | KernelEvent::CapBreached { .. }
             | KernelEvent::ReplayDiverged { .. }
@@ -249,6 +262,8 @@ impl State {
                 last.ok_or_else(|| illegal("a judgement of no reply", &step.node))?
                     .then = Some(then);
             }
+            // `acting` and `conversing` follow these.
+            Event::Agent(_) | Event::Conversation(_) => {}
         }
         Ok(())
     }

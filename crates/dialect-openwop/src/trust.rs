@@ -148,6 +148,16 @@ impl<'e> Content<'e> {
                     node: node.as_ref(),
                 };
             }
+            EventRef::Dialect(Event::Conversation(event)) => {
+                return Self::Words {
+                    node: &event.step.node,
+                };
+            }
+            EventRef::Dialect(Event::Agent(event)) => {
+                return Self::Words {
+                    node: &event.step.node,
+                };
+            }
         };
         match event {
             KernelEvent::RunStarted(started) => Self::Inputs(started),
@@ -173,6 +183,9 @@ impl<'e> Content<'e> {
             | KernelEvent::EffectScheduled { step, .. }
             | KernelEvent::EffectProgressed { step, .. }
             | KernelEvent::EffectEnded { step, .. } => Self::Words { node: &step.node },
+            KernelEvent::MemoryWritten(written) => Self::Words {
+                node: &written.step.node,
+            },
             KernelEvent::NodeFailed { step, .. } => Self::Failure { node: &step.node },
             KernelEvent::RunCompleted { .. } => Self::Results,
             KernelEvent::RunFailed { error, node } => Self::RunFailure {
@@ -189,6 +202,7 @@ impl<'e> Content<'e> {
             | KernelEvent::NodeSuspended { .. }
             | KernelEvent::NodeDispatched { .. }
             | KernelEvent::EffectAccepted { .. }
+            | KernelEvent::MemoryCompacted { .. }
             | KernelEvent::CapBreached { .. }
             | KernelEvent::ReplayDiverged { .. }
             | KernelEvent::ForkResumed { .. } => Self::None,

@@ -81,7 +81,10 @@ impl Dialect for Toy {
                 step, cause, answer, ..
             } => match answer {
                 Answered::Clarification { answers } => complete(next, &step, cause, answers),
-                Answered::TimedOut | Answered::Approval { .. } | Answered::Value { .. } => {
+                Answered::TimedOut
+                | Answered::Approval { .. }
+                | Answered::Value { .. }
+                | Answered::Verdict { .. } => {
                     fail(
                         next,
                         &step,
@@ -109,7 +112,8 @@ impl Dialect for Toy {
             | Trigger::AttemptDue { .. }
             | Trigger::TimerFired { .. }
             | Trigger::ChildEnded { .. }
-            | Trigger::Asked { .. } => return Err(Refusal::WrongState),
+            | Trigger::Asked { .. }
+            | Trigger::TurnTaken { .. } => return Err(Refusal::WrongState),
         }
         go_on(next);
         Ok(())

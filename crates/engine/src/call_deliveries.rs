@@ -487,9 +487,11 @@ fn listed(row: CallDeliveryRow) -> Result<ListedCallDelivery, CommandError> {
         Stored::Recall(Recall { effect, tries, .. }) => {
             let peer = match effect.request {
                 Request::Agent(call) => Some(call.peer),
-                Request::Http(_) | Request::Activity(_) | Request::Model(_) | Request::SideEffect { .. } => {
-                    None
-                }
+                Request::Http(_)
+                | Request::Activity(_)
+                | Request::Memory(_)
+                | Request::Model(_)
+                | Request::SideEffect { .. } => None,
             };
             (effect.step, CallMessage::Recall { peer }, None, tries)
         }

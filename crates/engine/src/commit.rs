@@ -17,7 +17,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use crate::{
     Executor, HttpCall, Request, View,
     call_deliveries::{answer_row, cancel_row},
-    recalls,
+    recalls, remembering,
     whole_children::{WholeChild, WholeChildren},
 };
 
@@ -156,6 +156,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
         .summary
         .after(run.status, waiting_on(&run, &view.plan), error_code, *now);
     let mut batch = Batch::new(key.clone(), *guard, stored, summary.clone());
+    batch.memory = remembering::rows(&events);
     if is_heavy || head_before / SNAPSHOT_EVERY < run.head.0 / SNAPSHOT_EVERY {
         batch.snapshot = Some(Snapshot {
             head: run.head,
@@ -204,9 +205,11 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
         state: match &effect.request {
             // Nobody begins it here: it waits for its worker.
             Request::Activity(_) => WorkState::Parked,
-            Request::Http(_) | Request::Agent(_) | Request::Model(_) | Request::SideEffect { .. } => {
-                WorkState::Leased(context.epoch, context.lease_until)
-            }
+            Request::Http(_)
+            | Request::Agent(_)
+            | Request::Memory(_)
+            | Request::Model(_)
+            | Request::SideEffect { .. } => WorkState::Leased(context.epoch, context.lease_until),
         },
         body: serde_json::to_vec(effect).expect("a request has string keys"),
     });
@@ -378,6 +381,7 @@ fn stored_effect(run: (&RunKey, &str), trace: Option<&String>, effect: Effect) -
         Call::Activity(activity) => Request::Activity(*activity),
         Call::Agent(call) => Request::Agent(call),
         Call::Model(call) => Request::Model(call),
+        Call::Memory(call) => Request::Memory(call),
         Call::SideEffect { payload } => Request::SideEffect { payload },
     };
     let idempotency_key = invocation_id(run, &step.node, (step.ordinal, number), provider);

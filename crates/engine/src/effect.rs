@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_core::{
-    Activity, AgentCall, ModelCall, Produced, RemoteQuestion, RunKey, SecretHeader, StepId, provider,
-    value_size,
+    Activity, AgentCall, MemoryCall, ModelCall, Produced, RemoteQuestion, RunKey, SecretHeader, StepId,
+    provider, value_size,
 };
 
 /// The request of an effect, as stored in its row.
@@ -27,6 +27,8 @@ pub enum Request {
     Agent(Box<AgentCall>),
     /// A request to a model.
     Model(Box<ModelCall>),
+    /// Reads what agents remember, or prepares what they write. The engine performs it itself.
+    Memory(Box<MemoryCall>),
     /// The conformance suite's countable side effect: appends a line to a ledger.
     SideEffect { payload: Value },
 }
@@ -39,6 +41,7 @@ impl Request {
             Self::Activity(_) => provider::ACTIVITY,
             Self::Agent(_) => provider::AGENT,
             Self::Model(_) => provider::MODEL,
+            Self::Memory(_) => provider::MEMORY,
             Self::SideEffect { .. } => provider::SIDE_EFFECT,
         }
     }
@@ -47,7 +50,11 @@ impl Request {
     pub(crate) const fn is_followed(&self) -> bool {
         match self {
             Self::Agent(call) => call.verb.is_followed(),
-            Self::Http(_) | Self::Activity(_) | Self::Model(_) | Self::SideEffect { .. } => true,
+            Self::Http(_)
+            | Self::Activity(_)
+            | Self::Memory(_)
+            | Self::Model(_)
+            | Self::SideEffect { .. } => true,
         }
     }
 
@@ -62,6 +69,7 @@ impl Request {
             Self::Activity(activity) => value_size(&activity.input),
             Self::Agent(call) => call.size(),
             Self::Model(call) => call.size(),
+            Self::Memory(call) => call.size(),
             Self::SideEffect { payload } => value_size(payload),
         }
     }

@@ -24,6 +24,7 @@ use crate::{
     parks::Parks,
     pool::Pool,
     recent_runs::RecentRunCache,
+    remembering::Remembering,
     run_backoff::RunBackoff,
     run_ids::RunIds,
     stats::Counters,
@@ -151,6 +152,12 @@ impl Engine {
         let lease_clock = LeaseClock::start(&*store, clock.now()).await?;
         let catalog = Catalog::load(&*store, &options).await?;
         let decision_pool = DecisionPool::new(options.deciders);
+        let executor = Arc::new(Remembering::new(
+            executor,
+            Arc::clone(&store),
+            Arc::clone(&clock),
+            Arc::clone(&options.secrets),
+        ));
         let shared = Arc::new(Shared {
             timers: Pool::new(Queue::Timers, &options),
             effects: Pool::new(Queue::Effects, &options),

@@ -45,6 +45,7 @@ mod pushes;
 mod quarantine;
 mod recalls;
 mod recent_runs;
+mod remembering;
 mod request;
 mod retention;
 mod run_backoff;
@@ -76,6 +77,10 @@ pub use options::Options;
 pub use pushes::Options as PushOptions;
 pub use quarantine::QUARANTINED;
 pub use recent_runs::Decided;
+pub use remembering::{
+    MAX_BYTES as MAX_MEMORY_BYTES, MAX_OF_SCOPE as MAX_MEMORY_OF_SCOPE, MAX_ROWS as MAX_MEMORY_ROWS,
+    NoSecrets, Secrets,
+};
 pub use request::{Create, Done, Idempotency, NewMessage, NewSubscription, Respond, SideRows, Start};
 pub use stats::Stats;
 pub use tail::Tail;

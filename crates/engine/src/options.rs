@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use wopr_core::{HostBounds, NodeTypes};
 
-use crate::{Notifier, PushOptions};
+use crate::{NoSecrets, Notifier, PushOptions, Secrets};
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -34,6 +34,8 @@ pub struct Options {
     /// Sends push notifications; `None` sends none.
     pub notifier: Option<Arc<dyn Notifier>>,
     pub push: PushOptions,
+    /// What must not be stored with what agents remember.
+    pub secrets: Arc<dyn Secrets>,
     /// Makes ids and pauses repeatable, for simulations only: run ids become predictable.
     pub seed: Option<u64>,
 }
@@ -57,6 +59,7 @@ impl Default for Options {
             retention: None,
             notifier: None,
             push: PushOptions::default(),
+            secrets: Arc::new(NoSecrets),
             seed: None,
         }
     }

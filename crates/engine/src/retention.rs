@@ -1,4 +1,4 @@
-//! Retention: deletes expired idempotency records and, if a retention period is set, old run trees.
+//! Retention: deletes expired idempotency records and memories, and, if a retention period is set, old run trees.
 //!
 //! A tree is a run without a parent and all its descendants. It is removed once all its runs have ended and
 //! none was appended to for the period. Nothing can change such a tree, so it is safe to read it page by
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use wopr_core::{RunId, RunKey, TenantId, Timestamp};
 use wopr_store::{Child, PhaseCursor, ReadError, Removal, Store, Swept, WriteError};
 
-use crate::{Engine, stats::Counters};
+use crate::{Engine, remembering, stats::Counters};
 
 /// Maximum interval between passes.
 const EVERY: Duration = Duration::from_secs(60);
@@ -28,6 +28,8 @@ const EVERY: Duration = Duration::from_secs(60);
 const LOOKS_PER_PERIOD: u32 = 8;
 /// How often a pass starts from the beginning, to find tasks written by a clock far behind this one.
 const AFRESH_EVERY: Duration = Duration::from_secs(3_600);
+/// How often what agents remember is tidied.
+const MEMORY_EVERY: Duration = Duration::from_secs(3_600);
 /// Tasks examined or children read by one call, and runs marked by one write.
 const PAGE: usize = 256;
 /// Maximum trees of a tenant remembered because they have not expired. Beyond it, the next pass starts at the
@@ -52,6 +54,8 @@ struct Looks {
     tenants: HashMap<TenantId, Look>,
     /// When to start from the beginning again.
     afresh_at: Option<Instant>,
+    /// When to look at what agents remember again.
+    memory_at: Option<Instant>,
 }
 
 /// The progress of a pass through one tenant's tasks.
@@ -174,6 +178,7 @@ impl Engine {
 
     async fn let_go(&self, looks: &mut Looks) -> Result<(), Trouble> {
         self.forget_expired().await?;
+        self.forget_memory(looks).await?;
         self.finish_begun().await?;
         let mut runs = self.sweep_removed().await?;
         if let Some(period) = self.shared.options.retention {
@@ -198,6 +203,26 @@ impl Engine {
         loop {
             let since = Instant::now();
             if self.shared.store.forget_expired(self.now(), ROWS).await? < ROWS {
+                return Ok(());
+            }
+            rest(since).await;
+        }
+    }
+
+    /// Deletes what agents remembered and nobody can read any more. It looks at all that is remembered, so it does
+    /// not in every pass.
+    async fn forget_memory(&self, looks: &mut Looks) -> Result<(), Trouble> {
+        let begun = Instant::now();
+        if looks.memory_at.is_some_and(|at| begun < at) {
+            return Ok(());
+        }
+        loop {
+            let since = Instant::now();
+            let now = self.now();
+            let before = earlier(now, remembering::KEPT);
+            let n_forgotten = self.shared.store.forget_memory(None, now, before, ROWS).await?;
+            if n_forgotten == 0 {
+                looks.memory_at = Some(begun + MEMORY_EVERY);
                 return Ok(());
             }
             rest(since).await;

@@ -1,4 +1,5 @@
-//! What an effect asks for: calls over HTTP, work for workers, and requests to other agents and to models.
+//! What an effect asks for: calls over HTTP, work for workers, requests to other agents and to models, and what
+//! agents remember.
 //!
 //! Everything in a call is rendered; the executor that makes it adds only credentials.
 
@@ -27,6 +28,8 @@ pub enum Call {
     Agent(Box<AgentCall>),
     /// A request to a model.
     Model(Box<ModelCall>),
+    /// What agents remember: reads entries, and prepares new ones, which the outcome's append writes.
+    Memory(Box<MemoryCall>),
     /// The side effect of the conformance suite.
     SideEffect {
         /// The value to record.
@@ -54,8 +57,63 @@ impl Call {
             Self::Activity(_) => provider::ACTIVITY,
             Self::Agent(_) => provider::AGENT,
             Self::Model(_) => provider::MODEL,
+            Self::Memory(_) => provider::MEMORY,
             Self::SideEffect { .. } => provider::SIDE_EFFECT,
         }
+    }
+}
+
+/// A call to the memory of a scope. Its outcome is an object with `memoryRef`, and of what was asked for `written`
+/// (the new entries), `removed` (ids), `entries` (those read, and those just written) and `hasMore`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemoryCall {
+    pub scope: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub write: Vec<NewMemory>,
+    /// The entries that the new ones replace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remove: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<MemoryRead>,
+}
+
+/// An entry to write.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NewMemory {
+    /// A new one where absent; an entry that has it is replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    pub content: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// How long it is kept, counted from when it is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<i64>,
+    /// The name of a secret to append to the content, for a test that it is not stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+}
+
+/// Which entries are read, the newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemoryRead {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    pub limit: u32,
+}
+
+impl MemoryCall {
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let tags = |entry: &NewMemory| entry.tags.iter().map(String::len).sum::<usize>();
+        let written = self.write.iter().map(|entry| entry.content.len() + tags(entry));
+        self.scope.len() + written.sum::<usize>() + self.remove.iter().map(String::len).sum::<usize>()
     }
 }
 
@@ -173,5 +231,6 @@ pub mod provider {
     pub const ACTIVITY: &str = "core.activity";
     pub const AGENT: &str = "agent";
     pub const MODEL: &str = "model";
+    pub const MEMORY: &str = "memory";
     pub const SIDE_EFFECT: &str = "core.conformance.side-effect";
 }

@@ -95,6 +95,11 @@ pub trait Planned: Debug + Send + Sync + 'static {
         None
     }
 
+    /// Whether the node's child runs remember in a scope of their own.
+    fn isolates_memory(&self, _position: usize) -> bool {
+        false
+    }
+
     /// The type and the human-readable name of the artifact made from the node's outputs.
     fn artifact(&self, _position: usize) -> Option<(&str, &str)> {
         None
@@ -151,6 +156,11 @@ pub trait Planned: Debug + Send + Sync + 'static {
 
     /// Returns `true` if views redact this output of the node.
     fn is_sensitive_output(&self, _node: &NodeId, _port: &str) -> bool {
+        false
+    }
+
+    /// Returns `true` if views redact any output of the node.
+    fn has_sensitive_output(&self, _node: &NodeId) -> bool {
         false
     }
 
@@ -325,6 +335,15 @@ pub enum Trigger {
         by: String,
         question: Option<String>,
     },
+    /// Somebody took a turn in a conversation. It goes on, unless the turn closes it and the dialect accepts that:
+    /// [`DecisionBuilder::close_turns`].
+    TurnTaken {
+        position: usize,
+        step: StepId,
+        by: String,
+        turn: Value,
+        closes: bool,
+    },
 }
 
 /// How an interrupt was closed.
@@ -347,6 +366,22 @@ pub enum Answered {
         event: Value,
         value: Value,
     },
+    /// A held decision was judged.
+    Verdict {
+        verdict: Verdict,
+        /// The data of the interrupt that held it.
+        held: Value,
+    },
     /// Nobody answered in time.
     TimedOut,
+}
+
+/// What somebody said of a held decision.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// It holds as it is.
+    Ratified,
+    /// Another decision holds in its place.
+    Replaced(Value),
+    Rejected,
 }

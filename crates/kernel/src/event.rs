@@ -186,6 +186,9 @@ pub struct Parent {
     /// them are unset.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unset: Vec<String>,
+    /// The scope of what its agents remember, if it shares its parent's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
 }
 
 /// Limits of a run, fixed when it starts.
@@ -385,6 +388,9 @@ pub enum KernelEvent {
         kind: InterruptKind,
         /// The child that opened the interrupt, unless this node did.
         child: Option<RunId>,
+        /// Why it waits, for readers.
+        #[serde(default, skip_serializing_if = "Object::is_empty")]
+        details: Object,
     },
     /// The node continues after an answer.
     NodeResumed {
@@ -526,6 +532,18 @@ pub enum KernelEvent {
         name: String,
         /// A text or any other JSON value.
         content: Value,
+    },
+    /// An agent remembers something from now on. The same append writes the entry.
+    MemoryWritten(Box<MemoryWritten>),
+    /// One entry stands for several others, which are forgotten.
+    MemoryCompacted {
+        step: StepId,
+        scope: String,
+        /// The entry that stands for them.
+        output: String,
+        sources: Vec<String>,
+        /// The size of its content.
+        n_bytes: u64,
     },
     /// A node emitted a chunk of its streamed text. The first chunk replaces what was streamed before.
     OutputChunk {
@@ -671,6 +689,24 @@ pub struct RunStarted {
     pub limits: Limits,
 }
 
+/// An entry that an agent wrote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryWritten {
+    pub step: StepId,
+    pub scope: String,
+    pub id: String,
+    /// Without secrets.
+    pub content: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    pub created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// The agent of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+}
+
 /// A call that a worker performs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
@@ -781,6 +817,8 @@ impl KernelEvent {
             | Self::ClarificationRequested { .. }
             | Self::ClarificationResolved { .. }
             | Self::ArtifactCreated { .. }
+            | Self::MemoryWritten(_)
+            | Self::MemoryCompacted { .. }
             | Self::OutputChunk { .. }
             | Self::CapBreached { .. }
             | Self::ReplayDiverged { .. }

@@ -426,7 +426,9 @@ pub(crate) fn step_of(event: &KernelEvent) -> Option<&StepId> {
         | KernelEvent::ClarificationRequested { step, .. }
         | KernelEvent::ClarificationResolved { step, .. }
         | KernelEvent::ArtifactCreated { step, .. }
+        | KernelEvent::MemoryCompacted { step, .. }
         | KernelEvent::OutputChunk { step, .. } => Some(step),
+        KernelEvent::MemoryWritten(written) => Some(&written.step),
         KernelEvent::RunStarted(_)
         | KernelEvent::RunCompleted { .. }
         | KernelEvent::RunFailed { .. }

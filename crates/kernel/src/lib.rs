@@ -21,12 +21,13 @@ mod limits;
 pub mod measure;
 mod membership;
 mod model;
+mod moment;
 mod problem;
 mod rules;
 mod run;
 mod status;
 
-pub use call::{AgentCall, AgentVerb, Call, SecretHeader, provider};
+pub use call::{AgentCall, AgentVerb, Call, MemoryCall, MemoryRead, NewMemory, SecretHeader, provider};
 pub use command::{
     AnsweredCall, Authority, CancelledCall, Catalog, Command, Decision, Effect, EndedChild, HostBounds,
     Input, NewChild, Overlay, Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartFork,
@@ -37,11 +38,11 @@ pub use decide::{
     decide, decide_within, fields, too_much_work,
 };
 pub use dialect::{
-    Answered, ChildPolicy, Dialect, NodeTypes, OnFailure, Planned, Retries, Startable, Trigger,
+    Answered, ChildPolicy, Dialect, NodeTypes, OnFailure, Planned, Retries, Startable, Trigger, Verdict,
 };
 pub use event::{
     Activity, ApprovalAction, Cap, Divergence, DrainPolicy, Event, EventRef, Fork, ForkMode, KernelEvent,
-    Limits, Object, Origin, Parent, Recorded, RecordedRef, RunStarted, StepId,
+    Limits, MemoryWritten, Object, Origin, Parent, Recorded, RecordedRef, RunStarted, StepId,
 };
 pub use failure::{Failure, REJECTED};
 pub use given::{Given, GivenAnswer, GivenEnd, GivenOutcome, GivenResult};

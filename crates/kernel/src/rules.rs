@@ -16,6 +16,10 @@ pub enum Rules {
     Event,
     /// Any value.
     Any,
+    /// A verdict on a held decision: `{"ratified": true}`, `{"decision": …}` or `{"rejected": true}`.
+    Verdict,
+    /// A turn, after which the conversation goes on, or the end of it.
+    Turn,
 }
 
 #[derive(Debug)]

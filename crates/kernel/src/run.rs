@@ -722,6 +722,7 @@ impl Run {
                 interrupt,
                 kind,
                 child: Some(child),
+                details: _,
             } => {
                 let position = plan
                     .position(&step.node)
@@ -786,7 +787,9 @@ impl Run {
             | KernelEvent::ApprovalRequested { step, .. }
             | KernelEvent::ApprovalReceived { step, .. }
             | KernelEvent::ClarificationRequested { step, .. }
-            | KernelEvent::ClarificationResolved { step, .. } => self.active(plan, step).map(drop),
+            | KernelEvent::ClarificationResolved { step, .. }
+            | KernelEvent::MemoryCompacted { step, .. } => self.active(plan, step).map(drop),
+            KernelEvent::MemoryWritten(written) => self.active(plan, &written.step).map(drop),
             KernelEvent::OutputChunk {
                 step,
                 index,

@@ -111,14 +111,21 @@ pub enum InterruptKind {
     ExternalEvent,
     /// An answer that the workflow defines.
     Custom,
+    /// A verdict on a decision of whose correctness its maker was not sure enough.
+    LowConfidence,
+    /// The next turn of a conversation, or its end.
+    #[serde(rename = "conversation.exchange")]
+    Conversation,
 }
 
 impl InterruptKind {
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 6] = [
         Self::Approval,
         Self::Clarification,
         Self::ExternalEvent,
         Self::Custom,
+        Self::LowConfidence,
+        Self::Conversation,
     ];
 
     #[must_use]
@@ -133,6 +140,8 @@ impl InterruptKind {
             Self::Clarification => "clarification",
             Self::ExternalEvent => "external-event",
             Self::Custom => "custom",
+            Self::LowConfidence => "low-confidence",
+            Self::Conversation => "conversation.exchange",
         }
     }
 
@@ -140,7 +149,7 @@ impl InterruptKind {
     #[must_use]
     pub const fn waiting_status(self) -> RunStatus {
         match self {
-            Self::Approval => RunStatus::WaitingApproval,
+            Self::Approval | Self::LowConfidence | Self::Conversation => RunStatus::WaitingApproval,
             Self::Clarification | Self::Custom => RunStatus::WaitingInput,
             Self::ExternalEvent => RunStatus::WaitingExternal,
         }

@@ -324,6 +324,11 @@ impl Host {
             max_descendants: config.limits.max_descendants,
             max_workflows: config.limits.max_workflows,
             max_workflow_bytes: config.limits.max_workflow_bytes,
+            secrets: if config.conformance {
+                Arc::new(crate::test_secret::TestSecret)
+            } else {
+                Arc::new(wopr_engine::NoSecrets)
+            },
             lease: config.effects.lease.as_duration(),
             retention: match config.retention.terminal_runs {
                 Keep::Forever => None,

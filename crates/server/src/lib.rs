@@ -30,6 +30,7 @@ mod probes;
 mod secrets;
 mod serve;
 pub mod telemetry;
+mod test_secret;
 pub mod tls;
 mod tokens;
 mod waiting;

@@ -8,6 +8,10 @@
 
 #[path = "suite/activities.rs"]
 mod activities;
+#[path = "suite/agent_events.rs"]
+mod agent_events;
+#[path = "suite/agent_memory.rs"]
+mod agent_memory;
 #[path = "suite/agents.rs"]
 mod agents;
 #[path = "suite/approvers.rs"]
@@ -24,6 +28,8 @@ mod claims;
 mod client;
 #[path = "suite/clocks.rs"]
 mod clocks;
+#[path = "suite/conversations.rs"]
+mod conversations;
 #[path = "suite/cors.rs"]
 mod cors;
 #[path = "suite/dialects.rs"]

@@ -8,7 +8,7 @@ use wopr_core::{
     WorkflowId,
 };
 
-use crate::{Epoch, NewPush, Queue};
+use crate::{Epoch, MemoryRow, NewPush, Queue};
 
 /// Approximate memory in bytes that a batch takes beyond the bodies of its rows.
 const OVERHEAD: usize = 1024;
@@ -60,6 +60,8 @@ pub struct Batch {
     pub messages: Vec<MessageRow>,
     /// Blobs that events refer to; a blob whose id the run already has is ignored.
     pub blobs: Vec<BlobRow>,
+    /// What agents remember from now on.
+    pub memory: Vec<MemoryRow>,
     /// A subscription to create with this append.
     pub push: Option<Box<NewPush>>,
     /// Quarantines or releases the run's work and mailbox rows.
@@ -96,6 +98,7 @@ impl Batch {
             idempotency: None,
             messages: Vec::new(),
             blobs: Vec::new(),
+            memory: Vec::new(),
             push: None,
             hold: None,
         }
@@ -131,7 +134,19 @@ impl Batch {
         let logs = self.children.iter().flat_map(|child| &child.events);
         let children = self.children.len() * OVERHEAD / 2 + logs.map(|event| event.body.len()).sum::<usize>();
         let push = self.push.as_ref().map_or(0, |push| push.row.body.len());
-        OVERHEAD + events + work + parked + inbox + messages + blobs + snapshot + response + children + push
+        let memory: usize = self.memory.iter().map(MemoryRow::size).sum();
+        OVERHEAD
+            + memory
+            + events
+            + work
+            + parked
+            + inbox
+            + messages
+            + blobs
+            + snapshot
+            + response
+            + children
+            + push
     }
 }
 

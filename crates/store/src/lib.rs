@@ -8,9 +8,11 @@
 //! - [`Registry`] keeps workflow versions and API keys.
 //! - [`Pushes`] keeps subscriptions and their deliveries.
 //! - [`Retention`] removes runs.
+//! - [`AgentMemory`] keeps what agents remember.
 //!
-//! A [`Store`] is all five.
+//! A [`Store`] is all six.
 
+mod agent_memory;
 mod batch;
 mod cause;
 mod check;
@@ -28,6 +30,7 @@ pub mod turns;
 mod vitals;
 mod work;
 
+pub use agent_memory::{AgentMemory, MemoryEntry, MemoryQuery, MemoryRow, MemoryUse};
 pub use batch::{
     Batch, BlobRow, ChildRow, ERROR_CODE_BYTES, Ended, Fence, Guard, Hold, IdempotencyKey, IdempotencyRecord,
     InboxRow, MessageRow, Moved, Parked, Snapshot, StoredEvent, Summary, WorkKey, WorkRow, WorkState,
@@ -53,6 +56,6 @@ pub use work::{
     Parking, QUARANTINED, Queue, Quota, Then, Times, Work,
 };
 
-pub trait Store: Log + Work + Registry + Pushes + Retention + std::fmt::Debug {}
+pub trait Store: Log + Work + Registry + Pushes + Retention + AgentMemory + std::fmt::Debug {}
 
-impl<T: Log + Work + Registry + Pushes + Retention + std::fmt::Debug> Store for T {}
+impl<T: Log + Work + Registry + Pushes + Retention + AgentMemory + std::fmt::Debug> Store for T {}

@@ -14,9 +14,11 @@
 )]
 
 mod log;
+mod samples;
 mod script;
 mod workflow;
 
 pub use log::{N_KINDS, kind, line};
+pub use samples::agent_events;
 pub use script::Script;
 pub use workflow::Workflow;

@@ -23,7 +23,7 @@ pub fn kind(event: &Event) -> &'static str {
 }
 
 /// The number of names that [`kind`] returns.
-pub const N_KINDS: usize = 38;
+pub const N_KINDS: usize = 52;
 
 fn describe_openwop(event: &openwop::Event) -> (&'static str, Vec<String>) {
     use openwop::Event;
@@ -68,7 +68,81 @@ fn describe_openwop(event: &openwop::Event) -> (&'static str, Vec<String>) {
             ],
         ),
         Event::Envelope { step, event } => ("envelope", vec![step.key(), format!("{event:?}")]),
+        Event::Agent(event) => describe_agent(event),
+        Event::Conversation(event) => {
+            let openwop::ConversationEvent { step, turn, change } = &**event;
+            let said = format!(
+                "{} {} {} {}",
+                turn.index,
+                turn.role.as_str(),
+                turn.from,
+                turn.content
+            );
+            let (name, rest) = match change {
+                openwop::Change::Opened => ("conversation.opened", String::new()),
+                openwop::Change::Exchanged => ("conversation.exchanged", String::new()),
+                openwop::Change::Closed { outcome, reason } => (
+                    "conversation.closed",
+                    format!("{} {}", json_text(outcome), text("", reason)),
+                ),
+            };
+            (name, vec![step.key(), said, rest.trim().to_owned()])
+        }
     }
+}
+
+fn describe_agent(event: &openwop::AgentEvent) -> (&'static str, Vec<String>) {
+    use openwop::Act;
+    let who = format!("{} {}", event.step.key(), event.agent);
+    let value = |name: &str, value: &Option<Value>| {
+        let value = value.as_ref();
+        value.map_or_else(String::new, |value| format!("{name}{value}"))
+    };
+    let confidence = |confidence: &Option<f64>| text("confidence ", confidence);
+    let (name, rest) = match &event.act {
+        Act::Invoked(invocation) => ("agent.invoked", vec![text("", &invocation.model)]),
+        Act::ReasoningDelta { delta, sequence, .. } => (
+            "agent.reasoning.delta",
+            vec![sequence.to_string(), format!("{delta:?}")],
+        ),
+        Act::Reasoned { reasoning, .. } => ("agent.reasoned", vec![format!("{reasoning:?}")]),
+        Act::ToolCalled {
+            call, tool, inputs, ..
+        } => (
+            "agent.tool.called",
+            vec![call.clone(), tool.clone(), value("", inputs)],
+        ),
+        Act::ToolReturned {
+            call,
+            status,
+            outcome,
+            error,
+            ..
+        } => (
+            "agent.tool.returned",
+            vec![
+                call.clone(),
+                status.as_str().to_owned(),
+                value("", outcome),
+                text("", &error.as_ref().map(|error| error.code.as_str())),
+            ],
+        ),
+        Act::HandedOff { to, reason, context } => (
+            "agent.handed.off",
+            vec![format!("to {to}"), text("", reason), value("", context)],
+        ),
+        Act::Decided {
+            decision,
+            confidence: sure,
+            ..
+        } => ("agent.decided", vec![decision.to_string(), confidence(sure)]),
+        Act::Verified { target, verdict, .. } => (
+            "agent.verified",
+            vec![target.clone(), verdict.as_str().to_owned()],
+        ),
+        Act::Finished { outcome, .. } => ("agent.finished", vec![outcome.as_str().to_owned()]),
+    };
+    (name, std::iter::once(who).chain(rest).collect())
 }
 
 fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, Vec<String>) {
@@ -152,6 +226,7 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
             interrupt,
             kind,
             child,
+            details,
         } => (
             "node.suspended",
             vec![
@@ -159,6 +234,7 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
                 kind.as_str().to_owned(),
                 interrupt.clone(),
                 text("of ", &child.as_ref().map(name)),
+                object("", details),
             ],
         ),
         KernelEvent::NodeResumed {
@@ -287,6 +363,24 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
                 artifact_type.clone(),
                 content.to_string(),
             ],
+        ),
+        KernelEvent::MemoryWritten(written) => (
+            "memory.written",
+            vec![
+                at(&written.step),
+                format!("{} {} {:?}", written.scope, written.id, written.content),
+                written.tags.join(","),
+            ],
+        ),
+        KernelEvent::MemoryCompacted {
+            step,
+            scope,
+            output,
+            sources,
+            n_bytes: _,
+        } => (
+            "memory.compacted",
+            vec![at(step), format!("{scope} {output} for {}", sources.join(","))],
         ),
         KernelEvent::OutputChunk {
             step,

@@ -64,6 +64,39 @@ fn brief() -> Value {
     brief
 }
 
+/// What agents do, say and remember.
+fn agents() -> Value {
+    let mock = json!({
+        "mockReasoning": { "summary": "s", "streamChunks": ["First, ", "look."] },
+        "mockToolCalls": [{ "toolId": "a:b", "arguments": 1, "result": 2 }],
+        "mockHandoff": { "toAgentId": "acme.writer" },
+        "mockDecision": { "decision": "go on", "confidence": 1 },
+    });
+    let mut sum = node(
+        "sum",
+        "core.memory.compact",
+        &json!({ "memoryRef": "m", "content": "all" }),
+    );
+    sum["inputs"] = json!({ "sourceIds": { "type": "static", "value": ["first"] } });
+    chain(
+        "agents",
+        &[
+            node("think", "core.conformance.mock-agent", &mock),
+            node(
+                "talk",
+                "core.conversationGate",
+                &json!({ "mockAutoResume": true }),
+            ),
+            node(
+                "note",
+                "core.memory.write",
+                &json!({ "memoryRef": "m", "content": "one", "id": "first" }),
+            ),
+            sum,
+        ],
+    )
+}
+
 /// All workflows, in registration order.
 pub(crate) fn all() -> Vec<Value> {
     let gate = || node("gate", "core.approvalGate", &json!({ "timeoutMs": 864_000_000 }));
@@ -82,6 +115,7 @@ pub(crate) fn all() -> Vec<Value> {
     vec![
         brief(),
         call(),
+        agents(),
         chain("noop", &noops(1)),
         chain("three", &noops(3)),
         chain("gate", &[gate()]),

@@ -81,6 +81,7 @@ fn whole() -> Value {
             node("sub", "core.subWorkflow", json!({
                 "workflowId": "child", "inputMapping": { "a": "v" }, "outputMapping": { "v": "a" }, "inputs": { "b": 1 },
                 "onChildFailure": "absorb", "propagateCancellation": true, "waitForCompletion": true,
+                "memoryScopeIsolation": "isolated",
             })),
             node("call", "core.http.request", json!({
                 "method": "post", "url": "https://example.com/{{ v }}", "headers": { "a": "b", "c": { "secret": "s", "prefix": "x" } },
@@ -117,6 +118,21 @@ fn whole() -> Value {
                 "protocolVersion": "1.0", "binding": "jsonrpc", "acceptedOutputModes": [],
             })),
             node("effect", "core.conformance.side-effect", json!({})),
+            node("chat", "core.conversationGate", json!({
+                "title": "t", "prompt": "{{ v }}", "channel": "c", "outcomeSchema": { "type": "object" }, "maxTurns": 2,
+                "timeoutMs": 1, "lifecycle": "open-exchange-close", "mockAutoResume": true, "turnCount": 1,
+            })),
+            node("note", "core.memory.write", json!({
+                "memoryRef": "m", "content": "{{ v }}", "tags": ["{{ v }}"], "ttlMs": 1, "id": "{{ v }}",
+            })),
+            node("recall", "core.memory.read", json!({ "memoryRef": "m", "id": "i", "tag": "{{ v }}", "limit": 100 })),
+            node("sum", "core.memory.compact", json!({ "memoryRef": "m", "content": "c", "tags": [], "ttlMs": 1, "id": "i" })),
+            node("mock", "core.conformance.mock-agent", json!({
+                "agentId": "a.b", "mockReasoning": { "summary": "s", "trace": "t", "tokenCount": 1, "streamChunks": ["c"] },
+                "mockToolCalls": [{ "toolId": "a:b", "arguments": 1, "result": 1, "durationMs": 1 }],
+                "mockHandoff": { "toAgentId": "b.c", "reason": "r", "context": 1 },
+                "mockDecision": { "decision": 1, "confidence": 1, "reasoning": "r" }, "mockConfidence": 1,
+            })),
         ],
         "edges": [
             edge("e1", json!({ "type": "equals", "left": "output.a", "right": 1 })),

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use wopr_core::{
     Activity, ApprovalAction, Authority, Cap, ContentHash, DialectEvent, DialectId, Divergence, DrainPolicy,
     Event, Failure, Fork, ForkMode, Given, GivenAnswer, GivenEnd, GivenOutcome, GivenResult, InterruptKind,
-    KernelEvent, Limits, ModelMessage, ModelUsage, NodeId, Object, Origin, Parent, PrincipalId, Recorded,
-    Run, RunId, RunMessage, RunStarted, RunStatus, Seq, StepId, TenantId, Timer, Timestamp, ToolCall,
-    WorkflowId, format, openwop,
+    KernelEvent, Limits, MemoryWritten, ModelMessage, ModelUsage, NodeId, Object, Origin, Parent,
+    PrincipalId, Recorded, Run, RunId, RunMessage, RunStarted, RunStatus, Seq, StepId, TenantId, Timer,
+    Timestamp, ToolCall, WorkflowId, format, openwop,
 };
-use wopr_testkit::{N_KINDS, Script, Workflow, kind};
+use wopr_testkit::{N_KINDS, Script, Workflow, agent_events, kind};
 
 fn object(value: Value) -> Object {
     value.as_object().cloned().expect("object")
@@ -55,7 +55,8 @@ fn name(event: &Event) -> String {
 
 /// Every variant, with all fields set.
 fn samples() -> Vec<Event> {
-    let own = openwop_samples().into_iter().map(DialectEvent::Openwop);
+    let own = openwop_samples().into_iter().chain(agent_events(&step()));
+    let own = own.map(DialectEvent::Openwop);
     let kernel = kernel_samples()
         .into_iter()
         .chain(effect_samples())
@@ -124,6 +125,7 @@ fn kernel_samples() -> Vec<KernelEvent> {
                 report: vec!["result".to_owned()],
                 ancestors: vec![workflow.clone()],
                 unset: vec!["gone".to_owned()],
+                memory: Some("run:parent".to_owned()),
             }),
             fork: Some(Fork {
                 source: run(),
@@ -195,6 +197,24 @@ fn kernel_samples() -> Vec<KernelEvent> {
             interrupt: "gate:0".to_owned(),
             kind: InterruptKind::ExternalEvent,
             child: Some(run()),
+            details: object(json!({ "reason": "low-confidence" })),
+        },
+        KernelEvent::MemoryWritten(Box::new(MemoryWritten {
+            step: step(),
+            scope: "acme/facts".to_owned(),
+            id: "mem_1".to_owned(),
+            content: "The sky is blue.".to_owned(),
+            tags: vec!["sky".to_owned()],
+            created_at: Timestamp::from_millis(1_700_000_000_001),
+            expires_at: Some(Timestamp::from_millis(1_700_000_000_002)),
+            agent: Some("acme.reader".to_owned()),
+        })),
+        KernelEvent::MemoryCompacted {
+            step: step(),
+            scope: "acme/facts".to_owned(),
+            output: "mem_1".to_owned(),
+            sources: vec!["mem_2".to_owned()],
+            n_bytes: 16,
         },
         KernelEvent::NodeResumed {
             step: step(),

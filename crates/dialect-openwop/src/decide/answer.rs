@@ -1,24 +1,23 @@
 //! What a node makes of the answer to its interrupt.
 
 use serde_json::{Value, json};
-use wopr_kernel::{Answered, Planned as _, Refusal, Seq, StepId, fields};
+use wopr_kernel::{Answered, Planned as _, Refusal, Seq, StepId, Verdict, fields};
 
 use crate::{
     ApprovalAction, CONTENT_TRUST, Event, Failure, Object, UNTRUSTED, cost::of_value, event::EXCHANGES,
+    node::NodeKind,
 };
 
 use super::Walk;
-use crate::node::NodeKind;
 
 /// Maximum number of questions stored for a gate.
 const MAX_EXCHANGES: usize = 100;
 
 impl Walk<'_, '_> {
-    pub(super) fn answered(&mut self, step: &StepId, cause: Seq, answer: Answered) {
+    pub(super) fn answered(&mut self, position: usize, step: &StepId, cause: Seq, answer: Answered) {
         let plan = self.plan;
-        let kind = self.active(step).map(|(position, _)| &plan.nodes[position].kind);
         // Such a node asks for nothing but money.
-        if let Some(NodeKind::Model(node)) = kind {
+        if let NodeKind::Model(node) = &plan.nodes[position].kind {
             return self.budget_answered(node, step, cause, &answer);
         }
         let outputs = match answer {
@@ -53,10 +52,10 @@ impl Walk<'_, '_> {
             }
             Answered::Clarification { answers } => fields(json!({ "answers": answers })),
             Answered::Value { event, value } => fields(json!({ "event": event, "resumeValue": value })),
-            Answered::TimedOut => {
-                let failure = Failure::new("interrupt_timeout", "nobody answered in time");
-                return self.fail_node(step, cause, failure);
+            Answered::Verdict { verdict, held } => {
+                return self.judged(position, step, cause, verdict, &held);
             }
+            Answered::TimedOut => return self.unanswered(position, step, cause),
         };
         let outputs = self.marked(outputs);
         self.complete_node(step, cause, outputs);
@@ -75,6 +74,48 @@ impl Walk<'_, '_> {
             failure = failure.because("timeout");
         }
         self.fail_node(step, cause, failure);
+    }
+
+    /// Follows the verdict on a decision that a node held.
+    fn judged(&mut self, position: usize, step: &StepId, cause: Seq, verdict: Verdict, held: &Value) {
+        let plan = self.plan;
+        let decision = match verdict {
+            Verdict::Ratified => held.get("decision").cloned().unwrap_or_default(),
+            Verdict::Replaced(decision) => decision,
+            Verdict::Rejected => {
+                let failure = Failure::new("decision_rejected", "the held decision was rejected");
+                return self.fail_node(step, cause, failure);
+            }
+        };
+        match &plan.nodes[position].kind {
+            NodeKind::MockAgent(_) => {
+                let outputs = self.marked(fields(json!({ "decision": decision })));
+                self.complete_node(step, cause, outputs);
+            }
+            // No other node holds decisions.
+            NodeKind::Pass
+            | NodeKind::Delay { .. }
+            | NodeKind::Fail { .. }
+            | NodeKind::Reject { .. }
+            | NodeKind::Stream { .. }
+            | NodeKind::Approval(_)
+            | NodeKind::Clarification { .. }
+            | NodeKind::Interrupt { .. }
+            | NodeKind::Conversation(_)
+            | NodeKind::Duplicates
+            | NodeKind::SetVariable { .. }
+            | NodeKind::Template(_)
+            | NodeKind::ChannelWrite { .. }
+            | NodeKind::SubWorkflow(_)
+            | NodeKind::Http(_)
+            | NodeKind::Activity(_)
+            | NodeKind::Agent(_)
+            | NodeKind::Memory(_)
+            | NodeKind::Model(_)
+            | NodeKind::SideEffect
+            | NodeKind::ArtifactEmit { .. }
+            | NodeKind::Requires { .. } => {}
+        }
     }
 
     /// Stores a question in the run; the gate stays open.

@@ -1,10 +1,15 @@
 //! Decisions of this language: it follows one trigger, then starts every node whose edges allow it.
 
+mod act;
 mod agent;
 mod answer;
 mod ask;
 mod budget;
+mod channels;
 mod child;
+mod converse;
+mod memory;
+mod mock_agent;
 mod model;
 mod node;
 mod schedule;
@@ -15,7 +20,7 @@ use std::ops::{Deref, DerefMut};
 
 use wopr_kernel::{
     ApplyError, DecisionBuilder, Dialect, Event as AnyEvent, Limits, ModelMessage, RecordedRef, Refusal, Run,
-    Seq, StartRun, StepId, Trigger,
+    StartRun, Trigger,
 };
 
 use crate::{
@@ -23,11 +28,13 @@ use crate::{
     context::Context,
     cost::{self, Budget},
     measure::size_of,
-    node::NodeKind,
     start,
 };
 
 use schedule::Dirty;
+
+pub(crate) use act::MAX_CALLS;
+pub use memory::MAX_CONTENT as MAX_MEMORY_CONTENT;
 
 /// The OpenWOP workflow language.
 #[derive(Debug)]
@@ -55,7 +62,7 @@ impl DerefMut for Walk<'_, '_> {
 
 impl Dialect for Openwop {
     const NAME: &'static str = "openwop";
-    const FOLD: u16 = 1;
+    const FOLD: u16 = 2;
 
     type Plan = Plan;
     type State = State;
@@ -90,6 +97,8 @@ impl Dialect for Openwop {
         let outputs = state.nodes.iter().filter_map(|node| node.outputs.as_ref());
         cost::of_object(&state.variables)
             + cost::of_object(&state.channels)
+            + state.acting.weight()
+            + state.conversing.weight()
             + outputs.map(cost::of_object).sum::<u64>()
             + (state.nodes.iter().filter_map(|node| node.thinking.as_ref()))
                 .map(|thinking| thinking.weight())
@@ -114,6 +123,8 @@ impl Dialect for Openwop {
                 | EnvelopeEvent::FenceStripped
                 | EnvelopeEvent::BracesFound { .. } => 0,
             },
+            Event::Agent(event) => event.size(),
+            Event::Conversation(event) => event.size(),
         }
     }
 
@@ -161,10 +172,7 @@ impl Walk<'_, '_> {
                 step,
                 cause,
             } => self.time_is_up(position, &step, cause),
-            Trigger::EffectEnded { step, cause, outcome } => match outcome {
-                Ok(outputs) => self.call_ended(&step, cause, outputs),
-                Err(failure) => self.fail_node(&step, cause, failure),
-            },
+            Trigger::EffectEnded { step, cause, outcome } => self.effect_ended(&step, cause, outcome),
             Trigger::ChildEnded {
                 position,
                 step,
@@ -188,21 +196,21 @@ impl Walk<'_, '_> {
             Trigger::ChildrenJoined { .. } => return Err(Refusal::WrongState),
             Trigger::Failed { step, cause, failure } => self.fail_node(&step, cause, failure),
             Trigger::Answered {
-                step, cause, answer, ..
-            } => self.answered(&step, cause, answer),
+                position,
+                step,
+                cause,
+                answer,
+            } => self.answered(position, &step, cause, answer),
             Trigger::Asked { step, by, question } => self.asked(&step, &by, question.as_deref())?,
+            Trigger::TurnTaken {
+                position,
+                step,
+                by,
+                turn,
+                closes,
+            } => self.turn_taken(position, &step, &by, &turn, closes)?,
         }
         Ok(())
-    }
-
-    /// Goes on after a call: most end their step.
-    fn call_ended(&mut self, step: &StepId, cause: Seq, outcome: Object) {
-        let plan = self.plan;
-        let node = self.active(step).map(|(position, _)| &plan.nodes[position].kind);
-        match node {
-            Some(NodeKind::Model(node)) => self.model_replied(node, step, cause, outcome),
-            Some(_) | None => self.complete_node(step, cause, outcome),
-        }
     }
 
     fn context(&self) -> Context<'_> {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use wopr_kernel::{Activity, Attempted, Call, KernelEvent, Seq, StepId, fields};
 
 use crate::{
-    Event, Failure, InterruptKind, Object, REJECTED, channel,
+    Event, Failure, InterruptKind, Object, REJECTED,
     context::artifact_content,
     cost::{self, Exhausted},
     definition::TriggerRule,
@@ -121,6 +121,13 @@ impl Walk<'_, '_> {
                 timeout_ms,
                 ..
             } => self.ask_about(&step, started, (*kind, data.clone()), about, *timeout_ms),
+            NodeKind::Conversation(gate) => self.converse(position, &step, started, gate),
+            NodeKind::Duplicates => self.write_duplicates(position, &step, started, inputs),
+            NodeKind::Memory(memory) => match self.memory_call(position, memory, inputs) {
+                Ok(call) => self.call(step, attempt, started, Call::Memory(Box::new(call))),
+                Err(failure) => self.fail_node(&step, started, failure),
+            },
+            NodeKind::MockAgent(mock) => self.mock_agent(position, &step, started, mock),
             NodeKind::SetVariable { name, value } => match self.assigned(value, &inputs) {
                 Ok(next) if too_deep(&next) => self.fail_node(&step, started, nested("the value")),
                 Ok(next) => {
@@ -153,60 +160,15 @@ impl Walk<'_, '_> {
                 ttl_ms,
                 max_size,
             } => {
-                let declared = plan.definition.channels.get(channel);
-                let declared_text = |field: &str| declared.and_then(|d| d.get(field)).and_then(Value::as_str);
-                let declared_number = |field: &str| declared.and_then(|d| d.get(field)).and_then(whole);
-                let reducer = declared_text("reducer")
-                    .or(reducer.as_deref())
-                    .unwrap_or("append")
-                    .to_owned();
                 let Some(value) = inputs.get("value").cloned().or_else(|| value.clone()) else {
                     let failure = Failure::new("invalid_input", "there is no value to write");
                     return self.fail_node(&step, started, failure);
                 };
-                if too_deep(&value) {
-                    return self.fail_node(&step, started, nested("the value"));
+                let limits = (*ttl_ms, *max_size);
+                match self.write_channel(position, started, channel, value, reducer.as_deref(), limits) {
+                    Ok(cause) => self.complete_node(&step, cause, Object::new()),
+                    Err(failure) => self.fail_node(&step, started, failure),
                 }
-                // The fold copies the channel three times: to check it, as the channel, and as the variable
-                // of the same name.
-                let current = self.state.channels.get(channel).map_or(0, cost::of_value);
-                let added = cost::of_value(&value);
-                let room = self.spend(2 * added + 3 * current);
-                if let Err(failure) = room.and_then(|()| self.hold(2 * added, 0)) {
-                    return self.fail_node(&step, started, failure);
-                }
-                let ttl_ms = ttl_ms.or_else(|| declared_number("ttlMs"));
-                let max_size = max_size.or_else(|| declared_number("maxSize"));
-                if let Some(guard) = plan.channel(channel) {
-                    let write = channel::Write {
-                        value: &value,
-                        reducer: &reducer,
-                        ttl_ms,
-                        max_size,
-                        at: self.input.now,
-                    };
-                    let current = self.state.channels.get(channel);
-                    let checked = guard
-                        .check_writer(channel, node.id.as_str(), &node.type_id)
-                        .and_then(|()| guard.check_write(channel, current, &write, &self.budget));
-                    if let Err(failure) = checked {
-                        return self.fail_node(&step, started, failure);
-                    }
-                }
-                let written_at = self.input.now;
-                let cause = self.emit(
-                    Some(started),
-                    Event::ChannelWritten {
-                        channel: channel.clone(),
-                        value,
-                        reducer,
-                        ttl_ms,
-                        max_size,
-                        node: node.id.clone(),
-                        written_at,
-                    },
-                );
-                self.complete_node(&step, cause, Object::new());
             }
             NodeKind::SubWorkflow(sub) => self.dispatch_child(sub, &step, started, inputs),
             NodeKind::Http(http) => match self.http_call(http, &inputs) {

@@ -71,6 +71,8 @@ pub(super) fn reads_untrusted(next: &Builder<'_>, position: usize) -> bool {
             | NodeKind::Stream { .. }
             | NodeKind::Reject { .. }
             | NodeKind::Model(_) => true,
+            NodeKind::Memory(node) => node.has_templates(),
+            NodeKind::Conversation(node) => node.title.is_some() || node.prompt.is_some(),
             NodeKind::SetVariable { value, .. } => match value {
                 Assigned::Expression(_) | Assigned::Template(_) => true,
                 Assigned::Static(_) | Assigned::Input => false,
@@ -86,6 +88,8 @@ pub(super) fn reads_untrusted(next: &Builder<'_>, position: usize) -> bool {
             | NodeKind::Http(_)
             | NodeKind::Activity(_)
             | NodeKind::Agent(_)
+            | NodeKind::MockAgent(_)
+            | NodeKind::Duplicates
             | NodeKind::SideEffect
             | NodeKind::ArtifactEmit { .. }
             | NodeKind::Requires { .. } => false,
@@ -145,6 +149,10 @@ fn asks_untrusted(next: &Builder<'_>, node: &NodeId) -> bool {
         return true;
     }
     let position = next.plan.position(node);
+    let is_conversation = |at: usize| matches!(next.plan.nodes[at].kind, NodeKind::Conversation(_));
+    if let Some(at) = position.filter(|at| is_conversation(*at)) {
+        return reads_untrusted(next, at);
+    }
     let gate = position.and_then(|position| next.plan.nodes[position].kind.gate());
     gate.is_some_and(|(about, _)| !about.templates.is_empty()) && next.state.holds_untrusted(&next.run)
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{agent, model};
+use super::{CONVERSATION, MEMORY_COMPACT, MEMORY_READ, MEMORY_WRITE, MOCK_AGENT, agent, model};
 use crate::{
     expression::{Expression, Template, is_template},
     whole,
@@ -102,6 +102,7 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
             "onChildFailure",
             "propagateCancellation",
             "waitForCompletion",
+            "memoryScopeIsolation",
         ],
         "core.a2a.invoke" => &[
             "peer",
@@ -171,6 +172,27 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
             "retryOnInvalidJson",
         ],
         "core.activity" => &["queue", "input", "timeoutMs", "heartbeatMs"],
+        CONVERSATION => &[
+            "title",
+            "prompt",
+            "channel",
+            "outcomeSchema",
+            "maxTurns",
+            "timeoutMs",
+            "lifecycle",
+            "mockAutoResume",
+            "turnCount",
+        ],
+        MEMORY_WRITE | MEMORY_COMPACT => &["memoryRef", "content", "tags", "ttlMs", "id"],
+        MEMORY_READ => &["memoryRef", "id", "tag", "limit"],
+        MOCK_AGENT => &[
+            "agentId",
+            "mockReasoning",
+            "mockToolCalls",
+            "mockHandoff",
+            "mockDecision",
+            "mockConfidence",
+        ],
         "core.http.request" => &["method", "url", "headers", "body", "timeoutMs"],
         _ => return None,
     })

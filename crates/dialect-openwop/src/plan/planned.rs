@@ -69,6 +69,34 @@ impl Planned for Plan {
         })
     }
 
+    fn isolates_memory(&self, position: usize) -> bool {
+        match &self.nodes[position].kind {
+            NodeKind::SubWorkflow(sub) => sub.isolates_memory,
+            NodeKind::Pass
+            | NodeKind::Delay { .. }
+            | NodeKind::Fail { .. }
+            | NodeKind::Reject { .. }
+            | NodeKind::Stream { .. }
+            | NodeKind::Approval(_)
+            | NodeKind::Clarification { .. }
+            | NodeKind::Interrupt { .. }
+            | NodeKind::Conversation(_)
+            | NodeKind::Duplicates
+            | NodeKind::SetVariable { .. }
+            | NodeKind::Template(_)
+            | NodeKind::ChannelWrite { .. }
+            | NodeKind::Http(_)
+            | NodeKind::Activity(_)
+            | NodeKind::Agent(_)
+            | NodeKind::Memory(_)
+            | NodeKind::Model(_)
+            | NodeKind::MockAgent(_)
+            | NodeKind::SideEffect
+            | NodeKind::ArtifactEmit { .. }
+            | NodeKind::Requires { .. } => false,
+        }
+    }
+
     fn artifact(&self, position: usize) -> Option<(&str, &str)> {
         self.nodes[position].artifact()
     }
@@ -132,6 +160,12 @@ impl Planned for Plan {
             Some(at) => self.redacts(&self.definition.nodes[at], port),
             None => self.is_sensitive(port),
         }
+    }
+
+    /// Returns `true` if the node marks an output, or its results become a sensitive variable.
+    fn has_sensitive_output(&self, node: &NodeId) -> bool {
+        let marked = self.position(node).map(|at| self.definition.nodes[at].marked());
+        self.is_sensitive(node.as_str()) || marked.is_some_and(|mut marked| marked.next().is_some())
     }
 
     /// Returns `true` if views redact this output of the run: a terminal node has a redacted output of this name.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Answered, AnsweredCall, ApprovalAction, ApprovalRules, Authority, Dialect, InterruptKind, KernelEvent,
-    Open, Phase, Planned, Refusal, Resolve, Rules, StepId, Trigger, Wait,
+    Open, Phase, Planned, Refusal, Resolve, Rules, Seq, StepId, Trigger, Verdict, Wait,
     measure::{MAX_NESTING, too_deep},
     run::hash,
 };
@@ -17,7 +17,7 @@ use crate::{
 use super::DecisionBuilder;
 use crate::command::Wanted;
 
-use read::{Answer, matching_event, read_answers, without_claims};
+use read::{Answer, closes_conversation, matching_event, read_answers, read_verdict, without_claims};
 
 /// How often one voter may change a vote.
 const MAX_VOTES: u32 = 20;
@@ -41,7 +41,16 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         if open.remote.is_some() {
             return Ok(self.answer_peer(&step, &open, resolve));
         }
-        match plan.rules(position).ok_or(Refusal::NoInterrupt)? {
+        // Two kinds have rules of their own, whatever the node is.
+        let rules = match open.kind {
+            InterruptKind::LowConfidence => &Rules::Verdict,
+            InterruptKind::Conversation => &Rules::Turn,
+            InterruptKind::Approval
+            | InterruptKind::Clarification
+            | InterruptKind::ExternalEvent
+            | InterruptKind::Custom => plan.rules(position).ok_or(Refusal::NoInterrupt)?,
+        };
+        match rules {
             Rules::Approval(rules) => self.approve(rules, position, step, &open, resolve),
             Rules::Clarification(questions) => {
                 let answers = read_answers(questions, &resolve.value, &self.budget)?;
@@ -61,10 +70,22 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                     answer: Answered::Clarification { answers },
                 })
             }
+            Rules::Verdict => self.judge(position, step, &open, resolve),
+            Rules::Turn => Ok(Trigger::TurnTaken {
+                position,
+                step,
+                by: resolve.voter.clone().unwrap_or_else(|| resolve.by.to_string()),
+                closes: closes_conversation(&resolve.value)?,
+                turn: resolve.value.clone(),
+            }),
             rules @ (Rules::Event | Rules::Any) => {
                 let event = match rules {
                     Rules::Event => matching_event(&open.data, &resolve.value)?,
-                    Rules::Any | Rules::Approval(_) | Rules::Clarification(_) => &resolve.value,
+                    Rules::Any
+                    | Rules::Approval(_)
+                    | Rules::Clarification(_)
+                    | Rules::Verdict
+                    | Rules::Turn => &resolve.value,
                 };
                 let answer = Answered::Value {
                     event: event.clone(),
@@ -80,6 +101,40 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 })
             }
         }
+    }
+
+    /// Closes a held decision's interrupt with a verdict.
+    fn judge(
+        &mut self,
+        position: usize,
+        step: StepId,
+        open: &Open,
+        resolve: &Resolve,
+    ) -> Result<Trigger, Refusal> {
+        let verdict = read_verdict(&resolve.value)?;
+        let value = without_claims(&resolve.value);
+        let by = Some(resolve.by.to_string());
+        let mut cause = self.close(&step, open.kind, Some(value.clone()), by, None);
+        if verdict != Verdict::Rejected {
+            cause = self.resume_step(&step, cause, Some(value));
+        }
+        Ok(Trigger::Answered {
+            position,
+            step,
+            cause,
+            answer: Answered::Verdict {
+                verdict,
+                held: open.data.clone(),
+            },
+        })
+    }
+
+    /// Closes a conversation, with the turn that does so, and continues its step.
+    pub fn close_turns(&mut self, step: &StepId, by: &str, turn: &Value) -> Seq {
+        let value = without_claims(turn);
+        let kind = InterruptKind::Conversation;
+        let cause = self.close(step, kind, Some(value.clone()), Some(by.to_owned()), None);
+        self.resume_step(step, cause, Some(value))
     }
 
     /// Closes what the peer of a call asks, and passes the answer on. The call goes on.

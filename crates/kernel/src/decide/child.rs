@@ -230,6 +230,8 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             index,
         );
         let report: BTreeSet<_> = report.into_iter().collect();
+        let position = self.plan.position(&step.node);
+        let isolates_memory = position.is_some_and(|position| self.plan.isolates_memory(position));
         Ok(NewChild {
             run,
             workflow,
@@ -254,6 +256,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                     report: report.into_iter().collect(),
                     ancestors,
                     unset,
+                    memory: (!isolates_memory).then(|| self.run.memory_scope(self.input.run)),
                 }),
                 bounds: HostBounds {
                     node_executions: started.limits.node_executions,
@@ -300,6 +303,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                             interrupt,
                             kind,
                             child: Some(child),
+                            details: Object::new(),
                         },
                     );
                 }

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::{
-    Active, Answered, ApprovalAction, Dialect, InterruptKind, KernelEvent, RemoteQuestion, Seq, StepId,
-    Timer, Trigger, Wait,
+    Active, Answered, ApprovalAction, Dialect, InterruptKind, KernelEvent, Object, RemoteQuestion, Seq,
+    StepId, Timer, Trigger, Wait,
 };
 
 use super::DecisionBuilder;
@@ -15,8 +15,20 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         &mut self,
         step: &StepId,
         cause: Seq,
+        question: (InterruptKind, Value),
+        timeout_ms: Option<u64>,
+    ) {
+        self.interrupt_because(step, cause, question, timeout_ms, Object::new());
+    }
+
+    /// Like [`Self::interrupt`], with the reasons that readers of the log get.
+    pub fn interrupt_because(
+        &mut self,
+        step: &StepId,
+        cause: Seq,
         (kind, data): (InterruptKind, Value),
         timeout_ms: Option<u64>,
+        details: Object,
     ) {
         let number = self.n_interrupts(step);
         let requested = self.record(
@@ -50,13 +62,17 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                     },
                 );
             }
-            InterruptKind::ExternalEvent | InterruptKind::Custom => {}
+            InterruptKind::ExternalEvent
+            | InterruptKind::Custom
+            | InterruptKind::LowConfidence
+            | InterruptKind::Conversation => {}
         }
         let suspended = KernelEvent::NodeSuspended {
             step: step.clone(),
             interrupt: step.interrupt(number),
             kind,
             child: None,
+            details,
         };
         self.record(Some(requested), suspended);
         if let Some(ms) = timeout_ms {
@@ -91,6 +107,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             interrupt: step.interrupt(number),
             kind,
             child: None,
+            details: Object::new(),
         };
         self.record(Some(requested), suspended);
     }
@@ -161,7 +178,11 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             InterruptKind::Approval => {
                 self.decide_gate(position, step, super::answer::timed_out(), None, None)
             }
-            InterruptKind::Clarification | InterruptKind::ExternalEvent | InterruptKind::Custom => {
+            InterruptKind::Clarification
+            | InterruptKind::ExternalEvent
+            | InterruptKind::Custom
+            | InterruptKind::LowConfidence
+            | InterruptKind::Conversation => {
                 let cause = self.close(&step, kind, None, None, None);
                 Trigger::Answered {
                     position,

@@ -696,6 +696,8 @@ fn size_of_event<D: Dialect>(event: &Event<D::Event>) -> usize {
             KernelEvent::NodeFailed { routing, .. } => EDGE * routing.len(),
             KernelEvent::RunCompleted { outputs } => size_of_object(outputs),
             KernelEvent::ArtifactCreated { content, .. } => size_of(content),
+            KernelEvent::MemoryWritten(written) => written.content.len(),
+            KernelEvent::MemoryCompacted { sources, .. } => sources.iter().map(String::len).sum(),
             KernelEvent::OutputChunk { chunk, .. } => chunk.len(),
             KernelEvent::InterruptRequested { data, .. } | KernelEvent::ApprovalRequested { data, .. } => {
                 size_of(data)

@@ -67,11 +67,19 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
     pub fn call(&mut self, step: StepId, attempt: u32, cause: Seq, call: Call) {
         let activity = match &call {
             Call::Activity(activity) => Some(activity.clone()),
-            Call::Http { .. } | Call::Agent(_) | Call::Model(_) | Call::SideEffect { .. } => None,
+            Call::Http { .. }
+            | Call::Agent(_)
+            | Call::Memory(_)
+            | Call::Model(_)
+            | Call::SideEffect { .. } => None,
         };
         let (timeout_ms, max_questions) = match &call {
             Call::Agent(call) => (call.timeout_ms, call.max_questions()),
-            Call::Activity(_) | Call::Http { .. } | Call::Model(_) | Call::SideEffect { .. } => (None, None),
+            Call::Activity(_)
+            | Call::Http { .. }
+            | Call::Memory(_)
+            | Call::Model(_)
+            | Call::SideEffect { .. } => (None, None),
         };
         let (called_at, number) = self
             .active(&step)

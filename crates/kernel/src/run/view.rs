@@ -67,6 +67,15 @@ impl OpenInterrupt<'_> {
 }
 
 impl Run {
+    /// The scope of what its agents remember, unless a node names another one: that of its parent if it shares
+    /// it, else its own.
+    #[must_use]
+    pub fn memory_scope(&self, own: &RunId) -> String {
+        let parent = self.started.as_ref().and_then(|started| started.parent.as_ref());
+        let shared = parent.and_then(|parent| parent.memory.clone());
+        shared.unwrap_or_else(|| format!("run:{own}"))
+    }
+
     /// The artifact with this id, or the latest artifact of the node with this id.
     #[must_use]
     pub fn artifact(&self, id: &str) -> Option<&Artifact> {

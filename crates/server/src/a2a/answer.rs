@@ -209,6 +209,20 @@ fn by_fields(mut fields: Object, asked: Asked<'_>, said: &Said) -> Result<Value,
             }
             Err(refused(asked, "has data that answers something else"))
         }
+        InterruptKind::LowConfidence => verdict(fields, asked),
+        // What is no operation is what the turn says.
+        InterruptKind::Conversation => {
+            let is_turn = ["operation", "content"]
+                .iter()
+                .any(|name| fields.contains_key(*name));
+            if !is_turn {
+                return Ok(json!({ "content": fields }));
+            }
+            if let (false, Some(words)) = (fields.contains_key("content"), said.words()) {
+                fields.insert("content".to_owned(), words.into());
+            }
+            Ok(fields.into())
+        }
         InterruptKind::ExternalEvent | InterruptKind::Custom => match fields.remove("value") {
             Some(value) if fields.is_empty() => Ok(value),
             Some(value) => {
@@ -220,12 +234,36 @@ fn by_fields(mut fields: Object, asked: Asked<'_>, said: &Said) -> Result<Value,
     }
 }
 
+/// Reads a verdict on a held decision, also in the words of an approval.
+fn verdict(mut fields: Object, asked: Asked<'_>) -> Result<Value, A2aError> {
+    if ["ratified", "decision", "rejected"]
+        .iter()
+        .any(|name| fields.contains_key(*name))
+    {
+        return Ok(fields.into());
+    }
+    let action = fields
+        .get("action")
+        .and_then(Value::as_str)
+        .map(ToOwned::to_owned);
+    match (action.as_deref(), fields.get("approve")) {
+        (Some("accept"), None) | (None, Some(Value::Bool(true))) => Ok(json!({ "ratified": true })),
+        (Some("reject"), None) | (None, Some(Value::Bool(false))) => Ok(json!({ "rejected": true })),
+        (Some("edit-accept"), None) => match fields.remove("editedArtifactData") {
+            Some(decision) => Ok(json!({ "decision": decision })),
+            None => Err(refused(asked, "has no editedArtifactData")),
+        },
+        (Some(_) | None, _) => Err(refused(asked, "has data that is no verdict")),
+    }
+}
+
 /// Reads the answer from a data part that is not an object.
 fn by_value(value: &Value, asked: Asked<'_>) -> Result<Value, A2aError> {
     match asked.kind {
-        InterruptKind::Approval | InterruptKind::ExternalEvent => {
+        InterruptKind::Approval | InterruptKind::ExternalEvent | InterruptKind::LowConfidence => {
             Err(refused(asked, "has data that is no object"))
         }
+        InterruptKind::Conversation => Ok(json!({ "content": value })),
         InterruptKind::Clarification => match questions(asked.data).as_slice() {
             [only] => Ok(json!({ "answers": { only.id: value } })),
             _ => Err(refused(asked, "does not say which question it answers")),
@@ -254,6 +292,16 @@ fn by_text(text: &str, asked: Asked<'_>) -> Result<Value, A2aError> {
         },
         InterruptKind::ExternalEvent => Err(refused(asked, "has no data part")),
         InterruptKind::Custom => Ok(text.into()),
+        InterruptKind::LowConfidence => match keyword(words) {
+            Some(ApprovalAction::Accept) => Ok(json!({ "ratified": true })),
+            Some(ApprovalAction::Reject) => Ok(json!({ "rejected": true })),
+            Some(_) | None => Err(refused(
+                asked,
+                "is none of the words accept, approve, yes, reject and no",
+            )),
+        },
+        InterruptKind::Conversation if words.is_empty() => Err(refused(asked, "is empty")),
+        InterruptKind::Conversation => Ok(json!({ "content": text })),
     }
 }
 
@@ -333,6 +381,12 @@ fn refused(asked: Asked<'_>, why: &str) -> A2aError {
         }
         InterruptKind::ExternalEvent => "send the event as a data part".to_owned(),
         InterruptKind::Custom => "send text or data".to_owned(),
+        InterruptKind::LowConfidence => {
+            "send {\"ratified\": true}, {\"decision\": …} or {\"rejected\": true} as data".to_owned()
+        }
+        InterruptKind::Conversation => {
+            "send text or data, or {\"operation\": \"close\"} to end the conversation".to_owned()
+        }
     };
     A2aError::invalid_param("message.parts", format!("{why}; {hint}"))
 }

@@ -251,6 +251,8 @@ impl TaskProjection {
             | KernelEvent::NodeRetried { .. }
             | KernelEvent::NodeSkipped { .. }
             | KernelEvent::NodeDispatched { .. }
+            | KernelEvent::MemoryWritten(_)
+            | KernelEvent::MemoryCompacted { .. }
             | KernelEvent::ChildEnded { .. }
             | KernelEvent::EffectScheduled { .. }
             | KernelEvent::EffectAccepted { .. }

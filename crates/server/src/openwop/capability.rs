@@ -41,6 +41,15 @@ const PASSES: [&str; 6] = [
     "core.conditional",
 ];
 
+/// The passing type that fixtures make do something, and the settings by which they do.
+const HOOKED: &str = "core.identity";
+const HOOKS: [&str; 4] = [
+    "memoryAction",
+    "byokSecretId",
+    "probeMemoryRef",
+    "emitDuplicateMessageId",
+];
+
 #[derive(Debug, Clone)]
 pub struct Capabilities {
     /// Conformance nodes and test hooks exist.
@@ -155,6 +164,18 @@ impl Capabilities {
         }
         let versions = self.a2a_versions();
         let mut families = json!({
+            "agents": {
+                "supported": true,
+                "memoryBackends": ["long-term"],
+                "reasoning": { "verbosity": "summary", "streaming": true },
+            },
+            "conversationPrimitive": true,
+            "memory": {
+                "supported": true,
+                "writable": true,
+                "ttlSupported": true,
+                "maxEntrySizeBytes": openwop::MAX_MEMORY_CONTENT,
+            },
             "a2a": {
                 "supported": true,
                 "agentCardUrl": Self::agent_card_url(origin),
@@ -211,6 +232,7 @@ impl Capabilities {
         }
         if self.is_conformance {
             families["testing"] = json!({ "mockProviders": [wopr_connect::Mock::STREAM_TEXT] });
+            families["conformance"] = json!({ "mockAgent": true });
         }
         let mut document = json!({
             "protocolVersion": "1.1",
@@ -341,17 +363,18 @@ fn needs_only(plan: &openwop::Plan, document: &Value) -> bool {
         .all(|(name, value)| name == "requiresCapability" && value.as_str().is_some_and(is_advertised))
 }
 
-/// Returns `true` if the host does everything the node asks for. It does not run agents, calls only those that the
-/// operator has configured, and some node types accept any `config` but ignore it.
+/// Returns `true` if the host does everything the node asks for. It calls only the agents that the operator has
+/// configured, and some node types accept any `config` but ignore it.
 fn is_done_as_asked(node: &Node, peers: &[String]) -> bool {
-    let is_ignored = PASSES.contains(&node.type_id.as_str()) && !node.config.is_empty();
+    let is_ignored = PASSES.contains(&node.type_id.as_str())
+        && (node.config.keys()).any(|key| node.type_id != HOOKED || !HOOKS.contains(&key.as_str()));
     let peer = node
         .config
         .get("peer")
         .and_then(Value::as_str)
         .unwrap_or(DEFAULT_PEER);
     let is_reachable = node.type_id != "core.a2a.invoke" || peers.iter().any(|known| known == peer);
-    node.agent.is_none() && !is_ignored && is_reachable
+    !is_ignored && is_reachable
 }
 
 fn children(plan: &openwop::Plan) -> impl Iterator<Item = WorkflowId> {

@@ -76,12 +76,13 @@ fn state(call: &Call, summary: &Summary) -> StoredTaskState {
     }
 }
 
-/// The record knows two kinds: external events count as clarifications.
+/// The record knows two kinds: what asks for a decision is an approval, and all else a clarification.
 const fn interrupt_kind(kind: InterruptKind) -> StoredInterruptKind {
     match kind {
-        InterruptKind::Approval => StoredInterruptKind::Approval,
-        InterruptKind::Clarification | InterruptKind::ExternalEvent | InterruptKind::Custom => {
-            StoredInterruptKind::Clarification
-        }
+        InterruptKind::Approval | InterruptKind::LowConfidence => StoredInterruptKind::Approval,
+        InterruptKind::Clarification
+        | InterruptKind::ExternalEvent
+        | InterruptKind::Custom
+        | InterruptKind::Conversation => StoredInterruptKind::Clarification,
     }
 }

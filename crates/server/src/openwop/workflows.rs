@@ -44,8 +44,7 @@ impl Schema {
 }
 
 /// Node types that need a capability this host does not have (section 9.5).
-const GATED: [(&str, &str); 3] = [
-    ("core.conversationGate", "conversationPrimitive"),
+const GATED: [(&str, &str); 2] = [
     ("core.orchestrator.supervisor", "orchestrator.supported"),
     ("core.dispatch", "dispatch.supported"),
 ];

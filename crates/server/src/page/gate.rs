@@ -111,6 +111,18 @@ impl Gate<'_> {
                     .collect::<Result<Map<_, _>, String>>()?;
                 Ok(json!({ "answers": answers }))
             }
+            InterruptKind::LowConfidence => match form.text("action") {
+                Some("accept") => Ok(json!({ "ratified": true })),
+                Some("reject") => Ok(json!({ "rejected": true })),
+                Some(_) | None => Err("choose one of the buttons".to_owned()),
+            },
+            InterruptKind::Conversation => match form.text("action") {
+                Some("close") => Ok(json!({ "operation": "close" })),
+                Some(_) | None => {
+                    let text = form.text("value").ok_or("it needs words")?;
+                    Ok(json!({ "operation": "exchange", "content": text }))
+                }
+            },
             InterruptKind::ExternalEvent | InterruptKind::Custom => {
                 let text = form.text("value").ok_or("it needs an answer")?;
                 wopr_wire::json::parse(text.as_bytes()).map_err(|_| "the answer is not JSON".to_owned())
@@ -192,6 +204,25 @@ impl Gate<'_> {
                     InterruptKind::Clarification => {
                         @for (index, field) in self.fields().iter().enumerate() { (field.show(index, given)) }
                         div.buttons { button.main type="submit" { "Send answers" } }
+                    }
+                    InterruptKind::LowConfidence => {
+                        @if let Some(decision) = self.data.get("decision") { pre.theirs { (cut(&decision.to_string()).0) } }
+                        div.buttons {
+                            button.main type="submit" name="action" value="accept" { "The decision holds" }
+                            button.no type="submit" name="action" value="reject" { "Reject it" }
+                        }
+                    }
+                    InterruptKind::Conversation => {
+                        div.field {
+                            label for="value" { "Your words" }
+                            textarea id="value" name="value" dir="auto" {
+                                "\n" (given.and_then(|form| form.raw("value")).unwrap_or(""))
+                            }
+                        }
+                        div.buttons {
+                            button.main type="submit" name="action" value="exchange" { "Send" }
+                            button type="submit" name="action" value="close" { "End the conversation" }
+                        }
                     }
                     InterruptKind::ExternalEvent | InterruptKind::Custom => {
                         div.field {
@@ -360,6 +391,11 @@ impl Gate<'_> {
                 )
             }
             InterruptKind::Custom => "An answer is needed".to_owned(),
+            InterruptKind::LowConfidence => format!(
+                "The agent '{}' is not sure of its decision",
+                self.text("agentId").unwrap_or("?")
+            ),
+            InterruptKind::Conversation => "It is your turn".to_owned(),
         }
     }
 

@@ -124,3 +124,9 @@ hand_on! { Retention:
     begun_removals(limit: usize) -> Result<Vec<RunKey>, ReadError>;
     sweep(limit: usize) -> Result<Swept, WriteError>;
 }
+
+hand_on! { AgentMemory:
+    memory(tenant: &TenantId, query: &MemoryQuery) -> Result<Vec<MemoryEntry>, ReadError>;
+    memory_use(tenant: &TenantId, scope: &str) -> Result<MemoryUse, ReadError>;
+    forget_memory(tenant: Option<&TenantId>, now: Timestamp, before: Timestamp, limit: usize) -> Result<usize, WriteError>;
+}

@@ -119,7 +119,10 @@ async fn fixture_with_ignored_fields_is_not_advertised() {
     }
     let server = Server::start_with(|config| config.workflows = vec![folder.path().to_owned()]).await;
     let document = server.call("GET", "/.well-known/openwop").send().await.ok(200);
-    assert_eq!(document["fixtures"], json!(["conformance-plain"]));
+    assert_eq!(
+        document["fixtures"],
+        json!(["conformance-pinned", "conformance-plain"])
+    );
 }
 
 #[tokio::test]

@@ -264,3 +264,23 @@ CREATE TABLE removals (
 );
 
 CREATE INDEX removals_by_root ON removals (tenant, root, run) WHERE run <> root;
+
+-- What agents remember, in versions: the latest row of an id is its value. A row without content removes it.
+CREATE TABLE agent_memory (
+    tenant     text COLLATE "C" NOT NULL,
+    scope      text COLLATE "C" NOT NULL,
+    id         text COLLATE "C" NOT NULL,
+    written_at bigint NOT NULL,
+    run        text COLLATE "C" NOT NULL,
+    seq        bigint NOT NULL,
+    content    text COLLATE "C",
+    tags       text COLLATE "C" NOT NULL,
+    created_at bigint NOT NULL,
+    expires_at bigint,
+    untrusted  boolean NOT NULL,
+    -- What it counts for in the share of its tenant, in bytes.
+    size       bigint NOT NULL,
+    PRIMARY KEY (tenant, scope, id, written_at, run, seq)
+);
+
+CREATE INDEX agent_memory_expiring ON agent_memory (expires_at) WHERE expires_at IS NOT NULL;

@@ -272,3 +272,23 @@ CREATE TABLE removals (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX removals_by_root ON removals (tenant, root, run) WHERE run <> root;
+
+-- What agents remember, in versions: the latest row of an id is its value. A row without content removes it.
+CREATE TABLE agent_memory (
+    tenant     TEXT    NOT NULL,
+    scope      TEXT    NOT NULL,
+    id         TEXT    NOT NULL,
+    written_at INTEGER NOT NULL,
+    run        TEXT    NOT NULL,
+    seq        INTEGER NOT NULL,
+    content    TEXT,
+    tags       TEXT    NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER,
+    untrusted  INTEGER NOT NULL,
+    -- What it counts for in the share of its tenant, in bytes.
+    size       INTEGER NOT NULL,
+    PRIMARY KEY (tenant, scope, id, written_at, run, seq)
+) STRICT;
+
+CREATE INDEX agent_memory_expiring ON agent_memory (expires_at) WHERE expires_at IS NOT NULL;

@@ -130,6 +130,12 @@ impl State {
             run.blobs.entry(blob.id.clone()).or_insert(blob);
         }
 
+        for row in batch.memory {
+            let place = (key.tenant.clone(), row.scope.clone(), row.id.clone());
+            let version = (row.at, key.run.clone(), row.seq);
+            self.memory.entry(place).or_default().insert(version, row);
+        }
+
         for ended in batch.work_ended {
             self.work.remove(&(key.clone(), ended.key));
         }

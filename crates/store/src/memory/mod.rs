@@ -3,6 +3,7 @@
 //! Every rule of the port is implemented here in the shortest readable way. The databases must behave the
 //! same; the behaviour suite and a property test check that they do. Nothing survives the process.
 
+mod agent_memory;
 mod append;
 mod log;
 mod push;
@@ -44,6 +45,7 @@ struct State {
     /// Events of each run that have not been expanded into deliveries.
     outbox: BTreeMap<RunKey, Note>,
     deliveries: BTreeMap<(RunKey, String, Seq), DeliveryRow>,
+    memory: BTreeMap<agent_memory::Place, agent_memory::Versions>,
     /// The root that each marked run is removed with.
     removals: BTreeMap<RunKey, RunId>,
     epoch: u64,

@@ -16,6 +16,7 @@
 //! is used if and only if `sslmode=require` is given; the server's certificate is then checked against that
 //! file or the platform's roots.
 
+mod agent_memory;
 mod append;
 mod checks;
 mod connect;

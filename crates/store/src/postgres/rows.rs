@@ -79,6 +79,34 @@ pub(super) fn free_text(row: &Row, column: usize) -> Result<String, Fault> {
     unfree(text(row, column)?).ok_or_else(|| Fault::invalid(row, column, "an escape of no character"))
 }
 
+/// Texts in one column, each between separators, so that one of them can be looked for. [`free`] leaves no
+/// U+0001 before a 2.
+pub(super) fn joined(texts: &[String]) -> String {
+    texts.iter().map(|text| marked(text)).collect()
+}
+
+/// A text as [`joined`] contains it.
+pub(super) fn marked(text: &str) -> String {
+    format!("{SEPARATOR}{}{SEPARATOR}", free(text))
+}
+
+const SEPARATOR: &str = "\u{1}2";
+
+/// Reads what [`joined`] wrote.
+pub(super) fn free_texts(row: &Row, column: usize) -> Result<Vec<String>, Fault> {
+    let joined = text(row, column)?;
+    let inner = joined
+        .strip_prefix(SEPARATOR)
+        .and_then(|rest| rest.strip_suffix(SEPARATOR));
+    let Some(inner) = inner else {
+        return Ok(Vec::new());
+    };
+    let double = format!("{SEPARATOR}{SEPARATOR}");
+    let texts = inner.split(double.as_str()).map(unfree);
+    let texts: Option<_> = texts.collect();
+    texts.ok_or_else(|| Fault::invalid(row, column, "an escape of no character"))
+}
+
 /// Like [`free_text`], for a column that may be null.
 fn opt_free_text(row: &Row, column: usize) -> Result<Option<String>, Fault> {
     match opt_text(row, column)? {

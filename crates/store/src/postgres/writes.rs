@@ -10,6 +10,7 @@ use tokio_postgres::types::ToSql;
 use wopr_core::{RunKey, Timestamp};
 
 use super::{
+    agent_memory,
     round::{Round, Value, value},
     rows,
     work::{SET_LEASE, lease_values},
@@ -129,6 +130,24 @@ pub(super) fn rest<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
             columns.push(blobs.column(|_, blob| rows::free(&blob.id)));
             columns.push(blobs.column(|_, blob| rows::free(&blob.media_type)));
             columns.push(blobs.column(|_, blob| blob.bytes.as_slice()));
+            columns
+        }),
+    );
+    add(
+        round,
+        agent_memory::INSERT,
+        Rows::of(batches, |batch| &batch.memory).map(|memory| {
+            let mut columns = memory.of_runs();
+            columns.push(memory.column(|_, row| rows::free(&row.scope)));
+            columns.push(memory.column(|_, row| rows::free(&row.id)));
+            columns.push(memory.column(|_, row| row.at.millis()));
+            columns.push(memory.column(|_, row| rows::int(row.seq.0)));
+            columns.push(memory.column(|_, row| row.content.as_deref().map(rows::free)));
+            columns.push(memory.column(|_, row| rows::joined(&row.tags)));
+            columns.push(memory.column(|_, row| row.created_at.millis()));
+            columns.push(memory.column(|_, row| row.expires_at.map(Timestamp::millis)));
+            columns.push(memory.column(|_, row| row.is_untrusted));
+            columns.push(memory.column(|_, row| rows::int(row.size() as u64)));
             columns
         }),
     );

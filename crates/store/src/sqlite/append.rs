@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use wopr_core::{InterruptKind, RunKey, Seq};
 
 use super::{
-    bundle,
+    agent_memory, bundle,
     fault::{Failure, Fault},
     job::Job,
     push,
@@ -357,7 +357,7 @@ fn write_relations(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Writes messages and blobs.
+/// Writes messages, blobs and what agents remember.
 fn write_side_rows(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     for message in &batch.messages {
@@ -370,6 +370,9 @@ fn write_side_rows(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
                 message.body
             ])
         })?;
+    }
+    for row in &batch.memory {
+        agent_memory::write(conn, &batch.run, row)?;
     }
     for blob in &batch.blobs {
         conn.prepare_cached(

@@ -5,6 +5,7 @@
 //! tenants take turns. An acknowledged append is on disk: WAL with `synchronous=FULL`, one fsync for all
 //! batches that waited at the same time.
 
+mod agent_memory;
 mod append;
 mod backup;
 mod bundle;

@@ -6,6 +6,7 @@
 //! in separate modules: `file`, `names` and `damage` for SQLite; `groups`, `replicas`, `turns`, `outages`,
 //! `failover` and `migrations` for PostgreSQL.
 
+mod agent_memory;
 mod appends;
 mod backup;
 mod damage;

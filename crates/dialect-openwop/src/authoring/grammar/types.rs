@@ -3,10 +3,14 @@
 use wopr_kernel::NodeTypes;
 
 use crate::node::{
-    BINDINGS, CANCEL_TASK, CONVERSE, DISCOVER, GET_TASK, HTTP_MAX_TIMEOUT_MS, MAX_ACTIVITY_MS, MAX_MESSAGES,
-    MAX_MODES, MAX_NAMES, MAX_PIECES, MAX_QUESTIONS, MAX_REPAIRS, MAX_TURNS, MODEL_MAX_TIMEOUT_MS,
-    MOST_TOKENS, ON_TIMEOUT, PROFILES, SEND, STREAM_MAX_INTERVAL_MS, VERSIONS, known_keys,
+    BINDINGS, CANCEL_TASK, CONVERSATION, CONVERSE, DISCOVER, GET_TASK, HTTP_MAX_TIMEOUT_MS, MAX_ACTIVITY_MS,
+    MAX_CONVERSATION, MAX_MEMORY_TTL_MS, MAX_MESSAGES, MAX_MODES, MAX_NAMES, MAX_PIECES, MAX_QUESTIONS,
+    MAX_READ, MAX_REPAIRS, MAX_SCOPE, MAX_SCRIPTED, MAX_TAGS, MAX_TURNS, MEMORY_COMPACT, MEMORY_READ,
+    MEMORY_WRITE, MOCK_AGENT, MODEL_MAX_TIMEOUT_MS, MOST_TOKENS, ON_TIMEOUT, PROFILES, SEND,
+    STREAM_MAX_INTERVAL_MS, VERSIONS, known_keys,
 };
+
+use crate::decide::MAX_CALLS;
 
 use super::{COUNT, MAX, Member, Members, NONEMPTY, OBJECT, Shape, TEXT, Tagged, closed, may, open};
 
@@ -31,6 +35,11 @@ pub(crate) static TYPES: &[Type] = &[
     node("core.channelWrite", "Writes to a channel.", &CHANNEL_WRITE),
     node("core.approvalGate", "Asks for a decision.", &APPROVAL),
     node("core.clarificationGate", "Asks questions.", &CLARIFICATION),
+    node(
+        CONVERSATION,
+        "Talks with people, turn by turn, until somebody closes the conversation.",
+        &TALK,
+    ),
     Type {
         config: Shape::Tagged(&INTERRUPT),
         ..node("core.interrupt", "Waits for any answer.", &OPEN)
@@ -39,6 +48,21 @@ pub(crate) static TYPES: &[Type] = &[
         "core.subWorkflow",
         "Runs a child workflow and waits for it.",
         &SUB_WORKFLOW,
+    ),
+    node(
+        MEMORY_WRITE,
+        "Remembers a text beyond the run: the output `written`.",
+        &MEMORY_ENTRY,
+    ),
+    node(
+        MEMORY_READ,
+        "Reads what is remembered, the newest first: the output `entries`.",
+        &MEMORY_QUERY,
+    ),
+    node(
+        MEMORY_COMPACT,
+        "Remembers one text in the place of those that the input `sourceIds` names.",
+        &MEMORY_ENTRY,
     ),
     node("core.http.request", "Calls out through the egress gate.", &HTTP),
     node(
@@ -71,6 +95,10 @@ pub(crate) static TYPES: &[Type] = &[
         &STRUCTURED_OUTPUT,
     ),
     conformance("conformance.start"),
+    Type {
+        config: Shape::Object(&MOCKED),
+        ..conformance(MOCK_AGENT)
+    },
     conformance("core.conformance.side-effect"),
     conformance("conformance.artifact.emit"),
     conformance("conformance.requiresMissing"),
@@ -515,6 +543,12 @@ static SUB_WORKFLOW: Members = closed(&[
     )
     .or_null(),
     may(
+        "memoryScopeIsolation",
+        Shape::Choice(&["isolated"]),
+        "isolated: the child's agents remember in a scope of their own.",
+    )
+    .or_null(),
+    may(
         "waitForCompletion",
         Shape::True("must be true: this host runs children synchronously"),
         "true alone.",
@@ -681,4 +715,125 @@ static HTTP: Members = closed(&[
         "Milliseconds of one attempt.",
     )
     .or_null(),
+]);
+
+static TALK: Members = closed(&[
+    may("title", Shape::Words, "What it is about.").or_null(),
+    may("prompt", Shape::Words, "What the gate says first.").or_null(),
+    may(
+        "channel",
+        NONEMPTY,
+        "The channel that gets the turns, if it is declared; conversation where absent.",
+    )
+    .or_null(),
+    may(
+        "outcomeSchema",
+        Shape::Schema,
+        "A JSON Schema for the outcome with which it is closed.",
+    )
+    .or_null(),
+    may(
+        "maxTurns",
+        Shape::Whole(1, MAX_CONVERSATION),
+        "The most turns of people; 50 where absent.",
+    )
+    .or_null(),
+    may(
+        "timeoutMs",
+        COUNT,
+        "Milliseconds until it fails for want of an end.",
+    )
+    .or_null(),
+    may(
+        "lifecycle",
+        Shape::Choice(&["open-exchange-close"]),
+        "The only one.",
+    )
+    .or_null(),
+    may(
+        "mockAutoResume",
+        Shape::Flag,
+        "Plays a script; for hosts in conformance mode.",
+    )
+    .or_null(),
+    may(
+        "turnCount",
+        Shape::Whole(1, MAX_SCRIPTED),
+        "How many pairs of turns the script has.",
+    )
+    .or_null(),
+]);
+
+const MEMORY_SCOPE: Member = may(
+    "memoryRef",
+    Shape::Text(1, MAX_SCOPE),
+    "The scope; that of the node's agent, or of the run, where absent.",
+)
+.or_null();
+
+static MEMORY_ENTRY: Members = closed(&[
+    MEMORY_SCOPE,
+    may(
+        "content",
+        Shape::Template,
+        "The text, as a template; an input content wins.",
+    )
+    .or_null(),
+    may(
+        "tags",
+        Shape::List(&Shape::Template, 0, MAX_TAGS),
+        "Tags by which it is found; templates.",
+    )
+    .or_null(),
+    may(
+        "ttlMs",
+        Shape::Whole(1, MAX_MEMORY_TTL_MS),
+        "Milliseconds that it is kept, from when it is written.",
+    )
+    .or_null(),
+    may(
+        "id",
+        Shape::Template,
+        "Its id, as a template: an entry that has it is replaced. An input id wins.",
+    )
+    .or_null(),
+]);
+
+static MEMORY_QUERY: Members = closed(&[
+    MEMORY_SCOPE,
+    may(
+        "id",
+        Shape::Template,
+        "Only this entry; a template. An input id wins.",
+    )
+    .or_null(),
+    may("tag", Shape::Template, "Only entries with this tag; a template.").or_null(),
+    may(
+        "limit",
+        Shape::Whole(1, MAX_READ),
+        "The most entries; 20 where absent.",
+    )
+    .or_null(),
+]);
+
+/// The settings of a scripted agent; the decoder checks what they contain.
+static MOCKED: Members = closed(&[
+    may(
+        "agentId",
+        Shape::Text(3, 256),
+        "The agent's id, in the place of the node's.",
+    ),
+    may(
+        "mockReasoning",
+        Shape::Any,
+        "true, or an object with summary, trace, tokenCount and streamChunks.",
+    ),
+    may(
+        "mockToolCalls",
+        Shape::List(&OBJECT, 0, MAX_CALLS),
+        "Calls with toolId, arguments, result or error, and durationMs.",
+    ),
+    may("mockHandoff", OBJECT, "toAgentId, reason and context."),
+    may("mockDecision", OBJECT, "decision, confidence and reasoning."),
+    may("mockConfidence", Shape::Number, "0 to 1; without mockDecision."),
 ]);

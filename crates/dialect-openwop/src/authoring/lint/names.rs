@@ -13,7 +13,7 @@ use crate::{
     cost::Budget,
     definition::TriggerRule,
     expression::{Expression, Template},
-    node::{AgentTask, ModelAnswer, NodeKind},
+    node::{AgentTask, MemoryTask, ModelAnswer, NodeKind},
     plan::{Plan, Port},
 };
 
@@ -439,12 +439,21 @@ fn outputs(plan: &Plan, index: usize) -> Option<Vec<&str>> {
             ModelAnswer::Text { .. } => &["text", "stopReason", "usage", "provider", "model", "contentTrust"],
             ModelAnswer::Document(_) => &["data", "usage", "provider", "model", "retries", "contentTrust"],
         },
+        NodeKind::Conversation(_) => &["conversationId", "turnCount", "turns", "outcome", "contentTrust"],
+        NodeKind::Duplicates => return Some(node.inputs.iter().map(|(name, _)| name.as_str()).collect()),
+        NodeKind::Memory(node) => match &node.task {
+            MemoryTask::Write(_) => &["memoryRef", "written", "contentTrust"],
+            MemoryTask::Compact(_) => &["memoryRef", "written", "removed", "contentTrust"],
+            MemoryTask::Read { .. } => &["memoryRef", "entries", "hasMore", "contentTrust"],
+            MemoryTask::Probe(_) => return None,
+        },
         NodeKind::Http(_) => &["status", "headers", "body", "contentTrust"],
         NodeKind::Fail { .. } | NodeKind::Reject { .. } => &[],
         NodeKind::SubWorkflow(_)
         | NodeKind::Activity(_)
         | NodeKind::SetVariable { .. }
         | NodeKind::ChannelWrite { .. }
+        | NodeKind::MockAgent(_)
         | NodeKind::SideEffect
         | NodeKind::ArtifactEmit { .. }
         | NodeKind::Requires { .. } => return None,

@@ -407,5 +407,7 @@ fn value_of(kind: InterruptKind, action: &str, mark: &str) -> Value {
         InterruptKind::Approval | InterruptKind::ExternalEvent | InterruptKind::Custom => {
             json!({ "action": action, "feedback": mark })
         }
+        InterruptKind::LowConfidence => json!({ "decision": mark }),
+        InterruptKind::Conversation => json!({ "operation": "close", "content": mark }),
     }
 }

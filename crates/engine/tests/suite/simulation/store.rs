@@ -17,11 +17,11 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_store::{
-    AppendError, Batch, BlobRow, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Child, EndedRoots,
-    Epoch, EventPage, Fence, Guard, Hint, IdempotencyKey, IdempotencyRecord, KeyRow, Leased, Load, Log,
-    Mailbox, MemoryStore, MessageRow, Parking, PhaseCursor, PhaseFilter, PhasePage, Queue, Quota, ReadError,
-    Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, Then, Times, Work, WorkKey,
-    WorkflowRow, WriteError,
+    AgentMemory, AppendError, Batch, BlobRow, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Child,
+    EndedRoots, Epoch, EventPage, Fence, Guard, Hint, IdempotencyKey, IdempotencyRecord, KeyRow, Leased,
+    Load, Log, Mailbox, MemoryEntry, MemoryQuery, MemoryStore, MemoryUse, MessageRow, Parking, PhaseCursor,
+    PhaseFilter, PhasePage, Queue, Quota, ReadError, Registry, Removal, Retention, Revision, RunFilter,
+    RunPage, Summary, Swept, Then, Times, Work, WorkKey, WorkflowRow, WriteError,
 };
 
 use super::{
@@ -644,5 +644,34 @@ impl Retention for Connection {
         self.write("sweep").await?;
         let swept = self.server.store.sweep(limit).await?;
         self.written("swept", swept).await
+    }
+}
+
+#[async_trait]
+impl AgentMemory for Connection {
+    async fn memory(&self, tenant: &TenantId, query: &MemoryQuery) -> Result<Vec<MemoryEntry>, ReadError> {
+        self.read("memory").await?;
+        self.server.store.memory(tenant, query).await
+    }
+
+    async fn memory_use(&self, tenant: &TenantId, scope: &str) -> Result<MemoryUse, ReadError> {
+        self.read("memory use").await?;
+        self.server.store.memory_use(tenant, scope).await
+    }
+
+    async fn forget_memory(
+        &self,
+        tenant: Option<&TenantId>,
+        now: Timestamp,
+        before: Timestamp,
+        limit: usize,
+    ) -> Result<usize, WriteError> {
+        self.write("forget memory").await?;
+        let n_forgotten = self
+            .server
+            .store
+            .forget_memory(tenant, now, before, limit)
+            .await?;
+        self.written("forgot memory", n_forgotten).await
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{ApprovalAction, Object, Question, Refusal, cost::Budget};
+use crate::{ApprovalAction, Object, Question, Refusal, Verdict, cost::Budget};
 
 /// Maximum length in bytes of an approval's comment.
 const MAX_WORDS: usize = 64 * 1024;
@@ -223,4 +223,40 @@ pub(super) fn matching_event<'v>(data: &Value, value: &'v Value) -> Result<&'v V
         }
     }
     Ok(event)
+}
+
+/// Parses a verdict: exactly one of `ratified`, `decision` and `rejected`.
+pub(super) fn read_verdict(value: &Value) -> Result<Verdict, Refusal> {
+    let invalid = |text: &str| Err(Refusal::InvalidAnswer(text.to_owned()));
+    let Some(fields) = value.as_object() else {
+        return invalid("the answer is not an object");
+    };
+    let claims = ["decidedBy", "decidedAt", "voter"];
+    let mut said = fields.iter().filter(|(name, _)| !claims.contains(&name.as_str()));
+    match (said.next(), said.next()) {
+        (Some((name, Value::Bool(true))), None) if name == "ratified" => Ok(Verdict::Ratified),
+        (Some((name, Value::Bool(true))), None) if name == "rejected" => Ok(Verdict::Rejected),
+        (Some((name, decision)), None) if name == "decision" && !decision.is_null() => {
+            Ok(Verdict::Replaced(decision.clone()))
+        }
+        (Some(_) | None, _) => {
+            invalid("it must be one of {\"ratified\": true}, {\"decision\": …} and {\"rejected\": true}")
+        }
+    }
+}
+
+/// Whether the answer ends the conversation; without an `operation` it is a turn.
+pub(super) fn closes_conversation(value: &Value) -> Result<bool, Refusal> {
+    let operation = match value {
+        Value::Object(fields) => fields.get("operation"),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => None,
+    };
+    match operation {
+        None => Ok(false),
+        Some(Value::String(operation)) if operation == "exchange" => Ok(false),
+        Some(Value::String(operation)) if operation == "close" => Ok(true),
+        Some(_) => Err(Refusal::InvalidAnswer(
+            "'operation' is neither exchange nor close".to_owned(),
+        )),
+    }
 }

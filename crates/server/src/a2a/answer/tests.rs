@@ -305,3 +305,84 @@ fn metadata_selects_an_interrupt() {
     );
     assert!(read(json!({"openwop.interrupt.nodeId": 1})).is_err());
 }
+
+#[test]
+fn reads_verdicts_on_held_decisions() {
+    let text = |text: &str| json!([{ "text": text }]);
+    let data = |data: Value| json!([{ "data": data }]);
+    let none = json!({});
+    check(
+        InterruptKind::LowConfidence,
+        &json!({"agentId": "acme.reader"}),
+        vec![
+            (text("yes"), none.clone(), Ok(json!({"ratified": true}))),
+            (text("Reject"), none.clone(), Ok(json!({"rejected": true}))),
+            (text("perhaps"), none.clone(), Err("none of the words")),
+            (
+                data(json!({"ratified": true})),
+                none.clone(),
+                Ok(json!({"ratified": true})),
+            ),
+            (
+                data(json!({"decision": {"next": "b"}})),
+                none.clone(),
+                Ok(json!({"decision": {"next": "b"}})),
+            ),
+            (
+                data(json!({"action": "accept"})),
+                none.clone(),
+                Ok(json!({"ratified": true})),
+            ),
+            (
+                data(json!({"approve": false})),
+                none.clone(),
+                Ok(json!({"rejected": true})),
+            ),
+            (
+                data(json!({"action": "edit-accept", "editedArtifactData": {"next": "b"}})),
+                none.clone(),
+                Ok(json!({"decision": {"next": "b"}})),
+            ),
+            (
+                data(json!({"action": "edit-accept"})),
+                none.clone(),
+                Err("no editedArtifactData"),
+            ),
+            (data(json!({"next": "b"})), none.clone(), Err("no verdict")),
+            (data(json!(true)), none.clone(), Err("no object")),
+            (
+                text("fine"),
+                json!({"openwop": {"action": "accept"}}),
+                Ok(json!({"ratified": true})),
+            ),
+        ],
+    );
+}
+
+#[test]
+fn reads_turns_of_a_conversation() {
+    let none = json!({});
+    check(
+        InterruptKind::Conversation,
+        &json!({"conversationId": "talk:0"}),
+        vec![
+            (
+                json!([{"text": "Tea."}]),
+                none.clone(),
+                Ok(json!({"content": "Tea."})),
+            ),
+            (json!([{"text": " "}]), none.clone(), Err("is empty")),
+            (
+                json!([{"data": {"tea": "green"}}]),
+                none.clone(),
+                Ok(json!({"content": {"tea": "green"}})),
+            ),
+            (json!([{"data": [1]}]), none.clone(), Ok(json!({"content": [1]}))),
+            (
+                json!([{"text": "Bye."}, {"data": {"operation": "close", "outcome": 1}}]),
+                none.clone(),
+                Ok(json!({"operation": "close", "outcome": 1, "content": "Bye."})),
+            ),
+        ],
+    );
+}

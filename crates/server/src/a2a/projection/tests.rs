@@ -59,6 +59,7 @@ fn mirrors(node: &str) -> KernelEvent {
         interrupt: format!("{node}:0/ask:0"),
         kind: InterruptKind::Clarification,
         child: Some(child()),
+        details: Object::new(),
     }
 }
 
@@ -301,6 +302,7 @@ fn event_causes_at_most_one_update() {
             interrupt: "a:0".to_owned(),
             kind: InterruptKind::Approval,
             child: None,
+            details: Object::new(),
         }),
         quiet(KernelEvent::NodeDispatched {
             step: step("a"),

@@ -4,6 +4,9 @@
 //! where the specification requires one. Events that v1 does not define are vendor events under
 //! `vendor.wopr.`.
 
+mod agent;
+mod conversation;
+
 use serde_json::{Value, json};
 use wopr_core::{
     ApprovalAction, CONTENT_TRUST, Cap, DialectEvent, Event, Failure, InterruptKind, KernelEvent, NodeId,
@@ -43,18 +46,24 @@ pub fn event(recorded: &Recorded, key: &RunKey, mask: &Mask) -> RunEventDoc {
 
 /// Returns `true` if the published schema allows additional members in the event's payload.
 const fn is_open(event: &Event) -> bool {
-    !matches!(
-        event,
-        Event::Kernel(
+    match event {
+        Event::Kernel(event) => !matches!(
+            event,
             KernelEvent::InterruptRequested { .. }
                 | KernelEvent::NodeDispatched { .. }
                 | KernelEvent::ChildEnded { .. }
-        ) | Event::Dialect(DialectEvent::Openwop(
+                | KernelEvent::MemoryCompacted { .. }
+        ),
+        Event::Dialect(DialectEvent::Openwop(event)) => match event {
+            openwop::Event::VariableChanged { .. } => true,
             openwop::Event::ChannelWritten { .. }
-                | openwop::Event::ProviderUsage { .. }
-                | openwop::Event::Envelope { .. }
-        ))
-    )
+            | openwop::Event::ProviderUsage { .. }
+            | openwop::Event::Envelope { .. } => false,
+            openwop::Event::PromptComposed { .. } => true,
+            openwop::Event::Agent(event) => agent::is_open(event),
+            openwop::Event::Conversation(_) => true,
+        },
+    }
 }
 
 #[must_use]
@@ -84,6 +93,10 @@ pub const fn event_type(event: &Event) -> &'static str {
                     "envelope.recovery.applied"
                 }
             };
+        }
+        Event::Dialect(DialectEvent::Openwop(openwop::Event::Agent(event))) => return agent::name(event),
+        Event::Dialect(DialectEvent::Openwop(openwop::Event::Conversation(event))) => {
+            return conversation::name(event);
         }
     };
     match event {
@@ -116,6 +129,8 @@ pub const fn event_type(event: &Event) -> &'static str {
         KernelEvent::ClarificationRequested { .. } => "clarification.requested",
         KernelEvent::ClarificationResolved { .. } => "clarification.resolved",
         KernelEvent::ArtifactCreated { .. } => "artifact.created",
+        KernelEvent::MemoryWritten(_) => "memory.written",
+        KernelEvent::MemoryCompacted { .. } => "memory.compacted",
         KernelEvent::OutputChunk { .. } => "output.chunk",
         KernelEvent::CapBreached { .. } => "cap.breached",
         KernelEvent::ReplayDiverged { .. } => "replay.diverged",
@@ -244,14 +259,16 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             interrupt,
             kind,
             child,
-        } => of(
-            step,
-            Payload::node(step)
+            details,
+        } => {
+            let mut payload = Payload(details.clone())
+                .with("nodeId", step.node.as_str())
                 .with("interruptId", interrupt.as_str())
                 .with("kind", kind.as_str())
-                .with("key", interrupt.as_str())
-                .maybe("childRunId", child.as_ref().map(RunId::as_str)),
-        ),
+                .with("key", interrupt.as_str());
+            payload = payload.maybe("childRunId", child.as_ref().map(RunId::as_str));
+            of(step, payload)
+        }
         KernelEvent::NodeResumed {
             step,
             interrupt,
@@ -449,6 +466,24 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .maybe("answeredBy", by.as_deref()),
         ),
         // The content has its own URL.
+        KernelEvent::MemoryWritten(written) => of(&written.step, agent::written(written)),
+        // The schema is closed.
+        KernelEvent::MemoryCompacted {
+            step,
+            scope,
+            output,
+            sources,
+            n_bytes,
+        } => of(
+            step,
+            Payload::new()
+                .with("memoryRef", scope.as_str())
+                .with("outputId", output.as_str())
+                .with("sourceIds", sources.clone())
+                .with("sourceCount", sources.len())
+                .with("trigger", "host-managed")
+                .with("byteSize", *n_bytes),
+        ),
         KernelEvent::ArtifactCreated {
             step,
             artifact,
@@ -569,6 +604,11 @@ fn openwop_payload(event: &openwop::Event, mask: &Mask) -> (Option<String>, Valu
                 .with("writtenAt", time(*written_at).to_string());
             (Some(node.to_string()), payload.done())
         }
+        openwop::Event::Conversation(event) => {
+            let node = event.step.node.to_string();
+            (Some(node), conversation::payload(event, mask))
+        }
+        openwop::Event::Agent(event) => (Some(event.step.node.to_string()), agent::payload(event, mask)),
         // The words may contain what readers must not see; the hash tells whether they are the same.
         openwop::Event::PromptComposed { step, messages, hash } => {
             let payload = Payload::node(step)

@@ -35,6 +35,7 @@ pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
     snapshot.variables = mask.object(run.variables());
     snapshot.channels = mask.object(run.channels());
     snapshot.node_states = node_states(view);
+    snapshot.agent = agent(run, plan);
     snapshot.untrusted = untrusted(run);
     snapshot.error = error(run, plan);
     snapshot.metrics = metrics(run);
@@ -73,6 +74,14 @@ fn metrics(run: &Run) -> Option<Object> {
         cost["usd"] = json!(usd);
     }
     Some(Object::from_iter([("openwopCost".to_owned(), cost)]))
+}
+
+/// The agent that the run is at.
+fn agent(run: &Run, plan: &Plan) -> Option<Object> {
+    match serde_json::to_value(run.agent(plan)?) {
+        Ok(Value::Object(agent)) => Some(agent),
+        Ok(_) | Err(_) => None,
+    }
 }
 
 /// Names of inputs, variables and so on that hold content from outside, by kind.

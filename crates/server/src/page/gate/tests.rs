@@ -307,3 +307,36 @@ fn closed_interrupts_have_a_page() {
         assert!(page.contains(wanted), "{page}");
     }
 }
+
+#[test]
+fn verdicts_and_turns_are_given_by_buttons() {
+    let data = json!({ "agentId": "acme.reader", "decision": { "next": "<b>" } });
+    let held = gate(InterruptKind::LowConfidence, &data);
+    let page = held.page(None).into_string();
+    assert!(
+        page.contains("acme.reader") && page.contains("&lt;b&gt;") && !page.contains("<b>"),
+        "{page}"
+    );
+    let form = sent;
+    assert_eq!(
+        held.answer(&form("action=accept")),
+        Ok(json!({ "ratified": true }))
+    );
+    assert_eq!(
+        held.answer(&form("action=reject")),
+        Ok(json!({ "rejected": true }))
+    );
+    assert!(held.answer(&form("value=x")).is_err());
+    let data = json!({ "prompt": "What about tea?" });
+    let talk = gate(InterruptKind::Conversation, &data);
+    assert!(talk.page(None).into_string().contains("What about tea?"));
+    assert_eq!(
+        talk.answer(&form("action=exchange&value=Green.")),
+        Ok(json!({ "operation": "exchange", "content": "Green." }))
+    );
+    assert_eq!(
+        talk.answer(&form("action=close")),
+        Ok(json!({ "operation": "close" }))
+    );
+    assert!(talk.answer(&form("action=exchange")).is_err());
+}

@@ -2,9 +2,12 @@ use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
 use serde_json::{Map, Value, json};
 use wopr_core::{
-    Cap, ContentHash, DialectEvent, Divergence, DrainPolicy, Event, Limits, NodeId, NodeTypes, Origin,
-    Parent, Plan, PrincipalId, RunId, RunStarted, RunStatus, Seq, TenantId, Timestamp, WorkflowId, openwop,
+    Cap, ContentHash, DialectEvent, Divergence, DrainPolicy, Event, Limits, MemoryWritten, NodeId, NodeTypes,
+    Origin, Parent, Plan, PrincipalId, RunId, RunStarted, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
+    openwop,
 };
+
+use wopr_testkit::agent_events;
 
 use super::*;
 
@@ -64,7 +67,8 @@ fn child_ended(status: RunStatus, error: Option<Failure>) -> KernelEvent {
 }
 
 fn samples() -> Vec<Event> {
-    let own = openwop_samples().into_iter().map(DialectEvent::Openwop);
+    let own = openwop_samples().into_iter().chain(agent_events(&step()));
+    let own = own.map(DialectEvent::Openwop);
     let kernel = kernel_samples().into_iter().map(Event::Kernel);
     kernel.chain(own.map(Event::Dialect)).collect()
 }
@@ -96,6 +100,7 @@ fn kernel_samples() -> Vec<KernelEvent> {
             report: Vec::new(),
             ancestors: Vec::new(),
             unset: Vec::new(),
+            memory: None,
         }),
         fork: None,
         limits: Limits {
@@ -165,14 +170,35 @@ fn kernel_samples() -> Vec<KernelEvent> {
         KernelEvent::NodeSuspended {
             step: step(),
             interrupt: "gate:1".to_owned(),
-            kind: InterruptKind::Approval,
+            kind: InterruptKind::LowConfidence,
             child: None,
+            details: object(json!({
+                "reason": "low-confidence", "agentId": "acme.reader", "threshold": 0.7, "observed": 0.5,
+            })),
         },
         KernelEvent::NodeSuspended {
             step: step(),
             interrupt: "ask:0".to_owned(),
             kind: InterruptKind::Clarification,
             child: Some(child()),
+            details: Object::new(),
+        },
+        KernelEvent::MemoryWritten(Box::new(MemoryWritten {
+            step: step(),
+            scope: "acme/facts".to_owned(),
+            id: "mem_1".to_owned(),
+            content: "The sky is blue.".to_owned(),
+            tags: vec!["sky".to_owned()],
+            created_at: Timestamp::from_millis(1),
+            expires_at: None,
+            agent: Some("acme.reader".to_owned()),
+        })),
+        KernelEvent::MemoryCompacted {
+            step: step(),
+            scope: "acme/facts".to_owned(),
+            output: "mem_1".to_owned(),
+            sources: vec!["mem_2".to_owned()],
+            n_bytes: 16,
         },
         KernelEvent::NodeResumed {
             step: step(),

@@ -1,0 +1,404 @@
+//! Calls to what agents remember: reads entries from the store, and prepares those that the append of the outcome
+//! writes. All other calls go to the host's executor.
+//!
+//! A tenant may keep so many rows and bytes; a call that would exceed them fails, and so does one whose scope is
+//! full. Calls that run at the same time may exceed the share by what they write. Secrets are replaced before
+//! anything is stored.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use wopr_core::{
+    CONTENT_TRUST, Event, KernelEvent, MemoryCall, NewMemory, Recorded, TenantId, Timestamp, UNTRUSTED, hex,
+};
+use wopr_store::{MemoryEntry, MemoryQuery, MemoryRow, ReadError, Store, WriteError};
+
+use crate::{
+    Answered, Answering, Attempt, CancelError, Cancellation, Clock, Executor, Outcome, Recalled, Recalling,
+    Report, Request,
+};
+
+/// Maximum rows that a tenant keeps, earlier versions included.
+pub const MAX_ROWS: u64 = 10_000;
+/// Maximum bytes that a tenant keeps, earlier versions included.
+pub const MAX_BYTES: u64 = 64 << 20;
+/// Maximum entries of one scope.
+pub const MAX_OF_SCOPE: u64 = 1_000;
+/// How long a row is kept after another one has replaced it.
+pub(crate) const KEPT: Duration = Duration::from_secs(24 * 3_600);
+
+/// Maximum bytes of content that one read returns.
+const MAX_READ_BYTES: usize = 512 << 10;
+/// Shortest secret that is looked for: any text may contain a shorter one by chance.
+const SHORTEST_SECRET: usize = 6;
+/// Rows deleted at once if a share is used up.
+const ROWS: usize = 256;
+/// How often an unavailable store is asked, and the first pause in between, which doubles.
+const TRIES: u32 = 6;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The secrets of a host, for calls that must not store them.
+pub trait Secrets: Send + Sync + fmt::Debug + 'static {
+    /// The secrets that a tenant's runs may have seen, by name.
+    fn of(&self, tenant: &TenantId) -> Vec<(String, String)>;
+}
+
+/// A host without secrets.
+#[derive(Debug)]
+pub struct NoSecrets;
+
+impl Secrets for NoSecrets {
+    fn of(&self, _tenant: &TenantId) -> Vec<(String, String)> {
+        Vec::new()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Remembering {
+    others: Arc<dyn Executor>,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    secrets: Arc<dyn Secrets>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error("{message}")]
+    Refused { code: &'static str, message: String },
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+impl Trouble {
+    fn refused(code: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self::Refused { code, message }
+    }
+
+    /// Whether the store may answer another time.
+    const fn may_pass(&self) -> bool {
+        match self {
+            Self::Refused { .. } => false,
+            Self::Read(error) => matches!(error, ReadError::Unavailable(_)),
+            Self::Write(_) => true,
+        }
+    }
+}
+
+impl Remembering {
+    pub(crate) fn new(
+        others: Arc<dyn Executor>,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        secrets: Arc<dyn Secrets>,
+    ) -> Self {
+        Self {
+            others,
+            store,
+            clock,
+            secrets,
+        }
+    }
+
+    async fn perform(&self, attempt: &Attempt, call: &MemoryCall) -> Outcome {
+        let mut n_tries = 0;
+        loop {
+            n_tries += 1;
+            let trouble = match self.answer_to(attempt, call).await {
+                Ok(outputs) => return Outcome::Done(outputs),
+                Err(trouble) => trouble,
+            };
+            if trouble.may_pass() && n_tries < TRIES {
+                tokio::time::sleep(PAUSE * 2_u32.pow(n_tries - 1)).await;
+                continue;
+            }
+            let retryable = trouble.may_pass();
+            let (code, message) = match trouble {
+                Trouble::Refused { code, message } => (code, message),
+                // What exactly is wrong with the store is for its operator.
+                Trouble::Read(error) => {
+                    tracing::warn!(run = %attempt.run, error = &error as &dyn std::error::Error, "cannot read memory");
+                    ("memory_unavailable", "the memory cannot be read".to_owned())
+                }
+                Trouble::Write(error) => {
+                    tracing::warn!(run = %attempt.run, error = &error as &dyn std::error::Error, "cannot tidy memory");
+                    ("memory_unavailable", "the memory cannot be written".to_owned())
+                }
+            };
+            return Outcome::Failed {
+                code: code.to_owned(),
+                message,
+                retryable,
+                retry_after: None,
+                may_go_on: false,
+            };
+        }
+    }
+
+    async fn answer_to(&self, attempt: &Attempt, call: &MemoryCall) -> Result<Value, Trouble> {
+        let tenant = &attempt.run.tenant;
+        let now = self.clock.now();
+        let secrets = self.secrets.of(tenant);
+        let mut written = Vec::with_capacity(call.write.len());
+        for (n, entry) in call.write.iter().enumerate() {
+            written.push(prepare(attempt, n, entry, &secrets, now)?);
+        }
+        if !written.is_empty() {
+            self.find_room(tenant, &call.scope, &written, now).await?;
+        }
+        let mut outputs = json!({ "memoryRef": call.scope });
+        if let Some(read) = &call.read {
+            let query = MemoryQuery {
+                scope: call.scope.clone(),
+                id: read.id.clone(),
+                tag: read.tag.clone(),
+                now,
+                as_of: None,
+                limit: read.limit as usize + 1,
+            };
+            let stored = self.store.memory(tenant, &query).await?;
+            // What this call writes is not stored yet, and counts as read.
+            let is_replaced = |entry: &MemoryEntry| {
+                let mut own = written.iter();
+                own.any(|new: &MemoryEntry| new.id == entry.id) || call.remove.contains(&entry.id)
+            };
+            let own = written.iter().rev().filter(|entry| {
+                entry.expires_at.is_none_or(|at| at > now)
+                    && read.id.as_ref().is_none_or(|id| *id == entry.id)
+                    && read.tag.as_ref().is_none_or(|tag| entry.tags.contains(tag))
+            });
+            let stored = stored.iter().filter(|entry| !is_replaced(entry));
+            let (mut entries, mut n_bytes) = (Vec::new(), 0);
+            let mut has_more = false;
+            let mut is_untrusted = false;
+            for entry in own.chain(stored) {
+                n_bytes += entry.content.len();
+                has_more = entries.len() >= read.limit as usize || n_bytes > MAX_READ_BYTES;
+                if has_more {
+                    break;
+                }
+                is_untrusted |= entry.is_untrusted;
+                entries.push(shown(entry));
+            }
+            outputs["entries"] = entries.into();
+            outputs["hasMore"] = has_more.into();
+            if is_untrusted {
+                outputs[CONTENT_TRUST] = UNTRUSTED.into();
+            }
+        }
+        if !call.write.is_empty() {
+            outputs["written"] = written.iter().map(shown).collect();
+        }
+        if !call.remove.is_empty() {
+            outputs["removed"] = json!(call.remove);
+        }
+        Ok(outputs)
+    }
+
+    /// Refuses entries for which the tenant or the scope has no room.
+    async fn find_room(
+        &self,
+        tenant: &TenantId,
+        scope: &str,
+        written: &[MemoryEntry],
+        now: Timestamp,
+    ) -> Result<(), Trouble> {
+        let n_bytes: usize = written.iter().map(|entry| entry.content.len()).sum();
+        let (n_rows, n_bytes) = (written.len() as u64, n_bytes as u64);
+        let mut used = self.store.memory_use(tenant, scope).await?;
+        let is_over = |rows, bytes| rows + n_rows > MAX_ROWS || bytes + n_bytes > MAX_BYTES;
+        if is_over(used.rows, used.bytes) {
+            // What nobody can read any more may take the room.
+            self.store.forget_memory(Some(tenant), now, now, ROWS).await?;
+            used = self.store.memory_use(tenant, scope).await?;
+        }
+        if is_over(used.rows, used.bytes) {
+            return Err(Trouble::refused(
+                "memory_full",
+                format!(
+                    "the tenant remembers {} entries of {} bytes; {MAX_ROWS} and {MAX_BYTES} are the most",
+                    used.rows, used.bytes
+                ),
+            ));
+        }
+        if used.in_scope + n_rows > MAX_OF_SCOPE {
+            return Err(Trouble::refused(
+                "memory_full",
+                format!(
+                    "the scope has {} entries, and {MAX_OF_SCOPE} is the most",
+                    used.in_scope
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The entry that a call writes, without secrets.
+fn prepare(
+    attempt: &Attempt,
+    n: usize,
+    entry: &NewMemory,
+    secrets: &[(String, String)],
+    now: Timestamp,
+) -> Result<MemoryEntry, Trouble> {
+    let mut content = entry.content.clone();
+    if let Some(name) = &entry.secret {
+        let secret = secrets.iter().find(|(known, _)| known == name);
+        let (_, secret) = secret.ok_or_else(|| {
+            Trouble::refused("credential_unavailable", format!("there is no secret '{name}'"))
+        })?;
+        content.push_str(secret);
+    }
+    Ok(MemoryEntry {
+        id: entry
+            .id
+            .clone()
+            .unwrap_or_else(|| new_id(&attempt.idempotency_key, n)),
+        content: redacted(&content, secrets),
+        tags: entry.tags.iter().map(|tag| redacted(tag, secrets)).collect(),
+        created_at: now,
+        expires_at: entry
+            .ttl_ms
+            .map(|ms| Timestamp::from_millis(now.millis().saturating_add(ms))),
+        is_untrusted: false,
+        run: attempt.run.run.clone(),
+    })
+}
+
+/// The same for every attempt, so that an entry that is written twice is one.
+fn new_id(key: &str, n: usize) -> String {
+    let digest = Sha256::digest(format!("{key}:{n}").as_bytes());
+    format!("mem_{}", hex(&digest[..16]))
+}
+
+/// A text with the names of secrets in their place. Longer secrets first: one may contain another.
+fn redacted(text: &str, secrets: &[(String, String)]) -> String {
+    let mut known: Vec<_> = secrets
+        .iter()
+        .filter(|(_, secret)| secret.len() >= SHORTEST_SECRET)
+        .collect();
+    known.sort_by_key(|(_, secret)| std::cmp::Reverse(secret.len()));
+    let mut text = text.to_owned();
+    for (name, secret) in known {
+        if text.contains(secret.as_str()) {
+            text = text.replace(secret.as_str(), &format!("[REDACTED:{name}]"));
+        }
+    }
+    text
+}
+
+fn shown(entry: &MemoryEntry) -> Value {
+    let mut shown = json!({
+        "id": entry.id,
+        "content": entry.content,
+        "tags": entry.tags,
+        "createdAt": entry.created_at.to_text(),
+    });
+    if let Some(at) = entry.expires_at {
+        shown["expiresAt"] = at.to_text().into();
+    }
+    shown
+}
+
+/// The rows that the events of an append write.
+pub(crate) fn rows(events: &[Recorded]) -> Vec<MemoryRow> {
+    let rows_of = |recorded: &Recorded| {
+        let (seq, at, is_untrusted) = (recorded.seq, recorded.at, recorded.is_untrusted);
+        match &recorded.event {
+            Event::Kernel(KernelEvent::MemoryWritten(written)) => vec![MemoryRow {
+                scope: written.scope.clone(),
+                id: written.id.clone(),
+                seq,
+                at,
+                content: Some(written.content.clone()),
+                tags: written.tags.clone(),
+                created_at: written.created_at,
+                expires_at: written.expires_at,
+                is_untrusted,
+            }],
+            Event::Kernel(KernelEvent::MemoryCompacted {
+                scope,
+                sources,
+                output,
+                ..
+            }) => {
+                let others = sources.iter().filter(|source| *source != output);
+                let removal = |id: &String| MemoryRow {
+                    scope: scope.clone(),
+                    id: id.clone(),
+                    seq,
+                    at,
+                    content: None,
+                    tags: Vec::new(),
+                    created_at: at,
+                    expires_at: None,
+                    is_untrusted: false,
+                };
+                others.map(removal).collect()
+            }
+            Event::Kernel(_) | Event::Dialect(_) => Vec::new(),
+        }
+    };
+    events.iter().flat_map(rows_of).collect()
+}
+
+#[async_trait]
+impl Executor for Remembering {
+    async fn run(&self, attempt: Attempt) -> Report {
+        let Request::Memory(call) = &attempt.request else {
+            return self.others.run(attempt).await;
+        };
+        self.perform(&attempt, call).await.into()
+    }
+
+    async fn answer(&self, answer: Answering) -> Result<Answered, CancelError> {
+        self.others.answer(answer).await
+    }
+
+    fn may_go_on(&self, provider: &str) -> bool {
+        self.others.may_go_on(provider)
+    }
+
+    async fn recall(&self, call: Recalling) -> Result<Recalled, CancelError> {
+        self.others.recall(call).await
+    }
+
+    async fn cancel(&self, call: Cancellation) -> Result<(), CancelError> {
+        self.others.cancel(call).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_replaced_by_their_names() {
+        let secret = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let secrets = [
+            secret("short", "abc"),
+            secret("key", "sk-12345678"),
+            secret("longer", "sk-12345678-and-more"),
+        ];
+        for (text, expected) in [
+            ("nothing here", "nothing here"),
+            ("abc", "abc"),
+            ("it is sk-12345678!", "it is [REDACTED:key]!"),
+            ("sk-12345678-and-more", "[REDACTED:longer]"),
+            ("sk-12345678sk-12345678", "[REDACTED:key][REDACTED:key]"),
+        ] {
+            assert_eq!(redacted(text, &secrets), expected);
+        }
+    }
+
+    #[test]
+    fn ids_are_the_same_for_every_attempt() {
+        assert_eq!(new_id("key", 0), new_id("key", 0));
+        assert_ne!(new_id("key", 0), new_id("key", 1));
+    }
+}
