@@ -34,9 +34,16 @@ impl Secrets {
         }
     }
 
-    /// The length in bytes of the longest secret.
-    pub(crate) fn longest(&self) -> usize {
-        self.0.first().map_or(0, String::len)
+    /// The length in bytes of the longest end of a text that may be the beginning of a secret.
+    pub(crate) fn begun_in(&self, text: &str) -> usize {
+        let text = text.as_bytes();
+        let begun = |secret: &String| {
+            let secret = secret.as_bytes();
+            let longest = secret.len().saturating_sub(1).min(text.len());
+            let mut lengths = (1..=longest).rev();
+            lengths.find(|length| text.ends_with(&secret[..*length]))
+        };
+        self.0.iter().filter_map(begun).max().unwrap_or(0)
     }
 
     /// Where a secret begins that a cut of the text at this byte would divide.
@@ -122,5 +129,23 @@ mod tests {
             })
         );
         assert!(!format!("{secrets:?}").contains("hunter22"));
+    }
+
+    #[test]
+    fn beginning_of_a_secret_is_recognized_at_the_end_of_a_text() {
+        let secrets = Secrets::of(["hunter22", "abababab"]);
+        for (text, length) in [
+            ("", 0),
+            ("it is", 0),
+            ("it is h", 1),
+            ("it is hunter2", 7),
+            ("it is hunter22", 0),
+            ("xababab", 6),
+            ("é", 0),
+        ] {
+            assert_eq!(secrets.begun_in(text), length, "{text}");
+        }
+        assert_eq!(secrets.cut_by("x abababab", 6), Some(2));
+        assert_eq!(secrets.cut_by("x abababab", 2), None);
     }
 }

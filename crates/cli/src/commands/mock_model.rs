@@ -48,10 +48,10 @@ impl MockModel {
             .await
             .with_context(|| format!("listen on {}", self.listen))?;
         let address = server.address().context("read the address of the listener")?;
-        output::line(&format!("listening on http://{address}"))?;
+        output::line(format!("listening on http://{address}"))?;
         output::line("for wopr: WOPR_MODEL_NAME=mock WOPR_EGRESS_ALLOW=127.0.0.1/32 and one of")?;
-        output::line(&format!("  WOPR_MODEL_URL=http://{address}/v1   (OpenAI)"))?;
-        output::line(&format!(
+        output::line(format!("  WOPR_MODEL_URL=http://{address}/v1   (OpenAI)"))?;
+        output::line(format!(
             "  [[models]] name = \"default\", kind = \"anthropic\", base_url = \"http://{address}\""
         ))?;
         tokio::select! {

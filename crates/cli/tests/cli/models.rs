@@ -69,11 +69,8 @@ fn workflow(id: &str, nodes: &[(&str, &str, Value)]) -> String {
 }
 
 fn events(place: &Place, run: &str) -> Vec<Value> {
-    let said = place.ends(0, &["runs", "events", run, "--json"]);
-    said.out
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    let shown = place.json(&["runs", "events", run, "--json"]);
+    shown["events"].as_array().unwrap().clone()
 }
 
 fn types(events: &[Value]) -> Vec<&str> {

@@ -108,9 +108,7 @@ impl<'a> Pieces<'a> {
 
     /// Where the text ends that may be recorded.
     fn safe_end(&self, text: &str) -> usize {
-        let end = text
-            .len()
-            .saturating_sub(self.secrets.longest().saturating_sub(1));
+        let end = text.len() - self.secrets.begun_in(text);
         text.floor_char_boundary(end.max(self.n_recorded))
     }
 

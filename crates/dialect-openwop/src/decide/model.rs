@@ -123,7 +123,7 @@ impl Walk<'_, '_> {
         }
         match &node.answer {
             ModelAnswer::Text { .. } => self.text_replied(step, cause, reply),
-            ModelAnswer::Document(wanted) => self.document_replied(node, wanted, step, cause, reply),
+            ModelAnswer::Document(wanted) => self.document_replied(node, wanted, step, cause, &reply),
         }
     }
 
@@ -151,7 +151,7 @@ impl Walk<'_, '_> {
         wanted: &Wanted,
         step: &StepId,
         cause: Seq,
-        reply: ModelReply,
+        reply: &ModelReply,
     ) {
         let Some((position, active)) = self.active(step) else {
             return;
@@ -167,7 +167,7 @@ impl Walk<'_, '_> {
         let max_tokens = thinking.max_tokens(node);
         if reply.stop == ModelStop::Length {
             let is_retried = n_doublings < MAX_DOUBLINGS;
-            let cause = self.judge(step, cause, truncated(&reply, is_retried));
+            let cause = self.judge(step, cause, truncated(reply, is_retried));
             if is_retried {
                 return self.call_model(node, position, step.clone(), attempt, cause);
             }
@@ -200,7 +200,7 @@ impl Walk<'_, '_> {
                     }),
                 };
                 let cause = recovered.map_or(cause, |recovered| self.judge(step, cause, recovered));
-                let mut outputs = self.outputs_of(position, &reply);
+                let mut outputs = self.outputs_of(position, reply);
                 outputs.insert("data".to_owned(), document);
                 outputs.insert("retries".to_owned(), n_calls.saturating_sub(1).into());
                 return self.complete_node(step, cause, outputs);
