@@ -39,6 +39,7 @@ impl Waiting {
             interrupt,
             kind,
             child: Some(child),
+            details: _,
         } = event
         {
             (step, kind, 0, Some((child.clone(), interrupt.clone())))

@@ -29,6 +29,17 @@ pub struct Options {
     pub callbacks: Option<Arc<dyn Callbacks>>,
     /// Time between two looks at a task of theirs; by its age if absent.
     pub poll_interval: Option<Duration>,
+    /// What called agents learn of this host; nothing where absent.
+    pub origin: Option<CallingHost>,
+}
+
+/// By what called agents can find the run that called them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallingHost {
+    /// The stable name of the installation.
+    pub id: String,
+    /// Where it says what it can do, if others can reach it.
+    pub well_known_url: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -48,6 +59,7 @@ impl Executors {
                 options.silent_peers,
                 options.callbacks,
                 options.poll_interval,
+                options.origin,
             ),
             http: Http::new(gate),
             side_effect: SideEffect::new(options.ledger),

@@ -18,7 +18,7 @@ mod weight;
 
 pub use agent::{Callback, Callbacks};
 pub use events::events;
-pub use executors::{Executors, Options};
+pub use executors::{CallingHost, Executors, Options};
 pub use http::Http;
 pub use push::{Push, push, secret_header};
 pub use shares::{Share, Shares};

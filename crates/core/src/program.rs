@@ -512,6 +512,17 @@ impl Run {
         }
     }
 
+    /// What the run's supervisor has decided, if it has one.
+    #[must_use]
+    pub fn supervision(&self) -> Option<&openwop::Supervision> {
+        match &self.state {
+            None => None,
+            Some(State::Openwop(state)) => state.supervision.as_ref(),
+            #[cfg(feature = "toy")]
+            Some(State::Toy(_)) => None,
+        }
+    }
+
     /// The names under which the run holds untrusted content.
     #[must_use]
     pub fn untrusted(&self) -> &Untrusted {

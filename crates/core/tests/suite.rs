@@ -38,6 +38,8 @@ mod interrupts;
 mod loops;
 #[path = "suite/nodes.rs"]
 mod nodes;
+#[path = "suite/orchestration.rs"]
+mod orchestration;
 #[path = "suite/pausing.rs"]
 mod pausing;
 #[path = "suite/properties.rs"]

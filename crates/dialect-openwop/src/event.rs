@@ -1,7 +1,11 @@
 //! The events that only this language has.
 
+mod orchestration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+pub use orchestration::{JoinMode, JoinOutcome, Orchestration};
 
 use crate::{NodeId, Timestamp};
 
@@ -36,6 +40,14 @@ pub enum Event {
         node: NodeId,
         written_at: Timestamp,
     },
+    /// Something between a supervisor and its workers.
+    Orchestration(Orchestration),
+}
+
+impl From<Orchestration> for Event {
+    fn from(event: Orchestration) -> Self {
+        Self::Orchestration(event)
+    }
 }
 
 impl Event {

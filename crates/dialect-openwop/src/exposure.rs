@@ -30,24 +30,36 @@ const PASSES: [&str; 6] = [
 ];
 
 /// Outputs of all other types that may become part of an artifact.
-const GIVEN: [&str; 17] = [
+const GIVEN: [&str; 29] = [
     TEXT,
     "action",
+    "answer",
     "answers",
     "approved",
     "artifacts",
+    "attestation",
     "body",
     "childRunId",
     "childStatus",
+    "children",
+    "confidence",
     "data",
     "decidedBy",
+    "decision",
+    "error",
     "event",
     "feedback",
     "headers",
+    "iteration",
+    "joinOutcome",
+    "kind",
+    "merged",
+    "reason",
     "refineFeedback",
     "result",
     "resumeValue",
     "status",
+    "successCriteria",
 ];
 
 impl Plan {

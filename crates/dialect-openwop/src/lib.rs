@@ -9,6 +9,7 @@ mod authoring;
 mod channel;
 mod context;
 mod decide;
+mod decision;
 mod definition;
 mod event;
 mod exposure;
@@ -25,16 +26,18 @@ mod trust;
 
 pub use authoring::{Lint, Place, Warning, definition_schema, locate};
 pub use decide::Openwop;
+pub use decision::{Asks, Criterion, Decision};
 pub use definition::{Definition, MAX_EDGES, MAX_NODES, Node, Variable, VariableType};
-pub use event::Event;
+pub use event::{Event, JoinMode, JoinOutcome, Orchestration};
 pub use expression::{Expression, ExpressionError, Read, Template};
-pub use node::HTTP_MAX_TIMEOUT_MS;
+pub use node::{HTTP_MAX_TIMEOUT_MS, MAX_FAN_OUT, agent_workflow, agent_workflow_id};
 pub use plan::Plan;
 pub use redaction::assigns;
-pub use state::State;
+pub use state::{State, Supervision};
 pub use trust::Untrusted;
 
 use wopr_kernel::{
     ApprovalAction, CONTENT_TRUST, ContentHash, Failure, InterruptKind, MAX_PROBLEMS, NodeId, Object,
-    Problem, Problems, REJECTED, Spot, Timestamp, UNTRUSTED, WorkflowId, cost, measure, too_much_work, whole,
+    Problem, Problems, REJECTED, RunId, Spot, Timestamp, UNTRUSTED, WorkflowId, cost, measure, too_much_work,
+    whole,
 };

@@ -1,14 +1,20 @@
 //! The part of a run's state that only this language has, and its fold.
 
+mod orchestration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_kernel::{
-    ApplyError, EventRef, KernelEvent, Planned as _, RecordedRef, Run, RunStarted, StepId, illegal,
+    ApplyError, EventRef, KernelEvent, Planned as _, RecordedRef, Run, RunStarted, Seq, StepId, illegal,
 };
 
+pub use orchestration::Supervision;
+pub(crate) use orchestration::{Dispatching, PendingHarvest, Stage};
+
 use crate::{
-    Event, Failure, Object, Plan, Untrusted, channel,
+    Event, Failure, Object, Orchestration, Plan, Untrusted, channel,
     context::project,
+    node::NodeKind,
     trigger::{Readiness, Signal, Slot},
 };
 
@@ -18,6 +24,9 @@ pub struct State {
     pub channels: Object,
     #[serde(default, skip_serializing_if = "Untrusted::is_empty")]
     pub untrusted: Untrusted,
+    /// Absent until a supervisor has decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supervision: Option<Supervision>,
     pub(crate) nodes: Vec<NodeState>,
 }
 
@@ -34,6 +43,9 @@ pub(crate) struct NodeState {
     /// do not see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<Object>,
+    /// What its active execution hands over, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) dispatching: Option<Box<Dispatching>>,
 }
 
 impl State {
@@ -52,14 +64,93 @@ impl State {
         recorded: RecordedRef<'_, Event>,
     ) -> Result<(), ApplyError> {
         match recorded.event {
-            EventRef::Kernel(event) => self.apply_kernel(plan, run, event)?,
-            EventRef::Dialect(event) => self.apply_own(event),
+            EventRef::Kernel(event) => {
+                self.apply_kernel(plan, run, event, recorded.seq)?;
+                self.follow_handoffs(plan, recorded.seq, event, recorded.is_untrusted);
+            }
+            EventRef::Dialect(event) => self.apply_own(plan, recorded.seq, event),
         }
         self.untrusted.follow(plan, recorded);
         Ok(())
     }
 
-    fn apply_kernel(&mut self, plan: &Plan, run: &Run, event: &KernelEvent) -> Result<(), ApplyError> {
+    /// Folds an event of an execution into what it hands over.
+    fn follow_handoffs(&mut self, plan: &Plan, seq: Seq, event: &KernelEvent, is_untrusted: bool) {
+        let (step, ends) = match event {
+            KernelEvent::ChildEnded { step, .. }
+            | KernelEvent::InterruptRequested { step, .. }
+            | KernelEvent::ApprovalReceived { step, .. } => (step, false),
+            KernelEvent::NodeCompleted { step, .. }
+            | KernelEvent::NodeFailed { step, .. }
+            | KernelEvent::NodeCancelled { step, .. } => (step, true),
+            _ => return,
+        };
+        let Some(position) = plan.position(&step.node) else {
+            return;
+        };
+        let Some(state) = self.nodes.get_mut(position) else {
+            return;
+        };
+        if ends {
+            state.dispatching = None;
+        } else if let Some(dispatching) = &mut state.dispatching {
+            dispatching.apply_kernel(seq, event);
+            let kind = &plan.nodes[position].kind;
+            if matches!(kind, NodeKind::SubWorkflow(sub) if sub.needs_approval()) {
+                dispatching.await_approval(event, is_untrusted);
+            }
+        }
+    }
+
+    /// What an execution that begins has to hand over.
+    fn begin_dispatching(&mut self, plan: &Plan, position: usize, started: Seq) {
+        let decided = self.supervision.as_ref();
+        let dispatching = match &plan.nodes[position].kind {
+            NodeKind::Dispatch(_) => {
+                decided.map(|known| Dispatching::new(known.decided, Some(known.latest.clone())))
+            }
+            NodeKind::SubWorkflow(sub) if plan.hands_over(sub) => {
+                let cause = decided.map_or(started, |known| known.decided);
+                Some(Dispatching::new(cause, None))
+            }
+            _ => return,
+        };
+        if let (NodeKind::Dispatch(_), Some(known)) = (&plan.nodes[position].kind, &mut self.supervision) {
+            known.n_dispatches += 1;
+        }
+        self.nodes[position].dispatching = dispatching.map(Box::new);
+    }
+
+    fn orchestrate(&mut self, plan: &Plan, seq: Seq, event: &Orchestration) {
+        if let Orchestration::Decided {
+            agent,
+            decision,
+            iteration,
+            ..
+        } = event
+        {
+            self.supervision = Some(Supervision {
+                agent: agent.clone(),
+                n_decisions: *iteration,
+                latest: decision.clone(),
+                decided: seq,
+                n_dispatches: self.supervision.as_ref().map_or(0, |known| known.n_dispatches),
+            });
+        }
+        let position = plan.position(&event.step().node);
+        let state = position.and_then(|position| self.nodes.get_mut(position));
+        if let Some(dispatching) = state.and_then(|state| state.dispatching.as_mut()) {
+            dispatching.apply(seq, event);
+        }
+    }
+
+    fn apply_kernel(
+        &mut self,
+        plan: &Plan,
+        run: &Run,
+        event: &KernelEvent,
+        seq: Seq,
+    ) -> Result<(), ApplyError> {
         match event {
             KernelEvent::RunStarted(started) => self.start(plan, started),
             KernelEvent::NodeStarted { step, attempt: 0, .. } => {
@@ -68,6 +159,7 @@ impl State {
                 if ready == Readiness::Skip || !self.nodes[position].consume(ready) {
                     return Err(illegal("start of a node that is not ready", &step.node));
                 }
+                self.begin_dispatching(plan, position, seq);
             }
             KernelEvent::NodeSkipped { node, .. } => {
                 let position = plan.position(node).ok_or_else(|| illegal("skip", node))?;
@@ -134,8 +226,9 @@ impl State {
         Ok(())
     }
 
-    fn apply_own(&mut self, event: &Event) {
+    fn apply_own(&mut self, plan: &Plan, seq: Seq, event: &Event) {
         match event {
+            Event::Orchestration(event) => self.orchestrate(plan, seq, event),
             Event::VariableChanged {
                 name, next, appends, ..
             } => match self.variables.get_mut(name) {

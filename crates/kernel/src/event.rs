@@ -378,6 +378,9 @@ pub enum KernelEvent {
         kind: InterruptKind,
         /// The child that opened the interrupt, unless this node did.
         child: Option<RunId>,
+        /// What else is told of the reason.
+        #[serde(default, skip_serializing_if = "Object::is_empty")]
+        details: Object,
     },
     /// The node continues after an answer.
     NodeResumed {
@@ -597,6 +600,8 @@ impl DrainPolicy {
 pub enum Cap {
     NodeExecutions,
     RunDuration,
+    /// Turns of a loop that decides anew each time.
+    LoopIterations,
 }
 
 impl Cap {
@@ -606,6 +611,7 @@ impl Cap {
         match self {
             Self::NodeExecutions => "node-executions",
             Self::RunDuration => "run-duration",
+            Self::LoopIterations => "loop-iterations",
         }
     }
 
@@ -615,6 +621,7 @@ impl Cap {
         match self {
             Self::NodeExecutions => "recursion_limit_exceeded",
             Self::RunDuration => "run_timeout",
+            Self::LoopIterations => "loop_limit_exceeded",
         }
     }
 }

@@ -31,8 +31,8 @@ pub use command::{
     UndecidedChild, Work,
 };
 pub use decide::{
-    Attempted, DecisionBuilder, MAX_BYTES, MAX_CHILD_EVENTS, MAX_EVENTS, Spawn, decide, decide_within,
-    fields, too_much_work,
+    Attempted, DecisionBuilder, MAX_BYTES, MAX_CHILD_EVENTS, MAX_EVENTS, MAX_SET, Spawn, decide,
+    decide_within, fields, too_much_work,
 };
 pub use dialect::{
     Answered, ChildPolicy, Dialect, NodeTypes, OnFailure, Planned, Retries, Startable, Trigger,

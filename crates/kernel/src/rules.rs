@@ -16,6 +16,8 @@ pub enum Rules {
     Event,
     /// Any value.
     Any,
+    /// A value of this form.
+    Checked(Box<dyn AnswerSchema>),
 }
 
 #[derive(Debug)]
@@ -33,6 +35,8 @@ pub struct ApprovalRules {
     pub has_refs: bool,
     /// Whether the gate refuses answers by a token alone.
     pub auth_required: bool,
+    /// What an edited artifact must be.
+    pub edited: Option<Box<dyn AnswerSchema>>,
 }
 
 #[derive(Debug)]

@@ -692,6 +692,7 @@ impl Run {
                 interrupt,
                 kind,
                 child: Some(child),
+                details: _,
             } => {
                 let position = plan
                     .position(&step.node)

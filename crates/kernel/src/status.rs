@@ -111,14 +111,17 @@ pub enum InterruptKind {
     ExternalEvent,
     /// An answer that the workflow defines.
     Custom,
+    /// Whether a decision counts in which an agent has too little confidence.
+    LowConfidence,
 }
 
 impl InterruptKind {
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Approval,
         Self::Clarification,
         Self::ExternalEvent,
         Self::Custom,
+        Self::LowConfidence,
     ];
 
     #[must_use]
@@ -133,6 +136,7 @@ impl InterruptKind {
             Self::Clarification => "clarification",
             Self::ExternalEvent => "external-event",
             Self::Custom => "custom",
+            Self::LowConfidence => "low-confidence",
         }
     }
 
@@ -140,7 +144,7 @@ impl InterruptKind {
     #[must_use]
     pub const fn waiting_status(self) -> RunStatus {
         match self {
-            Self::Approval => RunStatus::WaitingApproval,
+            Self::Approval | Self::LowConfidence => RunStatus::WaitingApproval,
             Self::Clarification | Self::Custom => RunStatus::WaitingInput,
             Self::ExternalEvent => RunStatus::WaitingExternal,
         }

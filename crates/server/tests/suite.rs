@@ -10,6 +10,8 @@
 mod activities;
 #[path = "suite/agents.rs"]
 mod agents;
+#[path = "suite/ancestry.rs"]
+mod ancestry;
 #[path = "suite/approvers.rs"]
 mod approvers;
 #[path = "suite/authoring.rs"]
@@ -52,6 +54,8 @@ mod lifecycle;
 mod masks;
 #[path = "suite/oidc.rs"]
 mod oidc;
+#[path = "suite/orchestration.rs"]
+mod orchestration;
 #[path = "suite/pack.rs"]
 mod pack;
 #[path = "suite/pages.rs"]

@@ -14,9 +14,11 @@
 )]
 
 mod log;
+mod orchestration;
 mod script;
 mod workflow;
 
 pub use log::{N_KINDS, kind, line};
+pub use orchestration::orchestrations;
 pub use script::Script;
 pub use workflow::Workflow;

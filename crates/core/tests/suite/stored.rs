@@ -4,7 +4,7 @@
 //! `UPDATE_EXPECT=1`. After that, a failing test means that existing logs can no longer be read: give the
 //! format a new version instead of changing the file.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use expect_test::expect_file;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use wopr_core::{
     InterruptKind, KernelEvent, Limits, NodeId, Object, Origin, Parent, PrincipalId, Recorded, Run, RunId,
     RunStarted, RunStatus, Seq, StepId, TenantId, Timestamp, WorkflowId, format, openwop,
 };
-use wopr_testkit::{N_KINDS, Script, Workflow, kind};
+use wopr_testkit::{N_KINDS, Script, Workflow, kind, orchestrations};
 
 fn object(value: Value) -> Object {
     value.as_object().cloned().expect("object")
@@ -177,6 +177,7 @@ fn kernel_samples() -> Vec<KernelEvent> {
             interrupt: "gate:0".to_owned(),
             kind: InterruptKind::ExternalEvent,
             child: Some(run()),
+            details: object(json!({ "reason": "low-confidence" })),
         },
         KernelEvent::NodeResumed {
             step: step(),
@@ -265,7 +266,7 @@ fn kernel_samples() -> Vec<KernelEvent> {
 }
 
 fn openwop_samples() -> Vec<openwop::Event> {
-    vec![
+    let mut samples = vec![
         openwop::Event::VariableChanged {
             name: "x".to_owned(),
             previous: Some(json!(1)),
@@ -282,7 +283,15 @@ fn openwop_samples() -> Vec<openwop::Event> {
             node: node(),
             written_at: Timestamp::from_millis(1_700_000_000_001),
         },
-    ]
+    ];
+    // One of each kind.
+    let mut known = HashSet::new();
+    let orchestrations = orchestrations().into_iter().map(openwop::Event::Orchestration);
+    samples.extend(orchestrations.filter(|event| {
+        let event = Event::Dialect(DialectEvent::Openwop(event.clone()));
+        known.insert(kind(&event))
+    }));
+    samples
 }
 
 fn recorded(event: Event) -> Recorded {

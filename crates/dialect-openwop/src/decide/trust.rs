@@ -74,7 +74,12 @@ pub(super) fn reads_untrusted(next: &Builder<'_>, position: usize) -> bool {
     });
     by_port
         || match &node.kind {
-            NodeKind::Template(_) | NodeKind::Stream { .. } | NodeKind::Reject { .. } => true,
+            NodeKind::Template(_)
+            | NodeKind::Stream { .. }
+            | NodeKind::Reject { .. }
+            // A dispatch follows what the supervisor made of everything.
+            | NodeKind::Supervisor(_)
+            | NodeKind::Dispatch(_) => true,
             NodeKind::SetVariable { value, .. } => match value {
                 Assigned::Expression(_) | Assigned::Template(_) => true,
                 Assigned::Static(_) | Assigned::Input => false,
@@ -108,6 +113,18 @@ fn asks_untrusted(next: &Builder<'_>, node: &NodeId) -> bool {
         return true;
     }
     let position = next.plan.position(node);
+    let asks_by_decision = |position: usize| {
+        let kind = &next.plan.nodes[position].kind;
+        matches!(kind, NodeKind::Supervisor(_) | NodeKind::Dispatch(_))
+    };
+    if position.is_some_and(asks_by_decision) {
+        return next.state.holds_untrusted(&next.run);
+    }
+    let dispatching = position.and_then(|position| next.state.nodes.get(position)?.dispatching.as_ref());
+    let pending = dispatching.and_then(|dispatching| dispatching.pending.as_ref());
+    if pending.is_some_and(|pending| pending.is_untrusted) {
+        return true;
+    }
     let gate = position.and_then(|position| next.plan.nodes[position].kind.gate());
     gate.is_some_and(|(about, _)| !about.templates.is_empty()) && next.state.holds_untrusted(&next.run)
 }

@@ -15,7 +15,7 @@ use super::{Before, DecisionBuilder, too_much_work};
 /// Maximum nesting of child runs.
 const MAX_DEPTH: usize = 32;
 /// Maximum number of children that a step may wait for. Each is two events of a decision.
-const MAX_SET: usize = 200;
+pub const MAX_SET: usize = 200;
 
 /// The work that a child may take to be decided together with its parent.
 const CHILD_WORK: u64 = MESSAGES_PAUSE;
@@ -101,7 +101,20 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         None
     }
 
-    fn dispatch(&mut self, step: &StepId, cause: Seq, mut child: NewChild) {
+    /// Creates one more child of a step that judges its children itself ([`Join::Own`]). Fails if it could not
+    /// start. Returns the child, and the event that records it.
+    pub fn spawn_member(&mut self, step: &StepId, cause: Seq, spawn: Spawn) -> Result<(RunId, Seq), Failure> {
+        let n_before = self.members(step).len();
+        if n_before >= MAX_SET {
+            let message = format!("a step has more than {MAX_SET} children");
+            return Err(Failure::new("child_set_limit_exceeded", message));
+        }
+        let child = self.new_child(step, Some(n_before), spawn)?;
+        let run = child.run.clone();
+        Ok((run, self.dispatch(step, cause, child)))
+    }
+
+    fn dispatch(&mut self, step: &StepId, cause: Seq, mut child: NewChild) -> Seq {
         child.dispatched = self.record(
             Some(cause),
             KernelEvent::NodeDispatched {
@@ -110,7 +123,9 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 workflow: child.workflow.clone(),
             },
         );
+        let dispatched = child.dispatched;
         self.work.children.push(child);
+        dispatched
     }
 
     /// The workflows of the ancestors of a child of this run, root first.
@@ -264,6 +279,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                             interrupt,
                             kind,
                             child: Some(child),
+                            details: Object::new(),
                         },
                     );
                 }
@@ -396,8 +412,10 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         let Some(workflow) = workflow.map(|child| child.workflow.clone()) else {
             return Trigger::Advance;
         };
+        let cause_of_end = D::cause_of_end(self.plan, &self.state, &step, &ended.child);
+        let child = ended.child.clone();
         cause = self.record(
-            Some(cause),
+            Some(cause_of_end.unwrap_or(cause)),
             KernelEvent::ChildEnded {
                 step: step.clone(),
                 child: ended.child,
@@ -415,6 +433,14 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 self.end_cancel_if_done();
             }
             return Trigger::Advance;
+        }
+        if policy.join == Join::Own {
+            return Trigger::MemberEnded {
+                position,
+                step,
+                cause,
+                child,
+            };
         }
         let holds = match policy.join.judge(self.tally(&step), policy.on_failure) {
             Verdict::Open => return Trigger::Advance,
@@ -464,8 +490,14 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         }
     }
 
+    /// How a child of a set has ended, if it has.
+    pub fn end_of(&self, step: &StepId, child: &RunId) -> Option<ChildEnd> {
+        let member = self.members(step).iter().find(|member| member.run == *child)?;
+        member.end.as_deref().cloned()
+    }
+
     /// The children of a set that have ended, the first to end first.
-    fn ends(&self, step: &StepId) -> Vec<(RunId, ChildEnd)> {
+    pub fn ends(&self, step: &StepId) -> Vec<(RunId, ChildEnd)> {
         let members = self.members(step).iter();
         let ended = members.filter_map(|member| Some((member.run.clone(), *member.end.clone()?)));
         let mut ended: Vec<_> = ended.collect();
@@ -475,7 +507,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
 
     /// Cancels the children of a set that are still running and closes what they ask. Returns the last event, if
     /// there is one.
-    fn cancel_rest(&mut self, step: &StepId) -> Option<Seq> {
+    pub fn cancel_rest(&mut self, step: &StepId) -> Option<Seq> {
         let running = self.members(step).iter().filter(|member| member.end.is_none());
         let running: Vec<_> = running
             .map(|member| {

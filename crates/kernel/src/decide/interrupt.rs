@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::{
-    Active, Answered, ApprovalAction, Dialect, InterruptKind, KernelEvent, RemoteQuestion, Seq, StepId,
-    Timer, Trigger, Wait,
+    Active, Answered, ApprovalAction, Dialect, InterruptKind, KernelEvent, Object, RemoteQuestion, Seq,
+    StepId, Timer, Trigger, Wait,
 };
 
 use super::DecisionBuilder;
@@ -19,6 +19,13 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         timeout_ms: Option<u64>,
     ) {
         let number = self.n_interrupts(step);
+        let mut details = Object::new();
+        if let (InterruptKind::LowConfidence, Value::Object(data)) = (kind, &data) {
+            details.extend(data.clone());
+            // The decision is in the request.
+            details.remove("decision");
+            details.insert("reason".to_owned(), kind.as_str().into());
+        }
         let requested = self.record(
             Some(cause),
             KernelEvent::InterruptRequested {
@@ -50,13 +57,14 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                     },
                 );
             }
-            InterruptKind::ExternalEvent | InterruptKind::Custom => {}
+            InterruptKind::ExternalEvent | InterruptKind::Custom | InterruptKind::LowConfidence => {}
         }
         let suspended = KernelEvent::NodeSuspended {
             step: step.clone(),
             interrupt: step.interrupt(number),
             kind,
             child: None,
+            details,
         };
         self.record(Some(requested), suspended);
         if let Some(ms) = timeout_ms {
@@ -91,6 +99,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             interrupt: step.interrupt(number),
             kind,
             child: None,
+            details: Object::new(),
         };
         self.record(Some(requested), suspended);
     }
@@ -161,7 +170,10 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             InterruptKind::Approval => {
                 self.decide_gate(position, step, super::answer::timed_out(), None, None)
             }
-            InterruptKind::Clarification | InterruptKind::ExternalEvent | InterruptKind::Custom => {
+            InterruptKind::Clarification
+            | InterruptKind::ExternalEvent
+            | InterruptKind::Custom
+            | InterruptKind::LowConfidence => {
                 let cause = self.close(&step, kind, None, None, None);
                 Trigger::Answered {
                     position,

@@ -15,7 +15,7 @@ mod interrupt;
 mod start;
 mod step;
 
-pub use child::Spawn;
+pub use child::{MAX_SET, Spawn};
 pub use step::Attempted;
 
 use std::collections::HashSet;

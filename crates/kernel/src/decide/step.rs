@@ -542,7 +542,8 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         false
     }
 
-    fn breach(&mut self, kind: Cap, limit: u64, observed: u64, node: Option<NodeId>) {
+    /// Fails the run because it exceeds a limit.
+    pub fn breach(&mut self, kind: Cap, limit: u64, observed: u64, node: Option<NodeId>) {
         let cause = self.record(
             None,
             KernelEvent::CapBreached {
@@ -555,6 +556,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         let message = match kind {
             Cap::NodeExecutions => format!("the run reached its limit of {limit} node executions"),
             Cap::RunDuration => format!("the run reached its limit of {limit} ms"),
+            Cap::LoopIterations => format!("the loop reached its limit of {limit} turns"),
         };
         self.fail_run(Some(cause), Failure::new(kind.error_code(), message), node);
     }

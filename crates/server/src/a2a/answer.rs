@@ -217,13 +217,14 @@ fn by_fields(mut fields: Object, asked: Asked<'_>, said: &Said) -> Result<Value,
             }
             None => Ok(fields.into()),
         },
+        InterruptKind::LowConfidence => Ok(fields.into()),
     }
 }
 
 /// Reads the answer from a data part that is not an object.
 fn by_value(value: &Value, asked: Asked<'_>) -> Result<Value, A2aError> {
     match asked.kind {
-        InterruptKind::Approval | InterruptKind::ExternalEvent => {
+        InterruptKind::Approval | InterruptKind::ExternalEvent | InterruptKind::LowConfidence => {
             Err(refused(asked, "has data that is no object"))
         }
         InterruptKind::Clarification => match questions(asked.data).as_slice() {
@@ -254,6 +255,13 @@ fn by_text(text: &str, asked: Asked<'_>) -> Result<Value, A2aError> {
         },
         InterruptKind::ExternalEvent => Err(refused(asked, "has no data part")),
         InterruptKind::Custom => Ok(text.into()),
+        InterruptKind::LowConfidence => match keyword(words) {
+            Some(action) => Ok(json!({ "action": action.as_str() })),
+            None => Err(refused(
+                asked,
+                "is none of the words accept, approve, yes, reject and no",
+            )),
+        },
     }
 }
 
@@ -333,6 +341,10 @@ fn refused(asked: Asked<'_>, why: &str) -> A2aError {
         }
         InterruptKind::ExternalEvent => "send the event as a data part".to_owned(),
         InterruptKind::Custom => "send text or data".to_owned(),
+        InterruptKind::LowConfidence => {
+            "yes and no are understood, and so is another decision as data, as in {\"decision\":{…}}"
+                .to_owned()
+        }
     };
     A2aError::invalid_param("message.parts", format!("{why}; {hint}"))
 }

@@ -79,7 +79,7 @@ fn state(call: &Call, summary: &Summary) -> StoredTaskState {
 /// The record knows two kinds: external events count as clarifications.
 const fn interrupt_kind(kind: InterruptKind) -> StoredInterruptKind {
     match kind {
-        InterruptKind::Approval => StoredInterruptKind::Approval,
+        InterruptKind::Approval | InterruptKind::LowConfidence => StoredInterruptKind::Approval,
         InterruptKind::Clarification | InterruptKind::ExternalEvent | InterruptKind::Custom => {
             StoredInterruptKind::Clarification
         }

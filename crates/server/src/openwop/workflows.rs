@@ -44,11 +44,7 @@ impl Schema {
 }
 
 /// Node types that need a capability this host does not have (section 9.5).
-const GATED: [(&str, &str); 3] = [
-    ("core.conversationGate", "conversationPrimitive"),
-    ("core.orchestrator.supervisor", "orchestrator.supported"),
-    ("core.dispatch", "dispatch.supported"),
-];
+const GATED: [(&str, &str); 1] = [("core.conversationGate", "conversationPrimitive")];
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

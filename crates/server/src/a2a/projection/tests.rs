@@ -59,6 +59,7 @@ fn mirrors(node: &str) -> KernelEvent {
         interrupt: format!("{node}:0/ask:0"),
         kind: InterruptKind::Clarification,
         child: Some(child()),
+        details: Object::new(),
     }
 }
 
@@ -301,21 +302,26 @@ fn event_causes_at_most_one_update() {
             interrupt: "a:0".to_owned(),
             kind: InterruptKind::Approval,
             child: None,
+            details: Object::new(),
         }),
         quiet(KernelEvent::NodeDispatched {
             step: step("a"),
             child: child(),
             workflow: WorkflowId::parse("w").unwrap(),
         }),
-        quiet(KernelEvent::ChildEnded {
-            step: step("a"),
-            child: child(),
-            workflow: WorkflowId::parse("w").unwrap(),
-            status: RunStatus::Completed,
-            outputs: Object::new(),
-            report: Object::new(),
-            error: None,
-        }),
+        (
+            KernelEvent::ChildEnded {
+                step: step("a"),
+                child: child(),
+                workflow: WorkflowId::parse("w").unwrap(),
+                status: RunStatus::Completed,
+                outputs: Object::new(),
+                report: Object::new(),
+                error: None,
+            },
+            Change::Handoff,
+            RunStatus::Running,
+        ),
         quiet(KernelEvent::ApprovalRequested {
             step: step("a"),
             data: Value::Null,

@@ -4,6 +4,8 @@
 //! where the specification requires one. Events that v1 does not define are vendor events under
 //! `vendor.wopr.`.
 
+mod orchestration;
+
 use serde_json::{Value, json};
 use wopr_core::{
     ApprovalAction, CONTENT_TRUST, DialectEvent, Event, Failure, InterruptKind, KernelEvent, NodeId, Object,
@@ -48,7 +50,9 @@ const fn is_open(event: &Event) -> bool {
             KernelEvent::InterruptRequested { .. }
                 | KernelEvent::NodeDispatched { .. }
                 | KernelEvent::ChildEnded { .. }
-        ) | Event::Dialect(DialectEvent::Openwop(openwop::Event::ChannelWritten { .. }))
+        ) | Event::Dialect(DialectEvent::Openwop(
+            openwop::Event::ChannelWritten { .. } | openwop::Event::Orchestration(_)
+        ))
     )
 }
 
@@ -61,6 +65,9 @@ pub const fn event_type(event: &Event) -> &'static str {
         }
         Event::Dialect(DialectEvent::Openwop(openwop::Event::ChannelWritten { .. })) => {
             return "channel.written";
+        }
+        Event::Dialect(DialectEvent::Openwop(openwop::Event::Orchestration(event))) => {
+            return orchestration::event_type(event);
         }
     };
     match event {
@@ -132,7 +139,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
     let of = |step: &StepId, payload: Payload| (Some(step.node.to_string()), payload.done());
     let event = match event {
         Event::Kernel(event) => event,
-        Event::Dialect(DialectEvent::Openwop(event)) => return openwop_payload(event, mask),
+        Event::Dialect(DialectEvent::Openwop(event)) => return openwop_payload(event, key, mask),
     };
     match event {
         KernelEvent::RunStarted(started) => (None, run_started(started, key, mask)),
@@ -218,14 +225,17 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             interrupt,
             kind,
             child,
-        } => of(
-            step,
-            Payload::node(step)
+            details,
+        } => {
+            let mut payload = Payload(details.clone());
+            payload.0.insert("nodeId".to_owned(), step.node.as_str().into());
+            let payload = payload
                 .with("interruptId", interrupt.as_str())
                 .with("kind", kind.as_str())
                 .with("key", interrupt.as_str())
-                .maybe("childRunId", child.as_ref().map(RunId::as_str)),
-        ),
+                .maybe("childRunId", child.as_ref().map(RunId::as_str));
+            of(step, payload)
+        }
         KernelEvent::NodeResumed {
             step,
             interrupt,
@@ -455,7 +465,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
 }
 
 /// The payload of an event that only this language has.
-fn openwop_payload(event: &openwop::Event, mask: &Mask) -> (Option<String>, Value) {
+fn openwop_payload(event: &openwop::Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) {
     match event {
         openwop::Event::VariableChanged {
             name,
@@ -489,6 +499,7 @@ fn openwop_payload(event: &openwop::Event, mask: &Mask) -> (Option<String>, Valu
                 .with("writtenAt", time(*written_at).to_string());
             (Some(node.to_string()), payload.done())
         }
+        openwop::Event::Orchestration(event) => orchestration::payload(event, key, mask),
     }
 }
 
