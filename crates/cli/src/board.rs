@@ -48,6 +48,8 @@ enum State {
     /// Waits for its next attempt; why the last one failed.
     Retrying(String),
     Child(String),
+    /// A supervisor has decided.
+    Decided(String),
     Completed(String),
     Failed(String),
     Skipped(String),
@@ -68,6 +70,7 @@ impl State {
             Self::Asked(question) => ("asks", question.clone()),
             Self::Retrying(why) => ("tries again", why.clone()),
             Self::Child(workflow) => ("runs", cut(workflow, DETAIL)),
+            Self::Decided(what) => ("decides", what.clone()),
             Self::Completed(outcome) => ("completed", outcome.clone()),
             Self::Failed(why) => ("failed", why.clone()),
             Self::Skipped(why) => ("skipped", cut(why, DETAIL)),
@@ -85,6 +88,7 @@ impl State {
             | Self::Remote { .. }
             | Self::Streaming(_)
             | Self::Child(_)
+            | Self::Decided(_)
             | Self::Skipped(_) => paint.dim(text),
         }
     }
@@ -93,7 +97,10 @@ impl State {
 /// A line of the board.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Step {
+    /// The node; of a worker the child run.
     pub(crate) node: String,
+    /// The worker that a dispatch has handed work to: its line is below that of the dispatch.
+    worker: Option<String>,
     state: State,
 }
 
@@ -108,7 +115,8 @@ impl Step {
             | State::Streaming(_)
             | State::Asked(_)
             | State::Retrying(_)
-            | State::Child(_) => false,
+            | State::Child(_)
+            | State::Decided(_) => false,
         }
     }
 
@@ -124,6 +132,8 @@ pub(crate) struct Board {
     nodes: HashMap<String, Node>,
     /// In the order in which they began.
     steps: Vec<Step>,
+    /// Whether a supervisor of the run has decided.
+    has_decided: bool,
 }
 
 impl Board {
@@ -142,6 +152,7 @@ impl Board {
         Self {
             nodes: nodes.collect(),
             steps: Vec::new(),
+            has_decided: false,
         }
     }
 
@@ -154,6 +165,9 @@ impl Board {
     pub(crate) fn take(&mut self, event: &RunEventDoc) -> Option<Step> {
         let node = event.node_id.as_deref()?;
         let payload = &event.payload;
+        if event.event_type == "core.workflowChain.event" {
+            return self.hand_over(node, payload);
+        }
         let state = match event.event_type.as_str() {
             "node.started" | "node.resumed" | "approval.received" | "clarification.resolved" => {
                 State::Running
@@ -166,6 +180,9 @@ impl Board {
             "interrupt.requested" => State::Asked(asked(payload.get("data").unwrap_or(&Value::Null))),
             "approval.requested" | "clarification.requested" => State::Asked(asked(payload)),
             "node.retried" => State::Retrying(reason(payload, "lastError")),
+            "runOrchestrator.decided" => State::Decided(decision(payload)),
+            // A worker has a line of its own.
+            "node.dispatched" if self.has_decided => return None,
             "node.dispatched" => State::Child(text(payload, "childWorkflowId").to_owned()),
             "node.completed" => State::Completed(outcome(payload)),
             "node.failed" => State::Failed(reason(payload, "error")),
@@ -173,11 +190,37 @@ impl Board {
             "node.cancelled" => State::Cancelled(text(payload, "reason").to_owned()),
             _ => return None,
         };
-        let known = self.steps.iter().position(|step| step.node == node);
-        let step = Step {
+        self.has_decided |= matches!(state, State::Decided(_));
+        self.put(Step {
             node: node.to_owned(),
+            worker: None,
             state,
+        })
+    }
+
+    /// Takes in a transition of a handoff: who has the baton.
+    fn hand_over(&mut self, node: &str, payload: &Value) -> Option<Step> {
+        let child = text(payload, "childRunId");
+        let state = match text(payload, "phase") {
+            "dispatch.succeeded" => State::Running,
+            "dispatch.failed" | "child.failed" => State::Failed(reason(payload, "error")),
+            "child.completed" => State::Completed(String::new()),
+            "child.cancelled" => State::Cancelled(String::new()),
+            _ => return None,
         };
+        let key = if child.is_empty() { node } else { child };
+        self.put(Step {
+            node: key.to_owned(),
+            worker: Some(cut(text(payload, "workerId"), NAME)),
+            state,
+        })
+    }
+
+    /// Puts a step in its place. Returns it if it is over.
+    fn put(&mut self, step: Step) -> Option<Step> {
+        let is_same =
+            |known: &Step| known.node == step.node && known.worker.is_some() == step.worker.is_some();
+        let known = self.steps.iter().position(is_same);
         match known {
             Some(index) if step.is_over() => {
                 self.steps.remove(index);
@@ -210,10 +253,14 @@ impl Board {
     /// The line of a step, in at most `width` characters: its name, what it calls, and its state. A mark goes before it.
     pub(crate) fn line(&self, paint: Paint, step: &Step, width: usize) -> String {
         let unknown = Node {
-            name: cut(&step.node, NAME),
+            name: match &step.worker {
+                Some(worker) => format!("└ {worker}"),
+                None => cut(&step.node, NAME),
+            },
             agent: None,
         };
-        let Node { name, agent } = self.nodes.get(&step.node).unwrap_or(&unknown);
+        let known = self.nodes.get(&step.node).filter(|_| step.worker.is_none());
+        let Node { name, agent } = known.unwrap_or(&unknown);
         let (state, detail) = step.state.words(agent.is_some());
         let name = format!("{name:<NAME$}");
         let mut left = width;
@@ -238,6 +285,7 @@ impl Board {
             | State::Remote { .. }
             | State::Retrying(_)
             | State::Child(_)
+            | State::Decided(_)
             | State::Completed(_)
             | State::Skipped(_)
             | State::Cancelled(_) => paint.dim(text),
@@ -257,10 +305,26 @@ impl Board {
             | State::Remote { .. }
             | State::Streaming(_)
             | State::Retrying(_)
-            | State::Child(_) => "·",
+            | State::Child(_)
+            | State::Decided(_) => "·",
         };
         step.state.colored(paint, mark)
     }
+}
+
+/// What a supervisor has decided, on one line.
+fn decision(payload: &Value) -> String {
+    let decision = payload.get("decision").unwrap_or(&Value::Null);
+    let workers = decision.get("nextWorkerIds").and_then(Value::as_array);
+    let workers: Vec<_> = workers.into_iter().flatten().filter_map(Value::as_str).collect();
+    let what = match text(decision, "kind") {
+        "next-worker" => format!("hands over to {}", workers.join(", ")),
+        "ask-user" => format!("asks: {}", text(decision, "prompt")),
+        kind => [kind, text(decision, "reason")].join(" ").trim_end().to_owned(),
+    };
+    let confidence = decision.get("confidence").and_then(Value::as_f64);
+    let confidence = confidence.map_or_else(String::new, |confidence| format!(" (confidence {confidence})"));
+    cut(&format!("{what}{confidence}"), DETAIL)
 }
 
 fn agent_of(node: &Value) -> String {
@@ -380,6 +444,55 @@ mod tests {
             "completed  First. Second.",
         ];
         assert_eq!(said, expected.map(|state| format!("{name}{state}")));
+    }
+
+    #[test]
+    fn workers_are_lines_below_the_dispatch_and_show_who_has_the_baton() {
+        let mut board = Board::new(&Value::Null);
+        let handed = |phase: &str, worker: &str| json!({ "phase": phase, "workerId": worker, "childRunId": format!("run_{worker}") });
+        let decided = json!({ "decision": {
+            "kind": "next-worker", "nextWorkerIds": ["ada", "bob"], "confidence": 0.9,
+        } });
+        board.take(&event("node.started", "plan", &json!({})));
+        board.take(&event("runOrchestrator.decided", "plan", &decided));
+        let shown = |board: &Board| -> Vec<_> {
+            let steps = board.steps().iter();
+            steps.map(|step| board.line(Paint::off(), step, 80)).collect()
+        };
+        assert_eq!(
+            shown(&board),
+            ["plan                  decides  hands over to ada, bob (confidence 0.9)"]
+        );
+        board.take(&event("node.completed", "plan", &json!({})));
+        board.take(&event("node.started", "dispatch", &json!({})));
+        for worker in ["ada", "bob"] {
+            board.take(&event(
+                "core.workflowChain.event",
+                "dispatch",
+                &handed("dispatch.began", worker),
+            ));
+            board.take(&event(
+                "core.workflowChain.event",
+                "dispatch",
+                &handed("dispatch.succeeded", worker),
+            ));
+        }
+        let baton = [
+            "dispatch              running",
+            "└ ada                 running",
+            "└ bob                 running",
+        ];
+        assert_eq!(shown(&board), baton);
+        let over = board.take(&event(
+            "core.workflowChain.event",
+            "dispatch",
+            &handed("child.completed", "ada"),
+        ));
+        assert_eq!(
+            board.line(Paint::off(), &over.unwrap(), 80),
+            "└ ada                 completed"
+        );
+        assert_eq!(shown(&board), [baton[0], baton[2]]);
     }
 
     #[test]

@@ -42,7 +42,10 @@ use self::{
     failure::{failed, not_sent},
     follow::Followers,
 };
-use crate::a2a::{self, Agent, Binding, Call, Client, Wanted};
+use crate::{
+    CallingHost,
+    a2a::{self, Agent, Binding, Call, Client, Wanted},
+};
 
 pub use callback::{Callback, Callbacks};
 
@@ -118,6 +121,7 @@ pub(crate) struct Agents {
     callbacks: Option<Arc<dyn Callbacks>>,
     /// Time between two looks at a task; by its age if absent.
     poll_interval: Option<Duration>,
+    origin: Option<Arc<CallingHost>>,
 }
 
 impl Agents {
@@ -126,6 +130,7 @@ impl Agents {
         silent: HashSet<String>,
         callbacks: Option<Arc<dyn Callbacks>>,
         poll_interval: Option<Duration>,
+        origin: Option<CallingHost>,
     ) -> Self {
         Self {
             client,
@@ -133,6 +138,7 @@ impl Agents {
             followers: Arc::default(),
             callbacks,
             poll_interval,
+            origin: origin.map(Arc::new),
         }
     }
 

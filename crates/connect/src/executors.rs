@@ -37,6 +37,17 @@ pub struct Options {
     pub secrets: NamedSecrets,
     /// The scripted model of conformance mode.
     pub mock: Option<Mock>,
+    /// What called agents learn of this host; nothing where absent.
+    pub origin: Option<CallingHost>,
+}
+
+/// By what called agents can find the run that called them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallingHost {
+    /// The stable name of the installation.
+    pub id: String,
+    /// Where it says what it can do, if others can reach it.
+    pub well_known_url: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -57,6 +68,7 @@ impl Executors {
                 options.silent_peers,
                 options.callbacks,
                 options.poll_interval,
+                options.origin,
             ),
             models: Models::new(gate.clone(), options.models, options.mock),
             http: Http::new(gate, options.secrets),

@@ -21,7 +21,7 @@ mod weight;
 
 pub use agent::{Callback, Callbacks};
 pub use events::events;
-pub use executors::{Executors, Options};
+pub use executors::{CallingHost, Executors, Options};
 pub use http::Http;
 pub use model::{Kind as ModelKind, Mock, MockReply, Models, Price, Provider, ProviderKey};
 pub use push::{Push, push, secret_header};

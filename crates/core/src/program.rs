@@ -569,6 +569,17 @@ impl Run {
         }
     }
 
+    /// What the run's supervisor has decided, if it has one.
+    #[must_use]
+    pub fn supervision(&self) -> Option<&openwop::Supervision> {
+        match &self.state {
+            None => None,
+            Some(State::Openwop(state)) => state.supervision.as_ref(),
+            #[cfg(feature = "toy")]
+            Some(State::Toy(_)) => None,
+        }
+    }
+
     /// The agent at whose node the run is, or was last.
     #[must_use]
     pub fn agent<'p>(&self, plan: &'p Plan) -> Option<&'p AgentRef> {

@@ -50,6 +50,8 @@ mod memory;
 mod models;
 #[path = "suite/nodes.rs"]
 mod nodes;
+#[path = "suite/orchestration.rs"]
+mod orchestration;
 #[path = "suite/pausing.rs"]
 mod pausing;
 #[path = "suite/properties.rs"]

@@ -2,10 +2,12 @@
 
 mod agent;
 mod conversation;
+mod orchestration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use orchestration::{JoinMode, JoinOutcome, Orchestration};
 use wopr_kernel::{ModelMessage, ModelUsage, StepId};
 
 use crate::{NodeId, Timestamp};
@@ -45,6 +47,8 @@ pub enum Event {
         node: NodeId,
         written_at: Timestamp,
     },
+    /// Something between a supervisor and its workers.
+    Orchestration(Orchestration),
     /// An agent did something while its node ran.
     Agent(Box<AgentEvent>),
     /// Somebody took a turn at a gate.
@@ -123,6 +127,12 @@ impl EnvelopeFault {
             Self::SchemaViolation => "schema-violation",
             Self::Truncation => "truncation",
         }
+    }
+}
+
+impl From<Orchestration> for Event {
+    fn from(event: Orchestration) -> Self {
+        Self::Orchestration(event)
     }
 }
 

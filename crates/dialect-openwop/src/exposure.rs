@@ -30,12 +30,14 @@ const PASSES: [&str; 6] = [
 ];
 
 /// Outputs of all other types that may become part of an artifact.
-const GIVEN: [&str; 25] = [
+const GIVEN: [&str; 99] = [
     TEXT,
     "action",
+    "answer",
     "answers",
     "approved",
     "artifacts",
+    "attestation",
     "body",
     "childRunId",
     "conversationId",
@@ -47,15 +49,25 @@ const GIVEN: [&str; 25] = [
     "turns",
     "written",
     "childStatus",
+    "children",
+    "confidence",
     "data",
     "decidedBy",
+    "decision",
+    "error",
     "event",
     "feedback",
     "headers",
+    "iteration",
+    "joinOutcome",
+    "kind",
+    "merged",
+    "reason",
     "refineFeedback",
     "result",
     "resumeValue",
     "status",
+    "successCriteria",
 ];
 
 impl Plan {

@@ -104,6 +104,11 @@ impl Expression {
         self.value(context, &budget.meter())
     }
 
+    pub(crate) fn holds_in(&self, context: &Context<'_>, budget: &Budget) -> Result<bool, ExpressionError> {
+        let meter = budget.meter();
+        Ok(Machine::new(context, &meter).eval(&self.tree)?.is_true(&meter)?)
+    }
+
     /// Evaluates the expression in an empty scope; undefined is `None`.
     pub(crate) fn always(&self, budget: &Budget) -> Result<Option<Value>, ExpressionError> {
         self.value(&&Value::Null, &budget.meter())

@@ -12,6 +12,7 @@ mod channel;
 mod context;
 mod conversing;
 mod decide;
+mod decision;
 mod definition;
 mod envelope;
 mod event;
@@ -32,21 +33,22 @@ mod trust;
 pub use agent::AgentRef;
 pub use authoring::{Lint, Place, Warning, definition_schema, locate};
 pub use decide::{MAX_MEMORY_CONTENT, Openwop};
+pub use decision::{Asks, Criterion, Decision};
 pub use definition::{Definition, MAX_EDGES, MAX_NODES, Node, Variable, VariableType};
 pub use event::{
-    Act, AgentEvent, CallError, CallStatus, Change, ConversationEvent, Event, Invocation, Outcome, Role,
-    Transport, Turn, Verbosity, Verdict,
+    Act, AgentEvent, CallError, CallStatus, Change, ConversationEvent, EnvelopeEvent, EnvelopeFault, Event,
+    Invocation, JoinMode, JoinOutcome, Orchestration, Outcome, Role, Transport, Turn, Verbosity, Verdict,
 };
-pub use event::{EnvelopeEvent, EnvelopeFault};
 pub use expression::{Expression, ExpressionError, Read, Template};
 pub use fence::fence;
-pub use node::HTTP_MAX_TIMEOUT_MS;
+pub use node::{HTTP_MAX_TIMEOUT_MS, MAX_FAN_OUT, agent_workflow, agent_workflow_id};
 pub use plan::Plan;
 pub use redaction::assigns;
-pub use state::State;
+pub use state::{State, Supervision};
 pub use trust::Untrusted;
 
 use wopr_kernel::{
     ApprovalAction, CONTENT_TRUST, ContentHash, Failure, InterruptKind, MAX_PROBLEMS, NodeId, Object,
-    Problem, Problems, REJECTED, Spot, Timestamp, UNTRUSTED, WorkflowId, cost, measure, too_much_work, whole,
+    Problem, Problems, REJECTED, RunId, Spot, Timestamp, UNTRUSTED, WorkflowId, cost, measure, too_much_work,
+    whole,
 };

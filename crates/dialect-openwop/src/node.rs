@@ -6,12 +6,16 @@
 mod about;
 mod activity;
 mod agent;
+mod attestation;
 mod config;
 mod conversation;
+mod dispatch;
 mod http;
 mod memory;
 mod mock_agent;
 mod model;
+mod remote;
+mod supervisor;
 
 use serde_json::{Map, Value, json};
 use wopr_kernel::{AnswerSchema, ApprovalRules, NodeTypes, Question, Rules, cost::Meter};
@@ -30,11 +34,17 @@ pub(crate) use agent::{
     AGENT_RETRIES, AgentNode, AgentTask, BINDINGS, CANCEL_TASK, CONVERSE, DISCOVER, GET_TASK, MAX_MODES,
     MAX_TURNS, SEND, VERSIONS, calls_agent, gives_artifacts, pack_hint,
 };
+pub(crate) use attestation::{Attestation, checksum, harvest};
 pub(crate) use config::written_by;
 pub(crate) use config::{Assigned, MAX_NAMES, MAX_PIECES, Pieces, known_keys};
 use config::{CHANNEL_FIELDS, Config, VARIABLE_FIELDS};
 pub(crate) use conversation::{
     ConversationNode, MAX_SCRIPTED, MAX_TURNS as MAX_CONVERSATION, TYPE as CONVERSATION,
+};
+pub use dispatch::MAX_FAN_OUT;
+pub(crate) use dispatch::{
+    Dispatch, FAN_OUTS, Fan, FanOut, JOIN_MODES, ON_CHILD_FAILURE, OnChildFailure, QUESTION, ROUTINGS,
+    approval_data, question,
 };
 pub use http::HTTP_MAX_TIMEOUT_MS;
 pub(crate) use http::HttpNode;
@@ -47,6 +57,9 @@ pub(crate) use model::{
     MAX_MESSAGES, MAX_REPAIRS, MOCK, MODEL_MAX_TIMEOUT_MS, MODEL_RETRIES, MOST_TOKENS, ModelAnswer,
     ModelNode, ModelRole, Wanted, asks_model,
 };
+pub(crate) use remote::{Remote, SKILL};
+pub use remote::{agent_workflow, agent_workflow_id};
+pub(crate) use supervisor::{Decider, MAX_RULES, MAX_TURNS_LIMIT, Pattern, Rule, Supervisor};
 
 /// What a node does, with its settings parsed.
 #[derive(Debug)]
@@ -114,6 +127,10 @@ pub(crate) enum NodeKind {
     },
     /// `core.subWorkflow`
     SubWorkflow(Box<SubWorkflow>),
+    /// `core.orchestrator.supervisor`
+    Supervisor(Box<Supervisor>),
+    /// `core.dispatch`
+    Dispatch(Box<Dispatch>),
     /// `core.http.request`
     Http(Box<HttpNode>),
     /// `core.activity`
@@ -162,6 +179,8 @@ pub(crate) struct SubWorkflow {
     pub propagate_cancel: bool,
     /// Whether the child's agents remember in a scope of their own.
     pub isolates_memory: bool,
+    /// How what the child gives back is vouched for.
+    pub attestation: Option<Attestation>,
 }
 
 /// Longest interval between two chunks of a streamed text.
@@ -208,6 +227,9 @@ impl NodeKind {
             | Self::Clarification { .. }
             | Self::Interrupt { .. }
             | Self::SubWorkflow(_)
+            // Either may ask a person.
+            | Self::Supervisor(_)
+            | Self::Dispatch(_)
             | Self::Http(_)
             | Self::Activity(_)
             | Self::Agent(_)
@@ -236,6 +258,8 @@ impl NodeKind {
             | Self::Template(_)
             | Self::ChannelWrite { .. }
             | Self::SubWorkflow(_)
+            | Self::Supervisor(_)
+            | Self::Dispatch(_)
             | Self::Http(_)
             | Self::Activity(_)
             | Self::Agent(_)
@@ -247,6 +271,20 @@ impl NodeKind {
             | Self::SideEffect
             | Self::ArtifactEmit { .. }
             | Self::Requires { .. } => None,
+        }
+    }
+
+    /// The rules of the interrupts of this kind that the node opens.
+    pub(crate) fn rules(&self, kind: InterruptKind) -> Option<&Rules> {
+        match (self, kind) {
+            (Self::Supervisor(supervisor), InterruptKind::LowConfidence) => Some(&supervisor.rules),
+            (Self::Dispatch(dispatch), InterruptKind::Approval) => Some(dispatch.approval()),
+            (Self::Dispatch(dispatch), InterruptKind::Clarification) => Some(dispatch.clarification()),
+            (Self::SubWorkflow(sub), InterruptKind::Approval) => {
+                sub.attestation.as_ref().and_then(Attestation::rules)
+            }
+            (Self::Supervisor(_) | Self::Dispatch(_) | Self::SubWorkflow(_), _) => None,
+            (other, _) => other.gate().map(|(_, rules)| rules),
         }
     }
 
@@ -356,6 +394,10 @@ impl NodeKind {
                 })
             }
             "core.subWorkflow" => SubWorkflow::read(config).map(|sub| Self::SubWorkflow(Box::new(sub))),
+            "core.orchestrator.supervisor" => {
+                Supervisor::read(node, node_types).map(|supervisor| Self::Supervisor(Box::new(supervisor)))
+            }
+            "core.dispatch" => Dispatch::read(config).map(|dispatch| Self::Dispatch(Box::new(dispatch))),
             "core.activity" => ActivityNode::read(config).map(|activity| Self::Activity(Box::new(activity))),
             type_id if calls_agent(type_id) => {
                 AgentNode::read(node).map(|agent| Self::Agent(Box::new(agent)))
@@ -585,6 +627,7 @@ impl ApprovalGate {
                 refs,
                 has_refs,
                 auth_required: profile == Some(AUTH_REQUIRED),
+                edited: None,
             }),
             timeout_ms: reader.millis("timeoutMs")?,
         })
@@ -624,6 +667,12 @@ impl AnswerSchema for Schema {
 }
 
 impl SubWorkflow {
+    /// Whether what the child gives back counts only once somebody has approved it.
+    pub(crate) fn needs_approval(&self) -> bool {
+        let attestation = self.attestation.as_ref();
+        attestation.is_some_and(|attestation| attestation.rules().is_some())
+    }
+
     fn read(config: Config<'_>) -> Result<Self, String> {
         let workflow = config.text("workflowId")?.ok_or("config.workflowId is missing")?;
         let workflow = WorkflowId::parse(workflow).map_err(|e| format!("config.workflowId: {e}"))?;
@@ -640,6 +689,10 @@ impl SubWorkflow {
                     "config.onChildFailure '{other}' is neither fail-parent nor absorb"
                 ));
             }
+        };
+        let attestation = match config.0.get("outputAttestation") {
+            None | Some(Value::Null) => None,
+            Some(attestation) => Some(Attestation::read(attestation)?),
         };
         let outputs = config.mapping("outputMapping")?;
         if let Some((name, _)) = outputs.iter().find(|(name, _)| name.starts_with('_')) {
@@ -665,6 +718,7 @@ impl SubWorkflow {
                     return Err(format!("config.memoryScopeIsolation '{other}' is not isolated"));
                 }
             },
+            attestation,
         })
     }
 }

@@ -17,7 +17,10 @@ use crate::{
     cost::{Budget, Exhausted, Meter},
     definition::{Definition, EdgeCondition, Node, Operator, TriggerRule, Variable, WORDS},
     expression::{Expression, ExpressionError, Val},
-    node::{AGENT_RETRIES, MODEL_RETRIES, NodeKind, asks_model, calls_agent, gives_artifacts},
+    node::{
+        AGENT_RETRIES, Decider, MODEL_RETRIES, NodeKind, SubWorkflow, asks_model, calls_agent,
+        gives_artifacts,
+    },
     pattern::Pattern,
     schema::{Allowance, Invalid, Schema},
     whole,
@@ -37,6 +40,8 @@ pub struct Plan {
     pub(crate) entries: Vec<usize>,
     /// Whether any edge closes a cycle.
     pub(crate) has_loop: bool,
+    /// Whether any node is a supervisor.
+    pub(crate) has_supervisor: bool,
     index: HashMap<NodeId, usize>,
     declared: HashMap<String, usize>,
     channels: HashMap<String, channel::Guard>,
@@ -319,6 +324,17 @@ impl Plan {
                 problems.push(Problem::new(format!("node '{}'", node.id), rule));
             }
         }
+        let is_supervisor = |node: &Node| node.type_id == "core.orchestrator.supervisor";
+        let has_supervisor = definition.nodes.iter().any(is_supervisor);
+        if !has_supervisor {
+            let dispatches = nodes
+                .iter()
+                .filter(|node| matches!(node.kind, NodeKind::Dispatch(_)));
+            problems.extend(dispatches.map(|node| {
+                let rule = "core.dispatch follows the decisions of a core.orchestrator.supervisor, and there is none";
+                Problem::new(format!("node '{}'", node.id), rule)
+            }));
+        }
         if !problems.is_empty() {
             problems.truncate(MAX_PROBLEMS);
             return Err(Problems(problems));
@@ -342,6 +358,7 @@ impl Plan {
             edges,
             entries: Vec::new(),
             has_loop: false,
+            has_supervisor,
             index,
             declared,
             channels,
@@ -353,6 +370,36 @@ impl Plan {
         };
         plan.connect();
         Ok(plan)
+    }
+
+    /// Whether a child of this node is a handoff, whose transitions are recorded: work that follows a supervisor's
+    /// decision, or is vouched for.
+    pub(crate) fn hands_over(&self, sub: &SubWorkflow) -> bool {
+        self.has_supervisor || sub.attestation.is_some()
+    }
+
+    /// The supervisors, each with the agent that decides: its id, and what the node says of it.
+    pub fn supervisors(&self) -> impl Iterator<Item = (&NodeId, Object)> {
+        let nodes = self.nodes.iter().zip(&self.definition.nodes);
+        nodes.filter_map(|(node, defined)| {
+            let NodeKind::Supervisor(supervisor) = &node.kind else {
+                return None;
+            };
+            let own = defined.agent.as_ref().and_then(Value::as_object);
+            let own = own.filter(|own| own.get("agentId").and_then(Value::as_str) == Some(&supervisor.agent));
+            let mut agent = own.cloned().unwrap_or_default();
+            agent.insert("agentId".to_owned(), supervisor.agent.as_str().into());
+            Some((&node.id, agent))
+        })
+    }
+
+    /// The workers that the definition says in advance will work.
+    pub fn planned_workers(&self) -> impl Iterator<Item = &str> {
+        let deciders = self.nodes.iter().filter_map(|node| match &node.kind {
+            NodeKind::Supervisor(supervisor) => Some(&supervisor.decider),
+            _ => None,
+        });
+        deciders.flat_map(Decider::planned_workers)
     }
 
     /// Ids and types of the nodes, in document order.

@@ -1,14 +1,19 @@
 //! The part of a run's state that only this language has, and its fold.
 
+mod orchestration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_kernel::{
     ApplyError, ApprovalAction, EventRef, KernelEvent, ModelUsage, Planned as _, RecordedRef, Run,
-    RunStarted, StepId, illegal, provider,
+    RunStarted, Seq, StepId, illegal, provider,
 };
 
+pub use orchestration::Supervision;
+pub(crate) use orchestration::{Dispatching, PendingHarvest, Stage};
+
 use crate::{
-    Event, Failure, Object, Plan, Untrusted,
+    Event, Failure, Object, Orchestration, Plan, Untrusted,
     acting::Acting,
     channel,
     context::project,
@@ -31,6 +36,9 @@ pub struct State {
     /// The conversations that are open.
     #[serde(default, skip_serializing_if = "Conversing::is_empty")]
     pub(crate) conversing: Conversing,
+    /// Absent until a supervisor has decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supervision: Option<Supervision>,
     pub(crate) nodes: Vec<NodeState>,
     /// What all answers of models took.
     #[serde(default, skip_serializing_if = "is_nothing")]
@@ -69,6 +77,9 @@ pub(crate) struct NodeState {
     /// The conversation of its active execution with a model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) thinking: Option<Box<Thinking>>,
+    /// What its active execution hands over, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) dispatching: Option<Box<Dispatching>>,
 }
 
 impl State {
@@ -87,8 +98,11 @@ impl State {
         recorded: RecordedRef<'_, Event>,
     ) -> Result<(), ApplyError> {
         match recorded.event {
-            EventRef::Kernel(event) => self.apply_kernel(plan, run, event)?,
-            EventRef::Dialect(event) => self.apply_own(plan, event)?,
+            EventRef::Kernel(event) => {
+                self.apply_kernel(plan, run, event, recorded.seq)?;
+                self.follow_handoffs(plan, recorded.seq, event, recorded.is_untrusted);
+            }
+            EventRef::Dialect(event) => self.apply_own(plan, recorded.seq, event)?,
         }
         self.acting.follow(plan, recorded);
         self.conversing.follow(recorded);
@@ -96,7 +110,83 @@ impl State {
         Ok(())
     }
 
-    fn apply_kernel(&mut self, plan: &Plan, run: &Run, event: &KernelEvent) -> Result<(), ApplyError> {
+    /// Folds an event of an execution into what it hands over.
+    fn follow_handoffs(&mut self, plan: &Plan, seq: Seq, event: &KernelEvent, is_untrusted: bool) {
+        let (step, ends) = match event {
+            KernelEvent::ChildEnded { step, .. }
+            | KernelEvent::InterruptRequested { step, .. }
+            | KernelEvent::ApprovalReceived { step, .. } => (step, false),
+            KernelEvent::NodeCompleted { step, .. }
+            | KernelEvent::NodeFailed { step, .. }
+            | KernelEvent::NodeCancelled { step, .. } => (step, true),
+            _ => return,
+        };
+        let Some(position) = plan.position(&step.node) else {
+            return;
+        };
+        let Some(state) = self.nodes.get_mut(position) else {
+            return;
+        };
+        if ends {
+            state.dispatching = None;
+        } else if let Some(dispatching) = &mut state.dispatching {
+            dispatching.apply_kernel(seq, event);
+            let kind = &plan.nodes[position].kind;
+            if matches!(kind, NodeKind::SubWorkflow(sub) if sub.needs_approval()) {
+                dispatching.await_approval(event, is_untrusted);
+            }
+        }
+    }
+
+    /// What an execution that begins has to hand over.
+    fn begin_dispatching(&mut self, plan: &Plan, position: usize, started: Seq) {
+        let decided = self.supervision.as_ref();
+        let dispatching = match &plan.nodes[position].kind {
+            NodeKind::Dispatch(_) => {
+                decided.map(|known| Dispatching::new(known.decided, Some(known.latest.clone())))
+            }
+            NodeKind::SubWorkflow(sub) if plan.hands_over(sub) => {
+                let cause = decided.map_or(started, |known| known.decided);
+                Some(Dispatching::new(cause, None))
+            }
+            _ => return,
+        };
+        if let (NodeKind::Dispatch(_), Some(known)) = (&plan.nodes[position].kind, &mut self.supervision) {
+            known.n_dispatches += 1;
+        }
+        self.nodes[position].dispatching = dispatching.map(Box::new);
+    }
+
+    fn orchestrate(&mut self, plan: &Plan, seq: Seq, event: &Orchestration) {
+        if let Orchestration::Decided {
+            agent,
+            decision,
+            iteration,
+            ..
+        } = event
+        {
+            self.supervision = Some(Supervision {
+                agent: agent.clone(),
+                n_decisions: *iteration,
+                latest: decision.clone(),
+                decided: seq,
+                n_dispatches: self.supervision.as_ref().map_or(0, |known| known.n_dispatches),
+            });
+        }
+        let position = plan.position(&event.step().node);
+        let state = position.and_then(|position| self.nodes.get_mut(position));
+        if let Some(dispatching) = state.and_then(|state| state.dispatching.as_mut()) {
+            dispatching.apply(seq, event);
+        }
+    }
+
+    fn apply_kernel(
+        &mut self,
+        plan: &Plan,
+        run: &Run,
+        event: &KernelEvent,
+        seq: Seq,
+    ) -> Result<(), ApplyError> {
         match event {
             KernelEvent::RunStarted(started) => self.start(plan, started),
             KernelEvent::NodeStarted { step, attempt: 0, .. } => {
@@ -105,6 +195,7 @@ impl State {
                 if ready == Readiness::Skip || !self.nodes[position].consume(ready) {
                     return Err(illegal("start of a node that is not ready", &step.node));
                 }
+                self.begin_dispatching(plan, position, seq);
             }
             KernelEvent::NodeSkipped { node, .. } => {
                 let position = plan.position(node).ok_or_else(|| illegal("skip", node))?;
@@ -200,8 +291,9 @@ impl State {
         Ok(())
     }
 
-    fn apply_own(&mut self, plan: &Plan, event: &Event) -> Result<(), ApplyError> {
+    fn apply_own(&mut self, plan: &Plan, seq: Seq, event: &Event) -> Result<(), ApplyError> {
         match event {
+            Event::Orchestration(event) => self.orchestrate(plan, seq, event),
             Event::VariableChanged {
                 name, next, appends, ..
             } => match self.variables.get_mut(name) {

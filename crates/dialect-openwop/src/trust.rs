@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use wopr_kernel::{EventRef, KernelEvent, Phase, Planned as _, RecordedRef, Run, RunStarted};
 
-use crate::{Event, Failure, NodeId, Object, Plan, State};
+use crate::{Event, Failure, NodeId, Object, Orchestration, Plan, State};
 
 /// The names under which a run holds untrusted content.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -135,6 +135,18 @@ impl<'e> Content<'e> {
     pub(crate) fn of(event: EventRef<'e, Event>) -> Self {
         let event = match event {
             EventRef::Kernel(event) => event,
+            EventRef::Dialect(Event::Orchestration(event)) => {
+                return match event {
+                    Orchestration::Decided { step, .. }
+                    | Orchestration::ConfidenceEscalated { step, .. }
+                    | Orchestration::HandoffFailed { step, .. } => Self::Words { node: &step.node },
+                    Orchestration::HandoffBegan { .. }
+                    | Orchestration::HandoffSucceeded { .. }
+                    | Orchestration::Harvested { .. }
+                    | Orchestration::FannedOut { .. }
+                    | Orchestration::Joined { .. } => Self::None,
+                };
+            }
             EventRef::Dialect(Event::ChannelWritten { channel, node, .. }) => {
                 return Self::Channel { channel, node };
             }

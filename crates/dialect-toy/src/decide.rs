@@ -107,11 +107,12 @@ impl Dialect for Toy {
                 Ok(outputs) => complete(next, &step, cause, outputs),
                 Err(failure) => fail(next, &step, cause, failure),
             },
-            // Its steps have neither timers nor retries, single children or gates, and its variables are its own.
+            // Its steps have neither timers nor retries, single children, joins of their own or gates, and its variables are its own.
             Trigger::Set(_)
             | Trigger::AttemptDue { .. }
             | Trigger::TimerFired { .. }
             | Trigger::ChildEnded { .. }
+            | Trigger::MemberEnded { .. }
             | Trigger::Asked { .. }
             | Trigger::TurnTaken { .. } => return Err(Refusal::WrongState),
         }

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use wopr_kernel::{
-    ChildPolicy, ContentHash, Join, NodeId, Object, OnFailure, Planned, Problem, Problems, Question, Rules,
-    Spot, WorkflowId,
+    ChildPolicy, ContentHash, InterruptKind, Join, NodeId, Object, OnFailure, Planned, Problem, Problems,
+    Question, Rules, Spot, WorkflowId,
     measure::{object_too_deep, too_deep},
 };
 
@@ -189,7 +189,7 @@ impl Planned for Plan {
         false
     }
 
-    fn rules(&self, position: usize) -> Option<&Rules> {
+    fn rules(&self, position: usize, _kind: InterruptKind) -> Option<&Rules> {
         match &self.steps[position] {
             Step::Say(_) | Step::Call(_) | Step::Run { .. } => None,
             Step::Ask { rules, .. } => Some(rules),

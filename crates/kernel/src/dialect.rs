@@ -6,9 +6,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
-    ApplyError, ApprovalAction, ChildEnd, ContentHash, DecisionBuilder, Event, Failure, Join, Limits, NodeId,
-    Object, RecordedRef, Refusal, Rules, Run, RunId, RunStatus, Seq, StartRun, StepId, WorkflowId,
-    cost::Budget,
+    ApplyError, ApprovalAction, ChildEnd, ContentHash, DecisionBuilder, Event, Failure, InterruptKind, Join,
+    Limits, NodeId, Object, RecordedRef, Refusal, Rules, Run, RunId, RunStatus, Seq, StartRun, StepId,
+    WorkflowId, cost::Budget,
 };
 
 /// A workflow language.
@@ -54,6 +54,11 @@ pub trait Dialect: Sized + Debug + 'static {
     /// Whether an event that is about to be recorded contains untrusted content.
     fn is_untrusted(next: &DecisionBuilder<'_, Self>, event: &Event<Self::Event>) -> bool;
 
+    /// The event that the end of a step's child names as its cause; the latest one where `None`.
+    fn cause_of_end(_plan: &Self::Plan, _state: &Self::State, _step: &StepId, _child: &RunId) -> Option<Seq> {
+        None
+    }
+
     /// Returns `true` if the run holds untrusted content.
     fn holds_untrusted(run: &Run, state: &Self::State) -> bool;
 }
@@ -76,8 +81,8 @@ pub trait Planned: Debug + Send + Sync + 'static {
     /// Returns `true` if an active step of this node, when it waits for no effect, answer or child, waits for a
     /// timer.
     fn has_timer(&self, position: usize) -> bool;
-    /// The rules of the interrupts that the node opens.
-    fn rules(&self, _position: usize) -> Option<&Rules> {
+    /// The rules of the interrupts of this kind that the node opens.
+    fn rules(&self, _position: usize, _kind: InterruptKind) -> Option<&Rules> {
         None
     }
 
@@ -315,6 +320,14 @@ pub enum Trigger {
         holds: bool,
         /// The children that ended before that, in the order in which the run learned it.
         ended: Vec<(RunId, ChildEnd)>,
+    },
+    /// A child of a step that judges its children itself has ended.
+    MemberEnded {
+        position: usize,
+        step: StepId,
+        /// The recorded end.
+        cause: Seq,
+        child: RunId,
     },
     /// A step failed for a reason that the kernel knows.
     Failed {

@@ -754,6 +754,8 @@ pub enum Cap {
     /// In millionths of a US dollar.
     BudgetCost,
     BudgetDuration,
+    /// Turns of a loop that decides anew each time.
+    LoopIterations,
 }
 
 impl Cap {
@@ -768,6 +770,7 @@ impl Cap {
             Self::BudgetCost => "budget-cost",
             // The protocol has one word for both.
             Self::BudgetDuration => "run-duration",
+            Self::LoopIterations => "loop-iterations",
         }
     }
 
@@ -779,6 +782,7 @@ impl Cap {
             Self::RunDuration => "run_timeout",
             Self::Schema => "envelope_truncation_unrecoverable",
             Self::BudgetTokens | Self::BudgetCost | Self::BudgetDuration => "budget_exhausted",
+            Self::LoopIterations => "loop_limit_exceeded",
         }
     }
 }

@@ -18,6 +18,8 @@ pub enum Join {
     First,
     /// One ends, whichever way.
     Race,
+    /// The dialect judges whenever one ends, and may create more.
+    Own,
 }
 
 /// How far the children of a step are.
@@ -43,7 +45,7 @@ impl Join {
     pub(crate) const fn is_possible(self, n_children: usize) -> bool {
         match self {
             Self::Single => n_children == 1,
-            Self::All | Self::First | Self::Race => n_children > 0,
+            Self::All | Self::First | Self::Race | Self::Own => n_children > 0,
             Self::Quorum(n) => n > 0 && n as usize <= n_children,
         }
     }
@@ -67,6 +69,7 @@ impl Join {
                 (0, _) => return Verdict::Fails,
                 (_, _) => return Verdict::Holds,
             },
+            Self::Own => return Verdict::Open,
         };
         if completed >= required {
             Verdict::Holds

@@ -34,8 +34,8 @@ pub use command::{
     StartRun, Timer, UndecidedChild, Work,
 };
 pub use decide::{
-    Attempted, DecisionBuilder, MAX_BYTES, MAX_CHILD_EVENTS, MAX_EVENTS, SOURCE_MISSING, Source, Spawn,
-    decide, decide_within, fields, too_much_work,
+    Attempted, DecisionBuilder, MAX_BYTES, MAX_CHILD_EVENTS, MAX_EVENTS, MAX_SET, SOURCE_MISSING, Source,
+    Spawn, decide, decide_within, fields, too_much_work,
 };
 pub use dialect::{
     Answered, ChildPolicy, Dialect, NodeTypes, OnFailure, Planned, Retries, Startable, Trigger, Verdict,

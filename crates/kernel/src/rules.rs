@@ -20,6 +20,8 @@ pub enum Rules {
     Verdict,
     /// A turn, after which the conversation goes on, or the end of it.
     Turn,
+    /// A value of this form.
+    Checked(Box<dyn AnswerSchema>),
 }
 
 #[derive(Debug)]
@@ -37,6 +39,8 @@ pub struct ApprovalRules {
     pub has_refs: bool,
     /// Whether the gate refuses answers by a token alone.
     pub auth_required: bool,
+    /// What an edited artifact must be.
+    pub edited: Option<Box<dyn AnswerSchema>>,
 }
 
 #[derive(Debug)]

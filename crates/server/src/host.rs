@@ -82,6 +82,7 @@ pub struct Rejected {
 pub struct Host {
     config: Config,
     public_url: String,
+    host_id: String,
     app: App,
     engine: Engine,
     store: Opened,
@@ -280,6 +281,7 @@ impl Host {
             &clock,
         );
         let ledger = config.conformance_ledger.clone();
+        let names: Vec<_> = config.a2a.peers.iter().map(|peer| peer.name.clone()).collect();
         let silent_peers = peers::silent(&config.a2a.peers);
         let callbacks = Callbacks::new(secrets.subkey("call-push"), config.public_url());
         let env = |name: &str| std::env::var(name).ok();
@@ -303,6 +305,12 @@ impl Host {
                 models,
                 mock: config.conformance.then(wopr_connect::Mock::default),
                 secrets: wopr_connect::NamedSecrets::new(named_secrets),
+                origin: Some(wopr_connect::CallingHost {
+                    id: secrets.host_id(),
+                    // The default is an address that other hosts need not reach.
+                    well_known_url: (config.server.public_url.is_some())
+                        .then(|| format!("{}/.well-known/openwop", config.public_url())),
+                }),
             },
         );
         let cipher = SubscriptionCipher::new(&secrets);
@@ -352,6 +360,11 @@ impl Host {
             engine.stop().await;
             return Err(StartError::Workflows(error));
         }
+        // Each agent is a worker that supervisors can name.
+        if let Err(error) = peers::register(&app, &names).await {
+            engine.stop().await;
+            return Err(StartError::Workflows(error));
+        }
         let rejected = match register_files(engine, store, files).await {
             Ok(rejected) => rejected,
             Err(error) => {
@@ -384,6 +397,12 @@ impl Host {
     #[must_use]
     pub fn public_url(&self) -> &str {
         &self.public_url
+    }
+
+    /// The stable name of this installation, the same for all processes over one database.
+    #[must_use]
+    pub fn host_id(&self) -> &str {
+        &self.host_id
     }
 
     /// The URL that resolves an interrupt by its token.
@@ -597,7 +616,8 @@ impl Built {
         let public_url = config.public_url();
         let tokens = Tokens::new(secrets.subkey("interrupt-token"), config.interrupts.token_ttl);
         let activity_tokens = ActivityTokens::new(secrets.subkey("activity-token"));
-        let discovery = Discovery::new(&config, &public_url, &app);
+        let host_id = secrets.host_id();
+        let discovery = Discovery::new(&config, &public_url, host_id.clone(), &app);
         let admission = Admission::new(config.server.max_connections);
         let auth = Arc::new(auth);
         let closing = watch::Sender::new(false);
@@ -605,6 +625,7 @@ impl Built {
         Host {
             config,
             public_url,
+            host_id,
             app,
             // Nothing can fail from here on: a host that cannot start must not take up work.
             engine: prepared.begin(),

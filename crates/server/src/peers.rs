@@ -6,11 +6,13 @@
 use std::{collections::HashSet, fs, time::Duration};
 
 use http::HeaderName;
+use wopr_app::{App, RegisterError};
 use wopr_connect::{
     NamedSecret, SecretSource,
     a2a::{self, Binding, CardKeys, Credential, OAuth2, Peer, PeerTls, Polling, Wanted},
     egress::{ClientTls, ClientTlsError, Identity},
 };
+use wopr_core::openwop;
 use wopr_wire::{a2a::model::Secret, jws::JwkSet};
 
 use crate::{
@@ -49,6 +51,22 @@ pub(crate) fn silent(peers: &[AgentPeer]) -> HashSet<String> {
         .iter()
         .filter(|peer| peer.on_input_required == OnInputRequired::Fail);
     silent.map(|peer| peer.name.clone()).collect()
+}
+
+/// Registers the workflows by which agents are workers of supervisors.
+///
+/// # Errors
+/// If the store rejects a workflow.
+pub(crate) async fn register(app: &App, names: &[String]) -> Result<(), RegisterError> {
+    for name in names {
+        match app.register_for_all(openwop::agent_workflow(name)).await {
+            Err(RegisterError::Full(limit)) => {
+                tracing::warn!(peer = name, error = %limit, "agent not offered as a worker");
+            }
+            registered => drop(registered?),
+        }
+    }
+    Ok(())
 }
 
 /// One peer, as [`read`] reads it.

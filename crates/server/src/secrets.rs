@@ -27,6 +27,8 @@ use crate::{
 const KEY_BYTES: usize = 32;
 /// Length of a subkey's public id.
 const KID_BYTES: usize = 8;
+/// Length of what the name of an installation is made of.
+const HOST_ID_BYTES: usize = 12;
 
 #[derive(Clone)]
 pub struct Secrets([u8; KEY_BYTES]);
@@ -121,6 +123,12 @@ impl Secrets {
         let bytes = mac(&self.0, &["wopr/subkey/", purpose]);
         let kid = hex(&mac(&bytes, &["wopr/kid"])[..KID_BYTES / 2]);
         Subkey { kid, bytes }
+    }
+
+    /// The public name of the installation that has this master key.
+    #[must_use]
+    pub fn host_id(&self) -> String {
+        format!("wopr-{}", hex(&mac(&self.0, &["wopr/host-id"])[..HOST_ID_BYTES]))
     }
 
     fn draw() -> Result<Self, SecretsError> {

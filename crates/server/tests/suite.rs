@@ -14,6 +14,8 @@ mod agent_events;
 mod agent_memory;
 #[path = "suite/agents.rs"]
 mod agents;
+#[path = "suite/ancestry.rs"]
+mod ancestry;
 #[path = "suite/approvers.rs"]
 mod approvers;
 #[path = "suite/authoring.rs"]
@@ -62,6 +64,8 @@ mod masks;
 mod models;
 #[path = "suite/oidc.rs"]
 mod oidc;
+#[path = "suite/orchestration.rs"]
+mod orchestration;
 #[path = "suite/pack.rs"]
 mod pack;
 #[path = "suite/pages.rs"]

@@ -14,11 +14,13 @@
 )]
 
 mod log;
+mod orchestration;
 mod samples;
 mod script;
 mod workflow;
 
 pub use log::{N_KINDS, kind, line};
+pub use orchestration::orchestrations;
 pub use samples::agent_events;
 pub use script::Script;
 pub use workflow::Workflow;

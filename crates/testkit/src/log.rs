@@ -23,9 +23,9 @@ pub fn kind(event: &Event) -> &'static str {
 }
 
 /// The number of names that [`kind`] returns.
-pub const N_KINDS: usize = 52;
+pub const N_KINDS: usize = 60;
 
-fn describe_openwop(event: &openwop::Event) -> (&'static str, Vec<String>) {
+fn describe_openwop(event: &openwop::Event, name: &impl Fn(&RunId) -> String) -> (&'static str, Vec<String>) {
     use openwop::Event;
     match event {
         Event::VariableChanged {
@@ -50,6 +50,7 @@ fn describe_openwop(event: &openwop::Event) -> (&'static str, Vec<String>) {
             reducer,
             ..
         } => ("channel.written", vec![format!("{channel} {reducer} {value}")]),
+        Event::Orchestration(event) => describe_orchestration(event, name),
         Event::PromptComposed { step, messages, .. } => (
             "prompt.composed",
             vec![step.key(), format!("{} messages", messages.len())],
@@ -87,6 +88,85 @@ fn describe_openwop(event: &openwop::Event) -> (&'static str, Vec<String>) {
                 ),
             };
             (name, vec![step.key(), said, rest.trim().to_owned()])
+        }
+    }
+}
+
+fn describe_orchestration(
+    event: &openwop::Orchestration,
+    name: &impl Fn(&RunId) -> String,
+) -> (&'static str, Vec<String>) {
+    use openwop::Orchestration;
+    let step = at(event.step());
+    match event {
+        Orchestration::Decided {
+            agent,
+            decision,
+            iteration,
+            ..
+        } => (
+            "decided",
+            vec![
+                step,
+                format!("{iteration} by {agent}"),
+                decision.to_value().to_string(),
+            ],
+        ),
+        Orchestration::ConfidenceEscalated {
+            confidence,
+            floor,
+            worker,
+            ..
+        } => (
+            "confidence.escalated",
+            vec![step, format!("{confidence} < {floor}"), text("for ", worker)],
+        ),
+        Orchestration::HandoffBegan { worker, .. } => ("handoff.began", vec![step, worker.clone()]),
+        Orchestration::HandoffSucceeded { worker, child, .. } => {
+            ("handoff.succeeded", vec![step, worker.clone(), name(child)])
+        }
+        Orchestration::HandoffFailed { worker, error, .. } => {
+            ("handoff.failed", vec![step, worker.clone(), failure(error)])
+        }
+        Orchestration::Harvested {
+            child,
+            keys,
+            checksum,
+            ..
+        } => (
+            "harvested",
+            vec![step, name(child), keys.join(","), text("sha256 ", checksum)],
+        ),
+        Orchestration::FannedOut {
+            n_children,
+            max_concurrency,
+            mode,
+            ..
+        } => (
+            "fanned.out",
+            vec![
+                step,
+                format!("{n_children} by {max_concurrency} {}", mode.as_str()),
+            ],
+        ),
+        Orchestration::Joined {
+            outcome,
+            n_completed,
+            n_failed,
+            n_cancelled,
+            order,
+            ..
+        } => {
+            let order: Vec<_> = order.iter().map(name).collect();
+            (
+                "joined",
+                vec![
+                    step,
+                    outcome.as_str().to_owned(),
+                    format!("{n_completed}/{n_failed}/{n_cancelled}"),
+                    order.join(","),
+                ],
+            )
         }
     }
 }
@@ -148,7 +228,7 @@ fn describe_agent(event: &openwop::AgentEvent) -> (&'static str, Vec<String>) {
 fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, Vec<String>) {
     let event = match event {
         Event::Kernel(event) => event,
-        Event::Dialect(DialectEvent::Openwop(event)) => return describe_openwop(event),
+        Event::Dialect(DialectEvent::Openwop(event)) => return describe_openwop(event, name),
     };
     match event {
         KernelEvent::RunStarted(started) => ("run.started", vec![object("", &started.inputs)]),
@@ -234,7 +314,11 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
                 kind.as_str().to_owned(),
                 interrupt.clone(),
                 text("of ", &child.as_ref().map(name)),
-                object("", details),
+                if details.is_empty() {
+                    String::new()
+                } else {
+                    object("", details)
+                },
             ],
         ),
         KernelEvent::NodeResumed {

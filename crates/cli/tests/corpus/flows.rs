@@ -97,6 +97,29 @@ fn agents() -> Value {
     )
 }
 
+/// A supervisor that hands work to two workers at once, one of which does not exist, and is then not sure that it is
+/// done.
+fn crew() -> Value {
+    let next = json!({ "kind": "next-worker", "nextWorkerIds": ["noop", "nobody"] });
+    let rules = json!([{ "when": "lead is not defined", "decision": next }]);
+    let done = json!({ "kind": "terminate", "reason": "goal-reached", "confidence": 0.25 });
+    let dispatch = json!({ "fanOutPolicy": "parallel", "outputMapping": { "found": "found" } });
+    let mut crew = chain(
+        "crew",
+        &[
+            node(
+                "lead",
+                "core.orchestrator.supervisor",
+                &json!({ "rules": rules, "decision": done }),
+            ),
+            node("dispatch", "core.dispatch", &dispatch),
+        ],
+    );
+    let back = json!({ "id": "back", "sourceNodeId": "dispatch", "targetNodeId": "lead" });
+    crew["edges"].as_array_mut().unwrap().push(back);
+    crew
+}
+
 /// All workflows, in registration order.
 pub(crate) fn all() -> Vec<Value> {
     let gate = || node("gate", "core.approvalGate", &json!({ "timeoutMs": 864_000_000 }));
@@ -116,6 +139,7 @@ pub(crate) fn all() -> Vec<Value> {
         brief(),
         call(),
         agents(),
+        crew(),
         chain("noop", &noops(1)),
         chain("three", &noops(3)),
         chain("gate", &[gate()]),

@@ -50,13 +50,15 @@ impl Agents {
             AgentVerb::Discover => self.discover(attempted).await,
             AgentVerb::GetTask { task } => self.get_task(attempted, task).await,
             AgentVerb::CancelTask { task } => self.cancel_task(attempted, task).await,
-            AgentVerb::Invoke { .. } | AgentVerb::Send { .. } => match request(attempted) {
-                Ok(request) => {
-                    let sent = async { self.agent(attempted).await?.send_message(request).await };
-                    sent.await.map(|answer| of_answer(&attempted.call.peer, &answer))
+            AgentVerb::Invoke { .. } | AgentVerb::Send { .. } => {
+                match request(attempted, self.origin.as_deref()) {
+                    Ok(request) => {
+                        let sent = async { self.agent(attempted).await?.send_message(request).await };
+                        sent.await.map(|answer| of_answer(&attempted.call.peer, &answer))
+                    }
+                    Err(rule) => return failed("invalid_input", rule),
                 }
-                Err(rule) => return failed("invalid_input", rule),
-            },
+            }
         };
         match performed {
             Ok(outputs) => Outcome::Done(outputs),

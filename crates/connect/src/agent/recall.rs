@@ -42,7 +42,7 @@ impl Agents {
             Ok(None) => {}
             Err(error) => return Err(told(&error)),
         }
-        let Ok(mut message) = request(&attempted) else {
+        let Ok(mut message) = request(&attempted, self.origin.as_deref()) else {
             // It was never sent.
             return Ok(Recalled::Nothing);
         };

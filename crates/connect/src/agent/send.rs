@@ -29,7 +29,10 @@ use super::{
     outputs::of_message,
     stream::stream,
 };
-use crate::a2a::{self, Agent, Items};
+use crate::{
+    CallingHost,
+    a2a::{self, Agent, Items},
+};
 
 /// Longest names of a task and its context, together.
 const MAX_IDS: usize = 2 << 10;
@@ -38,7 +41,7 @@ const MAX_TASKS: u32 = 20;
 
 impl Agents {
     pub(super) async fn send(&self, attempted: Attempted<'_>) -> Report {
-        let mut request = match request(&attempted) {
+        let mut request = match request(&attempted, self.origin.as_deref()) {
             Ok(request) => request,
             Err(rule) => return failed("invalid_input", rule).into(),
         };
@@ -181,7 +184,10 @@ pub(super) fn is_refused(error: &a2a::Error) -> bool {
     matches!(error, a2a::Error::Remote(remote) if remote.kind == Some(Kind::InvalidParams))
 }
 
-pub(super) fn request(attempted: &Attempted<'_>) -> Result<SendMessageRequest, String> {
+pub(super) fn request(
+    attempted: &Attempted<'_>,
+    host: Option<&CallingHost>,
+) -> Result<SendMessageRequest, String> {
     let Attempted {
         call,
         run,
@@ -211,6 +217,12 @@ pub(super) fn request(attempted: &Attempted<'_>) -> Result<SendMessageRequest, S
     });
     if let Some(skill) = &call.skill {
         origin["workflowId"] = skill.clone().into();
+    }
+    if let Some(host) = host {
+        origin["hostId"] = host.id.as_str().into();
+        if let Some(url) = &host.well_known_url {
+            origin["wellKnownUrl"] = url.as_str().into();
+        }
     }
     if let Some(traceparent) = traceparent {
         origin["traceparent"] = traceparent.clone().into();

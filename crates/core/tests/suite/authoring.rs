@@ -54,7 +54,10 @@ fn whole() -> Value {
             "label": "l", "sourceOutput": "output", "targetInput": "input",
         })
     };
-    json!({
+    let attestation = json!({
+        "checksum": true, "algorithm": "sha256", "requireApproval": true, "principalScope": ["ada"],
+    });
+    let mut whole = json!({
         "$schema": "https://example.com/schema.json", "id": "whole", "name": "Whole", "version": "1", "description": "d",
         "type": "t", "isActive": true, "status": "active", "scopeId": "s", "slug": "s", "groups": [], "defaults": {},
         "acceptsInheritedArtifacts": [], "createdAt": "c", "updatedAt": "u",
@@ -82,6 +85,7 @@ fn whole() -> Value {
                 "workflowId": "child", "inputMapping": { "a": "v" }, "outputMapping": { "v": "a" }, "inputs": { "b": 1 },
                 "onChildFailure": "absorb", "propagateCancellation": true, "waitForCompletion": true,
                 "memoryScopeIsolation": "isolated",
+                "outputAttestation": attestation,
             })),
             node("call", "core.http.request", json!({
                 "method": "post", "url": "https://example.com/{{ v }}", "headers": { "a": "b", "c": { "secret": "s", "prefix": "x" } },
@@ -150,7 +154,45 @@ fn whole() -> Value {
         "configurableSchema": { "type": "object" },
         "metadata": { "public": true, "tags": ["t"], "examples": ["e"], "a2a": { "reply": "task" } },
         "settings": { "timeout": 1, "maxRetries": 1, "retryDelayMs": 1 },
-    })
+    });
+    let supervised = vec![
+        node(
+            "lead",
+            "core.orchestrator.supervisor",
+            json!({
+                "agentId": "lead", "maxLoopIterations": 5, "iterationCap": 5,
+                "rules": [{ "when": "v > 1", "decision": { "kind": "terminate", "reason": "{{ v }}" } }],
+                "decision": { "kind": "next-worker", "nextWorkerIds": ["child"], "confidence": "{{ v }}" },
+            }),
+        ),
+        node(
+            "plan",
+            "core.orchestrator.supervisor",
+            json!({
+                "mockDispatchPlan": [{ "kind": "terminate" }], "mockDecisions": [{ "kind": "terminate" }],
+            }),
+        ),
+        node(
+            "held",
+            "core.orchestrator.supervisor",
+            json!({
+                "mockConfidence": 0.5, "mockPendingDecision": { "kind": "terminate" },
+            }),
+        ),
+        node(
+            "dispatch",
+            "core.dispatch",
+            json!({
+                "askUserRouting": "auto", "workerDispatchModel": "child-run", "fanOutPolicy": "parallel",
+                "iterationCap": 5, "inputMapping": { "a": "v" }, "outputMapping": { "v": "a" },
+                "perWorkerInputMappings": { "child": { "a": "v" } },
+                "perWorkerOutputMappings": { "child": { "v": "a" } }, "maxConcurrency": 2,
+                "joinPolicy": { "mode": "quorum", "quorum": 1, "onChildFailure": "collect" },
+            }),
+        ),
+    ];
+    whole["nodes"].as_array_mut().expect("nodes").extend(supervised);
+    whole
 }
 
 fn documents() -> Vec<(String, Value)> {

@@ -159,6 +159,67 @@ fn fixtures_run_to_their_documented_end() {
             "completed",
         ),
         ("conformance-agent-identity", json!({}), json!({}), "completed"),
+        ("conformance-dispatch-loop", json!({}), json!({}), "completed"),
+        (
+            "conformance-dispatch-input-mapping",
+            json!({}),
+            json!({}),
+            "completed",
+        ),
+        (
+            "conformance-dispatch-input-mapping-no-default",
+            json!({}),
+            json!({}),
+            "completed",
+        ),
+        (
+            "conformance-dispatch-output-mapping",
+            json!({}),
+            json!({}),
+            "completed",
+        ),
+        (
+            "conformance-dispatch-cross-worker-handoff",
+            json!({}),
+            json!({}),
+            "completed",
+        ),
+        (
+            "conformance-dispatch-per-worker-override",
+            json!({}),
+            json!({}),
+            "completed",
+        ),
+        (
+            "conformance-orchestrator-dispatch",
+            json!({}),
+            json!({}),
+            "completed",
+        ),
+        (
+            "conformance-orchestrator-terminate",
+            json!({}),
+            json!({}),
+            "completed",
+        ),
+        (
+            "conformance-orchestrator-low-confidence",
+            json!({}),
+            json!({}),
+            "waiting-approval",
+        ),
+        (
+            "conformance-multi-agent-handoff",
+            json!({}),
+            json!({}),
+            "completed",
+        ),
+        (
+            "conformance-multi-agent-confidence-escalation",
+            json!({}),
+            json!({}),
+            "waiting-approval",
+        ),
     ] {
         let mut script = script(&plans, id).start_configured(inputs, configurable);
         script.wait(30_000);

@@ -4,7 +4,7 @@
 //! `UPDATE_EXPECT=1`. After that, a failing test means that existing logs can no longer be read: give the
 //! format a new version instead of changing the file.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use expect_test::expect_file;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use wopr_core::{
     PrincipalId, Recorded, Run, RunId, RunMessage, RunStarted, RunStatus, Seq, StepId, TenantId, Timer,
     Timestamp, ToolCall, WorkflowId, format, openwop,
 };
-use wopr_testkit::{N_KINDS, Script, Workflow, agent_events, kind};
+use wopr_testkit::{N_KINDS, Script, Workflow, agent_events, kind, orchestrations};
 
 fn object(value: Value) -> Object {
     value.as_object().cloned().expect("object")
@@ -314,7 +314,7 @@ fn kernel_samples() -> Vec<KernelEvent> {
 }
 
 fn openwop_samples() -> Vec<openwop::Event> {
-    vec![
+    let mut samples = vec![
         openwop::Event::VariableChanged {
             name: "x".to_owned(),
             previous: Some(json!(1)),
@@ -377,7 +377,15 @@ fn openwop_samples() -> Vec<openwop::Event> {
                 error: "no title".to_owned(),
             },
         },
-    ]
+    ];
+    // One of each kind.
+    let mut known = HashSet::new();
+    let orchestrations = orchestrations().into_iter().map(openwop::Event::Orchestration);
+    samples.extend(orchestrations.filter(|event| {
+        let event = Event::Dialect(DialectEvent::Openwop(event.clone()));
+        known.insert(kind(&event))
+    }));
+    samples
 }
 
 fn recorded(event: Event) -> Recorded {

@@ -8,7 +8,7 @@ use crate::{
     Failure, Object, cost,
     expression::Template,
     measure::too_deep,
-    node::{AgentNode, AgentTask},
+    node::{AgentNode, AgentTask, SKILL},
 };
 
 use super::{
@@ -52,10 +52,11 @@ impl Walk<'_, '_> {
             },
             AgentTask::Discover => AgentVerb::Discover,
         };
+        let skill = id_port(&mut inputs, "skill")?;
         let call = AgentCall {
             verb,
             peer: node.peer.clone(),
-            skill: node.skill.clone(),
+            skill: skill.or_else(|| node.skill.clone()),
             text: said.text,
             data: said.data,
             files: said.files,
@@ -111,7 +112,11 @@ impl Walk<'_, '_> {
             let given = self.run.started.as_ref().map(|started| &started.inputs);
             match given.and_then(|given| given.get("prompt")) {
                 Some(Value::String(prompt)) => text = Some(prompt.clone()),
-                Some(_) | None => data = Some(Value::Object(given.cloned().unwrap_or_default())),
+                Some(_) | None => {
+                    let mut given = given.cloned().unwrap_or_default();
+                    given.remove(SKILL);
+                    data = Some(Value::Object(given));
+                }
             }
         }
         if data.as_ref().is_some_and(too_deep) || files.iter().any(too_deep) {

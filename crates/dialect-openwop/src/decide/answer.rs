@@ -61,7 +61,13 @@ impl Walk<'_, '_> {
         self.complete_node(step, cause, outputs);
     }
 
-    fn rejected(&mut self, step: &StepId, cause: Seq, action: ApprovalAction, feedback: Option<String>) {
+    pub(super) fn rejected(
+        &mut self,
+        step: &StepId,
+        cause: Seq,
+        action: ApprovalAction,
+        feedback: Option<String>,
+    ) {
         // Every reader of the run sees its failure.
         let is_shown = !self.plan.is_sensitive_output(&step.node, "feedback");
         let message = match (action, feedback.filter(|_| is_shown)) {
@@ -147,7 +153,7 @@ impl Walk<'_, '_> {
     }
 
     /// Outputs made of an answer, marked as untrusted if the answer is.
-    fn marked(&self, mut outputs: Object) -> Object {
+    pub(super) fn marked(&self, mut outputs: Object) -> Object {
         if self.outside.is_some() {
             outputs.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
         }

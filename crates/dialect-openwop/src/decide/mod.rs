@@ -8,26 +8,30 @@ mod budget;
 mod channels;
 mod child;
 mod converse;
+mod dispatch;
+mod join;
 mod memory;
 mod mock_agent;
 mod model;
 mod node;
 mod schedule;
 mod stream;
+mod supervise;
 mod trust;
 
 use std::ops::{Deref, DerefMut};
 
 use wopr_kernel::{
-    ApplyError, DecisionBuilder, Dialect, Event as AnyEvent, Limits, ModelMessage, RecordedRef, Refusal, Run,
-    StartRun, Trigger,
+    ApplyError, DecisionBuilder, Dialect, Event as AnyEvent, Limits, ModelMessage, Planned as _, RecordedRef,
+    Refusal, Run, RunId, Seq, StartRun, StepId, Trigger,
 };
 
 use crate::{
-    EnvelopeEvent, Event, Object, Plan, State,
+    EnvelopeEvent, Event, Object, Orchestration, Plan, State, Supervision,
     context::Context,
     cost::{self, Budget},
     measure::size_of,
+    node::NodeKind,
     start,
 };
 
@@ -95,6 +99,7 @@ impl Dialect for Openwop {
 
     fn weight(state: &State) -> u64 {
         let outputs = state.nodes.iter().filter_map(|node| node.outputs.as_ref());
+        let dispatching = state.nodes.iter().filter_map(|node| node.dispatching.as_ref());
         cost::of_object(&state.variables)
             + cost::of_object(&state.channels)
             + state.acting.weight()
@@ -103,6 +108,14 @@ impl Dialect for Openwop {
             + (state.nodes.iter().filter_map(|node| node.thinking.as_ref()))
                 .map(|thinking| thinking.weight())
                 .sum::<u64>()
+            + state.supervision.as_ref().map_or(0, Supervision::weight)
+            + dispatching.map(|dispatching| dispatching.weight()).sum::<u64>()
+    }
+
+    fn cause_of_end(plan: &Plan, state: &State, step: &StepId, child: &RunId) -> Option<Seq> {
+        let node = state.nodes.get(plan.position(&step.node)?)?;
+        let handoff = node.dispatching.as_ref()?.of_child(child)?;
+        Some(handoff.latest)
     }
 
     fn size_of(event: &Event) -> usize {
@@ -125,6 +138,16 @@ impl Dialect for Openwop {
             },
             Event::Agent(event) => event.size(),
             Event::Conversation(event) => event.size(),
+            Event::Orchestration(event) => match event {
+                Orchestration::Decided { decision, .. }
+                | Orchestration::ConfidenceEscalated { decision, .. } => size_of(&decision.to_value()),
+                Orchestration::HandoffBegan { .. }
+                | Orchestration::HandoffSucceeded { .. }
+                | Orchestration::HandoffFailed { .. }
+                | Orchestration::Harvested { .. }
+                | Orchestration::FannedOut { .. }
+                | Orchestration::Joined { .. } => 0,
+            },
         }
     }
 
@@ -192,7 +215,16 @@ impl Walk<'_, '_> {
                     report,
                 },
             ),
-            // No node of this language has several children yet.
+            Trigger::MemberEnded {
+                position,
+                step,
+                cause,
+                child,
+            } => match &self.plan.nodes[position].kind {
+                NodeKind::SubWorkflow(_) => self.handed_over(position, &step, cause, &child),
+                _ => self.worker_ended(position, &step, cause, &child),
+            },
+            // No node of this language leaves that to the kernel.
             Trigger::ChildrenJoined { .. } => return Err(Refusal::WrongState),
             Trigger::Failed { step, cause, failure } => self.fail_node(&step, cause, failure),
             Trigger::Answered {
@@ -200,7 +232,12 @@ impl Walk<'_, '_> {
                 step,
                 cause,
                 answer,
-            } => self.answered(position, &step, cause, answer),
+            } => match &self.plan.nodes[position].kind {
+                NodeKind::Supervisor(_) => self.ratified(position, &step, cause, &answer),
+                NodeKind::Dispatch(_) => self.dispatch_answered(position, &step, cause, answer),
+                NodeKind::SubWorkflow(_) => self.harvest_answered(position, &step, cause, answer),
+                _ => self.answered(position, &step, cause, answer),
+            },
             Trigger::Asked { step, by, question } => self.asked(&step, &by, question.as_deref())?,
             Trigger::TurnTaken {
                 position,

@@ -70,7 +70,10 @@ pub(super) fn reads_untrusted(next: &Builder<'_>, position: usize) -> bool {
             NodeKind::Template(_)
             | NodeKind::Stream { .. }
             | NodeKind::Reject { .. }
-            | NodeKind::Model(_) => true,
+            | NodeKind::Model(_)
+            // A dispatch follows what the supervisor made of everything.
+            | NodeKind::Supervisor(_)
+            | NodeKind::Dispatch(_) => true,
             NodeKind::Memory(node) => node.has_templates(),
             NodeKind::Conversation(node) => node.title.is_some() || node.prompt.is_some(),
             NodeKind::SetVariable { value, .. } => match value {
@@ -152,6 +155,18 @@ fn asks_untrusted(next: &Builder<'_>, node: &NodeId) -> bool {
     let is_conversation = |at: usize| matches!(next.plan.nodes[at].kind, NodeKind::Conversation(_));
     if let Some(at) = position.filter(|at| is_conversation(*at)) {
         return reads_untrusted(next, at);
+    }
+    let asks_by_decision = |position: usize| {
+        let kind = &next.plan.nodes[position].kind;
+        matches!(kind, NodeKind::Supervisor(_) | NodeKind::Dispatch(_))
+    };
+    if position.is_some_and(asks_by_decision) {
+        return next.state.holds_untrusted(&next.run);
+    }
+    let dispatching = position.and_then(|position| next.state.nodes.get(position)?.dispatching.as_ref());
+    let pending = dispatching.and_then(|dispatching| dispatching.pending.as_ref());
+    if pending.is_some_and(|pending| pending.is_untrusted) {
+        return true;
     }
     let gate = position.and_then(|position| next.plan.nodes[position].kind.gate());
     gate.is_some_and(|(about, _)| !about.templates.is_empty()) && next.state.holds_untrusted(&next.run)

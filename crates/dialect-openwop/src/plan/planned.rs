@@ -4,7 +4,7 @@ use serde_json::Value;
 use wopr_kernel::{ChildPolicy, Join, OnFailure, Planned, Retries, Rules};
 
 use super::Plan;
-use crate::{ContentHash, NodeId, Object, WorkflowId, node::NodeKind};
+use crate::{ContentHash, InterruptKind, NodeId, Object, WorkflowId, node::NodeKind};
 
 impl Planned for Plan {
     fn id(&self) -> &WorkflowId {
@@ -35,11 +35,8 @@ impl Planned for Plan {
         self.nodes[position].kind.is_delay()
     }
 
-    fn rules(&self, position: usize) -> Option<&Rules> {
-        match &self.nodes[position].kind {
-            NodeKind::Model(model) => Some(&model.more_money),
-            kind => kind.gate().map(|(_, rules)| rules),
-        }
+    fn rules(&self, position: usize, kind: InterruptKind) -> Option<&Rules> {
+        self.nodes[position].kind.rules(kind)
     }
 
     fn retries(&self, position: usize) -> Retries {
@@ -55,11 +52,23 @@ impl Planned for Plan {
     }
 
     fn children(&self, position: usize) -> Option<ChildPolicy> {
-        let NodeKind::SubWorkflow(sub) = &self.nodes[position].kind else {
-            return None;
+        let sub = match &self.nodes[position].kind {
+            NodeKind::SubWorkflow(sub) => sub,
+            NodeKind::Dispatch(_) => {
+                return Some(ChildPolicy {
+                    join: Join::Own,
+                    on_failure: OnFailure::Absorb,
+                    propagates_cancel: true,
+                });
+            }
+            _ => return None,
         };
         Some(ChildPolicy {
-            join: Join::Single,
+            join: if self.hands_over(sub) {
+                Join::Own
+            } else {
+                Join::Single
+            },
             on_failure: if sub.fail_parent {
                 OnFailure::Fail
             } else {

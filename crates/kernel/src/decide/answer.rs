@@ -41,14 +41,18 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         if open.remote.is_some() {
             return Ok(self.answer_peer(&step, &open, resolve));
         }
-        // Two kinds have rules of their own, whatever the node is.
-        let rules = match open.kind {
-            InterruptKind::LowConfidence => &Rules::Verdict,
-            InterruptKind::Conversation => &Rules::Turn,
-            InterruptKind::Approval
-            | InterruptKind::Clarification
-            | InterruptKind::ExternalEvent
-            | InterruptKind::Custom => plan.rules(position).ok_or(Refusal::NoInterrupt)?,
+        let rules = match (plan.rules(position, open.kind), open.kind) {
+            (Some(rules), _) => rules,
+            // Two kinds have rules of their own, whatever the node is.
+            (None, InterruptKind::LowConfidence) => &Rules::Verdict,
+            (None, InterruptKind::Conversation) => &Rules::Turn,
+            (
+                None,
+                InterruptKind::Approval
+                | InterruptKind::Clarification
+                | InterruptKind::ExternalEvent
+                | InterruptKind::Custom,
+            ) => return Err(Refusal::NoInterrupt),
         };
         match rules {
             Rules::Approval(rules) => self.approve(rules, position, step, &open, resolve),
@@ -78,9 +82,14 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 closes: closes_conversation(&resolve.value)?,
                 turn: resolve.value.clone(),
             }),
-            rules @ (Rules::Event | Rules::Any) => {
+            rules @ (Rules::Event | Rules::Any | Rules::Checked(_)) => {
                 let event = match rules {
                     Rules::Event => matching_event(&open.data, &resolve.value)?,
+                    Rules::Checked(schema) => {
+                        let checked = schema.check(&resolve.value, &self.budget.meter());
+                        checked.map_err(Refusal::InvalidAnswer)?;
+                        &resolve.value
+                    }
                     Rules::Any
                     | Rules::Approval(_)
                     | Rules::Clarification(_)
@@ -182,7 +191,8 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         if number.is_some_and(|number| number < n_interrupts) {
             return Err(Refusal::AlreadyResolved);
         }
-        let asks = state.answered || self.plan.rules(position).is_some();
+        let mut kinds = InterruptKind::ALL.into_iter();
+        let asks = state.answered || kinds.any(|kind| self.plan.rules(position, kind).is_some());
         let past = wanted.is_none_or(|ordinal| ordinal < state.next_ordinal);
         let latest = wanted.is_none_or(|ordinal| ordinal.saturating_add(1) == state.next_ordinal);
         let by_parent = self.run.cancelled_by_parent.is_some()
@@ -222,13 +232,23 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             answer.action = ApprovalAction::Reject;
             answer.refine = None;
         }
-        if !rules.actions.contains(&answer.action) {
-            let offered: Vec<_> = rules.actions.iter().map(|action| action.as_str()).collect();
+        // A node may offer less in one interrupt than in another.
+        let listed = open.data.get("actions").and_then(Value::as_array);
+        let is_listed = |action: &ApprovalAction| {
+            listed.is_none_or(|list| list.iter().any(|name| name.as_str() == Some(action.as_str())))
+        };
+        if !rules.actions.contains(&answer.action) || !is_listed(&answer.action) {
+            let offered = rules.actions.iter().filter(|action| is_listed(action));
+            let offered: Vec<_> = offered.map(|action| action.as_str()).collect();
             return Err(Refusal::InvalidAnswer(format!(
                 "action '{}' is not offered here; offered are {}",
                 answer.action.as_str(),
                 offered.join(", ")
             )));
+        }
+        if let (Some(schema), Some(edited)) = (&rules.edited, &answer.edited) {
+            let checked = schema.check(edited, &self.budget.meter());
+            checked.map_err(|rule| Refusal::InvalidAnswer(format!("editedArtifactData: {rule}")))?;
         }
         let voter = resolve.voter.clone().unwrap_or_else(|| resolve.by.to_string());
         rules.check(&open.data, &voter, &resolve.authority)?;

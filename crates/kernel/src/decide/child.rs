@@ -15,7 +15,7 @@ use super::{Before, DecisionBuilder, too_much_work};
 /// Maximum nesting of child runs.
 const MAX_DEPTH: usize = 32;
 /// Maximum number of children that a step may wait for. Each is two events of a decision.
-const MAX_SET: usize = 200;
+pub const MAX_SET: usize = 200;
 
 /// The work that a child may take to be decided together with its parent.
 const CHILD_WORK: u64 = MESSAGES_PAUSE;
@@ -122,7 +122,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
     }
 
     /// Records a child that the source of this replay created.
-    fn record_child(&mut self, step: &StepId, cause: Seq, child: RunId, workflow: WorkflowId) {
+    fn record_child(&mut self, step: &StepId, cause: Seq, child: RunId, workflow: WorkflowId) -> Seq {
         let step = step.clone();
         self.record(
             Some(cause),
@@ -131,10 +131,30 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 child,
                 workflow,
             },
-        );
+        )
     }
 
-    fn dispatch(&mut self, step: &StepId, cause: Seq, mut child: NewChild) {
+    /// Creates one more child of a step that judges its children itself ([`Join::Own`]). Fails if it could not
+    /// start. Returns the child, and the event that records it.
+    pub fn spawn_member(&mut self, step: &StepId, cause: Seq, spawn: Spawn) -> Result<(RunId, Seq), Failure> {
+        let n_before = self.members(step).len();
+        if n_before >= MAX_SET {
+            let message = format!("a step has more than {MAX_SET} children");
+            return Err(Failure::new("child_set_limit_exceeded", message));
+        }
+        if let Some(recorded) = self.recorded_child(step) {
+            let child = recorded?;
+            return Ok((
+                child.clone(),
+                self.record_child(step, cause, child, spawn.workflow),
+            ));
+        }
+        let child = self.new_child(step, Some(n_before), spawn)?;
+        let run = child.run.clone();
+        Ok((run, self.dispatch(step, cause, child)))
+    }
+
+    fn dispatch(&mut self, step: &StepId, cause: Seq, mut child: NewChild) -> Seq {
         child.dispatched = self.record(
             Some(cause),
             KernelEvent::NodeDispatched {
@@ -143,7 +163,9 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 workflow: child.workflow.clone(),
             },
         );
+        let dispatched = child.dispatched;
         self.work.children.push(child);
+        dispatched
     }
 
     /// The workflows of the ancestors of a child of this run, root first.
@@ -436,8 +458,10 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         let Some(workflow) = workflow.map(|child| child.workflow.clone()) else {
             return Trigger::Advance;
         };
+        let cause_of_end = D::cause_of_end(self.plan, &self.state, &step, &ended.child);
+        let child = ended.child.clone();
         cause = self.record(
-            Some(cause),
+            Some(cause_of_end.unwrap_or(cause)),
             KernelEvent::ChildEnded {
                 step: step.clone(),
                 child: ended.child,
@@ -455,6 +479,14 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 self.end_cancel_if_done();
             }
             return Trigger::Advance;
+        }
+        if policy.join == Join::Own {
+            return Trigger::MemberEnded {
+                position,
+                step,
+                cause,
+                child,
+            };
         }
         let holds = match policy.join.judge(self.tally(&step), policy.on_failure) {
             Verdict::Open => return Trigger::Advance,
@@ -504,8 +536,14 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         }
     }
 
+    /// How a child of a set has ended, if it has.
+    pub fn end_of(&self, step: &StepId, child: &RunId) -> Option<ChildEnd> {
+        let member = self.members(step).iter().find(|member| member.run == *child)?;
+        member.end.as_deref().cloned()
+    }
+
     /// The children of a set that have ended, the first to end first.
-    fn ends(&self, step: &StepId) -> Vec<(RunId, ChildEnd)> {
+    pub fn ends(&self, step: &StepId) -> Vec<(RunId, ChildEnd)> {
         let members = self.members(step).iter();
         let ended = members.filter_map(|member| Some((member.run.clone(), *member.end.clone()?)));
         let mut ended: Vec<_> = ended.collect();
@@ -515,7 +553,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
 
     /// Cancels the children of a set that are still running and closes what they ask. Returns the last event, if
     /// there is one.
-    fn cancel_rest(&mut self, step: &StepId) -> Option<Seq> {
+    pub fn cancel_rest(&mut self, step: &StepId) -> Option<Seq> {
         let running = self.members(step).iter().filter(|member| member.end.is_none());
         let running: Vec<_> = running
             .map(|member| {

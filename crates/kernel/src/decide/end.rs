@@ -13,6 +13,19 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         self.record(self.last(), KernelEvent::RunCompleted { outputs });
     }
 
+    /// Completes the run although steps are active: stops all of them and notifies child runs; no event follows.
+    pub fn complete_early(&mut self, cause: Seq, outputs: Object) {
+        for (step, children) in self.stop_work() {
+            if self.propagates(&step) {
+                children.into_iter().for_each(|child| self.notify_child(child));
+            }
+            let reason = "run-completed".to_owned();
+            self.record(Some(cause), KernelEvent::NodeCancelled { step, reason });
+        }
+        self.record(Some(cause), KernelEvent::RunCompleted { outputs });
+        self.work.timers_cleared.push(Timer::Continue);
+    }
+
     /// Fails the run: stops all active work and notifies child runs; no event follows.
     pub fn fail_run(&mut self, cause: Option<Seq>, error: Failure, node: Option<NodeId>) {
         for (step, children) in self.stop_work() {

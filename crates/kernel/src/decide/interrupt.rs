@@ -31,6 +31,13 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         details: Object,
     ) {
         let number = self.n_interrupts(step);
+        let mut details = details;
+        if let (InterruptKind::LowConfidence, true, Value::Object(data)) = (kind, details.is_empty(), &data) {
+            details.extend(data.clone());
+            // The decision is in the request.
+            details.remove("decision");
+            details.insert("reason".to_owned(), kind.as_str().into());
+        }
         let requested = self.record(
             Some(cause),
             KernelEvent::InterruptRequested {

@@ -17,7 +17,7 @@ mod interrupt;
 mod start;
 mod step;
 
-pub use child::Spawn;
+pub use child::{MAX_SET, Spawn};
 pub use fork::{SOURCE_MISSING, Source};
 pub use step::Attempted;
 

@@ -602,6 +602,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             Cap::BudgetCost => format!("the run reached its budget of {limit} millionths of a US dollar"),
             Cap::BudgetDuration => format!("the run reached its budget of {limit} ms"),
             Cap::Schema => format!("the model gave no whole document with {limit} times more room"),
+            Cap::LoopIterations => format!("the loop reached its limit of {limit} turns"),
         };
         self.fail_run(Some(cause), Failure::new(kind.error_code(), message), node);
     }

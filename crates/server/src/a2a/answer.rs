@@ -231,6 +231,7 @@ fn by_fields(mut fields: Object, asked: Asked<'_>, said: &Said) -> Result<Value,
             }
             None => Ok(fields.into()),
         },
+        InterruptKind::LowConfidence => Ok(fields.into()),
     }
 }
 
@@ -382,7 +383,8 @@ fn refused(asked: Asked<'_>, why: &str) -> A2aError {
         InterruptKind::ExternalEvent => "send the event as a data part".to_owned(),
         InterruptKind::Custom => "send text or data".to_owned(),
         InterruptKind::LowConfidence => {
-            "send {\"ratified\": true}, {\"decision\": …} or {\"rejected\": true} as data".to_owned()
+            "yes and no are understood, and so is another decision as data, as in {\"decision\":{…}}"
+                .to_owned()
         }
         InterruptKind::Conversation => {
             "send text or data, or {\"operation\": \"close\"} to end the conversation".to_owned()

@@ -27,10 +27,12 @@ mod error;
 mod error_table;
 mod extended;
 mod grpc;
+mod handoff;
 mod history;
 mod ingress;
 mod inputs;
 mod jsonrpc;
+mod lineage;
 mod meaning;
 mod metadata;
 mod modes;
@@ -64,10 +66,14 @@ use crate::{
 
 pub use card_sign::CardSigner;
 pub(crate) use grpc::media::is_grpc;
+pub(crate) use lineage::CALLER;
 pub use supported::{
     Binding, CARD_PATH, EXTENDED_CARD, INTERFACES, KEYS_PATH, PUSH_NOTIFICATIONS, STREAMING,
 };
 pub(crate) use transport::unavailable;
+
+/// How runs that messages start say by which way they were started, and the member of their metadata that says more.
+pub(crate) const ORIGIN: &str = "a2a";
 
 #[derive(Debug)]
 pub(crate) struct Face {

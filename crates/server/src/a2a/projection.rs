@@ -9,7 +9,7 @@ use wopr_app::{Match, OpenInterrupts, PhaseFilter, View, Waiting};
 use wopr_core::{Event, Failure, KernelEvent, Plan, REJECTED, Run, RunStatus, StepId, Timestamp, WorkflowId};
 use wopr_wire::{a2a::model::TaskState, time};
 
-use super::conformance::asks_for_authentication;
+use super::{conformance::asks_for_authentication, handoff};
 
 /// The state of a task by its run's status and error code (OpenWOP v1 section 27.5). A failed run is `rejected`
 /// if it declined what it was asked.
@@ -115,6 +115,8 @@ pub(super) enum Change {
     Artifact,
     /// An artifact that is being streamed grew.
     Piece,
+    /// Work changed hands while the task is at work.
+    Handoff,
 }
 
 impl TaskProjection {
@@ -184,6 +186,19 @@ impl TaskProjection {
     /// Folds an event and returns its effect: at most one update.
     pub(super) fn apply(&mut self, event: &Event) -> Change {
         let is_other_question = self.waiting.apply(event);
+        if handoff::is_told(event) {
+            return match self.state() {
+                TaskState::Working => Change::Handoff,
+                TaskState::Unspecified
+                | TaskState::Submitted
+                | TaskState::InputRequired
+                | TaskState::AuthRequired
+                | TaskState::Completed
+                | TaskState::Failed
+                | TaskState::Canceled
+                | TaskState::Rejected => Change::None,
+            };
+        }
         let Event::Kernel(event) = event else {
             return Change::None;
         };

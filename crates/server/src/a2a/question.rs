@@ -60,10 +60,11 @@ fn text(question: &Question) -> String {
         },
         InterruptKind::Custom => join(["title", "prompt", "description"].into_iter().filter_map(text))
             .unwrap_or_else(|| "An answer is needed.".to_owned()),
-        InterruptKind::LowConfidence => match text("agentId") {
-            Some(agent) => format!("The agent '{agent}' is not sure enough of its decision. Does it hold?"),
-            None => "A decision needs a verdict.".to_owned(),
-        },
+        InterruptKind::LowConfidence => {
+            let number = |name: &str| data.get(name).and_then(Value::as_f64).unwrap_or_default();
+            let (agent, observed) = (text("agentId").unwrap_or("An agent"), number("observed"));
+            format!("{agent} has a confidence of {observed} in its decision. Does it count?")
+        }
         InterruptKind::Conversation => join(["title", "prompt"].into_iter().filter_map(text))
             .unwrap_or_else(|| "It is your turn.".to_owned()),
     }

@@ -212,6 +212,8 @@ pub(super) enum Words<'a> {
     /// The reason for the failure or the rejection.
     Fails(&'a Failure),
     Says(&'a str),
+    /// What happened with an event, by its position.
+    Tells(u64, &'a str),
 }
 
 impl<'a> Words<'a> {
@@ -250,6 +252,7 @@ pub(super) fn status(
         Words::Asks(asked) => Some(question::message(asked, run, context)),
         Words::Fails(error) => Some(says("failed", &error.message)),
         Words::Says(text) => Some(says("completed", text)),
+        Words::Tells(seq, text) => Some(says(&format!("event-{seq}"), text)),
     };
     TaskStatus {
         state,

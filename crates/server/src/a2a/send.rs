@@ -28,6 +28,7 @@ use super::{
     error::Error,
     history,
     inputs::{self, Inputs},
+    lineage,
     modes::Modes,
     projection::{TaskProjection, context_of, task_word},
     question,
@@ -234,11 +235,15 @@ impl Service {
         let row = history::row(&message, &name, false)?;
         let tags = vec![tag(&message.message_id), tag(&context)];
         let mut about = Object::new();
-        about.insert("a2a".to_owned(), json!({ "messageId": message.message_id }));
+        let mut origin = json!({ "messageId": message.message_id });
+        if let Some(caller) = lineage::caller(&message.metadata) {
+            origin[lineage::CALLER] = caller;
+        }
+        about.insert(super::ORIGIN.to_owned(), origin);
         about.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
         let new = NewRun {
             run,
-            origin: Origin::new("a2a"),
+            origin: Origin::new(super::ORIGIN),
             inputs,
             configurable: Object::new(),
             tags,

@@ -22,6 +22,7 @@ use wopr_wire::a2a::{
 use super::{
     artifacts,
     error::Error,
+    handoff,
     history::{self, Wanted},
     metadata::wrap,
     projection::{Change, TaskProjection, context_of, task_word, wire_time},
@@ -476,6 +477,10 @@ impl TaskStream {
                 Some(update) => StreamResponse::ArtifactUpdate(update),
                 None => return Ok(None),
             },
+            Change::Handoff => match self.handoff(recorded) {
+                Some(update) => StreamResponse::StatusUpdate(update),
+                None => return Ok(None),
+            },
             Change::Status => {
                 let state = self.projection.state();
                 self.is_done = state.is_terminal() || (state.is_interrupted() && self.mode == Mode::Send);
@@ -487,6 +492,29 @@ impl TaskStream {
             response,
             is_final: self.is_done,
         }))
+    }
+
+    /// Tells that work changed hands; which workflows work is for readers of runs.
+    fn handoff(&self, recorded: &Recorded) -> Option<TaskStatusUpdateEvent> {
+        let handoff = handoff::of(&recorded.event)?;
+        if !self.caller.may(Scope::RunsRead) {
+            return None;
+        }
+        let mut about = self.service.about(&self.caller, &self.projection, &[]);
+        about.insert("handoff".to_owned(), handoff.about);
+        let words = Words::Tells(recorded.seq.0, &handoff.text);
+        Some(TaskStatusUpdateEvent {
+            task_id: self.key.run.to_string(),
+            context_id: self.context.clone(),
+            status: status(
+                &self.key,
+                &self.context,
+                self.projection.state(),
+                &words,
+                recorded.at,
+            ),
+            metadata: wrap(about),
+        })
     }
 
     /// Converts an output chunk. `None` if its node creates no artifact.

@@ -3,6 +3,8 @@
 //! The discovery document, the flags of the A2A card and the set of routes are derived from it. It contains
 //! only what is implemented.
 
+mod orchestration;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -75,12 +77,14 @@ pub struct Capabilities {
     pub max_run_duration_ms: Option<u64>,
     /// Retention of idempotency keys, in seconds.
     pub idempotency_seconds: u64,
+    /// The stable name of this installation.
+    pub host_id: String,
 }
 
 impl Capabilities {
     /// Derives the capabilities from the configuration.
     #[must_use]
-    pub fn of(config: &Config) -> Self {
+    pub fn of(config: &Config, host_id: String) -> Self {
         Self {
             is_conformance: config.conformance,
             a2a_interfaces: a2a::INTERFACES,
@@ -99,6 +103,7 @@ impl Capabilities {
             max_node_executions: config.limits.max_node_executions,
             max_run_duration_ms: config.max_run_duration().map(Period::as_millis),
             idempotency_seconds: config.idempotency.retention.as_duration().as_secs(),
+            host_id,
         }
     }
 
@@ -164,11 +169,6 @@ impl Capabilities {
         }
         let versions = self.a2a_versions();
         let mut families = json!({
-            "agents": {
-                "supported": true,
-                "memoryBackends": ["long-term"],
-                "reasoning": { "verbosity": "summary", "streaming": true },
-            },
             "conversationPrimitive": true,
             "memory": {
                 "supported": true,
@@ -234,6 +234,11 @@ impl Capabilities {
             families["testing"] = json!({ "mockProviders": [wopr_connect::Mock::STREAM_TEXT] });
             families["conformance"] = json!({ "mockAgent": true });
         }
+        if let (Some(families), Value::Object(own)) =
+            (families.as_object_mut(), orchestration::families(&self.host_id))
+        {
+            families.extend(own);
+        }
         let mut document = json!({
             "protocolVersion": "1.1",
             "protocolVersions": ["1.1"],
@@ -254,6 +259,7 @@ impl Capabilities {
             document.extend(families.clone());
         }
         // Clients written before RFC 0073 look for the families here.
+        orchestration::mirror(&mut families);
         document["capabilities"] = families;
         document
     }
@@ -276,8 +282,8 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    pub(crate) fn new(config: &Config, origin: &str, app: &App) -> Self {
-        let capabilities = Capabilities::of(config);
+    pub(crate) fn new(config: &Config, origin: &str, host_id: String, app: &App) -> Self {
+        let capabilities = Capabilities::of(config, host_id);
         let document = RwLock::new(Arc::new(render(&capabilities, origin, app)));
         Self {
             capabilities,
@@ -353,6 +359,14 @@ fn fixtures(app: &App, document: &Value, peers: &[String]) -> Vec<String> {
 fn needs_only(plan: &openwop::Plan, document: &Value) -> bool {
     let is_advertised = |path: &str| {
         let path = path.trim_start_matches("capabilities.").replace('.', "/");
+        // A level, as in `version-2`.
+        if let Some((path, least)) = path
+            .rsplit_once('-')
+            .and_then(|(path, n)| Some((path, n.parse().ok()?)))
+        {
+            let level = document.pointer(&format!("/{path}")).and_then(Value::as_u64);
+            return level.is_some_and(|level: u64| level >= least);
+        }
         let capability = document.pointer(&format!("/{path}"));
         capability.is_some_and(|capability| *capability == true || capability.is_object())
     };
@@ -374,13 +388,18 @@ fn is_done_as_asked(node: &Node, peers: &[String]) -> bool {
         .and_then(Value::as_str)
         .unwrap_or(DEFAULT_PEER);
     let is_reachable = node.type_id != "core.a2a.invoke" || peers.iter().any(|known| known == peer);
-    !is_ignored && is_reachable
+    // Elsewhere an agent is only named.
+    let is_run = node.agent.is_none() || node.type_id == "core.orchestrator.supervisor";
+    is_run && !is_ignored && is_reachable
 }
 
 fn children(plan: &openwop::Plan) -> impl Iterator<Item = WorkflowId> {
-    plan.definition
-        .nodes
-        .iter()
+    let nodes = plan.definition.nodes.iter();
+    let called = nodes
         .filter(|node| node.type_id == "core.subWorkflow")
-        .filter_map(|node| WorkflowId::parse(node.config.get("workflowId")?.as_str()?).ok())
+        .filter_map(|node| node.config.get("workflowId")?.as_str());
+    let dispatched = plan.planned_workers();
+    called
+        .chain(dispatched)
+        .filter_map(|id| WorkflowId::parse(id).ok())
 }

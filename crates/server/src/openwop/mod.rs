@@ -11,6 +11,7 @@
 //! advertised.
 
 mod activities;
+mod ancestry;
 mod answer;
 mod artifacts;
 mod call;

@@ -160,6 +160,22 @@ fn runs() -> Value {
             true,
         ),
         "RunList": shape(&["runs"], json!({ "runs": list_of("RunListItem"), "nextCursor": text() }), true),
+        "RunAncestry": shape(
+            &["runId", "hostId", "parent"],
+            json!({
+                "runId": text(),
+                "hostId": text(),
+                "parent": { "anyOf": [
+                    { "type": "null" },
+                    shape(
+                        &["runId", "hostId", "cause"],
+                        json!({ "runId": text(), "hostId": text(), "wellKnownUrl": text(), "cause": text() }),
+                        false,
+                    ),
+                ] },
+            }),
+            false,
+        ),
         "RunSnapshot": shape(
             &["runId", "workflowId", "status", "inputs", "variables"],
             json!({

@@ -4,7 +4,7 @@
 //! no other module of this API decides any of these.
 
 use super::{
-    activities, artifacts,
+    activities, ancestry, artifacts,
     call::Handler,
     calls, control, deliveries, events, forks, interrupts, keys, operations, poll,
     route::{Access, Exists, Input, Param, Route, Success, Verb},
@@ -245,6 +245,11 @@ pub(super) static ROUTES: &[Route] = &[
         .needs(&[Scope::RunsRead])
         .with(KNOWN)
         .answers(200, "RunSnapshot")
+        .fails(&[404, 503]),
+    get("/v1/runs/{runId}/ancestry", "getRunAncestry", ancestry::show)
+        .about("The run that it comes from, here or on another host.")
+        .needs(&[Scope::RunsRead])
+        .answers(200, "RunAncestry")
         .fails(&[404, 503]),
     post("/v1/runs/{runId}/cancel", "cancelRun", control::one)
         .about("Cancels a run; a run that has ended stays as it is.")

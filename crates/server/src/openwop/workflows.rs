@@ -43,12 +43,6 @@ impl Schema {
     }
 }
 
-/// Node types that need a capability this host does not have (section 9.5).
-const GATED: [(&str, &str); 2] = [
-    ("core.orchestrator.supervisor", "orchestrator.supported"),
-    ("core.dispatch", "dispatch.supported"),
-];
-
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Item<'a> {
@@ -136,7 +130,6 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
 /// Parses a definition and checks the rules that apply to every API.
 fn read(body: &[u8], tenant: &TenantId) -> Result<Value, Problem> {
     let document = json::parse(body)?;
-    refuse_gated(&document)?;
     if wopr_app::is_redacted_definition(&document) {
         let message = format!(
             "the definition holds {}, which stands for a value that is not shown",
@@ -182,27 +175,6 @@ async fn located(call: &Call, response: Response) -> Answer {
         head.headers.insert(header::LOCATION, location);
     }
     Ok(Response::from_parts(head, Body::from(body)))
-}
-
-fn refuse_gated(document: &Value) -> Result<(), Problem> {
-    let nodes = document.get("nodes").and_then(Value::as_array);
-    for node in nodes.into_iter().flatten() {
-        let type_id = node.get("typeId").and_then(Value::as_str);
-        let gate = GATED.iter().find(|(gated, _)| type_id == Some(gated));
-        let Some((type_id, capability)) = gate else {
-            continue;
-        };
-        let node = node.get("id").and_then(Value::as_str).unwrap_or("");
-        return Err(Problem::new(
-            StatusCode::BAD_REQUEST,
-            "capability_required",
-            format!("{type_id} needs {capability}"),
-        )
-        .with("requiredCapability", *capability)
-        .with("offendingTypeId", *type_id)
-        .with("nodeId", node));
-    }
-    Ok(())
 }
 
 /// `GET /v1/schemas/workflow-definition.json`

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::{
     client::{Client, shorts, state_of},
-    support::Server,
+    support::{Server, chain, config, node, workflows},
 };
 
 async fn begin(client: &Client, skill: &str) -> String {
@@ -282,4 +282,69 @@ async fn event_stream_announces_its_end() {
             assert!(stream.is_whole() && text.ends_with(":end\n"), "{query}: {text}");
         }
     }
+}
+
+#[tokio::test]
+async fn stream_tells_who_has_the_baton() {
+    let next = json!({ "kind": "next-worker", "nextWorkerIds": ["worker", "nobody"] });
+    let lead = json!({
+        "agentId": "planner",
+        "rules": [{ "when": "lead is not defined", "decision": next }],
+        "decision": { "kind": "terminate" },
+    });
+    let nodes = vec![
+        node("lead", "core.orchestrator.supervisor", lead),
+        node("dispatch", "core.dispatch", json!({})),
+    ];
+    let mut crew = chain("crew", nodes);
+    crew["edges"].as_array_mut().unwrap().push(json!({
+        "id": "back", "sourceNodeId": "dispatch", "targetNodeId": "lead",
+    }));
+    let worker = chain("worker", vec![node("work", "core.noop", json!({}))]);
+    let mut all = workflows();
+    all.extend([worker, crew]);
+    let server = Server::with(config(), all).await;
+    for client in [server.v1(), server.v03()] {
+        let message = client.text(
+            &format!("crew-{}", client.version),
+            "go",
+            json!({"metadata": {"skillId": "crew"}}),
+        );
+        let frames = client.stream(message).await.all().await;
+        let told: Vec<_> = frames
+            .iter()
+            .filter(|frame| !frame.value["metadata"]["openwop"]["handoff"].is_null())
+            .map(|frame| {
+                assert_eq!(frame.short(), "status:working");
+                let parts = &frame.value["status"]["message"]["parts"];
+                parts[0]["text"].as_str().unwrap().to_owned()
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "planner hands over to worker, nobody",
+                "worker is at work",
+                "worker has completed",
+                "nobody cannot work: workflow 'nobody' does not exist",
+                "planner is done",
+            ]
+        );
+        assert_eq!(frames.last().unwrap().short(), "status:completed");
+        // Which workflows work is for readers of runs.
+        let starter = client.clone().by("secret-of-starter-0123456789");
+        let message = starter.text(
+            &format!("starter-{}", client.version),
+            "go",
+            json!({"metadata": {"skillId": "crew"}}),
+        );
+        let frames = starter.stream(message).await.all().await;
+        assert!(
+            frames
+                .iter()
+                .all(|frame| frame.value["metadata"]["openwop"]["handoff"].is_null())
+        );
+        assert_eq!(frames.last().unwrap().short(), "status:completed");
+    }
+    server.stop().await;
 }

@@ -10,6 +10,7 @@ use wopr_server::{
 };
 
 use crate::{
+    orchestration::{events, looped, register},
     server::{ALICE, Server},
     workflows::{chain, node},
 };
@@ -83,6 +84,77 @@ async fn outputs(server: &Server, run: &str) -> Value {
     let events = poll["events"].as_array().unwrap();
     let completed = events.iter().find(|event| event["type"] == "node.completed");
     completed.unwrap_or_else(|| panic!("{poll:#}"))["payload"]["outputs"].clone()
+}
+
+#[tokio::test]
+async fn agent_is_a_worker_and_causation_can_be_walked_from_either_host() {
+    let hosts = Hosts::start().await;
+    let next = json!({
+        "kind": "next-worker", "nextWorkerIds": ["agent:default/letter"], "nextWorkerInputs": [{ "name": "Ann" }],
+    });
+    let lead = looped(
+        "lead",
+        json!({ "rules": [{ "when": "said == ''", "decision": next }], "decision": { "kind": "terminate" } }),
+        json!({ "outputMapping": { "said": "text" } }),
+        json!([{ "name": "said", "type": "string", "defaultValue": "" }]),
+    );
+    register(&hosts.caller, &lead).await;
+    let run = hosts.caller.run("lead", json!({})).await;
+    let snapshot = hosts.caller.wait_for(&run, "completed").await;
+    assert_eq!(snapshot["variables"]["said"], "Hello Ann");
+    let log = events(&hosts.caller, &run).await;
+    let handoffs = log
+        .iter()
+        .filter(|event| event["type"] == "core.workflowChain.event");
+    let phases: Vec<_> = handoffs.map(|event| event["payload"]["phase"].clone()).collect();
+    assert_eq!(
+        phases,
+        [
+            "dispatch.began",
+            "dispatch.succeeded",
+            "child.completed",
+            "output.harvested"
+        ]
+    );
+    // What an agent says is untrusted, wherever it goes.
+    assert_eq!(
+        snapshot["untrusted"]["variables"],
+        json!(["dispatch", "said", "supervisor"])
+    );
+
+    let child = snapshot["childRuns"][0]["runId"].as_str().unwrap();
+    let called = outputs(&hosts.caller, child).await["taskId"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let task = hosts.callee.snapshot(&called).await;
+    assert_eq!(
+        (&task["workflowId"], &task["variables"]["name"]),
+        (&json!("letter"), &json!("Ann"))
+    );
+    assert!(task["inputs"].get("_skill").is_none(), "{task:#}");
+    let parent = async |server: &Server, run: &str| {
+        let path = format!("/v1/runs/{run}/ancestry");
+        server.get(&path).send().await.ok(200)["parent"].clone()
+    };
+    let from = parent(&hosts.callee, &called).await;
+    assert_eq!(
+        (&from["runId"], &from["cause"]),
+        (&json!(child), &json!("a2a-message"))
+    );
+    let discovery = hosts
+        .caller
+        .call("GET", "/.well-known/openwop")
+        .send()
+        .await
+        .ok(200);
+    let causation = &discovery["multiAgent"]["executionModel"]["crossHostCausation"];
+    assert_eq!(from["hostId"], causation["hostId"]);
+    let from = parent(&hosts.caller, child).await;
+    assert_eq!(
+        (&from["runId"], &from["cause"]),
+        (&json!(run), &json!("core.dispatch"))
+    );
 }
 
 #[tokio::test]

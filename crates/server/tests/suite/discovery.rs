@@ -76,7 +76,11 @@ async fn fixture_is_advertised_only_with_its_requirements() {
         ),
         (
             "conformance-unmet",
-            json!({ "requiresCapability": "capabilities.agents.dispatchMapping" }),
+            json!({ "requiresCapability": "capabilities.agents.memory" }),
+        ),
+        (
+            "conformance-level",
+            json!({ "requiresCapability": "capabilities.multiAgent.executionModel.version-9" }),
         ),
         (
             "conformance-pack",

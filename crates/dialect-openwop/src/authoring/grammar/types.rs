@@ -1,13 +1,14 @@
 //! The node types and the members of their `config`.
 
-use wopr_kernel::NodeTypes;
+use wopr_kernel::{MAX_SET, NodeTypes};
 
 use crate::node::{
-    BINDINGS, CANCEL_TASK, CONVERSATION, CONVERSE, DISCOVER, GET_TASK, HTTP_MAX_TIMEOUT_MS, MAX_ACTIVITY_MS,
-    MAX_CONVERSATION, MAX_MEMORY_TTL_MS, MAX_MESSAGES, MAX_MODES, MAX_NAMES, MAX_PIECES, MAX_QUESTIONS,
-    MAX_READ, MAX_REPAIRS, MAX_SCOPE, MAX_SCRIPTED, MAX_TAGS, MAX_TURNS, MEMORY_COMPACT, MEMORY_READ,
-    MEMORY_WRITE, MOCK_AGENT, MODEL_MAX_TIMEOUT_MS, MOST_TOKENS, ON_TIMEOUT, PROFILES, SEND,
-    STREAM_MAX_INTERVAL_MS, VERSIONS, known_keys,
+    BINDINGS, CANCEL_TASK, CONVERSATION, CONVERSE, DISCOVER, FAN_OUTS, GET_TASK, HTTP_MAX_TIMEOUT_MS,
+    JOIN_MODES, MAX_ACTIVITY_MS, MAX_CONVERSATION, MAX_MEMORY_TTL_MS, MAX_MESSAGES, MAX_MODES, MAX_NAMES,
+    MAX_PIECES, MAX_QUESTIONS, MAX_READ, MAX_REPAIRS, MAX_RULES, MAX_SCOPE, MAX_SCRIPTED, MAX_TAGS,
+    MAX_TURNS, MAX_TURNS_LIMIT, MEMORY_COMPACT, MEMORY_READ, MEMORY_WRITE, MOCK_AGENT, MODEL_MAX_TIMEOUT_MS,
+    MOST_TOKENS, ON_CHILD_FAILURE, ON_TIMEOUT, PROFILES, ROUTINGS, SEND, STREAM_MAX_INTERVAL_MS, VERSIONS,
+    known_keys,
 };
 
 use crate::decide::MAX_CALLS;
@@ -63,6 +64,16 @@ pub(crate) static TYPES: &[Type] = &[
         MEMORY_COMPACT,
         "Remembers one text in the place of those that the input `sourceIds` names.",
         &MEMORY_ENTRY,
+    ),
+    node(
+        "core.orchestrator.supervisor",
+        "Decides who works next, what a person is asked, or that the run is done.",
+        &SUPERVISOR,
+    ),
+    node(
+        "core.dispatch",
+        "Follows the supervisor's decision: runs workers as child runs, asks a person, or ends the run.",
+        &DISPATCH,
     ),
     node("core.http.request", "Calls out through the egress gate.", &HTTP),
     node(
@@ -552,6 +563,181 @@ static SUB_WORKFLOW: Members = closed(&[
         "waitForCompletion",
         Shape::True("must be true: this host runs children synchronously"),
         "true alone.",
+    )
+    .or_null(),
+    may(
+        "outputAttestation",
+        Shape::Object(&ATTESTATION),
+        "How what the child gives back is vouched for.",
+    )
+    .or_null(),
+]);
+
+static ATTESTATION: Members = closed(&[
+    may(
+        "checksum",
+        Shape::Any,
+        "A flag or an expected checksum; the host computes one in any case.",
+    ),
+    may("algorithm", Shape::Choice(&["sha256"]), "sha256 alone.").or_null(),
+    may(
+        "requireApproval",
+        Shape::Flag,
+        "Whether somebody has to approve before it counts.",
+    )
+    .or_null(),
+    may(
+        "principalScope",
+        Shape::List(&TEXT, 0, MAX_NAMES),
+        "Who may approve; anybody who may answer where absent.",
+    )
+    .or_null(),
+]);
+
+static SUPERVISOR: Members = closed(&[
+    may(
+        "agentId",
+        Shape::Text(3, 256),
+        "The agent that decides; by default that of the node's agent.",
+    )
+    .or_null(),
+    may(
+        "decision",
+        Shape::Body,
+        "A decision whose texts may be templates, taken where no rule holds; a text that is one expression in braces has its value.",
+    ),
+    may(
+        "rules",
+        Shape::List(&Shape::Object(&RULE), 1, MAX_RULES),
+        "The first rule that holds decides, anew at each turn.",
+    ),
+    may(
+        "maxLoopIterations",
+        Shape::Whole(1, MAX_TURNS_LIMIT),
+        "The most decisions of one run; with one more the run fails.",
+    )
+    .or_null(),
+    may(
+        "iterationCap",
+        Shape::Whole(1, MAX_TURNS_LIMIT),
+        "The same as maxLoopIterations; the smaller one counts.",
+    )
+    .or_null(),
+    may(
+        "mockDispatchPlan",
+        Shape::List(&Shape::Any, 0, MAX),
+        "Decisions to take one after the other; only in conformance mode.",
+    ),
+    may(
+        "mockDecisions",
+        Shape::List(&Shape::Any, 0, MAX),
+        "The same as mockDispatchPlan.",
+    ),
+    may(
+        "mockConfidence",
+        Shape::Number,
+        "The confidence of the pending decision; only in conformance mode.",
+    ),
+    may(
+        "mockPendingDecision",
+        OBJECT,
+        "A decision to take, or to hold; only in conformance mode.",
+    ),
+]);
+
+static RULE: Members = closed(&[
+    may(
+        "when",
+        Shape::Expression,
+        "Whether the rule holds; always where absent.",
+    ),
+    may(
+        "decision",
+        Shape::Body,
+        "A decision whose texts may be templates; a text that is one expression in braces has its value.",
+    )
+    .must(),
+]);
+
+static DISPATCH: Members = closed(&[
+    may(
+        "askUserRouting",
+        Shape::Choice(&ROUTINGS),
+        "How a person is asked; auto where absent.",
+    )
+    .or_null(),
+    may(
+        "workerDispatchModel",
+        Shape::Choice(&["child-run"]),
+        "Workers are child runs.",
+    )
+    .or_null(),
+    may(
+        "fanOutPolicy",
+        Shape::Choice(&FAN_OUTS),
+        "How several workers work; sequential where absent.",
+    )
+    .or_null(),
+    may(
+        "iterationCap",
+        Shape::Whole(1, MAX_TURNS_LIMIT),
+        "The most executions that dispatch in one run; with one more the run fails.",
+    )
+    .or_null(),
+    may(
+        "inputMapping",
+        Shape::Map(&TEXT),
+        "The worker's variables by name, each from a variable here.",
+    )
+    .or_null(),
+    may(
+        "outputMapping",
+        Shape::SettableMap(&TEXT),
+        "Variables here by name, each from a variable of the worker.",
+    )
+    .or_null(),
+    may(
+        "perWorkerInputMappings",
+        Shape::Map(&Shape::Map(&TEXT)),
+        "Mappings by worker, each in the place of inputMapping.",
+    )
+    .or_null(),
+    may(
+        "perWorkerOutputMappings",
+        Shape::Map(&Shape::SettableMap(&TEXT)),
+        "Mappings by worker, each in the place of outputMapping.",
+    )
+    .or_null(),
+    may(
+        "maxConcurrency",
+        Shape::Whole(1, u64::MAX),
+        "The most workers at the same time; only for parallel.",
+    )
+    .or_null(),
+    may(
+        "joinPolicy",
+        Shape::Object(&JOIN_POLICY),
+        "When workers at the same time are done; only for parallel.",
+    ),
+]);
+
+static JOIN_POLICY: Members = closed(&[
+    may(
+        "mode",
+        Shape::Choice(&JOIN_MODES),
+        "How many have to complete; wait-all where absent.",
+    )
+    .or_null(),
+    may(
+        "quorum",
+        Shape::Whole(1, MAX_SET as u64),
+        "How many have to complete; only for quorum.",
+    )
+    .or_null(),
+    may(
+        "onChildFailure",
+        Shape::Choice(&ON_CHILD_FAILURE),
+        "What a worker that fails means; collect where absent.",
     )
     .or_null(),
 ]);

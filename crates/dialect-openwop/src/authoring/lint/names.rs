@@ -103,6 +103,13 @@ impl<'a> Names<'a> {
                 }
                 used.insert("result".to_owned());
             }
+            if let NodeKind::Dispatch(dispatch) = &node.kind {
+                for name in dispatch.sets() {
+                    variables.insert(name);
+                    used.insert(name.to_owned());
+                }
+                used.extend(dispatch.reads().map(ToOwned::to_owned));
+            }
             used.extend(outputs(plan, index).into_iter().flatten().map(ToOwned::to_owned));
         }
         Self {
@@ -447,6 +454,23 @@ fn outputs(plan: &Plan, index: usize) -> Option<Vec<&str>> {
             MemoryTask::Read { .. } => &["memoryRef", "entries", "hasMore", "contentTrust"],
             MemoryTask::Probe(_) => return None,
         },
+        NodeKind::Supervisor(_) => &["kind", "decision", "iteration"],
+        NodeKind::Dispatch(_) => &[
+            "childRunId",
+            "childStatus",
+            "error",
+            "children",
+            "joinOutcome",
+            "answer",
+            "action",
+            "approved",
+            "decidedBy",
+            "feedback",
+            "reason",
+            "confidence",
+            "successCriteria",
+            "contentTrust",
+        ],
         NodeKind::Http(_) => &["status", "headers", "body", "contentTrust"],
         NodeKind::Fail { .. } | NodeKind::Reject { .. } => &[],
         NodeKind::SubWorkflow(_)

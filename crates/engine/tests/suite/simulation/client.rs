@@ -404,7 +404,10 @@ fn once(key: &str, digest: &str) -> SideRows {
 fn value_of(kind: InterruptKind, action: &str, mark: &str) -> Value {
     match kind {
         InterruptKind::Clarification => json!({ "answers": [{ "id": "colour", "answer": mark }] }),
-        InterruptKind::Approval | InterruptKind::ExternalEvent | InterruptKind::Custom => {
+        InterruptKind::Approval
+        | InterruptKind::ExternalEvent
+        | InterruptKind::Custom
+        | InterruptKind::LowConfidence => {
             json!({ "action": action, "feedback": mark })
         }
         InterruptKind::LowConfidence => json!({ "decision": mark }),

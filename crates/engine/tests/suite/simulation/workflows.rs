@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use wopr_testkit::Workflow;
 
 /// Workflows that exist from the start, each with its weight in a client's choice.
-pub(crate) const KINDS: [(&str, u64); 19] = [
+pub(crate) const KINDS: [(&str, u64); 22] = [
     ("pure", 4),
     ("delay", 6),
     ("gate", 8),
@@ -23,6 +23,9 @@ pub(crate) const KINDS: [(&str, u64); 19] = [
     ("most", 6),
     ("first", 5),
     ("race", 4),
+    ("crew", 6),
+    ("crowd", 6),
+    ("rivals", 5),
     ("long", 1),
 ];
 
@@ -99,6 +102,7 @@ pub(crate) fn all(edition: u64) -> Vec<Value> {
     .map(Workflow::document)
     .chain([list(edition)])
     .chain(sets())
+    .chain(crews())
     .collect()
 }
 
@@ -128,6 +132,40 @@ fn sets() -> [Value; 4] {
         set(
             "race",
             json!({ "of": ["delay", "gate", "most"], "join": "race", "absorb": true }),
+        ),
+    ]
+}
+
+/// Supervisors whose workers ask, fail, take their time and do not exist, in sequence and at the same time.
+fn crews() -> [Value; 3] {
+    let next = |workers: &[&str]| json!({ "kind": "next-worker", "nextWorkerIds": workers });
+    let crew = |id: &str, first: &[&str], second: &[&str], dispatch: Value| {
+        let supervisor = json!({
+            "rules": [
+                { "when": "supervisor is not defined", "decision": next(first) },
+                { "when": "supervisor.iteration < 3", "decision": next(second) },
+            ],
+            "decision": { "kind": "terminate" },
+        });
+        let crew = Workflow::new(id)
+            .node("supervisor", "core.orchestrator.supervisor", supervisor)
+            .node("dispatch", "core.dispatch", dispatch)
+            .edges("supervisor -> dispatch, dispatch -> supervisor");
+        crew.document()
+    };
+    [
+        crew("crew", &["effect", "gate"], &["delay", LATE], json!({})),
+        crew(
+            "crowd",
+            &["delay", "effect", "quorum", "gate"],
+            &["pure", "parent"],
+            json!({ "fanOutPolicy": "parallel", "maxConcurrency": 2 }),
+        ),
+        crew(
+            "rivals",
+            &["gate", "delay", "effect"],
+            &["review", "most"],
+            json!({ "fanOutPolicy": "parallel", "joinPolicy": { "mode": "first" } }),
         ),
     ]
 }

@@ -309,15 +309,19 @@ fn event_causes_at_most_one_update() {
             child: child(),
             workflow: WorkflowId::parse("w").unwrap(),
         }),
-        quiet(KernelEvent::ChildEnded {
-            step: step("a"),
-            child: child(),
-            workflow: WorkflowId::parse("w").unwrap(),
-            status: RunStatus::Completed,
-            outputs: Object::new(),
-            report: Object::new(),
-            error: None,
-        }),
+        (
+            KernelEvent::ChildEnded {
+                step: step("a"),
+                child: child(),
+                workflow: WorkflowId::parse("w").unwrap(),
+                status: RunStatus::Completed,
+                outputs: Object::new(),
+                report: Object::new(),
+                error: None,
+            },
+            Change::Handoff,
+            RunStatus::Running,
+        ),
         quiet(KernelEvent::ApprovalRequested {
             step: step("a"),
             data: Value::Null,

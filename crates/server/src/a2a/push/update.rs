@@ -61,7 +61,7 @@ pub(super) fn updates(before: &View, events: &[Recorded]) -> Vec<Update> {
             // Streamed chunks are not pushed, so report every finished artifact.
             (Event::Kernel(KernelEvent::ArtifactCreated { artifact, .. }), _) => Some(artifact.clone()),
             (_, Change::Status) => None,
-            (_, Change::None | Change::Artifact | Change::Piece) => continue,
+            (_, Change::None | Change::Artifact | Change::Piece | Change::Handoff) => continue,
         };
         let kept = Kept {
             context: context.clone(),

@@ -6,6 +6,7 @@
 
 mod agent;
 mod conversation;
+mod orchestration;
 
 use serde_json::{Value, json};
 use wopr_core::{
@@ -57,6 +58,7 @@ const fn is_open(event: &Event) -> bool {
         Event::Dialect(DialectEvent::Openwop(event)) => match event {
             openwop::Event::VariableChanged { .. } => true,
             openwop::Event::ChannelWritten { .. }
+            | openwop::Event::Orchestration(_)
             | openwop::Event::ProviderUsage { .. }
             | openwop::Event::Envelope { .. } => false,
             openwop::Event::PromptComposed { .. } => true,
@@ -97,6 +99,9 @@ pub const fn event_type(event: &Event) -> &'static str {
         Event::Dialect(DialectEvent::Openwop(openwop::Event::Agent(event))) => return agent::name(event),
         Event::Dialect(DialectEvent::Openwop(openwop::Event::Conversation(event))) => {
             return conversation::name(event);
+        }
+        Event::Dialect(DialectEvent::Openwop(openwop::Event::Orchestration(event))) => {
+            return orchestration::event_type(event);
         }
     };
     match event {
@@ -173,7 +178,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
     let of = |step: &StepId, payload: Payload| (Some(step.node.to_string()), payload.done());
     let event = match event {
         Event::Kernel(event) => event,
-        Event::Dialect(DialectEvent::Openwop(event)) => return openwop_payload(event, mask),
+        Event::Dialect(DialectEvent::Openwop(event)) => return openwop_payload(event, key, mask),
     };
     match event {
         KernelEvent::RunStarted(started) => (None, run_started(started, key, mask)),
@@ -261,12 +266,13 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             child,
             details,
         } => {
-            let mut payload = Payload(details.clone())
-                .with("nodeId", step.node.as_str())
+            let mut payload = Payload(details.clone());
+            payload.0.insert("nodeId".to_owned(), step.node.as_str().into());
+            let payload = payload
                 .with("interruptId", interrupt.as_str())
                 .with("kind", kind.as_str())
-                .with("key", interrupt.as_str());
-            payload = payload.maybe("childRunId", child.as_ref().map(RunId::as_str));
+                .with("key", interrupt.as_str())
+                .maybe("childRunId", child.as_ref().map(RunId::as_str));
             of(step, payload)
         }
         KernelEvent::NodeResumed {
@@ -570,7 +576,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
 }
 
 /// The payload of an event that only this language has.
-fn openwop_payload(event: &openwop::Event, mask: &Mask) -> (Option<String>, Value) {
+fn openwop_payload(event: &openwop::Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) {
     match event {
         openwop::Event::VariableChanged {
             name,
@@ -604,6 +610,7 @@ fn openwop_payload(event: &openwop::Event, mask: &Mask) -> (Option<String>, Valu
                 .with("writtenAt", time(*written_at).to_string());
             (Some(node.to_string()), payload.done())
         }
+        openwop::Event::Orchestration(event) => orchestration::payload(event, key, mask),
         openwop::Event::Conversation(event) => {
             let node = event.step.node.to_string();
             (Some(node), conversation::payload(event, mask))

@@ -1,0 +1,847 @@
+//! Supervisors and their workers: what is decided, handed over, merged and cancelled.
+
+use expect_test::expect;
+use proptest::{collection::vec, prelude::*, test_runner::Config};
+use serde_json::{Value, json};
+use wopr_core::{KernelEvent, NodeTypes, Plan};
+use wopr_testkit::{Script, Workflow, kind};
+
+fn next(workers: &[&str]) -> Value {
+    json!({ "kind": "next-worker", "nextWorkerIds": workers })
+}
+
+fn done() -> Value {
+    json!({ "kind": "terminate", "reason": "goal-reached" })
+}
+
+/// A supervisor and its dispatch, each leading to the other.
+fn looped(supervisor: Value, dispatch: Value) -> Workflow {
+    Workflow::new("parent")
+        .node("supervisor", "core.orchestrator.supervisor", supervisor)
+        .node("dispatch", "core.dispatch", dispatch)
+        .edges("supervisor -> dispatch, dispatch -> supervisor")
+}
+
+/// Runs a loop that dispatches these workers once.
+fn dispatched(workers: &[&str], dispatch: Value) -> Script {
+    started(&looped(
+        json!({ "rules": [
+            { "when": "dispatch is not defined", "decision": next(workers) },
+            { "decision": done() },
+        ] }),
+        dispatch,
+    ))
+}
+
+fn workers() -> [Workflow; 4] {
+    [
+        Workflow::new("pure")
+            .variable("out", "string", json!({ "defaultValue": "pure" }))
+            .noops("a"),
+        Workflow::new("gate")
+            .variable("out", "string", json!({ "defaultValue": "gate" }))
+            .gate("gate"),
+        Workflow::new("delay")
+            .variable("out", "string", json!({ "defaultValue": "delay" }))
+            .delay("wait", 10),
+        Workflow::new("failing").node("fail", "core.fail", json!({ "code": "broken" })),
+    ]
+}
+
+fn started(workflow: &Workflow) -> Script {
+    let workers = workers();
+    let mut all = vec![workflow];
+    all.extend(&workers);
+    Script::of(&all).start(json!({}))
+}
+
+fn accept(script: &mut Script, run: usize) {
+    script
+        .answer_in(run, "gate", json!({ "action": "accept" }))
+        .expect("open");
+}
+
+fn children(script: &Script) -> Vec<&'static str> {
+    (1..script.n_runs()).map(|run| script.status_of(run)).collect()
+}
+
+fn count(script: &Script, name: &str) -> usize {
+    let events = script.events(0).iter();
+    events.filter(|recorded| kind(&recorded.event) == name).count()
+}
+
+/// The outputs of the first execution of the dispatch.
+fn results(script: &Script) -> Value {
+    let mut completed = script
+        .events(0)
+        .iter()
+        .filter_map(|recorded| match recorded.event.kernel() {
+            Some(KernelEvent::NodeCompleted { step, outputs, .. }) if step.key() == "dispatch:0" => {
+                Some(outputs)
+            }
+            _ => None,
+        });
+    Value::Object(completed.next().expect("it completed").clone())
+}
+
+#[test]
+fn rules_decide_anew_at_each_turn() {
+    let workflow = looped(
+        json!({
+            "agentId": "planner",
+            "rules": [
+                { "when": "found | length < 2", "decision": {
+                    "kind": "next-worker",
+                    "nextWorkerIds": ["pure"],
+                    "nextWorkerInputs": [{ "topic": "{{ found | length }}", "about": "{{ subject }}!" }],
+                } },
+                { "when": "supervisor.iteration >= 9", "decision": { "kind": "escalate", "prompt": "never" } },
+            ],
+            "decision": { "kind": "terminate", "reason": "{{ found | join('+') }}", "confidence": "{{ 0.5 + 0.4 }}" },
+        }),
+        json!({ "outputMapping": { "latest": "topic" } }),
+    )
+    .variable("found", "array", json!({ "defaultValue": [] }))
+    .variable("subject", "string", json!({ "defaultValue": "tea" }))
+    .variable("latest", "number", json!({}))
+    .node(
+        "collect",
+        "core.setVariable",
+        json!({ "name": "found", "expression": "found + [latest]" }),
+    );
+    let mut document = workflow.document();
+    document["edges"] = json!([
+        { "id": "a", "sourceNodeId": "supervisor", "targetNodeId": "dispatch" },
+        { "id": "b", "sourceNodeId": "dispatch", "targetNodeId": "collect" },
+        { "id": "c", "sourceNodeId": "collect", "targetNodeId": "supervisor" },
+    ]);
+    let plan = Plan::admit(document, NodeTypes::default()).expect("no mock is needed");
+    let plans = [std::sync::Arc::new(plan)].into_iter();
+    let script = Script::of_plans(plans.chain(workers().iter().map(Workflow::plan))).start(json!({}));
+    assert_eq!(script.status(), "completed", "{}", script.log(0));
+    assert_eq!(script.variable("found"), json!([0, 1]));
+    assert_eq!(
+        Value::Object(script.run(2).variables().clone())["about"],
+        json!("tea!")
+    );
+    let outputs = script.run(0).outputs.clone().expect("completed");
+    assert_eq!(outputs["reason"], "0+1");
+    assert_eq!(script.run(0).supervision().expect("decided").n_decisions, 3);
+}
+
+#[test]
+fn handoff_is_recorded_step_by_step() {
+    let workflow = looped(
+        json!({ "mockDispatchPlan": [next(&["delay", "failing"]), done()] }),
+        json!({ "outputMapping": { "got": "out" } }),
+    )
+    .variable("got", "string", json!({}));
+    let mut script = started(&workflow);
+    script.wait(10);
+    expect![[r#"
+        0 run.started
+        1 node.started supervisor
+        2 decided supervisor 1 by supervisor-supervisor {"kind":"next-worker","nextWorkerIds":["delay","failing"]}
+        3 node.completed supervisor {"decision":{"kind":"next-worker","nextWorkerIds":["delay","failing"]},"iteration":1,"kind":"next-worker"}
+        4 node.started dispatch
+        5 handoff.began dispatch delay
+        6 node.dispatched dispatch run1 delay
+        7 handoff.succeeded dispatch delay run1
+        8 child.ended dispatch run1 completed {"waitedMs":10}
+        9 variable.changed got="delay"
+        10 harvested dispatch run1 got
+        11 handoff.began dispatch failing
+        12 node.dispatched dispatch run2 failing
+        13 handoff.succeeded dispatch failing run2
+        14 child.ended dispatch run2 failed {}
+        15 node.completed dispatch {"childRunId":"run2","childStatus":"failed","children":[{"childRunId":"run1","childStatus":"completed","result":{"waitedMs":10},"workflowId":"delay"},{"childRunId":"run2","childStatus":"failed","error":{"code":"broken","message":"Intentional conformance failure"},"workflowId":"failing"}],"error":{"code":"broken","message":"Intentional conformance failure"}}
+        16 node.started supervisor#1
+        17 decided supervisor#1 2 by supervisor-supervisor {"kind":"terminate","reason":"goal-reached"}
+        18 node.completed supervisor#1 {"decision":{"kind":"terminate","reason":"goal-reached"},"iteration":2,"kind":"terminate"}
+        19 node.started dispatch#1
+        20 node.completed dispatch#1 {"reason":"goal-reached"}
+        21 run.completed {"reason":"goal-reached"}"#]].assert_eq(&script.log(0));
+}
+
+#[test]
+fn worker_that_does_not_exist_is_one_failed_handoff() {
+    for worker in ["nobody", "No such id", "agent:nobody", "parent"] {
+        let script = dispatched(&[worker, "pure"], json!({}));
+        assert_eq!(script.status(), "completed");
+        assert_eq!(
+            (count(&script, "handoff.began"), count(&script, "handoff.failed")),
+            (2, 1)
+        );
+        assert_eq!(count(&script, "node.dispatched"), 1);
+        let results = results(&script)["children"].clone();
+        let code = if worker == "parent" {
+            "subworkflow_cycle_detected"
+        } else {
+            "unknown_child_workflow"
+        };
+        assert_eq!(results[0]["error"]["code"], code);
+        assert_eq!(results[1]["childStatus"], "completed");
+    }
+}
+
+#[test]
+fn joins_end_with_their_outcome_and_cancel_who_no_longer_counts() {
+    let policy = |mode: &str, on_failure: &str| {
+        let mut policy = json!({ "mode": mode, "onChildFailure": on_failure });
+        if mode == "quorum" {
+            policy["quorum"] = json!(2);
+        }
+        json!({ "fanOutPolicy": "parallel", "joinPolicy": policy, "outputMapping": { "got": "out" } })
+    };
+    for (workers, mode, on_failure, outcome, statuses) in [
+        (
+            vec!["pure", "delay", "pure"],
+            "wait-all",
+            "collect",
+            "satisfied",
+            ["completed", "completed", "completed"],
+        ),
+        (
+            vec!["pure", "failing", "delay"],
+            "wait-all",
+            "collect",
+            "partial",
+            ["completed", "failed", "completed"],
+        ),
+        (
+            vec!["failing", "failing", "failing"],
+            "wait-all",
+            "collect",
+            "failed",
+            ["failed", "failed", "failed"],
+        ),
+        (
+            vec!["failing", "pure", "delay"],
+            "wait-all",
+            "absorb",
+            "satisfied",
+            ["failed", "completed", "completed"],
+        ),
+        (
+            vec!["gate", "pure", "delay"],
+            "quorum",
+            "collect",
+            "satisfied",
+            ["cancelled", "completed", "completed"],
+        ),
+        (
+            vec!["gate", "failing", "failing"],
+            "quorum",
+            "collect",
+            "failed",
+            ["cancelled", "failed", "failed"],
+        ),
+        (
+            vec!["gate", "failing", "delay"],
+            "first",
+            "collect",
+            "satisfied",
+            ["cancelled", "failed", "completed"],
+        ),
+        (
+            vec!["gate", "failing", "delay"],
+            "race",
+            "collect",
+            "failed",
+            ["cancelled", "failed", "cancelled"],
+        ),
+        (
+            vec!["gate", "failing", "delay"],
+            "race",
+            "absorb",
+            "partial",
+            ["cancelled", "failed", "cancelled"],
+        ),
+    ] {
+        let mut script = dispatched(&workers, policy(mode, on_failure));
+        script.wait(10);
+        let case = format!("{mode} {on_failure} {workers:?}\n{}", script.log(0));
+        assert_eq!(script.status(), "completed", "{case}");
+        assert_eq!(results(&script)["joinOutcome"], outcome, "{case}");
+        assert_eq!(children(&script), statuses, "{case}");
+        assert_eq!(
+            (count(&script, "fanned.out"), count(&script, "joined")),
+            (1, 1),
+            "{case}"
+        );
+        assert_eq!(count(&script, "child.ended"), workers.len(), "{case}");
+    }
+}
+
+#[test]
+fn fail_fast_fails_the_node_with_the_first_worker_that_fails() {
+    let dispatch = json!({
+        "fanOutPolicy": "parallel",
+        "joinPolicy": { "onChildFailure": "fail-fast" },
+        "outputMapping": { "got": "out" },
+    });
+    let script = dispatched(&["pure", "gate", "failing"], dispatch);
+    assert_eq!(script.status(), "failed");
+    assert_eq!(children(&script), ["completed", "cancelled", "failed"]);
+    let (failure, node) = script.run(0).error.clone().expect("failed");
+    assert_eq!(
+        (failure.code.as_str(), node.expect("a node").as_str()),
+        ("child_failed", "dispatch")
+    );
+    assert!(failure.message.contains("broken"), "{}", failure.message);
+    assert_eq!(script.variable("got"), Value::Null);
+    assert_eq!(count(&script, "harvested"), 0);
+}
+
+#[test]
+fn outputs_of_a_join_are_merged_in_the_order_in_which_workers_ended() {
+    let workflow = looped(
+        json!({ "mockDispatchPlan": [next(&["gate", "delay", "pure"]), done()] }),
+        json!({ "fanOutPolicy": "parallel", "outputMapping": { "got": "out" } }),
+    )
+    .variable("got", "string", json!({}));
+    let mut script = started(&workflow);
+    assert_eq!(
+        script.variable("got"),
+        Value::Null,
+        "nothing is merged before the join"
+    );
+    script.wait(10);
+    accept(&mut script, 1);
+    assert_eq!(script.status(), "completed");
+    assert_eq!(script.variable("got"), json!("gate"));
+    assert_eq!(count(&script, "harvested"), 3);
+    assert!(
+        script
+            .log(0)
+            .contains("joined dispatch satisfied 3/0/0 run3,run2,run1"),
+        "{}",
+        script.log(0)
+    );
+}
+
+#[test]
+fn workers_beyond_the_concurrency_wait_for_their_turn() {
+    let dispatch = json!({ "fanOutPolicy": "parallel", "maxConcurrency": 2 });
+    let mut script = dispatched(&["gate", "gate", "gate", "gate", "gate"], dispatch);
+    for n_created in [2, 3, 4, 5] {
+        assert_eq!(script.n_runs() - 1, n_created);
+        let open = (1..script.n_runs())
+            .rev()
+            .find(|run| script.status_of(*run) == "waiting-approval");
+        accept(&mut script, open.expect("one waits"));
+    }
+    assert_eq!(script.n_runs() - 1, 5, "none is dropped");
+    for run in 1..=5 {
+        let _ = script.answer_in(run, "gate", json!({ "action": "accept" }));
+    }
+    assert_eq!(script.status(), "completed");
+    assert_eq!(children(&script), ["completed"; 5]);
+}
+
+#[test]
+fn decisions_that_a_dispatch_cannot_follow_fail_it() {
+    for (dispatch, workers, code) in [
+        (
+            json!({ "fanOutPolicy": "reject" }),
+            vec!["pure", "pure"],
+            "fan_out_unsupported",
+        ),
+        (
+            json!({ "fanOutPolicy": "parallel", "joinPolicy": { "mode": "quorum", "quorum": 3 } }),
+            vec!["pure", "pure"],
+            "impossible_join",
+        ),
+    ] {
+        let script = dispatched(&workers, dispatch);
+        assert_eq!(script.status(), "failed");
+        assert_eq!(script.run(0).error.as_ref().expect("failed").0.code, code);
+        assert_eq!(script.n_runs(), 1);
+    }
+    // A dispatch that no decision precedes.
+    let workflow = Workflow::new("parent")
+        .node("dispatch", "core.dispatch", json!({}))
+        .node("supervisor", "core.orchestrator.supervisor", json!({}))
+        .edges("dispatch -> supervisor");
+    let script = started(&workflow);
+    assert_eq!(
+        script.run(0).error.as_ref().expect("failed").0.code,
+        "no_pending_decision"
+    );
+}
+
+#[test]
+fn loops_stop_at_their_caps() {
+    let forever = json!({ "decision": next(&["pure"]) });
+    let mut capped = forever.clone();
+    capped["maxLoopIterations"] = json!(3);
+    let mut aliased = forever.clone();
+    aliased["iterationCap"] = json!(3);
+    for (supervisor, dispatch, n_decisions) in [
+        (capped, json!({}), 3),
+        (aliased, json!({}), 3),
+        (forever, json!({ "iterationCap": 3 }), 4),
+    ] {
+        let script = started(&looped(supervisor, dispatch));
+        assert_eq!(script.status(), "failed");
+        let error = &script.run(0).error.as_ref().expect("failed").0;
+        assert_eq!(error.code, "loop_limit_exceeded");
+        assert_eq!(
+            (count(&script, "decided"), count(&script, "cap.breached")),
+            (n_decisions, 1)
+        );
+        assert!(
+            script.log(0).contains("cap.breached loop-iterations 4 > 3"),
+            "{}",
+            script.log(0)
+        );
+        assert_eq!(children(&script), ["completed"; 3]);
+    }
+}
+
+#[test]
+fn only_one_agent_decides_in_a_run() {
+    let workflow = Workflow::new("parent")
+        .node(
+            "first",
+            "core.orchestrator.supervisor",
+            json!({ "agentId": "ada" }),
+        )
+        .node(
+            "second",
+            "core.orchestrator.supervisor",
+            json!({ "agentId": "bob" }),
+        )
+        .edges("first -> second");
+    let script = started(&workflow);
+    let (failure, node) = script.run(0).error.clone().expect("failed");
+    assert_eq!(
+        (failure.code.as_str(), node.expect("a node").as_str()),
+        ("validation_error", "second")
+    );
+    assert_eq!(count(&script, "decided"), 1);
+    assert_eq!(script.run(0).supervision().expect("decided").agent, "ada");
+}
+
+#[test]
+fn person_is_asked_for_words_or_for_an_approval() {
+    for (decision, answer, outputs) in [
+        (
+            json!({ "kind": "ask-user", "prompt": "Which?" }),
+            json!({ "answers": { "answer": "the blue one" } }),
+            json!({ "answer": "the blue one" }),
+        ),
+        (
+            json!({ "kind": "clarify", "prompt": "Which?" }),
+            json!({ "answers": [{ "id": "answer", "answer": "the red one" }] }),
+            json!({ "answer": "the red one" }),
+        ),
+        (
+            json!({ "kind": "escalate", "prompt": "Go on?" }),
+            json!({ "action": "reject", "feedback": "no" }),
+            json!({ "action": "reject", "approved": false, "feedback": "no", "decidedBy": "ada" }),
+        ),
+    ] {
+        let workflow = looped(json!({ "mockDispatchPlan": [decision, done()] }), json!({}))
+            .variable("answered", "object", json!({}))
+            .node(
+                "keep",
+                "core.setVariable",
+                json!({ "name": "answered", "expression": "nodes.dispatch" }),
+            );
+        let mut document = workflow.document();
+        document["edges"] = json!([
+            { "id": "a", "sourceNodeId": "supervisor", "targetNodeId": "dispatch" },
+            { "id": "b", "sourceNodeId": "dispatch", "targetNodeId": "keep" },
+            { "id": "c", "sourceNodeId": "keep", "targetNodeId": "supervisor" },
+        ]);
+        let plan = Plan::admit(document, NodeTypes { conformance: true }).expect("valid");
+        let mut script = Script::of_plans([std::sync::Arc::new(plan)]).start(json!({}));
+        assert!(script.status().starts_with("waiting-"), "{}", script.status());
+        let edit = json!({ "action": "edit-accept", "editedArtifactData": done() });
+        assert!(
+            script.answer("dispatch", edit).is_err(),
+            "there is nothing to edit"
+        );
+        script.answer("dispatch", answer).expect("open");
+        assert_eq!(script.status(), "completed", "{}", script.log(0));
+        assert_eq!(script.variable("answered"), outputs);
+        assert!(script.log(0).contains("\"kind\":\"ask-user\""));
+    }
+}
+
+#[test]
+fn run_that_is_done_cancels_what_still_works() {
+    let workflow = looped(json!({ "mockDispatchPlan": [done()] }), json!({}))
+        .node("call", "core.subWorkflow", json!({ "workflowId": "gate" }))
+        .delay("pause", 1)
+        .delay("long", 1_000)
+        .edges("pause -> supervisor");
+    let mut script = started(&workflow);
+    assert_eq!(script.status(), "waiting-approval");
+    script.wait(1);
+    assert_eq!(script.status(), "completed", "{}", script.log(0));
+    assert_eq!(children(&script), ["cancelled"]);
+    assert_eq!(count(&script, "node.cancelled"), 2);
+}
+
+#[test]
+fn sub_workflow_of_a_supervised_run_is_a_handoff() {
+    let workflow = Workflow::new("parent")
+        .variable("got", "string", json!({}))
+        .node("supervisor", "core.orchestrator.supervisor", json!({}))
+        .node(
+            "call",
+            "core.subWorkflow",
+            json!({ "workflowId": "delay", "outputMapping": { "got": "out" } }),
+        )
+        .edges("supervisor -> call");
+    let mut script = started(&workflow);
+    script.wait(10);
+    assert_eq!(script.status(), "completed");
+    assert_eq!(script.variable("got"), json!("delay"));
+    for name in ["handoff.began", "handoff.succeeded", "child.ended", "harvested"] {
+        assert_eq!(count(&script, name), 1, "{name}");
+    }
+    for (sub, status) in [
+        (json!({ "workflowId": "failing" }), "failed"),
+        (
+            json!({ "workflowId": "failing", "onChildFailure": "absorb" }),
+            "completed",
+        ),
+        (json!({ "workflowId": "nobody" }), "failed"),
+    ] {
+        let workflow = Workflow::new("parent")
+            .node("supervisor", "core.orchestrator.supervisor", json!({}))
+            .node("call", "core.subWorkflow", sub)
+            .edges("supervisor -> call");
+        let script = started(&workflow);
+        assert_eq!(script.status(), status);
+        assert_eq!(count(&script, "harvested"), 0);
+    }
+}
+
+#[test]
+fn outputs_that_need_an_approval_count_only_with_it() {
+    let start = |on_failure: &str| {
+        let workflow = Workflow::new("parent")
+            .variable("got", "string", json!({ "defaultValue": "before" }))
+            .node(
+                "call",
+                "core.subWorkflow",
+                json!({
+                    "workflowId": "pure", "outputMapping": { "got": "out" }, "onChildFailure": on_failure,
+                    "outputAttestation": { "requireApproval": true, "principalScope": ["ada"] },
+                }),
+            );
+        started(&workflow)
+    };
+    for (answer, on_failure, status, got) in [
+        (json!({ "action": "accept" }), "fail-parent", "completed", "pure"),
+        (
+            json!({ "action": "edit-accept", "editedArtifactData": { "out": "edited" } }),
+            "fail-parent",
+            "completed",
+            "edited",
+        ),
+        (json!({ "action": "reject" }), "fail-parent", "failed", "before"),
+        (json!({ "action": "reject" }), "absorb", "completed", "before"),
+    ] {
+        let mut script = start(on_failure);
+        assert_eq!(
+            (script.status(), children(&script)),
+            ("waiting-approval", vec!["completed"])
+        );
+        assert_eq!(
+            (script.variable("got"), count(&script, "harvested")),
+            (json!("before"), 0)
+        );
+        let wrong = json!({ "action": "edit-accept", "editedArtifactData": "text" });
+        assert!(script.answer("call", wrong).is_err());
+        script.answer("call", answer).expect("open");
+        assert_eq!(
+            (script.status(), script.variable("got")),
+            (status, json!(got)),
+            "{}",
+            script.log(0)
+        );
+        let merged = usize::from(got != "before");
+        assert_eq!(count(&script, "harvested"), merged);
+        assert_eq!(
+            script.log(0).matches("harvested call run1 got sha256 ").count(),
+            merged
+        );
+        assert_eq!(script.log(0).contains("\"attestation\""), merged == 1);
+    }
+    // Nobody decides: nothing is taken over.
+    let mut script = start("absorb");
+    script.cancel().expect("waiting");
+    assert_eq!(
+        (script.status(), script.variable("got")),
+        ("cancelled", json!("before"))
+    );
+}
+
+#[test]
+fn checksum_is_that_of_the_canonical_form() {
+    let workflow = Workflow::new("parent").node(
+        "call",
+        "core.subWorkflow",
+        json!({ "workflowId": "pure", "outputMapping": { "got": "out" }, "outputAttestation": {} }),
+    );
+    let script = started(&workflow);
+    let checksum = wopr_core::ContentHash::of(br#"{"out":"pure"}"#);
+    assert!(
+        script.log(0).contains(&format!("sha256 {checksum}")),
+        "{}",
+        script.log(0)
+    );
+}
+
+#[test]
+fn settings_of_a_loop_are_checked() {
+    let supervisor = |config: Value| looped(config, json!({})).document();
+    let dispatch = |config: Value| looped(json!({ "decision": done() }), config).document();
+    let mut wrong = Vec::new();
+    let alone = Workflow::new("parent").node("dispatch", "core.dispatch", json!({}));
+    let parallel = |policy: Value| dispatch(json!({ "fanOutPolicy": "parallel", "joinPolicy": policy }));
+    for (document, rule) in [
+        (alone.document(), "and there is none"),
+        (supervisor(json!({})), "neither decision nor rules"),
+        (
+            supervisor(json!({ "mockDecisions": [done()] })),
+            "for the conformance mode",
+        ),
+        (
+            supervisor(json!({ "decision": done(), "agentId": "x" })),
+            "3 to 256 characters",
+        ),
+        (supervisor(json!({ "rules": [] })), "rules is empty"),
+        (
+            supervisor(json!({ "rules": [{ "when": "a b", "decision": done() }] })),
+            "rules[0]",
+        ),
+        (
+            supervisor(json!({ "decision": done(), "maxLoopIterations": 0 })),
+            "within 1 to",
+        ),
+        (
+            supervisor(json!({ "decision": done(), "prompt": "x" })),
+            "is not known",
+        ),
+        (
+            dispatch(json!({ "fanOutPolicy": "all" })),
+            "is none of sequential",
+        ),
+        (
+            dispatch(json!({ "askUserRouting": "conversation" })),
+            "conversationPrimitive",
+        ),
+        (
+            dispatch(json!({ "maxConcurrency": 2 })),
+            "only for fanOutPolicy parallel",
+        ),
+        (dispatch(json!({ "iterationCap": 0 })), "within 1 to"),
+        (
+            dispatch(json!({ "outputMapping": { "_x": "y" } })),
+            "leading underscore",
+        ),
+        (
+            dispatch(json!({ "perWorkerInputMappings": { "w": 1 } })),
+            "is not an object",
+        ),
+        (parallel(json!({ "mode": "most" })), "is none of wait-all"),
+        (parallel(json!({ "mode": "quorum" })), "quorum is not within"),
+        (parallel(json!({ "quorum": 2 })), "only for the mode quorum"),
+        (
+            parallel(json!({ "onChildFailure": "retry" })),
+            "is none of collect",
+        ),
+        (parallel(json!({ "most": 1 })), "unknown field 'most'"),
+    ] {
+        let problems = Plan::admit(document, NodeTypes::default())
+            .expect_err(rule)
+            .to_string();
+        if !problems.contains(rule) {
+            wrong.push(format!("{rule}: {problems}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn decisions_are_checked() {
+    for (decision, rule) in [
+        (json!("done"), "not an object"),
+        (json!({}), "kind is missing"),
+        (json!({ "kind": "stop" }), "kind 'stop'"),
+        (json!({ "kind": "next-worker" }), "nextWorkerIds is not an array"),
+        (next(&[]), "1 to 200 entries"),
+        (next(&["pure"; 201]), "1 to 200 entries"),
+        (next(&[""]), "1 to 256 characters"),
+        (
+            json!({ "kind": "next-worker", "nextWorkerIds": ["a"], "nextWorkerInputs": [{}, {}] }),
+            "an entry for each worker",
+        ),
+        (json!({ "kind": "terminate", "confidence": 1.5 }), "from 0 to 1"),
+        (
+            json!({ "kind": "terminate", "successCriteria": [{}] }),
+            "successCriteria",
+        ),
+        (json!({ "kind": "terminate", "more": 1 }), "more is not known"),
+        (json!({ "kind": "ask-user" }), "prompt is missing"),
+    ] {
+        let script = started(&looped(json!({ "decision": decision }), json!({})));
+        let failure = &script.run(0).error.as_ref().expect("failed").0;
+        assert_eq!(failure.code, "invalid_decision");
+        assert!(failure.message.contains(rule), "{rule}: {}", failure.message);
+        let document = looped(json!({ "mockDecisions": [decision] }), json!({})).document();
+        let problems = Plan::admit(document, NodeTypes { conformance: true }).expect_err(rule);
+        assert!(problems.to_string().contains(rule), "{rule}: {problems}");
+    }
+    let undecided = started(&looped(
+        json!({ "rules": [{ "when": "false", "decision": done() }] }),
+        json!({}),
+    ));
+    assert_eq!(
+        undecided.run(0).error.as_ref().expect("failed").0.code,
+        "no_decision"
+    );
+}
+
+const KINDS: [&str; 6] = ["pure", "gate", "delay", "failing", "nobody", "gate"];
+const MODES: [&str; 4] = ["wait-all", "quorum", "first", "race"];
+const ON_FAILURE: [&str; 3] = ["collect", "fail-fast", "absorb"];
+
+#[derive(Debug, Clone)]
+enum Told {
+    Answer(usize, bool),
+    Wait(u64),
+    CancelChild(usize),
+    Cancel,
+    Pause,
+    Resume,
+    HoldMail,
+    Deliver,
+}
+
+fn told() -> impl Strategy<Value = Told> {
+    prop_oneof![
+        5 => (0..12_usize, any::<bool>()).prop_map(|(child, yes)| Told::Answer(child, yes)),
+        4 => (0..20_u64).prop_map(Told::Wait),
+        2 => (0..12_usize).prop_map(Told::CancelChild),
+        1 => Just(Told::Cancel),
+        1 => Just(Told::Pause),
+        1 => Just(Told::Resume),
+        1 => Just(Told::HoldMail),
+        2 => Just(Told::Deliver),
+    ]
+}
+
+fn dispatch() -> impl Strategy<Value = Value> {
+    let parallel = (0..MODES.len(), 0..ON_FAILURE.len(), 1..4_u32, 1..4_u32).prop_map(
+        |(mode, on_failure, quorum, max_concurrency)| {
+            let mut policy = json!({ "mode": MODES[mode], "onChildFailure": ON_FAILURE[on_failure] });
+            if MODES[mode] == "quorum" {
+                policy["quorum"] = json!(quorum);
+            }
+            json!({
+                "fanOutPolicy": "parallel", "joinPolicy": policy, "maxConcurrency": max_concurrency,
+                "outputMapping": { "got": "out" },
+            })
+        },
+    );
+    prop_oneof![
+        3 => parallel,
+        1 => Just(json!({ "outputMapping": { "got": "out" } })),
+        1 => Just(json!({ "fanOutPolicy": "reject" })),
+    ]
+}
+
+fn decision() -> impl Strategy<Value = Value> {
+    let workers = vec(0..KINDS.len(), 1..6).prop_map(|kinds| {
+        let workers: Vec<_> = kinds.iter().map(|kind| KINDS[*kind]).collect();
+        next(&workers)
+    });
+    prop_oneof![
+        8 => workers.clone(),
+        1 => workers.prop_map(|mut decision| {
+            decision["confidence"] = json!(0.3);
+            decision
+        }),
+        1 => Just(json!({ "kind": "ask-user", "prompt": "Which?" })),
+        1 => Just(json!({ "kind": "escalate" })),
+    ]
+}
+
+/// Refusals are allowed here; violated invariants fail inside `Script`.
+fn tell(script: &mut Script, told: &Told) {
+    match told {
+        Told::Answer(child, yes) => {
+            let answer = json!({ "action": if *yes { "accept" } else { "reject" } });
+            let _ = script.answer_in(child % script.n_runs(), "gate", answer);
+            let _ = script.answer("dispatch", json!({ "answers": { "answer": "x" } }));
+        }
+        Told::Wait(ms) => script.wait(*ms),
+        Told::CancelChild(child) => drop(script.cancel_run(child % script.n_runs())),
+        Told::Cancel => drop(script.cancel()),
+        Told::Pause => drop(script.pause()),
+        Told::Resume => drop(script.resume()),
+        Told::HoldMail => script.hold_mail(),
+        Told::Deliver => script.deliver(),
+    }
+}
+
+/// Supplies everything that the runs wait for until the first has ended.
+fn bring_to_an_end(script: &mut Script) {
+    script.deliver();
+    for _ in 0..200 {
+        if script.run(0).status.is_terminal() {
+            script.deliver();
+            return;
+        }
+        let _ = script.resume();
+        let _ = script.answer("dispatch", json!({ "answers": { "answer": "x" } }));
+        let _ = script.answer("dispatch", json!({ "action": "accept" }));
+        for run in 1..script.n_runs() {
+            let _ = script.answer_in(run, "gate", json!({ "action": "accept" }));
+        }
+        script.deliver();
+        script.wait(20);
+    }
+    panic!("the run is stuck in {}\n{}", script.status(), script.log(0));
+}
+
+proptest! {
+    #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
+
+    #[test]
+    fn no_worker_outlives_its_run_and_every_handoff_ends_once(
+        plan in vec(decision(), 0..4),
+        dispatch in dispatch(),
+        told in vec(told(), 0..20),
+    ) {
+        let workflow = looped(json!({ "mockDispatchPlan": plan }), dispatch)
+            .variable("got", "string", json!({}));
+        let mut script = started(&workflow);
+        for told in &told {
+            tell(&mut script, told);
+        }
+        bring_to_an_end(&mut script);
+        for run in 1..script.n_runs() {
+            prop_assert!(script.run(run).status.is_terminal(), "{}\n{}", script.log(0), script.log(run));
+        }
+        let counted = |name: &str| count(&script, name);
+        prop_assert_eq!(counted("node.dispatched"), script.n_runs() - 1);
+        prop_assert_eq!(counted("handoff.succeeded"), script.n_runs() - 1);
+        prop_assert_eq!(counted("handoff.began"), counted("handoff.succeeded") + counted("handoff.failed"));
+        prop_assert!(counted("child.ended") <= counted("handoff.succeeded"));
+        prop_assert!(counted("joined") <= counted("fanned.out"));
+        let ends = ["run.completed", "run.failed", "run.cancelled"].map(counted);
+        prop_assert_eq!(ends.iter().sum::<usize>(), 1);
+        if script.status() == "completed" {
+            // The run saw every worker end, and merged what the completed ones gave back.
+            prop_assert_eq!(counted("child.ended"), counted("handoff.succeeded"));
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The turns of a supervisor: one decision each.
+
+use serde_json::{Value, json};
+use wopr_kernel::{Answered, Cap, Seq, StepId, fields};
+
+use crate::{
+    Decision, Failure, InterruptKind, Orchestration, cost,
+    decision::{Ratification, THRESHOLD, read_confidence},
+    measure::too_deep,
+    node::{Decider, NodeKind, Pattern, Rule, Supervisor},
+};
+
+use super::{
+    Walk,
+    node::{failed, nested},
+};
+
+/// The key of a run's `configurable` that replaces the threshold.
+const ESCALATION_THRESHOLD: &str = "escalationThreshold";
+
+/// What a turn comes to.
+enum Turn {
+    Decided(Decision),
+    /// A person has to say whether the decision counts.
+    Held {
+        decision: Decision,
+        observed: f64,
+    },
+}
+
+impl Walk<'_, '_> {
+    /// Takes one decision.
+    pub(super) fn supervise(&mut self, supervisor: &Supervisor, step: &StepId, cause: Seq) {
+        let supervision = self.state.supervision.as_ref();
+        if let Some(other) = supervision.filter(|known| known.agent != supervisor.agent) {
+            let message = format!(
+                "agent '{}' decides in this run, and no other one does",
+                other.agent
+            );
+            return self.fail_node(step, cause, Failure::new("validation_error", message));
+        }
+        let turn = supervision.map_or(0, |known| known.n_decisions) + 1;
+        if let Some(most) = supervisor.max_turns.filter(|most| turn > *most) {
+            let node = step.node.clone();
+            return self.breach(Cap::LoopIterations, u64::from(most), u64::from(turn), Some(node));
+        }
+        match self.turn(&supervisor.decider, turn) {
+            Ok(Turn::Decided(decision)) => self.decided(supervisor, step, cause, decision),
+            Ok(Turn::Held { decision, observed }) => {
+                self.hold_decision(supervisor, step, cause, (&decision, observed));
+            }
+            Err(failure) => self.fail_node(step, cause, failure),
+        }
+    }
+
+    fn turn(&self, decider: &Decider, turn: u32) -> Result<Turn, Failure> {
+        match decider {
+            Decider::Plan(plan) => {
+                let next = plan.get(turn as usize - 1).cloned();
+                let next = next.unwrap_or_else(|| Decision::terminate("mockPlan-exhausted"));
+                Ok(Turn::Decided(next))
+            }
+            Decider::Pending { .. } if turn > 1 => {
+                Ok(Turn::Decided(Decision::terminate("mockPlan-exhausted")))
+            }
+            Decider::Pending { decision, confidence } if *confidence < self.threshold() => Ok(Turn::Held {
+                decision: decision.clone(),
+                observed: *confidence,
+            }),
+            Decider::Pending { decision, .. } => Ok(Turn::Decided(decision.clone())),
+            Decider::Rules(rules) => self.by_rules(rules).map(Turn::Decided),
+        }
+    }
+
+    /// The confidence below which a decision is held.
+    fn threshold(&self) -> f64 {
+        let started = self.run.started.as_ref();
+        let asked = started.and_then(|started| started.configurable.get(ESCALATION_THRESHOLD));
+        asked.and_then(read_confidence).unwrap_or(THRESHOLD)
+    }
+
+    fn by_rules(&self, rules: &[Rule]) -> Result<Decision, Failure> {
+        let context = self.context();
+        for rule in rules {
+            let holds = match &rule.when {
+                None => true,
+                Some(when) => when
+                    .holds_in(&context, &self.budget)
+                    .map_err(|error| failed("expression_failed", &error))?,
+            };
+            if holds {
+                let value = self.filled(&rule.decision)?;
+                return Decision::read(&value).map_err(|rule| Failure::new("invalid_decision", rule));
+            }
+        }
+        Err(Failure::new(
+            "no_decision",
+            "no rule of the supervisor holds, and it has no decision otherwise",
+        ))
+    }
+
+    fn filled(&self, pattern: &Pattern) -> Result<Value, Failure> {
+        let context = self.context();
+        let evaluate = |expression: &crate::Expression| {
+            let value = expression.evaluate_in(&context, &self.budget);
+            value.map_err(|error| failed("expression_failed", &error))
+        };
+        let value = pattern.fill(&evaluate, &|template| self.render(template))?;
+        let value = value.unwrap_or_default();
+        self.spend(cost::of_value(&value))?;
+        if too_deep(&value) {
+            return Err(nested("the decision"));
+        }
+        Ok(value)
+    }
+
+    /// Records a decision and ends the turn.
+    pub(super) fn decided(&mut self, supervisor: &Supervisor, step: &StepId, cause: Seq, decision: Decision) {
+        let shown = decision.to_value();
+        let kept = cost::of_value(&shown);
+        let before = self.state.supervision.as_ref().map_or(0, |known| known.weight());
+        let room = self.spend(2 * kept).and_then(|()| self.hold(kept, before));
+        if let Err(failure) = room {
+            return self.fail_node(step, cause, failure);
+        }
+        let iteration = self
+            .state
+            .supervision
+            .as_ref()
+            .map_or(0, |known| known.n_decisions)
+            + 1;
+        let kind = decision.kind();
+        let event = Orchestration::Decided {
+            step: step.clone(),
+            agent: supervisor.agent.clone(),
+            decision,
+            iteration,
+        };
+        let cause = self.emit(Some(cause), event.into());
+        let outputs = fields(json!({ "kind": kind, "decision": shown, "iteration": iteration }));
+        self.complete_node(step, cause, outputs);
+    }
+
+    /// Asks a person whether a decision counts. It is not recorded before the answer.
+    fn hold_decision(
+        &mut self,
+        supervisor: &Supervisor,
+        step: &StepId,
+        cause: Seq,
+        (decision, observed): (&Decision, f64),
+    ) {
+        let data = json!({
+            "agentId": supervisor.agent,
+            "threshold": self.threshold(),
+            "observed": observed,
+            "decision": decision.to_value(),
+        });
+        self.interrupt(step, cause, (InterruptKind::LowConfidence, data), None);
+    }
+
+    /// Follows the answer to a decision that was held.
+    pub(super) fn ratified(&mut self, position: usize, step: &StepId, cause: Seq, answer: &Answered) {
+        let plan = self.plan;
+        let NodeKind::Supervisor(supervisor) = &plan.nodes[position].kind else {
+            return;
+        };
+        let said = match answer {
+            Answered::Value { value, .. } => Ratification::read(value),
+            Answered::Approval { .. } | Answered::Clarification { .. } | Answered::TimedOut => {
+                Err("the decision was not ratified".to_owned())
+            }
+        };
+        let turn = self
+            .state
+            .supervision
+            .as_ref()
+            .map_or(0, |known| known.n_decisions)
+            + 1;
+        let held = match said {
+            Ok(Ratification::Replaced(decision)) => Ok(decision),
+            Ok(Ratification::Ratified) => self.turn(&supervisor.decider, turn).map(|turn| match turn {
+                Turn::Decided(decision) | Turn::Held { decision, .. } => decision,
+            }),
+            Ok(Ratification::Rejected) => Err(Failure::new(
+                "decision_rejected",
+                "the decision of the supervisor was rejected",
+            )),
+            Err(rule) => Err(Failure::new("decision_rejected", rule)),
+        };
+        match held {
+            Ok(decision) => self.decided(supervisor, step, cause, decision),
+            Err(failure) => self.fail_node(step, cause, failure),
+        }
+    }
+}

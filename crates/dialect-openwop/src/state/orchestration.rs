@@ -1,0 +1,233 @@
+//! How far the orchestration of a run is: its supervisor's latest decision, and the handoffs under way.
+
+use serde::{Deserialize, Serialize};
+use wopr_kernel::{KernelEvent, RunStatus, Seq};
+
+use crate::{Decision, Failure, Object, Orchestration, RunId, cost};
+
+/// What a run's supervisor has decided.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Supervision {
+    /// The agent that decides, the same for the whole run.
+    pub agent: String,
+    /// How many decisions it has taken.
+    pub n_decisions: u32,
+    pub(crate) latest: Decision,
+    pub(crate) decided: Seq,
+    /// How many executions have dispatched.
+    pub(crate) n_dispatches: u32,
+}
+
+/// What an execution that hands work over has to do, and has done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Dispatching {
+    /// The event that began it: the decision, or the node's start.
+    pub(crate) cause: Seq,
+    /// What is to be done; `None` for a node that follows no decision.
+    pub(crate) decision: Option<Decision>,
+    pub(crate) stage: Stage,
+    /// The event by which several workers work at the same time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fanned_out: Option<Seq>,
+    /// In the order in which they began.
+    pub(crate) handoffs: Vec<Handoff>,
+    /// What a child has given back that needs an approval before it counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pending: Option<PendingHarvest>,
+}
+
+/// What a child has given back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PendingHarvest {
+    pub(crate) child: RunId,
+    pub(crate) outputs: Object,
+    /// The variables that the mapping names.
+    pub(crate) report: Object,
+    pub(crate) is_untrusted: bool,
+}
+
+/// How far the decision is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Stage {
+    /// Nothing stands in its way.
+    Clear,
+    /// It waits for an approval.
+    Escalated,
+    /// The approval was answered.
+    Answered,
+    /// A person is asked what the decision asks.
+    Asked,
+}
+
+/// One handoff to a worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Handoff {
+    pub(crate) worker: String,
+    /// The event of its last transition.
+    pub(crate) latest: Seq,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) child: Option<RunId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) end: Option<HandoffEnd>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct HandoffEnd {
+    /// How many handoffs of the execution ended before it.
+    pub(crate) order: usize,
+    pub(crate) status: RunStatus,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<Failure>,
+}
+
+impl Supervision {
+    /// The units of state that it occupies.
+    pub(crate) fn weight(&self) -> u64 {
+        cost::of_value(&self.latest.to_value())
+    }
+}
+
+impl Dispatching {
+    pub(crate) fn new(cause: Seq, decision: Option<Decision>) -> Self {
+        Self {
+            cause,
+            decision,
+            stage: Stage::Clear,
+            fanned_out: None,
+            handoffs: Vec::new(),
+            pending: None,
+        }
+    }
+
+    /// Keeps what a child has given back until it is approved.
+    pub(crate) fn await_approval(&mut self, event: &KernelEvent, is_untrusted: bool) {
+        if let KernelEvent::ChildEnded {
+            child,
+            status: RunStatus::Completed,
+            outputs,
+            report,
+            ..
+        } = event
+        {
+            self.pending = Some(PendingHarvest {
+                child: child.clone(),
+                outputs: outputs.clone(),
+                report: report.clone(),
+                is_untrusted,
+            });
+        }
+    }
+
+    pub(crate) fn of_child(&self, child: &RunId) -> Option<&Handoff> {
+        let mut handoffs = self.handoffs.iter();
+        handoffs.find(|handoff| handoff.child.as_ref() == Some(child))
+    }
+
+    /// The workers that are to work and have not begun, with their positions in the decision.
+    pub(crate) fn next(&self) -> Option<(usize, &str)> {
+        let Some(Decision::NextWorker { workers, .. }) = &self.decision else {
+            return None;
+        };
+        let position = self.handoffs.len();
+        workers.get(position).map(|worker| (position, worker.as_str()))
+    }
+
+    /// The handoffs that have ended, the first to end first.
+    pub(crate) fn in_order_of_ends(&self) -> Vec<(&Handoff, &HandoffEnd)> {
+        let handoffs = self.handoffs.iter();
+        let mut ended: Vec<_> = handoffs
+            .filter_map(|handoff| Some((handoff, handoff.end.as_ref()?)))
+            .collect();
+        ended.sort_by_key(|(_, end)| end.order);
+        ended
+    }
+
+    fn n_ended(&self) -> usize {
+        let handoffs = self.handoffs.iter();
+        handoffs.filter(|handoff| handoff.end.is_some()).count()
+    }
+
+    /// Folds in an event of its own execution.
+    pub(crate) fn apply(&mut self, seq: Seq, event: &Orchestration) {
+        let order = self.n_ended();
+        match event {
+            Orchestration::Decided { .. } | Orchestration::Joined { .. } => {}
+            Orchestration::ConfidenceEscalated { .. } => self.stage = Stage::Escalated,
+            Orchestration::FannedOut { .. } => self.fanned_out = Some(seq),
+            Orchestration::HandoffBegan { worker, .. } => self.handoffs.push(Handoff {
+                worker: worker.clone(),
+                latest: seq,
+                child: None,
+                end: None,
+            }),
+            // Both follow the beginning directly.
+            Orchestration::HandoffSucceeded { child, .. } => {
+                if let Some(handoff) = self.handoffs.last_mut() {
+                    handoff.child = Some(child.clone());
+                    handoff.latest = seq;
+                }
+            }
+            Orchestration::HandoffFailed { error, .. } => {
+                if let Some(handoff) = self.handoffs.last_mut() {
+                    handoff.latest = seq;
+                    handoff.end = Some(HandoffEnd {
+                        order,
+                        status: RunStatus::Failed,
+                        error: Some(error.clone()),
+                    });
+                }
+            }
+            Orchestration::Harvested { child, .. } => {
+                let mut handoffs = self.handoffs.iter_mut();
+                if let Some(handoff) = handoffs.find(|handoff| handoff.child.as_ref() == Some(child)) {
+                    handoff.latest = seq;
+                }
+            }
+        }
+    }
+
+    /// Folds in an event of the kernel that belongs to its execution.
+    pub(crate) fn apply_kernel(&mut self, seq: Seq, event: &KernelEvent) {
+        let order = self.n_ended();
+        match (event, self.stage) {
+            (
+                KernelEvent::ChildEnded {
+                    child, status, error, ..
+                },
+                _,
+            ) => {
+                let mut handoffs = self.handoffs.iter_mut();
+                if let Some(handoff) = handoffs.find(|handoff| handoff.child.as_ref() == Some(child)) {
+                    handoff.latest = seq;
+                    handoff.end = Some(HandoffEnd {
+                        order,
+                        status: *status,
+                        error: error.clone(),
+                    });
+                }
+            }
+            (KernelEvent::InterruptRequested { .. }, Stage::Clear | Stage::Answered) => {
+                self.stage = Stage::Asked;
+            }
+            (KernelEvent::ApprovalReceived { edited, .. }, Stage::Escalated) => {
+                self.stage = Stage::Answered;
+                let edited = edited.as_ref().and_then(|edited| Decision::read(edited).ok());
+                if edited.is_some() {
+                    self.decision = edited;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The units of state that it occupies.
+    pub(crate) fn weight(&self) -> u64 {
+        let decision = self.decision.as_ref();
+        let pending = self.pending.as_ref();
+        decision.map_or(0, |decision| cost::of_value(&decision.to_value()))
+            + pending.map_or(0, |pending| {
+                cost::of_object(&pending.outputs) + cost::of_object(&pending.report)
+            })
+    }
+}

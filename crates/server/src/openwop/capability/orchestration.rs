@@ -1,0 +1,56 @@
+//! What this host offers of supervisors and workers.
+
+use serde_json::{Value, json};
+use wopr_core::openwop::MAX_FAN_OUT;
+
+/// The level of the execution model that holds, with all below it.
+const EXECUTION_MODEL: u8 = 3;
+/// The highest level that clients know that look for families in `capabilities`.
+const OLD_EXECUTION_MODEL: u8 = 4;
+
+/// The families, as they are at the root of the document.
+pub(super) fn families(host_id: &str) -> Value {
+    json!({
+        "agents": {
+            "supported": true,
+            "orchestrator": true,
+            "dispatch": true,
+            "dispatchMapping": true,
+            "subRunAttestation": true,
+            "memoryBackends": ["long-term"],
+            "reasoning": { "verbosity": "summary", "streaming": true },
+        },
+        "orchestrator": {
+            "supported": true,
+            "workerIdInterpretation": "either",
+            "fanOutSupported": true,
+        },
+        "dispatch": {
+            "supported": true,
+            "models": ["child-run"],
+            "fanOutSupported": true,
+            "fanOutPolicies": ["sequential", "reject", "parallel"],
+            "joinModes": ["wait-all", "quorum", "first", "race"],
+            "onChildFailureModes": ["collect", "absorb", "fail-fast"],
+            "maxFanOut": MAX_FAN_OUT,
+            "perItemInput": true,
+            "askUserRoutings": ["auto", "clarification"],
+        },
+        "multiAgent": { "executionModel": {
+            "supported": true,
+            "version": EXECUTION_MODEL,
+            "confidenceEscalationFloor": 0.5,
+            "confidenceEscalationInterruptKind": "approval",
+            "crossHostCausation": {
+                "supported": true,
+                "hostId": host_id,
+                "ancestryEndpointSupported": true,
+            },
+        } },
+    })
+}
+
+/// Changes the families for clients that look for them in `capabilities`.
+pub(super) fn mirror(families: &mut Value) {
+    families["multiAgent"]["executionModel"]["version"] = EXECUTION_MODEL.min(OLD_EXECUTION_MODEL).into();
+}
