@@ -162,12 +162,12 @@ fn questions_and_comments_are_limited_in_size() {
             .answer("gate", ask(format!("{n}{}", "x".repeat(1_000))))
             .expect("open");
     }
-    // Each event contains only one question.
+    // Each event contains only one question: as it was given, and as it is shown.
     let n_bytes = script
         .events(0)
         .iter()
         .map(|event| wopr_core::format::encode_event(event).len());
-    assert!(n_bytes.sum::<usize>() < 200_000);
+    assert!(n_bytes.sum::<usize>() < 300_000);
     let refusal = refused(&script, ask("one more".to_owned()));
     assert!(refusal.contains("100 questions were asked"), "{refusal}");
     script
