@@ -30,7 +30,7 @@ const PASSES: [&str; 6] = [
 ];
 
 /// Outputs of all other types that may become part of an artifact.
-const GIVEN: [&str; 99] = [
+const GIVEN: [&str; 36] = [
     TEXT,
     "action",
     "answer",
@@ -40,34 +40,33 @@ const GIVEN: [&str; 99] = [
     "attestation",
     "body",
     "childRunId",
-    "conversationId",
-    "decision",
-    "entries",
-    "hasMore",
-    "memoryRef",
-    "outcome",
-    "turns",
-    "written",
     "childStatus",
     "children",
     "confidence",
+    "conversationId",
     "data",
     "decidedBy",
     "decision",
+    "entries",
     "error",
     "event",
     "feedback",
+    "hasMore",
     "headers",
     "iteration",
     "joinOutcome",
     "kind",
+    "memoryRef",
     "merged",
+    "outcome",
     "reason",
     "refineFeedback",
     "result",
     "resumeValue",
     "status",
     "successCriteria",
+    "turns",
+    "written",
 ];
 
 impl Plan {

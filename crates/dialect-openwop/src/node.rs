@@ -280,6 +280,7 @@ impl NodeKind {
             (Self::Supervisor(supervisor), InterruptKind::LowConfidence) => Some(&supervisor.rules),
             (Self::Dispatch(dispatch), InterruptKind::Approval) => Some(dispatch.approval()),
             (Self::Dispatch(dispatch), InterruptKind::Clarification) => Some(dispatch.clarification()),
+            (Self::Model(model), InterruptKind::Approval) => Some(&model.more_money),
             (Self::SubWorkflow(sub), InterruptKind::Approval) => {
                 sub.attestation.as_ref().and_then(Attestation::rules)
             }

@@ -156,7 +156,13 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
         .summary
         .after(run.status, waiting_on(&run, &view.plan), error_code, *now);
     let mut batch = Batch::new(key.clone(), *guard, stored, summary.clone());
-    batch.memory = remembering::rows(&events);
+    if !is_mute {
+        // What a fork repeats is remembered already.
+        let resumed =
+            |recorded: &Recorded| matches!(recorded.event, Event::Kernel(KernelEvent::ForkResumed { .. }));
+        let live = events.iter().rposition(resumed).map_or(0, |at| at + 1);
+        batch.memory = remembering::rows(&events[live..]);
+    }
     if is_heavy || head_before / SNAPSHOT_EVERY < run.head.0 / SNAPSHOT_EVERY {
         batch.snapshot = Some(Snapshot {
             head: run.head,

@@ -118,6 +118,8 @@ impl Walk<'_, '_> {
             | NodeKind::Agent(_)
             | NodeKind::Memory(_)
             | NodeKind::Model(_)
+            | NodeKind::Supervisor(_)
+            | NodeKind::Dispatch(_)
             | NodeKind::SideEffect
             | NodeKind::ArtifactEmit { .. }
             | NodeKind::Requires { .. } => {}

@@ -144,9 +144,10 @@ impl Walk<'_, '_> {
                 edited,
                 ..
             } => (action, feedback, edited),
-            Answered::Clarification { .. } | Answered::Value { .. } | Answered::TimedOut => {
-                (ApprovalAction::Timeout, None, None)
-            }
+            Answered::Clarification { .. }
+            | Answered::Value { .. }
+            | Answered::Verdict { .. }
+            | Answered::TimedOut => (ApprovalAction::Timeout, None, None),
         };
         match (action, edited) {
             (ApprovalAction::Accept, _) => {}

@@ -165,7 +165,7 @@ impl Walk<'_, '_> {
                 let outputs = self.marked(fields(json!({ "answer": answer })));
                 self.complete_node(step, cause, outputs);
             }
-            Answered::Value { .. } | Answered::TimedOut => {
+            Answered::Value { .. } | Answered::Verdict { .. } | Answered::TimedOut => {
                 let failure = Failure::new("interrupt_timeout", "nobody answered in time");
                 self.fail_node(step, cause, failure);
             }

@@ -47,7 +47,7 @@ impl Walk<'_, '_> {
         match self.turn(&supervisor.decider, turn) {
             Ok(Turn::Decided(decision)) => self.decided(supervisor, step, cause, decision),
             Ok(Turn::Held { decision, observed }) => {
-                self.hold_decision(supervisor, step, cause, (&decision, observed));
+                self.hold_turn(supervisor, step, cause, (&decision, observed));
             }
             Err(failure) => self.fail_node(step, cause, failure),
         }
@@ -142,7 +142,7 @@ impl Walk<'_, '_> {
     }
 
     /// Asks a person whether a decision counts. It is not recorded before the answer.
-    fn hold_decision(
+    fn hold_turn(
         &mut self,
         supervisor: &Supervisor,
         step: &StepId,
@@ -166,9 +166,10 @@ impl Walk<'_, '_> {
         };
         let said = match answer {
             Answered::Value { value, .. } => Ratification::read(value),
-            Answered::Approval { .. } | Answered::Clarification { .. } | Answered::TimedOut => {
-                Err("the decision was not ratified".to_owned())
-            }
+            Answered::Approval { .. }
+            | Answered::Clarification { .. }
+            | Answered::Verdict { .. }
+            | Answered::TimedOut => Err("the decision was not ratified".to_owned()),
         };
         let turn = self
             .state

@@ -85,7 +85,12 @@ impl Attestation {
     pub(crate) fn approvers(&self) -> Option<&[String]> {
         match self.rules.as_ref()? {
             Rules::Approval(rules) => Some(&rules.approvers),
-            Rules::Clarification(_) | Rules::Event | Rules::Any | Rules::Checked(_) => None,
+            Rules::Clarification(_)
+            | Rules::Event
+            | Rules::Any
+            | Rules::Verdict
+            | Rules::Turn
+            | Rules::Checked(_) => None,
         }
     }
 }

@@ -199,6 +199,7 @@ impl ModelNode {
                 has_refs: false,
                 // Money is spent by somebody who is known.
                 auth_required: true,
+                edited: None,
             }),
         })
     }

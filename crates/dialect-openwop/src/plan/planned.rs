@@ -99,6 +99,8 @@ impl Planned for Plan {
             | NodeKind::Agent(_)
             | NodeKind::Memory(_)
             | NodeKind::Model(_)
+            | NodeKind::Supervisor(_)
+            | NodeKind::Dispatch(_)
             | NodeKind::MockAgent(_)
             | NodeKind::SideEffect
             | NodeKind::ArtifactEmit { .. }

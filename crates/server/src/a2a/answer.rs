@@ -231,7 +231,6 @@ fn by_fields(mut fields: Object, asked: Asked<'_>, said: &Said) -> Result<Value,
             }
             None => Ok(fields.into()),
         },
-        InterruptKind::LowConfidence => Ok(fields.into()),
     }
 }
 

@@ -99,7 +99,7 @@ impl Gate<'_> {
     /// A message for the user that says what is wrong with the form.
     pub(crate) fn answer(&self, form: &Form) -> Result<Value, String> {
         match self.kind {
-            InterruptKind::Approval | InterruptKind::LowConfidence => self.decision(form),
+            InterruptKind::Approval => self.decision(form),
             InterruptKind::Clarification => {
                 let fields = self.fields();
                 if let Some(id) = form.ids().find(|id| !fields.iter().any(|field| field.id == *id)) {
@@ -200,7 +200,7 @@ impl Gate<'_> {
             form method="post" autocomplete="off" {
                 h2 { "Your answer" }
                 @match self.kind {
-                    InterruptKind::Approval | InterruptKind::LowConfidence => (self.approval(given)),
+                    InterruptKind::Approval => (self.approval(given)),
                     InterruptKind::Clarification => {
                         @for (index, field) in self.fields().iter().enumerate() { (field.show(index, given)) }
                         div.buttons { button.main type="submit" { "Send answers" } }
@@ -240,13 +240,7 @@ impl Gate<'_> {
     }
 
     fn approval(&self, given: Option<&Form>) -> Markup {
-        let offered: Vec<&str> = match self.kind {
-            InterruptKind::LowConfidence => vec!["accept", "reject"],
-            InterruptKind::Approval
-            | InterruptKind::Clarification
-            | InterruptKind::ExternalEvent
-            | InterruptKind::Custom => self.texts("actions").collect(),
-        };
+        let offered: Vec<&str> = self.texts("actions").collect();
         let has = |action: &str| offered.contains(&action);
         let given = |name: &str| given.and_then(|form| form.raw(name));
         let editable = self.editable().filter(|_| has("edit-accept"));

@@ -203,7 +203,7 @@ async fn stream_of_a_working_task_begins_with_the_task() {
 
 #[tokio::test]
 async fn idle_stream_is_kept_alive() {
-    let mut config = crate::support::config();
+    let mut config = config();
     config.server.sse_keepalive = "20ms".parse().unwrap();
     let server = Server::open(config).await;
     let client = server.v1();
@@ -220,7 +220,7 @@ async fn idle_stream_is_kept_alive() {
 #[tokio::test]
 async fn streams_of_both_faces_abort_when_the_store_fails() {
     let store = std::sync::Arc::new(crate::counting::Counting::default());
-    let server = Server::over(crate::support::config(), store.clone()).await;
+    let server = Server::over(config(), store.clone()).await;
     let alice = server.v1();
     let more = json!({"metadata": {"skillId": "clarify"}});
     let task = alice.send(alice.text("m", "x", more)).await;

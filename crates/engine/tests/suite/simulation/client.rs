@@ -404,13 +404,13 @@ fn once(key: &str, digest: &str) -> SideRows {
 fn value_of(kind: InterruptKind, action: &str, mark: &str) -> Value {
     match kind {
         InterruptKind::Clarification => json!({ "answers": [{ "id": "colour", "answer": mark }] }),
-        InterruptKind::Approval
-        | InterruptKind::ExternalEvent
-        | InterruptKind::Custom
-        | InterruptKind::LowConfidence => {
+        InterruptKind::Approval | InterruptKind::ExternalEvent | InterruptKind::Custom => {
             json!({ "action": action, "feedback": mark })
         }
-        InterruptKind::LowConfidence => json!({ "decision": mark }),
+        InterruptKind::LowConfidence => match action {
+            "reject" => json!({ "rejected": true, "voter": mark }),
+            _ => json!({ "ratified": true, "voter": mark }),
+        },
         InterruptKind::Conversation => json!({ "operation": "close", "content": mark }),
     }
 }

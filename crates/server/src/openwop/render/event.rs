@@ -533,6 +533,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 Cap::BudgetCost => json!(n as f64 / 1e6),
                 Cap::NodeExecutions
                 | Cap::RunDuration
+                | Cap::LoopIterations
                 | Cap::Schema
                 | Cap::BudgetTokens
                 | Cap::BudgetDuration => json!(n),
