@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::{
     Authority, Command, Failure, Object, PrincipalId, Resolve, RunId, RunMessage, RunStatus, StepId,
+    measure::object_too_deep,
 };
 
 /// What a decision was given. The start of a run needs none: its first event says everything.
@@ -189,7 +190,9 @@ impl Given {
                 step: step.clone(),
                 attempt: *attempt,
                 retry_after_ms: *retry_after_ms,
-                outcome: Some(Box::new(outcome.clone().into())),
+                // Outputs that nest too deep fail their step, and could not be read back: the failure says it.
+                outcome: (!outcome.as_ref().is_ok_and(object_too_deep))
+                    .then(|| Box::new(outcome.clone().into())),
             },
             Command::EffectGivenUp {
                 step,

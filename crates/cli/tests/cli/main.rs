@@ -15,6 +15,7 @@ mod agents_guide;
 mod backup;
 mod binary;
 mod config;
+mod crew;
 mod definitions;
 mod demo;
 mod following;

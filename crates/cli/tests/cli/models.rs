@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::binary::{Place, first_line};
 
 /// A scripted model; killed on drop.
-struct Model {
+pub(crate) struct Model {
     child: Child,
-    origin: String,
+    pub(crate) origin: String,
 }
 
 impl Model {
-    fn start(place: &Place, script: &Value) -> Self {
+    pub(crate) fn start(place: &Place, script: &Value) -> Self {
         place.write("script.json", &script.to_string());
         let args = [
             "mock-model",

@@ -462,27 +462,48 @@ impl Agent {
     }
 
     /// Sends a request over the interface that answers, or else over the first one that does.
+    ///
+    /// An agent that cannot be connected to may be back for the next interface. It is then asked in the version in which it
+    /// was asked before: a message that is sent again in another version would not be known as the same one.
     async fn answer(&self, request: Request, last: Option<&str>) -> Result<Answer, Error> {
         let mut failure = None;
+        let mut is_away = false;
         let answering = self.answering().cloned();
+        let version = answering
+            .as_ref()
+            .or(self.interfaces.first())
+            .map(|found| found.version);
         if let Some(found) = &answering {
             if self.interfaces.len() == 1 {
                 return self.over(found, request, last).await;
             }
             match self.over(found, request.clone(), last).await {
                 // It is gone, and has not received the request.
-                Err(error) if error.is_unconnected() && self.interfaces.len() > 1 => failure = Some(error),
+                Err(error) if error.is_unconnected() && self.interfaces.len() > 1 => {
+                    is_away = true;
+                    failure = Some(error);
+                }
                 result => return result,
             }
         }
         let others = self.interfaces.iter();
         for found in others.filter(|found| Some(*found) != answering.as_ref()) {
+            if is_away && Some(found.version) != version {
+                continue;
+            }
             match self.tried(found, request.clone(), last).await {
                 Tried::Answered(result) => return *result,
-                Tried::Unanswered(error) => failure = failure.or(Some(error)),
+                Tried::Unanswered(error) => {
+                    is_away |= error.is_unconnected();
+                    failure = failure.or(Some(error));
+                }
             }
         }
-        for found in self.older().await {
+        let older = match is_away {
+            true => Vec::new(),
+            false => self.older().await,
+        };
+        for found in older {
             match self.tried(&found, request.clone(), last).await {
                 Tried::Answered(result) => return *result,
                 Tried::Unanswered(error) => failure = failure.or(Some(error)),

@@ -156,11 +156,8 @@ async fn interface_that_only_the_older_card_names_is_found() {
 
 #[tokio::test]
 async fn interfaces_of_the_older_card_are_tried_if_none_of_the_newer_one_answers() {
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let gone_port = gone.local_addr().unwrap().port();
-    drop(gone);
     let mut agent = Agent::start(move |seen| match seen.path.as_str() {
-        "/rest/tasks/t" => reply(404, "text/plain", "no such place"),
+        "/gone" | "/rest/tasks/t" => reply(404, "text/plain", "no such place"),
         "/old" => {
             let task = serde_json::json!({"kind": "task", "id": "t", "contextId": "c", "status": {"state": "working"}});
             rpc_reply(&task)
@@ -168,7 +165,7 @@ async fn interfaces_of_the_older_card_are_tried_if_none_of_the_newer_one_answers
         _ if seen.header("a2a-version") == "1.0" => {
             let mut card = card(&seen.origin, &[("/rest", "HTTP+JSON", "1.0")]);
             let first = serde_json::json!({
-                "url": format!("http://127.0.0.1:{gone_port}/rpc"), "protocolBinding": "JSONRPC", "protocolVersion": "1.0",
+                "url": format!("{}/gone", seen.origin), "protocolBinding": "JSONRPC", "protocolVersion": "1.0",
             });
             let interfaces = card["supportedInterfaces"].as_array_mut().unwrap();
             interfaces.insert(0, first);
@@ -192,7 +189,7 @@ async fn interfaces_of_the_older_card_are_tried_if_none_of_the_newer_one_answers
     };
     const CARD: &str = "/.well-known/agent-card.json";
     assert_eq!(ask(None).await.1.unwrap().id, "t");
-    assert_eq!(paths(&mut agent), [CARD, "/rest/tasks/t", CARD, "/old"]);
+    assert_eq!(paths(&mut agent), [CARD, "/gone", "/rest/tasks/t", CARD, "/old"]);
     // The one that answered is used from then on.
     let (version, task) = ask(None).await;
     assert_eq!((version, task.unwrap().id.as_str()), (Version::V0_3, "t"));
@@ -201,7 +198,7 @@ async fn interfaces_of_the_older_card_are_tried_if_none_of_the_newer_one_answers
     let (version, task) = ask(Some(Version::V1_0)).await;
     assert_eq!(version, Version::V1_0);
     assert!(task.is_err(), "{task:?}");
-    assert_eq!(paths(&mut agent), ["/rest/tasks/t"]);
+    assert_eq!(paths(&mut agent), ["/gone", "/rest/tasks/t"]);
 }
 
 #[tokio::test]

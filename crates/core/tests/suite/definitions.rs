@@ -326,7 +326,7 @@ fn each_broken_rule_is_reported_with_its_place() {
         node 'n': config.outputMapping._a: names with a leading underscore are the host's [/nodes/0/config/outputMapping/_a]
         node 'n': config.method is 'TRACE', which is none of GET, HEAD, POST, PUT, PATCH, DELETE [/nodes/0/config/method]
         node 'n': config.url: parse the expression: unexpected end of input, expected end of variable block [/nodes/0/config/url]
-        node 'n': config.headers.a is neither a string nor {secret, prefix?} [/nodes/0/config/headers/a]
+        node 'n': config.headers.a is neither a string nor {secret, prefix?} [/nodes/0]
         node 'n': config.timeoutMs is not within 1 to 600000 [/nodes/0/config/timeoutMs]
         node 'n': inputs.p is not an object [/nodes/0/inputs/p]
         node 'n': inputs.p.type is 'magic', which is none of static, expression, connection, variable [/nodes/0/inputs/p/type]

@@ -278,12 +278,11 @@ impl Walk<'_, '_> {
         let NodeKind::Dispatch(node) = &plan.nodes[position].kind else {
             return;
         };
-        if parallel(node).is_none() {
-            if let Some(end) = self.end_of(step, child)
-                && let Err(failure) = self.harvest(position, node, step, cause, (child.clone(), end))
-            {
-                return self.fail_node(step, cause, failure);
-            }
+        if parallel(node).is_none()
+            && let Some(end) = self.end_of(step, child)
+            && let Err(failure) = self.harvest(position, node, step, cause, (child.clone(), end))
+        {
+            return self.fail_node(step, cause, failure);
         }
         self.go_on(position, node, step);
     }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use wopr_kernel::{Answered, Cap, Seq, StepId, fields};
 
 use crate::{
-    Decision, Failure, InterruptKind, Orchestration, cost,
+    Decision, Failure, InterruptKind, Orchestration, Supervision, cost,
     decision::{Ratification, THRESHOLD, read_confidence},
     measure::too_deep,
     node::{Decider, NodeKind, Pattern, Rule, Supervisor},
@@ -118,7 +118,7 @@ impl Walk<'_, '_> {
     pub(super) fn decided(&mut self, supervisor: &Supervisor, step: &StepId, cause: Seq, decision: Decision) {
         let shown = decision.to_value();
         let kept = cost::of_value(&shown);
-        let before = self.state.supervision.as_ref().map_or(0, |known| known.weight());
+        let before = self.state.supervision.as_ref().map_or(0, Supervision::weight);
         let room = self.spend(2 * kept).and_then(|()| self.hold(kept, before));
         if let Err(failure) = room {
             return self.fail_node(step, cause, failure);

@@ -320,9 +320,19 @@ impl Service {
                 A2aError::unsupported(format!("the task is {status} and waits for no message")).into(),
             );
         }
-        let Selected { question, is_only } = self.meant(caller, view, &message).await?;
+        let Selected { question, is_only } = match self.meant(caller, view, &message).await {
+            Ok(selected) => selected,
+            Err(refusal) => {
+                return self
+                    .answered_meanwhile(&once, &kept, forgets, refusal.into())
+                    .await;
+            }
+        };
         let Some(asked) = &question.asked else {
-            return Err(A2aError::unsupported("the task does not wait for a message any more").into());
+            let refusal = A2aError::unsupported("the task does not wait for a message any more");
+            return self
+                .answered_meanwhile(&once, &kept, forgets, refusal.into())
+                .await;
         };
         let value = match conformance::answer(call.version, &view.plan, &message) {
             Some(value) => value,
@@ -370,6 +380,23 @@ impl Service {
             waiting: question.waiting,
             left,
         })
+    }
+
+    /// Refuses a message, unless its first try has settled the question since the task was looked at.
+    async fn answered_meanwhile(
+        &self,
+        once: &Idempotency,
+        kept: &Kept<'_>,
+        forgets: bool,
+        refusal: Error,
+    ) -> Result<Sent, Error> {
+        if forgets {
+            return Err(refusal);
+        }
+        match self.host.app().recorded(&once.key).await? {
+            Some(record) if record.digest == once.digest => self.answered_before(&record, kept).await,
+            Some(_) | None => Err(refusal),
+        }
     }
 
     /// Completes a message that had been accepted before.

@@ -388,9 +388,7 @@ fn is_done_as_asked(node: &Node, peers: &[String]) -> bool {
         .and_then(Value::as_str)
         .unwrap_or(DEFAULT_PEER);
     let is_reachable = node.type_id != "core.a2a.invoke" || peers.iter().any(|known| known == peer);
-    // Elsewhere an agent is only named.
-    let is_run = node.agent.is_none() || node.type_id == "core.orchestrator.supervisor";
-    is_run && !is_ignored && is_reachable
+    !is_ignored && is_reachable
 }
 
 fn children(plan: &openwop::Plan) -> impl Iterator<Item = WorkflowId> {

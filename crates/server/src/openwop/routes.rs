@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn unsupported_paths_have_a_reason() {
-        assert!(not_provided("/v1/runs/run_1:fork").is_some());
+        assert!(not_provided("/v1/runs/run_1/annotations").is_some());
         assert!(not_provided("/v1/webhooks/x").is_some());
         for path in [
             "/v1/prompts",

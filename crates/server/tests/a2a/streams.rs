@@ -332,7 +332,7 @@ async fn stream_tells_who_has_the_baton() {
         );
         assert_eq!(frames.last().unwrap().short(), "status:completed");
         // Which workflows work is for readers of runs.
-        let starter = client.clone().by("secret-of-starter-0123456789");
+        let starter = client.clone().by("starter");
         let message = starter.text(
             &format!("starter-{}", client.version),
             "go",

@@ -311,8 +311,9 @@ mod tests {
         let (_files, conn) = database();
         let mut owners = tables_with(&conn, "run");
         owners.extend(tables_with(&conn, "target"));
-        // Idempotency records have their own expiry, and marks are deleted last.
-        owners.retain(|table| table != "idempotency" && table != "removals");
+        // Idempotency records have their own expiry, marks are deleted last, and what agents remember outlives the run.
+        let others = ["idempotency", "removals", "agent_memory"];
+        owners.retain(|table| !others.contains(&table.as_str()));
         for table in owners {
             let delete = format!("DELETE FROM {table} ");
             let swept = WITH_BODY.iter().map(|owned| owned.delete).chain(PLAIN);

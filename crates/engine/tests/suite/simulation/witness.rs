@@ -21,8 +21,8 @@ use wopr_core::{
 };
 use wopr_engine::{Answering, View};
 use wopr_store::{
-    Batch, Guard, Hold, IdempotencyKey, IdempotencyRecord, Leased, Moved, Queue, Removal, WorkKey, WorkRow,
-    WorkState, WorkflowRow,
+    Batch, Guard, Hold, IdempotencyKey, IdempotencyRecord, Leased, Moved, Queue, Removal, StoredEvent,
+    WorkKey, WorkRow, WorkState, WorkflowRow,
 };
 use wopr_testkit::line;
 
@@ -372,9 +372,10 @@ impl Seen {
         }
         for child in &batch.children {
             let plan = self.plan(&child.summary.workflow, &child.summary.version)?;
-            let parent = Some(key.run.clone());
-            self.runs
-                .insert(key.sibling(child.run.clone()), Known::new(plan, parent));
+            let mut known = Known::new(plan, Some(key.run.clone()));
+            // One that was decided with its parent has its whole log.
+            known.fold(&child.events, child.summary.status)?;
+            self.runs.insert(key.sibling(child.run.clone()), known);
         }
         for (source, seq) in &batch.inbox_consumed {
             let was_told = self.mail.remove(&(key.clone(), source.clone(), *seq));
@@ -593,9 +594,9 @@ impl Known {
     }
 
     /// Applies the events and returns the client marks they carry.
-    fn append(&mut self, batch: &Batch) -> Result<HashSet<String>, String> {
+    fn fold(&mut self, events: &[StoredEvent], status: RunStatus) -> Result<HashSet<String>, String> {
         let mut marks = HashSet::new();
-        for stored in &batch.events {
+        for stored in events {
             let recorded =
                 format::decode_event(stored.seq, &stored.body).map_err(|error| error.to_string())?;
             marks.extend(self.mark(&recorded.event));
@@ -606,12 +607,14 @@ impl Known {
             self.log.push(recorded);
             applied.map_err(|error| error.to_string())?;
         }
-        if batch.summary.status != self.run.status {
-            return Err(format!(
-                "its row says {:?}, its log {:?}",
-                batch.summary.status, self.run.status
-            ));
+        if status != self.run.status {
+            return Err(format!("its row says {status:?}, its log {:?}", self.run.status));
         }
+        Ok(marks)
+    }
+
+    fn append(&mut self, batch: &Batch) -> Result<HashSet<String>, String> {
+        let marks = self.fold(&batch.events, batch.summary.status)?;
         if let Some(snapshot) = &batch.snapshot {
             let folded =
                 format::decode_run(self.plan.dialect(), &snapshot.body).map_err(|error| error.to_string())?;

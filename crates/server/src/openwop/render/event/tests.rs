@@ -704,5 +704,5 @@ fn payloads_match_published_schemas() {
             doc.payload
         );
     }
-    assert_eq!(types.len(), 42, "there is a sample of every event");
+    assert_eq!(types.len(), 57, "there is a sample of every event");
 }

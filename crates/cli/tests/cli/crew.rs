@@ -1,0 +1,70 @@
+//! The example `examples/research-crew`: a supervisor, workers that ask a scripted model, and an approval.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::{
+    binary::{Place, examples},
+    models::Model,
+};
+
+/// A folder with a scripted model that plays the crew, and the arguments that run it.
+fn crew() -> (Place, Model, Vec<String>) {
+    let mut place = Place::new();
+    let folder = examples().join("research-crew");
+    let script = fs::read_to_string(folder.join("script.json")).unwrap();
+    let model = Model::start(&place, &serde_json::from_str(&script).unwrap());
+    place.set("WOPR_MODEL_URL", &format!("{}/v1", model.origin));
+    place.set("WOPR_MODEL_NAME", "mock");
+    place.set("WOPR_EGRESS_ALLOW", "127.0.0.1/32");
+    let path = |name: &str| folder.join(name).display().to_string();
+    let args = [
+        "run",
+        &path("research-crew.json"),
+        "--workflows",
+        &path("crew"),
+        "--input",
+        "subject=mechanical watches",
+        "--json",
+    ];
+    (place, model, args.map(str::to_owned).to_vec())
+}
+
+fn run(place: &Place, args: &[String], answer: &Value) -> Value {
+    let answer = ["--answer".to_owned(), answer.to_string()];
+    let args: Vec<_> = args.iter().chain(&answer).map(String::as_str).collect();
+    place.json(&args)
+}
+
+#[test]
+fn research_crew_publishes_what_a_person_accepts() {
+    let (place, _model, args) = crew();
+    let shown = run(&place, &args, &json!({ "action": "accept" }));
+    assert_eq!(shown["status"], "completed", "{shown:#}");
+    assert_eq!(shown["outputs"]["reason"], "goal-reached", "{shown:#}");
+    let asked = fs::read_to_string(place.path().join("asked.ndjson")).unwrap();
+    assert_eq!(asked.lines().count(), 4, "each worker asked once");
+    // What one worker found is data for the next.
+    let verifier = asked.lines().last().unwrap();
+    assert!(
+        verifier.contains("the 13th century") && verifier.contains("<UNTRUSTED source="),
+        "{verifier}"
+    );
+}
+
+#[test]
+fn research_crew_ends_without_publishing_what_a_person_rejects() {
+    let (place, _model, args) = crew();
+    let shown = run(
+        &place,
+        &args,
+        &json!({ "action": "reject", "feedback": "too short" }),
+    );
+    assert_eq!(shown["status"], "completed", "{shown:#}");
+    assert_eq!(shown["outputs"]["reason"], "rejected", "{shown:#}");
+    assert_eq!(
+        shown["outputs"]["successCriteria"],
+        json!([{ "key": "published", "met": false }])
+    );
+}
