@@ -323,9 +323,7 @@ impl Service {
         let Selected { question, is_only } = match self.meant(caller, view, &message).await {
             Ok(selected) => selected,
             Err(refusal) => {
-                return self
-                    .answered_meanwhile(&once, &kept, forgets, refusal.into())
-                    .await;
+                return self.answered_meanwhile(&once, &kept, forgets, refusal).await;
             }
         };
         let Some(asked) = &question.asked else {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use wopr_core::{
     MemoryWritten,
-    openwop::{Act, AgentEvent, CallError, Invocation},
+    openwop::{Act, AgentEvent, CallError, Invocation, Transport, Verbosity},
 };
 
 use super::{Mask, Payload};
@@ -66,14 +66,14 @@ pub(super) fn payload(event: &AgentEvent, mask: &Mask) -> Value {
         } => own()
             .with("delta", words("reasoning", delta))
             .with("sequence", *sequence)
-            .maybe("verbosity", verbosity.map(|verbosity| verbosity.as_str())),
+            .maybe("verbosity", verbosity.map(Verbosity::as_str)),
         Act::Reasoned {
             reasoning,
             verbosity,
             tokens,
         } => own()
             .with("reasoning", words("reasoning", reasoning))
-            .maybe("verbosity", verbosity.map(|verbosity| verbosity.as_str()))
+            .maybe("verbosity", verbosity.map(Verbosity::as_str))
             .maybe("tokenCount", *tokens),
         Act::ToolCalled {
             call,
@@ -84,7 +84,7 @@ pub(super) fn payload(event: &AgentEvent, mask: &Mask) -> Value {
             .with("toolName", tool.as_str())
             .with("callId", call.as_str())
             .maybe("inputs", value("inputs", inputs))
-            .maybe("transport", transport.map(|transport| transport.as_str())),
+            .maybe("transport", transport.map(Transport::as_str)),
         Act::ToolReturned {
             call,
             tool,

@@ -16,7 +16,7 @@ pub(super) const fn name(event: &ConversationEvent) -> &'static str {
 
 pub(super) fn payload(event: &ConversationEvent, mask: &Mask) -> Value {
     let node = &event.step.node;
-    let shown = turn(&event.turn, mask.said(node, "turns", &event.turn.content));
+    let shown = turn(&event.turn, &mask.said(node, "turns", &event.turn.content));
     let index = event.turn.index;
     let payload = Payload::new().with("conversationId", event.step.key());
     let payload = match &event.change {
@@ -41,7 +41,7 @@ pub(super) fn payload(event: &ConversationEvent, mask: &Mask) -> Value {
     payload.done()
 }
 
-fn turn(turn: &Turn, content: Value) -> Value {
+fn turn(turn: &Turn, content: &Value) -> Value {
     let mut shown = json!({
         "messageId": turn.message,
         "from": turn.from,
