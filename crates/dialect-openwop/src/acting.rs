@@ -19,7 +19,7 @@ pub(crate) struct Acting {
     nodes: BTreeMap<NodeId, Begun>,
 }
 
-/// What an agent has begun in one execution.
+/// The acts that an agent has begun and not finished in one execution.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Begun {
     /// The pieces of reasoning that no closing event contains yet.

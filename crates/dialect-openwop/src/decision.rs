@@ -54,7 +54,7 @@ pub enum Asks {
     Approval,
 }
 
-/// Whether a goal is reached.
+/// A goal of the run, and whether the supervisor says that it is met.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Criterion {
     pub key: String,

@@ -21,7 +21,7 @@ pub(crate) enum Found {
 pub(crate) enum Missing {
     /// The text holds nothing that begins like an object or a list.
     Prose,
-    /// What begins like one does not parse.
+    /// The text begins like a document and does not parse.
     Broken(String),
 }
 

@@ -2,6 +2,9 @@
 //!
 //! A type id maps to one variant of [`NodeKind`]; an unknown type id is a problem of the definition. The
 //! types of the conformance suite exist only if the host enables them.
+//!
+//! The file is long because [`NodeKind`] is closed: what all types answer is one exhaustive match each. A type with settings
+//! of its own has them in a module of its own.
 
 mod about;
 mod activity;

@@ -118,30 +118,45 @@ impl Engine {
                 command = again();
                 continue;
             };
-            let change = Change {
-                view: &view,
-                n_tail_bytes: 0,
-                n_run_bytes: 0,
-                guard: Guard::Create,
-                won: None,
-                consumed: &[],
-            };
-            let committed = self.commit(change, (decision, children), &side_rows, now).await;
-            allowance.conclude(&committed);
-            match self.conclude(committed, &mut uncertain, &side_rows).await? {
-                Some(done) => {
-                    if let Done::Fresh(_) = &done {
-                        Counters::add(&self.shared.counters.runs_created, 1);
-                    }
-                    return Ok(done);
-                }
-                None => self.back_off(attempt).await,
+            let made = (decision, children, allowance);
+            if let Some(done) = self
+                .commit_new(&view, made, &mut uncertain, &side_rows, now)
+                .await?
+            {
+                return Ok(done);
             }
+            self.back_off(attempt).await;
             command = again();
         }
         Err(CommandError::Busy {
             retry_after_ms: RETRY_AFTER_MS,
         })
+    }
+
+    /// Commits the first decision of a new run. Returns `None` if it has to be decided again.
+    pub(crate) async fn commit_new(
+        &self,
+        view: &View,
+        (decision, children, allowance): (Decision, WholeChildren, Arc<Allowance>),
+        uncertain: &mut UncertainCommits,
+        side_rows: &SideRows,
+        now: Timestamp,
+    ) -> Result<Option<Done>, CommandError> {
+        let change = Change {
+            view,
+            n_tail_bytes: 0,
+            n_run_bytes: 0,
+            guard: Guard::Create,
+            won: None,
+            consumed: &[],
+        };
+        let committed = self.commit(change, (decision, children), side_rows, now).await;
+        allowance.conclude(&committed);
+        let done = self.conclude(committed, uncertain, side_rows).await?;
+        if let Some(Done::Fresh(_)) = &done {
+            Counters::add(&self.shared.counters.runs_created, 1);
+        }
+        Ok(done)
     }
 
     /// Concludes an attempt to commit. Returns `None` if the command has to be decided again.

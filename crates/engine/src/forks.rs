@@ -15,9 +15,7 @@ use wopr_store::{Guard, ReadError, Summary};
 use crate::{
     CommandError, Done, Engine, SideRows, View,
     commanding::{Decided, MAX_ATTEMPTS, RETRY_AFTER_MS},
-    committing::Change,
     load_budget::LoadPermit,
-    stats::Counters,
     uncertain_commit::UncertainCommits,
     view::decode_events,
 };
@@ -128,25 +126,14 @@ impl Engine {
             let Decided::Now(decision, children, allowance) = decided else {
                 continue;
             };
-            let change = Change {
-                view: &view,
-                n_tail_bytes: 0,
-                n_run_bytes: 0,
-                guard: Guard::Create,
-                won: None,
-                consumed: &[],
-            };
-            let committed = self.commit(change, (decision, children), &side_rows, now).await;
-            allowance.conclude(&committed);
-            match self.conclude(committed, &mut uncertain, &side_rows).await? {
-                Some(done) => {
-                    if let Done::Fresh(_) = &done {
-                        Counters::add(&self.shared.counters.runs_created, 1);
-                    }
-                    return Ok(done);
-                }
-                None => self.back_off(attempt).await,
+            let made = (decision, children, allowance);
+            if let Some(done) = self
+                .commit_new(&view, made, &mut uncertain, &side_rows, now)
+                .await?
+            {
+                return Ok(done);
             }
+            self.back_off(attempt).await;
         }
         Err(CommandError::Busy {
             retry_after_ms: RETRY_AFTER_MS,

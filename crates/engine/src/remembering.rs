@@ -161,7 +161,7 @@ impl Remembering {
                 limit: read.limit as usize + 1,
             };
             let stored = self.store.memory(tenant, &query).await?;
-            // What this call writes is not stored yet, and counts as read.
+            // This call also reads the entries that it writes, although they are not stored yet.
             let is_replaced = |entry: &MemoryEntry| {
                 let mut own = written.iter();
                 own.any(|new: &MemoryEntry| new.id == entry.id) || call.remove.contains(&entry.id)

@@ -36,7 +36,7 @@ fn is_zero(n: &u64) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeats {
     ForADay,
-    /// The call waits for it, and nobody looks after it when the call has ended.
+    /// As long as the call waits for it; the row ends with the call.
     WhileItIsAwaited,
 }
 

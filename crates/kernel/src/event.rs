@@ -4,6 +4,8 @@
 //! protocol requires a timestamp in the payload (then it is the recorded command time). [`Recorded`] adds the
 //! envelope. Faces render each variant to exactly one event of their protocol. Variant names are stored and
 //! must never change.
+//!
+//! The file is long because the set is closed: one enum, and what readers ask of every variant.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 

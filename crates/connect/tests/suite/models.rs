@@ -82,7 +82,7 @@ fn call(streams: bool) -> ModelCall {
     }
 }
 
-/// What an attempt records while it goes on, and how it ends.
+/// The pieces that an attempt records, and its report.
 async fn ask(executors: &Executors, call: ModelCall) -> (Vec<String>, Outcome) {
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&said);

@@ -151,7 +151,7 @@ impl Dispatch {
         &self.clarification
     }
 
-    /// What a worker gets of the variables. A mapping of its own replaces that of all.
+    /// The input mapping of a worker: its own, or else the mapping of all workers.
     pub(crate) fn inputs_of(&self, worker: &str) -> &Mapping {
         self.worker_inputs.get(worker).unwrap_or(&self.inputs)
     }

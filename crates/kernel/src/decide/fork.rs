@@ -7,8 +7,8 @@
 //! ```
 //!
 //! What the source was given from outside is in its log (see [`crate::given`]). A replay is given it again, event by event and
-//! at the recorded times, so it needs no clock, calls nobody and waits for nobody; what follows from it is decided
-//! anew. The first difference is recorded. From then on the source's events no longer say what comes next, so the
+//! at the recorded times, so a replay reads no clock, makes no call and does not wait. It decides anew what
+//! follows. The first difference is recorded. From then on the source's events no longer say what comes next, so the
 //! replay looks through all of them for what its own steps wait for. When the source has no more to give, the
 //! fork goes on by itself: a branch calls out again, and in a replay a call fails with [`SOURCE_MISSING`].
 //!

@@ -7,6 +7,7 @@
 //!
 //! The kernel follows the command up to the point where the workflow language has to say what comes next, and
 //! hands over a [`Trigger`]. [`DecisionBuilder`] is what dialects have in common: it records, limits and retries.
+//! The file is long because it holds the builder's state and all that bounds a decision; the verbs are in the modules below.
 
 mod answer;
 mod child;

@@ -34,7 +34,7 @@ pub(super) const fn is_told(event: &Event) -> bool {
     }
 }
 
-/// What a stream tells of an event, if it does.
+/// The part of an event that a stream shows; `None` if it shows nothing.
 pub(super) fn of(event: &Event) -> Option<Handoff> {
     let handed = |phase: &str, worker: &str, child: Option<&RunId>| {
         let mut about = json!({ "phase": phase, "workerId": worker });

@@ -278,7 +278,7 @@ async fn a_failed_run_is_tried_again_with_a_better_definition() {
     let mended = retry(json!({})).await;
     let snapshot = server.wait_for(&mended, "completed").await;
     assert_eq!(snapshot["nodeStates"]["first"]["executions"], 1);
-    // What has completed needs no other try.
+    // A completed run cannot be retried.
     let path = format!("/v1/host/wopr/runs/{mended}:retry");
     server.post(&path, &json!({})).send().await.ok(409);
 

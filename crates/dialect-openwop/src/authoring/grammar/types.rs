@@ -1,4 +1,6 @@
 //! The node types and the members of their `config`.
+//!
+//! The file is long because it is one table: each node type has a row, and each row its members.
 
 use wopr_kernel::{MAX_SET, NodeTypes};
 

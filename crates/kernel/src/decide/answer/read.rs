@@ -245,7 +245,7 @@ pub(super) fn read_verdict(value: &Value) -> Result<Verdict, Refusal> {
     }
 }
 
-/// Whether the answer ends the conversation; without an `operation` it is a turn.
+/// Whether the answer closes the conversation. An answer without an `operation` is a turn.
 pub(super) fn closes_conversation(value: &Value) -> Result<bool, Refusal> {
     let operation = match value {
         Value::Object(fields) => fields.get("operation"),

@@ -50,7 +50,7 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
         }
     }
 
-    /// Whether the source was given something else after the last event: a decision of it ended here.
+    /// Whether a decision of the source ended after the last event, because the source was then given something else.
     pub(in crate::decide) fn source_paused(&self) -> Option<bool> {
         if self.is_at_branch() {
             return None;

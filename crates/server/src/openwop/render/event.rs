@@ -3,6 +3,8 @@
 //! Payloads contain nothing that a replay could not reproduce: no run id of their own, and no clock except
 //! where the specification requires one. Events that v1 does not define are vendor events under
 //! `vendor.wopr.`.
+//!
+//! The file is long because each question about an event is one exhaustive match. Families of events have modules.
 
 mod agent;
 mod conversation;
