@@ -287,6 +287,28 @@ fn a_deadline_is_as_far_away_in_a_branch_as_it_was() {
     assert_eq!(script.status_of(fork), "completed");
 }
 
+/// A fork goes on by itself, and a paused run with it, even if no step is under way.
+#[test]
+fn a_replay_of_a_fork_of_a_paused_run_goes_on_as_that_fork_did() {
+    let workflow = Workflow::new("paused")
+        .delay("wait", 10)
+        .noops("after")
+        .edges("wait -> after");
+    for mode in [ForkMode::Branch, ForkMode::Replay] {
+        let mut script = Script::started(&workflow);
+        script.pause().unwrap();
+        script.wait(10);
+        assert_eq!(script.status(), "paused");
+        let n = script.events(0).len() as u64;
+        for from in [0, n - 1, n] {
+            let fork = script.fork(0, mode, from).unwrap();
+            bring_to_an_end(&mut script, fork);
+            assert_eq!(script.status_of(fork), "completed", "{mode:?} from {from}");
+            check_replays(&mut script, fork);
+        }
+    }
+}
+
 #[test]
 fn a_branch_has_its_own_options() {
     let workflow = Workflow::new("options").noops("a b").edges("a -> b");

@@ -56,7 +56,7 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
             is_aligned: !has_diverged,
             is_first: true,
             lost_at: None,
-            begin_again: Vec::new(),
+            begin_again: None,
         });
     }
 

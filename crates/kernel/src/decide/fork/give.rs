@@ -107,14 +107,21 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
     /// Looks at what has followed from what was given.
     pub(super) fn end_input(&mut self) -> Result<(), Refusal> {
         self.elide();
-        self.begin_again()?;
-        if !self.run.is_catching_up() {
-            // A branch has begun its own way within this input.
-            return Ok(());
+        loop {
+            self.begin_again()?;
+            if !self.run.is_catching_up() {
+                // A branch has begun its own way within this input.
+                return Ok(());
+            }
+            self.work = Work::default();
+            self.cut = false;
+            self.repeat_notes();
+            // The last note may say that a fork went on by itself here.
+            let following = self.following.as_ref();
+            if following.is_none_or(|following| following.begin_again.is_none()) {
+                break;
+            }
         }
-        self.work = Work::default();
-        self.cut = false;
-        self.repeat_notes();
         let Some(following) = &self.following else {
             return Ok(());
         };

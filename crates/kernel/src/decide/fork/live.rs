@@ -40,7 +40,7 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
             return;
         };
         let fork = following.fork.clone();
-        let again = std::mem::take(&mut following.begin_again);
+        let again = following.begin_again.take().unwrap_or_default();
         self.following = None;
         (self.is_live_again, self.went_live) = (true, true);
         self.work = Work::default();
@@ -60,7 +60,7 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
     pub(super) fn note_begin_again(&mut self) {
         let steps = self.idle_steps();
         if let Some(following) = &mut self.following {
-            following.begin_again.extend(steps);
+            following.begin_again.get_or_insert_default().extend(steps);
         }
     }
 
@@ -85,12 +85,13 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
 
     /// Begins the steps again that were under way when a fork went on by itself, and sets the timers of all others.
     pub(super) fn begin_again(&mut self) -> Result<(), Refusal> {
-        let copied = self.following.as_mut();
-        let mut steps = copied.map_or_else(Vec::new, |following| std::mem::take(&mut following.begin_again));
+        let following = self.following.as_mut();
+        let copied = following.and_then(|following| following.begin_again.take());
         let is_live = std::mem::take(&mut self.is_live_again);
-        if !is_live && steps.is_empty() {
+        if !is_live && copied.is_none() {
             return Ok(());
         }
+        let mut steps = copied.unwrap_or_default();
         steps.append(&mut self.begin_again);
         if self.run.status.is_terminal() {
             return Ok(());

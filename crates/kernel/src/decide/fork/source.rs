@@ -55,8 +55,9 @@ pub(in crate::decide) struct Following<'a, X> {
     pub(super) is_first: bool,
     /// An event before `from` that the fork would not have had.
     pub(super) lost_at: Option<Seq>,
-    /// The steps that have to begin again, because a fork went on by itself.
-    pub(super) begin_again: Vec<StepId>,
+    /// The steps that have to begin again, because a fork went on by itself. Present, though empty, also if it had none:
+    /// a paused run resumes with it.
+    pub(super) begin_again: Option<Vec<StepId>>,
 }
 
 impl<X> Following<'_, X> {
