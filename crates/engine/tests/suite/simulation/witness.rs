@@ -42,6 +42,8 @@ struct Seen {
     runs: BTreeMap<RunKey, Known>,
     /// Messages sent and not consumed: target, source and the source's event.
     mail: HashSet<(RunKey, RunId, Seq)>,
+    /// Messages whose run had nothing to say to them, with the length of its log at that time.
+    unheeded: HashMap<(RunKey, RunId, Seq), Seq>,
     records: HashMap<IdempotencyKey, IdempotencyRecord>,
     invocations: HashMap<String, Invocation>,
     /// What peers do that have got an invocation.
@@ -378,10 +380,16 @@ impl Seen {
             self.runs.insert(key.sibling(child.run.clone()), known);
         }
         for (source, seq) in &batch.inbox_consumed {
-            let was_told = self.mail.remove(&(key.clone(), source.clone(), *seq));
-            // Two processes may consume a message at once if it changes nothing: neither extends the log.
-            if !was_told && !batch.events.is_empty() {
-                return Err(format!("it hears event {seq} of {source}, which nobody told it"));
+            let place = (key.clone(), source.clone(), *seq);
+            let was_told = self.mail.remove(&place);
+            if was_told && batch.events.is_empty() {
+                self.unheeded.insert(place, batch.expected());
+            } else if !was_told && !batch.events.is_empty() {
+                // Two processes may consume a message at once if it changes nothing. The events are then about another
+                // message, and the log is the one that had nothing to say to this one.
+                if self.unheeded.get(&place) != Some(&batch.expected()) {
+                    return Err(format!("it hears event {seq} of {source}, which nobody told it"));
+                }
             }
         }
         for row in &batch.inbox_sent {
