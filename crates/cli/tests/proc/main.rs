@@ -20,6 +20,7 @@ mod faketime;
 mod bench;
 mod calling;
 mod chaos;
+mod handoffs;
 mod hops;
 mod host;
 mod hostile_agents;
