@@ -74,7 +74,12 @@ impl Executor for Fickle {
         fate.tell(|| format!("p{} makes call {call} for {}", self.process.number, attempt.run));
         if attempt.handle.is_none() {
             // The peer has the message, whatever becomes of this process and its answer.
-            self.server.witness.takes(&attempt.run, &attempt.idempotency_key);
+            self.server.witness.takes(
+                &attempt.run,
+                &attempt.step,
+                attempt.attempt,
+                &attempt.idempotency_key,
+            );
             self.may_die().await;
         }
         fate.linger(USUAL_MS).await;

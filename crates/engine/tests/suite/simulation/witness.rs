@@ -65,7 +65,7 @@ struct Seen {
 enum Peer {
     /// It is at it, for this run.
     Works(RunKey),
-    /// It has ended the call, and would begin again.
+    /// It has ended the call, and would begin again for one that waits.
     Ended,
     /// It was told to stop, or it was asked and had nothing. A message that comes after that is too late: it was sent
     /// by a process that had stood still for longer than its lease.
@@ -208,10 +208,15 @@ impl Witness {
     }
 
     /// A peer gets the message of a call.
-    pub(crate) fn takes(&self, run: &RunKey, idempotency_key: &str) {
+    pub(crate) fn takes(&self, run: &RunKey, step: &StepId, attempt: u32, idempotency_key: &str) {
         let mut seen = self.seen.lock();
+        let known = seen.runs.get(run);
+        let is_awaited = known.is_some_and(|known| known.outstanding.has_effect(step, attempt));
         match seen.peers.get(idempotency_key) {
             Some(Peer::Stopped | Peer::Works(_)) => {}
+            // From a process that had stood still while another one got the outcome. No host can take back what such a
+            // process sends; the peer knows the message and has its answer.
+            Some(Peer::Ended) if !is_awaited => {}
             Some(Peer::Ended) | None => {
                 let works = Peer::Works(run.clone());
                 seen.peers.insert(idempotency_key.to_owned(), works);
