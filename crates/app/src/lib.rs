@@ -22,6 +22,7 @@ mod open_interrupts;
 mod questions;
 mod read_run;
 mod scopes;
+mod secrets;
 mod select_question;
 mod staleness;
 mod start_run;
@@ -44,6 +45,7 @@ pub use mask::{
 pub use open_interrupts::{OpenInterrupts, Waiting};
 pub use questions::{AskedAt, MAX_SHOWN, Question};
 pub use scopes::{Scope, Scopes};
+pub use secrets::{MAX_SECRETS, SealedSecret, ShownSecret};
 pub use select_question::{Selected, Selector, Unselected};
 pub use start_run::{NewRun, StartPermit};
 pub use subscriptions::{FoundSubscription, SealSubscription, SubscriptionSlot};

@@ -44,6 +44,8 @@ scopes! {
     WorkflowsWrite = "workflows:write",
     /// Manage keys (specific to this host).
     KeysManage = "keys:manage",
+    /// Set the secrets that a tenant keeps with the host (specific to this host).
+    SecretsManage = "secrets:manage",
 }
 
 impl Scope {

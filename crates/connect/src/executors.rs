@@ -70,7 +70,12 @@ impl Executors {
                 options.poll_interval,
                 options.origin,
             ),
-            models: Models::new(gate.clone(), options.models, options.mock),
+            models: Models::new(
+                gate.clone(),
+                options.models,
+                options.secrets.clone(),
+                options.mock,
+            ),
             http: Http::new(gate, options.secrets),
             side_effect: SideEffect::new(options.ledger),
         }

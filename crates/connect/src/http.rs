@@ -67,7 +67,7 @@ impl Http {
         request.tenant = Some(tenant.clone());
         let mut redacted = Secrets::default();
         for header in &secret_headers {
-            if let Err(outcome) = self.carry(tenant, header, &mut request, &mut redacted) {
+            if let Err(outcome) = self.carry(tenant, header, &mut request, &mut redacted).await {
                 return outcome;
             }
         }
@@ -89,15 +89,21 @@ impl Http {
 
 impl Http {
     /// Adds a header with a secret, if the request may carry it.
-    fn carry(
+    async fn carry(
         &self,
         tenant: &TenantId,
         header: &SecretHeader,
         request: &mut Request,
         redacted: &mut Secrets,
     ) -> Result<(), Outcome> {
-        let secret = self.secrets.for_request(tenant, &header.secret, &request.url);
-        let secret = secret.map_err(|refusal| failed("credential_refused", refusal.to_string(), false))?;
+        let secret = self
+            .secrets
+            .for_request(tenant, &header.secret, &request.url)
+            .await;
+        let secret = secret.map_err(|refusal| {
+            let is_transient = refusal.is_transient();
+            failed("credential_refused", refusal.to_string(), is_transient)
+        })?;
         let name = HeaderName::from_bytes(header.name.as_bytes());
         let name = name.map_err(|_| refused("send a malformed header name"))?;
         let value = secret_header(&format!("{}{}", header.prefix, secret.expose()));

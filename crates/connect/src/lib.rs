@@ -25,7 +25,7 @@ pub use executors::{CallingHost, Executors, Options};
 pub use http::Http;
 pub use model::{Kind as ModelKind, Mock, MockReply, Models, Price, Provider, ProviderKey};
 pub use push::{Push, push, secret_header};
-pub use secrets::{NamedSecret, NamedSecrets, SecretSource};
+pub use secrets::{NamedSecret, NamedSecrets, SecretSource, SecretValues, ValueError};
 pub use shares::{Share, Shares};
 pub use side_effect::SideEffect;
 pub use weight::{TooManyValues, weigh};

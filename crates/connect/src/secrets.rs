@@ -1,10 +1,12 @@
 //! Secrets that the operator named, and that requests of workflows may carry.
 //!
 //! A workflow writes the name. The value goes only to hosts that the operator listed for it, and only for tenants that
-//! may use it; a secret of other tenants looks like none.
+//! may use it; a secret of other tenants looks like none. The value is the operator's, or each tenant keeps its own with
+//! the host.
 
 use std::{fmt, sync::Arc};
 
+use async_trait::async_trait;
 use url::Url;
 use wopr_core::TenantId;
 use wopr_wire::a2a::model::Secret;
@@ -23,10 +25,29 @@ pub struct NamedSecret {
 #[derive(Debug, Clone)]
 pub enum SecretSource {
     Value(Secret),
+    /// Each tenant has its own value, which the host keeps.
+    Stored,
     /// The place where the value should be.
     Missing {
         place: String,
     },
+}
+
+/// Finds the values that tenants keep with the host.
+#[async_trait]
+pub trait SecretValues: Send + Sync + 'static {
+    /// `None` if the tenant has set no value.
+    async fn value(&self, tenant: &TenantId, name: &str) -> Result<Option<Secret>, ValueError>;
+}
+
+/// Why a value cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    /// Worth another attempt.
+    #[error("the store does not answer")]
+    Unavailable,
+    #[error("the value was encrypted with another master key, or damaged")]
+    Unreadable,
 }
 
 /// Why a request may not carry a secret.
@@ -40,26 +61,70 @@ pub(crate) enum SecretRefusal {
     Host { name: String, host: String },
     #[error("the secret '{0}' may only be sent by https")]
     Plain(String),
+    #[error("the secret '{0}' is not set; `wopr secrets set {0}` sets it")]
+    NotSet(String),
+    #[error("the secret '{name}' cannot be read: {reason}")]
+    Value { name: String, reason: ValueError },
+}
+
+impl SecretRefusal {
+    /// Whether another attempt may have it.
+    pub(crate) const fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Self::Value {
+                reason: ValueError::Unavailable,
+                ..
+            }
+        )
+    }
 }
 
 /// All secrets that workflows may name.
 #[derive(Clone, Default)]
-pub struct NamedSecrets(Arc<[NamedSecret]>);
+pub struct NamedSecrets {
+    secrets: Arc<[NamedSecret]>,
+    values: Option<Arc<dyn SecretValues>>,
+}
 
 impl NamedSecrets {
+    /// Secrets whose values are all known.
     #[must_use]
     pub fn new(secrets: Vec<NamedSecret>) -> Self {
-        Self(secrets.into())
+        Self {
+            secrets: secrets.into(),
+            values: None,
+        }
+    }
+
+    /// Finds the values of [`SecretSource::Stored`] here.
+    #[must_use]
+    pub fn with_values(mut self, values: Arc<dyn SecretValues>) -> Self {
+        self.values = Some(values);
+        self
+    }
+
+    /// The value that a tenant keeps with the host.
+    pub(crate) async fn stored(&self, tenant: &TenantId, name: &str) -> Result<Secret, SecretRefusal> {
+        let Some(values) = &self.values else {
+            return Err(SecretRefusal::NotSet(name.to_owned()));
+        };
+        let value = values.value(tenant, name).await;
+        let value = value.map_err(|reason| SecretRefusal::Value {
+            name: name.to_owned(),
+            reason,
+        })?;
+        value.ok_or_else(|| SecretRefusal::NotSet(name.to_owned()))
     }
 
     /// The value, if a request of the tenant may carry it to this address.
-    pub(crate) fn for_request(
+    pub(crate) async fn for_request(
         &self,
         tenant: &TenantId,
         name: &str,
         url: &Url,
-    ) -> Result<&Secret, SecretRefusal> {
-        let secret = self.0.iter().find(|secret| secret.name == name);
+    ) -> Result<Secret, SecretRefusal> {
+        let secret = self.secrets.iter().find(|secret| secret.name == name);
         let secret = secret.filter(|secret| secret.tenants.is_empty() || secret.tenants.contains(tenant));
         let secret = secret.ok_or_else(|| SecretRefusal::Unknown(name.to_owned()))?;
         let host = url.host_str().unwrap_or_default();
@@ -75,7 +140,8 @@ impl NamedSecrets {
             return Err(SecretRefusal::Plain(name.to_owned()));
         }
         match &secret.source {
-            SecretSource::Value(value) => Ok(value),
+            SecretSource::Value(value) => Ok(value.clone()),
+            SecretSource::Stored => self.stored(tenant, name).await,
             SecretSource::Missing { .. } => Err(SecretRefusal::Missing(name.to_owned())),
         }
     }
@@ -83,7 +149,7 @@ impl NamedSecrets {
 
 impl fmt::Debug for NamedSecrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.0.iter().map(|secret| &secret.name);
+        let names = self.secrets.iter().map(|secret| &secret.name);
         f.debug_list().entries(names).finish()
     }
 }
@@ -118,8 +184,8 @@ mod tests {
         }])
     }
 
-    #[test]
-    fn secret_goes_only_to_its_hosts() {
+    #[tokio::test]
+    async fn secret_goes_only_to_its_hosts() {
         let secrets = named(&["api.example.com", "*.example.org"], &[]);
         let tenant = TenantId::parse("default").unwrap();
         for (url, is_sent) in [
@@ -134,29 +200,32 @@ mod tests {
             ("https://api.example.com@evil.test", false),
             ("http://api.example.com", false),
         ] {
-            let sent = secrets.for_request(&tenant, "key", &url.parse().unwrap());
+            let sent = secrets.for_request(&tenant, "key", &url.parse().unwrap()).await;
             assert_eq!(sent.is_ok(), is_sent, "{url}: {sent:?}");
         }
     }
 
-    #[test]
-    fn secret_without_hosts_goes_nowhere() {
+    #[tokio::test]
+    async fn secret_without_hosts_goes_nowhere() {
         let tenant = TenantId::parse("default").unwrap();
         let url = "https://api.example.com".parse().unwrap();
-        assert!(named(&[], &[]).for_request(&tenant, "key", &url).is_err());
+        let sent = named(&[], &[]).for_request(&tenant, "key", &url).await;
+        assert!(sent.is_err());
     }
 
-    #[test]
-    fn secret_of_another_tenant_looks_like_none() {
+    #[tokio::test]
+    async fn secret_of_another_tenant_looks_like_none() {
         let secrets = named(&["api.example.com"], &["acme"]);
         let url = "https://api.example.com".parse().unwrap();
-        let of = |tenant: &str| {
-            secrets
-                .for_request(&TenantId::parse(tenant).unwrap(), "key", &url)
-                .cloned()
+        let of = async |tenant: &str| {
+            let tenant = TenantId::parse(tenant).unwrap();
+            secrets.for_request(&tenant, "key", &url).await
         };
-        assert!(of("acme").is_ok());
-        assert_eq!(of("other").unwrap_err(), SecretRefusal::Unknown("key".to_owned()));
+        assert!(of("acme").await.is_ok());
+        assert_eq!(
+            of("other").await.unwrap_err(),
+            SecretRefusal::Unknown("key".to_owned())
+        );
         assert!(!format!("{secrets:?}").contains("s3cret-value"));
     }
 }

@@ -39,6 +39,7 @@ use crate::{
     peer_files::PeerFiles,
     peers::{self, PeerError},
     secrets::{Secrets, SecretsError, key_beside},
+    stored_secrets::{SecretCipher, StoredValues},
     telemetry::{Metrics, StoreStats},
     tls::{Tls, TlsError},
     tokens::{Token, Tokens},
@@ -306,7 +307,9 @@ impl Host {
                 poll_interval: config.a2a.poll_interval.map(Period::as_duration),
                 models,
                 mock: config.conformance.then(wopr_connect::Mock::default),
-                secrets: wopr_connect::NamedSecrets::new(named_secrets),
+                secrets: wopr_connect::NamedSecrets::new(named_secrets).with_values(Arc::new(
+                    StoredValues::new(port.clone(), SecretCipher::new(&secrets)),
+                )),
                 origin: Some(wopr_connect::CallingHost {
                     id: secrets.host_id(),
                     // The default is an address that other hosts need not reach.
@@ -411,6 +414,12 @@ impl Host {
     #[must_use]
     pub fn interrupt_url(&self, token: &Token) -> String {
         format!("{}/v1/interrupts/{}", self.public_url, token.text)
+    }
+
+    /// Encrypts the secrets of tenants.
+    #[must_use]
+    pub(crate) fn secret_cipher(&self) -> SecretCipher {
+        SecretCipher::new(&self.secrets)
     }
 
     #[must_use]

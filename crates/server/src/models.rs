@@ -25,6 +25,14 @@ pub(crate) fn secrets(
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Vec<NamedSecret> {
     let read = |secret: &config::NamedSecret| {
+        if secret.stored {
+            return NamedSecret {
+                name: secret.name.clone(),
+                source: SecretSource::Stored,
+                hosts: secret.hosts.clone(),
+                tenants: secret.tenants.clone(),
+            };
+        }
         let (value, place) = match (&secret.env, &secret.file) {
             (Some(variable), _) => (env(variable), variable.clone()),
             (None, Some(path)) => (fs::read_to_string(path).ok(), path.display().to_string()),
@@ -53,7 +61,7 @@ pub(crate) fn secrets(
 }
 
 /// A text that a header can carry.
-fn text(value: &str) -> Option<Secret> {
+pub(crate) fn text(value: &str) -> Option<Secret> {
     let value = value.trim();
     let is_short = !value.is_empty() && value.len() <= MAX_SECRET;
     Secret::new(value.to_owned()).ok().filter(|_| is_short)
@@ -107,6 +115,7 @@ pub(crate) fn providers(
 fn key_of(secret: Option<&NamedSecret>, name: &str) -> ProviderKey {
     match secret.map(|secret| &secret.source) {
         Some(SecretSource::Value(value)) => ProviderKey::Secret(value.clone()),
+        Some(SecretSource::Stored) => ProviderKey::Stored(name.to_owned()),
         Some(SecretSource::Missing { place }) => ProviderKey::Missing {
             source: place.clone(),
         },

@@ -168,7 +168,8 @@ fn credential(
         let named = secrets.iter().find(|secret| secret.name == *name);
         let token = named.and_then(|secret| match &secret.source {
             SecretSource::Value(value) => Some(Credential::Bearer(value.clone())),
-            SecretSource::Missing { .. } => None,
+            // The configuration refuses a stored one: a peer is asked for all tenants with one credential.
+            SecretSource::Stored | SecretSource::Missing { .. } => None,
         });
         return Ok(or_missing(token, &format!("the secret {name}")));
     }

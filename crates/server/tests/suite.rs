@@ -80,6 +80,8 @@ mod remote;
 mod retention;
 #[path = "suite/scopes.rs"]
 mod scopes;
+#[path = "suite/secrets.rs"]
+mod secrets;
 #[path = "suite/server.rs"]
 mod server;
 #[path = "suite/streams.rs"]

@@ -9,8 +9,9 @@
 //! - [`Pushes`] keeps subscriptions and their deliveries.
 //! - [`Retention`] removes runs.
 //! - [`AgentMemory`] keeps what agents remember.
+//! - [`StoredSecrets`] keeps encrypted secrets of tenants.
 //!
-//! A [`Store`] is all six.
+//! A [`Store`] is all seven.
 
 mod agent_memory;
 mod batch;
@@ -23,6 +24,7 @@ pub mod postgres;
 mod push;
 mod registry;
 mod retention;
+mod secrets;
 pub mod slots;
 pub mod sqlite;
 mod timeout;
@@ -49,6 +51,7 @@ pub use push::{
 };
 pub use registry::{KeyRow, Registry, Revision, WorkflowRow};
 pub use retention::{Child, EndedRoots, Removal, Retention, Swept};
+pub use secrets::{SecretRow, StoredSecrets};
 pub use sqlite::SqliteStore;
 pub use timeout::with_timeout;
 pub use work::{
@@ -56,6 +59,12 @@ pub use work::{
     Parking, QUARANTINED, Queue, Quota, Then, Times, Work,
 };
 
-pub trait Store: Log + Work + Registry + Pushes + Retention + AgentMemory + std::fmt::Debug {}
+pub trait Store:
+    Log + Work + Registry + Pushes + Retention + AgentMemory + StoredSecrets + std::fmt::Debug
+{
+}
 
-impl<T: Log + Work + Registry + Pushes + Retention + AgentMemory + std::fmt::Debug> Store for T {}
+impl<T: Log + Work + Registry + Pushes + Retention + AgentMemory + StoredSecrets + std::fmt::Debug> Store
+    for T
+{
+}

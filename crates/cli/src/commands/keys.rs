@@ -1,24 +1,18 @@
 //! `wopr keys`: manages API keys, through a server or directly in the store.
 
-use std::path::PathBuf;
-
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wopr_core::{Membership, PrincipalId, TenantId, Timestamp};
-use wopr_server::{
-    auth::{Scope, Scopes, hash_hex},
-    config::StoreUrl,
-};
-use wopr_store::{KeyRow, PostgresStore, Registry, SqliteStore, postgres, sqlite};
+use wopr_server::auth::{Scope, Scopes, hash_hex};
+use wopr_store::KeyRow;
 use wopr_wire::time;
 
+use super::place::{Place, now};
 use crate::{
-    args::{Authorities, Format},
-    client::{Client, escape},
+    client::escape,
     exit::{Exit, Failure},
-    host::{self, HostArgs},
-    output, render,
+    host, output, render,
 };
 
 /// Create, list and revoke API keys.
@@ -77,27 +71,6 @@ enum Verb {
     },
 }
 
-/// The server or database that keeps the keys.
-#[derive(Debug, Args)]
-struct Place {
-    /// The server to call
-    #[arg(long, value_name = "URL", env = "WOPR_SERVER")]
-    server: Option<String>,
-    /// The API key to call it with
-    #[arg(long, value_name = "KEY", env = "WOPR_API_KEY", hide_env_values = true)]
-    key: Option<String>,
-    #[command(flatten)]
-    authorities: Authorities,
-    /// The database to open instead of calling a server: sqlite:PATH [env: WOPR_STORE]
-    #[arg(long, value_name = "URL")]
-    store: Option<String>,
-    /// A configuration file that names the database
-    #[arg(long, value_name = "FILE", env = "WOPR_CONFIG")]
-    config: Option<PathBuf>,
-    #[command(flatten)]
-    format: Format,
-}
-
 /// Attributes of the key to create.
 struct Wanted {
     id: Option<String>,
@@ -135,83 +108,6 @@ impl Keys {
             }
             Verb::List { place } => list(&place).await,
             Verb::Revoke { id, tenant, place } => revoke(&id, tenant.as_deref(), &place).await,
-        }
-    }
-}
-
-/// A database, opened for a single command.
-enum Opened {
-    Sqlite(SqliteStore),
-    /// A host has the database open.
-    Guest(sqlite::Guest),
-    Postgres(PostgresStore),
-}
-
-impl Opened {
-    fn registry(&self) -> &dyn Registry {
-        match self {
-            Self::Sqlite(store) => store,
-            Self::Guest(store) => store,
-            Self::Postgres(store) => store,
-        }
-    }
-
-    async fn close(&self) {
-        match self {
-            Self::Sqlite(store) => store.close().await,
-            Self::Guest(_) => {}
-            Self::Postgres(store) => store.close().await,
-        }
-    }
-}
-
-impl Place {
-    /// Returns a client of the server, unless a database was given.
-    fn client(&self) -> Result<Option<Client>> {
-        match &self.server {
-            Some(server) if self.store.is_none() => {
-                Client::at(server, self.key.clone(), &self.authorities.read()?).map(Some)
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// Opens the database. It is created only if `may_create` is set, which is when a key is created.
-    async fn open(&self, may_create: bool) -> Result<Opened> {
-        let args = HostArgs {
-            store: self.store.clone(),
-            config: self.config.clone(),
-            ..HostArgs::default()
-        };
-        match args.load()?.store {
-            StoreUrl::Sqlite(path) if !may_create && !path.exists() => {
-                // Reports an error if only parts of a database, such as its log, are left.
-                sqlite::schema_version(&path).map_err(|error| host::open_failure(&error))?;
-                Err(Failure::new(Exit::NotFound, format!("there is no database {}", path.display())).into())
-            }
-            StoreUrl::Sqlite(path) => {
-                let options = sqlite::Options {
-                    readers: 1,
-                    ..sqlite::Options::default()
-                };
-                let opened = match SqliteStore::open(&path, options) {
-                    Err(sqlite::OpenError::Locked(_)) => sqlite::Guest::open(&path).map(Opened::Guest),
-                    opened => opened.map(Opened::Sqlite),
-                };
-                Ok(opened.map_err(|error| host::open_failure(&error))?)
-            }
-            StoreUrl::Memory => Err(Failure::new(Exit::Usage, "a store in memory keeps no keys").into()),
-            StoreUrl::Postgres(url) => {
-                let options = postgres::Options {
-                    connections: 1,
-                    hints: false,
-                    ..postgres::Options::default()
-                };
-                let opened = PostgresStore::open(url.expose(), options).await;
-                Ok(Opened::Postgres(
-                    opened.map_err(|error| host::postgres_failure(&error))?,
-                ))
-            }
         }
     }
 }
@@ -324,15 +220,6 @@ fn describe(row: &KeyRow) -> Value {
         document["revokedAt"] = Value::from(when(at));
     }
     document
-}
-
-fn now() -> Result<Timestamp> {
-    let since = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .context("read the clock: it stands before 1970")?;
-    Ok(Timestamp::from_millis(
-        i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
-    ))
 }
 
 async fn list(place: &Place) -> Result<Exit> {

@@ -13,8 +13,10 @@ mod interrupts;
 mod keys;
 mod migrate;
 mod mock_model;
+mod place;
 mod run;
 mod runs;
+mod secrets;
 mod serve;
 mod workflows;
 
@@ -57,6 +59,7 @@ pub(crate) enum Command {
     A2a(a2a::A2a),
     Deliveries(deliveries::Deliveries),
     Keys(keys::Keys),
+    Secrets(secrets::Secrets),
     Config(config::Config),
     Migrate(migrate::Migrate),
     Backup(backup::Backup),
@@ -81,6 +84,7 @@ pub(crate) async fn run(command: Command) -> Result<Exit> {
         Command::A2a(command) => Box::pin(command.run()).await,
         Command::Deliveries(command) => Box::pin(command.run()).await,
         Command::Keys(command) => Box::pin(command.run()).await,
+        Command::Secrets(command) => Box::pin(command.run()).await,
         Command::Config(command) => command.run(),
         Command::Migrate(command) => Box::pin(command.run()).await,
         Command::Backup(command) => Box::pin(command.run()).await,

@@ -25,6 +25,7 @@ mod keys;
 mod models;
 mod pushes;
 mod replay_guide;
+mod secrets;
 mod serving;
 mod snippets;
 mod stores;

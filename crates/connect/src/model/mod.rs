@@ -17,8 +17,9 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
-use wopr_core::{ModelCall, ModelReply, Produced, RunKey, StepId};
+use wopr_core::{ModelCall, ModelReply, Produced, RunKey, StepId, TenantId};
 use wopr_engine::{Keep, Outcome, Progress, Report};
+use wopr_wire::a2a::model::Secret;
 
 pub use mock::{Mock, MockReply};
 pub use provider::{Kind, Price, Provider, ProviderKey};
@@ -28,6 +29,7 @@ use crate::{
     http::{failed, failure, is_transient, retry_after},
     redact::Secrets,
     secret_header,
+    secrets::NamedSecrets,
 };
 
 use answer::{Answer, Malformed};
@@ -71,16 +73,19 @@ pub(crate) struct Asked<'a> {
 pub struct Models {
     gate: Gate,
     providers: Arc<[Provider]>,
+    /// Has the keys that tenants keep with the host.
+    secrets: NamedSecrets,
     /// The scripted one of conformance mode.
     mock: Option<Mock>,
 }
 
 impl Models {
     #[must_use]
-    pub fn new(gate: Gate, providers: Vec<Provider>, mock: Option<Mock>) -> Self {
+    pub fn new(gate: Gate, providers: Vec<Provider>, secrets: NamedSecrets, mock: Option<Mock>) -> Self {
         Self {
             gate,
             providers: providers.into(),
+            secrets,
             mock,
         }
     }
@@ -114,7 +119,7 @@ impl Models {
             );
             return failed("model_unknown", message, false).into();
         };
-        let (request, secrets) = match self.request(provider, model, call, &asked) {
+        let (request, secrets) = match self.request(provider, model, call, &asked).await {
             Ok(built) => built,
             Err(outcome) => return outcome.into(),
         };
@@ -149,7 +154,7 @@ impl Models {
     }
 
     /// The request, and what must not come back.
-    fn request(
+    async fn request(
         &self,
         provider: &Provider,
         model: &str,
@@ -166,17 +171,13 @@ impl Models {
             ));
         };
         let mut request = Request::new(Method::POST, url);
-        match &provider.key {
-            ProviderKey::None => {}
-            ProviderKey::Secret(secret) => {
-                secrets.add(secret.expose());
-                let (name, value) = wire.credential(secret.expose());
-                let Ok(value) = secret_header(&value) else {
-                    return Err(missing(provider, "a text that a header can carry"));
-                };
-                request.headers.insert(name, value);
-            }
-            ProviderKey::Missing { source } => return Err(missing(provider, source)),
+        if let Some(key) = self.key(provider, &asked.run.tenant).await? {
+            secrets.add(key.expose());
+            let (name, value) = wire.credential(key.expose());
+            let Ok(value) = secret_header(&value) else {
+                return Err(missing(provider, "a text that a header can carry"));
+            };
+            request.headers.insert(name, value);
         }
         for (name, value) in wire.headers() {
             request
@@ -197,6 +198,22 @@ impl Models {
         request.tenant = Some(asked.run.tenant.clone());
         request.traceparent.clone_from(&asked.traceparent);
         Ok((request, secrets))
+    }
+
+    /// The key that a tenant asks a provider with.
+    async fn key(&self, provider: &Provider, tenant: &TenantId) -> Result<Option<Secret>, Outcome> {
+        match &provider.key {
+            ProviderKey::None => Ok(None),
+            ProviderKey::Secret(secret) => Ok(Some(secret.clone())),
+            ProviderKey::Stored(name) => match self.secrets.stored(tenant, name).await {
+                Ok(secret) => Ok(Some(secret)),
+                Err(refusal) if refusal.is_transient() => {
+                    Err(failed("credential_missing", refusal.to_string(), true))
+                }
+                Err(refusal) => Err(missing(provider, &refusal.to_string())),
+            },
+            ProviderKey::Missing { source } => Err(missing(provider, source)),
+        }
     }
 
     async fn whole(&self, wire: &dyn Wire, request: Request, keep: &Keep) -> Result<Answer, Outcome> {

@@ -34,6 +34,8 @@ pub enum Kind {
 pub enum ProviderKey {
     None,
     Secret(Secret),
+    /// The secret of this name, of which each tenant keeps its own value with the host.
+    Stored(String),
     /// The operator names a key that does not exist; calls fail and say where it is missing.
     Missing {
         source: String,

@@ -588,6 +588,16 @@ impl Config {
             {
                 return invalid(&format!("a2a.peers[{index}].name"), "must be unique");
             }
+            let of_tenants = |name: &String| {
+                let mut named = self.secrets.named.iter();
+                named.any(|secret| secret.stored && secret.name == *name)
+            };
+            if peer.token_secret_ref.as_ref().is_some_and(of_tenants) {
+                return invalid(
+                    &format!("a2a.peers[{index}].token_secret_ref"),
+                    "must be a secret with env or file: a peer gets the same token for all tenants",
+                );
+            }
         }
         for (index, secret) in self.secrets.named.iter().enumerate() {
             if let Some((member, rule)) = secret.problem() {

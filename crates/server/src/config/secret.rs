@@ -24,6 +24,9 @@ pub struct NamedSecret {
     /// The file with the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
+    /// Each tenant keeps its own value with the host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stored: bool,
     /// The hosts that workflows may send it to; none where empty. `*.example.com` stands for every host below
     /// `example.com`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -43,8 +46,9 @@ impl NamedSecret {
                 "must be 1 to 128 letters, digits, hyphens, underscores, dots or colons",
             ));
         }
-        if self.env.is_some() == self.file.is_some() {
-            return Some(("env", "must be there, or file in its place"));
+        let sources = [self.env.is_some(), self.file.is_some(), self.stored];
+        if sources.iter().filter(|is_there| **is_there).count() != 1 {
+            return Some(("env", "must be there, or file or stored = true in its place"));
         }
         if self.env.as_ref().is_some_and(String::is_empty) {
             return Some(("env", "must not be empty"));

@@ -36,6 +36,7 @@ mod routes;
 mod runs;
 mod sample;
 mod schemas;
+mod secrets;
 mod table;
 mod tasks;
 mod waiting;

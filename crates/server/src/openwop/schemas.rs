@@ -503,6 +503,7 @@ fn host() -> Value {
     });
     let required = ["id", "tenant", "principal", "scopes", "createdAt"];
     let mut created = key.clone();
+    let secret = json!({ "name": text(), "fingerprint": text(), "setAt": instant() });
     created["secret"] = json!({ "type": "string", "description": "Shown once; only its hash is kept." });
     json!({
         "ErrorEnvelope": shape(
@@ -546,6 +547,13 @@ fn host() -> Value {
         "KeyList": shape(
             &["keys"],
             json!({ "keys": { "type": "array", "items": shape(&required, key, true) } }),
+            true,
+        ),
+        "SetSecretRequest": shape(&["name", "value"], json!({ "name": text(), "value": text() }), true),
+        "Secret": shape(&["name", "fingerprint", "setAt"], secret.clone(), true),
+        "SecretList": shape(
+            &["secrets"],
+            json!({ "secrets": { "type": "array", "items": shape(&["name", "fingerprint", "setAt"], secret, true) } }),
             true,
         ),
         "DeliveryList": shape(

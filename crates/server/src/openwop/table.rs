@@ -8,7 +8,7 @@ use super::{
     call::Handler,
     calls, control, deliveries, events, forks, interrupts, keys, operations, poll,
     route::{Access, Exists, Input, Param, Route, Success, Verb},
-    runs, sample, tasks, workflows,
+    runs, sample, secrets, tasks, workflows,
 };
 use crate::auth::Scope;
 
@@ -404,6 +404,22 @@ pub(super) static ROUTES: &[Route] = &[
     delete("/v1/host/wopr/keys/{keyId}", "revokeKey", keys::revoke)
         .about("Revokes an API key of the caller's tenant.")
         .needs(&[Scope::KeysManage])
+        .answers_as(204, "")
+        .fails(&[404, 503]),
+    post("/v1/host/wopr/secrets", "setSecret", secrets::set)
+        .about("Sets a secret of the caller's tenant. Nobody can read its value back.")
+        .needs(&[Scope::SecretsManage])
+        .reads(Input::Required("SetSecretRequest"))
+        .answers(200, "Secret")
+        .fails(&[400, 403, 409, 413, 415, 503]),
+    get("/v1/host/wopr/secrets", "listSecrets", secrets::list)
+        .about("The secrets of the caller's tenant, without their values.")
+        .needs(&[Scope::SecretsManage])
+        .answers(200, "SecretList")
+        .fails(&[503]),
+    delete("/v1/host/wopr/secrets/{name}", "removeSecret", secrets::remove)
+        .about("Removes a secret of the caller's tenant.")
+        .needs(&[Scope::SecretsManage])
         .answers_as(204, "")
         .fails(&[404, 503]),
     post(

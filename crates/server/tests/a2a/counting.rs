@@ -130,3 +130,10 @@ hand_on! { AgentMemory:
     memory_use(tenant: &TenantId, scope: &str) -> Result<MemoryUse, ReadError>;
     forget_memory(tenant: Option<&TenantId>, now: Timestamp, before: Timestamp, limit: usize) -> Result<usize, WriteError>;
 }
+
+hand_on! { StoredSecrets:
+    put_secret(row: SecretRow, limit: usize) -> Result<bool, WriteError>;
+    secret(tenant: &TenantId, name: &str) -> Result<Option<SecretRow>, ReadError>;
+    secrets(tenant: &TenantId) -> Result<Vec<SecretRow>, ReadError>;
+    remove_secret(tenant: &TenantId, name: &str) -> Result<bool, WriteError>;
+}

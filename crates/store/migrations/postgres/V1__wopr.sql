@@ -172,6 +172,16 @@ CREATE TABLE api_keys (
 
 CREATE INDEX api_keys_by_revision ON api_keys (revision);
 
+-- Secrets that tenants keep here, encrypted by the host.
+CREATE TABLE secrets (
+    tenant      text COLLATE "C" NOT NULL,
+    name        text COLLATE "C" NOT NULL,
+    sealed      bytea NOT NULL,
+    fingerprint text COLLATE "C" NOT NULL,
+    set_at      bigint NOT NULL,
+    PRIMARY KEY (tenant, name)
+);
+
 -- The lives of processes. The last one is a row of its own, so that beginning the next locks exactly that row.
 CREATE TABLE epochs (
     epoch    bigint NOT NULL PRIMARY KEY,

@@ -196,6 +196,16 @@ CREATE TABLE api_keys (
 
 CREATE INDEX api_keys_by_revision ON api_keys (revision);
 
+-- Secrets that tenants keep here, encrypted by the host.
+CREATE TABLE secrets (
+    tenant      TEXT    NOT NULL,
+    name        TEXT    NOT NULL,
+    sealed      BLOB    NOT NULL,
+    fingerprint TEXT    NOT NULL,
+    set_at      INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE epochs (
     epoch    INTEGER PRIMARY KEY,
     began_at INTEGER NOT NULL,

@@ -9,6 +9,7 @@ mod log;
 mod push;
 mod registry;
 mod retention;
+mod secrets;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -18,7 +19,7 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 
 use crate::{
     BlobRow, DeliveryRow, Epoch, Fence, IdempotencyKey, IdempotencyRecord, InboxRow, KeyRow, MessageRow,
-    PushRow, Revision, Snapshot, StoredEvent, Summary, WorkKey, WorkflowRow,
+    PushRow, Revision, SecretRow, Snapshot, StoredEvent, Summary, WorkKey, WorkflowRow,
 };
 
 /// A store in memory, for tests and experiments.
@@ -58,6 +59,7 @@ struct State {
     /// The key `None` sorts before every tenant.
     workflows: BTreeMap<(Option<TenantId>, WorkflowId), Workflow>,
     keys: BTreeMap<(String, TenantId), (Revision, KeyRow)>,
+    secrets: BTreeMap<(TenantId, String), SecretRow>,
     /// The latest change of the registry.
     revision: Revision,
 }

@@ -37,6 +37,7 @@ mod retention;
 mod round;
 mod rows;
 mod schema;
+mod secrets;
 mod stats;
 mod turns;
 mod work;

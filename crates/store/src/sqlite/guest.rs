@@ -38,11 +38,14 @@ impl Guest {
         Ok(Self(Mutex::new(conn)))
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, ReadError> {
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, ReadError> {
         Ok(as_of_one_moment(&self.0.lock(), read)?)
     }
 
-    fn write<T>(&self, write: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, WriteError> {
+    pub(super) fn write<T>(
+        &self,
+        write: impl FnOnce(&Connection) -> Result<T, Fault>,
+    ) -> Result<T, WriteError> {
         let written = || -> Result<T, Fault> {
             let mut conn = self.0.lock();
             // Rolled back if dropped before its commit.

@@ -31,6 +31,7 @@ mod registry;
 mod retention;
 mod rows;
 mod schema;
+mod secrets;
 mod session;
 mod space;
 mod stats;

@@ -31,6 +31,7 @@ mod replicas;
 mod requests;
 mod retention;
 mod schema;
+mod secrets;
 mod turns;
 mod work;
 

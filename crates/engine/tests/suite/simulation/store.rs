@@ -21,7 +21,7 @@ use wopr_store::{
     EndedRoots, Epoch, EventPage, Fence, Guard, Hint, IdempotencyKey, IdempotencyRecord, KeyRow, Leased,
     Load, Log, Mailbox, MemoryEntry, MemoryQuery, MemoryStore, MemoryUse, MessageRow, Parking, PhaseCursor,
     PhaseFilter, PhasePage, Queue, Quota, ReadError, Registry, Removal, Retention, Revision, RunFilter,
-    RunPage, Summary, Swept, Then, Times, Work, WorkKey, WorkflowRow, WriteError,
+    RunPage, SecretRow, StoredSecrets, Summary, Swept, Then, Times, Work, WorkKey, WorkflowRow, WriteError,
 };
 
 use super::{
@@ -673,5 +673,28 @@ impl AgentMemory for Connection {
             .forget_memory(tenant, now, before, limit)
             .await?;
         self.written("forgot memory", n_forgotten).await
+    }
+}
+
+#[async_trait]
+impl StoredSecrets for Connection {
+    async fn put_secret(&self, row: SecretRow, limit: usize) -> Result<bool, WriteError> {
+        self.write("secret").await?;
+        self.server.store.put_secret(row, limit).await
+    }
+
+    async fn secret(&self, tenant: &TenantId, name: &str) -> Result<Option<SecretRow>, ReadError> {
+        self.read("secret").await?;
+        self.server.store.secret(tenant, name).await
+    }
+
+    async fn secrets(&self, tenant: &TenantId) -> Result<Vec<SecretRow>, ReadError> {
+        self.read("secrets").await?;
+        self.server.store.secrets(tenant).await
+    }
+
+    async fn remove_secret(&self, tenant: &TenantId, name: &str) -> Result<bool, WriteError> {
+        self.write("no secret").await?;
+        self.server.store.remove_secret(tenant, name).await
     }
 }
