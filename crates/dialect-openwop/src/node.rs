@@ -19,6 +19,7 @@ mod mock_agent;
 mod model;
 mod remote;
 mod supervisor;
+mod tools;
 
 use serde_json::{Map, Value, json};
 use wopr_kernel::{AnswerSchema, ApprovalRules, NodeTypes, Question, Rules, cost::Meter};
@@ -63,6 +64,7 @@ pub(crate) use model::{
 pub(crate) use remote::{Remote, SKILL};
 pub use remote::{agent_workflow, agent_workflow_id};
 pub(crate) use supervisor::{Decider, MAX_RULES, MAX_TURNS_LIMIT, Pattern, Rule, Supervisor};
+pub(crate) use tools::{MAX_ROUNDS as MAX_TOOL_ROUNDS, MAX_TOOLS, Target, Tool};
 
 /// What a node does, with its settings parsed.
 #[derive(Debug)]

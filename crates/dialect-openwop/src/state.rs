@@ -252,11 +252,24 @@ impl State {
             } if provider == provider::MODEL => {
                 let reply = serde_json::from_value(Value::Object(outcome.clone()));
                 let reply = reply.map_err(|_| illegal("an unreadable reply", &step.node))?;
-                self.thinking(plan, step)?.turns.push(Turn { reply, then: None });
+                self.thinking(plan, step)?.turns.push(Turn::of(reply));
             }
             KernelEvent::NodeCancelled { step, .. } => {
                 let position = self.position(plan, step, "cancel")?;
                 self.nodes[position].thinking = None;
+            }
+            KernelEvent::NodeDispatched { step, child, .. } => {
+                let position = self.position(plan, step, "child")?;
+                if let Some(thinking) = &mut self.nodes[position].thinking {
+                    thinking.begun(child);
+                }
+            }
+            KernelEvent::ForkResumed {
+                calls_again: true, ..
+            } => {
+                for thinking in self.nodes.iter_mut().filter_map(|node| node.thinking.as_mut()) {
+                    thinking.begin_again();
+                }
             }
             KernelEvent::NodeStarted { .. }
             | KernelEvent::RunCompleted { .. }
@@ -268,7 +281,6 @@ impl State {
             | KernelEvent::NodeRetried { .. }
             | KernelEvent::NodeSuspended { .. }
             | KernelEvent::NodeResumed { .. }
-            | KernelEvent::NodeDispatched { .. }
             | KernelEvent::ChildEnded { .. }
             | KernelEvent::EffectScheduled { .. }
             | KernelEvent::EffectAccepted { .. }
@@ -354,8 +366,15 @@ impl State {
                 last.ok_or_else(|| illegal("a judgement of no reply", &step.node))?
                     .then = Some(then);
             }
-            // `acting` and `conversing` follow these.
-            Event::Agent(_) | Event::Conversation(_) => {}
+            // `acting` follows it as well.
+            Event::Agent(event) => {
+                let position = self.position(plan, &event.step, "act")?;
+                if let Some(thinking) = &mut self.nodes[position].thinking {
+                    thinking.follow(seq, &event.act);
+                }
+            }
+            // `conversing` follows these.
+            Event::Conversation(_) => {}
         }
         Ok(())
     }

@@ -5,9 +5,16 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_kernel::{ModelCall, ModelMessage, ModelReply, ModelUsage, cost, measure::size_of};
+use wopr_kernel::{ModelCall, ModelMessage, ModelReply, ModelUsage, RunId, Seq, ToolCall, cost};
 
-use crate::node::{ModelAnswer, ModelNode};
+use crate::{
+    Act,
+    fence::fence,
+    node::{ModelAnswer, ModelNode},
+};
+
+/// Longest id of a call that a provider is told again as it gave it.
+const MAX_CALL_ID: usize = 256;
 
 /// The conversation of an active step.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -23,6 +30,78 @@ pub(crate) struct Turn {
     pub(crate) reply: ModelReply,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) then: Option<Then>,
+    /// The tools that it asks for, in its order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) uses: Vec<ToolUse>,
+}
+
+/// A tool that a reply asks for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ToolUse {
+    /// The id by which the log knows the call.
+    pub(crate) call: String,
+    /// The event of the call.
+    pub(crate) called: Seq,
+    /// The child run that works on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) child: Option<RunId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) answer: Option<ToolAnswer>,
+}
+
+/// What a tool gave back, in the words that the model is told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ToolAnswer {
+    pub(crate) text: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_error: bool,
+}
+
+impl Turn {
+    pub(crate) const fn of(reply: ModelReply) -> Self {
+        Self {
+            reply,
+            then: None,
+            uses: Vec::new(),
+        }
+    }
+
+    /// Whether all tools have returned that it asks for, if it asks for any.
+    pub(crate) fn is_answered(&self) -> bool {
+        let n_answered = self.uses.iter().filter(|known| known.answer.is_some()).count();
+        n_answered > 0 && n_answered == self.reply.tool_calls.len()
+    }
+
+    /// What the model asked for and what it got, as both are said to it again.
+    fn say_again(&self, number: usize, messages: &mut Vec<ModelMessage>) {
+        let calls = &self.reply.tool_calls;
+        let is_clear = |n: usize, call: &ToolCall| {
+            (1..=MAX_CALL_ID).contains(&call.id.len()) && !calls[..n].iter().any(|other| other.id == call.id)
+        };
+        let are_clear = calls.iter().enumerate().all(|(n, call)| is_clear(n, call));
+        let id = |n: usize, call: &ToolCall| match are_clear {
+            true => call.id.clone(),
+            // A provider that repeats an id could not tell the results apart.
+            false => format!("call_{number}_{n}"),
+        };
+        let asked = calls.iter().enumerate().map(|(n, call)| ToolCall {
+            id: id(n, call),
+            ..call.clone()
+        });
+        messages.push(ModelMessage::Assistant {
+            content: self.reply.text.clone(),
+            tool_calls: asked.collect(),
+        });
+        for (n, (call, known)) in calls.iter().zip(&self.uses).enumerate() {
+            let Some(answer) = &known.answer else { continue };
+            messages.push(ModelMessage::Tool {
+                call_id: id(n, call),
+                name: call.name.clone(),
+                content: fence(&format!("tool:{}", call.name), &answer.text),
+                is_error: answer.is_error,
+            });
+        }
+    }
 }
 
 /// Why a model is asked again.
@@ -44,6 +123,91 @@ impl Thinking {
         such.filter(|then| is_such(then)).count() as u64
     }
 
+    /// How many answers there are that ask for no tools.
+    pub(crate) fn n_answers(&self) -> u64 {
+        self.turns.iter().filter(|turn| turn.uses.is_empty()).count() as u64
+    }
+
+    /// How often the model has been told what tools gave back.
+    pub(crate) fn n_rounds(&self) -> u64 {
+        self.turns.iter().filter(|turn| !turn.uses.is_empty()).count() as u64
+    }
+
+    /// How many tools it asked for.
+    pub(crate) fn n_uses(&self) -> usize {
+        self.turns.iter().map(|turn| turn.uses.len()).sum()
+    }
+
+    /// The call that a child run works on, and the name of its tool.
+    pub(crate) fn use_of(&self, child: &RunId) -> Option<(&ToolUse, &str)> {
+        let turn = self.turns.last()?;
+        let mut uses = turn.uses.iter().zip(&turn.reply.tool_calls);
+        let (known, call) = uses.find(|(known, _)| known.child.as_ref() == Some(child))?;
+        Some((known, &call.name))
+    }
+
+    /// The size of what all tools have given back.
+    pub(crate) fn size_of_results(&self) -> usize {
+        let uses = self.turns.iter().flat_map(|turn| &turn.uses);
+        uses.filter_map(|known| known.answer.as_ref())
+            .map(|answer| answer.text.len())
+            .sum()
+    }
+
+    /// Folds in what was done about a tool.
+    pub(crate) fn follow(&mut self, seq: Seq, act: &Act) {
+        let Some(turn) = self.turns.last_mut() else { return };
+        match act {
+            Act::ToolCalled { call, .. } => turn.uses.push(ToolUse {
+                call: call.clone(),
+                called: seq,
+                child: None,
+                answer: None,
+            }),
+            Act::ToolReturned {
+                call, outcome, error, ..
+            } => {
+                let answer = match (error, outcome) {
+                    (Some(error), _) => ToolAnswer {
+                        text: format!("{}: {}", error.code, error.message),
+                        is_error: true,
+                    },
+                    (None, outcome) => ToolAnswer {
+                        text: outcome.as_ref().map_or_else(|| "{}".to_owned(), Value::to_string),
+                        is_error: false,
+                    },
+                };
+                if let Some(known) = turn.uses.iter_mut().find(|known| known.call == *call) {
+                    known.answer = Some(answer);
+                }
+            }
+            Act::Invoked(_)
+            | Act::ReasoningDelta { .. }
+            | Act::Reasoned { .. }
+            | Act::HandedOff { .. }
+            | Act::Decided { .. }
+            | Act::Verified { .. }
+            | Act::Finished { .. } => {}
+        }
+    }
+
+    /// Folds in that a child run works on the first call without one.
+    pub(crate) fn begun(&mut self, child: &RunId) {
+        let uses = self.turns.last_mut().map(|turn| turn.uses.iter_mut());
+        let mut idle = uses.into_iter().flatten();
+        if let Some(known) = idle.find(|known| known.child.is_none() && known.answer.is_none()) {
+            known.child = Some(child.clone());
+        }
+    }
+
+    /// Forgets the child runs of another run, whose calls begin again.
+    pub(crate) fn begin_again(&mut self) {
+        let uses = self.turns.last_mut().map(|turn| turn.uses.iter_mut());
+        for known in uses.into_iter().flatten().filter(|known| known.answer.is_none()) {
+            known.child = None;
+        }
+    }
+
     /// What all replies took.
     pub(crate) fn usage(&self) -> ModelUsage {
         let mut sum = ModelUsage::default();
@@ -62,7 +226,11 @@ impl Thinking {
     /// The next request.
     pub(crate) fn request(&self, node: &ModelNode, script: Option<Value>) -> ModelCall {
         let mut messages = self.messages.clone();
-        for turn in &self.turns {
+        for (number, turn) in self.turns.iter().enumerate() {
+            if !turn.uses.is_empty() {
+                turn.say_again(number, &mut messages);
+                continue;
+            }
             let words = match &turn.then {
                 // With more room the same question is asked.
                 None | Some(Then::MoreRoom) => continue,
@@ -91,7 +259,7 @@ impl Thinking {
             provider: node.provider.clone(),
             model: node.model.clone(),
             messages,
-            tools: Vec::new(),
+            tools: node.tools.shown(),
             temperature: node.temperature,
             max_tokens: Some(self.max_tokens(node)),
             schema,
@@ -105,11 +273,10 @@ impl Thinking {
     pub(crate) fn weight(&self) -> u64 {
         let said: usize = self.messages.iter().map(ModelMessage::size).sum();
         let replied: usize = self.turns.iter().map(|turn| size_of_reply(&turn.reply)).sum();
-        cost::bytes(said + replied)
+        cost::bytes(said + replied + self.size_of_results())
     }
 }
 
 pub(crate) fn size_of_reply(reply: &ModelReply) -> usize {
-    let calls = reply.tool_calls.iter().map(|call| size_of(&call.arguments));
-    reply.text.len() + calls.sum::<usize>()
+    reply.text.len() + reply.tool_calls.iter().map(ToolCall::size).sum::<usize>()
 }

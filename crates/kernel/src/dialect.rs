@@ -59,6 +59,11 @@ pub trait Dialect: Sized + Debug + 'static {
         None
     }
 
+    /// Why a step could not create a child, if an event of the language says it.
+    fn refused_child(_event: &Self::Event, _step: &StepId) -> Option<Failure> {
+        None
+    }
+
     /// Returns `true` if the run holds untrusted content.
     fn holds_untrusted(run: &Run, state: &Self::State) -> bool;
 }

@@ -109,11 +109,17 @@ pub struct ToolCall {
     pub id: String,
     pub name: String,
     pub arguments: Value,
+    /// What its provider wants to see again with the call, in its own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<String>,
 }
 
 impl ToolCall {
-    fn size(&self) -> usize {
-        self.id.len() + self.name.len() + size_of(&self.arguments)
+    /// The approximate size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let signature = self.signature.as_ref().map_or(0, String::len);
+        self.id.len() + self.name.len() + size_of(&self.arguments) + signature
     }
 }
 

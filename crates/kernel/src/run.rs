@@ -611,7 +611,13 @@ impl Run {
                 max_questions,
             } => {
                 let active = self.active(plan, step)?;
-                if active.wait != Wait::Work || active.attempt != *attempt || active.n_calls != *call {
+                // A step may call again once all children have ended for which it waited.
+                let is_free = match &active.wait {
+                    Wait::Work => true,
+                    Wait::Children(members) => members.iter().all(|member| member.end.is_some()),
+                    Wait::Effect(_) | Wait::Retry { .. } | Wait::Interrupt(_) => false,
+                };
+                if !is_free || active.attempt != *attempt || active.n_calls != *call {
                     return Err(illegal("a call out of turn", &step.node));
                 }
                 active.called_at.get_or_insert(at);

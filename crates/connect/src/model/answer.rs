@@ -31,6 +31,8 @@ pub(super) struct AskedTool {
     pub(super) name: String,
     /// JSON text.
     pub(super) arguments: String,
+    /// What the provider wants to see again.
+    pub(super) signature: Option<String>,
 }
 
 impl Answer {
@@ -86,6 +88,7 @@ impl Answer {
                 id,
                 name: secrets.text(&tool.name),
                 arguments,
+                signature: tool.signature.map(|signature| secrets.text(&signature)),
             });
         }
         let stop = match self.stop {

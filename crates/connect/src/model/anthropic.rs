@@ -147,9 +147,13 @@ impl Wire for Anthropic {
 
 fn said(content: &str, tool_calls: &[wopr_core::ToolCall]) -> Vec<Value> {
     let words = (!content.is_empty()).then(|| json!({ "type": "text", "text": content }));
-    let calls = tool_calls
-        .iter()
-        .map(|call| json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments }));
+    let nothing = json!({});
+    let calls = tool_calls.iter().map(|call| {
+        // What the model wrote may be no object, which the provider would refuse.
+        let input = Some(&call.arguments).filter(|arguments| arguments.is_object());
+        let input = input.unwrap_or(&nothing);
+        json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })
+    });
     words.into_iter().chain(calls).collect()
 }
 

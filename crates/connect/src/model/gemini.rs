@@ -43,10 +43,10 @@ impl Wire for Gemini {
                 ModelMessage::User { content } => ("user", vec![json!({ "text": content })]),
                 ModelMessage::Assistant { content, tool_calls } => {
                     let words = (!content.is_empty()).then(|| json!({ "text": content }));
-                    let calls = tool_calls
-                        .iter()
-                        .map(|call| json!({ "functionCall": { "name": call.name, "args": call.arguments } }));
-                    ("model", words.into_iter().chain(calls).collect())
+                    (
+                        "model",
+                        words.into_iter().chain(tool_calls.iter().map(called)).collect(),
+                    )
                 }
                 ModelMessage::Tool {
                     call_id: _,
@@ -77,7 +77,8 @@ impl Wire for Gemini {
         if let Some(most) = call.max_tokens {
             options["maxOutputTokens"] = most.into();
         }
-        if let Some(schema) = &call.schema {
+        // Its models take either a schema or functions. This host checks the answer in any case.
+        if let Some(schema) = call.schema.as_ref().filter(|_| call.tools.is_empty()) {
             options["responseMimeType"] = "application/json".into();
             options["responseJsonSchema"] = schema.clone();
         }
@@ -135,6 +136,7 @@ impl Wire for Gemini {
                 let tool = answer.tool(index)?;
                 text(call, "name").ok_or(Malformed)?.clone_into(&mut tool.name);
                 text(call, "id").unwrap_or_default().clone_into(&mut tool.id);
+                tool.signature = text(part, "thoughtSignature").map(str::to_owned);
                 if let Some(arguments) = call.get("args") {
                     tool.arguments = arguments.to_string();
                 }
@@ -150,4 +152,15 @@ impl Wire for Gemini {
         }
         Ok(())
     }
+}
+
+/// A call as a part of what the model said. Its newer models refuse a call without its signature.
+fn called(call: &wopr_core::ToolCall) -> Value {
+    let nothing = json!({});
+    let arguments = Some(&call.arguments).filter(|arguments| arguments.is_object());
+    let mut part = json!({ "functionCall": { "name": call.name, "args": arguments.unwrap_or(&nothing) } });
+    if let Some(signature) = &call.signature {
+        part["thoughtSignature"] = signature.as_str().into();
+    }
+    part
 }

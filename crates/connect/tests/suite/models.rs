@@ -59,6 +59,7 @@ fn call(streams: bool) -> ModelCall {
                     id: "c1".to_owned(),
                     name: "search".to_owned(),
                     arguments: json!({ "q": "it" }),
+                    signature: None,
                 }],
             },
             ModelMessage::Tool {

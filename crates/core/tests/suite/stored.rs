@@ -343,6 +343,7 @@ fn openwop_samples() -> Vec<openwop::Event> {
                         id: "call-1".to_owned(),
                         name: "search".to_owned(),
                         arguments: json!({ "q": "rust" }),
+                        signature: None,
                     }],
                 },
                 ModelMessage::Tool {

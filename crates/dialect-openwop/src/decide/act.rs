@@ -172,14 +172,26 @@ impl Walk<'_, '_> {
             ));
         }
         let call = format!("{}:{n_calls}", actor.step.key());
+        self.record_call(actor, call.clone(), tool, inputs, transport)?;
+        Ok(call)
+    }
+
+    /// Records a call by the id that it has.
+    pub(super) fn record_call(
+        &mut self,
+        actor: &mut Actor,
+        call: String,
+        tool: &str,
+        inputs: Option<Value>,
+        transport: Option<Transport>,
+    ) -> Result<(), Failure> {
         let act = Act::ToolCalled {
-            call: call.clone(),
+            call,
             tool: cut(tool, MAX_REASON).to_owned(),
             inputs: content("the inputs of a tool", inputs)?,
             transport,
         };
-        self.act(actor, act)?;
-        Ok(call)
+        self.act(actor, act)
     }
 
     /// Records what a call gave back, as a consequence of the call.

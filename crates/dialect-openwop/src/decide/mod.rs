@@ -17,6 +17,7 @@ mod node;
 mod schedule;
 mod stream;
 mod supervise;
+mod tools;
 mod trust;
 
 use std::ops::{Deref, DerefMut};
@@ -27,7 +28,7 @@ use wopr_kernel::{
 };
 
 use crate::{
-    EnvelopeEvent, Event, Object, Orchestration, Plan, State, Supervision,
+    Act, EnvelopeEvent, Event, Failure, Object, Orchestration, Plan, State, Supervision,
     context::Context,
     cost::{self, Budget},
     measure::size_of,
@@ -114,8 +115,26 @@ impl Dialect for Openwop {
 
     fn cause_of_end(plan: &Plan, state: &State, step: &StepId, child: &RunId) -> Option<Seq> {
         let node = state.nodes.get(plan.position(&step.node)?)?;
+        if let Some((known, _)) = node.thinking.as_ref().and_then(|thinking| thinking.use_of(child)) {
+            return Some(known.called);
+        }
         let handoff = node.dispatching.as_ref()?.of_child(child)?;
         Some(handoff.latest)
+    }
+
+    fn refused_child(event: &Event, step: &StepId) -> Option<Failure> {
+        match event {
+            Event::Orchestration(Orchestration::HandoffFailed { step: of, error, .. }) if of == step => {
+                Some(error.clone())
+            }
+            Event::Agent(event) if event.step == *step => match &event.act {
+                Act::ToolReturned {
+                    error: Some(error), ..
+                } => Some(Failure::new(error.code.clone(), error.message.clone())),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     fn size_of(event: &Event) -> usize {
@@ -222,6 +241,7 @@ impl Walk<'_, '_> {
                 child,
             } => match &self.plan.nodes[position].kind {
                 NodeKind::SubWorkflow(_) => self.handed_over(position, &step, cause, &child),
+                NodeKind::Model(_) => self.tool_ended(position, &step, cause, &child),
                 _ => self.worker_ended(position, &step, cause, &child),
             },
             // No node of this language leaves that to the kernel.

@@ -63,7 +63,9 @@ impl Walk<'_, '_> {
             };
             cause = self.emit(Some(started), composed);
         }
-        self.call_model(node, position, step, attempt, cause);
+        if !self.resume_tools(node, position, &step, cause) {
+            self.call_model(node, position, step, attempt, cause);
+        }
     }
 
     pub(super) fn call_model(
@@ -121,6 +123,11 @@ impl Walk<'_, '_> {
             let failure = Failure::new("envelope_refused_by_provider", "the model refused to answer");
             return self.fail_node(step, cause, failure);
         }
+        // An answer that was cut may have lost half of a call.
+        let asks = !node.tools.offered.is_empty() && !reply.tool_calls.is_empty();
+        if asks && reply.stop != ModelStop::Length {
+            return self.use_tools(node, step, cause, &reply);
+        }
         match &node.answer {
             ModelAnswer::Text { .. } => self.text_replied(step, cause, reply),
             ModelAnswer::Document(wanted) => self.document_replied(node, wanted, step, cause, &reply),
@@ -160,7 +167,7 @@ impl Walk<'_, '_> {
         let Some(thinking) = self.state.nodes[position].thinking.as_deref() else {
             return;
         };
-        let n_calls = thinking.turns.len() as u64;
+        let n_calls = thinking.n_answers();
         let n_repairs = thinking.count(|then| matches!(then, Then::Repair(_)));
         let n_reformats = thinking.count(|then| matches!(then, Then::Reformat));
         let n_doublings = thinking.count(|then| matches!(then, Then::MoreRoom));

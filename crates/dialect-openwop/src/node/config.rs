@@ -182,6 +182,8 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
             "timeoutMs",
             "stream",
             "expectsStreaming",
+            "tools",
+            "maxToolRounds",
         ],
         model::STRUCTURED_OUTPUT => &[
             "provider",
@@ -194,6 +196,8 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
             "maxTokens",
             "timeoutMs",
             "retryOnInvalidJson",
+            "tools",
+            "maxToolRounds",
         ],
         "core.activity" => &["queue", "input", "timeoutMs", "heartbeatMs"],
         CONVERSATION => &[

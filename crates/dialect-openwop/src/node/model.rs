@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 use wopr_kernel::{ApprovalAction, ApprovalRules, NodeTypes, Rules};
 
-use super::config::Config;
+use super::{config::Config, tools::Tools};
 use crate::{
     definition::Node,
     expression::{Template, is_template},
@@ -59,6 +59,7 @@ pub(crate) struct ModelNode {
     pub max_tokens: u64,
     pub timeout_ms: u64,
     pub answer: ModelAnswer,
+    pub tools: Tools,
     /// Who may grant the run more when its budget is used up.
     pub more_money: Rules,
 }
@@ -190,6 +191,7 @@ impl ModelNode {
             max_tokens: within("maxTokens", MOST_TOKENS, MAX_TOKENS)?,
             timeout_ms: within("timeoutMs", MODEL_MAX_TIMEOUT_MS, TIMEOUT_MS)?,
             answer,
+            tools: Tools::read(config, allowance)?,
             more_money: Rules::Approval(ApprovalRules {
                 actions: vec![ApprovalAction::Accept, ApprovalAction::Reject],
                 required: 1,

@@ -54,7 +54,8 @@ impl Planned for Plan {
     fn children(&self, position: usize) -> Option<ChildPolicy> {
         let sub = match &self.nodes[position].kind {
             NodeKind::SubWorkflow(sub) => sub,
-            NodeKind::Dispatch(_) => {
+            // A model with tools judges its children itself.
+            NodeKind::Dispatch(_) | NodeKind::Model(_) => {
                 return Some(ChildPolicy {
                     join: Join::Own,
                     on_failure: OnFailure::Absorb,

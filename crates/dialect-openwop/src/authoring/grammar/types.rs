@@ -8,9 +8,9 @@ use crate::node::{
     BINDINGS, CANCEL_TASK, CONVERSATION, CONVERSE, DISCOVER, FAN_OUTS, GET_TASK, HTTP_MAX_TIMEOUT_MS,
     JOIN_MODES, MAX_ACTIVITY_MS, MAX_CONVERSATION, MAX_MEMORY_TTL_MS, MAX_MESSAGES, MAX_MODES, MAX_NAMES,
     MAX_PIECES, MAX_QUESTIONS, MAX_READ, MAX_REPAIRS, MAX_RULES, MAX_SCOPE, MAX_SCRIPTED, MAX_TAGS,
-    MAX_TURNS, MAX_TURNS_LIMIT, MEMORY_COMPACT, MEMORY_READ, MEMORY_WRITE, MOCK_AGENT, MODEL_MAX_TIMEOUT_MS,
-    MOST_TOKENS, ON_CHILD_FAILURE, ON_TIMEOUT, PROFILES, ROUTINGS, SEND, STREAM_MAX_INTERVAL_MS, VERSIONS,
-    known_keys,
+    MAX_TOOL_ROUNDS, MAX_TOOLS, MAX_TURNS, MAX_TURNS_LIMIT, MEMORY_COMPACT, MEMORY_READ, MEMORY_WRITE,
+    MOCK_AGENT, MODEL_MAX_TIMEOUT_MS, MOST_TOKENS, ON_CHILD_FAILURE, ON_TIMEOUT, PROFILES, ROUTINGS, SEND,
+    STREAM_MAX_INTERVAL_MS, VERSIONS, known_keys,
 };
 
 use crate::decide::MAX_CALLS;
@@ -237,6 +237,8 @@ static CALL_PROMPT: Members = closed(&[
     )
     .or_null(),
     may("expectsStreaming", Shape::Flag, "The same as stream.").or_null(),
+    TOOLS,
+    TOOL_ROUNDS,
 ]);
 
 static STRUCTURED_OUTPUT: Members = closed(&[
@@ -253,6 +255,51 @@ static STRUCTURED_OUTPUT: Members = closed(&[
         "retryOnInvalidJson",
         Shape::Whole(0, MAX_REPAIRS),
         "How often it is asked again for a valid answer; at least 3 times.",
+    )
+    .or_null(),
+    TOOLS,
+    TOOL_ROUNDS,
+]);
+
+const TOOLS: Member = may(
+    "tools",
+    Shape::List(&TOOL_SHAPE, 0, MAX_TOOLS),
+    "What the model may ask for while it works on its answer.",
+)
+.or_null();
+const TOOL_ROUNDS: Member = may(
+    "maxToolRounds",
+    Shape::Whole(1, MAX_TOOL_ROUNDS),
+    "How often it may ask for tools; 8 times where absent.",
+)
+.or_null();
+
+static TOOL_SHAPE: Shape = Shape::Object(&TOOL);
+
+static TOOL: Members = closed(&[
+    may(
+        "workflow",
+        TEXT,
+        "The workflow that the tool runs, with the arguments as its inputs.",
+    )
+    .or_null(),
+    may(
+        "agent",
+        TEXT,
+        "The configured agent, or AGENT/SKILL, to which the tool sends its argument message.",
+    )
+    .or_null(),
+    may(
+        "name",
+        TEXT,
+        "What the model calls it: letters, digits, underscores and hyphens.",
+    )
+    .or_null(),
+    may("description", TEXT, "What the model is told of it.").or_null(),
+    may(
+        "inputSchema",
+        Shape::Schema,
+        "The JSON Schema of the arguments; its type is object.",
     )
     .or_null(),
 ]);

@@ -37,7 +37,10 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
             Some(EventRef::Kernel(KernelEvent::NodeFailed { step: of, error, .. })) if of == step => {
                 Err(error.clone())
             }
-            Some(_) | None => Err(missing("its child")),
+            Some(EventRef::Dialect(event)) => {
+                Err(D::refused_child(event, step).unwrap_or_else(|| missing("its child")))
+            }
+            Some(EventRef::Kernel(_)) | None => Err(missing("its child")),
         })
     }
 
