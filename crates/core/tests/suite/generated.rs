@@ -2,10 +2,10 @@
 
 use proptest::{collection::vec, prelude::*};
 use serde_json::json;
-use wopr_core::{Command, Failure, NodeId, Object, StepId, Timer};
+use wopr_core::{Call, Command, Failure, NodeId, Object, StepId, Timer};
 use wopr_testkit::{Script, Workflow};
 
-const KINDS: usize = 12;
+const KINDS: usize = 13;
 const RULES: [&str; 5] = [
     "all_success",
     "any_success",
@@ -80,6 +80,11 @@ pub(crate) fn workflow() -> impl Strategy<Value = Workflow> {
                     "core.subWorkflow",
                     json!({ "workflowId": "gated", "onChildFailure": "absorb", "propagateCancellation": false }),
                 ),
+                12 => workflow.node(
+                    &id,
+                    "core.ai.callPrompt",
+                    json!({ "prompt": "?", "tools": [{ "workflow": "gated" }], "maxToolRounds": 2 }),
+                ),
                 9 => workflow.raw_node(json!({ "id": id, "typeId": "core.noop", "name": id, "disabled": true })),
                 _ => workflow.noops(&id),
             };
@@ -114,6 +119,20 @@ fn outcome(how: u8) -> Result<Object, Failure> {
     }
 }
 
+/// What a model says: it asks for tools, some of which it may not have, or it has done.
+fn reply(asks: bool) -> Object {
+    let call = |id: &str, name: &str| json!({ "id": id, "name": name, "arguments": {} });
+    let calls = match asks {
+        true => json!([call("a", "gated"), call("b", "other"), call("c", "gated")]),
+        false => json!([]),
+    };
+    let reply = json!({
+        "provider": "p", "model": "m", "text": "so", "stop": "end", "toolCalls": calls,
+        "usage": { "inputTokens": 1, "outputTokens": 1 },
+    });
+    reply.as_object().cloned().unwrap_or_default()
+}
+
 /// Refusals are allowed here; violated invariants fail inside `Script`.
 pub(crate) fn tell(script: &mut Script, told: &Told) {
     match told {
@@ -128,12 +147,15 @@ pub(crate) fn tell(script: &mut Script, told: &Told) {
         }
         Told::Outcome(node, how) => {
             let id = format!("n{node}");
-            if script
-                .effects()
-                .iter()
-                .any(|effect| effect.step.node.as_str() == id)
-            {
-                let _ = script.outcome(&id, outcome(*how).map(|done| json!(done)));
+            let effects = script.effects().iter().rev();
+            let latest = effects.clone().find(|effect| effect.step.node.as_str() == id);
+            if let Some(latest) = latest {
+                let outcome = match (&latest.call, how) {
+                    (Call::Model(call), 0) => Ok(reply(call.messages.len() < 6)),
+                    (Call::Model(_), 2) => Ok(reply(false)),
+                    _ => outcome(*how),
+                };
+                let _ = script.outcome(&id, outcome.map(|done| json!(done)));
             }
         }
         Told::LostOutcome(nth, how) => {
@@ -208,7 +230,10 @@ pub(crate) fn bring_to_an_end(script: &mut Script, main: usize) {
             }
         }
         for effect in script.effects_of(main).to_vec() {
-            let outcome = Ok(Object::new());
+            let outcome = match &effect.call {
+                Call::Model(_) => Ok(reply(false)),
+                _ => Ok(Object::new()),
+            };
             let _ = script.tell(
                 main,
                 Command::Effect {
