@@ -186,6 +186,70 @@ fn children_of_a_replay_are_those_of_its_source() {
 }
 
 #[test]
+fn forks_go_on_with_the_tools_of_a_model() {
+    let tools = json!([{ "workflow": "gated" }, { "workflow": "none" }, { "workflow": "said" }]);
+    let workflow = Workflow::new("asking").node(
+        "n",
+        "core.ai.callPrompt",
+        json!({ "prompt": "?", "tools": tools, "stream": false }),
+    );
+    let gated = Workflow::new("gated").gate("gate");
+    let said = Workflow::new("said").node("say", "core.template", json!({ "template": "so" }));
+    let mut script = Script::of(&[&workflow, &gated, &said]).start(json!({}));
+    let call = |name: &str| json!({ "id": name, "name": name, "arguments": {} });
+    let reply = |calls: serde_json::Value| {
+        json!({
+            "provider": "p", "model": "m", "text": "t", "stop": "end", "toolCalls": calls,
+            "usage": { "inputTokens": 1, "outputTokens": 1 },
+        })
+    };
+    for _ in 0..2 {
+        let calls = ["said", "none", "gated", "unknown"].map(call);
+        script.outcome("n", Ok(reply(json!(calls)))).unwrap();
+        let asking = script.n_runs() - 1;
+        script
+            .answer_in(asking, "gate", json!({ "approve": true }))
+            .unwrap();
+    }
+    script.outcome("n", Ok(reply(json!([])))).unwrap();
+    assert_eq!(script.status(), "completed");
+    check_replays(&mut script, 0);
+    check_branches(&mut script, 0);
+    // A branch within the calls begins those again that had not returned, and asks no model before they have.
+    let n_dispatched = |script: &Script, run: usize| {
+        let is_child =
+            |event: &&Recorded| matches!(event.event, Event::Kernel(KernelEvent::NodeDispatched { .. }));
+        script.events(run).iter().filter(is_child).count()
+    };
+    let ended = |event: &Recorded| matches!(event.event, Event::Kernel(KernelEvent::ChildEnded { .. }));
+    let last = script.events(0).iter().rposition(ended).unwrap();
+    let branch = script.fork(0, ForkMode::Branch, last as u64).unwrap();
+    assert_eq!(script.status_of(branch), "waiting-approval");
+    assert!(script.effects_of(branch).is_empty());
+    assert_eq!(n_dispatched(&script, branch), 5);
+}
+
+#[test]
+fn a_replay_of_a_dispatch_that_could_not_begin_equals_its_source() {
+    let decision = |kind: &str| json!({ "kind": kind, "nextWorkerIds": ["nobody"] });
+    let workflow = Workflow::new("led")
+        .node(
+            "lead",
+            "core.orchestrator.supervisor",
+            json!({ "decision": decision("next-worker"), "maxLoopIterations": 2 }),
+        )
+        .node("dispatch", "core.dispatch", json!({}))
+        .edges("lead -> dispatch, dispatch -> lead");
+    let mut script = Script::started(&workflow);
+    assert!(
+        script.log(0).contains("unknown_child_workflow"),
+        "{}",
+        script.log(0)
+    );
+    check_replays(&mut script, 0);
+}
+
+#[test]
 fn the_first_difference_is_recorded_and_the_replay_goes_on() {
     let workflow = Workflow::new("parts")
         .variable("n", "number", json!({ "defaultValue": 0 }))

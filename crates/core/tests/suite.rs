@@ -42,6 +42,8 @@ mod generated;
 mod injections;
 #[path = "suite/interrupts.rs"]
 mod interrupts;
+#[path = "suite/leads.rs"]
+mod leads;
 #[path = "suite/loops.rs"]
 mod loops;
 #[path = "suite/memory.rs"]

@@ -14,6 +14,7 @@ mod config;
 mod conversation;
 mod dispatch;
 mod http;
+mod lead;
 mod memory;
 mod mock_agent;
 mod model;
@@ -52,6 +53,7 @@ pub(crate) use dispatch::{
 };
 pub use http::HTTP_MAX_TIMEOUT_MS;
 pub(crate) use http::HttpNode;
+pub(crate) use lead::{Lead, Led, MAX_WORKERS};
 pub(crate) use memory::{
     COMPACT as MEMORY_COMPACT, Entry, MAX_READ, MAX_SCOPE, MAX_TAGS, MAX_TTL_MS as MAX_MEMORY_TTL_MS,
     MemoryNode, MemoryTask, PROBE as MEMORY_PROBE, Probe, READ as MEMORY_READ, WRITE as MEMORY_WRITE,
@@ -279,10 +281,22 @@ impl NodeKind {
         }
     }
 
+    /// The model that the node asks, if it asks one.
+    pub(crate) fn model(&self) -> Option<&ModelNode> {
+        match self {
+            Self::Model(model) => Some(model),
+            Self::Supervisor(supervisor) => supervisor.decider.lead().map(|lead| &lead.model),
+            _ => None,
+        }
+    }
+
     /// The rules of the interrupts of this kind that the node opens.
     pub(crate) fn rules(&self, kind: InterruptKind) -> Option<&Rules> {
         match (self, kind) {
             (Self::Supervisor(supervisor), InterruptKind::LowConfidence) => Some(&supervisor.rules),
+            (Self::Supervisor(supervisor), InterruptKind::Approval) => {
+                supervisor.decider.lead().map(|lead| &lead.model.more_money)
+            }
             (Self::Dispatch(dispatch), InterruptKind::Approval) => Some(dispatch.approval()),
             (Self::Dispatch(dispatch), InterruptKind::Clarification) => Some(dispatch.clarification()),
             (Self::Model(model), InterruptKind::Approval) => Some(&model.more_money),
@@ -400,9 +414,8 @@ impl NodeKind {
                 })
             }
             "core.subWorkflow" => SubWorkflow::read(config).map(|sub| Self::SubWorkflow(Box::new(sub))),
-            "core.orchestrator.supervisor" => {
-                Supervisor::read(node, node_types).map(|supervisor| Self::Supervisor(Box::new(supervisor)))
-            }
+            "core.orchestrator.supervisor" => Supervisor::read(node, node_types, allowance)
+                .map(|supervisor| Self::Supervisor(Box::new(supervisor))),
             "core.dispatch" => Dispatch::read(config).map(|dispatch| Self::Dispatch(Box::new(dispatch))),
             "core.activity" => ActivityNode::read(config).map(|activity| Self::Activity(Box::new(activity))),
             type_id if calls_agent(type_id) => {

@@ -205,7 +205,7 @@ impl Plan {
                 let settings = &definition.settings;
                 let least = if calls_agent(&node.type_id) {
                     AGENT_RETRIES
-                } else if asks_model(&node.type_id) {
+                } else if asks_model(&node.type_id) || is_led_by_model(node) {
                     MODEL_RETRIES
                 } else {
                     0
@@ -667,4 +667,9 @@ impl Condition {
             },
         }
     }
+}
+
+/// Whether a model takes the decisions of a supervisor.
+fn is_led_by_model(node: &Node) -> bool {
+    node.type_id == "core.orchestrator.supervisor" && node.config.contains_key("model")
 }

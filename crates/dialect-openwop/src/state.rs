@@ -10,7 +10,7 @@ use wopr_kernel::{
 };
 
 pub use orchestration::Supervision;
-pub(crate) use orchestration::{Dispatching, PendingHarvest, Stage};
+pub(crate) use orchestration::{Dispatching, MAX_PAST, Past, PendingHarvest, Stage};
 
 use crate::{
     Event, Failure, Object, Orchestration, Plan, Untrusted,
@@ -101,6 +101,14 @@ impl State {
             EventRef::Kernel(event) => {
                 self.apply_kernel(plan, run, event, recorded.seq)?;
                 self.follow_handoffs(plan, recorded.seq, event, recorded.is_untrusted);
+                if let (KernelEvent::NodeDispatched { step, child, .. }, Some(cause)) =
+                    (event, recorded.cause)
+                {
+                    let position = self.position(plan, step, "child")?;
+                    if let Some(thinking) = &mut self.nodes[position].thinking {
+                        thinking.begun(child, cause);
+                    }
+                }
             }
             EventRef::Dialect(event) => self.apply_own(plan, recorded.seq, event)?,
         }
@@ -159,18 +167,30 @@ impl State {
 
     fn orchestrate(&mut self, plan: &Plan, seq: Seq, event: &Orchestration) {
         if let Orchestration::Decided {
+            step,
             agent,
             decision,
             iteration,
-            ..
         } = event
         {
+            let mut past = self
+                .supervision
+                .take()
+                .map(|known| (known.n_dispatches, known.past));
+            let (n_dispatches, mut past) = past.take().unwrap_or_default();
+            let position = plan.position(&step.node);
+            if position.is_some_and(|at| matches!(plan.nodes[at].kind.model(), Some(_))) {
+                past.push(Past::of(decision));
+                let n_over = past.len().saturating_sub(MAX_PAST);
+                past.drain(..n_over);
+            }
             self.supervision = Some(Supervision {
                 agent: agent.clone(),
                 n_decisions: *iteration,
                 latest: decision.clone(),
                 decided: seq,
-                n_dispatches: self.supervision.as_ref().map_or(0, |known| known.n_dispatches),
+                n_dispatches,
+                past,
             });
         }
         let position = plan.position(&event.step().node);
@@ -217,6 +237,11 @@ impl State {
                 self.nodes[position].outputs = Some(outputs.clone());
                 self.nodes[position].error = None;
                 self.nodes[position].thinking = None;
+                if let (NodeKind::Dispatch(_), Some(known)) =
+                    (&plan.nodes[position].kind, &mut self.supervision)
+                {
+                    known.follow(outputs);
+                }
                 self.signal(plan, position, Signal::Success, routing);
             }
             KernelEvent::NodeFailed {
@@ -235,7 +260,7 @@ impl State {
                 ..
             } => {
                 let position = self.position(plan, step, "decision")?;
-                let is_money = matches!(plan.nodes[position].kind, NodeKind::Model(_));
+                let is_money = plan.nodes[position].kind.model().is_some();
                 if is_money && *action == ApprovalAction::Accept {
                     self.n_grants += 1;
                 }
@@ -258,12 +283,6 @@ impl State {
                 let position = self.position(plan, step, "cancel")?;
                 self.nodes[position].thinking = None;
             }
-            KernelEvent::NodeDispatched { step, child, .. } => {
-                let position = self.position(plan, step, "child")?;
-                if let Some(thinking) = &mut self.nodes[position].thinking {
-                    thinking.begun(child);
-                }
-            }
             KernelEvent::ForkResumed {
                 calls_again: true, ..
             } => {
@@ -281,6 +300,7 @@ impl State {
             | KernelEvent::NodeRetried { .. }
             | KernelEvent::NodeSuspended { .. }
             | KernelEvent::NodeResumed { .. }
+            | KernelEvent::NodeDispatched { .. }
             | KernelEvent::ChildEnded { .. }
             | KernelEvent::EffectScheduled { .. }
             | KernelEvent::EffectAccepted { .. }

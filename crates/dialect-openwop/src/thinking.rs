@@ -191,11 +191,10 @@ impl Thinking {
         }
     }
 
-    /// Folds in that a child run works on the first call without one.
-    pub(crate) fn begun(&mut self, child: &RunId) {
+    /// Folds in that a child run works on a call.
+    pub(crate) fn begun(&mut self, child: &RunId, called: Seq) {
         let uses = self.turns.last_mut().map(|turn| turn.uses.iter_mut());
-        let mut idle = uses.into_iter().flatten();
-        if let Some(known) = idle.find(|known| known.child.is_none() && known.answer.is_none()) {
+        if let Some(known) = uses.into_iter().flatten().find(|known| known.called == called) {
             known.child = Some(child.clone());
         }
     }

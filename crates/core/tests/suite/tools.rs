@@ -183,7 +183,7 @@ fn call_that_may_not_begin_is_an_error_for_the_model() {
         ),
         (
             call("a", "rain", json!({ "city": "x".repeat(70_000) })),
-            "invalid_arguments: the arguments have 70011 bytes, and 65536 is the most",
+            "invalid_arguments: the arguments have 70012 bytes, and 65536 is the most",
         ),
         (
             call("a", "missing", json!({})),

@@ -17,7 +17,7 @@ impl Walk<'_, '_> {
     pub(super) fn answered(&mut self, position: usize, step: &StepId, cause: Seq, answer: Answered) {
         let plan = self.plan;
         // Such a node asks for nothing but money.
-        if let NodeKind::Model(node) = &plan.nodes[position].kind {
+        if let Some(node) = plan.nodes[position].kind.model() {
             return self.budget_answered(node, step, cause, &answer);
         }
         let outputs = match answer {

@@ -121,7 +121,11 @@ impl Walk<'_, '_> {
                     Err(failure) => self.fail_node(step, cause, failure),
                 }
             }
-            (Ok(outcome), Some(NodeKind::Model(node))) => self.model_replied(node, step, cause, outcome),
+            (Ok(outcome), Some(kind)) if kind.model().is_some() => {
+                if let Some(node) = kind.model() {
+                    self.model_replied(node, step, cause, outcome);
+                }
+            }
             (Ok(outcome), _) => self.complete_node(step, cause, outcome),
             (Err(failure), _) => self.fail_node(step, cause, failure),
         }

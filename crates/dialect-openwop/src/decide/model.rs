@@ -13,7 +13,7 @@ use crate::{
     expression::Template,
     fence::fence,
     measure::too_deep,
-    node::{MAX_MESSAGES, ModelAnswer, ModelNode, ModelRole, Wanted},
+    node::{Lead, Led, MAX_MESSAGES, ModelAnswer, ModelNode, ModelRole, NodeKind, Wanted},
     plan::Port,
     thinking::{Then, size_of_reply},
     too_much_work,
@@ -197,8 +197,19 @@ impl Walk<'_, '_> {
             );
             return self.fail_node(step, cause, failure);
         }
-        let (fault, error) = match self.checked(wanted, &reply.text) {
-            Ok((document, found)) => {
+        let plan = self.plan;
+        let supervisor = match &plan.nodes[position].kind {
+            NodeKind::Supervisor(supervisor) => Some(supervisor),
+            _ => None,
+        };
+        let lead = supervisor.and_then(|supervisor| supervisor.decider.lead());
+        let checked = self.checked(wanted, &reply.text).and_then(|(document, found)| {
+            let led = lead.map(|lead| lead.read_decision(&document)).transpose();
+            let led = led.map_err(|rule| Wrong::Fault(EnvelopeFault::SchemaViolation, shortened(rule)));
+            Ok((document, found, led?))
+        });
+        let (fault, error) = match checked {
+            Ok((document, found, led)) => {
                 let recovered = match found {
                     Found::Direct => None,
                     Found::Fence => Some(EnvelopeEvent::FenceStripped),
@@ -207,6 +218,9 @@ impl Walk<'_, '_> {
                     }),
                 };
                 let cause = recovered.map_or(cause, |recovered| self.judge(step, cause, recovered));
+                if let (Some(supervisor), Some(led)) = (supervisor, led) {
+                    return self.led(position, supervisor, step, cause, led);
+                }
                 let mut outputs = self.outputs_of(position, reply);
                 outputs.insert("data".to_owned(), document);
                 outputs.insert("retries".to_owned(), n_calls.saturating_sub(1).into());
@@ -245,6 +259,37 @@ impl Walk<'_, '_> {
             format!("the model gave no valid document in {n_calls} answers"),
         );
         self.fail_node(step, cause, failure);
+    }
+
+    /// What a reply decides that was read before.
+    pub(super) fn read_led(&self, lead: &Lead, text: &str) -> Option<Led> {
+        let ModelAnswer::Document(wanted) = &lead.model.answer else {
+            return None;
+        };
+        let (document, _) = self.checked(wanted, text).ok()?;
+        lead.read_decision(&document).ok()
+    }
+
+    /// What a model that leads is told of its task, and of the turns before.
+    fn brief(&self, position: usize, said: &mut Vec<(ModelRole, String)>) {
+        let NodeKind::Supervisor(supervisor) = &self.plan.nodes[position].kind else {
+            return;
+        };
+        let Some(lead) = supervisor.decider.lead() else {
+            return;
+        };
+        let is_system = |(role, _): &&(ModelRole, String)| *role == ModelRole::System;
+        let at = said.iter().take_while(is_system).count();
+        said.insert(at, (ModelRole::System, lead.briefing()));
+        let past = self.state.supervision.iter().flat_map(|known| &known.past);
+        for past in past {
+            let mut text = format!("You decided:\n{}", fence("decision", &past.decision));
+            if let Some(followed) = &past.followed {
+                text.push_str("\nWhat followed:\n");
+                text.push_str(&fence("workers", followed));
+            }
+            said.push((ModelRole::User, text));
+        }
     }
 
     /// The document in a reply, if it matches the schema.
@@ -329,6 +374,7 @@ impl Walk<'_, '_> {
         if said.iter().all(|(role, _)| *role == ModelRole::System) {
             said.push((ModelRole::User, self.said_by_run()?));
         }
+        self.brief(position, &mut said);
         if let ModelAnswer::Document(wanted) = &node.answer {
             let form = format!(
                 "Answer with one JSON document that matches this JSON Schema, and nothing else:\n{}",

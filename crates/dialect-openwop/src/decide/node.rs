@@ -171,7 +171,9 @@ impl Walk<'_, '_> {
                 }
             }
             NodeKind::SubWorkflow(sub) => self.dispatch_child(sub, &step, started, inputs),
-            NodeKind::Supervisor(supervisor) => self.supervise(supervisor, &step, started),
+            NodeKind::Supervisor(supervisor) => {
+                self.supervise(supervisor, (position, step, attempt), started, inputs);
+            }
             NodeKind::Dispatch(dispatch) => self.dispatch(position, dispatch, &step, started),
             NodeKind::Http(http) => match self.http_call(http, &inputs) {
                 Ok(call) => self.call(step, attempt, started, call),

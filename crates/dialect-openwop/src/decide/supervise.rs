@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 use wopr_kernel::{Answered, Cap, Seq, StepId, fields};
 
 use crate::{
-    Decision, Failure, InterruptKind, Orchestration, Supervision, cost,
+    CONTENT_TRUST, Decision, Failure, InterruptKind, Object, Orchestration, Supervision, UNTRUSTED, cost,
     decision::{Ratification, THRESHOLD, read_confidence},
     measure::too_deep,
-    node::{Decider, NodeKind, Pattern, Rule, Supervisor},
+    node::{Decider, Led, NodeKind, Pattern, Rule, Supervisor},
 };
 
 use super::{
@@ -30,7 +30,14 @@ enum Turn {
 
 impl Walk<'_, '_> {
     /// Takes one decision.
-    pub(super) fn supervise(&mut self, supervisor: &Supervisor, step: &StepId, cause: Seq) {
+    pub(super) fn supervise(
+        &mut self,
+        supervisor: &Supervisor,
+        (position, step, attempt): (usize, StepId, u32),
+        cause: Seq,
+        inputs: Object,
+    ) {
+        let step = &step;
         let supervision = self.state.supervision.as_ref();
         if let Some(other) = supervision.filter(|known| known.agent != supervisor.agent) {
             let message = format!(
@@ -43,6 +50,9 @@ impl Walk<'_, '_> {
         if let Some(most) = supervisor.max_turns.filter(|most| turn > *most) {
             let node = step.node.clone();
             return self.breach(Cap::LoopIterations, u64::from(most), u64::from(turn), Some(node));
+        }
+        if let Decider::Model(lead) = &supervisor.decider {
+            return self.ask_model(&lead.model, position, step.clone(), attempt, cause, inputs);
         }
         match self.turn(&supervisor.decider, turn) {
             Ok(Turn::Decided(decision)) => self.decided(supervisor, step, cause, decision),
@@ -69,7 +79,51 @@ impl Walk<'_, '_> {
             }),
             Decider::Pending { decision, .. } => Ok(Turn::Decided(decision.clone())),
             Decider::Rules(rules) => self.by_rules(rules).map(Turn::Decided),
+            // It is asked, and its answer ends the turn.
+            Decider::Model(_) => Err(Failure::new("internal_error", "a model has to be asked first")),
         }
+    }
+
+    /// Ends a turn by what its model decided, or lets a person judge that first.
+    pub(super) fn led(
+        &mut self,
+        position: usize,
+        supervisor: &Supervisor,
+        step: &StepId,
+        cause: Seq,
+        led: Led,
+    ) {
+        let Led {
+            decision,
+            confidence,
+            reasoning,
+        } = led;
+        let mut cause = cause;
+        if let Some(reasoning) = reasoning {
+            let mut actor = self.actor(position, step, cause, Some(&supervisor.agent), "supervisor");
+            if let Err(failure) = self.reason(&mut actor, &reasoning, None) {
+                return self.fail_node(step, cause, failure);
+            }
+            cause = actor.cause;
+        }
+        match confidence < self.threshold() {
+            true => self.hold_turn(supervisor, step, cause, (&decision, confidence)),
+            false => self.decided(supervisor, step, cause, decision),
+        }
+    }
+
+    /// The decision that is held.
+    fn held(&self, position: usize, decider: &Decider, turn: u32) -> Result<Decision, Failure> {
+        if let Decider::Model(lead) = decider {
+            let thinking = self.state.nodes[position].thinking.as_deref();
+            let reply = thinking.and_then(|thinking| Some(&thinking.turns.last()?.reply));
+            let led = reply.and_then(|reply| self.read_led(lead, &reply.text));
+            let lost = || Failure::new("internal_error", "the decision is not in the log");
+            return led.map(|led| led.decision).ok_or_else(lost);
+        }
+        self.turn(decider, turn).map(|turn| match turn {
+            Turn::Decided(decision) | Turn::Held { decision, .. } => decision,
+        })
     }
 
     /// The confidence below which a decision is held.
@@ -137,7 +191,10 @@ impl Walk<'_, '_> {
             iteration,
         };
         let cause = self.emit(Some(cause), event.into());
-        let outputs = fields(json!({ "kind": kind, "decision": shown, "iteration": iteration }));
+        let mut outputs = fields(json!({ "kind": kind, "decision": shown, "iteration": iteration }));
+        if supervisor.decider.lead().is_some() {
+            outputs.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
+        }
         self.complete_node(step, cause, outputs);
     }
 
@@ -164,6 +221,9 @@ impl Walk<'_, '_> {
         let NodeKind::Supervisor(supervisor) = &plan.nodes[position].kind else {
             return;
         };
+        if let (Some(lead), Answered::Approval { .. }) = (supervisor.decider.lead(), answer) {
+            return self.budget_answered(&lead.model, step, cause, answer);
+        }
         let said = match answer {
             Answered::Value { value, .. } => Ratification::read(value),
             Answered::Approval { .. }
@@ -179,9 +239,7 @@ impl Walk<'_, '_> {
             + 1;
         let held = match said {
             Ok(Ratification::Replaced(decision)) => Ok(decision),
-            Ok(Ratification::Ratified) => self.turn(&supervisor.decider, turn).map(|turn| match turn {
-                Turn::Decided(decision) | Turn::Held { decision, .. } => decision,
-            }),
+            Ok(Ratification::Ratified) => self.held(position, &supervisor.decider, turn),
             Ok(Ratification::Rejected) => Err(Failure::new(
                 "decision_rejected",
                 "the decision of the supervisor was rejected",

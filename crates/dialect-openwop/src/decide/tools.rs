@@ -56,12 +56,7 @@ impl Walk<'_, '_> {
                 format!("the model asked for {n_calls} tools in one answer, and {MAX_CALLS} is the most");
             return self.fail_node(step, cause, Failure::new("too_many_tool_calls", message));
         }
-        let mut actor = self.actor(position, step, cause, None, "model");
-        let mut done = Ok(());
-        for call in &reply.tool_calls {
-            done = done.and_then(|()| self.use_tool(node, position, &mut actor, call));
-        }
-        self.go_on_with_tools(node, position, step, actor.cause, done);
+        self.begin_tools(node, position, step, cause, &reply.tool_calls);
     }
 
     /// Goes on in a branch that begins between the calls of an answer. Returns `false` if there are none.
@@ -79,22 +74,38 @@ impl Walk<'_, '_> {
         if turn.uses.is_empty() || turn.is_answered() {
             return false;
         }
-        let (uses, calls) = (turn.uses.clone(), turn.reply.tool_calls.clone());
+        let calls = turn.reply.tool_calls.clone();
+        self.begin_tools(node, position, step, cause, &calls);
+        true
+    }
+
+    /// Begins all calls of an answer that have not begun. A branch that goes its own way between two of them drops what
+    /// the run that it comes from has begun, so a second look follows the first.
+    fn begin_tools(
+        &mut self,
+        node: &ModelNode,
+        position: usize,
+        step: &StepId,
+        cause: Seq,
+        calls: &[ToolCall],
+    ) {
         let mut actor = self.actor(position, step, cause, None, "model");
         let mut done = Ok(());
-        for (n, call) in calls.iter().enumerate() {
-            done = done.and_then(|()| match uses.get(n) {
-                Some(known) if known.answer.is_some() => Ok(()),
+        for (n, call) in calls.iter().enumerate().chain(calls.iter().enumerate()) {
+            let thinking = self.state.nodes[position].thinking.as_deref();
+            let turn = thinking.and_then(|thinking| thinking.turns.last());
+            let known = turn.and_then(|turn| turn.uses.get(n)).cloned();
+            done = done.and_then(|()| match known {
+                None => self.use_tool(node, position, &mut actor, call),
+                Some(known) if known.child.is_some() || known.answer.is_some() => Ok(()),
                 Some(known) => {
                     actor.cause = known.called;
                     let checked = self.checked_call(node, call);
                     self.begin_tool(&mut actor, &known.call, call, checked)
                 }
-                None => self.use_tool(node, position, &mut actor, call),
             });
         }
         self.go_on_with_tools(node, position, step, actor.cause, done);
-        true
     }
 
     /// Records a call, and begins it if it may begin.

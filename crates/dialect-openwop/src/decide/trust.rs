@@ -139,10 +139,8 @@ pub(super) fn is_untrusted_read(next: &Builder<'_>, path: &[String]) -> bool {
 fn calls_agent(next: &Builder<'_>, node: &NodeId) -> bool {
     let position = next.plan.position(node);
     position.is_some_and(|position| {
-        matches!(
-            next.plan.nodes[position].kind,
-            NodeKind::Agent(_) | NodeKind::Model(_)
-        )
+        let kind = &next.plan.nodes[position].kind;
+        matches!(kind, NodeKind::Agent(_)) || kind.model().is_some()
     })
 }
 

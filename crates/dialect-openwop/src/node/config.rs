@@ -109,6 +109,8 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
             "agentId",
             "decision",
             "rules",
+            "model",
+            "workers",
             "maxLoopIterations",
             "iterationCap",
             "mockDispatchPlan",

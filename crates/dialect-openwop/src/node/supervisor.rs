@@ -3,11 +3,12 @@
 use serde_json::{Map, Value};
 use wopr_kernel::{NodeTypes, Rules};
 
-use super::config::Config;
+use super::{config::Config, lead::Lead};
 use crate::{
     decision::{Decision, RatificationForm, read_confidence},
     definition::Node,
     expression::{Expression, ExpressionError, Template, is_template},
+    schema::Allowance,
 };
 
 /// The length of an agent's id, in characters.
@@ -46,6 +47,8 @@ pub(crate) enum Decider {
     Pending { decision: Decision, confidence: f64 },
     /// The first rule that holds decides; each turn anew.
     Rules(Vec<Rule>),
+    /// A model decides.
+    Model(Box<Lead>),
 }
 
 /// A decision, and when it is taken.
@@ -67,7 +70,7 @@ pub(crate) enum Pattern {
 }
 
 impl Supervisor {
-    pub(super) fn read(node: &Node, node_types: NodeTypes) -> Result<Self, String> {
+    pub(super) fn read(node: &Node, node_types: NodeTypes, allowance: &Allowance) -> Result<Self, String> {
         let config = Config(&node.config);
         let agent = match (config.text("agentId")?, node.agent.as_ref()) {
             (Some(id), _) => id.to_owned(),
@@ -94,7 +97,7 @@ impl Supervisor {
         let limits = [turns("maxLoopIterations")?, turns("iterationCap")?];
         Ok(Self {
             agent,
-            decider: Decider::read(config, node_types)?,
+            decider: Decider::read(node, node_types, allowance)?,
             max_turns: limits.into_iter().flatten().min(),
             rules: Rules::Checked(Box::new(RatificationForm)),
         })
@@ -102,10 +105,21 @@ impl Supervisor {
 }
 
 impl Decider {
-    fn read(config: Config<'_>, node_types: NodeTypes) -> Result<Self, String> {
+    fn read(node: &Node, node_types: NodeTypes, allowance: &Allowance) -> Result<Self, String> {
+        let config = Config(&node.config);
         let mut given = MOCKS.into_iter().filter(|name| config.0.contains_key(*name));
         if let (false, Some(mock)) = (node_types.conformance, given.next()) {
             return Err(format!("config.{mock} is for the conformance mode of a host"));
+        }
+        if config.0.contains_key("model") {
+            let others = ["rules", "decision"].into_iter().chain(MOCKS);
+            if let Some(other) = others.into_iter().find(|name| config.0.contains_key(*name)) {
+                return Err(format!("config has both model and {other}"));
+            }
+            return Lead::read(node, node_types, allowance).map(|lead| Self::Model(Box::new(lead)));
+        }
+        if config.0.contains_key("workers") {
+            return Err("config.workers is for a supervisor with config.model".to_owned());
         }
         let has_rules = config.0.contains_key("rules") || config.0.contains_key("decision");
         if has_rules {
@@ -115,7 +129,7 @@ impl Decider {
             return read_rules(config).map(Self::Rules);
         }
         if !node_types.conformance {
-            return Err("config has neither decision nor rules".to_owned());
+            return Err("config has neither decision, rules nor model".to_owned());
         }
         let decision = |field: &str, value: &Value| {
             Decision::read(value).map_err(|rule| format!("config.{field}: {rule}"))
@@ -154,18 +168,29 @@ impl Decider {
 }
 
 impl Decider {
-    /// The workers of decisions that are known in advance.
+    /// The model that decides, if one does.
+    pub(crate) fn lead(&self) -> Option<&Lead> {
+        match self {
+            Self::Model(lead) => Some(lead),
+            Self::Plan(_) | Self::Pending { .. } | Self::Rules(_) => None,
+        }
+    }
+
+    /// The workers of decisions that are known in advance, and those that a model may name.
     pub(crate) fn planned_workers(&self) -> impl Iterator<Item = &str> {
+        let declared = self.lead().into_iter().flat_map(|lead| &lead.workers);
         let decisions = match self {
             Self::Plan(plan) => plan.as_slice(),
             Self::Pending { decision, .. } => std::slice::from_ref(decision),
-            Self::Rules(_) => &[],
+            Self::Rules(_) | Self::Model(_) => &[],
         };
         let workers = decisions.iter().flat_map(|decision| match decision {
             Decision::NextWorker { workers, .. } => workers.as_slice(),
             Decision::AskUser { .. } | Decision::Terminate { .. } => &[],
         });
-        workers.map(String::as_str)
+        workers
+            .map(String::as_str)
+            .chain(declared.map(|worker| worker.id.as_str()))
     }
 }
 

@@ -16,6 +16,41 @@ pub struct Supervision {
     pub(crate) decided: Seq,
     /// How many executions have dispatched.
     pub(crate) n_dispatches: u32,
+    /// The latest turns of a model that decides, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) past: Vec<Past>,
+}
+
+/// The most turns of which a model is told again.
+pub(crate) const MAX_PAST: usize = 16;
+/// How much a model is told again of one decision or of what followed, in bytes.
+const MAX_TOLD: usize = 4 * 1024;
+
+/// A turn that is over, in the words in which a model is told of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Past {
+    pub(crate) decision: String,
+    /// What the dispatch gave back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) followed: Option<String>,
+}
+
+impl Past {
+    pub(crate) fn of(decision: &Decision) -> Self {
+        Self {
+            decision: cut(decision.to_value().to_string()),
+            followed: None,
+        }
+    }
+}
+
+/// As much of a text as a model is told again.
+fn cut(mut text: String) -> String {
+    if text.len() > MAX_TOLD {
+        text.truncate(text.floor_char_boundary(MAX_TOLD));
+        text.push_str(" … (shortened)");
+    }
+    text
 }
 
 /// What an execution that hands work over has to do, and has done.
@@ -84,7 +119,16 @@ pub(crate) struct HandoffEnd {
 impl Supervision {
     /// The units of state that it occupies.
     pub(crate) fn weight(&self) -> u64 {
-        cost::of_value(&self.latest.to_value())
+        let followed = |past: &Past| past.followed.as_ref().map_or(0, String::len);
+        let past = self.past.iter().map(|past| past.decision.len() + followed(past));
+        cost::of_value(&self.latest.to_value()) + cost::bytes(past.sum())
+    }
+
+    /// Notes what followed from the latest decision.
+    pub(crate) fn follow(&mut self, outputs: &Object) {
+        if let Some(past) = self.past.last_mut() {
+            past.followed = Some(cut(serde_json::Value::Object(outputs.clone()).to_string()));
+        }
     }
 }
 

@@ -149,6 +149,8 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 self.record_child(step, cause, child, spawn.workflow),
             ));
         }
+        // A branch that has just gone its own way has none of the children that its source had.
+        let n_before = self.members(step).len();
         let child = self.new_child(step, Some(n_before), spawn)?;
         let run = child.run.clone();
         Ok((run, self.dispatch(step, cause, child)))
@@ -460,6 +462,11 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         };
         let cause_of_end = D::cause_of_end(self.plan, &self.state, &step, &ended.child);
         let child = ended.child.clone();
+        if self.go_live_if_at_branch() && self.mirrored(&step, &child).is_none() {
+            // A branch begins right here, and the child is that of its source.
+            self.given = None;
+            return Trigger::Advance;
+        }
         cause = self.record(
             Some(cause_of_end.unwrap_or(cause)),
             KernelEvent::ChildEnded {

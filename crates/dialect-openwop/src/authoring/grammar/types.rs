@@ -8,9 +8,9 @@ use crate::node::{
     BINDINGS, CANCEL_TASK, CONVERSATION, CONVERSE, DISCOVER, FAN_OUTS, GET_TASK, HTTP_MAX_TIMEOUT_MS,
     JOIN_MODES, MAX_ACTIVITY_MS, MAX_CONVERSATION, MAX_MEMORY_TTL_MS, MAX_MESSAGES, MAX_MODES, MAX_NAMES,
     MAX_PIECES, MAX_QUESTIONS, MAX_READ, MAX_REPAIRS, MAX_RULES, MAX_SCOPE, MAX_SCRIPTED, MAX_TAGS,
-    MAX_TOOL_ROUNDS, MAX_TOOLS, MAX_TURNS, MAX_TURNS_LIMIT, MEMORY_COMPACT, MEMORY_READ, MEMORY_WRITE,
-    MOCK_AGENT, MODEL_MAX_TIMEOUT_MS, MOST_TOKENS, ON_CHILD_FAILURE, ON_TIMEOUT, PROFILES, ROUTINGS, SEND,
-    STREAM_MAX_INTERVAL_MS, VERSIONS, known_keys,
+    MAX_TOOL_ROUNDS, MAX_TOOLS, MAX_TURNS, MAX_TURNS_LIMIT, MAX_WORKERS, MEMORY_COMPACT, MEMORY_READ,
+    MEMORY_WRITE, MOCK_AGENT, MODEL_MAX_TIMEOUT_MS, MOST_TOKENS, ON_CHILD_FAILURE, ON_TIMEOUT, PROFILES,
+    ROUTINGS, SEND, STREAM_MAX_INTERVAL_MS, VERSIONS, known_keys,
 };
 
 use crate::decide::MAX_CALLS;
@@ -661,6 +661,16 @@ static SUPERVISOR: Members = closed(&[
         "The first rule that holds decides, anew at each turn.",
     ),
     may(
+        "model",
+        Shape::Object(&LEAD),
+        "The model that decides, in the place of rules.",
+    ),
+    may(
+        "workers",
+        Shape::List(&WORKER_SHAPE, 1, MAX_WORKERS),
+        "The workers that the model may name.",
+    ),
+    may(
         "maxLoopIterations",
         Shape::Whole(1, MAX_TURNS_LIMIT),
         "The most decisions of one run; with one more the run fails.",
@@ -692,6 +702,34 @@ static SUPERVISOR: Members = closed(&[
         OBJECT,
         "A decision to take, or to hold; only in conformance mode.",
     ),
+]);
+
+static LEAD: Members = closed(&[
+    PROVIDER,
+    MODEL,
+    SYSTEM_PROMPT,
+    PROMPT,
+    TEMPERATURE,
+    MAX_TOKENS,
+    MODEL_TIMEOUT,
+    may(
+        "retryOnInvalidJson",
+        Shape::Whole(0, MAX_REPAIRS),
+        "How often it is asked again for a valid decision; at least 3 times.",
+    )
+    .or_null(),
+]);
+
+static WORKER_SHAPE: Shape = Shape::Object(&WORKER);
+
+static WORKER: Members = closed(&[
+    may(
+        "id",
+        Shape::Text(1, 256),
+        "A workflow, or agent:PEER or agent:PEER/SKILL.",
+    )
+    .must(),
+    may("description", TEXT, "What the model is told of it.").or_null(),
 ]);
 
 static RULE: Members = closed(&[

@@ -454,7 +454,7 @@ fn outputs(plan: &Plan, index: usize) -> Option<Vec<&str>> {
             MemoryTask::Read { .. } => &["memoryRef", "entries", "hasMore", "contentTrust"],
             MemoryTask::Probe(_) => return None,
         },
-        NodeKind::Supervisor(_) => &["kind", "decision", "iteration"],
+        NodeKind::Supervisor(_) => &["kind", "decision", "iteration", "contentTrust"],
         NodeKind::Dispatch(_) => &[
             "childRunId",
             "childStatus",

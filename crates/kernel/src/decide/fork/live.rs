@@ -17,7 +17,7 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
     }
 
     /// Lets a branch go its own way if its next event is its own. What it is given now still counts.
-    pub(super) fn go_live_if_at_branch(&mut self) -> bool {
+    pub(in crate::decide) fn go_live_if_at_branch(&mut self) -> bool {
         let is_at_branch = self.is_at_branch();
         if is_at_branch {
             let given = self.given.take();
