@@ -197,3 +197,153 @@ fn wrong_scripts_are_refused() {
     let said = place.ends(3, &["mock-model", "script.json"]);
     assert!(said.err.contains("unknown field `texts`"), "{said:#?}");
 }
+
+/// The configuration of a host whose default provider is the scripted model.
+fn configured(place: &mut Place, model: &Model, kind: &str) {
+    let base = match kind {
+        "anthropic" => model.origin.clone(),
+        _ => format!("{}/v1", model.origin),
+    };
+    place.write(
+        "wopr.toml",
+        &format!(
+            "[[models]]\nname = \"default\"\nkind = \"{kind}\"\nbase_url = \"{base}\"\nmodel = \"small\"\n\
+             [egress]\nallow = [\"127.0.0.1/32\"]\n"
+        ),
+    );
+    place.set("WOPR_CONFIG", "wopr.toml");
+}
+
+#[test]
+fn model_uses_workflows_as_tools_over_both_wires() {
+    for kind in ["openai", "anthropic"] {
+        let mut place = Place::new();
+        let model = Model::start(
+            &place,
+            &json!({ "replies": [
+                { "when": { "user": "umbrella", "turn": 1 }, "toolCalls": [
+                    { "name": "forecast", "arguments": { "city": "Rome" } },
+                    { "name": "forecast", "arguments": { "city": "Oslo" } },
+                    { "name": "shell", "arguments": { "run": "id" } },
+                ] },
+                { "when": { "tool": "rain in Oslo", "turn": 2 }, "text": "Take it to both." },
+            ] }),
+        );
+        configured(&mut place, &model, kind);
+        let host = place.serve();
+        let city = json!([{ "name": "city", "type": "string" }]);
+        let mut rain: Value = serde_json::from_str(&workflow(
+            "rain",
+            &[(
+                "say",
+                "core.template",
+                json!({ "template": "rain in {{ city }}" }),
+            )],
+        ))
+        .unwrap();
+        rain["variables"] = city;
+        place.write("rain.json", &rain.to_string());
+        place.json(&["workflows", "register", "rain.json", "--json"]);
+        let schema =
+            json!({ "type": "object", "required": ["city"], "properties": { "city": { "type": "string" } } });
+        place.write(
+            "ask.json",
+            &workflow(
+                "ask",
+                &[(
+                    "n",
+                    "core.ai.callPrompt",
+                    json!({ "prompt": "An umbrella?", "tools": [{ "workflow": "rain", "name": "forecast", "inputSchema": schema }] }),
+                )],
+            ),
+        );
+        let shown = place.json(&["run", "ask.json", "--json"]);
+        assert_eq!(shown["status"], "completed", "{kind}: {shown:#}");
+        assert_eq!(shown["outputs"]["text"], "Take it to both.");
+        let events = events(&place, shown["runId"].as_str().unwrap());
+        let of = |kind: &str| {
+            events
+                .iter()
+                .filter(|event| event["type"] == kind)
+                .collect::<Vec<_>>()
+        };
+        let (called, returned) = (of("agent.toolCalled"), of("agent.toolReturned"));
+        assert_eq!((called.len(), returned.len()), (3, 3), "{kind}");
+        assert_eq!(called[0]["payload"]["transport"], "native");
+        let shell = returned
+            .iter()
+            .find(|event| event["payload"]["toolName"] == "shell")
+            .unwrap();
+        assert_eq!(shell["payload"]["status"], "forbidden");
+        let requests = asked(&place);
+        assert_eq!(requests.len(), 2, "{kind}");
+        let again = requests[1].to_string();
+        assert!(
+            again.contains("<UNTRUSTED source=\\\"tool:forecast\\\">"),
+            "{kind}: {again}"
+        );
+        drop(host);
+    }
+}
+
+#[test]
+fn model_leads_workers_until_they_are_done() {
+    let mut place = Place::new();
+    let decision = |value: Value| json!({ "when": { "system": "You lead" }, "json": value });
+    let mut first = decision(json!({
+        "kind": "next-worker", "nextWorkerIds": ["researcher"], "nextWorkerInputs": [{ "topic": "bees" }],
+        "confidence": 0.9, "reasoning": "nothing is known yet",
+    }));
+    first["times"] = json!(1);
+    let last = decision(json!({
+        "kind": "terminate", "reason": "goal-reached", "confidence": 0.95, "reasoning": "one fact is enough",
+    }));
+    let model = Model::start(&place, &json!({ "replies": [first, last] }));
+    configured(&mut place, &model, "openai");
+    let host = place.serve();
+    let mut researcher: Value = serde_json::from_str(&workflow(
+        "researcher",
+        &[("find", "core.template", json!({ "template": "{{ topic }} hum" }))],
+    ))
+    .unwrap();
+    researcher["variables"] = json!([{ "name": "topic", "type": "string" }]);
+    place.write("researcher.json", &researcher.to_string());
+    place.json(&["workflows", "register", "researcher.json", "--json"]);
+    let mut led: Value = serde_json::from_str(&workflow(
+        "led",
+        &[
+            (
+                "lead",
+                "core.orchestrator.supervisor",
+                json!({
+                    "model": { "prompt": "Find a fact about bees." },
+                    "workers": [{ "id": "researcher", "description": "finds one fact" }],
+                }),
+            ),
+            ("dispatch", "core.dispatch", json!({})),
+        ],
+    ))
+    .unwrap();
+    let back = json!({ "id": "back", "sourceNodeId": "dispatch", "targetNodeId": "lead" });
+    led["edges"].as_array_mut().unwrap().push(back);
+    place.write("led.json", &led.to_string());
+    let shown = place.json(&["run", "led.json", "--json"]);
+    assert_eq!(shown["status"], "completed", "{shown:#}");
+    assert_eq!(shown["outputs"]["reason"], "goal-reached");
+    let events = events(&place, shown["runId"].as_str().unwrap());
+    let decided = events
+        .iter()
+        .filter(|event| event["type"] == "runOrchestrator.decided");
+    assert_eq!(decided.count(), 2);
+    let reasoned = events
+        .iter()
+        .find(|event| event["type"] == "agent.reasoned")
+        .unwrap();
+    assert_eq!(reasoned["payload"]["reasoning"], "nothing is known yet");
+    let again = asked(&place)[1].to_string();
+    assert!(
+        again.contains("bees hum") && again.contains("source=\\\"workers\\\""),
+        "{again}"
+    );
+    drop(host);
+}

@@ -235,6 +235,7 @@ async fn gemini_wire_is_spoken() {
     let asked = ModelCall {
         schema: Some(json!({ "type": "object" })),
         model: Some("odd/name".to_owned()),
+        tools: Vec::new(),
         ..call(false)
     };
     let (_, outcome) = ask(&executors, asked).await;
@@ -571,5 +572,96 @@ async fn secret_header_is_sent_to_its_hosts_and_redacted_where_it_comes_back() {
         peer.rest()
             .iter()
             .all(|seen| !format!("{seen:?}").contains("Request"))
+    );
+}
+
+/// What a model asks for: two tools at the same time, the second one with arguments that are no JSON.
+fn both(reply: &ModelReply) -> Vec<(&str, &Value)> {
+    let calls = reply.tool_calls.iter();
+    calls.map(|call| (call.name.as_str(), &call.arguments)).collect()
+}
+
+#[tokio::test]
+async fn parallel_tools_arrive_in_pieces_over_every_wire() {
+    let openai = [
+        json!({ "model": "m-1", "choices": [{ "delta": { "tool_calls": [
+            { "index": 0, "id": "a", "function": { "name": "search", "arguments": "" } },
+            { "index": 1, "id": "b", "function": { "name": "find", "arguments": "{\"q\"" } },
+        ] } }] }),
+        json!({ "choices": [{ "delta": { "tool_calls": [{ "index": 0, "function": { "arguments": "{\"q\":" } }] } }] }),
+        json!({ "choices": [{ "delta": { "tool_calls": [{ "index": 0, "function": { "arguments": "1}" } }] } }] }),
+        json!({ "choices": [{ "delta": {}, "finish_reason": "tool_calls" }] }),
+    ];
+    let block = |index: u32, id: &str, name: &str| {
+        json!({ "type": "content_block_start", "index": index,
+            "content_block": { "type": "tool_use", "id": id, "name": name, "input": {} } })
+    };
+    let more = |index: u32, json: &str| {
+        json!({ "type": "content_block_delta", "index": index,
+            "delta": { "type": "input_json_delta", "partial_json": json } })
+    };
+    let anthropic = [
+        json!({ "type": "message_start", "message": { "model": "m-1", "usage": { "input_tokens": 1 } } }),
+        block(0, "a", "search"),
+        more(0, "{\"q\":"),
+        more(0, "1}"),
+        block(1, "b", "find"),
+        more(1, "{\"q\""),
+        json!({ "type": "message_delta", "delta": { "stop_reason": "tool_use" }, "usage": { "output_tokens": 2 } }),
+    ];
+    for (kind, data) in [
+        (ModelKind::OpenAi, &openai[..]),
+        (ModelKind::Anthropic, &anthropic[..]),
+    ] {
+        let peer = Peer::start(events(data)).await;
+        let executors = executors(provider(kind, &peer));
+        let (_, outcome) = ask(&executors, call(true)).await;
+        let reply = reply(outcome);
+        assert_eq!(reply.stop, ModelStop::Tools, "{kind:?}");
+        let (known, broken) = (json!({ "q": 1 }), json!("{\"q\""));
+        assert_eq!(both(&reply), [("search", &known), ("find", &broken)], "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn gemini_gets_the_signature_of_its_calls_again() {
+    let function = |name: &str| json!({ "functionCall": { "name": name, "args": { "q": 1 } } });
+    let mut signed = function("search");
+    signed["thoughtSignature"] = "sig".into();
+    let data = [
+        json!({ "candidates": [{ "finishReason": "STOP", "content": { "parts": [signed, function("find")] } }] }),
+    ];
+    let mut peer = Peer::start(events(&data)).await;
+    let executors = executors(provider(ModelKind::Gemini, &peer));
+    let (_, outcome) = ask(&executors, call(true)).await;
+    let reply = reply(outcome);
+    assert_eq!((reply.stop, reply.tool_calls.len()), (ModelStop::Tools, 2));
+    assert_eq!(reply.tool_calls[0].signature.as_deref(), Some("sig"));
+    drop(body(&mut peer).await);
+
+    let result = |id: &str, is_error: bool| ModelMessage::Tool {
+        call_id: id.to_owned(),
+        name: "search".to_owned(),
+        content: "found".to_owned(),
+        is_error,
+    };
+    let mut again = call(true);
+    again.messages = vec![
+        ModelMessage::Assistant {
+            content: String::new(),
+            tool_calls: reply.tool_calls,
+        },
+        result("a", false),
+        result("b", true),
+    ];
+    drop(ask(&executors, again).await);
+    let (_, body) = body(&mut peer).await;
+    let parts = &body["contents"][0]["parts"];
+    assert_eq!(parts[0]["thoughtSignature"], "sig");
+    assert!(parts[1].get("thoughtSignature").is_none(), "{parts}");
+    let results = &body["contents"][1]["parts"];
+    assert_eq!(
+        results[1]["functionResponse"]["response"],
+        json!({ "error": "found" })
     );
 }

@@ -94,12 +94,16 @@ fn whole() -> Value {
             node("prompt", "core.ai.callPrompt", json!({
                 "provider": "p", "model": "m", "systemPrompt": "{{ v }}", "prompt": "{{ v }}",
                 "messages": [{ "role": "user", "content": "{{ v }}" }], "temperature": 0.5, "maxTokens": 1,
-                "timeoutMs": 1, "stream": true, "expectsStreaming": false,
+                "timeoutMs": 1, "stream": true, "expectsStreaming": false, "maxToolRounds": 1,
+                "tools": [
+                    { "workflow": "child", "name": "n", "description": "d", "inputSchema": { "type": "object" } },
+                    { "agent": "p" },
+                ],
             })),
             node("document", "core.ai.structuredOutput", json!({
                 "provider": "p", "model": "m", "systemPrompt": "{{ v }}", "prompt": "{{ v }}",
                 "messages": [], "outputSchema": { "type": "object" }, "temperature": 0, "maxTokens": 1,
-                "timeoutMs": 1, "retryOnInvalidJson": 1,
+                "timeoutMs": 1, "retryOnInvalidJson": 1, "tools": [{ "workflow": "child" }], "maxToolRounds": 1,
             })),
             node("work", "core.activity", json!({
                 "queue": "q", "input": { "x": ["{{ v }}"] }, "timeoutMs": 1, "heartbeatMs": 1,
@@ -163,6 +167,17 @@ fn whole() -> Value {
                 "agentId": "lead", "maxLoopIterations": 5, "iterationCap": 5,
                 "rules": [{ "when": "v > 1", "decision": { "kind": "terminate", "reason": "{{ v }}" } }],
                 "decision": { "kind": "next-worker", "nextWorkerIds": ["child"], "confidence": "{{ v }}" },
+            }),
+        ),
+        node(
+            "led",
+            "core.orchestrator.supervisor",
+            json!({
+                "model": {
+                    "provider": "p", "model": "m", "systemPrompt": "{{ v }}", "prompt": "{{ v }}", "temperature": 0,
+                    "maxTokens": 1, "timeoutMs": 1, "retryOnInvalidJson": 1,
+                },
+                "workers": [{ "id": "child", "description": "d" }],
             }),
         ),
         node(

@@ -397,7 +397,11 @@ fn children(plan: &openwop::Plan) -> impl Iterator<Item = WorkflowId> {
         .filter(|node| node.type_id == "core.subWorkflow")
         .filter_map(|node| node.config.get("workflowId")?.as_str());
     let dispatched = plan.planned_workers();
+    let nodes = plan.definition.nodes.iter();
+    let tools = nodes.filter_map(|node| node.config.get("tools")?.as_array());
+    let tools = tools.flatten().filter_map(|tool| tool.get("workflow")?.as_str());
     called
+        .chain(tools)
         .chain(dispatched)
         .filter_map(|id| WorkflowId::parse(id).ok())
 }
