@@ -6,6 +6,8 @@ use wopr_core::{ModelReply, ModelStop, ModelUsage, ToolCall};
 use super::{MAX_TEXT, provider::Provider};
 use crate::redact::Secrets;
 
+/// Longest reasoning that is kept, in bytes.
+const MAX_REASONING: usize = 64 * 1024;
 /// Most tools that a model may ask for in one answer.
 const MAX_TOOLS: usize = 64;
 
@@ -17,6 +19,7 @@ pub(super) struct Malformed;
 pub(super) struct Answer {
     pub(super) text: String,
     pub(super) refusal: Option<String>,
+    pub(super) reasoning: String,
     pub(super) tools: Vec<AskedTool>,
     pub(super) stop: Option<ModelStop>,
     pub(super) usage: ModelUsage,
@@ -50,6 +53,13 @@ impl Answer {
         if refusal.len() <= MAX_TEXT {
             refusal.push_str(words);
         }
+    }
+
+    /// Keeps what the model thinks, the beginning of it if it is long.
+    pub(super) fn think(&mut self, words: &str) {
+        let left = MAX_REASONING.saturating_sub(self.reasoning.len());
+        let end = words.floor_char_boundary(left.min(words.len()));
+        self.reasoning.push_str(&words[..end]);
     }
 
     /// The tool at a place of the answer, which may be new.
@@ -106,6 +116,7 @@ impl Answer {
             text: secrets.text(&self.text),
             tool_calls,
             stop,
+            reasoning: (!self.reasoning.is_empty()).then(|| secrets.text(&self.reasoning)),
             refusal: self.refusal.map(|words| secrets.text(&words)),
             usage,
         })

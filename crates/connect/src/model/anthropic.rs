@@ -97,7 +97,7 @@ impl Wire for Anthropic {
                         answer.tool(index)?.arguments = input.to_string();
                     }
                 }
-                // Its thoughts, for one.
+                Some("thinking") => answer.think(text(block, "thinking").unwrap_or_default()),
                 Some(_) | None => {}
             }
         }
@@ -120,6 +120,7 @@ impl Wire for Anthropic {
                 let delta = document.get("delta").ok_or(Malformed)?;
                 match text(delta, "type") {
                     Some("text_delta") => answer.say(text(delta, "text").ok_or(Malformed)?)?,
+                    Some("thinking_delta") => answer.think(text(delta, "thinking").unwrap_or_default()),
                     Some("input_json_delta") => {
                         let more = text(delta, "partial_json").ok_or(Malformed)?;
                         let last = answer.tools.last_mut().ok_or(Malformed)?;

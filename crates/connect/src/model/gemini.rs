@@ -128,8 +128,10 @@ impl Wire for Gemini {
         let parts = candidate.pointer("/content/parts").and_then(Value::as_array);
         for part in parts.into_iter().flatten() {
             let is_thought = part.get("thought").and_then(Value::as_bool) == Some(true);
-            if let Some(words) = text(part, "text").filter(|_| !is_thought) {
-                answer.say(words)?;
+            match text(part, "text") {
+                Some(words) if is_thought => answer.think(words),
+                Some(words) => answer.say(words)?,
+                None => {}
             }
             if let Some(call) = part.get("functionCall") {
                 let index = answer.tools.len();

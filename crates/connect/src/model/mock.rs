@@ -105,6 +105,7 @@ impl Mock {
             text: reply.text,
             tool_calls: Vec::new(),
             stop: reply.stop,
+            reasoning: None,
             refusal: reply.refusal,
             usage: ModelUsage {
                 input_tokens: reply.input_tokens,
@@ -160,6 +161,7 @@ async fn stream_text(script: &Value, model: &str, progress: &Progress) -> Report
             Some("length" | "max_tokens") => ModelStop::Length,
             Some(_) | None => ModelStop::End,
         },
+        reasoning: None,
         refusal: None,
         usage: ModelUsage {
             input_tokens: used(["inputTokens", "promptTokens"]).unwrap_or(0),

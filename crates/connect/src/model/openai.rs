@@ -146,6 +146,10 @@ fn said(message: &Value, answer: &mut Answer) -> Result<(), Malformed> {
     if let Some(words) = text(message, "content") {
         answer.say(words)?;
     }
+    // Servers of open models spell it in two ways.
+    if let Some(words) = text(message, "reasoning_content").or(text(message, "reasoning")) {
+        answer.think(words);
+    }
     if let Some(words) = text(message, "refusal").filter(|words| !words.is_empty()) {
         answer.refuse(words);
     }

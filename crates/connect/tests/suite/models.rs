@@ -204,6 +204,7 @@ async fn anthropic_wire_is_spoken() {
     let (_, outcome) = ask(&executors, call(false)).await;
     let reply = reply(outcome);
     assert_eq!((reply.text.as_str(), reply.stop), ("It is here.", ModelStop::End));
+    assert_eq!(reply.reasoning.as_deref(), Some("hm"));
     assert_eq!(
         (reply.usage.input_tokens, reply.usage.cache_read_tokens),
         (12, Some(7))
@@ -241,6 +242,7 @@ async fn gemini_wire_is_spoken() {
     let (_, outcome) = ask(&executors, asked).await;
     let reply = reply(outcome);
     assert_eq!((reply.text.as_str(), reply.stop), ("It is", ModelStop::Length));
+    assert_eq!(reply.reasoning.as_deref(), Some("hm"));
     assert_eq!(reply.usage.output_tokens, 3);
     let (head, body) = body(&mut peer).await;
     assert!(

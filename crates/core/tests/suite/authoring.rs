@@ -11,6 +11,19 @@ const OFFER: NodeTypes = NodeTypes { conformance: true };
 /// A definition with every field that the decoder knows.
 fn whole() -> Value {
     let node = |id: &str, type_id: &str, config: Value| json!({ "id": id, "typeId": type_id, "name": id, "config": config });
+    let tools = json!([
+        { "workflow": "child", "name": "n", "description": "d", "inputSchema": { "type": "object" } },
+        { "agent": "p" },
+    ]);
+    let mut prompting = json!({
+        "provider": "p", "model": "m", "systemPrompt": "{{ v }}", "prompt": "{{ v }}",
+        "messages": [{ "role": "user", "content": "{{ v }}" }], "temperature": 0.5, "maxTokens": 1,
+    });
+    prompting["timeoutMs"] = 1.into();
+    prompting["stream"] = true.into();
+    prompting["expectsStreaming"] = false.into();
+    prompting["tools"] = tools;
+    prompting["maxToolRounds"] = 1.into();
     let mut noop = node("all", "core.noop", json!({ "free": 1 }));
     for (member, value) in [
         (
@@ -91,15 +104,7 @@ fn whole() -> Value {
                 "method": "post", "url": "https://example.com/{{ v }}", "headers": { "a": "b", "c": { "secret": "s", "prefix": "x" } },
                 "body": { "x": ["{{ v }}"] }, "timeoutMs": 1,
             })),
-            node("prompt", "core.ai.callPrompt", json!({
-                "provider": "p", "model": "m", "systemPrompt": "{{ v }}", "prompt": "{{ v }}",
-                "messages": [{ "role": "user", "content": "{{ v }}" }], "temperature": 0.5, "maxTokens": 1,
-                "timeoutMs": 1, "stream": true, "expectsStreaming": false, "maxToolRounds": 1,
-                "tools": [
-                    { "workflow": "child", "name": "n", "description": "d", "inputSchema": { "type": "object" } },
-                    { "agent": "p" },
-                ],
-            })),
+            node("prompt", "core.ai.callPrompt", prompting),
             node("document", "core.ai.structuredOutput", json!({
                 "provider": "p", "model": "m", "systemPrompt": "{{ v }}", "prompt": "{{ v }}",
                 "messages": [], "outputSchema": { "type": "object" }, "temperature": 0, "maxTokens": 1,

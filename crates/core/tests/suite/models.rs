@@ -479,3 +479,45 @@ fn wrong_budgets_are_refused() {
         );
     }
 }
+
+#[test]
+fn what_an_agents_model_thinks_is_recorded() {
+    let node = json!({
+        "id": "n", "typeId": PROMPT, "name": "n", "config": { "prompt": "?" }, "agent": { "agentId": "thinker" },
+    });
+    let of = |agent: bool, reasoning: &str, configurable: Value| {
+        let mut node = node.clone();
+        if !agent {
+            node.as_object_mut().expect("an object").remove("agent");
+        }
+        let workflow = Workflow::new("w").raw_node(node);
+        let mut script = Script::of(&[&workflow]).start_configured(json!({}), configurable);
+        let mut thought = reply("So.", "end");
+        thought["reasoning"] = reasoning.into();
+        script
+            .outcome("n", Ok(thought))
+            .expect("the node waits for a reply");
+        assert_eq!(script.status(), "completed");
+        let log = script.log(0);
+        log.lines()
+            .filter(|line| line.contains("agent."))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        of(true, "It is so.", json!({})),
+        ["6 agent.reasoned n:0 thinker \"It is so.\""]
+    );
+    // Each paragraph is a piece, and the last event has them all.
+    let pieces = of(true, "First.\n\nThen.", json!({}));
+    assert_eq!(pieces.len(), 3, "{pieces:?}");
+    assert!(
+        pieces[2].contains("agent.reasoned") && pieces[2].contains("First.\\n\\nThen."),
+        "{pieces:?}"
+    );
+    assert_eq!(
+        of(true, "It is so.", json!({ "reasoningVerbosity": "off" })),
+        [""; 0]
+    );
+    assert_eq!(of(false, "It is so.", json!({})), [""; 0]);
+}

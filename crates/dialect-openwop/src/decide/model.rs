@@ -113,6 +113,10 @@ impl Walk<'_, '_> {
             usage: reply.usage,
         };
         let cause = self.emit(Some(cause), usage);
+        let cause = match self.thought(step, cause, reply.reasoning.as_deref()) {
+            Ok(cause) => cause,
+            Err(failure) => return self.fail_node(step, cause, failure),
+        };
         if reply.stop == ModelStop::Refusal {
             let refused = EnvelopeEvent::Refusal {
                 provider: reply.provider,
@@ -132,6 +136,25 @@ impl Walk<'_, '_> {
             ModelAnswer::Text { .. } => self.text_replied(step, cause, reply),
             ModelAnswer::Document(wanted) => self.document_replied(node, wanted, step, cause, &reply),
         }
+    }
+
+    /// Records what the model of an agent thought, and returns the last event.
+    fn thought(&mut self, step: &StepId, cause: Seq, reasoning: Option<&str>) -> Result<Seq, Failure> {
+        let agent = self.active(step).and_then(|(position, _)| {
+            let agent = self.plan.nodes[position].agent.as_ref()?;
+            Some((position, agent.agent_id.clone()))
+        });
+        let (Some((position, agent)), Some(reasoning)) = (agent, reasoning.filter(|text| !text.is_empty()))
+        else {
+            return Ok(cause);
+        };
+        let mut actor = self.actor(position, step, cause, Some(&agent), "model");
+        let pieces = in_pieces(reasoning);
+        match pieces.len() {
+            0 | 1 => self.reason(&mut actor, reasoning, None)?,
+            _ => self.reason_in_pieces(&mut actor, &pieces, None)?,
+        }
+        Ok(actor.cause)
     }
 
     fn text_replied(&mut self, step: &StepId, cause: Seq, reply: ModelReply) {
@@ -519,6 +542,12 @@ impl From<Exhausted> for Wrong {
     fn from(_: Exhausted) -> Self {
         Self::TooMuchWork
     }
+}
+
+/// The paragraphs of a reasoning, which together are the whole of it.
+fn in_pieces(reasoning: &str) -> Vec<String> {
+    let pieces = reasoning.split_inclusive("\n\n");
+    pieces.map(str::to_owned).collect()
 }
 
 fn truncated(reply: &ModelReply, is_retried: bool) -> EnvelopeEvent {
