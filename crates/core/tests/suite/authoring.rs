@@ -24,6 +24,14 @@ fn whole() -> Value {
     prompting["expectsStreaming"] = false.into();
     prompting["tools"] = tools;
     prompting["maxToolRounds"] = 1.into();
+    let mut writing = json!({
+        "provider": "p", "model": "m", "systemPrompt": "{{ v }}", "prompt": "{{ v }}",
+        "messages": [], "outputSchema": { "type": "object" }, "temperature": 0, "maxTokens": 1,
+    });
+    writing["timeoutMs"] = 1.into();
+    writing["retryOnInvalidJson"] = 1.into();
+    writing["tools"] = json!([{ "workflow": "child" }]);
+    writing["maxToolRounds"] = 1.into();
     let mut noop = node("all", "core.noop", json!({ "free": 1 }));
     for (member, value) in [
         (
@@ -105,11 +113,7 @@ fn whole() -> Value {
                 "body": { "x": ["{{ v }}"] }, "timeoutMs": 1,
             })),
             node("prompt", "core.ai.callPrompt", prompting),
-            node("document", "core.ai.structuredOutput", json!({
-                "provider": "p", "model": "m", "systemPrompt": "{{ v }}", "prompt": "{{ v }}",
-                "messages": [], "outputSchema": { "type": "object" }, "temperature": 0, "maxTokens": 1,
-                "timeoutMs": 1, "retryOnInvalidJson": 1, "tools": [{ "workflow": "child" }], "maxToolRounds": 1,
-            })),
+            node("document", "core.ai.structuredOutput", writing),
             node("work", "core.activity", json!({
                 "queue": "q", "input": { "x": ["{{ v }}"] }, "timeoutMs": 1, "heartbeatMs": 1,
             })),
