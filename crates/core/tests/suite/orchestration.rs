@@ -607,7 +607,7 @@ fn settings_of_a_loop_are_checked() {
     let parallel = |policy: Value| dispatch(json!({ "fanOutPolicy": "parallel", "joinPolicy": policy }));
     for (document, rule) in [
         (alone.document(), "and there is none"),
-        (supervisor(json!({})), "neither decision nor rules"),
+        (supervisor(json!({})), "neither decision, rules nor model"),
         (
             supervisor(json!({ "mockDecisions": [done()] })),
             "for the conformance mode",

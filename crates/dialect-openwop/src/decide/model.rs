@@ -141,8 +141,12 @@ impl Walk<'_, '_> {
     /// Records what the model of an agent thought, and returns the last event.
     fn thought(&mut self, step: &StepId, cause: Seq, reasoning: Option<&str>) -> Result<Seq, Failure> {
         let agent = self.active(step).and_then(|(position, _)| {
-            let agent = self.plan.nodes[position].agent.as_ref()?;
-            Some((position, agent.agent_id.clone()))
+            let node = &self.plan.nodes[position];
+            let agent = match &node.kind {
+                NodeKind::Supervisor(supervisor) => &supervisor.agent,
+                _ => &node.agent.as_ref()?.agent_id,
+            };
+            Some((position, agent.clone()))
         });
         let (Some((position, agent)), Some(reasoning)) = (agent, reasoning.filter(|text| !text.is_empty()))
         else {

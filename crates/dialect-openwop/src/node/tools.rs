@@ -214,11 +214,11 @@ mod tests {
 
     #[test]
     fn tools_have_names_and_schemas_where_the_node_gives_none() {
-        let tools = read(json!([{ "workflow": "rain.today" }, { "agent": "acme/review" }])).unwrap();
+        let tools = read(json!([{ "workflow": "rain-today" }, { "agent": "acme/review" }])).unwrap();
         let shown = tools.shown();
         assert_eq!(
             (shown[0].name.as_str(), shown[1].name.as_str()),
-            ("rain_today", "ask_acme_review")
+            ("rain-today", "ask_acme_review")
         );
         assert_eq!(shown[1].schema["required"], json!(["message"]));
         assert_eq!(tools.max_rounds, 8);
