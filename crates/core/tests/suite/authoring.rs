@@ -101,6 +101,10 @@ fn whole() -> Value {
                 "messages": [], "outputSchema": { "type": "object" }, "temperature": 0, "maxTokens": 1,
                 "timeoutMs": 1, "retryOnInvalidJson": 1,
             })),
+            node("tool", "core.mcp.toolCall", json!({
+                "server": "s", "tool": "t", "arguments": { "x": ["{{ v }}"] }, "retrySafe": true, "timeoutMs": 1,
+            })),
+            node("toolPrompt", "core.ai.callPrompt", json!({ "mcp": { "tool": "t" } })),
             node("work", "core.activity", json!({
                 "queue": "q", "input": { "x": ["{{ v }}"] }, "timeoutMs": 1, "heartbeatMs": 1,
             })),

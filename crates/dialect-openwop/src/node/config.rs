@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{CONVERSATION, MEMORY_COMPACT, MEMORY_READ, MEMORY_WRITE, MOCK_AGENT, agent, model};
+use super::{CONVERSATION, MEMORY_COMPACT, MEMORY_READ, MEMORY_WRITE, MOCK_AGENT, TOOL_CALL, agent, model};
 use crate::{
     expression::{Expression, Template, is_template},
     whole,
@@ -182,6 +182,7 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
             "timeoutMs",
             "stream",
             "expectsStreaming",
+            "mcp",
         ],
         model::STRUCTURED_OUTPUT => &[
             "provider",
@@ -217,6 +218,7 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
             "mockDecision",
             "mockConfidence",
         ],
+        TOOL_CALL => &["server", "tool", "arguments", "retrySafe", "timeoutMs"],
         "core.http.request" => &["method", "url", "headers", "body", "timeoutMs"],
         _ => return None,
     })
