@@ -60,6 +60,8 @@ mod properties;
 mod stored;
 #[path = "suite/streaming.rs"]
 mod streaming;
+#[path = "suite/tools.rs"]
+mod tools;
 #[path = "suite/trust.rs"]
 mod trust;
 #[path = "suite/warnings.rs"]
