@@ -135,7 +135,9 @@ impl HttpServer {
             ProviderKey::Missing { source } => return Err(Unavailable::Credential(source.clone())),
             // The configuration refuses one: all tenants share the session.
             ProviderKey::Stored(name) => {
-                return Err(Unavailable::Credential(format!("the secret {name} of each tenant")));
+                return Err(Unavailable::Credential(format!(
+                    "the secret {name} of each tenant"
+                )));
             }
             ProviderKey::Secret(secret) => {
                 let (name, value) = match header {

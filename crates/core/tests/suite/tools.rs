@@ -98,11 +98,7 @@ fn wrong_settings_are_refused() {
     for (type_id, config, rule) in [
         (TOOL, json!({}), "config.tool is missing"),
         (TOOL, json!({ "tool": "" }), "config.tool is not "),
-        (
-            TOOL,
-            json!({ "tool": "t", "server": 1 }),
-            "config.server is not ",
-        ),
+        (TOOL, json!({ "tool": "t", "server": 1 }), "config.server is not "),
         (
             TOOL,
             json!({ "tool": "t", "arguments": [] }),
