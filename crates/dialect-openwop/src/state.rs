@@ -179,7 +179,7 @@ impl State {
                 .map(|known| (known.n_dispatches, known.past));
             let (n_dispatches, mut past) = past.take().unwrap_or_default();
             let position = plan.position(&step.node);
-            if position.is_some_and(|at| matches!(plan.nodes[at].kind.model(), Some(_))) {
+            if position.is_some_and(|at| plan.nodes[at].kind.model().is_some()) {
                 past.push(Past::of(decision));
                 let n_over = past.len().saturating_sub(MAX_PAST);
                 past.drain(..n_over);

@@ -220,14 +220,14 @@ fn read_workers(workers: Option<&Value>) -> Result<Vec<Worker>, String> {
 mod tests {
     use super::*;
 
-    fn workers(list: Value) -> Result<usize, String> {
-        read_workers(Some(&list)).map(|workers| workers.len())
+    fn workers(list: &Value) -> Result<usize, String> {
+        read_workers(Some(list)).map(|workers| workers.len())
     }
 
     #[test]
     fn workers_are_declared_once_each() {
         assert_eq!(
-            workers(json!([{ "id": "a", "description": "x" }, { "id": "agent:b" }])),
+            workers(&json!([{ "id": "a", "description": "x" }, { "id": "agent:b" }])),
             Ok(2)
         );
         for (list, rule) in [
@@ -247,7 +247,7 @@ mod tests {
                 "config.workers[1].id: 'a' is there twice",
             ),
         ] {
-            assert_eq!(workers(list), Err(rule.to_owned()));
+            assert_eq!(workers(&list), Err(rule.to_owned()));
         }
     }
 }

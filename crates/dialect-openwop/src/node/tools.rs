@@ -207,14 +207,14 @@ fn name_of(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read(tools: Value) -> Result<Tools, String> {
+    fn read(tools: &Value) -> Result<Tools, String> {
         let config = json!({ "tools": tools });
         Tools::read(Config(config.as_object().unwrap()), &Allowance::default())
     }
 
     #[test]
     fn tools_have_names_and_schemas_where_the_node_gives_none() {
-        let tools = read(json!([{ "workflow": "rain-today" }, { "agent": "acme/review" }])).unwrap();
+        let tools = read(&json!([{ "workflow": "rain-today" }, { "agent": "acme/review" }])).unwrap();
         let shown = tools.shown();
         assert_eq!(
             (shown[0].name.as_str(), shown[1].name.as_str()),
@@ -269,7 +269,7 @@ mod tests {
                 "config.tools[0].agent names no agent: write PEER or PEER/SKILL",
             ),
         ] {
-            assert_eq!(read(tools).map(drop), Err(rule.to_owned()));
+            assert_eq!(read(&tools).map(drop), Err(rule.to_owned()));
         }
         let rounds = |config: Value| {
             Tools::read(Config(config.as_object().unwrap()), &Allowance::default())
