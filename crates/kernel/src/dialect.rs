@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{
     ApplyError, ApprovalAction, ChildEnd, ContentHash, DecisionBuilder, Event, Failure, InterruptKind, Join,
     Limits, NodeId, Object, RecordedRef, Refusal, Rules, Run, RunId, RunStatus, Seq, StartRun, StepId,
-    WorkflowId, cost::Budget,
+    WorkerFailure, WorkflowId, cost::Budget,
 };
 
 /// A workflow language.
@@ -56,6 +56,11 @@ pub trait Dialect: Sized + Debug + 'static {
 
     /// The event that the end of a step's child names as its cause; the latest one where `None`.
     fn cause_of_end(_plan: &Self::Plan, _state: &Self::State, _step: &StepId, _child: &RunId) -> Option<Seq> {
+        None
+    }
+
+    /// The last failure of a worker that the run has not got over.
+    fn failed_worker(_state: &Self::State) -> Option<&WorkerFailure> {
         None
     }
 

@@ -4,7 +4,9 @@
 //! back. At the same time, what they give back is merged once, after the join, in the order in which they ended.
 
 use serde_json::{Value, json};
-use wopr_kernel::{Answered, Cap, ChildEnd, RunId, RunStatus, Seq, Spawn, StepId, WorkflowId, fields};
+use wopr_kernel::{
+    Answered, Cap, ChildEnd, RunId, RunStatus, Seq, Spawn, StepId, WorkerFailure, WorkflowId, fields,
+};
 
 use crate::{
     ApprovalAction, Asks, Decision, Event, Failure, InterruptKind, JoinOutcome, Object, Orchestration, cost,
@@ -426,7 +428,8 @@ impl Walk<'_, '_> {
             cause = self.emit(Some(fanned_out), event.into());
         }
         if fan.on_failure == OnChildFailure::FailFast && outcome == JoinOutcome::Failed {
-            return self.fail_node(step, cause, self.first_failure(position));
+            let failure = self.first_failure(position, step);
+            return self.fail_node(step, cause, failure);
         }
         for child in order {
             let Some(end) = self.end_of(step, &child) else {
@@ -451,19 +454,33 @@ impl Walk<'_, '_> {
     }
 
     /// The failure of a node one of whose workers did not complete.
-    fn first_failure(&self, position: usize) -> Failure {
+    fn first_failure(&mut self, position: usize, step: &StepId) -> Failure {
+        let ends = self.ends(step);
         let dispatching = self.dispatching(position);
         let mut handoffs = dispatching.into_iter().flat_map(|known| &known.handoffs);
         let failed = handoffs.find_map(|handoff| {
             let end = handoff.end.as_ref()?;
             let error = end.error.as_ref()?;
             let (worker, code, message) = (&handoff.worker, &error.code, &error.message);
-            Some(format!("worker '{worker}' failed: {code}: {message}"))
+            let end = ends.iter().find(|(run, _)| Some(run) == handoff.child.as_ref());
+            let is_untrusted = end.is_some_and(|(_, end)| end.is_untrusted);
+            Some((
+                format!("worker '{worker}' failed: {code}: {message}"),
+                WorkerFailure::new(worker, handoff.child.as_ref(), error, is_untrusted),
+            ))
         });
-        Failure::new(
-            "child_failed",
-            failed.unwrap_or_else(|| "a worker did not complete".to_owned()),
-        )
+        match failed {
+            None => Failure::new("child_failed", "a worker did not complete"),
+            Some((message, worker)) => {
+                if worker.is_untrusted {
+                    self.outside = Some(step.node.clone());
+                }
+                Failure {
+                    worker: Some(Box::new(worker)),
+                    ..Failure::new("child_failed", message)
+                }
+            }
+        }
     }
 }
 

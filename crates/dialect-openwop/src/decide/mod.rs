@@ -23,7 +23,7 @@ use std::ops::{Deref, DerefMut};
 
 use wopr_kernel::{
     ApplyError, DecisionBuilder, Dialect, Event as AnyEvent, Limits, ModelMessage, Planned as _, RecordedRef,
-    Refusal, Run, RunId, Seq, StartRun, StepId, Trigger,
+    Refusal, Run, RunId, Seq, StartRun, StepId, Trigger, WorkerFailure,
 };
 
 use crate::{
@@ -66,7 +66,7 @@ impl DerefMut for Walk<'_, '_> {
 
 impl Dialect for Openwop {
     const NAME: &'static str = "openwop";
-    const FOLD: u16 = 2;
+    const FOLD: u16 = 3;
 
     type Plan = Plan;
     type State = State;
@@ -116,6 +116,10 @@ impl Dialect for Openwop {
         let node = state.nodes.get(plan.position(&step.node)?)?;
         let handoff = node.dispatching.as_ref()?.of_child(child)?;
         Some(handoff.latest)
+    }
+
+    fn failed_worker(state: &State) -> Option<&WorkerFailure> {
+        state.failed_worker.as_deref()
     }
 
     fn size_of(event: &Event) -> usize {
