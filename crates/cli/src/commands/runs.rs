@@ -90,9 +90,9 @@ enum Verb {
     Fork {
         /// The run
         run: String,
-        /// The first event that is not taken from the run
-        #[arg(long, value_name = "SEQ")]
-        from: u64,
+        /// The first event that is not taken from the run [default with --replay: 0]
+        #[arg(long, value_name = "SEQ", required_unless_present = "replay")]
+        from: Option<u64>,
         /// Repeat what the run did, with its recorded outcomes: nothing is called again
         #[arg(long)]
         replay: bool,

@@ -635,7 +635,7 @@ fn settings_of_a_loop_are_checked() {
         ),
         (
             dispatch(json!({ "askUserRouting": "conversation" })),
-            "conversationPrimitive",
+            "is not offered",
         ),
         (
             dispatch(json!({ "maxConcurrency": 2 })),

@@ -23,6 +23,9 @@ use super::{
     join::{Ends, Verdict, judge},
 };
 
+/// The code of a worker that the host does not know.
+const UNKNOWN_WORKFLOW: &str = "unknown_child_workflow";
+
 impl Walk<'_, '_> {
     /// Follows the latest decision.
     pub(super) fn dispatch(&mut self, position: usize, node: &Dispatch, step: &StepId, started: Seq) {
@@ -244,10 +247,16 @@ impl Walk<'_, '_> {
             Some(remote) => agent_workflow_id(remote.peer),
             None => WorkflowId::parse(worker).map_err(|_| {
                 let message = format!("workflow '{worker}' does not exist");
-                Failure::new("unknown_child_workflow", message)
+                Failure::new(UNKNOWN_WORKFLOW, message)
             })?,
         };
-        self.may_spawn(&workflow)?;
+        self.may_spawn(&workflow).map_err(|failure| match &remote {
+            Some(remote) if failure.code == UNKNOWN_WORKFLOW => Failure {
+                message: format!("agent '{}' is not configured on this host", remote.peer),
+                ..failure
+            },
+            Some(_) | None => failure,
+        })?;
         let (mut inputs, mut unset) = (Object::new(), Vec::new());
         let mut is_untrusted = super::trust::reads_untrusted(self, position);
         for (child, parent) in node.inputs_of(worker) {

@@ -81,6 +81,7 @@ impl Planned for Plan {
     fn isolates_memory(&self, position: usize) -> bool {
         match &self.nodes[position].kind {
             NodeKind::SubWorkflow(sub) => sub.isolates_memory,
+            NodeKind::Dispatch(dispatch) => dispatch.isolates_memory,
             NodeKind::Pass
             | NodeKind::Delay { .. }
             | NodeKind::Fail { .. }
@@ -100,7 +101,6 @@ impl Planned for Plan {
             | NodeKind::Memory(_)
             | NodeKind::Model(_)
             | NodeKind::Supervisor(_)
-            | NodeKind::Dispatch(_)
             | NodeKind::MockAgent(_)
             | NodeKind::SideEffect
             | NodeKind::ArtifactEmit { .. }
