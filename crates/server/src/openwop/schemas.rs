@@ -663,6 +663,48 @@ fn host() -> Value {
             json!({ "provider": text(), "model": text(), "messages": { "type": "array" } }),
             false,
         ),
+        "SampleFanOutRequest": shape(
+            &["nextWorkerIds"],
+            json!({
+                "nextWorkerIds": { "type": "array", "items": text(), "minItems": 1 },
+                "config": { "type": "object" },
+            }),
+            false,
+        ),
+        "SampleFanOut": shape(
+            &["runId", "status"],
+            json!({
+                "runId": text(),
+                "status": text(),
+                "joinOutcome": { "enum": ["satisfied", "partial", "failed"] },
+                "mergeOrder": { "type": "array", "items": text() },
+                "children": { "type": "array", "items": { "type": "object" } },
+                "error": { "type": "object" },
+            }),
+            true,
+        ),
+        "SampleAgentLoopRequest": shape(
+            &["turns"],
+            json!({
+                "turns": { "type": "integer", "minimum": 1, "maximum": 64 },
+                "maxLoopIterations": { "type": "integer", "minimum": 1 },
+                "suspendAtTurn": { "type": "integer", "minimum": 1 },
+                "resume": { "type": "boolean" },
+            }),
+            false,
+        ),
+        "SampleAgentLoop": shape(
+            &["runId", "status", "decisions", "iterations"],
+            json!({
+                "runId": text(),
+                "status": text(),
+                "decisions": { "type": "array", "items": { "type": "object" } },
+                "iterations": { "type": "array", "items": { "type": "integer", "minimum": 1 } },
+                "resumedIteration": { "type": "integer", "minimum": 1 },
+                "error": { "type": "object" },
+            }),
+            true,
+        ),
         "SampleLlmCacheKey": shape(&["cacheKey"], json!({ "cacheKey": text() }), true),
         "SampleRunVariables": shape(&["variables"], json!({ "variables": { "type": "object" } }), false),
         "A2ATaskState": shape(
