@@ -180,6 +180,10 @@ fn worker_that_does_not_exist_is_one_failed_handoff() {
             "unknown_child_workflow"
         };
         assert_eq!(results[0]["error"]["code"], code);
+        if worker == "agent:nobody" {
+            let message = "agent 'nobody' is not configured on this host";
+            assert_eq!(results[0]["error"]["message"], message);
+        }
         assert_eq!(results[1]["childStatus"], "completed");
     }
 }

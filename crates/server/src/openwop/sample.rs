@@ -30,7 +30,7 @@ use crate::{
 };
 
 pub(super) use invoke::invoke;
-pub(super) use loops::{agent_loop, fan_out};
+pub(super) use loops::{agent_loop, attest, fan_out};
 pub(super) use mock::{last_budget, program_mock};
 
 /// The body of `POST /v1/host/sample/a2a/tasks/start`.

@@ -683,6 +683,27 @@ fn host() -> Value {
             }),
             true,
         ),
+        "SampleAttestRequest": shape(
+            &["childOutputs", "outputAttestation"],
+            json!({
+                "childOutputs": { "type": "object" },
+                "outputAttestation": { "type": "object" },
+                "approvalAction": text(),
+            }),
+            false,
+        ),
+        "SampleAttest": shape(
+            &["runId", "status", "merged"],
+            json!({
+                "runId": text(),
+                "status": text(),
+                "merged": { "type": "boolean" },
+                "mergedValues": { "type": "object" },
+                "attestation": { "type": "object" },
+                "harvestedEvent": { "type": "object" },
+            }),
+            true,
+        ),
         "SampleAgentLoopRequest": shape(
             &["turns"],
             json!({

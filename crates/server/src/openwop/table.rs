@@ -519,6 +519,23 @@ pub(super) static ROUTES: &[Route] = &[
     .answers(200, "SampleFanOut")
     .fails(&[400, 413, 415, 422, 503]),
     post(
+        "/v1/host/sample/subrun/attest",
+        "sampleSubrunAttest",
+        sample::attest,
+    )
+    .about("Runs a child whose outputs somebody vouches for, and tells whether they were merged.")
+    .needs(&[
+        Scope::WorkflowsWrite,
+        Scope::RunsCreate,
+        Scope::RunsRead,
+        Scope::RunsCancel,
+        Scope::ApprovalsRespond,
+    ])
+    .only_in_conformance()
+    .reads(Input::Required("SampleAttestRequest"))
+    .answers(200, "SampleAttest")
+    .fails(&[400, 413, 415, 422, 503]),
+    post(
         "/v1/host/sample/agentloop/run",
         "sampleAgentLoop",
         sample::agent_loop,

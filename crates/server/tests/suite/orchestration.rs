@@ -585,6 +585,34 @@ async fn hooks_tell_of_iterations_and_joins() {
     assert_eq!(joined["joinOutcome"], "satisfied", "{joined:#}");
     assert_eq!(joined["children"].as_array().unwrap().len(), 3);
     assert_eq!(joined["mergeOrder"].as_array().unwrap().len(), 3);
+    let path = "/v1/host/sample/subrun/attest";
+    let attest = |attestation: Value, action: Value| {
+        let server = &server;
+        let mut body = json!({ "childOutputs": { "out": "pure", "n": 1 }, "outputAttestation": attestation });
+        if !action.is_null() {
+            body["approvalAction"] = action;
+        }
+        async move { server.post(path, &body).send().await.ok(200) }
+    };
+    let plain = attest(json!({ "checksum": true }), Value::Null).await;
+    assert_eq!(plain["merged"], true, "{plain:#}");
+    assert_eq!(plain["mergedValues"], json!({ "out": "pure", "n": 1 }));
+    assert_eq!(plain["attestation"]["algorithm"], "sha256", "{plain:#}");
+    assert_eq!(
+        plain["attestation"],
+        plain["harvestedEvent"]["payload"]["attestation"]
+    );
+    for (action, merged) in [
+        (Value::Null, false),
+        (json!("reject"), false),
+        (json!("accept"), true),
+        (json!("edit-accept"), true),
+    ] {
+        let held = attest(json!({ "requireApproval": true }), action.clone()).await;
+        assert_eq!(held["merged"], merged, "{action}: {held:#}");
+        assert_eq!(held.get("mergedValues").is_some(), merged, "{action}: {held:#}");
+    }
+    let path = "/v1/host/sample/dispatch/fanout";
     let wrong = json!({ "nextWorkerIds": ["conformance-noop"], "config": { "fanOutPolicy": "all" } });
     server
         .post(path, &wrong)

@@ -1,7 +1,7 @@
 //! Test hooks of conformance mode for supervisors and their workers.
 //!
-//! Each registers a loop of a supervisor and a dispatch for the caller's tenant, runs it on the engine like any other
-//! workflow, and answers with what the log of the run says. Nothing here decides anything by itself.
+//! Each registers a workflow for the caller's tenant, such as a loop of a supervisor and a dispatch, runs it on the
+//! engine like any other, and answers with what the log of the run says. Nothing here decides anything by itself.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde_json::{Value, json};
 use wopr_app::{Mask, NewRun, NodeAnswer, SideRows, View, VisibleRun};
-use wopr_core::{Object, Origin, RunStatus, Seq};
+use wopr_core::{ContentHash, Object, Origin, RunStatus, Seq};
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
     openwop::event::RunEventDoc,
@@ -26,6 +26,8 @@ use crate::auth::Scope;
 /// The workflow of each hook.
 const FAN_OUT: &str = "conformance-sample-fanout";
 const LOOP: &str = "conformance-sample-agentloop";
+const ATTESTED: &str = "conformance-sample-attest";
+const SUB: &str = "sub";
 const SUPERVISOR: &str = "supervisor";
 const DISPATCH: &str = "dispatch";
 /// The worker of a loop's turns. A host without it records a failed handoff, and the loop goes on.
@@ -144,7 +146,8 @@ pub(in super::super) fn agent_loop(call: Call) -> BoxFuture<'static, Answer> {
         let mut resumed = None;
         if resumes && view.run.status == RunStatus::WaitingInput {
             resumed = view.run.supervision().map(|known| known.n_decisions);
-            view = resume(&call, &key, &view).await?;
+            let answer = json!({ "answers": { "answer": "yes" } });
+            view = answered(&call, &key, &view, (DISPATCH, answer)).await?;
         }
         let events = events(&call, &view).await?;
         let decisions: Vec<_> = of(&events, "runOrchestrator.decided")
@@ -171,26 +174,143 @@ pub(in super::super) fn agent_loop(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-fn definition(id: &str, supervisor: Value, dispatch: Value) -> Value {
-    let node = |id: &str, type_id: &str, config: Value| {
-        json!({
-            "id": id, "typeId": type_id, "name": id, "position": { "x": 0, "y": 0 },
-            "config": config, "inputs": {},
+/// The body of `POST /v1/host/sample/subrun/attest`.
+#[derive(Debug)]
+struct Attest {
+    outputs: Object,
+    attestation: Value,
+    action: Option<String>,
+}
+
+impl Decode for Attest {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self {
+            outputs: fields.required("childOutputs")?,
+            attestation: fields.required("outputAttestation")?,
+            action: fields.optional_text("approvalAction")?,
         })
-    };
-    let edge = |id: &str, source: &str, target: &str| json!({ "id": id, "sourceNodeId": source, "targetNodeId": target });
+    }
+}
+
+/// `POST /v1/host/sample/subrun/attest`
+pub(in super::super) fn attest(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let Attest {
+            outputs,
+            attestation,
+            action,
+        } = call.decode()?;
+        // A child of its own for each set of outputs: another request could register another one meanwhile.
+        let of_outputs = ContentHash::of(Value::Object(outputs.clone()).to_string().as_bytes());
+        let child = format!("{ATTESTED}-child-{}", &of_outputs.as_str()[..16]);
+        let variables = outputs
+            .iter()
+            .map(|(name, value)| json!({ "name": name, "type": type_of(value), "defaultValue": value }));
+        let mut worker = workflow(&child, &[node("work", "core.noop", json!({}))], &[]);
+        worker["variables"] = variables.collect();
+        let mapping: Object = outputs
+            .keys()
+            .map(|name| (name.clone(), name.as_str().into()))
+            .collect();
+        let config = json!({
+            "workflowId": child,
+            "outputMapping": mapping,
+            "outputAttestation": attestation,
+            // A rejected merge ends neither the node nor the run.
+            "onChildFailure": "absorb",
+        });
+        let parent = workflow(ATTESTED, &[node(SUB, "core.subWorkflow", config)], &[]);
+        let app = call.host.app();
+        app.register_workflow(call.caller(), worker).await?;
+        let (key, mut view) = run(&call, parent).await?;
+        let is_asked = view.run.status == RunStatus::WaitingApproval;
+        match action {
+            Some(action) if is_asked => {
+                let mut answer = json!({ "action": action });
+                if action == "edit-accept" {
+                    answer["editedArtifactData"] = Value::Object(outputs.clone());
+                }
+                view = answered(&call, &key, &view, (SUB, answer)).await?;
+            }
+            // Nobody decides, and the run ends: nothing is merged.
+            None if is_asked => {
+                let reason = Some("nobody approved".to_owned());
+                app.cancel_run(call.caller(), &key, reason, SideRows::default())
+                    .await?;
+                view = app.view(&key).await?.ok_or_else(no_run)?;
+            }
+            Some(_) | None => {}
+        }
+        let events = events(&call, &view).await?;
+        let mut chain = of(&events, "core.workflowChain.event");
+        let harvested = chain.find(|event| event.payload["phase"] == "output.harvested");
+        let mut completed = of(&events, "node.completed");
+        let completed = completed.find(|event| event.node_id.as_deref() == Some(SUB));
+        let mut shown = json!({
+            "runId": view.key.run.as_str(),
+            "status": view.run.status.as_str(),
+            "merged": harvested.is_some(),
+        });
+        let attested = harvested.map(|event| &event.payload["attestation"]);
+        let attested = attested.or_else(|| completed.map(|event| &event.payload["outputs"]["attestation"]));
+        if let Some(attested) = attested.filter(|attested| attested.is_object()) {
+            shown["attestation"] = attested.clone();
+        }
+        if let Some(harvested) = harvested {
+            let variables = Mask::for_caller(&view, call.caller()).object(view.run.variables());
+            let merged = variables
+                .into_iter()
+                .filter(|(name, _)| outputs.contains_key(name));
+            shown["mergedValues"] = Value::Object(merged.collect());
+            shown["harvestedEvent"] = json!({ "type": harvested.event_type, "payload": harvested.payload });
+        }
+        json_response(StatusCode::OK, &shown)
+    }
+    .boxed()
+}
+
+/// The type of a variable with this value.
+const fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Null | Value::Object(_) => "object",
+    }
+}
+
+fn node(id: &str, type_id: &str, config: Value) -> Value {
     json!({
-        "id": id, "name": id, "version": "1",
-        "nodes": [
-            node(SUPERVISOR, "core.orchestrator.supervisor", supervisor),
-            node(DISPATCH, "core.dispatch", dispatch),
-        ],
-        "edges": [edge("on", SUPERVISOR, DISPATCH), edge("back", DISPATCH, SUPERVISOR)],
+        "id": id, "typeId": type_id, "name": id, "position": { "x": 0, "y": 0 }, "config": config, "inputs": {},
+    })
+}
+
+fn workflow(id: &str, nodes: &[Value], edges: &[Value]) -> Value {
+    json!({
+        "id": id, "name": id, "version": "1", "nodes": nodes, "edges": edges,
         "triggers": [], "variables": [], "metadata": {}, "settings": {},
     })
 }
 
-/// Registers and runs a loop, until it ends or asks somebody.
+/// A supervisor and a dispatch, each leading to the other.
+fn definition(id: &str, supervisor: Value, dispatch: Value) -> Value {
+    let edge = |id: &str, source: &str, target: &str| json!({ "id": id, "sourceNodeId": source, "targetNodeId": target });
+    workflow(
+        id,
+        &[
+            node(SUPERVISOR, "core.orchestrator.supervisor", supervisor),
+            node(DISPATCH, "core.dispatch", dispatch),
+        ],
+        &[
+            edge("on", SUPERVISOR, DISPATCH),
+            edge("back", DISPATCH, SUPERVISOR),
+        ],
+    )
+}
+
+/// Registers and runs a workflow, until it ends or asks somebody.
 async fn run(call: &Call, document: Value) -> Result<(VisibleRun, View), Problem> {
     let (app, caller) = (call.host.app(), call.caller());
     let registered = app.register_workflow(caller, document).await?;
@@ -213,12 +333,17 @@ async fn run(call: &Call, document: Value) -> Result<(VisibleRun, View), Problem
     Ok((key, view))
 }
 
-/// Answers what the dispatch asks, and waits for the end.
-async fn resume(call: &Call, key: &VisibleRun, asked: &View) -> Result<View, Problem> {
+/// Answers what a node asks, and waits for what follows.
+async fn answered(
+    call: &Call,
+    key: &VisibleRun,
+    asked: &View,
+    (node, value): (&str, Value),
+) -> Result<View, Problem> {
     let answer = NodeAnswer {
-        node: DISPATCH.to_owned(),
+        node: node.to_owned(),
         interrupt: None,
-        value: json!({ "answers": { "answer": "yes" } }),
+        value,
         voter: None,
     };
     let app = call.host.app();
