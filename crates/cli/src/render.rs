@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(task_state(TaskState::Completed), "completed");
     }
 
-    fn line(kind: &str, payload: Value) -> String {
+    fn line(kind: &str, payload: &Value) -> String {
         let event = serde_json::json!({
             "eventId": "run_1.0", "runId": "run_1", "type": kind, "nodeId": "n", "sequence": 0,
             "timestamp": "2026-01-01T00:00:00.000Z", "schemaVersion": 1, "payload": payload,
@@ -431,7 +431,7 @@ mod tests {
                 "loop_limit_exceeded: too many; worker a (run_2) failed last: boom: it broke",
             ),
         ] {
-            assert_eq!(line(kind, payload), expected);
+            assert_eq!(line(kind, &payload), expected);
         }
     }
 

@@ -13,6 +13,7 @@ pub(super) fn all() -> Value {
         interrupts(),
         activities(),
         host(),
+        loops(),
     ] {
         if let Value::Object(part) = part {
             schemas.extend(part);
@@ -663,6 +664,30 @@ fn host() -> Value {
             json!({ "provider": text(), "model": text(), "messages": { "type": "array" } }),
             false,
         ),
+        "SampleLlmCacheKey": shape(&["cacheKey"], json!({ "cacheKey": text() }), true),
+        "SampleRunVariables": shape(&["variables"], json!({ "variables": { "type": "object" } }), false),
+        "A2ATaskState": shape(
+            &["taskId", "runId", "state", "updatedAt"],
+            json!({
+                "taskId": text(),
+                "runId": text(),
+                "contextId": text(),
+                "state": { "enum": [
+                    "submitted", "working", "input-required", "auth-required",
+                    "completed", "failed", "canceled", "rejected",
+                ] },
+                "interruptKind": { "enum": ["approval", "clarification"] },
+                "updatedAt": instant(),
+                "pushConfig": shape(&["url"], json!({ "url": text(), "tokenFingerprint": text() }), true),
+            }),
+            true,
+        ),
+    })
+}
+
+/// Of the hooks for supervisors and workers, in conformance mode.
+fn loops() -> Value {
+    json!({
         "SampleFanOutRequest": shape(
             &["nextWorkerIds"],
             json!({
@@ -723,24 +748,6 @@ fn host() -> Value {
                 "iterations": { "type": "array", "items": { "type": "integer", "minimum": 1 } },
                 "resumedIteration": { "type": "integer", "minimum": 1 },
                 "error": { "type": "object" },
-            }),
-            true,
-        ),
-        "SampleLlmCacheKey": shape(&["cacheKey"], json!({ "cacheKey": text() }), true),
-        "SampleRunVariables": shape(&["variables"], json!({ "variables": { "type": "object" } }), false),
-        "A2ATaskState": shape(
-            &["taskId", "runId", "state", "updatedAt"],
-            json!({
-                "taskId": text(),
-                "runId": text(),
-                "contextId": text(),
-                "state": { "enum": [
-                    "submitted", "working", "input-required", "auth-required",
-                    "completed", "failed", "canceled", "rejected",
-                ] },
-                "interruptKind": { "enum": ["approval", "clarification"] },
-                "updatedAt": instant(),
-                "pushConfig": shape(&["url"], json!({ "url": text(), "tokenFingerprint": text() }), true),
             }),
             true,
         ),

@@ -68,7 +68,7 @@ pub(in super::super) fn fan_out(call: Call) -> BoxFuture<'static, Answer> {
             { "kind": "terminate", "reason": "goal-reached" },
         ]);
         let supervisor = json!({ "mockDispatchPlan": plan });
-        let (_, view) = run(&call, definition(FAN_OUT, supervisor, config.into())).await?;
+        let (_, view) = run(&call, definition(FAN_OUT, &supervisor, &config.into())).await?;
         let events = events(&call, &view).await?;
         let mut shown = json!({ "runId": view.key.run.as_str(), "status": view.run.status.as_str() });
         if let Some((failure, _)) = &view.run.error {
@@ -142,7 +142,7 @@ pub(in super::super) fn agent_loop(call: Call) -> BoxFuture<'static, Answer> {
         if let Some(most) = max_turns {
             supervisor["maxLoopIterations"] = most.into();
         }
-        let (key, mut view) = run(&call, definition(LOOP, supervisor, json!({}))).await?;
+        let (key, mut view) = run(&call, definition(LOOP, &supervisor, &json!({}))).await?;
         let mut resumed = None;
         if resumes && view.run.status == RunStatus::WaitingInput {
             resumed = view.run.supervision().map(|known| known.n_decisions);
@@ -207,7 +207,7 @@ pub(in super::super) fn attest(call: Call) -> BoxFuture<'static, Answer> {
         let variables = outputs
             .iter()
             .map(|(name, value)| json!({ "name": name, "type": type_of(value), "defaultValue": value }));
-        let mut worker = workflow(&child, &[node("work", "core.noop", json!({}))], &[]);
+        let mut worker = workflow(&child, &[node("work", "core.noop", &json!({}))], &[]);
         worker["variables"] = variables.collect();
         let mapping: Object = outputs
             .keys()
@@ -220,7 +220,7 @@ pub(in super::super) fn attest(call: Call) -> BoxFuture<'static, Answer> {
             // A rejected merge ends neither the node nor the run.
             "onChildFailure": "absorb",
         });
-        let parent = workflow(ATTESTED, &[node(SUB, "core.subWorkflow", config)], &[]);
+        let parent = workflow(ATTESTED, &[node(SUB, "core.subWorkflow", &config)], &[]);
         let app = call.host.app();
         app.register_workflow(call.caller(), worker).await?;
         let (key, mut view) = run(&call, parent).await?;
@@ -281,7 +281,7 @@ const fn type_of(value: &Value) -> &'static str {
     }
 }
 
-fn node(id: &str, type_id: &str, config: Value) -> Value {
+fn node(id: &str, type_id: &str, config: &Value) -> Value {
     json!({
         "id": id, "typeId": type_id, "name": id, "position": { "x": 0, "y": 0 }, "config": config, "inputs": {},
     })
@@ -295,7 +295,7 @@ fn workflow(id: &str, nodes: &[Value], edges: &[Value]) -> Value {
 }
 
 /// A supervisor and a dispatch, each leading to the other.
-fn definition(id: &str, supervisor: Value, dispatch: Value) -> Value {
+fn definition(id: &str, supervisor: &Value, dispatch: &Value) -> Value {
     let edge = |id: &str, source: &str, target: &str| json!({ "id": id, "sourceNodeId": source, "targetNodeId": target });
     workflow(
         id,
