@@ -45,7 +45,7 @@ pub fn openwop(data: &[u8]) {
 fn read<T: Decode>(data: &[u8]) -> Option<T> {
     match json::from_slice_or_empty::<T>(data) {
         Ok(read) => Some(read),
-        Err(BodyError::Syntax) => None,
+        Err(BodyError::Syntax | BodyError::TooDeep) => None,
         Err(BodyError::Shape(error)) => {
             assert!(!error.to_string().is_empty());
             None

@@ -122,13 +122,13 @@ impl App {
         Ok(view.map(|view| Mask::for_reader(&view.plan, reads_artifacts)))
     }
 
-    /// The statuses of the first `limit` children of a run, without removed ones.
-    pub async fn children(&self, parent: &View, limit: usize) -> Result<Vec<(RunId, RunStatus)>, Error> {
+    /// The first `limit` children of a run, without removed ones.
+    pub async fn children(&self, parent: &View, limit: usize) -> Result<Vec<(RunId, Summary)>, Error> {
         let mut shown = Vec::new();
         for child in parent.run.children.iter().take(limit) {
             let key = parent.key.sibling(child.run.clone());
             if let Some((summary, _)) = self.engine.summary(&key).await? {
-                shown.push((child.run.clone(), summary.status));
+                shown.push((child.run.clone(), summary));
             }
         }
         Ok(shown)

@@ -30,6 +30,12 @@ pub(crate) fn ask(view: &InterruptView) -> Result<Option<Value>> {
             }
             clarify(paint, &view.data)
         }
+        kind if render::is_conversation(kind) => {
+            for line in render::question(view) {
+                output::note(format!("  {}", paint.bold(line)))?;
+            }
+            Ok(line(paint, "your turn (empty ends the conversation)")?.map(|text| turn(&text)))
+        }
         _ => {
             for line in render::question(view) {
                 output::note(format!("  {}", paint.bold(line)))?;
@@ -145,6 +151,17 @@ fn read_answer(schema: Option<&Value>, text: &str) -> Value {
     }
 }
 
+/// The turn that a line means: its text, what a whole turn in JSON says, or the end.
+fn turn(text: &str) -> Value {
+    if text.is_empty() {
+        return json!({ "operation": "close" });
+    }
+    match serde_json::from_str(text) {
+        Ok(Value::Object(whole)) if whole.contains_key("operation") => Value::Object(whole),
+        Ok(_) | Err(_) => json!({ "operation": "exchange", "content": text }),
+    }
+}
+
 fn json_line(paint: Paint, prompt: &str) -> Result<Option<Value>> {
     loop {
         let Some(text) = line(paint, prompt)? else {
@@ -190,6 +207,26 @@ mod tests {
             ("maybe", None),
         ] {
             assert_eq!(pick(&actions, answer), wanted, "{answer}");
+        }
+    }
+
+    #[test]
+    fn a_line_is_a_turn_of_a_conversation() {
+        let whole = json!({ "operation": "close", "outcome": { "drink": "tea" } });
+        for (text, wanted) in [
+            (
+                "Tea, please.",
+                json!({ "operation": "exchange", "content": "Tea, please." }),
+            ),
+            ("5", json!({ "operation": "exchange", "content": "5" })),
+            (
+                "{\"a\": 1}",
+                json!({ "operation": "exchange", "content": "{\"a\": 1}" }),
+            ),
+            (&whole.to_string(), whole.clone()),
+            ("", json!({ "operation": "close" })),
+        ] {
+            assert_eq!(turn(text), wanted, "{text}");
         }
     }
 

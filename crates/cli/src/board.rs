@@ -180,7 +180,7 @@ impl Board {
             "interrupt.requested" => State::Asked(asked(payload.get("data").unwrap_or(&Value::Null))),
             "approval.requested" | "clarification.requested" => State::Asked(asked(payload)),
             "node.retried" => State::Retrying(reason(payload, "lastError")),
-            "runOrchestrator.decided" => State::Decided(decision(payload)),
+            "runOrchestrator.decided" => State::Decided(cut(&render::decision(payload), DETAIL)),
             // A worker has a line of its own.
             "node.dispatched" if self.has_decided => return None,
             "node.dispatched" => State::Child(text(payload, "childWorkflowId").to_owned()),
@@ -312,21 +312,6 @@ impl Board {
     }
 }
 
-/// What a supervisor has decided, on one line.
-fn decision(payload: &Value) -> String {
-    let decision = payload.get("decision").unwrap_or(&Value::Null);
-    let workers = decision.get("nextWorkerIds").and_then(Value::as_array);
-    let workers: Vec<_> = workers.into_iter().flatten().filter_map(Value::as_str).collect();
-    let what = match text(decision, "kind") {
-        "next-worker" => format!("hands over to {}", workers.join(", ")),
-        "ask-user" => format!("asks: {}", text(decision, "prompt")),
-        kind => [kind, text(decision, "reason")].join(" ").trim_end().to_owned(),
-    };
-    let confidence = decision.get("confidence").and_then(Value::as_f64);
-    let confidence = confidence.map_or_else(String::new, |confidence| format!(" (confidence {confidence})"));
-    cut(&format!("{what}{confidence}"), DETAIL)
-}
-
 fn agent_of(node: &Value) -> String {
     let config = node.get("config").unwrap_or(&Value::Null);
     let peer = match text(config, "peer") {
@@ -366,6 +351,8 @@ fn outcome(payload: &Value) -> String {
     let outputs = payload.get("outputs").unwrap_or(&Value::Null);
     match outputs.get("text").or_else(|| outputs.get("action")) {
         Some(found) => cut(&render::value(found), DETAIL),
+        // What a supervisor has decided.
+        None if outputs.get("iteration").is_some() => cut(&render::decision(outputs), DETAIL),
         None => String::new(),
     }
 }
@@ -463,7 +450,12 @@ mod tests {
             shown(&board),
             ["plan                  decides  hands over to ada, bob (confidence 0.9)"]
         );
-        board.take(&event("node.completed", "plan", &json!({})));
+        let outputs = json!({ "kind": "next-worker", "decision": decided["decision"], "iteration": 1 });
+        let over = board.take(&event("node.completed", "plan", &json!({ "outputs": outputs })));
+        assert_eq!(
+            board.line(Paint::off(), &over.unwrap(), 80),
+            "plan                  completed  hands over to ada, bob (confidence 0.9)"
+        );
         board.take(&event("node.started", "dispatch", &json!({})));
         for worker in ["ada", "bob"] {
             board.take(&event(

@@ -120,7 +120,35 @@ fn detail(event: &RunEventDoc) -> String {
     });
     let found = match event.event_type.as_str() {
         "run.started" => named("workflowId"),
-        "run.failed" | "node.failed" | "node.retried" => error.or_else(|| named("message")),
+        "run.failed" | "node.failed" | "node.retried" => {
+            let cause = payload
+                .get("error")
+                .and_then(|error| failed_worker(error.get("details")?));
+            let error = error.or_else(|| named("message"));
+            error.map(|error| match cause {
+                Some(cause) => format!("{error}; {cause}"),
+                None => error,
+            })
+        }
+        "runOrchestrator.decided" => Some(decision(payload)),
+        "core.workflowChain.event" => Some(handoff(payload)),
+        "core.workflowChain.confidence-escalated" => {
+            let [confidence, floor] = ["confidence", "floor"].map(|name| named(name).unwrap_or_default());
+            Some(format!("the confidence {confidence} is below {floor}"))
+        }
+        "core.dispatch.fanOut" => named("childCount").map(|n| format!("{n} workers at the same time")),
+        "core.dispatch.join" => {
+            let [completed, failed, cancelled] = ["completedCount", "failedCount", "cancelledCount"]
+                .map(|name| named(name).unwrap_or_default());
+            let outcome = text(payload, "joinOutcome");
+            Some(format!(
+                "{outcome}: {completed} completed, {failed} failed, {cancelled} cancelled"
+            ))
+        }
+        "cap.breached" => named("kind").map(|kind| {
+            let [observed, limit] = ["observed", "limit"].map(|name| named(name).unwrap_or_default());
+            format!("{kind}: {observed} of at most {limit}")
+        }),
         "run.cancelled" | "node.cancelled" | "node.skipped" => named("reason"),
         "artifact.created" => named("artifactType"),
         "approval.requested" => named("title"),
@@ -136,6 +164,62 @@ fn detail(event: &RunEventDoc) -> String {
         _ => None,
     };
     short(&found.unwrap_or_default())
+}
+
+/// What a supervisor has decided, on one line.
+pub(crate) fn decision(payload: &Value) -> String {
+    let decision = payload.get("decision").unwrap_or(&Value::Null);
+    let workers = texts(decision, "nextWorkerIds").join(", ");
+    let what = match text(decision, "kind") {
+        "next-worker" => format!("hands over to {workers}"),
+        "ask-user" => format!("asks: {}", text(decision, "prompt")),
+        kind => [kind, text(decision, "reason")].join(" ").trim_end().to_owned(),
+    };
+    let confidence = decision.get("confidence").and_then(Value::as_f64);
+    let confidence = confidence.map_or_else(String::new, |confidence| format!(" (confidence {confidence})"));
+    format!("{what}{confidence}")
+}
+
+/// A transition of a handoff, on one line: the worker, what became of it, and its run.
+fn handoff(payload: &Value) -> String {
+    let mut line = text(payload, "workerId").to_owned();
+    let says = match text(payload, "phase") {
+        "dispatch.began" => "gets the work",
+        "dispatch.succeeded" => "works",
+        "dispatch.failed" => "cannot work",
+        "child.completed" => "has completed",
+        "child.failed" => "has failed",
+        "child.cancelled" => "was cancelled",
+        "output.harvested" => "gave back",
+        other => other,
+    };
+    line.push(' ');
+    line.push_str(says);
+    let keys = texts(payload, "harvestedKeys").join(", ");
+    if !keys.is_empty() {
+        line.push_str(&format!(" {keys}"));
+    }
+    if let Some(error) = payload.get("error") {
+        line.push_str(&format!(": {}: {}", text(error, "code"), text(error, "message")));
+    }
+    let child = text(payload, "childRunId");
+    if !child.is_empty() {
+        line.push_str(&format!(" ({child})"));
+    }
+    line
+}
+
+/// The worker without whose failure a run would not have failed, from the details of the run's error.
+pub(crate) fn failed_worker(details: &Value) -> Option<String> {
+    let failure = details.get("workerFailure")?;
+    let [worker, code, message, child] =
+        ["workerId", "code", "message", "childRunId"].map(|name| text(failure, name));
+    let child = if child.is_empty() {
+        String::new()
+    } else {
+        format!(" ({child})")
+    };
+    Some(format!("worker {worker}{child} failed last: {code}: {message}"))
 }
 
 /// Returns what another agent asks, if an interrupt passes it on.
@@ -265,8 +349,20 @@ pub(crate) fn example_answer(view: &InterruptView) -> String {
                 .collect();
             serde_json::json!({ "answers": answers }).to_string()
         }
+        kind if is_conversation(kind) => r#"{"operation":"exchange","content":"…"}"#.to_owned(),
         _ => "{…}".to_owned(),
     }
+}
+
+/// Whether an interrupt of this kind is the next turn of a conversation.
+pub(crate) fn is_conversation(kind: &str) -> bool {
+    kind.starts_with("conversation.")
+}
+
+/// Until when a link is valid, if the server says so.
+pub(crate) fn until(view: &InterruptView) -> String {
+    let until = view.expires_at.as_ref().map(|at| format!(" (until {at})"));
+    until.unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -277,6 +373,66 @@ mod tests {
     fn task_states_are_lowercase_with_hyphens() {
         assert_eq!(task_state(TaskState::InputRequired), "input-required");
         assert_eq!(task_state(TaskState::Completed), "completed");
+    }
+
+    fn line(kind: &str, payload: &Value) -> String {
+        let event = serde_json::json!({
+            "eventId": "run_1.0", "runId": "run_1", "type": kind, "nodeId": "n", "sequence": 0,
+            "timestamp": "2026-01-01T00:00:00.000Z", "schemaVersion": 1, "payload": payload,
+        });
+        detail(&serde_json::from_value(event).unwrap())
+    }
+
+    #[test]
+    fn decisions_and_handoffs_are_one_line() {
+        use serde_json::json;
+        let failed = json!({ "code": "boom", "message": "it broke" });
+        for (kind, payload, expected) in [
+            (
+                "runOrchestrator.decided",
+                json!({ "decision": { "kind": "next-worker", "nextWorkerIds": ["a", "b"], "confidence": 0.9 } }),
+                "hands over to a, b (confidence 0.9)",
+            ),
+            (
+                "runOrchestrator.decided",
+                json!({ "decision": { "kind": "terminate", "reason": "goal-reached" } }),
+                "terminate goal-reached",
+            ),
+            (
+                "core.workflowChain.event",
+                json!({ "phase": "child.failed", "workerId": "a", "childRunId": "run_2", "error": failed }),
+                "a has failed: boom: it broke (run_2)",
+            ),
+            (
+                "core.workflowChain.event",
+                json!({ "phase": "output.harvested", "workerId": "a", "harvestedKeys": ["x", "y"] }),
+                "a gave back x, y",
+            ),
+            (
+                "core.workflowChain.confidence-escalated",
+                json!({ "confidence": 0.25, "floor": 0.5 }),
+                "the confidence 0.25 is below 0.5",
+            ),
+            (
+                "core.dispatch.join",
+                json!({ "joinOutcome": "partial", "completedCount": 1, "failedCount": 1, "cancelledCount": 0 }),
+                "partial: 1 completed, 1 failed, 0 cancelled",
+            ),
+            (
+                "cap.breached",
+                json!({ "kind": "loop-iterations", "limit": 3, "observed": 4 }),
+                "loop-iterations: 4 of at most 3",
+            ),
+            (
+                "run.failed",
+                json!({ "error": { "code": "loop_limit_exceeded", "message": "too many", "details": {
+                    "workerFailure": { "workerId": "a", "childRunId": "run_2", "code": "boom", "message": "it broke" },
+                } } }),
+                "loop_limit_exceeded: too many; worker a (run_2) failed last: boom: it broke",
+            ),
+        ] {
+            assert_eq!(line(kind, &payload), expected);
+        }
     }
 
     #[test]

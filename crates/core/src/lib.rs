@@ -34,7 +34,7 @@ pub use wopr_kernel::{
     Overlay, Parent, Planned, PrincipalId, Problem, Problems, Produced, REJECTED, Refusal, RemoteQuestion,
     Resolve, RunId, RunKey, RunMessage, RunStarted, RunStatus, SOURCE_MISSING, SecretHeader, Seq, Spot,
     StartFork, StartRun, Startable, StepId, Streaming, TenantId, Timer, Timestamp, ToolCall, ToolRequest,
-    UNTRUSTED, UndecidedChild, Vote, Work, WorkflowId,
+    UNTRUSTED, UndecidedChild, Vote, Work, WorkerFailure, WorkflowId,
     cost::MAX_DECISION_WORK,
     hex,
     measure::{MAX_NESTING, parsed_limit, parsed_size, value_size},

@@ -10,6 +10,7 @@ use wopr_kernel::NodeTypes;
 use crate::{
     MAX_PROBLEMS, Problem, Problems, Spot,
     authoring::{Depth, push, walk},
+    decision::Decision,
     definition::{Definition, Node},
     measure::too_deep,
     plan::Plan,
@@ -97,6 +98,8 @@ fn problems(definition: &Definition) -> Vec<Problem> {
     let nodes = nodes.flat_map(|(index, node)| {
         let place = format!("node '{}'", node.id);
         let rules = of_node(node, definition).into_iter();
+        let rules = rules.map(|(part, rule)| (part.to_owned(), rule));
+        let rules = rules.chain(decisions(node));
         rules.map(move |(part, rule)| {
             Problem::new(&place, rule).at(format!("/nodes/{index}{part}"), Spot::Value)
         })
@@ -113,6 +116,35 @@ fn problems(definition: &Definition) -> Vec<Problem> {
         rules.map(move |rule| Problem::new(&place, rule).at(&pointer, Spot::Name))
     });
     nodes.chain(channels).collect()
+}
+
+/// The decisions of a supervisor's settings that are none, whatever their templates become.
+fn decisions(node: &Node) -> Vec<(String, String)> {
+    if node.type_id != "core.orchestrator.supervisor" {
+        return Vec::new();
+    }
+    let rules = node.config.get("rules").and_then(Value::as_array);
+    let rules = rules.into_iter().flatten().enumerate().filter_map(|(n, rule)| {
+        let decision = rule.get("decision")?;
+        Some((
+            format!("/config/rules/{n}/decision"),
+            format!("config.rules[{n}].decision"),
+            decision,
+        ))
+    });
+    let otherwise = node.config.get("decision").map(|decision| {
+        (
+            "/config/decision".to_owned(),
+            "config.decision".to_owned(),
+            decision,
+        )
+    });
+    let written = rules.chain(otherwise);
+    let broken = written.filter_map(|(pointer, name, decision)| {
+        let rule = Decision::check_written(decision).err()?;
+        Some((pointer, format!("{name}: {rule}")))
+    });
+    broken.collect()
 }
 
 /// The rules that a node breaks, each with the part of the node that breaks it.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use wopr_kernel::{AnswerSchema, MAX_SET, cost::Meter};
 
-use crate::Object;
+use crate::{Object, expression::is_template};
 
 /// Longest id of a worker, in characters.
 const MAX_WORKER: usize = 256;
@@ -110,6 +110,57 @@ impl Decision {
         }
     }
 
+    /// Checks a decision as a definition writes it. Its texts may be templates, whose values nobody knows yet: each
+    /// counts as a value that fits.
+    ///
+    /// # Errors
+    /// The rule that it breaks whatever its templates become.
+    pub(crate) fn check_written(value: &Value) -> Result<(), String> {
+        let Some(fields) = value.as_object() else {
+            return match is_open(value) {
+                true => Ok(()),
+                false => Err("the decision is not an object".to_owned()),
+            };
+        };
+        if fields.get("kind").is_some_and(is_open) {
+            return Ok(());
+        }
+        let mut fields = fields.clone();
+        let has_open_workers = fields.get("nextWorkerIds").is_some_and(is_open);
+        if has_open_workers {
+            // How many there are is open, too.
+            fields.remove("nextWorkerInputs");
+        }
+        for (name, fits, item) in [
+            ("nextWorkerIds", json!(["worker"]), json!("worker")),
+            ("nextWorkerInputs", Value::Null, json!({})),
+            ("prompt", json!("text"), Value::Null),
+            ("reason", json!("text"), Value::Null),
+            ("confidence", json!(1), Value::Null),
+            ("successCriteria", json!([]), json!({ "key": "key", "met": true })),
+        ] {
+            let Some(member) = fields.get_mut(name) else {
+                continue;
+            };
+            if is_open(member) {
+                *member = fits;
+                continue;
+            }
+            for entry in member.as_array_mut().into_iter().flatten() {
+                if is_open(entry) {
+                    *entry = item.clone();
+                } else if let Some(criterion) = entry.as_object_mut().filter(|_| name == "successCriteria") {
+                    for (part, fits) in [("key", json!("key")), ("met", json!(true))] {
+                        if let Some(value) = criterion.get_mut(part).filter(|value| is_open(value)) {
+                            *value = fits;
+                        }
+                    }
+                }
+            }
+        }
+        Self::read(&Value::Object(fields)).map(drop)
+    }
+
     /// The end of a loop that has nothing more to decide.
     pub(crate) fn terminate(reason: &str) -> Self {
         Self::Terminate {
@@ -162,6 +213,11 @@ impl Decision {
         }
         shown
     }
+}
+
+/// Whether a value is known only when the decision is taken.
+fn is_open(value: &Value) -> bool {
+    value.as_str().is_some_and(is_template)
 }
 
 fn next_worker(fields: &Map<String, Value>) -> Result<Decision, String> {

@@ -49,8 +49,8 @@ pub(crate) use conversation::{
 };
 pub use dispatch::MAX_FAN_OUT;
 pub(crate) use dispatch::{
-    Dispatch, FAN_OUTS, Fan, FanOut, JOIN_MODES, ON_CHILD_FAILURE, OnChildFailure, QUESTION, ROUTINGS,
-    approval_data, question,
+    Dispatch, FAN_OUTS, Fan, FanOut, ISOLATIONS, JOIN_MODES, ON_CHILD_FAILURE, OnChildFailure, QUESTION,
+    ROUTINGS, approval_data, question,
 };
 pub use http::HTTP_MAX_TIMEOUT_MS;
 pub(crate) use http::HttpNode;

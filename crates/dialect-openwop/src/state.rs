@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_kernel::{
     ApplyError, ApprovalAction, EventRef, KernelEvent, ModelUsage, Planned as _, RecordedRef, Run,
-    RunStarted, Seq, StepId, illegal, provider,
+    RunStarted, RunStatus, Seq, StepId, WorkerFailure, illegal, provider,
 };
 
 pub use orchestration::Supervision;
@@ -39,6 +39,9 @@ pub struct State {
     /// Absent until a supervisor has decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supervision: Option<Supervision>,
+    /// The last worker that failed and has not completed since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) failed_worker: Option<Box<WorkerFailure>>,
     pub(crate) nodes: Vec<NodeState>,
     /// What all answers of models took.
     #[serde(default, skip_serializing_if = "is_nothing")]
@@ -139,6 +142,19 @@ impl State {
             state.dispatching = None;
         } else if let Some(dispatching) = &mut state.dispatching {
             dispatching.apply_kernel(seq, event);
+            if let KernelEvent::ChildEnded {
+                child, status, error, ..
+            } = event
+                && let Some(handoff) = dispatching.of_child(child)
+            {
+                if let Some(error) = error {
+                    let failure = WorkerFailure::new(&handoff.worker, Some(child), error, is_untrusted);
+                    self.failed_worker = Some(Box::new(failure));
+                } else if *status == RunStatus::Completed {
+                    self.failed_worker
+                        .take_if(|failed| failed.worker == handoff.worker);
+                }
+            }
             let kind = &plan.nodes[position].kind;
             if matches!(kind, NodeKind::SubWorkflow(sub) if sub.needs_approval()) {
                 dispatching.await_approval(event, is_untrusted);
@@ -192,6 +208,9 @@ impl State {
                 n_dispatches,
                 past,
             });
+        }
+        if let Orchestration::HandoffFailed { worker, error, .. } = event {
+            self.failed_worker = Some(Box::new(WorkerFailure::new(worker, None, error, false)));
         }
         let position = plan.position(&event.step().node);
         let state = position.and_then(|position| self.nodes.get_mut(position));

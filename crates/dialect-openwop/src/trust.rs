@@ -241,7 +241,8 @@ impl State {
         !self.untrusted.is_empty() || run.started.as_deref().is_some_and(is_given)
     }
 
-    /// Whether `failure` is the failure of a node whose failure contains untrusted content.
+    /// Whether `failure` is the failure of a node whose failure contains untrusted content, or names the failure of
+    /// an untrusted worker.
     #[must_use]
     pub fn is_untrusted_failure(
         &self,
@@ -250,6 +251,9 @@ impl State {
         failure: &Failure,
         node: Option<&NodeId>,
     ) -> bool {
+        if failure.worker.as_ref().is_some_and(|worker| worker.is_untrusted) {
+            return true;
+        }
         let Some(node) = node.filter(|node| self.untrusted.nodes.contains(*node)) else {
             return false;
         };

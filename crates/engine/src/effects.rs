@@ -574,6 +574,7 @@ pub(crate) fn ended(step: StepId, attempt: u32, outcome: Outcome) -> Command {
                 message,
                 retryable,
                 reason: None,
+                worker: None,
             })
         }
         Outcome::GivenUp {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{
     ApplyError, ApprovalAction, ChildEnd, ContentHash, DecisionBuilder, Event, Failure, InterruptKind, Join,
     Limits, NodeId, Object, RecordedRef, Refusal, Rules, Run, RunId, RunStatus, Seq, StartRun, StepId,
-    WorkflowId, cost::Budget,
+    WorkerFailure, WorkflowId, cost::Budget,
 };
 
 /// A workflow language.
@@ -61,6 +61,11 @@ pub trait Dialect: Sized + Debug + 'static {
 
     /// Why a step could not create a child, if an event of the language says it.
     fn refused_child(_event: &Self::Event, _step: &StepId) -> Option<Failure> {
+        None
+    }
+
+    /// The last failure of a worker that the run has not got over.
+    fn failed_worker(_state: &Self::State) -> Option<&WorkerFailure> {
         None
     }
 

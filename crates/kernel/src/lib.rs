@@ -46,7 +46,7 @@ pub use event::{
     Activity, ApprovalAction, Cap, Divergence, DrainPolicy, Event, EventRef, Fork, ForkMode, KernelEvent,
     Limits, MemoryWritten, Object, Origin, Parent, Recorded, RecordedRef, RunStarted, StepId,
 };
-pub use failure::{Failure, REJECTED};
+pub use failure::{Failure, REJECTED, WorkerFailure};
 pub use given::{Given, GivenAnswer, GivenEnd, GivenOutcome, GivenResult};
 pub use id::{
     ContentHash, Entropy, IdError, NodeId, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId,

@@ -124,12 +124,25 @@ impl DecodeError {
     }
 }
 
+/// The most levels of objects and arrays in a document: the limit of the parser.
+pub const MAX_DEPTH: usize = 127;
+
+/// Whether the parser gave up on a document only because of its depth.
+#[must_use]
+pub fn is_too_deep(error: &serde_json::Error) -> bool {
+    // The parser does not say it in another way.
+    error.is_syntax() && error.to_string().starts_with("recursion limit exceeded")
+}
+
 /// An error in a request or response body.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    /// The body is not a single JSON document: invalid syntax, invalid UTF-8, or nested too deeply.
+    /// The body is not a single JSON document: invalid syntax, or invalid UTF-8.
     #[error("parse the body as JSON")]
     Syntax,
+    /// The body may be JSON, but it nests more than [`MAX_DEPTH`] levels deep.
+    #[error("it nests more than {MAX_DEPTH} levels deep")]
+    TooDeep,
     /// The body is JSON, but does not decode to the expected type.
     #[error(transparent)]
     Shape(#[from] DecodeError),
@@ -138,9 +151,12 @@ pub enum BodyError {
 /// Parses bytes as a single JSON document.
 ///
 /// # Errors
-/// Returns [`BodyError::Syntax`] for anything else, and for more than 128 levels of nesting.
+/// Returns [`BodyError::TooDeep`] for more than [`MAX_DEPTH`] levels, and [`BodyError::Syntax`] for anything else.
 pub fn parse(bytes: &[u8]) -> Result<Value, BodyError> {
-    serde_json::from_slice(bytes).map_err(|_| BodyError::Syntax)
+    serde_json::from_slice(bytes).map_err(|error| match is_too_deep(&error) {
+        true => BodyError::TooDeep,
+        false => BodyError::Syntax,
+    })
 }
 
 /// Parses and decodes a body.
@@ -541,6 +557,6 @@ mod tests {
     fn nesting_depth_is_limited() {
         let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
         assert!(parse(nested(120).as_bytes()).is_ok());
-        assert_eq!(parse(nested(128).as_bytes()), Err(BodyError::Syntax));
+        assert_eq!(parse(nested(MAX_DEPTH + 1).as_bytes()), Err(BodyError::TooDeep));
     }
 }

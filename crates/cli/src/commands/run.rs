@@ -265,7 +265,10 @@ impl Run {
             show_products(&artifacts, &outputs)?;
         }
         if let Some(error) = &snapshot.error {
-            let text = format!("the run failed: {} ({})", error.message, error.code);
+            let details = error.details.clone().map(Value::Object);
+            let worker = details.as_ref().and_then(render::failed_worker);
+            let worker = worker.map_or_else(String::new, |worker| format!("; {worker}"));
+            let text = format!("the run failed: {} ({}){worker}", error.message, error.code);
             return Err(Failure::new(Exit::Failed, output::plain(&text)).into());
         }
         if exit == Exit::Waiting {
@@ -285,7 +288,11 @@ impl Run {
         let node = output::plain(&view.node_id).into_owned();
         if self.server.is_some() {
             if let Some(page) = &view.callback_url {
-                output::note(format!("answer it in a browser: {}", output::plain(page)))?;
+                output::note(format!(
+                    "answer it in a browser: {}{}",
+                    output::plain(page),
+                    render::until(view)
+                ))?;
             }
             return output::note(format!(
                 "answer it with: wopr interrupts resolve {run} {node} --value '{answer}'"

@@ -90,9 +90,9 @@ enum Verb {
     Fork {
         /// The run
         run: String,
-        /// The first event that is not taken from the run
-        #[arg(long, value_name = "SEQ")]
-        from: u64,
+        /// The first event that is not taken from the run [default with --replay: 0]
+        #[arg(long, value_name = "SEQ", required_unless_present = "replay")]
+        from: Option<u64>,
         /// Repeat what the run did, with its recorded outcomes: nothing is called again
         #[arg(long)]
         replay: bool,
@@ -250,7 +250,9 @@ async fn show(client: &Client, run: &str, format: Format) -> Result<Exit> {
         fact("forked", &forks::origin(source))?;
     }
     for child in &snapshot.child_runs {
-        fact("child", &format!("{}  {}", child.run_id, child.status))?;
+        let workflow = child.workflow_id.as_deref().unwrap_or_default();
+        let line = format!("{}  {:<16}  {workflow}", child.run_id, child.status);
+        fact("child", line.trim_end())?;
     }
     if !snapshot.inputs.is_empty() {
         fact("inputs", &Value::Object(snapshot.inputs.clone()).to_string())?;
@@ -292,6 +294,27 @@ async fn show(client: &Client, run: &str, format: Format) -> Result<Exit> {
 /// Explains why a run failed: the node, the number of attempts, the error, and why an interrupt was closed
 /// unanswered.
 async fn failure(client: &Client, run: &str, error: &RunError) -> Result<Vec<(&'static str, String)>> {
+    let mut facts = place_of_failure(client, run, error).await?;
+    let worker = error
+        .details
+        .as_ref()
+        .and_then(|details| details.get("workerFailure"));
+    if let Some(worker) = worker {
+        let [id, child, code, message] =
+            ["workerId", "childRunId", "code", "message"].map(|name| render::text(worker, name));
+        facts.push(("because", format!("worker {id} failed: {code}: {message}")));
+        if !child.is_empty() {
+            facts.push(("see", format!("wopr runs show {child}")));
+        }
+    }
+    Ok(facts)
+}
+
+async fn place_of_failure(
+    client: &Client,
+    run: &str,
+    error: &RunError,
+) -> Result<Vec<(&'static str, String)>> {
     let said = format!("{}: {}", error.code, error.message);
     let node = error
         .details

@@ -243,6 +243,11 @@ fn syntax_error_has_a_line_and_a_caret() {
     place.write("end.json", "{\n  \"id\": ");
     let said = place.ends(3, &["workflows", "validate", "end.json"]);
     assert!(said.out.contains("end.json:2:"), "{said:#?}");
+    // Deep JSON is JSON.
+    place.write("deep.json", &format!("{}{}", "[".repeat(200), "]".repeat(200)));
+    let said = place.ends(3, &["workflows", "validate", "deep.json"]);
+    let rule = "deep.json is nested too deeply: 127 levels are the most";
+    assert!(said.out.contains(rule), "{said:#?}");
     std::fs::write(place.path().join("latin.json"), b"{\"id\": \"\xe4\"}").unwrap();
     let said = place.ends(3, &["workflows", "validate", "latin.json"]);
     assert!(said.out.contains("no part of a UTF-8 text"), "{said:#?}");

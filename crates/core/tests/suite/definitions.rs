@@ -661,6 +661,52 @@ fn agents_have_the_fields_of_the_specification() {
 }
 
 #[test]
+fn decisions_are_checked_as_far_as_they_are_known() {
+    let supervisor = |config: Value| {
+        Workflow::new("w")
+            .node("lead", "core.orchestrator.supervisor", config)
+            .document()
+    };
+    let decides = |decision: Value| supervisor(json!({ "decision": decision }));
+    for fine in [
+        json!("{{ inputs.decision }}"),
+        json!({ "kind": "{{ kind }}", "whatever": 1 }),
+        json!({ "kind": "next-worker", "nextWorkerIds": "{{ next }}", "nextWorkerInputs": [{}] }),
+        json!({ "kind": "next-worker", "nextWorkerIds": ["{{ a }}", "b"], "nextWorkerInputs": ["{{ c }}", {}],
+            "confidence": "{{ sure }}" }),
+        json!({ "kind": "escalate" }),
+        json!({ "kind": "terminate", "successCriteria": ["{{ a }}", { "key": "k", "met": "{{ met }}" }] }),
+    ] {
+        admit(decides(fine)).expect("may become a decision");
+    }
+    let table = refused_when_new([
+        decides(json!("terminate")),
+        decides(json!({ "kind": "next-wroker" })),
+        decides(json!({ "kind": "next-worker" })),
+        decides(json!({ "kind": "next-worker", "nextWorkerIds": [] })),
+        decides(json!({ "kind": "next-worker", "nextWorkerIds": ["{{ a }}"], "nextWorkerInputs": [{}, {}] })),
+        decides(json!({ "kind": "ask-user" })),
+        decides(json!({ "kind": "terminate", "confidence": 2 })),
+        decides(json!({ "kind": "terminate", "prompt": "{{ a }}" })),
+        supervisor(json!({ "rules": [
+            { "when": "true", "decision": { "kind": "terminate" } },
+            { "decision": { "kind": "clarify" } },
+        ] })),
+    ]);
+    expect![[r#"
+        node 'lead': config.decision: the decision is not an object
+        node 'lead': config.decision: kind 'next-wroker' is none of next-worker, ask-user, terminate, clarify and escalate
+        node 'lead': config.decision: nextWorkerIds is not an array
+        node 'lead': config.decision: nextWorkerIds does not have 1 to 200 entries
+        node 'lead': config.decision: nextWorkerInputs is not an array with an entry for each worker
+        node 'lead': config.decision: prompt is missing
+        node 'lead': config.decision: confidence is not a number from 0 to 1
+        node 'lead': config.decision: prompt is not known
+        node 'lead': config.rules[1].decision: prompt is missing
+    "#]].assert_eq(&table);
+}
+
+#[test]
 fn ports_have_only_the_fields_of_their_type() {
     let table = refused_when_new([
         port(json!({ "type": "static", "value": 1, "foo": 2 })),

@@ -319,8 +319,8 @@ fn invalid_answers_change_nothing() {
     expect![[r#"
         "accept" => accept the answer: the answer is not an object
         {} => accept the answer: 'action' is missing
-        {"action":"maybe"} => accept the answer: action 'maybe' is none of accept, reject, refine, edit-accept, ask
-        {"action":"timeout"} => accept the answer: action 'timeout' is none of accept, reject, refine, edit-accept, ask
+        {"action":"maybe"} => accept the answer: action 'maybe' is not offered here; offered are accept, reject
+        {"action":"timeout"} => accept the answer: action 'timeout' is not offered here; offered are accept, reject
         {"action":1} => accept the answer: 'action' is not a string
         {"decision":"perhaps"} => accept the answer: 'decision' is neither approved nor rejected
         {"approve":"yes"} => accept the answer: 'action' is missing

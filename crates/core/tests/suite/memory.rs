@@ -108,6 +108,18 @@ fn a_child_shares_the_scope_of_its_parent() {
         let script = Script::of(&[&parent, &child]).start(json!({}));
         let scope = script.run(1).memory_scope(script.id(1));
         assert_eq!(scope, format!("run:{}", script.id(usize::from(!is_shared))));
+        // The same for a worker.
+        let decides = json!({ "rules": [
+            { "when": "hand is not defined", "decision": { "kind": "next-worker", "nextWorkerIds": ["child"] } },
+            { "decision": { "kind": "terminate" } },
+        ] });
+        let parent = Workflow::new("w")
+            .node("lead", "core.orchestrator.supervisor", decides)
+            .node("hand", "core.dispatch", isolation)
+            .edges("lead -> hand, hand -> lead");
+        let script = Script::of(&[&parent, &child]).start(json!({}));
+        let scope = script.run(1).memory_scope(script.id(1));
+        assert_eq!(scope, format!("run:{}", script.id(usize::from(!is_shared))));
     }
 }
 

@@ -180,6 +180,10 @@ fn worker_that_does_not_exist_is_one_failed_handoff() {
             "unknown_child_workflow"
         };
         assert_eq!(results[0]["error"]["code"], code);
+        if worker == "agent:nobody" {
+            let message = "agent 'nobody' is not configured on this host";
+            assert_eq!(results[0]["error"]["message"], message);
+        }
         assert_eq!(results[1]["childStatus"], "completed");
     }
 }
@@ -635,7 +639,7 @@ fn settings_of_a_loop_are_checked() {
         ),
         (
             dispatch(json!({ "askUserRouting": "conversation" })),
-            "conversationPrimitive",
+            "is not offered",
         ),
         (
             dispatch(json!({ "maxConcurrency": 2 })),
@@ -844,4 +848,24 @@ proptest! {
             prop_assert_eq!(counted("child.ended"), counted("handoff.succeeded"));
         }
     }
+}
+
+#[test]
+fn a_loop_that_a_worker_stops_says_why() {
+    let supervisor = |worker: &str| json!({ "decision": next(&[worker]), "maxLoopIterations": 2 });
+    for (worker, code, has_child) in [
+        ("failing", "broken", true),
+        ("nobody", "unknown_child_workflow", false),
+    ] {
+        let script = started(&looped(supervisor(worker), json!({})));
+        let error = &script.run(0).error.as_ref().expect("failed").0;
+        assert_eq!(error.code, "loop_limit_exceeded");
+        let failed = error.worker.as_ref().expect("a worker failed");
+        assert_eq!((failed.worker.as_str(), failed.code.as_str()), (worker, code));
+        assert_eq!(failed.child.is_some(), has_child);
+        assert!(error.told().contains(&failed.message), "{}", error.told());
+    }
+    // A worker that has completed since is no reason.
+    let script = started(&looped(supervisor("pure"), json!({})));
+    assert_eq!(script.run(0).error.as_ref().expect("failed").0.worker, None);
 }

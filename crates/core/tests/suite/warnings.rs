@@ -453,3 +453,74 @@ fn part_of_a_name_is_recognized_by_the_preceding_text() {
         .collect();
     assert_eq!(undeclared, ["now", "later", "other"], "{rules:#?}");
 }
+
+/// A supervisor and a dispatch. `edges` lead between the two.
+fn supervised(decision: Value, dispatch: Value, edges: &str) -> Workflow {
+    Workflow::new("w")
+        .variable("topic", "string", json!({ "defaultValue": "bees" }))
+        .variable("findings", "array", json!({ "defaultValue": [] }))
+        .node(
+            "lead",
+            "core.orchestrator.supervisor",
+            json!({ "decision": decision }),
+        )
+        .node("hand", "core.dispatch", dispatch)
+        .edges(edges)
+}
+
+#[test]
+fn loops_that_cannot_do_what_they_say_are_reported() {
+    const LOOP: &str = "lead -> hand, hand -> lead";
+    let next = |worker: &str| json!({ "kind": "next-worker", "nextWorkerIds": [worker] });
+    let mapped = |field: &str| json!({ field: { "b": { "topic": "topic" } } });
+    let agents = |one: Value, other: Value| {
+        let mut document = supervised(next("a"), json!({}), LOOP);
+        for (id, agent) in [("x", one), ("y", other)] {
+            document = document.raw_node(json!({
+                "id": id, "typeId": "core.noop", "name": id, "position": { "x": 0, "y": 0 }, "config": {},
+                "inputs": {}, "agent": agent,
+            }));
+        }
+        document.edges("hand -> x, x -> y")
+    };
+    let known = json!({ "agentId": "acme.lead" });
+    table(
+        [
+            supervised(next("a"), json!({}), "lead -> hand"),
+            supervised(next("a"), mapped("perWorkerInputMappings"), LOOP),
+            supervised(next("b"), mapped("perWorkerInputMappings"), LOOP),
+            supervised(next("{{ topic }}"), mapped("perWorkerInputMappings"), LOOP),
+            supervised(next("a"), json!({ "inputMapping": { "x": "topik" } }), LOOP),
+            supervised(next("a"), json!({ "outputMapping": { "finding": "x" } }), LOOP),
+            supervised(
+                next("b"),
+                json!({ "perWorkerOutputMappings": { "b": { "findigs": "x" } } }),
+                LOOP,
+            ),
+            supervised(next("a"), json!({ "outputMapping": { "quite_new": "x" } }), LOOP),
+            supervised(
+                next("a"),
+                json!({ "fanOutPolicy": "parallel", "maxConcurrency": 65 }),
+                LOOP,
+            ),
+            agents(
+                known.clone(),
+                json!({ "agentId": "acme.lead", "modelClass": "chat" }),
+            ),
+            agents(known.clone(), known),
+        ],
+        &expect![[r#"
+            no-way-back: node 'hand': no edge leads from here back to a supervisor: whatever the workers give back, nobody decides again; add an edge to the supervisor [/nodes/1/id]
+            unknown-worker: node 'hand': config.perWorkerInputMappings: no decision names a worker 'b'; the supervisor names a [/nodes/1/config/perWorkerInputMappings/b]
+            -
+            -
+            unknown-variable: node 'hand': config.inputMapping.x: nothing declares or sets 'topik', so it is undefined unless a run's inputs contain it; did you mean 'topic'? [/nodes/1/config/inputMapping/x]
+            unknown-variable: node 'hand': config.outputMapping.finding: nothing declares 'finding'; did you mean 'findings'? [/nodes/1/config/outputMapping/finding]
+            unknown-variable: node 'hand': config.perWorkerOutputMappings.b.findigs: nothing declares 'findigs'; did you mean 'findings'? [/nodes/1/config/perWorkerOutputMappings/b/findigs]
+            -
+            no-effect: node 'hand': config.maxConcurrency is 65, and at most 64 workers work at the same time [/nodes/1/config/maxConcurrency]
+            different-agents: node 'y': agent 'acme.lead' is another one than at node 'x'; give both the same members, or another agentId [/nodes/3/agent]
+            -
+        "#]],
+    );
+}

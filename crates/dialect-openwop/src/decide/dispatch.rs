@@ -4,7 +4,9 @@
 //! back. At the same time, what they give back is merged once, after the join, in the order in which they ended.
 
 use serde_json::{Value, json};
-use wopr_kernel::{Answered, Cap, ChildEnd, RunId, RunStatus, Seq, Spawn, StepId, WorkflowId, fields};
+use wopr_kernel::{
+    Answered, Cap, ChildEnd, RunId, RunStatus, Seq, Spawn, StepId, WorkerFailure, WorkflowId, fields,
+};
 
 use crate::{
     ApprovalAction, Asks, Decision, Event, Failure, InterruptKind, JoinOutcome, Object, Orchestration, cost,
@@ -20,6 +22,9 @@ use super::{
     Walk,
     join::{Ends, Verdict, judge},
 };
+
+/// The code of a worker that the host does not know.
+const UNKNOWN_WORKFLOW: &str = "unknown_child_workflow";
 
 impl Walk<'_, '_> {
     /// Follows the latest decision.
@@ -242,10 +247,16 @@ impl Walk<'_, '_> {
             Some(remote) => agent_workflow_id(remote.peer),
             None => WorkflowId::parse(worker).map_err(|_| {
                 let message = format!("workflow '{worker}' does not exist");
-                Failure::new("unknown_child_workflow", message)
+                Failure::new(UNKNOWN_WORKFLOW, message)
             })?,
         };
-        self.may_spawn(&workflow)?;
+        self.may_spawn(&workflow).map_err(|failure| match &remote {
+            Some(remote) if failure.code == UNKNOWN_WORKFLOW => Failure {
+                message: format!("agent '{}' is not configured on this host", remote.peer),
+                ..failure
+            },
+            Some(_) | None => failure,
+        })?;
         let (mut inputs, mut unset) = (Object::new(), Vec::new());
         let mut is_untrusted = super::trust::reads_untrusted(self, position);
         for (child, parent) in node.inputs_of(worker) {
@@ -426,7 +437,8 @@ impl Walk<'_, '_> {
             cause = self.emit(Some(fanned_out), event.into());
         }
         if fan.on_failure == OnChildFailure::FailFast && outcome == JoinOutcome::Failed {
-            return self.fail_node(step, cause, self.first_failure(position));
+            let failure = self.first_failure(position, step);
+            return self.fail_node(step, cause, failure);
         }
         for child in order {
             let Some(end) = self.end_of(step, &child) else {
@@ -451,19 +463,33 @@ impl Walk<'_, '_> {
     }
 
     /// The failure of a node one of whose workers did not complete.
-    fn first_failure(&self, position: usize) -> Failure {
+    fn first_failure(&mut self, position: usize, step: &StepId) -> Failure {
+        let ends = self.ends(step);
         let dispatching = self.dispatching(position);
         let mut handoffs = dispatching.into_iter().flat_map(|known| &known.handoffs);
         let failed = handoffs.find_map(|handoff| {
             let end = handoff.end.as_ref()?;
             let error = end.error.as_ref()?;
             let (worker, code, message) = (&handoff.worker, &error.code, &error.message);
-            Some(format!("worker '{worker}' failed: {code}: {message}"))
+            let end = ends.iter().find(|(run, _)| Some(run) == handoff.child.as_ref());
+            let is_untrusted = end.is_some_and(|(_, end)| end.is_untrusted);
+            Some((
+                format!("worker '{worker}' failed: {code}: {message}"),
+                WorkerFailure::new(worker, handoff.child.as_ref(), error, is_untrusted),
+            ))
         });
-        Failure::new(
-            "child_failed",
-            failed.unwrap_or_else(|| "a worker did not complete".to_owned()),
-        )
+        match failed {
+            None => Failure::new("child_failed", "a worker did not complete"),
+            Some((message, worker)) => {
+                if worker.is_untrusted {
+                    self.outside = Some(step.node.clone());
+                }
+                Failure {
+                    worker: Some(Box::new(worker)),
+                    ..Failure::new("child_failed", message)
+                }
+            }
+        }
     }
 }
 

@@ -25,7 +25,7 @@ use std::ops::{Deref, DerefMut};
 
 use wopr_kernel::{
     ApplyError, DecisionBuilder, Dialect, Event as AnyEvent, Limits, ModelMessage, Planned as _, RecordedRef,
-    Refusal, Run, RunId, Seq, StartRun, StepId, Trigger,
+    Refusal, Run, RunId, Seq, StartRun, StepId, Trigger, WorkerFailure,
 };
 
 use crate::{
@@ -68,7 +68,7 @@ impl DerefMut for Walk<'_, '_> {
 
 impl Dialect for Openwop {
     const NAME: &'static str = "openwop";
-    const FOLD: u16 = 2;
+    const FOLD: u16 = 3;
 
     type Plan = Plan;
     type State = State;
@@ -136,6 +136,10 @@ impl Dialect for Openwop {
             },
             _ => None,
         }
+    }
+
+    fn failed_worker(state: &State) -> Option<&WorkerFailure> {
+        state.failed_worker.as_deref()
     }
 
     fn size_of(event: &Event) -> usize {

@@ -69,6 +69,7 @@ impl Walk<'_, '_> {
                     message: message.clone(),
                     retryable: *retryable,
                     reason: None,
+                    worker: None,
                 };
                 let attempted = Attempted {
                     attempt,

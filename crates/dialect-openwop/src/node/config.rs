@@ -129,6 +129,7 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
             "perWorkerOutputMappings",
             "maxConcurrency",
             "joinPolicy",
+            "memoryScopeIsolation",
         ],
         "core.a2a.invoke" => &[
             "peer",

@@ -14,6 +14,7 @@ pub const MAX_FAN_OUT: u32 = 64;
 pub(crate) const QUESTION: &str = "answer";
 
 pub(crate) const ROUTINGS: [&str; 3] = ["auto", "clarification", "conversation"];
+pub(crate) const ISOLATIONS: [&str; 1] = ["isolated"];
 pub(crate) const FAN_OUTS: [&str; 3] = ["sequential", "reject", "parallel"];
 pub(crate) const JOIN_MODES: [&str; 4] = ["wait-all", "quorum", "first", "race"];
 pub(crate) const ON_CHILD_FAILURE: [&str; 3] = ["collect", "fail-fast", "absorb"];
@@ -26,6 +27,8 @@ pub(crate) struct Dispatch {
     pub fan_out: FanOut,
     /// The most executions that dispatch in one run.
     pub max_turns: Option<u32>,
+    /// Whether workers remember in scopes of their own.
+    pub isolates_memory: bool,
     /// (child variable, parent variable)
     inputs: Mapping,
     /// (parent variable, child variable)
@@ -98,7 +101,9 @@ impl Dispatch {
         };
         if choice("askUserRouting", &ROUTINGS)? == Some("conversation") {
             return Err(
-                "config.askUserRouting 'conversation' needs the capability conversationPrimitive".to_owned(),
+                "config.askUserRouting 'conversation' is not offered (dispatch.askUserRoutings): a person is asked \
+                 by a clarification; core.conversationGate holds conversations"
+                    .to_owned(),
             );
         }
         choice("workerDispatchModel", &["child-run"])?;
@@ -117,6 +122,7 @@ impl Dispatch {
         Ok(Self {
             fan_out,
             max_turns,
+            isolates_memory: choice("memoryScopeIsolation", &ISOLATIONS)?.is_some(),
             inputs: config.mapping("inputMapping")?,
             outputs,
             worker_inputs: by_worker(config, "perWorkerInputMappings")?,
@@ -159,6 +165,24 @@ impl Dispatch {
     /// What the variables get of a worker.
     pub(crate) fn outputs_of(&self, worker: &str) -> &Mapping {
         self.worker_outputs.get(worker).unwrap_or(&self.outputs)
+    }
+
+    /// Every mapping: the setting that holds it, the worker that it is for alone, and whether it sets variables here.
+    pub(crate) fn mappings(&self) -> impl Iterator<Item = (&'static str, Option<&str>, &Mapping, bool)> {
+        let for_all = [
+            ("inputMapping", None, &self.inputs, false),
+            ("outputMapping", None, &self.outputs, true),
+        ];
+        let by_worker = |name, mappings, sets| {
+            let mappings: &BTreeMap<String, Mapping> = mappings;
+            mappings
+                .iter()
+                .map(move |(worker, mapping)| (name, Some(worker.as_str()), mapping, sets))
+        };
+        for_all
+            .into_iter()
+            .chain(by_worker("perWorkerInputMappings", &self.worker_inputs, false))
+            .chain(by_worker("perWorkerOutputMappings", &self.worker_outputs, true))
     }
 
     /// Every variable that a mapping sets.

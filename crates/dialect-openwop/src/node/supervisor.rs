@@ -176,6 +176,20 @@ impl Decider {
         }
     }
 
+    /// All workers that it can name; `None` if that is known only when it decides.
+    pub(crate) fn all_workers(&self) -> Option<Vec<&str>> {
+        match self {
+            Self::Plan(_) | Self::Pending { .. } | Self::Model(_) => Some(self.planned_workers().collect()),
+            Self::Rules(rules) => {
+                let mut workers = Vec::new();
+                for rule in rules {
+                    workers.extend(rule.decision.workers()?);
+                }
+                Some(workers)
+            }
+        }
+    }
+
     /// The workers of decisions that are known in advance, and those that a model may name.
     pub(crate) fn planned_workers(&self) -> impl Iterator<Item = &str> {
         let declared = self.lead().into_iter().flat_map(|lead| &lead.workers);
@@ -255,6 +269,32 @@ impl Pattern {
             ),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Self::Static(value.clone()),
         })
+    }
+
+    /// The workers that a decision names; `None` if its expressions do.
+    fn workers(&self) -> Option<Vec<&str>> {
+        let Self::Object(fields) = self else {
+            return None;
+        };
+        let member = |name: &str| {
+            fields
+                .iter()
+                .find(|(known, _)| known == name)
+                .map(|(_, field)| field)
+        };
+        match member("kind") {
+            Some(Self::Static(kind)) if kind == "next-worker" => {}
+            Some(Self::Static(_)) => return Some(Vec::new()),
+            Some(_) | None => return None,
+        }
+        let Some(Self::Array(workers)) = member("nextWorkerIds") else {
+            return None;
+        };
+        let names = workers.iter().map(|worker| match worker {
+            Self::Static(Value::String(name)) => Some(name.as_str()),
+            Self::Static(_) | Self::Value(_) | Self::Text(_) | Self::Array(_) | Self::Object(_) => None,
+        });
+        names.collect()
     }
 
     /// The value with its expressions evaluated; fails with the first error of `evaluate` or `render`. A member

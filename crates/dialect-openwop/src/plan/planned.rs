@@ -82,6 +82,7 @@ impl Planned for Plan {
     fn isolates_memory(&self, position: usize) -> bool {
         match &self.nodes[position].kind {
             NodeKind::SubWorkflow(sub) => sub.isolates_memory,
+            NodeKind::Dispatch(dispatch) => dispatch.isolates_memory,
             NodeKind::Pass
             | NodeKind::Delay { .. }
             | NodeKind::Fail { .. }
@@ -102,7 +103,6 @@ impl Planned for Plan {
             | NodeKind::Model(_)
             | NodeKind::Tool(_)
             | NodeKind::Supervisor(_)
-            | NodeKind::Dispatch(_)
             | NodeKind::MockAgent(_)
             | NodeKind::SideEffect
             | NodeKind::ArtifactEmit { .. }

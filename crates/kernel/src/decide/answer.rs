@@ -227,24 +227,26 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 "this gate needs an authenticated approver, a token is not enough",
             ));
         }
-        let mut answer = Answer::read(&resolve.value)?;
-        if answer.legacy_refine && !rules.actions.contains(&ApprovalAction::Refine) {
-            answer.action = ApprovalAction::Reject;
-            answer.refine = None;
-        }
         // A node may offer less in one interrupt than in another.
         let listed = open.data.get("actions").and_then(Value::as_array);
         let is_listed = |action: &ApprovalAction| {
             listed.is_none_or(|list| list.iter().any(|name| name.as_str() == Some(action.as_str())))
         };
-        if !rules.actions.contains(&answer.action) || !is_listed(&answer.action) {
-            let offered = rules.actions.iter().filter(|action| is_listed(action));
-            let offered: Vec<_> = offered.map(|action| action.as_str()).collect();
-            return Err(Refusal::InvalidAnswer(format!(
-                "action '{}' is not offered here; offered are {}",
-                answer.action.as_str(),
+        let offered = rules.actions.iter().filter(|action| is_listed(action));
+        let offered: Vec<_> = offered.map(|action| action.as_str()).collect();
+        let not_offered = |action: &str| {
+            Refusal::InvalidAnswer(format!(
+                "action '{action}' is not offered here; offered are {}",
                 offered.join(", ")
-            )));
+            ))
+        };
+        let mut answer = Answer::read(&resolve.value, &not_offered)?;
+        if answer.legacy_refine && !rules.actions.contains(&ApprovalAction::Refine) {
+            answer.action = ApprovalAction::Reject;
+            answer.refine = None;
+        }
+        if !rules.actions.contains(&answer.action) || !is_listed(&answer.action) {
+            return Err(not_offered(answer.action.as_str()));
         }
         if let (Some(schema), Some(edited)) = (&rules.edited, &answer.edited) {
             let checked = schema.check(edited, &self.budget.meter());

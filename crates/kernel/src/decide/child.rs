@@ -667,7 +667,7 @@ impl Ended {
                 Failure::new("subworkflow_child_cancelled", "the child run was cancelled")
             }
             (_, Some(error)) => {
-                let message = format!("the child run failed: {}: {}", error.code, error.message);
+                let message = format!("the child run failed: {}: {}", error.code, error.told());
                 let failure = Failure::new("subworkflow_child_failed", message);
                 match &error.reason {
                     Some(reason) => failure.because(reason.clone()),

@@ -606,7 +606,11 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             Cap::Schema => format!("the model gave no whole document with {limit} times more room"),
             Cap::LoopIterations => format!("the loop reached its limit of {limit} turns"),
         };
-        self.fail_run(Some(cause), Failure::new(kind.error_code(), message), node);
+        let failure = Failure {
+            worker: D::failed_worker(&self.state).cloned().map(Box::new),
+            ..Failure::new(kind.error_code(), message)
+        };
+        self.fail_run(Some(cause), failure, node);
     }
 
     /// Records that a step exceeded a limit, which fails the step and not the run.

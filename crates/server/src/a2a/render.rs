@@ -3,7 +3,7 @@
 //! Almost everything comes from a view of the run. Only the content of artifacts and the messages need further
 //! reads. A run that ended or asked something in the append that created it needs none.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use wopr_app::{Mask, Question, View, VisibleRun, reads_result};
 use wopr_core::{Failure, RunKey, Timestamp};
 use wopr_wire::{
@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     auth::{Caller, Scope},
+    openwop::failure_details,
     tokens::Claims,
 };
 
@@ -161,8 +162,9 @@ impl Service {
         }
         if let Some(error) = projection.error() {
             let mut shown = json!({ "code": error.code, "message": error.message });
-            if let Some(reason) = &error.reason {
-                shown["details"] = json!({ "reason": reason });
+            let details = failure_details(error);
+            if !details.is_empty() {
+                shown["details"] = Value::Object(details);
             }
             about.insert("error".to_owned(), shown);
             about.insert("errorCode".to_owned(), error.code.as_str().into());
@@ -250,7 +252,7 @@ pub(super) fn status(
     let message = match words {
         Words::None => None,
         Words::Asks(asked) => Some(question::message(asked, run, context)),
-        Words::Fails(error) => Some(says("failed", &error.message)),
+        Words::Fails(error) => Some(says("failed", &error.told())),
         Words::Says(text) => Some(says("completed", text)),
         Words::Tells(seq, text) => Some(says(&format!("event-{seq}"), text)),
     };

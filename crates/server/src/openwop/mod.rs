@@ -46,6 +46,7 @@ pub use capability::{Capabilities, Discovery};
 pub use problem::Problem;
 
 pub(crate) use dispatch::Face;
+pub(crate) use render::failure_details;
 
 /// 503: there is no memory for the answer.
 pub(crate) fn unavailable() -> crate::message::Response {

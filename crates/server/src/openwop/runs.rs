@@ -286,9 +286,10 @@ fn version(view: &View, snapshot: &RunSnapshot, mask: &Mask) -> Result<HeaderVal
 /// The oldest children of a run, with their current statuses.
 async fn children(call: &Call, view: &View) -> Result<Vec<ChildRun>, Problem> {
     let children = call.host.app().children(view, MAX_CHILDREN).await?;
-    let shown = children.into_iter().map(|(run, status)| ChildRun {
+    let shown = children.into_iter().map(|(run, summary)| ChildRun {
         run_id: run.to_string(),
-        status: render::status(status),
+        workflow_id: Some(summary.workflow.to_string()),
+        status: render::status(summary.status),
     });
     Ok(shown.collect())
 }

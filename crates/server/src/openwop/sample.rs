@@ -4,6 +4,7 @@
 //! them exists outside conformance mode, and each requires the same scopes as the API.
 
 mod invoke;
+mod loops;
 mod mock;
 
 use futures_util::{FutureExt as _, future::BoxFuture};
@@ -29,6 +30,7 @@ use crate::{
 };
 
 pub(super) use invoke::invoke;
+pub(super) use loops::{agent_loop, attest, fan_out};
 pub(super) use mock::{last_budget, program_mock};
 
 /// The body of `POST /v1/host/sample/a2a/tasks/start`.

@@ -13,6 +13,7 @@ pub(super) fn all() -> Value {
         interrupts(),
         activities(),
         host(),
+        loops(),
     ] {
         if let Value::Object(part) = part {
             schemas.extend(part);
@@ -678,6 +679,75 @@ fn host() -> Value {
                 "interruptKind": { "enum": ["approval", "clarification"] },
                 "updatedAt": instant(),
                 "pushConfig": shape(&["url"], json!({ "url": text(), "tokenFingerprint": text() }), true),
+            }),
+            true,
+        ),
+    })
+}
+
+/// Of the hooks for supervisors and workers, in conformance mode.
+fn loops() -> Value {
+    json!({
+        "SampleFanOutRequest": shape(
+            &["nextWorkerIds"],
+            json!({
+                "nextWorkerIds": { "type": "array", "items": text(), "minItems": 1 },
+                "config": { "type": "object" },
+            }),
+            false,
+        ),
+        "SampleFanOut": shape(
+            &["runId", "status"],
+            json!({
+                "runId": text(),
+                "status": text(),
+                "joinOutcome": { "enum": ["satisfied", "partial", "failed"] },
+                "mergeOrder": { "type": "array", "items": text() },
+                "children": { "type": "array", "items": { "type": "object" } },
+                "error": { "type": "object" },
+            }),
+            true,
+        ),
+        "SampleAttestRequest": shape(
+            &["childOutputs", "outputAttestation"],
+            json!({
+                "childOutputs": { "type": "object" },
+                "outputAttestation": { "type": "object" },
+                "approvalAction": text(),
+            }),
+            false,
+        ),
+        "SampleAttest": shape(
+            &["runId", "status", "merged"],
+            json!({
+                "runId": text(),
+                "status": text(),
+                "merged": { "type": "boolean" },
+                "mergedValues": { "type": "object" },
+                "attestation": { "type": "object" },
+                "harvestedEvent": { "type": "object" },
+            }),
+            true,
+        ),
+        "SampleAgentLoopRequest": shape(
+            &["turns"],
+            json!({
+                "turns": { "type": "integer", "minimum": 1, "maximum": 64 },
+                "maxLoopIterations": { "type": "integer", "minimum": 1 },
+                "suspendAtTurn": { "type": "integer", "minimum": 1 },
+                "resume": { "type": "boolean" },
+            }),
+            false,
+        ),
+        "SampleAgentLoop": shape(
+            &["runId", "status", "decisions", "iterations"],
+            json!({
+                "runId": text(),
+                "status": text(),
+                "decisions": { "type": "array", "items": { "type": "object" } },
+                "iterations": { "type": "array", "items": { "type": "integer", "minimum": 1 } },
+                "resumedIteration": { "type": "integer", "minimum": 1 },
+                "error": { "type": "object" },
             }),
             true,
         ),

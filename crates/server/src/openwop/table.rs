@@ -508,6 +508,50 @@ pub(super) static ROUTES: &[Route] = &[
     .answers(200, "SampleLlmCacheKey")
     .fails(&[400, 413, 415, 503]),
     post(
+        "/v1/host/sample/dispatch/fanout",
+        "sampleDispatchFanout",
+        sample::fan_out,
+    )
+    .about("Runs workers at the same time, and tells how their join ended.")
+    .needs(&[Scope::WorkflowsWrite, Scope::RunsCreate, Scope::RunsRead])
+    .only_in_conformance()
+    .reads(Input::Required("SampleFanOutRequest"))
+    .answers(200, "SampleFanOut")
+    .fails(&[400, 413, 415, 422, 503]),
+    post(
+        "/v1/host/sample/subrun/attest",
+        "sampleSubrunAttest",
+        sample::attest,
+    )
+    .about("Runs a child whose outputs somebody vouches for, and tells whether they were merged.")
+    .needs(&[
+        Scope::WorkflowsWrite,
+        Scope::RunsCreate,
+        Scope::RunsRead,
+        Scope::RunsCancel,
+        Scope::ApprovalsRespond,
+    ])
+    .only_in_conformance()
+    .reads(Input::Required("SampleAttestRequest"))
+    .answers(200, "SampleAttest")
+    .fails(&[400, 413, 415, 422, 503]),
+    post(
+        "/v1/host/sample/agentloop/run",
+        "sampleAgentLoop",
+        sample::agent_loop,
+    )
+    .about("Runs a supervisor for some turns, and tells which iteration each decision had.")
+    .needs(&[
+        Scope::WorkflowsWrite,
+        Scope::RunsCreate,
+        Scope::RunsRead,
+        Scope::ApprovalsRespond,
+    ])
+    .only_in_conformance()
+    .reads(Input::Required("SampleAgentLoopRequest"))
+    .answers(200, "SampleAgentLoop")
+    .fails(&[400, 413, 415, 422, 503]),
+    post(
         "/v1/host/sample/test/runs/{runId}/variables",
         "setSampleRunVariables",
         sample::set_variables,

@@ -73,17 +73,34 @@ impl<'a> Item<'a> {
         }
     }
 
-    fn with_warnings(plan: &'a Plan) -> Self {
+    /// `has_price`: whether the cost of any model that the tenant may ask is known.
+    fn with_warnings(plan: &'a Plan, has_price: bool) -> Self {
         let warnings = plan.warnings().into_iter().map(|warning| {
             let mut listed = listed_problem(&warning.problem);
             listed["code"] = warning.lint.as_str().into();
             listed
         });
+        let warnings = warnings.chain(unpriced(plan, has_price));
         Self {
             warnings: warnings.collect(),
             ..Self::of(plan)
         }
     }
+}
+
+/// Where a model's cost is unknown, a bound on it bounds nothing. That depends on the host.
+fn unpriced(plan: &Plan, has_price: bool) -> Option<Value> {
+    const BOUND: &str = "/settings/budget/maxCostUsd";
+    let is_bounded = plan.document().pointer(BOUND).is_some_and(Value::is_number);
+    (is_bounded && !has_price).then(|| {
+        serde_json::json!({
+            "place": "settings",
+            "rule": "budget.maxCostUsd bounds nothing here: no model provider has a price",
+            "pointer": BOUND,
+            "hint": "the operator gives prices in [[models]]; maxTokens needs none",
+            "code": "unpriced-budget",
+        })
+    })
 }
 
 #[derive(Debug, Serialize)]
@@ -115,7 +132,12 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
             StatusCode::OK
         };
         let n_bytes = call.body.len();
-        let judging = move || serde_json::to_vec(&Item::with_warnings(&registered.plan));
+        let mut models = call.host.config().models.iter();
+        let has_price = models.any(|model| {
+            let is_offered = model.tenants.is_empty() || model.tenants.contains(&caller.tenant);
+            model.price.is_some() && is_offered
+        });
+        let judging = move || serde_json::to_vec(&Item::with_warnings(&registered.plan, has_price));
         let body = app.compute(caller, n_bytes, judging).await?;
         let body = body.expect("an item of texts serialises");
         let response = match once {

@@ -70,6 +70,34 @@ async fn registration_answers_with_warnings_and_refuses_nothing_for_them() {
 }
 
 #[tokio::test]
+async fn a_bound_on_cost_that_no_price_supports_is_a_warning() {
+    let server = Server::start().await;
+    let mut bounded = chain("bounded", &[node("a", "core.noop", json!({}))]);
+    bounded["settings"]["budget"] = json!({ "maxCostUsd": 2.0 });
+    let registered = server.post("/v1/workflows", &bounded).send().await.ok(201);
+    assert_eq!(registered["warnings"][0]["code"], "unpriced-budget");
+    assert_eq!(
+        registered["warnings"][0]["pointer"],
+        "/settings/budget/maxCostUsd"
+    );
+}
+
+#[tokio::test]
+async fn deep_json_is_told_from_bad_json() {
+    let server = Server::start().await;
+    let mut deep = json!({});
+    for _ in 0..200 {
+        deep = json!({ "deeper": deep });
+    }
+    let refused = server.post("/v1/workflows", &deep).send().await;
+    let said = refused.ok(400);
+    assert_eq!(
+        said["message"],
+        "the body is nested too deeply: 127 levels are the most"
+    );
+}
+
+#[tokio::test]
 async fn the_schema_of_definitions_is_public_and_cacheable() {
     let server = Server::start().await;
     let path = "/v1/schemas/workflow-definition.json";

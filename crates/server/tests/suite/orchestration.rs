@@ -490,6 +490,139 @@ async fn decision_below_the_floor_needs_an_approval() {
 }
 
 #[tokio::test]
+async fn a_run_that_a_worker_stopped_says_so_in_every_protocol() {
+    let server = Server::start().await;
+    let fails = chain(
+        "fails",
+        &[node(
+            "work",
+            "core.fail",
+            json!({ "code": "no_ink", "message": "the pen is dry" }),
+        )],
+    );
+    let lead = json!({ "decision": next(&["fails"]), "maxLoopIterations": 1 });
+    for document in [fails, looped("crew", lead, json!({}), json!([]))] {
+        server.post("/v1/workflows", &document).send().await.ok(201);
+    }
+    let run = server.run("crew", json!({})).await;
+    let snapshot = server.wait_for(&run, "failed").await;
+    let child = &snapshot["childRuns"][0];
+    assert_eq!(
+        (&child["workflowId"], &child["status"]),
+        (&json!("fails"), &json!("failed"))
+    );
+    let failure = json!({
+        "workerId": "fails", "childRunId": child["runId"], "code": "no_ink", "message": "the pen is dry",
+    });
+    assert_eq!(snapshot["error"]["code"], "loop_limit_exceeded");
+    assert_eq!(snapshot["error"]["details"]["workerFailure"], failure);
+    let events = events(&server, &run).await;
+    let failed = of(&events, "run.failed")[0];
+    assert_eq!(failed["payload"]["error"]["details"]["workerFailure"], failure);
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": { "id": run } });
+    let task = server
+        .post("/a2a", &body)
+        .header("a2a-version", "1.0")
+        .send()
+        .await
+        .ok(200);
+    let task = &task["result"];
+    assert_eq!(
+        task["metadata"]["openwop"]["error"]["details"]["workerFailure"],
+        failure
+    );
+    assert_eq!(
+        task["status"]["message"]["parts"][0]["text"],
+        "the loop reached its limit of 1 turns; worker 'fails' failed last: no_ink: the pen is dry"
+    );
+    server.stop().await;
+}
+
+/// The hooks of conformance mode run the engine, and show what it recorded.
+#[tokio::test]
+async fn hooks_tell_of_iterations_and_joins() {
+    let server = Server::start().await;
+    let noop = chain("conformance-noop", &[node("work", "core.noop", json!({}))]);
+    server
+        .post("/v1/workflows", &noop)
+        .send()
+        .await
+        .ok_either(&[200, 201]);
+    let path = "/v1/host/sample/agentloop/run";
+    let looped = |body: Value| {
+        let server = &server;
+        async move { server.post(path, &body).send().await.ok(200) }
+    };
+    let three = looped(json!({ "turns": 3 })).await;
+    assert_eq!(three["iterations"], json!([1, 2, 3]), "{three:#}");
+    assert_eq!(three["decisions"][2]["decision"]["kind"], "terminate");
+    let halted = looped(json!({ "turns": 4, "suspendAtTurn": 2 })).await;
+    assert_eq!(
+        (&halted["status"], &halted["iterations"]),
+        (&json!("waiting-input"), &json!([1, 2]))
+    );
+    let resumed = looped(json!({ "turns": 4, "suspendAtTurn": 2, "resume": true })).await;
+    assert_eq!(resumed["resumedIteration"], 2, "{resumed:#}");
+    assert_eq!(resumed["iterations"], json!([1, 2, 3, 4]));
+    assert_eq!(resumed["status"], "completed");
+    let capped = looped(json!({ "turns": 4, "maxLoopIterations": 2 })).await;
+    assert_eq!(capped["error"]["code"], "loop_limit_exceeded", "{capped:#}");
+    for wrong in [
+        json!({ "turns": 0 }),
+        json!({ "turns": 65 }),
+        json!({ "turns": 2, "suspendAtTurn": 2 }),
+        json!({ "turns": 2, "workspaceWriteAtTurn": 1 }),
+    ] {
+        server
+            .post(path, &wrong)
+            .send()
+            .await
+            .error(400, "validation_error");
+    }
+    let path = "/v1/host/sample/dispatch/fanout";
+    let workers = json!({ "nextWorkerIds": ["conformance-noop", "conformance-noop", "conformance-noop"] });
+    let joined = server.post(path, &workers).send().await.ok(200);
+    assert_eq!(joined["joinOutcome"], "satisfied", "{joined:#}");
+    assert_eq!(joined["children"].as_array().unwrap().len(), 3);
+    assert_eq!(joined["mergeOrder"].as_array().unwrap().len(), 3);
+    let path = "/v1/host/sample/subrun/attest";
+    let attest = |attestation: Value, action: Value| {
+        let server = &server;
+        let mut body = json!({ "childOutputs": { "out": "pure", "n": 1 }, "outputAttestation": attestation });
+        if !action.is_null() {
+            body["approvalAction"] = action;
+        }
+        async move { server.post(path, &body).send().await.ok(200) }
+    };
+    let plain = attest(json!({ "checksum": true }), Value::Null).await;
+    assert_eq!(plain["merged"], true, "{plain:#}");
+    assert_eq!(plain["mergedValues"], json!({ "out": "pure", "n": 1 }));
+    assert_eq!(plain["attestation"]["algorithm"], "sha256", "{plain:#}");
+    assert_eq!(
+        plain["attestation"],
+        plain["harvestedEvent"]["payload"]["attestation"]
+    );
+    for (action, merged) in [
+        (Value::Null, false),
+        (json!("reject"), false),
+        (json!("accept"), true),
+        (json!("edit-accept"), true),
+    ] {
+        let held = attest(json!({ "requireApproval": true }), action.clone()).await;
+        assert_eq!(held["merged"], merged, "{action}: {held:#}");
+        assert_eq!(held.get("mergedValues").is_some(), merged, "{action}: {held:#}");
+    }
+    let path = "/v1/host/sample/dispatch/fanout";
+    let wrong = json!({ "nextWorkerIds": ["conformance-noop"], "config": { "fanOutPolicy": "all" } });
+    server
+        .post(path, &wrong)
+        .send()
+        .await
+        .error(400, "validation_error");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn discovery_says_what_of_supervisors_and_workers_is_offered() {
     let server = Server::start().await;
     let document = server.call("GET", "/.well-known/openwop").send().await.ok(200);

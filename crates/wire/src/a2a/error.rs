@@ -452,7 +452,7 @@ impl From<DecodeError> for A2aError {
 impl From<BodyError> for A2aError {
     fn from(error: BodyError) -> Self {
         match error {
-            BodyError::Syntax => Self::Parse,
+            BodyError::Syntax | BodyError::TooDeep => Self::Parse,
             BodyError::Shape(error) => error.into(),
         }
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::json::{BodyError, DecodeError, Object};
+use crate::json::{BodyError, DecodeError, MAX_DEPTH, Object};
 
 /// The body of every unsuccessful response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,6 +52,10 @@ impl From<BodyError> for ErrorEnvelope {
     fn from(error: BodyError) -> Self {
         match error {
             BodyError::Syntax => Self::new("validation_error", "the body is not valid JSON"),
+            BodyError::TooDeep => Self::new(
+                "validation_error",
+                format!("the body is nested too deeply: {MAX_DEPTH} levels are the most"),
+            ),
             BodyError::Shape(error) => error.into(),
         }
     }

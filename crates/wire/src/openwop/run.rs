@@ -202,6 +202,9 @@ pub struct RunError {
 #[serde(rename_all = "camelCase")]
 pub struct ChildRun {
     pub run_id: String,
+    /// An extension of this host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflow_id: Option<String>,
     pub status: RunStatus,
 }
 

@@ -84,7 +84,14 @@ impl View {
 
 /// Returns `true` for events that are printed on their own line.
 fn is_line(event_type: &str) -> bool {
-    StreamMode::Updates.admits(event_type) || event_type == "vendor.wopr.effect.accepted"
+    StreamMode::Updates.admits(event_type)
+        || matches!(
+            event_type,
+            "vendor.wopr.effect.accepted"
+                | "runOrchestrator.decided"
+                | "core.workflowChain.event"
+                | "core.workflowChain.confidence-escalated"
+        )
 }
 
 /// A run that is being followed.
@@ -145,8 +152,8 @@ impl<'a> Following<'a> {
             self.view.take(&event)?;
             match event.event_type.as_str() {
                 "run.completed" => self.outputs = event.payload.get("outputs").cloned().unwrap_or_default(),
-                // The last event before the run waits.
-                "node.suspended" => return Ok(()),
+                // The last event before the run waits, and what happens while a conversation goes on.
+                "node.suspended" | "conversation.exchanged" => return Ok(()),
                 _ => {}
             }
         }

@@ -23,18 +23,17 @@ pub(super) async fn retry(client: &Client, run: &str, as_it_was: bool, format: F
 pub(super) async fn fork(
     client: &Client,
     run: &str,
-    from: u64,
+    from: Option<u64>,
     replay: bool,
     format: Format,
 ) -> Result<Exit> {
     let path = format!("/v1/runs/{}:fork", escape(run));
     let mode = if replay { "replay" } else { "branch" };
-    started(
-        &client
-            .post(&path, &json!({ "mode": mode, "fromSeq": from }))
-            .await?,
-        format,
-    )
+    let mut body = json!({ "mode": mode });
+    if let Some(from) = from {
+        body["fromSeq"] = from.into();
+    }
+    started(&client.post(&path, &body).await?, format)
 }
 
 fn started(answer: &Value, format: Format) -> Result<Exit> {

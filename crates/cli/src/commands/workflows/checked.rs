@@ -9,6 +9,8 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use wopr_core::{Lint, NodeTypes, Place, Plan, Problem, Problems, Warning, locate};
 
+use wopr_wire::json::{MAX_DEPTH, is_too_deep};
+
 use crate::{
     exit::{Exit, Failure},
     output::{self, Paint},
@@ -47,6 +49,10 @@ impl Text {
             let at = (start + error.column().saturating_sub(1)).min(self.0.len());
             let rule = error.to_string();
             let rule = rule.split(" at line ").next().unwrap_or(&rule);
+            let rule = match is_too_deep(&error) {
+                true => format!("is nested too deeply: {MAX_DEPTH} levels are the most"),
+                false => format!("is not JSON: {rule}"),
+            };
             let end = at
                 + self.0[self.0.floor_char_boundary(at)..]
                     .chars()
@@ -55,7 +61,7 @@ impl Text {
             Box::new(Finding {
                 place: Some(Place::of(&self.0, at, end)),
                 lint: None,
-                problem: Problem::new(FILE, format!("{} is not JSON: {rule}", path.display())),
+                problem: Problem::new(FILE, format!("{} {rule}", path.display())),
             })
         })
     }

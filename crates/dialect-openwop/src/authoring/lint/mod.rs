@@ -6,6 +6,7 @@
 
 mod edges;
 mod graph;
+mod loops;
 mod names;
 mod texts;
 
@@ -59,6 +60,12 @@ pub enum Lint {
     UnknownSetting,
     /// A declared variable is neither read nor set.
     UnusedVariable,
+    /// Nothing decides after a dispatch.
+    NoWayBack,
+    /// A mapping is for a worker that no decision names.
+    UnknownWorker,
+    /// Two nodes say different things of one agent.
+    DifferentAgents,
 }
 
 impl Lint {
@@ -79,6 +86,9 @@ impl Lint {
             Self::RelativeUrl => "relative-url",
             Self::UnknownSetting => "unknown-setting",
             Self::UnusedVariable => "unused-variable",
+            Self::NoWayBack => "no-way-back",
+            Self::UnknownWorker => "unknown-worker",
+            Self::DifferentAgents => "different-agents",
         }
     }
 }
@@ -106,6 +116,7 @@ impl Plan {
         let found = texts_of(&self.definition.document);
         texts::check(self, &found, &mut warnings);
         names::check(self, &found, &mut warnings);
+        loops::check(self, &mut warnings);
         warnings.list
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     cost::Budget,
     definition::TriggerRule,
     expression::{Expression, Template},
-    node::{AgentTask, MemoryTask, ModelAnswer, NodeKind},
+    node::{AgentTask, Dispatch, MemoryTask, ModelAnswer, NodeKind},
     plan::{Plan, Port},
 };
 
@@ -328,6 +328,9 @@ impl<'a> Names<'a> {
     /// Checks the variables that are passed to a child workflow.
     fn mappings(&mut self, node: usize, warnings: &mut Warnings<'_>) {
         let plan = self.plan;
+        if let NodeKind::Dispatch(dispatch) = &plan.nodes[node].kind {
+            return self.dispatch_mappings(node, dispatch, warnings);
+        }
         let NodeKind::SubWorkflow(sub) = &plan.nodes[node].kind else {
             return;
         };
@@ -339,6 +342,46 @@ impl<'a> Names<'a> {
                 let rule = format!("config.inputMapping.{child}: {rule}");
                 let problem = Problem::new(node_place(&plan.definition, node), rule)
                     .at(pointer, Spot::Value)
+                    .hint(hint);
+                warnings.add(Lint::UnknownVariable, problem);
+            }
+        }
+    }
+
+    /// Checks the variables that workers get, and those that they set: one that is not declared and looks like one
+    /// that is.
+    fn dispatch_mappings(&mut self, node: usize, dispatch: &Dispatch, warnings: &mut Warnings<'_>) {
+        let plan = self.plan;
+        let declared: Vec<_> = plan
+            .definition
+            .variables
+            .iter()
+            .map(|variable| variable.name.as_str())
+            .collect();
+        for (setting, worker, mapping, sets) in dispatch.mappings() {
+            for (to, from) in mapping {
+                if warnings.is_full() || self.budget.spend(8).is_err() {
+                    return;
+                }
+                let found = if !sets {
+                    self.variable(from)
+                } else if declared.contains(&to.as_str()) {
+                    None
+                } else {
+                    let hint = self.suggest.hint(to, declared.iter().copied());
+                    hint.map(|hint| (format!("nothing declares '{to}'"), Some(hint)))
+                };
+                let Some((rule, hint)) = found else { continue };
+                let mut pointer = format!("/nodes/{node}/config/{setting}");
+                let mut path = format!("config.{setting}");
+                for part in worker.into_iter().chain([to.as_str()]) {
+                    position::push(&mut pointer, part);
+                    path.push('.');
+                    path.push_str(part);
+                }
+                let spot = if sets { Spot::Name } else { Spot::Value };
+                let problem = Problem::new(node_place(&plan.definition, node), format!("{path}: {rule}"))
+                    .at(pointer, spot)
                     .hint(hint);
                 warnings.add(Lint::UnknownVariable, problem);
             }

@@ -25,8 +25,8 @@ impl Answer {
             .or_else(|| self.refine.as_ref().and_then(text))
     }
 
-    /// Parses `{action}`, the legacy `{decision}` and the seed's `{approve}`.
-    pub(super) fn read(value: &Value) -> Result<Self, Refusal> {
+    /// `not_offered` refuses an action. Parses `{action}`, the legacy `{decision}` and the seed's `{approve}`.
+    pub(super) fn read(value: &Value, not_offered: &dyn Fn(&str) -> Refusal) -> Result<Self, Refusal> {
         let invalid = |text: &str| Refusal::InvalidAnswer(text.to_owned());
         let fields = value
             .as_object()
@@ -47,11 +47,7 @@ impl Answer {
                 });
         let mut legacy_refine = false;
         let action = if let Some(action) = text("action")? {
-            ApprovalAction::parse(&action).ok_or_else(|| {
-                Refusal::InvalidAnswer(format!(
-                    "action '{action}' is none of accept, reject, refine, edit-accept, ask"
-                ))
-            })?
+            ApprovalAction::parse(&action).ok_or_else(|| not_offered(&action))?
         } else if let Some(decision) = text("decision")? {
             match decision.as_str() {
                 "approved" => ApprovalAction::Accept,

@@ -13,7 +13,7 @@ mod orchestration;
 use serde_json::{Value, json};
 use wopr_core::{
     ApprovalAction, CONTENT_TRUST, Cap, DialectEvent, Event, Failure, InterruptKind, KernelEvent, NodeId,
-    Object, PrincipalId, Recorded, RunId, RunKey, RunStarted, RunStatus, StepId, UNTRUSTED,
+    Object, PrincipalId, Recorded, RunId, RunKey, RunStarted, RunStatus, StepId, UNTRUSTED, WorkerFailure,
     openwop::{self, EnvelopeEvent},
 };
 use wopr_wire::openwop::event::{RunEventDoc, SCHEMA_VERSION};
@@ -839,10 +839,36 @@ fn failure(failure: &Failure) -> Value {
         "message": if failure.message.is_empty() { &failure.code } else { &failure.message },
         "retryable": failure.retryable,
     });
-    if let Some(reason) = &failure.reason {
-        shown["details"] = json!({ "reason": reason });
+    let details = failure_details(failure);
+    if !details.is_empty() {
+        shown["details"] = Value::Object(details);
     }
     shown
+}
+
+/// What a failure says besides its code and its message.
+pub(crate) fn failure_details(failure: &Failure) -> Object {
+    let mut details = Object::new();
+    if let Some(reason) = &failure.reason {
+        details.insert("reason".to_owned(), reason.as_str().into());
+    }
+    if let Some(worker) = &failure.worker {
+        let WorkerFailure {
+            worker,
+            child,
+            code,
+            message,
+            is_untrusted,
+        } = &**worker;
+        let shown = Payload::new()
+            .with("workerId", worker.as_str())
+            .maybe("childRunId", child.as_ref().map(RunId::as_str))
+            .with("code", code.as_str())
+            .with("message", message.as_str())
+            .maybe(CONTENT_TRUST, is_untrusted.then_some(UNTRUSTED));
+        details.insert("workerFailure".to_owned(), shown.done());
+    }
+    details
 }
 
 #[cfg(test)]

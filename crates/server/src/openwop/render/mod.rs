@@ -9,6 +9,7 @@ mod snapshot;
 use wopr_core::{RunStatus, Timestamp};
 use wopr_wire::{openwop::run, time};
 
+pub(crate) use event::failure_details;
 pub use event::{event, event_id, event_type};
 pub use snapshot::snapshot;
 pub use wopr_app::Mask;

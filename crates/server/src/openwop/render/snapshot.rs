@@ -126,12 +126,9 @@ fn orchestrator(view: &View) -> Option<Object> {
 
 fn error(run: &Run, plan: &Plan) -> Option<RunError> {
     let (failure, node) = run.error.as_ref()?;
-    let mut details = Object::new();
+    let mut details = super::event::failure_details(failure);
     if let Some(node) = node {
         details.insert("failedNodeId".to_owned(), Value::String(node.to_string()));
-    }
-    if let Some(reason) = &failure.reason {
-        details.insert("reason".to_owned(), Value::String(reason.clone()));
     }
     if run.is_untrusted_failure(plan, failure, node.as_ref()) {
         details.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
