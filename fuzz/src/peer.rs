@@ -123,6 +123,7 @@ fn model(data: &[u8], kind: ModelKind, streams: bool) {
             },
             attempt: 0,
             is_repeat: false,
+            is_interrupted: false,
             idempotency_key: "key".to_owned(),
             traceparent: None,
             request: AnyRequest::Model(Box::new(call)),

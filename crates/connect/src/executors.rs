@@ -13,6 +13,7 @@ use crate::{
     agent::{Agents, Attempted, Callbacks},
     egress::Gate,
     http::Http,
+    mcp::{self, ToolServer, ToolServers},
     model::{Asked, Mock, Models, Provider},
     secrets::NamedSecrets,
     side_effect::SideEffect,
@@ -33,6 +34,8 @@ pub struct Options {
     pub poll_interval: Option<Duration>,
     /// The models that workflows may ask.
     pub models: Vec<Provider>,
+    /// The servers whose tools workflows may call.
+    pub tool_servers: Vec<ToolServer>,
     /// The secrets that requests of workflows may carry.
     pub secrets: NamedSecrets,
     /// The scripted model of conformance mode.
@@ -55,6 +58,7 @@ pub struct Executors {
     http: Http,
     agents: Agents,
     models: Models,
+    tools: ToolServers,
     side_effect: SideEffect,
 }
 
@@ -76,6 +80,7 @@ impl Executors {
                 options.secrets.clone(),
                 options.mock,
             ),
+            tools: ToolServers::new(&gate, options.tool_servers),
             http: Http::new(gate, options.secrets),
             side_effect: SideEffect::new(options.ledger),
         }
@@ -107,6 +112,7 @@ impl Executor for Executors {
             step,
             attempt,
             is_repeat,
+            is_interrupted,
             idempotency_key: key,
             traceparent,
             request,
@@ -154,6 +160,15 @@ impl Executor for Executors {
                 };
                 self.models.ask(&call, asked).await
             }
+            Request::Tool(call) => {
+                let asked = mcp::Asked {
+                    tenant: &run.tenant,
+                    key: &key,
+                    traceparent: traceparent.as_deref(),
+                    is_interrupted,
+                };
+                Box::pin(self.tools.call(&call, asked)).await.into()
+            }
             Request::SideEffect { payload } => self.side_effect.perform(&run, &key, &payload).await.into(),
             // Only a worker knows how it is done, and only the engine has the memory.
             Request::Activity(_) | Request::Memory(_) => Report::Unchanged { check_after: None },
@@ -191,6 +206,7 @@ impl Executor for Executors {
             | Request::Activity(_)
             | Request::Memory(_)
             | Request::Model(_)
+            | Request::Tool(_)
             | Request::SideEffect { .. } => Ok(Recalled::Nothing),
         }
     }

@@ -11,6 +11,7 @@ mod agent;
 mod events;
 mod executors;
 mod http;
+mod mcp;
 mod model;
 mod push;
 mod redact;
@@ -23,6 +24,10 @@ pub use agent::{Callback, Callbacks};
 pub use events::events;
 pub use executors::{CallingHost, Executors, Options};
 pub use http::Http;
+pub use mcp::{
+    Command as ToolCommand, MAX_TOOL_SERVERS, Reached as ToolReached, Setting as ToolSetting, Tool,
+    ToolServer, ToolServers,
+};
 pub use model::{Kind as ModelKind, Mock, MockReply, Models, Price, Provider, ProviderKey};
 pub use push::{Push, push, secret_header};
 pub use secrets::{NamedSecret, NamedSecrets, SecretSource, SecretValues, ValueError};

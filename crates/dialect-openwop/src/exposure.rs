@@ -30,7 +30,7 @@ const PASSES: [&str; 6] = [
 ];
 
 /// Outputs of all other types that may become part of an artifact.
-const GIVEN: [&str; 36] = [
+const GIVEN: [&str; 40] = [
     TEXT,
     "action",
     "answer",
@@ -43,6 +43,7 @@ const GIVEN: [&str; 36] = [
     "childStatus",
     "children",
     "confidence",
+    "content",
     "conversationId",
     "data",
     "decidedBy",
@@ -63,8 +64,11 @@ const GIVEN: [&str; 36] = [
     "refineFeedback",
     "result",
     "resumeValue",
+    "server",
     "status",
+    "structuredContent",
     "successCriteria",
+    "tool",
     "turns",
     "written",
 ];

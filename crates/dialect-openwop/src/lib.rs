@@ -44,6 +44,7 @@ pub use fence::fence;
 pub use node::{HTTP_MAX_TIMEOUT_MS, MAX_FAN_OUT, agent_workflow, agent_workflow_id};
 pub use plan::Plan;
 pub use redaction::assigns;
+pub use schema::{SchemaProblem, check_schema};
 pub use state::{State, Supervision};
 pub use trust::Untrusted;
 

@@ -20,6 +20,7 @@ mod mock_agent;
 mod model;
 mod remote;
 mod supervisor;
+mod tool;
 mod tools;
 
 use serde_json::{Map, Value, json};
@@ -66,6 +67,7 @@ pub(crate) use model::{
 pub(crate) use remote::{Remote, SKILL};
 pub use remote::{agent_workflow, agent_workflow_id};
 pub(crate) use supervisor::{Decider, MAX_RULES, MAX_TURNS_LIMIT, Pattern, Rule, Supervisor};
+pub(crate) use tool::{TOOL_MAX_TIMEOUT_MS, TOOL_RETRIES, TYPE as TOOL_CALL, ToolNode, calls_tool};
 pub(crate) use tools::{MAX_ROUNDS as MAX_TOOL_ROUNDS, MAX_TOOLS, Target, Tool};
 
 /// What a node does, with its settings parsed.
@@ -146,6 +148,8 @@ pub(crate) enum NodeKind {
     Agent(Box<AgentNode>),
     /// `core.ai.callPrompt` and `core.ai.structuredOutput`
     Model(Box<ModelNode>),
+    /// `core.mcp.toolCall`, and `core.ai.callPrompt` that names a tool in place of a prompt
+    Tool(Box<ToolNode>),
     /// `core.conversationGate`
     Conversation(Box<ConversationNode>),
     /// A passing node of the conformance suite that writes a message twice.
@@ -241,6 +245,7 @@ impl NodeKind {
             | Self::Activity(_)
             | Self::Agent(_)
             | Self::Model(_)
+            | Self::Tool(_)
             | Self::Conversation(_)
             | Self::Memory(_)
             | Self::MockAgent(_)
@@ -271,6 +276,7 @@ impl NodeKind {
             | Self::Activity(_)
             | Self::Agent(_)
             | Self::Model(_)
+            | Self::Tool(_)
             | Self::Memory(_)
             | Self::MockAgent(_)
             | Self::Conversation(_)
@@ -420,6 +426,9 @@ impl NodeKind {
             "core.activity" => ActivityNode::read(config).map(|activity| Self::Activity(Box::new(activity))),
             type_id if calls_agent(type_id) => {
                 AgentNode::read(node).map(|agent| Self::Agent(Box::new(agent)))
+            }
+            type_id if calls_tool(type_id, &node.config) => {
+                ToolNode::read(node).map(|tool| Self::Tool(Box::new(tool)))
             }
             model::CALL_PROMPT | model::STRUCTURED_OUTPUT => {
                 ModelNode::read(node, node_types, allowance).map(|model| Self::Model(Box::new(model)))

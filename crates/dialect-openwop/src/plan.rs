@@ -18,8 +18,8 @@ use crate::{
     definition::{Definition, EdgeCondition, Node, Operator, TriggerRule, Variable, WORDS},
     expression::{Expression, ExpressionError, Val},
     node::{
-        AGENT_RETRIES, Decider, MODEL_RETRIES, NodeKind, SubWorkflow, asks_model, calls_agent,
-        gives_artifacts,
+        AGENT_RETRIES, Decider, MODEL_RETRIES, NodeKind, SubWorkflow, TOOL_RETRIES, asks_model, calls_agent,
+        calls_tool, gives_artifacts,
     },
     pattern::Pattern,
     schema::{Allowance, Invalid, Schema},
@@ -205,6 +205,8 @@ impl Plan {
                 let settings = &definition.settings;
                 let least = if calls_agent(&node.type_id) {
                     AGENT_RETRIES
+                } else if calls_tool(&node.type_id, &node.config) {
+                    TOOL_RETRIES
                 } else if asks_model(&node.type_id) || is_led_by_model(node) {
                     MODEL_RETRIES
                 } else {

@@ -209,5 +209,27 @@ impl Schema {
     }
 }
 
+/// Why a value is not held against a schema, or does not match it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SchemaProblem {
+    /// The schema is not one that this host reads, or would take too much work.
+    #[error("the schema is not readable: {0}")]
+    Schema(String),
+    #[error("{0}")]
+    Value(String),
+}
+
+/// Holds a value against a schema that somebody else wrote, with bounds for both.
+///
+/// # Errors
+/// Says which of the two is wrong, and why.
+pub fn check_schema(schema: &Value, value: &Value) -> Result<(), SchemaProblem> {
+    let compiled = Schema::compile(schema, &Allowance::default()).map_err(SchemaProblem::Schema)?;
+    compiled.validate_alone(value).map_err(|invalid| match invalid {
+        Invalid::Broken { .. } => SchemaProblem::Value(invalid.to_string()),
+        Invalid::TooMuchWork => SchemaProblem::Schema(invalid.to_string()),
+    })
+}
+
 #[cfg(test)]
 mod tests;

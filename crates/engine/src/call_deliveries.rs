@@ -491,6 +491,7 @@ fn listed(row: CallDeliveryRow) -> Result<ListedCallDelivery, CommandError> {
                 | Request::Activity(_)
                 | Request::Memory(_)
                 | Request::Model(_)
+                | Request::Tool(_)
                 | Request::SideEffect { .. } => None,
             };
             (effect.step, CallMessage::Recall { peer }, None, tries)

@@ -215,6 +215,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
             | Request::Agent(_)
             | Request::Memory(_)
             | Request::Model(_)
+            | Request::Tool(_)
             | Request::SideEffect { .. } => WorkState::Leased(context.epoch, context.lease_until),
         },
         body: serde_json::to_vec(effect).expect("a request has string keys"),
@@ -387,6 +388,7 @@ fn stored_effect(run: (&RunKey, &str), trace: Option<&String>, effect: Effect) -
         Call::Activity(activity) => Request::Activity(*activity),
         Call::Agent(call) => Request::Agent(call),
         Call::Model(call) => Request::Model(call),
+        Call::Tool(call) => Request::Tool(call),
         Call::Memory(call) => Request::Memory(call),
         Call::SideEffect { payload } => Request::SideEffect { payload },
     };

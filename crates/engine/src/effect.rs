@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_core::{
     Activity, AgentCall, MemoryCall, ModelCall, Produced, RemoteQuestion, RunKey, SecretHeader, StepId,
-    provider, value_size,
+    ToolRequest, provider, value_size,
 };
 
 /// The request of an effect, as stored in its row.
@@ -27,6 +27,8 @@ pub enum Request {
     Agent(Box<AgentCall>),
     /// A request to a model.
     Model(Box<ModelCall>),
+    /// A call of a tool on a tool server.
+    Tool(Box<ToolRequest>),
     /// Reads what agents remember, or prepares what they write. The engine performs it itself.
     Memory(Box<MemoryCall>),
     /// The conformance suite's countable side effect: appends a line to a ledger.
@@ -41,6 +43,7 @@ impl Request {
             Self::Activity(_) => provider::ACTIVITY,
             Self::Agent(_) => provider::AGENT,
             Self::Model(_) => provider::MODEL,
+            Self::Tool(_) => provider::TOOL,
             Self::Memory(_) => provider::MEMORY,
             Self::SideEffect { .. } => provider::SIDE_EFFECT,
         }
@@ -54,6 +57,7 @@ impl Request {
             | Self::Activity(_)
             | Self::Memory(_)
             | Self::Model(_)
+            | Self::Tool(_)
             | Self::SideEffect { .. } => true,
         }
     }
@@ -69,6 +73,7 @@ impl Request {
             Self::Activity(activity) => value_size(&activity.input),
             Self::Agent(call) => call.size(),
             Self::Model(call) => call.size(),
+            Self::Tool(call) => call.size(),
             Self::Memory(call) => call.size(),
             Self::SideEffect { payload } => value_size(payload),
         }
@@ -111,6 +116,8 @@ pub struct Attempt {
     pub attempt: u32,
     /// An earlier attempt, or this one in another process, may have reached the peer.
     pub is_repeat: bool,
+    /// An earlier process began this very attempt, and nobody knows how far it came.
+    pub is_interrupted: bool,
     /// The same for all attempts and restarts; sent as `Idempotency-Key` where the protocol has one.
     pub idempotency_key: String,
     /// W3C trace context to propagate.

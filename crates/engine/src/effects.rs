@@ -116,6 +116,7 @@ impl Engine {
             step: effect.step.clone(),
             attempt: effect.attempt,
             is_repeat: effect.attempt > 0 || lease.fence > FIRST_LEASE,
+            is_interrupted: lease.fence > FIRST_LEASE,
             idempotency_key: effect.idempotency_key.clone(),
             traceparent: effect.traceparent.clone(),
             request: effect.request.clone(),

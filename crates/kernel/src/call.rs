@@ -1,12 +1,15 @@
-//! What an effect asks for: calls over HTTP, work for workers, requests to other agents and to models, and what
-//! agents remember.
+//! What an effect asks for: calls over HTTP, work for workers, requests to other agents, to models and to tools, and
+//! what agents remember.
 //!
 //! Everything in a call is rendered; the executor that makes it adds only credentials.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Activity, ModelCall, WorkflowId, measure::size_of};
+use crate::{
+    Activity, ModelCall, Object, WorkflowId,
+    measure::{size_of, size_of_object},
+};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Call {
@@ -28,6 +31,8 @@ pub enum Call {
     Agent(Box<AgentCall>),
     /// A request to a model.
     Model(Box<ModelCall>),
+    /// A call of a tool on a tool server.
+    Tool(Box<ToolRequest>),
     /// What agents remember: reads entries, and prepares new ones, which the outcome's append writes.
     Memory(Box<MemoryCall>),
     /// The side effect of the conformance suite.
@@ -57,9 +62,36 @@ impl Call {
             Self::Activity(_) => provider::ACTIVITY,
             Self::Agent(_) => provider::AGENT,
             Self::Model(_) => provider::MODEL,
+            Self::Tool(_) => provider::TOOL,
             Self::Memory(_) => provider::MEMORY,
             Self::SideEffect { .. } => provider::SIDE_EFFECT,
         }
+    }
+}
+
+/// A call of a tool on a server that the operator has configured. Its outcome is an object with `content`, `text`,
+/// `structuredContent` if the tool gives one, and `contentTrust`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolRequest {
+    /// The name of the server in this host's configuration.
+    pub server: String,
+    pub tool: String,
+    pub arguments: Object,
+    /// Whether the call may be made again when nobody knows whether it was made. What the server says of the tool
+    /// counts where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_safe: Option<bool>,
+    /// Time limit of one attempt; the server's configured one where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+}
+
+impl ToolRequest {
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.server.len() + self.tool.len() + size_of_object(&self.arguments)
     }
 }
 
@@ -231,6 +263,7 @@ pub mod provider {
     pub const ACTIVITY: &str = "core.activity";
     pub const AGENT: &str = "agent";
     pub const MODEL: &str = "model";
+    pub const TOOL: &str = "tool";
     pub const MEMORY: &str = "memory";
     pub const SIDE_EFFECT: &str = "core.conformance.side-effect";
 }

@@ -27,7 +27,9 @@ mod rules;
 mod run;
 mod status;
 
-pub use call::{AgentCall, AgentVerb, Call, MemoryCall, MemoryRead, NewMemory, SecretHeader, provider};
+pub use call::{
+    AgentCall, AgentVerb, Call, MemoryCall, MemoryRead, NewMemory, SecretHeader, ToolRequest, provider,
+};
 pub use command::{
     AnsweredCall, Authority, CancelledCall, Catalog, Command, Decision, Effect, EndedChild, HostBounds,
     Input, NewChild, Overlay, Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartFork,

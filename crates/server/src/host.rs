@@ -43,6 +43,7 @@ use crate::{
     telemetry::{Metrics, StoreStats},
     tls::{Tls, TlsError},
     tokens::{Token, Tokens},
+    tools,
     waiting::Waiting,
 };
 
@@ -294,6 +295,7 @@ impl Host {
             peers::read_one(peer, &secrets_of_peers, &env)
         });
         let peers = peers::read(&config.a2a.peers, &named_secrets, &env)?;
+        let tool_servers = tools::servers(&config.mcp.servers, &named_secrets);
         let models = models::providers(&config.models, &named_secrets, &env)?;
         let executors = Executors::new(
             gate.clone(),
@@ -306,6 +308,7 @@ impl Host {
                     .then(|| Arc::new(callbacks.clone()) as Arc<dyn wopr_connect::Callbacks>),
                 poll_interval: config.a2a.poll_interval.map(Period::as_duration),
                 models,
+                tool_servers,
                 mock: config.conformance.then(wopr_connect::Mock::default),
                 secrets: wopr_connect::NamedSecrets::new(named_secrets).with_values(Arc::new(
                     StoredValues::new(port.clone(), SecretCipher::new(&secrets)),

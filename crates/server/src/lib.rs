@@ -34,6 +34,7 @@ pub mod telemetry;
 mod test_secret;
 pub mod tls;
 mod tokens;
+mod tools;
 mod waiting;
 
 pub use config::{Config, ConfigError, Overrides};
@@ -45,4 +46,5 @@ pub use serve::{ServeError, bind, serve};
 pub use stored_secrets::{SecretCipher, SecretError};
 pub use telemetry::StoreStats;
 pub use tokens::{Claims, Holder, Intent, Token, TokenError, Tokens};
+pub use tools::tool_servers;
 pub use wopr_app::MAX_SECRETS;

@@ -112,7 +112,7 @@ pub(crate) fn providers(
     models.iter().map(read).collect()
 }
 
-fn key_of(secret: Option<&NamedSecret>, name: &str) -> ProviderKey {
+pub(crate) fn key_of(secret: Option<&NamedSecret>, name: &str) -> ProviderKey {
     match secret.map(|secret| &secret.source) {
         Some(SecretSource::Value(value)) => ProviderKey::Secret(value.clone()),
         Some(SecretSource::Stored) => ProviderKey::Stored(name.to_owned()),

@@ -36,6 +36,7 @@ pub(crate) fn attempt(request: Request) -> Attempt {
         },
         attempt: 0,
         is_repeat: false,
+        is_interrupted: false,
         idempotency_key: "key-1".to_owned(),
         traceparent: Some(TRACE.to_owned()),
         request,

@@ -24,6 +24,7 @@ fn attempt() -> Attempt {
         },
         attempt: 0,
         is_repeat: false,
+        is_interrupted: false,
         idempotency_key: "key-1".to_owned(),
         traceparent: None,
         request: Request::Agent(Box::new(AgentCall {

@@ -73,6 +73,7 @@ fn first_attempt(call: AgentCall, handle: Option<Value>) -> Attempt {
         },
         attempt: 0,
         is_repeat: false,
+        is_interrupted: false,
         idempotency_key: KEY.to_owned(),
         traceparent: None,
         request: Request::Agent(Box::new(call)),

@@ -114,6 +114,10 @@ fn whole() -> Value {
             })),
             node("prompt", "core.ai.callPrompt", prompting),
             node("document", "core.ai.structuredOutput", writing),
+            node("tool", "core.mcp.toolCall", json!({
+                "server": "s", "tool": "t", "arguments": { "x": ["{{ v }}"] }, "retrySafe": true, "timeoutMs": 1,
+            })),
+            node("toolPrompt", "core.ai.callPrompt", json!({ "mcp": { "tool": "t" } })),
             node("work", "core.activity", json!({
                 "queue": "q", "input": { "x": ["{{ v }}"] }, "timeoutMs": 1, "heartbeatMs": 1,
             })),

@@ -26,7 +26,7 @@ pub(super) const MAX_PIECES: usize = 256;
 /// Maximum length in bytes of a reason.
 const MAX_REASON: usize = 8 * 1024;
 /// Maximum size in bytes of a decision, of a call's inputs and of its outcome.
-const MAX_CONTENT: usize = 256 * 1024;
+pub(super) const MAX_CONTENT: usize = 256 * 1024;
 /// A decision with less confidence is held for a person.
 const ESCALATION_THRESHOLD: f64 = 0.7;
 

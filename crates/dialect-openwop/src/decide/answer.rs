@@ -118,6 +118,7 @@ impl Walk<'_, '_> {
             | NodeKind::Agent(_)
             | NodeKind::Memory(_)
             | NodeKind::Model(_)
+            | NodeKind::Tool(_)
             | NodeKind::Supervisor(_)
             | NodeKind::Dispatch(_)
             | NodeKind::SideEffect

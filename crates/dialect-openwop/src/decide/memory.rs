@@ -126,6 +126,9 @@ impl Walk<'_, '_> {
                     self.model_replied(node, step, cause, outcome);
                 }
             }
+            (outcome, Some(NodeKind::Tool(tool))) => {
+                self.tool_returned(tool, position.unwrap_or_default(), step, cause, outcome);
+            }
             (Ok(outcome), _) => self.complete_node(step, cause, outcome),
             (Err(failure), _) => self.fail_node(step, cause, failure),
         }

@@ -17,6 +17,7 @@ mod node;
 mod schedule;
 mod stream;
 mod supervise;
+mod tool;
 mod tools;
 mod trust;
 

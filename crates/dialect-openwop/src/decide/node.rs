@@ -190,6 +190,7 @@ impl Walk<'_, '_> {
                 Ok(call) => self.call(step, attempt, started, Call::Agent(Box::new(call))),
                 Err(failure) => self.fail_node(&step, started, failure),
             },
+            NodeKind::Tool(tool) => self.request_tool(tool, position, step, attempt, started, inputs),
             NodeKind::Model(model) => self.ask_model(model, position, step, attempt, started, inputs),
             NodeKind::SideEffect => {
                 let payload = Value::Object(inputs);

@@ -91,6 +91,7 @@ pub(super) fn reads_untrusted(next: &Builder<'_>, position: usize) -> bool {
             | NodeKind::Http(_)
             | NodeKind::Activity(_)
             | NodeKind::Agent(_)
+            | NodeKind::Tool(_)
             | NodeKind::MockAgent(_)
             | NodeKind::Duplicates
             | NodeKind::SideEffect
@@ -135,12 +136,12 @@ pub(super) fn is_untrusted_read(next: &Builder<'_>, path: &[String]) -> bool {
     }
 }
 
-/// Whether the node calls another agent or a model, whose words are untrusted.
+/// Whether the node calls another agent, a model or a tool, whose words are untrusted.
 fn calls_agent(next: &Builder<'_>, node: &NodeId) -> bool {
     let position = next.plan.position(node);
     position.is_some_and(|position| {
         let kind = &next.plan.nodes[position].kind;
-        matches!(kind, NodeKind::Agent(_)) || kind.model().is_some()
+        matches!(kind, NodeKind::Agent(_) | NodeKind::Tool(_)) || kind.model().is_some()
     })
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{CONVERSATION, MEMORY_COMPACT, MEMORY_READ, MEMORY_WRITE, MOCK_AGENT, agent, model};
+use super::{CONVERSATION, MEMORY_COMPACT, MEMORY_READ, MEMORY_WRITE, MOCK_AGENT, TOOL_CALL, agent, model};
 use crate::{
     expression::{Expression, Template, is_template},
     whole,
@@ -186,6 +186,7 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
             "expectsStreaming",
             "tools",
             "maxToolRounds",
+            "mcp",
         ],
         model::STRUCTURED_OUTPUT => &[
             "provider",
@@ -223,6 +224,7 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
             "mockDecision",
             "mockConfidence",
         ],
+        TOOL_CALL => &["server", "tool", "arguments", "retrySafe", "timeoutMs"],
         "core.http.request" => &["method", "url", "headers", "body", "timeoutMs"],
         _ => return None,
     })

@@ -100,6 +100,7 @@ impl Planned for Plan {
             | NodeKind::Agent(_)
             | NodeKind::Memory(_)
             | NodeKind::Model(_)
+            | NodeKind::Tool(_)
             | NodeKind::Supervisor(_)
             | NodeKind::Dispatch(_)
             | NodeKind::MockAgent(_)

@@ -71,6 +71,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             | Call::Agent(_)
             | Call::Memory(_)
             | Call::Model(_)
+            | Call::Tool(_)
             | Call::SideEffect { .. } => None,
         };
         let (timeout_ms, max_questions) = match &call {
@@ -79,6 +80,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             | Call::Http { .. }
             | Call::Memory(_)
             | Call::Model(_)
+            | Call::Tool(_)
             | Call::SideEffect { .. } => (None, None),
         };
         let (called_at, number) = self

@@ -5,6 +5,7 @@
 //! setting and its source. Reading other files (keys, workflows) is not done here, except that one setting may be
 //! the path of its value.
 
+mod mcp;
 mod model;
 mod oidc;
 mod peer;
@@ -23,6 +24,7 @@ use wopr_core::{Membership, PrincipalId, TenantId, WorkflowId};
 
 use crate::auth::Scopes;
 
+pub use mcp::{DEFAULT_TOOL_SERVER, Mcp, SecretSetting, ToolServer, ToolSetting};
 pub use model::{DEFAULT_MODEL, DEFAULT_MODEL_KEY, ModelKind, ModelPrice, ModelProvider};
 pub use oidc::{Oidc, TokenAlgorithm};
 pub use peer::{
@@ -71,6 +73,8 @@ pub struct Config {
     pub auth: Auth,
     pub secrets: Secrets,
     pub egress: Egress,
+    /// The MCP servers whose tools workflows may call.
+    pub mcp: Mcp,
     pub a2a: A2a,
     pub idempotency: Idempotency,
     pub retention: Retention,
@@ -177,7 +181,7 @@ pub struct Secrets {
     /// The master key itself. Only read from `WOPR_MASTER_KEY`, so that it is never in a configuration file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub master_key: Option<Secret>,
-    /// The secrets that models, peers and workflows name.
+    /// The secrets that models, peers, MCP servers and workflows name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<NamedSecret>,
 }
@@ -262,6 +266,7 @@ impl Default for Config {
             auth: Auth::default(),
             secrets: Secrets::default(),
             egress: Egress::default(),
+            mcp: Mcp::default(),
             a2a: A2a::default(),
             idempotency: Idempotency::default(),
             retention: Retention::default(),
@@ -625,6 +630,7 @@ impl Config {
                 );
             }
         }
+        self.check_tool_servers()?;
         for (index, key) in self.auth.keys.iter().enumerate() {
             let name = format!("auth.keys[{index}]");
             if key.id.is_empty() || key.id.chars().any(|c| c.is_control() || c.is_whitespace()) {

@@ -4,7 +4,10 @@ use std::{env, path::PathBuf, str::FromStr};
 
 use wopr_core::{TenantId, WorkflowId};
 
-use super::{AgentPeer, Config, DEFAULT_MODEL, DEFAULT_PEER, Key, ModelProvider, Secret};
+use super::{
+    AgentPeer, Config, DEFAULT_MODEL, DEFAULT_PEER, DEFAULT_TOOL_SERVER, Key, ModelProvider, Secret,
+    ToolServer,
+};
 use crate::auth::Scopes;
 
 /// A setting that flags and the environment can set.
@@ -133,6 +136,14 @@ pub const SETTINGS: &[Setting] = &[
         let default =
             default.ok_or("needs WOPR_MODEL_URL, or a provider of [[models]] that is named default")?;
         default.model = Some(t.to_owned());
+        Ok(())
+    }),
+    setting("mcp.servers", "WOPR_MCP_SERVER_URL", |c, t| {
+        let url = t
+            .parse()
+            .map_err(|error| format!("must be an address: {error}"))?;
+        c.mcp.servers.retain(|server| server.name != DEFAULT_TOOL_SERVER);
+        c.mcp.servers.push(ToolServer::at(DEFAULT_TOOL_SERVER, url));
         Ok(())
     }),
     setting("egress.allow", "WOPR_EGRESS_ALLOW", |c, t| {

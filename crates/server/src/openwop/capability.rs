@@ -20,7 +20,7 @@ use wopr_wire::a2a::method::Version;
 use super::{answer::etag, render};
 use crate::{
     Config, a2a,
-    config::{CardVersion, DEFAULT_PEER, Period, default_tenant},
+    config::{CardVersion, DEFAULT_PEER, DEFAULT_TOOL_SERVER, Period, default_tenant},
     hex::hex,
 };
 
@@ -68,6 +68,8 @@ pub struct Capabilities {
     pub a2a_peers: Vec<String>,
     /// The model providers that workflows may ask.
     pub models: Vec<String>,
+    /// The servers whose tools workflows may call.
+    pub tool_servers: Vec<String>,
     /// Workflows may name secrets.
     pub has_secrets: bool,
     pub max_body_bytes: usize,
@@ -97,6 +99,10 @@ impl Capabilities {
             models: (config.models.iter())
                 .filter(|model| model.tenants.is_empty())
                 .map(|model| model.name.clone())
+                .collect(),
+            tool_servers: (config.mcp.servers.iter())
+                .filter(|server| server.tenants.is_empty())
+                .map(|server| server.name.clone())
                 .collect(),
             has_secrets: !config.secrets.named.is_empty(),
             max_body_bytes: config.server.max_body_bytes,
@@ -227,6 +233,9 @@ impl Capabilities {
                 "envelope.recovery.applied",
             ] } });
         }
+        if !self.tool_servers.is_empty() {
+            families["mcp"] = json!({ "supported": true });
+        }
         if self.has_secrets {
             families["secrets"] = json!({ "supported": true, "resolution": "host-managed" });
         }
@@ -314,7 +323,7 @@ fn render(capabilities: &Capabilities, origin: &str, app: &App) -> Document {
     let generation = app.workflows_generation();
     let mut document = capabilities.document(origin);
     if capabilities.is_conformance {
-        document["fixtures"] = json!(fixtures(app, &document, &capabilities.a2a_peers));
+        document["fixtures"] = json!(fixtures(app, &document, capabilities));
     }
     let text = document.to_string();
     let etag = etag(&hex(&Sha256::digest(text.as_bytes())[..16]));
@@ -328,7 +337,7 @@ fn render(capabilities: &Capabilities, origin: &str, app: &App) -> Document {
 /// Lists the loaded fixtures that work as intended: their children are loaded, the capabilities they require
 /// are advertised, the agents they call are configured, and no node asks for something that the host ignores. A fixture with unsupported node
 /// types would not be loaded at all.
-fn fixtures(app: &App, document: &Value, peers: &[String]) -> Vec<String> {
+fn fixtures(app: &App, document: &Value, known: &Capabilities) -> Vec<String> {
     let plans = app.workflows(&default_tenant());
     let is_known = |id: &WorkflowId| plans.iter().any(|plan| plan.id() == id);
     let is_fixture = |plan: &&Arc<Plan>| {
@@ -345,7 +354,7 @@ fn fixtures(app: &App, document: &Value, peers: &[String]) -> Vec<String> {
                 .definition
                 .nodes
                 .iter()
-                .all(|node| is_done_as_asked(node, peers))
+                .all(|node| is_done_as_asked(node, known))
     };
     plans
         .iter()
@@ -378,8 +387,8 @@ fn needs_only(plan: &openwop::Plan, document: &Value) -> bool {
 }
 
 /// Returns `true` if the host does everything the node asks for. It calls only the agents that the operator has
-/// configured, and some node types accept any `config` but ignore it.
-fn is_done_as_asked(node: &Node, peers: &[String]) -> bool {
+/// configured, and the tools of servers so, and some node types accept any `config` but ignore it.
+fn is_done_as_asked(node: &Node, known: &Capabilities) -> bool {
     let is_ignored = PASSES.contains(&node.type_id.as_str())
         && (node.config.keys()).any(|key| node.type_id != HOOKED || !HOOKS.contains(&key.as_str()));
     let peer = node
@@ -387,8 +396,19 @@ fn is_done_as_asked(node: &Node, peers: &[String]) -> bool {
         .get("peer")
         .and_then(Value::as_str)
         .unwrap_or(DEFAULT_PEER);
-    let is_reachable = node.type_id != "core.a2a.invoke" || peers.iter().any(|known| known == peer);
-    !is_ignored && is_reachable
+    let is_reachable = node.type_id != "core.a2a.invoke" || known.a2a_peers.iter().any(|known| known == peer);
+    let tool = match node.type_id.as_str() {
+        "core.mcp.toolCall" => Some(&node.config),
+        "core.ai.callPrompt" => node.config.get("mcp").and_then(Value::as_object),
+        _ => None,
+    };
+    let server = tool.map(|tool| {
+        tool.get("server")
+            .and_then(Value::as_str)
+            .unwrap_or(DEFAULT_TOOL_SERVER)
+    });
+    let has_server = server.is_none_or(|server| known.tool_servers.iter().any(|known| known == server));
+    !is_ignored && is_reachable && has_server
 }
 
 fn children(plan: &openwop::Plan) -> impl Iterator<Item = WorkflowId> {

@@ -31,11 +31,14 @@ pub enum InitError {
 /// Libraries that log paths, header fields and bytes, and thus credentials, at `debug` and `trace`.
 const READERS: [&str; 4] = ["h2", "hyper", "hyper_util", "rustls"];
 
+/// A library that logs what tool servers send, at every level and in any length. The host says itself what matters.
+const TALKER: &str = "rmcp";
+
 /// Returns `true` if an event or span cannot contain client data, whatever the configured level.
 fn is_safe(about: &Metadata<'_>) -> bool {
     let target = about.target();
     let root = target.split_once("::").map_or(target, |(root, _)| root);
-    *about.level() <= Level::INFO || !READERS.contains(&root)
+    root != TALKER && (*about.level() <= Level::INFO || !READERS.contains(&root))
 }
 
 /// Sets up logging for the process.
@@ -105,6 +108,7 @@ mod tests {
             debug!(target: "h2::server", "malformed path token-1");
             trace!(target: "hyper::proto::h1::io", "read token-2");
             debug!(target: "h2", "token-3");
+            error!(target: "rmcp::service", "token-4");
             error!(target: "h2::server", "kept-1");
             debug!(target: "wopr::access", "kept-2");
             trace!(target: "h2other", "kept-3");

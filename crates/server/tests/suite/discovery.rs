@@ -4,6 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use wopr_core::TenantId;
+use wopr_server::config::ToolServer;
+
 use crate::server::{ALICE, Server};
 
 #[tokio::test]
@@ -39,6 +42,32 @@ async fn discovery_is_public_and_cached() {
     assert!(document["limits"].get("maxRunDurationMs").is_none());
     let head = plain.call("HEAD", "/.well-known/openwop").send().await;
     assert_eq!((head.status, head.body.len()), (200, 0));
+}
+
+#[tokio::test]
+async fn tools_are_advertised_if_everybody_may_call_some() {
+    let with = async |tenants: &[&str]| {
+        let tenants: Vec<_> = tenants
+            .iter()
+            .map(|tenant| TenantId::parse(tenant).unwrap())
+            .collect();
+        let server = Server::start_with(|config| {
+            let url = "https://example.com/mcp".parse().unwrap();
+            let server = ToolServer {
+                tenants,
+                ..ToolServer::at("default", url)
+            };
+            config.mcp.servers.push(server);
+        });
+        let server = server.await;
+        let document = server.call("GET", "/.well-known/openwop").send().await.ok(200);
+        document["mcp"].clone()
+    };
+    assert_eq!(with(&[]).await, json!({ "supported": true }));
+    assert_eq!(with(&["acme"]).await, Value::Null);
+    let plain = Server::start().await;
+    let document = plain.call("GET", "/.well-known/openwop").send().await.ok(200);
+    assert!(document.get("mcp").is_none());
 }
 
 #[tokio::test]
@@ -255,7 +284,11 @@ fn published(name: &str) -> Option<Value> {
 
 #[tokio::test]
 async fn our_documents_follow_the_published_schemas() {
-    let server = Server::start().await;
+    let server = Server::start_with(|config| {
+        let url = "https://example.com/mcp".parse().unwrap();
+        config.mcp.servers.push(ToolServer::at("default", url));
+    })
+    .await;
     let mut discovery = server.call("GET", "/.well-known/openwop").send().await.ok(200);
     // The stored schema is closed and older than RFC 0152.
     for a2a in ["/a2a", "/capabilities/a2a"] {

@@ -10,7 +10,7 @@ use crate::node::{
     MAX_PIECES, MAX_QUESTIONS, MAX_READ, MAX_REPAIRS, MAX_RULES, MAX_SCOPE, MAX_SCRIPTED, MAX_TAGS,
     MAX_TOOL_ROUNDS, MAX_TOOLS, MAX_TURNS, MAX_TURNS_LIMIT, MAX_WORKERS, MEMORY_COMPACT, MEMORY_READ,
     MEMORY_WRITE, MOCK_AGENT, MODEL_MAX_TIMEOUT_MS, MOST_TOKENS, ON_CHILD_FAILURE, ON_TIMEOUT, PROFILES,
-    ROUTINGS, SEND, STREAM_MAX_INTERVAL_MS, VERSIONS, known_keys,
+    ROUTINGS, SEND, STREAM_MAX_INTERVAL_MS, TOOL_CALL, TOOL_MAX_TIMEOUT_MS, VERSIONS, known_keys,
 };
 
 use crate::decide::MAX_CALLS;
@@ -102,6 +102,7 @@ pub(crate) static TYPES: &[Type] = &[
         &COORDINATOR,
     ),
     node("core.ai.callPrompt", "Asks a model for a text.", &CALL_PROMPT),
+    node(TOOL_CALL, "Calls a tool of an MCP server.", &MCP_TOOL),
     node(
         "core.ai.structuredOutput",
         "Asks a model for a JSON document.",
@@ -239,6 +240,11 @@ static CALL_PROMPT: Members = closed(&[
     may("expectsStreaming", Shape::Flag, "The same as stream.").or_null(),
     TOOLS,
     TOOL_ROUNDS,
+    may(
+        "mcp",
+        Shape::Object(&MCP_TOOL),
+        "A tool that is called in place of a model, as by core.mcp.toolCall; no other member then.",
+    ),
 ]);
 
 static STRUCTURED_OUTPUT: Members = closed(&[
@@ -958,6 +964,33 @@ static COORDINATOR: Members = closed(&[
 static TASK: Members = closed(&[PEER, BASE_URL, TASK_ID, AGENT_TIMEOUT, VERSION, BINDING]);
 
 static DISCOVER_AGENT: Members = closed(&[PEER, BASE_URL, AGENT_TIMEOUT]);
+
+static MCP_TOOL: Members = closed(&[
+    may(
+        "server",
+        NONEMPTY,
+        "A server of the host's configuration; default where absent.",
+    )
+    .or_null(),
+    may("tool", NONEMPTY, "The name of the tool.").must(),
+    may(
+        "arguments",
+        Shape::Body,
+        "An object whose texts may be templates; an input arguments wins, and all inputs are taken where there is neither.",
+    ),
+    may(
+        "retrySafe",
+        Shape::Flag,
+        "Whether the call may be made again if nobody knows whether it was made; what the server says of the tool where absent.",
+    )
+    .or_null(),
+    may(
+        "timeoutMs",
+        Shape::Whole(1, TOOL_MAX_TIMEOUT_MS),
+        "Milliseconds of one attempt; the server's where absent.",
+    )
+    .or_null(),
+]);
 
 static HTTP: Members = closed(&[
     may(

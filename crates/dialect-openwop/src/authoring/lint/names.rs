@@ -446,6 +446,14 @@ fn outputs(plan: &Plan, index: usize) -> Option<Vec<&str>> {
             ModelAnswer::Text { .. } => &["text", "stopReason", "usage", "provider", "model", "contentTrust"],
             ModelAnswer::Document(_) => &["data", "usage", "provider", "model", "retries", "contentTrust"],
         },
+        NodeKind::Tool(_) => &[
+            "content",
+            "text",
+            "structuredContent",
+            "server",
+            "tool",
+            "contentTrust",
+        ],
         NodeKind::Conversation(_) => &["conversationId", "turnCount", "turns", "outcome", "contentTrust"],
         NodeKind::Duplicates => return Some(node.inputs.iter().map(|(name, _)| name.as_str()).collect()),
         NodeKind::Memory(node) => match &node.task {

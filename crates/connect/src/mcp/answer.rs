@@ -1,0 +1,152 @@
+//! What a call of a tool came to, by what the client reports.
+//!
+//! Four kinds of ends differ in what may follow: the server has refused the call or could not be reached, so it was
+//! not made; the tool has failed; the server has answered with an error; or nobody knows. Only in the first case, or
+//! where a repetition does no harm, another attempt follows.
+
+use std::time::Duration;
+
+use rmcp::{ServiceError, model as mcp};
+use serde_json::{Map, Value, json};
+use wopr_core::ToolRequest;
+use wopr_engine::Outcome;
+
+use super::{http::Unsent, server::Unavailable};
+use crate::http::failed;
+
+/// Longest text of a server in a failure, in bytes.
+const MAX_REASON: usize = 2_000;
+/// Maximum size of what a tool gives, in bytes of JSON.
+const MAX_RESULT: usize = 2 << 20;
+/// The codes of JSON-RPC by which a server says that it did not do what it was asked.
+const NOT_DONE: [i32; 4] = [-32700, -32600, -32601, -32602];
+
+/// How a call ended before it was made.
+#[derive(Debug)]
+pub(super) enum Ended {
+    Before(Unavailable),
+    Failed(Outcome),
+}
+
+/// What a server answered to a call, or why it did not.
+#[derive(Debug)]
+pub(super) enum Answered {
+    Result(mcp::CallToolResponse),
+    Error(ServiceError),
+    /// The time is over.
+    Late,
+}
+
+pub(super) fn refused(code: &str, message: String) -> Outcome {
+    failed(code, message, false)
+}
+
+/// The failure of a call that may have been made, and that is not made again.
+pub(super) fn unknown(request: &ToolRequest, why: &str) -> Outcome {
+    let message = format!(
+        "nobody knows whether '{}' of '{}' was called: {why}; retrySafe allows another call",
+        request.tool, request.server
+    );
+    failed("outcome_unknown", message, false)
+}
+
+pub(super) fn outcome(request: &ToolRequest, is_repeatable: bool, answered: Answered) -> Outcome {
+    // Another attempt does no harm, or none may follow.
+    let may_be_made = |why: &str| match is_repeatable {
+        true => failed(
+            "tool_call_failed",
+            format!("'{}' did not answer: {why}", request.server),
+            true,
+        ),
+        false => unknown(request, why),
+    };
+    match answered {
+        Answered::Result(mcp::CallToolResponse::Complete(result)) => done(request, result),
+        Answered::Result(_) => refused(
+            "tool_asks",
+            format!(
+                "'{}' asks for more input or for time, which this host does not give",
+                request.tool
+            ),
+        ),
+        Answered::Late => may_be_made("the time of the call is over"),
+        Answered::Error(ServiceError::McpError(error)) => {
+            let message = format!(
+                "'{}' answered with the error {}: {}",
+                request.server,
+                error.code.0,
+                cut(&error.message)
+            );
+            match NOT_DONE.contains(&error.code.0) {
+                true => refused("tool_call_rejected", message),
+                false => failed("tool_call_failed", message, is_repeatable),
+            }
+        }
+        Answered::Error(ServiceError::TransportSend(error)) => match Unsent::of(&*error.error) {
+            Some(Unsent::Later { why, after }) => later(request, &why, after),
+            Some(Unsent::Never { why }) => refused(
+                "tool_call_rejected",
+                format!("failed to call '{}': {why}", request.server),
+            ),
+            None => may_be_made("the connection broke"),
+        },
+        Answered::Error(ServiceError::TransportClosed) => may_be_made("the connection broke"),
+        Answered::Error(ServiceError::Cancelled { .. }) => may_be_made("the server cancelled it"),
+        Answered::Error(ServiceError::Timeout { .. }) => may_be_made("the time of the call is over"),
+        Answered::Error(_) => may_be_made("it sent something else than an answer"),
+    }
+}
+
+fn later(request: &ToolRequest, why: &str, retry_after: Option<Duration>) -> Outcome {
+    Outcome::Failed {
+        code: "tool_server_unavailable".to_owned(),
+        message: format!("failed to call '{}': {why}", request.server),
+        retryable: true,
+        retry_after,
+        may_go_on: false,
+    }
+}
+
+fn done(request: &ToolRequest, result: mcp::CallToolResult) -> Outcome {
+    let texts = result.content.iter().filter_map(|block| block.as_text());
+    let texts: Vec<_> = texts.map(|text| text.text.as_str()).collect();
+    let text = texts.join("\n");
+    if result.is_error == Some(true) {
+        let said = if text.is_empty() {
+            "it says nothing of the reason"
+        } else {
+            &text
+        };
+        return refused("tool_failed", format!("'{}' failed: {}", request.tool, cut(said)));
+    }
+    let Ok(content) = serde_json::to_value(&result.content) else {
+        return refused(
+            "tool_call_failed",
+            format!("'{}' gave content that cannot be written", request.tool),
+        );
+    };
+    let mut outputs = Map::new();
+    outputs.insert("content".to_owned(), content);
+    outputs.insert("text".to_owned(), text.into());
+    if let Some(structured) = result.structured_content {
+        outputs.insert("structuredContent".to_owned(), structured);
+    }
+    outputs.insert("server".to_owned(), json!(request.server));
+    outputs.insert("tool".to_owned(), json!(request.tool));
+    outputs.insert("contentTrust".to_owned(), json!("untrusted"));
+    let outputs = Value::Object(outputs);
+    if wopr_core::value_size(&outputs) > MAX_RESULT {
+        return refused(
+            "response_too_large",
+            format!("'{}' gave more than {MAX_RESULT} bytes", request.tool),
+        );
+    }
+    Outcome::Done(outputs)
+}
+
+fn cut(text: &str) -> String {
+    if text.len() <= MAX_REASON {
+        return text.to_owned();
+    }
+    format!("{}…", &text[..text.floor_char_boundary(MAX_REASON)])
+}

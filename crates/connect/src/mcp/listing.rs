@@ -1,0 +1,123 @@
+//! What a server says of its tools, within bounds.
+
+use std::{collections::HashMap, sync::Arc};
+
+use rmcp::model as mcp;
+use serde_json::Value;
+use tokio::time::Instant;
+use wopr_core::{Object, openwop::SchemaProblem, value_size};
+
+/// The most tools of a server.
+pub(super) const MAX_TOOLS: usize = 1_000;
+/// The most pages of a list.
+pub(super) const MAX_PAGES: usize = 100;
+/// Maximum size of the schema of a tool's arguments, in bytes. A tool with a larger one is left out.
+const MAX_SCHEMA: usize = 64 << 10;
+/// Maximum size of all schemas of a server, in bytes.
+const MAX_SCHEMAS: usize = 2 << 20;
+/// Longest description of a tool, in bytes; the rest is cut off.
+const MAX_DESCRIPTION: usize = 8 << 10;
+/// Longest name of a tool, in bytes.
+const MAX_NAME: usize = 256;
+
+/// A tool as its server describes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tool {
+    pub name: String,
+    /// In the server's words, which are untrusted.
+    pub description: Option<String>,
+    /// The JSON Schema of its arguments.
+    pub schema: Arc<Object>,
+    /// The server says that another call with the same arguments does no harm.
+    pub is_repeatable: bool,
+}
+
+impl Tool {
+    /// Holds arguments against the schema. A schema that this host cannot read is left to the server.
+    pub(super) fn check(&self, arguments: &Object) -> Result<(), String> {
+        let schema = Value::Object((*self.schema).clone());
+        match wopr_core::openwop::check_schema(&schema, &Value::Object(arguments.clone())) {
+            Ok(()) => Ok(()),
+            Err(SchemaProblem::Value(rule)) => Err(rule),
+            Err(SchemaProblem::Schema(rule)) => {
+                tracing::debug!(tool = self.name, rule, "the schema of a tool is not checked");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The tools of a server at one time.
+#[derive(Debug)]
+pub(super) struct Listed {
+    tools: HashMap<String, Arc<Tool>>,
+    n_bytes: usize,
+    pub(super) at: Instant,
+}
+
+/// A list with more than this host takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum TooMuch {
+    #[error("more than {MAX_TOOLS} tools")]
+    Tools,
+    #[error("more than {MAX_PAGES} pages of tools, or the same page twice")]
+    Pages,
+    #[error("schemas of more than {MAX_SCHEMAS} bytes")]
+    Schemas,
+}
+
+impl Listed {
+    pub(super) fn new() -> Self {
+        Self {
+            tools: HashMap::new(),
+            n_bytes: 0,
+            at: Instant::now(),
+        }
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<Arc<Tool>> {
+        self.tools.get(name).map(Arc::clone)
+    }
+
+    pub(super) fn tools(&self) -> impl Iterator<Item = &Tool> {
+        self.tools.values().map(|tool| &**tool)
+    }
+
+    /// Takes a page of the list.
+    pub(super) fn add(&mut self, server: &str, page: Vec<mcp::Tool>) -> Result<(), TooMuch> {
+        for tool in page {
+            let size = tool.input_schema.values().map(value_size).sum::<usize>();
+            let is_name = !tool.name.is_empty() && tool.name.len() <= MAX_NAME;
+            if size > MAX_SCHEMA || !is_name {
+                tracing::warn!(
+                    server,
+                    size,
+                    "a tool is left out: its schema or its name is too large"
+                );
+                continue;
+            }
+            let description = tool.description.map(|text| {
+                let end = text.floor_char_boundary(MAX_DESCRIPTION.min(text.len()));
+                text[..end].to_owned()
+            });
+            self.n_bytes += size + description.as_ref().map_or(0, String::len);
+            if self.n_bytes > MAX_SCHEMAS {
+                return Err(TooMuch::Schemas);
+            }
+            let hints = tool.annotations.unwrap_or_default();
+            let is_repeatable = [hints.read_only_hint, hints.idempotent_hint].contains(&Some(true));
+            let name = tool.name.into_owned();
+            let tool = Tool {
+                name: name.clone(),
+                description,
+                schema: tool.input_schema,
+                is_repeatable,
+            };
+            self.tools.insert(name, Arc::new(tool));
+            if self.tools.len() > MAX_TOOLS {
+                return Err(TooMuch::Tools);
+            }
+        }
+        Ok(())
+    }
+}

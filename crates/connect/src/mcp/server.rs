@@ -1,0 +1,316 @@
+//! One server: its connection, which is opened when it is needed and again when it is lost, and its list of tools.
+//!
+//! A server that cannot be reached, or whose process dies, is tried again after a pause that doubles with each failure.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use rmcp::{
+    ClientHandler, ErrorData, RoleClient, ServiceExt as _,
+    model::{
+        CallToolRequestParams, ClientCapabilities, ClientConfig, Implementation, ListRootsRequestMethod,
+        PaginatedRequestParams, ProtocolVersion,
+    },
+    service::{ClientInitializeError, NotificationContext, RequestContext, RunningService},
+};
+use serde_json::{Map, Value};
+use tokio::{
+    sync::{Mutex, Semaphore},
+    time::{Instant, timeout, timeout_at},
+};
+use wopr_core::{TenantId, ToolRequest};
+use wopr_engine::Outcome;
+
+use super::{
+    Asked, Reached, ToolServer,
+    answer::Answered,
+    http,
+    listing::{Listed, MAX_PAGES, TooMuch},
+    secrets, stdio,
+};
+use crate::{egress::Gate, http::failed, redact::Secrets};
+
+/// The most calls at one server at a time.
+const MAX_CALLS: usize = 64;
+/// How long a server may take to start and to greet.
+const GREETING: Duration = Duration::from_secs(60);
+/// How long a list of tools is used.
+const LIST_AGE: Duration = Duration::from_secs(300);
+/// How old a list is at least that is read again for a tool that it does not have.
+const LIST_AGAIN: Duration = Duration::from_secs(2);
+/// The pause after the first failure, and the longest one.
+const PAUSE: Duration = Duration::from_millis(500);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) config: ToolServer,
+    pub(super) secrets: Secrets,
+    pub(super) turns: Arc<Semaphore>,
+    gate: Gate,
+    line: Mutex<Line>,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    session: Option<Arc<Session>>,
+    n_failures: u32,
+    /// When the server may be tried again.
+    next: Option<Instant>,
+}
+
+/// Why a server could not be asked. Nothing was asked.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unavailable {
+    #[error("its credential is missing: {0}")]
+    Credential(String),
+    #[error("its process could not be started: {0}")]
+    Process(std::io::ErrorKind),
+    #[error("it failed {n_failures} times, and is tried again in {} ms", .again.as_millis())]
+    Pausing { n_failures: u32, again: Duration },
+    #[error("it could not be reached or did not greet")]
+    Greeting,
+    #[error("{0}")]
+    Refused(String),
+    #[error("it did not answer in time")]
+    Timeout,
+    #[error("it has no list of tools")]
+    NoList,
+    #[error("its list is too long: {0}")]
+    TooMuch(#[from] TooMuch),
+}
+
+impl Unavailable {
+    pub(super) fn outcome(&self, server: &str) -> Outcome {
+        let message = format!("the tool server '{server}' is not available: {self}");
+        match self {
+            Self::Credential(_) => failed("credential_missing", message, false),
+            Self::TooMuch(_) | Self::Refused(_) => failed("tool_server_unavailable", message, false),
+            Self::Pausing { again, .. } => Outcome::Failed {
+                code: "tool_server_unavailable".to_owned(),
+                message,
+                retryable: true,
+                retry_after: Some(*again),
+                may_go_on: false,
+            },
+            Self::Process(_) | Self::Greeting | Self::Timeout | Self::NoList => {
+                failed("tool_server_unavailable", message, true)
+            }
+        }
+    }
+}
+
+impl Server {
+    pub(super) fn new(gate: Gate, config: ToolServer) -> Self {
+        Self {
+            secrets: secrets(&config.reached),
+            config,
+            turns: Arc::new(Semaphore::new(MAX_CALLS)),
+            gate,
+            line: Mutex::default(),
+        }
+    }
+
+    pub(super) fn is_for(&self, tenant: &TenantId) -> bool {
+        self.config.tenants.is_empty() || self.config.tenants.contains(tenant)
+    }
+
+    /// Whether the operator lets workflows call the tool.
+    pub(super) fn offers(&self, tool: &str) -> bool {
+        self.config.tools.is_empty() || self.config.tools.iter().any(|offered| offered == tool)
+    }
+
+    /// The connection. One caller opens it while the others wait.
+    pub(super) async fn session(&self) -> Result<Arc<Session>, Unavailable> {
+        let mut line = self.line.lock().await;
+        if let Some(session) = line
+            .session
+            .as_ref()
+            .filter(|session| !session.service.is_transport_closed())
+        {
+            return Ok(Arc::clone(session));
+        }
+        line.session = None;
+        if let Some(again) = line
+            .next
+            .and_then(|next| next.checked_duration_since(Instant::now()))
+        {
+            return Err(Unavailable::Pausing {
+                n_failures: line.n_failures,
+                again,
+            });
+        }
+        // If this caller gives up meanwhile, that counts as a failure, too.
+        let pause = PAUSE.saturating_mul(1 << line.n_failures.min(16)).min(MAX_PAUSE);
+        line.n_failures = line.n_failures.saturating_add(1);
+        line.next = Some(Instant::now() + pause);
+        let opened = timeout(GREETING, self.open())
+            .await
+            .unwrap_or(Err(Unavailable::Timeout));
+        match opened {
+            Ok(session) => {
+                let session = Arc::new(session);
+                line.session = Some(Arc::clone(&session));
+                line.n_failures = 0;
+                // A process that dies at once is not started again without a pause.
+                line.next = Some(Instant::now() + PAUSE);
+                Ok(session)
+            }
+            Err(error) => {
+                line.next = Some(Instant::now() + pause);
+                tracing::warn!(server = self.config.name, %error, "a tool server is not available");
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens the connection and reads the list, without which no tool can be called.
+    async fn open(&self) -> Result<Session, Unavailable> {
+        let is_stale = Arc::new(AtomicBool::new(false));
+        let client = Client {
+            is_stale: Arc::clone(&is_stale),
+        };
+        let name = &self.config.name;
+        let greeting = |error: ClientInitializeError| {
+            tracing::debug!(server = name, %error, "a tool server did not greet");
+            let unsent = match &error {
+                ClientInitializeError::TransportError { error, .. } => http::Unsent::of(&*error.error),
+                _ => None,
+            };
+            match unsent {
+                Some(http::Unsent::Never { why }) => Unavailable::Refused(why),
+                Some(http::Unsent::Later { .. }) | None => Unavailable::Greeting,
+            }
+        };
+        let service = match &self.config.reached {
+            Reached::Process(command) => {
+                let process = stdio::Process::start(name, command)?;
+                client.serve(process).await.map_err(greeting)?
+            }
+            Reached::Http {
+                url,
+                header,
+                credential,
+            } => {
+                let transport = http::HttpServer::open(&self.gate, url, header.as_ref(), credential)?;
+                client.serve(transport).await.map_err(greeting)?
+            }
+        };
+        let session = Session {
+            name: name.clone(),
+            service,
+            is_stale,
+            listed: Mutex::new(None),
+        };
+        session.listed(false).await?;
+        Ok(session)
+    }
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub(super) struct Session {
+    name: String,
+    service: RunningService<RoleClient, Client>,
+    /// The server says that its tools have changed.
+    is_stale: Arc<AtomicBool>,
+    listed: Mutex<Option<Arc<Listed>>>,
+}
+
+impl Session {
+    /// The tools, from memory if they are known and `is_new` does not ask for newer ones.
+    pub(super) async fn listed(&self, is_new: bool) -> Result<Arc<Listed>, Unavailable> {
+        let mut listed = self.listed.lock().await;
+        let most = if is_new { LIST_AGAIN } else { LIST_AGE };
+        let is_stale = self.is_stale.load(Ordering::Acquire);
+        if let Some(known) = listed
+            .as_ref()
+            .filter(|known| !is_stale && known.at.elapsed() < most)
+        {
+            return Ok(Arc::clone(known));
+        }
+        // A change that is told meanwhile counts for the next reader.
+        self.is_stale.store(false, Ordering::Release);
+        *listed = None;
+        let read = Arc::new(self.read_list().await?);
+        *listed = Some(Arc::clone(&read));
+        Ok(read)
+    }
+
+    async fn read_list(&self) -> Result<Listed, Unavailable> {
+        let mut listed = Listed::new();
+        let mut cursor: Option<String> = None;
+        for _ in 0..MAX_PAGES {
+            let params = PaginatedRequestParams::default().with_cursor(cursor.clone());
+            let page = self.service.list_tools(Some(params)).await.map_err(|error| {
+                tracing::debug!(server = self.name, %error, "a tool server gave no list");
+                Unavailable::NoList
+            })?;
+            listed.add(&self.name, page.tools)?;
+            match page.next_cursor {
+                None => return Ok(listed),
+                next if next == cursor => return Err(TooMuch::Pages.into()),
+                next => cursor = next,
+            }
+        }
+        Err(TooMuch::Pages.into())
+    }
+
+    /// Calls a tool. If the time is over, the server is told that nobody waits any more.
+    pub(super) async fn ask(
+        &self,
+        request: &ToolRequest,
+        asked: Option<&Asked<'_>>,
+        deadline: Instant,
+    ) -> Answered {
+        let mut params = CallToolRequestParams::new(request.tool.clone());
+        params.arguments = Some(request.arguments.clone());
+        params.meta = asked.map(|asked| {
+            let mut meta = Map::new();
+            if let Some(trace) = asked.traceparent {
+                meta.insert("traceparent".to_owned(), Value::from(trace));
+            }
+            meta.insert("idempotencyKey".to_owned(), Value::from(asked.key));
+            serde_json::from_value(Value::Object(meta)).unwrap_or_default()
+        });
+        match timeout_at(deadline, self.service.peer().call_tool_once(params)).await {
+            Ok(Ok(answer)) => Answered::Result(answer),
+            Ok(Err(error)) => {
+                tracing::debug!(server = self.name, %error, "a tool server gave no result");
+                Answered::Error(error)
+            }
+            Err(_) => Answered::Late,
+        }
+    }
+}
+
+/// What this host is to a server: a client that gives nothing.
+#[derive(Debug)]
+struct Client {
+    is_stale: Arc<AtomicBool>,
+}
+
+impl ClientHandler for Client {
+    fn get_info(&self) -> ClientConfig {
+        let about = Implementation::new("wopr", env!("CARGO_PKG_VERSION"));
+        ClientConfig::new(ClientCapabilities::default(), about)
+            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+
+    #[expect(deprecated, reason = "servers of older versions still ask for them")]
+    async fn list_roots(
+        &self,
+        _context: RequestContext<RoleClient>,
+    ) -> Result<rmcp::model::ListRootsResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListRootsRequestMethod>())
+    }
+
+    async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.is_stale.store(true, Ordering::Release);
+    }
+}
