@@ -18,6 +18,7 @@ mod run;
 mod runs;
 mod secrets;
 mod serve;
+mod tools;
 mod workflows;
 
 use anyhow::Result;
@@ -55,6 +56,7 @@ pub(crate) enum Command {
     Runs(runs::Runs),
     Interrupts(interrupts::Interrupts),
     Workflows(workflows::Workflows),
+    Tools(tools::Tools),
     #[command(name = "a2a")]
     A2a(a2a::A2a),
     Deliveries(deliveries::Deliveries),
@@ -81,6 +83,7 @@ pub(crate) async fn run(command: Command) -> Result<Exit> {
         Command::Runs(command) => Box::pin(command.run()).await,
         Command::Interrupts(command) => Box::pin(command.run()).await,
         Command::Workflows(command) => Box::pin(command.run()).await,
+        Command::Tools(command) => Box::pin(command.run()).await,
         Command::A2a(command) => Box::pin(command.run()).await,
         Command::Deliveries(command) => Box::pin(command.run()).await,
         Command::Keys(command) => Box::pin(command.run()).await,
