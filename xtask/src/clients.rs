@@ -33,7 +33,7 @@ struct Client {
     module: &'static str,
 }
 
-const CLIENTS: [Client; 3] = [
+const CLIENTS: [Client; 4] = [
     Client {
         name: "a2a-0.3",
         variable: "WOPR_INTEROP_A2A_03",
@@ -45,6 +45,12 @@ const CLIENTS: [Client; 3] = [
         variable: "WOPR_INTEROP_A2A_1",
         requirements: "tests/interop/requirements-a2a-1.txt",
         module: "a2a.client",
+    },
+    Client {
+        name: "mcp",
+        variable: "WOPR_INTEROP_MCP",
+        requirements: "tests/interop/requirements-mcp.txt",
+        module: "mcp.server",
     },
     Client {
         name: "openwop",

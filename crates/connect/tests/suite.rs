@@ -39,3 +39,5 @@ mod short_calls;
 mod streams;
 #[path = "suite/tasks_http.rs"]
 mod tasks_http;
+#[path = "suite/tools.rs"]
+mod tools;

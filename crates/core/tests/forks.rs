@@ -153,6 +153,48 @@ fn a_replay_of_a_call_under_way_fails_and_takes_the_path_of_failures() {
 }
 
 #[test]
+fn a_replay_of_calls_of_tools_equals_its_source() {
+    let tool = |name: &str| json!({ "tool": name, "arguments": { "n": 1 } });
+    let workflow = Workflow::new("tools")
+        .node("first", "core.mcp.toolCall", tool("read"))
+        .node("second", "core.mcp.toolCall", tool("write"))
+        .noops("rescue")
+        .edges("first -> second, second -> rescue any_failed");
+    let mut script = Script::started(&workflow);
+    let away = Failure {
+        retryable: true,
+        ..Failure::new("tool_server_unavailable", "it is away")
+    };
+    script.outcome("first", Err(away)).unwrap();
+    script.wait(60_000);
+    let given = json!({ "text": "1", "contentTrust": "untrusted" });
+    script.outcome("first", Ok(given)).unwrap();
+    let unknown = Failure::new("outcome_unknown", "nobody knows");
+    script.outcome("second", Err(unknown)).unwrap();
+    assert_eq!(script.status(), "completed");
+    expect![[r#"
+        0 run.started
+        1 node.started first
+        2 agent.tool.called first:0 host:tool:first first:0:0 read {"n":1}
+        3 effect.scheduled first tool
+        4 node.retried first attempt 1 in 1000 tool_server_unavailable: it is away
+        5 node.started first attempt 1
+        6 effect.scheduled first tool
+        7 agent.tool.returned first:0 host:tool:first first:0:0 ok {"contentTrust":"untrusted","text":"1"}
+        8 node.completed first {"contentTrust":"untrusted","text":"1"}
+        9 node.started second
+        10 agent.tool.called second:0 host:tool:second second:0:0 write {"n":1}
+        11 effect.scheduled second tool
+        12 agent.tool.returned second:0 host:tool:second second:0:0 error outcome_unknown
+        13 node.failed second outcome_unknown: nobody knows
+        14 node.started rescue
+        15 node.completed rescue
+        16 run.completed"#]]
+    .assert_eq(&script.log(0));
+    check_replays(&mut script, 0);
+}
+
+#[test]
 fn children_of_a_replay_are_those_of_its_source() {
     let child = Workflow::new("child")
         .variable("out", "string", json!({}))

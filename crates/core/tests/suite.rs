@@ -62,6 +62,8 @@ mod properties;
 mod stored;
 #[path = "suite/streaming.rs"]
 mod streaming;
+#[path = "suite/tool_calls.rs"]
+mod tool_calls;
 #[path = "suite/tools.rs"]
 mod tools;
 #[path = "suite/trust.rs"]

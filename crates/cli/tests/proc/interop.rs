@@ -27,6 +27,7 @@ pub(crate) struct Client(&'static str, &'static str);
 
 pub(crate) const A2A_03: Client = Client("WOPR_INTEROP_A2A_03", "a2a-0.3");
 pub(crate) const A2A_1: Client = Client("WOPR_INTEROP_A2A_1", "a2a-1");
+pub(crate) const MCP: Client = Client("WOPR_INTEROP_MCP", "mcp");
 const OPENWOP: Client = Client("WOPR_INTEROP_OPENWOP", "openwop");
 
 /// A JavaScript client: the folder of its script below `tests/interop`, the variable with the folder of its

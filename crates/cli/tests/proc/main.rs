@@ -29,6 +29,7 @@ mod interop;
 mod interop_agents;
 mod interop_calls;
 mod interop_deaths;
+mod interop_mcp;
 mod interop_pushes;
 mod interop_rust;
 mod interop_rust_agent;
