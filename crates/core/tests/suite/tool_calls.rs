@@ -107,7 +107,7 @@ fn wrong_settings_are_refused() {
         (
             TOOL,
             json!({ "tool": "t", "arguments": { "a": "{{" } }),
-            "config.arguments: ",
+            "config.arguments",
         ),
         (
             TOOL,
