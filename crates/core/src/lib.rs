@@ -37,6 +37,6 @@ pub use wopr_kernel::{
     UNTRUSTED, UndecidedChild, Vote, Work, WorkerFailure, WorkflowId,
     cost::MAX_DECISION_WORK,
     hex,
-    measure::{MAX_NESTING, parsed_limit, parsed_size, value_size},
+    measure::{MAX_NESTING, parsed_limit, parsed_size, too_deep, value_size},
     provider,
 };

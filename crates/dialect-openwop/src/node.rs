@@ -68,7 +68,7 @@ pub(crate) use remote::{Remote, SKILL};
 pub use remote::{agent_workflow, agent_workflow_id};
 pub(crate) use supervisor::{Decider, MAX_RULES, MAX_TURNS_LIMIT, Pattern, Rule, Supervisor};
 pub(crate) use tool_call::{TOOL_MAX_TIMEOUT_MS, TOOL_RETRIES, TYPE as TOOL_CALL, ToolNode, calls_tool};
-pub(crate) use tools::{MAX_ROUNDS as MAX_TOOL_ROUNDS, MAX_TOOLS, Target, Tool};
+pub(crate) use tools::{MAX_ROUNDS as MAX_TOOL_ROUNDS, MAX_TOOLS, Target, Tool, name_of};
 
 /// What a node does, with its settings parsed.
 #[derive(Debug)]

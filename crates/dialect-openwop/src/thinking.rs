@@ -10,7 +10,7 @@ use wopr_kernel::{ModelCall, ModelMessage, ModelReply, ModelUsage, RunId, Seq, T
 use crate::{
     Act,
     fence::fence,
-    node::{ModelAnswer, ModelNode},
+    node::{ModelAnswer, ModelNode, name_of},
 };
 
 /// Longest id of a call that a provider is told again as it gave it.
@@ -86,6 +86,8 @@ impl Turn {
         };
         let asked = calls.iter().enumerate().map(|(n, call)| ToolCall {
             id: id(n, call),
+            // One that the model made up may be a name that its provider does not take back.
+            name: name_of(&call.name),
             ..call.clone()
         });
         messages.push(ModelMessage::Assistant {
@@ -96,7 +98,7 @@ impl Turn {
             let Some(answer) = &known.answer else { continue };
             messages.push(ModelMessage::Tool {
                 call_id: id(n, call),
-                name: call.name.clone(),
+                name: name_of(&call.name),
                 content: fence(&format!("tool:{}", call.name), &answer.text),
                 is_error: answer.is_error,
             });

@@ -542,10 +542,12 @@ mod tests {
 
     #[test]
     fn syntax_errors_differ_from_shape_errors() {
-        let deep = "[".repeat(10_000);
-        for body in ["", "{", "1 2", &deep, "\u{feff}1"] {
+        for body in ["", "{", "1 2", "\u{feff}1"] {
             assert_eq!(from_slice::<u32>(body.as_bytes()), Err(BodyError::Syntax));
         }
+        // The parser does not read on to where it might be wrong.
+        let deep = "[".repeat(10_000);
+        assert_eq!(from_slice::<u32>(deep.as_bytes()), Err(BodyError::TooDeep));
         assert_eq!(
             from_slice::<u32>(b"-1").unwrap_err().to_string(),
             "document must not be negative"

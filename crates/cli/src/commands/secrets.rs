@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wopr_core::TenantId;
-use wopr_server::{SecretCipher, SecretError};
+use wopr_server::{Config, SecretCipher, SecretError, config::StoreUrl};
 use wopr_store::SecretRow;
 use wopr_wire::time;
 
@@ -157,6 +157,7 @@ async fn set(name: &str, value: &str, owner: &Owner, place: &Place) -> Result<Ex
 async fn set_here(name: &str, value: &str, owner: &Owner, place: &Place) -> Result<Value> {
     let tenant = owner.id()?;
     let config = place.config()?;
+    check_key(&config)?;
     let store = place.open_configured(config.clone(), true).await?;
     let done = async {
         // The store is open: no other process makes a master key meanwhile.
@@ -187,6 +188,22 @@ async fn set_here(name: &str, value: &str, owner: &Owner, place: &Place) -> Resu
     let done: Result<Value> = done.await;
     store.close().await;
     done
+}
+
+/// A database that is there has its master key somewhere. A new one would encrypt what the host cannot read.
+fn check_key(config: &Config) -> Result<()> {
+    let is_given = config.secrets.master_key.is_some() || config.secrets.key_file.is_some();
+    let StoreUrl::Sqlite(path) = &config.store else {
+        return Ok(());
+    };
+    if is_given || !path.exists() || wopr_server::key_beside(path).exists() {
+        return Ok(());
+    }
+    let missing = format!("{} has no master key beside it", path.display());
+    let failure = Failure::new(Exit::Config, missing);
+    Err(failure
+        .hint("name the one of its host: WOPR_MASTER_KEY, or secrets.key_file in the file of --config")
+        .into())
 }
 
 /// Formats a secret as the server does.

@@ -215,7 +215,7 @@ async fn call(config: &Config, request: &ToolRequest, format: Format) -> Result<
                 output::json(&json!({ "error": { "code": code, "message": message } }))?;
                 return Ok(Exit::Failed);
             }
-            return Err(Failure::new(Exit::Failed, format!("{code}: {message}")).into());
+            return Err(Failure::new(Exit::Failed, format!("{code}: {}", plain(&message))).into());
         }
     }
     Ok(Exit::Ok)

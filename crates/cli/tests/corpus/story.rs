@@ -74,6 +74,8 @@ pub(crate) async fn cut(backend: Backend) -> Corpus {
     leave(&world, &mut runs).await;
     let key = json!({ "scopes": ["runs:read"], "id": "made" });
     let made = world.post("/v1/host/wopr/keys", &key).await;
+    let secret = json!({ "name": "crm", "value": "known to the tenant" });
+    world.post("/v1/host/wopr/secrets", &secret).await;
     let removal = Removal {
         run: world.key(&gone).run,
         root: world.key(&gone).run,

@@ -73,6 +73,8 @@ fn config(store: StoreUrl) -> Config {
     config.server.public_url = Some("https://corpus.example".parse().unwrap());
     config.auth.keys = vec![key("alice", ALICE), key("adam", ADAM)];
     config.secrets.master_key = Some(Secret::new(MASTER_KEY));
+    let stored = json!({ "name": "crm", "stored": true });
+    config.secrets.named = vec![serde_json::from_value(stored).unwrap()];
     config.egress.allow = vec!["127.0.0.0/8".parse().unwrap()];
     config.limits.max_run_duration = Some("30d".parse::<Period>().unwrap());
     config

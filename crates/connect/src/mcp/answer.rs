@@ -12,7 +12,7 @@ use wopr_core::ToolRequest;
 use wopr_engine::Outcome;
 
 use super::{http::Unsent, server::Unavailable};
-use crate::http::failed;
+use crate::{http::failed, redact::Secrets};
 
 /// Longest text of a server in a failure, in bytes.
 const MAX_REASON: usize = 2_000;
@@ -50,7 +50,12 @@ pub(super) fn unknown(request: &ToolRequest, why: &str) -> Outcome {
     failed("outcome_unknown", message, false)
 }
 
-pub(super) fn outcome(request: &ToolRequest, is_repeatable: bool, answered: Answered) -> Outcome {
+pub(super) fn outcome(
+    request: &ToolRequest,
+    is_repeatable: bool,
+    answered: Answered,
+    secrets: &Secrets,
+) -> Outcome {
     // Another attempt does no harm, or none may follow.
     let may_be_made = |why: &str| match is_repeatable {
         true => failed(
@@ -61,7 +66,7 @@ pub(super) fn outcome(request: &ToolRequest, is_repeatable: bool, answered: Answ
         false => unknown(request, why),
     };
     match answered {
-        Answered::Result(mcp::CallToolResponse::Complete(result)) => done(request, result),
+        Answered::Result(mcp::CallToolResponse::Complete(result)) => done(request, result, secrets),
         Answered::Result(_) => refused(
             "tool_asks",
             format!(
@@ -75,7 +80,7 @@ pub(super) fn outcome(request: &ToolRequest, is_repeatable: bool, answered: Answ
                 "'{}' answered with the error {}: {}",
                 request.server,
                 error.code.0,
-                cut(&error.message)
+                cut(&error.message, secrets)
             );
             match NOT_DONE.contains(&error.code.0) {
                 true => refused("tool_call_rejected", message),
@@ -107,7 +112,7 @@ fn later(request: &ToolRequest, why: &str, retry_after: Option<Duration>) -> Out
     }
 }
 
-fn done(request: &ToolRequest, result: mcp::CallToolResult) -> Outcome {
+fn done(request: &ToolRequest, result: mcp::CallToolResult, secrets: &Secrets) -> Outcome {
     let texts = result.content.iter().filter_map(|block| block.as_text());
     let texts: Vec<_> = texts.map(|text| text.text.as_str()).collect();
     let text = texts.join("\n");
@@ -117,7 +122,10 @@ fn done(request: &ToolRequest, result: mcp::CallToolResult) -> Outcome {
         } else {
             &text
         };
-        return refused("tool_failed", format!("'{}' failed: {}", request.tool, cut(said)));
+        return refused(
+            "tool_failed",
+            format!("'{}' failed: {}", request.tool, cut(said, secrets)),
+        );
     }
     let Ok(content) = serde_json::to_value(&result.content) else {
         return refused(
@@ -144,9 +152,31 @@ fn done(request: &ToolRequest, result: mcp::CallToolResult) -> Outcome {
     Outcome::Done(outputs)
 }
 
-fn cut(text: &str) -> String {
+/// The beginning of a text. A secret is taken out before: of one that the end cuts, the first part would remain.
+fn cut(text: &str, secrets: &Secrets) -> String {
+    let text = secrets.text(text);
     if text.len() <= MAX_REASON {
-        return text.to_owned();
+        return text;
     }
     format!("{}…", &text[..text.floor_char_boundary(MAX_REASON)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secret_is_taken_out_before_a_text_is_cut() {
+        let mut secrets = Secrets::default();
+        secrets.add("s3cret-of-the-operator");
+        for before in MAX_REASON - 30..MAX_REASON {
+            let text = format!("{} s3cret-of-the-operator", "x".repeat(before));
+            let cut = cut(&text, &secrets);
+            assert!(
+                !cut.contains("s3c"),
+                "{before}: {}",
+                &cut[before.min(cut.len())..]
+            );
+        }
+    }
 }

@@ -24,7 +24,7 @@ use sse_stream::Sse;
 use url::Url;
 use wopr_core::HTTP_MAX_TIMEOUT_MS;
 
-use super::server::Unavailable;
+use super::server::{MAX_CALLS, Unavailable};
 use crate::{
     egress::{EgressError, Gate, LimitedBody, Protocol, Request, Seam, StreamLimits},
     events,
@@ -97,8 +97,9 @@ impl Unsent {
             StreamableHttpError::Client(HttpError::Egress(egress)) if egress.may_have_been_sent() => None,
             StreamableHttpError::Client(HttpError::Egress(egress)) if egress.is_transient() => later(None),
             StreamableHttpError::Client(HttpError::Status(status, after)) => {
-                let is_turned_away =
-                    [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(status);
+                // A proxy answers 503 also for a call that broke off; one with a time to come back was turned away.
+                let is_turned_away = *status == StatusCode::TOO_MANY_REQUESTS
+                    || (*status == StatusCode::SERVICE_UNAVAILABLE && after.is_some());
                 match (is_turned_away, is_transient(*status)) {
                     (true, _) => later(*after),
                     // It may have failed halfway.
@@ -156,6 +157,9 @@ impl HttpServer {
         };
         let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
         config.retry_config = Arc::new(NeverRetry::default());
+        // Calls wait here for their turns, not in the client, where one that was not sent looks like one that was. Lists
+        // and pings have some more.
+        config.max_concurrent_requests = MAX_CALLS + 8;
         Ok(StreamableHttpClientTransport::with_client(client, config))
     }
 
@@ -304,4 +308,25 @@ fn sse(body: LimitedBody) -> BoxStream<'static, Result<Sse, SseError>> {
         Err(error) => Err(SseError::Body(Box::new(error))),
     });
     read.boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_server_that_turns_a_call_away_has_not_got_it() {
+        let unsent = |status: u16, after: Option<Duration>| {
+            let status = HttpError::Status(StatusCode::from_u16(status).unwrap(), after);
+            Unsent::of_http(&StreamableHttpError::Client(status))
+        };
+        let soon = Some(Duration::from_secs(1));
+        assert!(matches!(unsent(429, None), Some(Unsent::Later { .. })));
+        assert!(matches!(unsent(503, soon), Some(Unsent::Later { .. })));
+        // What a proxy says of a call that broke off.
+        for status in [500, 502, 503, 504] {
+            assert_eq!(unsent(status, None), None, "{status}");
+        }
+        assert!(matches!(unsent(403, None), Some(Unsent::Never { .. })));
+    }
 }

@@ -52,6 +52,8 @@ impl Tool {
 pub(super) struct Listed {
     tools: HashMap<String, Arc<Tool>>,
     n_bytes: usize,
+    /// Tools that are too large to be kept.
+    n_left_out: usize,
     pub(super) at: Instant,
 }
 
@@ -71,6 +73,7 @@ impl Listed {
         Self {
             tools: HashMap::new(),
             n_bytes: 0,
+            n_left_out: 0,
             at: Instant::now(),
         }
     }
@@ -84,16 +87,15 @@ impl Listed {
     }
 
     /// Takes a page of the list.
-    pub(super) fn add(&mut self, server: &str, page: Vec<mcp::Tool>) -> Result<(), TooMuch> {
+    pub(super) fn add(&mut self, page: Vec<mcp::Tool>) -> Result<(), TooMuch> {
         for tool in page {
             let size = tool.input_schema.values().map(value_size).sum::<usize>();
             let is_name = !tool.name.is_empty() && tool.name.len() <= MAX_NAME;
             if size > MAX_SCHEMA || !is_name {
-                tracing::warn!(
-                    server,
-                    size,
-                    "a tool is left out: its schema or its name is too large"
-                );
+                self.n_left_out += 1;
+                if self.tools.len() + self.n_left_out > MAX_TOOLS {
+                    return Err(TooMuch::Tools);
+                }
                 continue;
             }
             let description = tool.description.map(|text| {
@@ -114,10 +116,37 @@ impl Listed {
                 is_repeatable,
             };
             self.tools.insert(name, Arc::new(tool));
-            if self.tools.len() > MAX_TOOLS {
+            if self.tools.len() + self.n_left_out > MAX_TOOLS {
                 return Err(TooMuch::Tools);
             }
         }
         Ok(())
+    }
+
+    /// One line for a list, however many of its tools are left out.
+    pub(super) fn tell_left_out(&self, server: &str) {
+        if self.n_left_out > 0 {
+            let n_left_out = self.n_left_out;
+            tracing::warn!(
+                server,
+                n_left_out,
+                "tools are left out: their schemas or names are too large"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_that_are_left_out_count() {
+        let mut listed = Listed::new();
+        let unnamed = || mcp::Tool::new("", "", Object::new());
+        let page = (0..MAX_TOOLS).map(|_| unnamed()).collect();
+        listed.add(page).unwrap();
+        assert_eq!(listed.tools().count(), 0);
+        assert!(matches!(listed.add(vec![unnamed()]), Err(TooMuch::Tools)));
     }
 }

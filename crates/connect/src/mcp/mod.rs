@@ -157,10 +157,9 @@ impl Server {
         let timeout = request
             .timeout_ms
             .map_or(self.config.timeout, Duration::from_millis);
-        let deadline = Instant::now() + timeout;
-        let ready = timeout_at(deadline, self.ready(request)).await;
-        let ready = ready.unwrap_or(Err(Ended::Before(Unavailable::Timeout)));
-        let (session, tool, turn) = match ready {
+        let tenant = asked.map(|asked| asked.tenant);
+        let ready = self.ready(request, tenant, timeout).await;
+        let (session, tool, turn, deadline) = match ready {
             Ok(ready) => ready,
             // Nobody can say whether the call may be made again.
             Err(Ended::Before(_)) if is_interrupted && request.retry_safe.is_none() => {
@@ -182,7 +181,7 @@ impl Server {
         }
         let answer = session.ask(request, asked, deadline).await;
         drop(turn);
-        let mut outcome = answer::outcome(request, is_repeatable, answer);
+        let mut outcome = answer::outcome(request, is_repeatable, answer, &self.secrets);
         if let Outcome::Done(outputs) = &mut outcome {
             self.secrets.redact(outputs);
         }
@@ -192,34 +191,29 @@ impl Server {
         outcome
     }
 
-    /// A connection, the tool as the server describes it, and a turn among the calls.
+    /// A turn among the calls, a connection, the tool as the server describes it, and when the time of the call is over.
+    ///
+    /// A server has its own time to start and to greet: a call with a short one must not end, again and again, what all
+    /// others wait for.
     async fn ready(
         &self,
         request: &ToolRequest,
-    ) -> Result<(Arc<server::Session>, Arc<Tool>, tokio::sync::OwnedSemaphorePermit), Ended> {
-        let turn = Arc::clone(&self.turns).acquire_owned().await;
-        let turn = turn.map_err(|_| Ended::Before(Unavailable::Timeout))?;
+        tenant: Option<&TenantId>,
+        timeout: Duration,
+    ) -> Result<(Arc<server::Session>, Arc<Tool>, server::Turn, Instant), Ended> {
+        let late = || Ended::Before(Unavailable::Timeout);
+        let turn = timeout_at(Instant::now() + timeout, self.turn(tenant)).await;
+        let turn = turn.ok().flatten().ok_or_else(late)?;
         let session = self.session().await.map_err(Ended::Before)?;
-        let mut tool = session
-            .listed(false)
-            .await
-            .map_err(Ended::Before)?
-            .get(&request.tool);
-        if tool.is_none() {
-            // It may be new.
-            tool = session
-                .listed(true)
-                .await
-                .map_err(Ended::Before)?
-                .get(&request.tool);
-        }
-        let Some(tool) = tool else {
+        let deadline = Instant::now() + timeout;
+        let tool = timeout_at(deadline, session.tool(&request.tool)).await;
+        let Some(tool) = tool.map_err(|_| late())?.map_err(Ended::Before)? else {
             return Err(Ended::Failed(refused(
                 "tool_unknown",
                 format!("'{}' has no tool '{}'", request.server, request.tool),
             )));
         };
-        Ok((session, tool, turn))
+        Ok((session, tool, turn, deadline))
     }
 }
 

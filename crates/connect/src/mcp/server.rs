@@ -3,12 +3,15 @@
 //! A server that cannot be reached, or whose process dies, is tried again after a pause that doubles with each failure.
 
 use std::{
+    collections::{HashMap, hash_map::Entry},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
+
+use parking_lot::Mutex as SyncMutex;
 
 use rmcp::{
     ClientHandler, ErrorData, RoleClient, ServiceExt as _,
@@ -16,11 +19,13 @@ use rmcp::{
         CallToolRequestParams, ClientCapabilities, ClientConfig, Implementation, ListRootsRequestMethod,
         PaginatedRequestParams, ProtocolVersion,
     },
-    service::{ClientInitializeError, NotificationContext, RequestContext, RunningService},
+    service::{
+        ClientCacheConfig, ClientInitializeError, NotificationContext, RequestContext, RunningService,
+    },
 };
 use serde_json::{Map, Value};
 use tokio::{
-    sync::{Mutex, Semaphore},
+    sync::{Mutex, OwnedSemaphorePermit, Semaphore},
     time::{Instant, timeout, timeout_at},
 };
 use wopr_core::{TenantId, ToolRequest};
@@ -30,13 +35,17 @@ use super::{
     Asked, Reached, ToolServer,
     answer::Answered,
     http,
-    listing::{Listed, MAX_PAGES, TooMuch},
+    listing::{Listed, MAX_PAGES, TooMuch, Tool},
     secrets, stdio,
 };
 use crate::{egress::Gate, http::failed, redact::Secrets};
 
 /// The most calls at one server at a time.
-const MAX_CALLS: usize = 64;
+pub(super) const MAX_CALLS: usize = 64;
+/// The most of them that one tenant makes.
+const MAX_CALLS_OF_TENANT: usize = 48;
+/// How many calls in a row may pass their time, without any answer between them, before the connection is given up.
+const MAX_SILENCE: u32 = 5;
 /// How long a server may take to start and to greet.
 const GREETING: Duration = Duration::from_secs(60);
 /// How long a list of tools is used.
@@ -51,7 +60,9 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 pub(super) struct Server {
     pub(super) config: ToolServer,
     pub(super) secrets: Secrets,
-    pub(super) turns: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
+    /// The turns of each tenant that calls.
+    shares: SyncMutex<HashMap<TenantId, Arc<Semaphore>>>,
     gate: Gate,
     line: Mutex<Line>,
 }
@@ -79,6 +90,8 @@ pub(super) enum Unavailable {
     Refused(String),
     #[error("it did not answer in time")]
     Timeout,
+    #[error("it speaks version {0}, which this host does not")]
+    Version(String),
     #[error("it has no list of tools")]
     NoList,
     #[error("its list is too long: {0}")]
@@ -90,7 +103,9 @@ impl Unavailable {
         let message = format!("the tool server '{server}' is not available: {self}");
         match self {
             Self::Credential(_) => failed("credential_missing", message, false),
-            Self::TooMuch(_) | Self::Refused(_) => failed("tool_server_unavailable", message, false),
+            Self::TooMuch(_) | Self::Refused(_) | Self::Version(_) => {
+                failed("tool_server_unavailable", message, false)
+            }
             Self::Pausing { again, .. } => Outcome::Failed {
                 code: "tool_server_unavailable".to_owned(),
                 message,
@@ -111,6 +126,7 @@ impl Server {
             secrets: secrets(&config.reached),
             config,
             turns: Arc::new(Semaphore::new(MAX_CALLS)),
+            shares: SyncMutex::default(),
             gate,
             line: Mutex::default(),
         }
@@ -123,6 +139,29 @@ impl Server {
     /// Whether the operator lets workflows call the tool.
     pub(super) fn offers(&self, tool: &str) -> bool {
         self.config.tools.is_empty() || self.config.tools.iter().any(|offered| offered == tool)
+    }
+
+    /// A place among the calls: first among those of the tenant, so that its calls wait for each other.
+    pub(super) async fn turn(&self, tenant: Option<&TenantId>) -> Option<Turn> {
+        let share = match tenant {
+            Some(tenant) => {
+                let share = match self.shares.lock().entry(tenant.clone()) {
+                    Entry::Occupied(share) => Arc::clone(share.get()),
+                    Entry::Vacant(place) => {
+                        Arc::clone(place.insert(Arc::new(Semaphore::new(MAX_CALLS_OF_TENANT))))
+                    }
+                };
+                Some(share.acquire_owned().await.ok()?)
+            }
+            None => None,
+        };
+        let turn = Arc::clone(&self.turns).acquire_owned().await.ok()?;
+        // Those of tenants that do not call any more.
+        self.shares.lock().retain(|_, share| Arc::strong_count(share) > 1);
+        Some(Turn {
+            _share: share,
+            _turn: turn,
+        })
     }
 
     /// The connection. One caller opens it while the others wait.
@@ -201,15 +240,33 @@ impl Server {
                 client.serve(transport).await.map_err(greeting)?
             }
         };
+        // What is kept of a list is decided here, not by what a server says of its age.
+        let peer = service.peer();
+        peer.set_response_cache_config(ClientCacheConfig::disabled())
+            .await;
+        // For later versions the client would keep all that a server ever listed.
+        let spoken = peer.peer_info().map(|info| info.protocol_version.clone());
+        if let Some(version) = spoken.filter(|version| !version.has_initialize()) {
+            let version: String = version.as_str().chars().take(32).collect();
+            return Err(Unavailable::Version(version));
+        }
         let session = Session {
             name: name.clone(),
             service,
             is_stale,
+            n_late: AtomicU32::new(0),
             listed: Mutex::new(None),
         };
         session.listed(false).await?;
         Ok(session)
     }
+}
+
+/// A place among the calls of a server.
+#[derive(Debug)]
+pub(super) struct Turn {
+    _share: Option<OwnedSemaphorePermit>,
+    _turn: OwnedSemaphorePermit,
 }
 
 /// A connection to a server.
@@ -219,6 +276,8 @@ pub(super) struct Session {
     service: RunningService<RoleClient, Client>,
     /// The server says that its tools have changed.
     is_stale: Arc<AtomicBool>,
+    /// How many calls in a row had no answer in their time.
+    n_late: AtomicU32,
     listed: Mutex<Option<Arc<Listed>>>,
 }
 
@@ -242,6 +301,14 @@ impl Session {
         Ok(read)
     }
 
+    /// A tool by its name, which may be new.
+    pub(super) async fn tool(&self, name: &str) -> Result<Option<Arc<Tool>>, Unavailable> {
+        match self.listed(false).await?.get(name) {
+            Some(tool) => Ok(Some(tool)),
+            None => Ok(self.listed(true).await?.get(name)),
+        }
+    }
+
     async fn read_list(&self) -> Result<Listed, Unavailable> {
         let mut listed = Listed::new();
         let mut cursor: Option<String> = None;
@@ -251,9 +318,12 @@ impl Session {
                 tracing::debug!(server = self.name, %error, "a tool server gave no list");
                 Unavailable::NoList
             })?;
-            listed.add(&self.name, page.tools)?;
+            listed.add(page.tools)?;
             match page.next_cursor {
-                None => return Ok(listed),
+                None => {
+                    listed.tell_left_out(&self.name);
+                    return Ok(listed);
+                }
                 next if next == cursor => return Err(TooMuch::Pages.into()),
                 next => cursor = next,
             }
@@ -278,7 +348,20 @@ impl Session {
             meta.insert("idempotencyKey".to_owned(), Value::from(asked.key));
             serde_json::from_value(Value::Object(meta)).unwrap_or_default()
         });
-        match timeout_at(deadline, self.service.peer().call_tool_once(params)).await {
+        let answer = timeout_at(deadline, self.service.peer().call_tool_once(params)).await;
+        match answer {
+            Ok(_) => self.n_late.store(0, Ordering::Relaxed),
+            // It may hang: the next caller opens another connection.
+            Err(_) if self.n_late.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_SILENCE => {
+                tracing::warn!(
+                    server = self.name,
+                    "a tool server is silent; its connection is given up"
+                );
+                self.service.cancellation_token().cancel();
+            }
+            Err(_) => {}
+        }
+        match answer {
             Ok(Ok(answer)) => Answered::Result(answer),
             Ok(Err(error)) => {
                 tracing::debug!(server = self.name, %error, "a tool server gave no result");

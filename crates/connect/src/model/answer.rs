@@ -1,7 +1,7 @@
 //! An answer while it is read.
 
 use serde_json::Value;
-use wopr_core::{ModelReply, ModelStop, ModelUsage, ToolCall};
+use wopr_core::{ModelReply, ModelStop, ModelUsage, ToolCall, too_deep};
 
 use super::{MAX_TEXT, provider::Provider};
 use crate::redact::Secrets;
@@ -87,7 +87,11 @@ impl Answer {
             let mut arguments = match tool.arguments.trim() {
                 "" => Value::Object(serde_json::Map::new()),
                 // A model may write anything; its tool says what is wrong with it.
-                text => serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned())),
+                text => match serde_json::from_str(text) {
+                    // Deeper ones could not be read back from the log.
+                    Ok(arguments) if !too_deep(&arguments) => arguments,
+                    Ok(_) | Err(_) => Value::String(text.to_owned()),
+                },
             };
             secrets.redact(&mut arguments);
             let id = match tool.id.is_empty() {
@@ -130,4 +134,39 @@ pub(super) fn count(document: &Value, name: &str) -> Option<u64> {
 
 pub(super) fn text<'v>(document: &'v Value, name: &str) -> Option<&'v str> {
     document.get(name).and_then(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Kind, ProviderKey};
+
+    #[test]
+    fn arguments_that_nest_too_deep_are_text() {
+        let provider = Provider {
+            name: "p".to_owned(),
+            kind: Kind::OpenAi,
+            base_url: "https://example.com".parse().unwrap(),
+            key: ProviderKey::None,
+            model: None,
+            tenants: Vec::new(),
+            price: None,
+        };
+        let arguments = |depth: usize| {
+            let tool = AskedTool {
+                name: "t".to_owned(),
+                arguments: format!("{{\"a\":{}1{}}}", "[".repeat(depth), "]".repeat(depth)),
+                ..AskedTool::default()
+            };
+            let answer = Answer {
+                tools: vec![tool],
+                stop: Some(ModelStop::Tools),
+                ..Answer::default()
+            };
+            let reply = answer.finish(&provider, "m", &Secrets::default()).unwrap();
+            reply.tool_calls[0].arguments.clone()
+        };
+        assert!(arguments(10).is_object());
+        assert!(arguments(100).is_string());
+    }
 }

@@ -124,7 +124,7 @@ fn wrong_settings_are_refused() {
         (
             PROMPT,
             json!({ "mcp": { "tool": "t", "url": "x" } }),
-            "config.mcp.url is not known",
+            "config.mcp: unknown field 'url'",
         ),
         (
             PROMPT,

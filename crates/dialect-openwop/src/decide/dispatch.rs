@@ -240,7 +240,7 @@ impl Walk<'_, '_> {
         position: usize,
         node: &Dispatch,
         worker: &str,
-        given: Object,
+        mut given: Object,
     ) -> Result<Spawn, Failure> {
         let remote = Remote::of(worker);
         let workflow = match &remote {
@@ -268,6 +268,10 @@ impl Walk<'_, '_> {
             }
         }
         self.spend(cost::of_object(&given))?;
+        if remote.is_some() {
+            // Only the worker's name says it.
+            given.remove(SKILL);
+        }
         unset.retain(|name| !given.contains_key(name));
         inputs.extend(given);
         if let Some(skill) = remote.and_then(|remote| remote.skill) {

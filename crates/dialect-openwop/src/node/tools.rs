@@ -198,7 +198,7 @@ fn is_name(name: &str) -> bool {
 }
 
 /// A name that every provider takes.
-fn name_of(text: &str) -> String {
+pub(crate) fn name_of(text: &str) -> String {
     let shown = |c: char| if is_name_char(c) { c } else { '_' };
     text.chars().take(MAX_NAME).map(shown).collect()
 }
