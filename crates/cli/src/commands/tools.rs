@@ -8,7 +8,7 @@ use wopr_connect::{
     egress::{Gate, Limits, Policy},
 };
 use wopr_core::ToolRequest;
-use wopr_server::{Config, tool_servers};
+use wopr_server::{Config, config::CidrText, tool_servers};
 
 use crate::{
     args::Format,
@@ -87,7 +87,7 @@ impl Tools {
 
 fn servers(config: &Config) -> ToolServers {
     let policy = Policy {
-        allow: config.egress.allow.iter().map(|text| text.cidr()).collect(),
+        allow: config.egress.allow.iter().map(CidrText::cidr).collect(),
     };
     ToolServers::new(&Gate::new(policy, Limits::default()), tool_servers(config))
 }

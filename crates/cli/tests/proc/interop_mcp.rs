@@ -88,7 +88,7 @@ impl Tools {
         for tool in ["echo", "count", "count_safely", "breaks", "environment", "trace"] {
             register(
                 address,
-                workflow(tool, "core.mcp.toolCall", json!({ "tool": tool })),
+                workflow(tool, "core.mcp.toolCall", &json!({ "tool": tool })),
             )
             .await;
         }
@@ -180,7 +180,7 @@ async fn serve(folder: &Path, by: By) -> ((Child, ChildStdin), String) {
     ((child, stdin), line.trim().to_owned())
 }
 
-fn workflow(id: &str, type_id: &str, config: Value) -> Value {
+fn workflow(id: &str, type_id: &str, config: &Value) -> Value {
     json!({
         "id": id, "name": id, "version": "1",
         "nodes": [{
@@ -232,7 +232,7 @@ async fn calls_and_returns(by: By) {
 
     // What the conformance suite has: a prompt that is none.
     let config = json!({ "mcp": { "tool": "echo", "arguments": { "text": "roundtrip-probe" } } });
-    register(address, workflow("roundtrip", "core.ai.callPrompt", config)).await;
+    register(address, workflow("roundtrip", "core.ai.callPrompt", &config)).await;
     let run = create(address, "roundtrip", json!({})).await;
     reaches(address, &run, "completed").await;
     assert_eq!(outputs(address, &run).await["text"], "roundtrip-probe");
@@ -254,7 +254,7 @@ async fn calls_and_returns(by: By) {
     let wrong = workflow(
         "wrong",
         "core.mcp.toolCall",
-        json!({ "tool": "echo", "arguments": { "txt": 1 } }),
+        &json!({ "tool": "echo", "arguments": { "txt": 1 } }),
     );
     register(address, wrong).await;
     let run = create(address, "wrong", json!({})).await;

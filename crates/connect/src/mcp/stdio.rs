@@ -178,7 +178,7 @@ impl Process {
                 Ok(message) => return Ok(Some(message)),
                 // Programs print to their standard output what belongs elsewhere.
                 Err(error) => {
-                    tracing::debug!(server = self.name, %error, "a line of a tool server is no message")
+                    tracing::debug!(server = self.name, %error, "a line of a tool server is no message");
                 }
             }
         }
