@@ -291,6 +291,57 @@ fn a_replay_of_a_dispatch_that_could_not_begin_equals_its_source() {
     check_replays(&mut script, 0);
 }
 
+/// A branch may begin between the handoffs of a dispatch, and between the ends of its workers.
+#[test]
+fn a_branch_from_any_event_of_a_fan_out_has_all_its_workers() {
+    let decision = json!({
+        "kind": "next-worker",
+        "nextWorkerIds": ["gated", "nobody", "said", "said"],
+        "nextWorkerInputs": [{}, {}, { "n": 1 }, { "n": 2 }],
+    });
+    for fan_out in ["parallel", "sequential"] {
+        let lead = json!({ "decision": decision, "maxLoopIterations": 2 });
+        let workflow = Workflow::new("led")
+            .node("lead", "core.orchestrator.supervisor", lead)
+            .node("dispatch", "core.dispatch", json!({ "fanOutPolicy": fan_out }))
+            .edges("lead -> dispatch");
+        let gated = Workflow::new("gated").gate("gate");
+        let said = Workflow::new("said").variable("n", "number", json!({})).node(
+            "say",
+            "core.template",
+            json!({ "template": "{{ n }}" }),
+        );
+        let mut script = Script::of(&[&workflow, &gated, &said]).start(json!({}));
+        bring_to_an_end(&mut script, 0);
+        check_replays(&mut script, 0);
+        // What each worker came to, in the order of the decision.
+        let ends = |script: &Script, run: usize| -> Vec<_> {
+            let outputs = script.run(run).outputs.clone().unwrap_or_default();
+            let children = outputs["children"].as_array().cloned().unwrap_or_default();
+            children
+                .iter()
+                .map(|child| (child["childStatus"].clone(), child["result"].clone()))
+                .collect()
+        };
+        assert_eq!(ends(&script, 0).len(), 4, "{}", script.log(0));
+        for from in 0..=script.events(0).len() as u64 {
+            let fork = script.fork(0, ForkMode::Branch, from).unwrap();
+            bring_to_an_end(&mut script, fork);
+            let log = script.log(fork);
+            assert_eq!(
+                script.status_of(fork),
+                "completed",
+                "{fan_out} from {from}: {log}"
+            );
+            assert_eq!(
+                ends(&script, fork),
+                ends(&script, 0),
+                "{fan_out} from {from}: {log}"
+            );
+        }
+    }
+}
+
 #[test]
 fn the_first_difference_is_recorded_and_the_replay_goes_on() {
     let workflow = Workflow::new("parts")

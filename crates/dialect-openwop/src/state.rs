@@ -305,8 +305,13 @@ impl State {
             KernelEvent::ForkResumed {
                 calls_again: true, ..
             } => {
-                for thinking in self.nodes.iter_mut().filter_map(|node| node.thinking.as_mut()) {
-                    thinking.begin_again();
+                for node in &mut self.nodes {
+                    if let Some(thinking) = &mut node.thinking {
+                        thinking.begin_again();
+                    }
+                    if let Some(dispatching) = &mut node.dispatching {
+                        dispatching.begin_again();
+                    }
                 }
             }
             KernelEvent::NodeStarted { .. }

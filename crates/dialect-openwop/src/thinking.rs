@@ -57,6 +57,13 @@ pub(crate) struct ToolAnswer {
     pub(crate) is_error: bool,
 }
 
+impl ToolUse {
+    /// Whether a child run works on it, or it has been answered.
+    pub(crate) const fn has_begun(&self) -> bool {
+        self.child.is_some() || self.answer.is_some()
+    }
+}
+
 impl Turn {
     pub(crate) const fn of(reply: ModelReply) -> Self {
         Self {

@@ -611,13 +611,7 @@ impl Run {
                 max_questions,
             } => {
                 let active = self.active(plan, step)?;
-                // A step may call again once all children have ended for which it waited.
-                let is_free = match &active.wait {
-                    Wait::Work => true,
-                    Wait::Children(members) => members.iter().all(|member| member.end.is_some()),
-                    Wait::Effect(_) | Wait::Retry { .. } | Wait::Interrupt(_) => false,
-                };
-                if !is_free || active.attempt != *attempt || active.n_calls != *call {
+                if !active.waits_for_nothing() || active.attempt != *attempt || active.n_calls != *call {
                     return Err(illegal("a call out of turn", &step.node));
                 }
                 active.called_at.get_or_insert(at);
@@ -828,14 +822,14 @@ impl Run {
             KernelEvent::ForkResumed {
                 depth, calls_again, ..
             } => {
-                self.resume_fork(*depth, *calls_again, at);
+                self.resume_fork(plan, *depth, *calls_again, at);
                 Ok(())
             }
         }
     }
 
     /// Continues a fork as if no time had passed since the last event, which may be days old.
-    fn resume_fork(&mut self, depth: u32, calls_again: bool, at: Timestamp) {
+    fn resume_fork(&mut self, plan: &impl Planned, depth: u32, calls_again: bool, at: Timestamp) {
         let is_own = self.fork().is_some_and(|fork| fork.depth == depth);
         if let Some(forked) = self.forked.as_mut().filter(|_| is_own) {
             forked.has_caught_up = true;
@@ -854,13 +848,22 @@ impl Run {
                 }
                 Wait::Work => active.streamed = None,
                 Wait::Effect(_) | Wait::Children(_) if calls_again => {
-                    if let Wait::Children(members) = &active.wait {
+                    let mut kept = Vec::new();
+                    if let Wait::Children(members) = std::mem::replace(&mut active.wait, Wait::Work) {
                         let runs: HashSet<_> = members.iter().map(|member| &member.run).collect();
                         let children = self.children.iter_mut();
                         let dropped = children.filter(|child| runs.contains(&child.run));
                         dropped.for_each(|child| child.ended = true);
+                        // A set that the kernel judges begins anew as a whole.
+                        let policy = plan.children(position);
+                        if policy.is_some_and(|policy| policy.join == Join::Own) {
+                            kept = members;
+                            kept.retain(|member| member.end.is_some());
+                        }
                     }
-                    active.wait = Wait::Work;
+                    if !kept.is_empty() {
+                        active.wait = Wait::Children(kept);
+                    }
                     active.called_at = None;
                     active.streamed = None;
                     self.waiting.retain(|&waiting| waiting != position);
@@ -996,6 +999,16 @@ impl NodeState {
 }
 
 impl Active {
+    /// Whether nothing from outside is to come: there is no wait, or all children have ended that there was one for.
+    #[must_use]
+    pub fn waits_for_nothing(&self) -> bool {
+        match &self.wait {
+            Wait::Work => true,
+            Wait::Children(members) => members.iter().all(|member| member.end.is_some()),
+            Wait::Effect(_) | Wait::Retry { .. } | Wait::Interrupt(_) => false,
+        }
+    }
+
     /// The child with this id that the step waits for.
     fn member(&mut self, child: &RunId) -> Option<&mut Member> {
         match &mut self.wait {

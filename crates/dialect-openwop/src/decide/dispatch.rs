@@ -42,6 +42,10 @@ impl Walk<'_, '_> {
             let (most, node) = (u64::from(most), step.node.clone());
             return self.breach(Cap::LoopIterations, most, u64::from(n_dispatches), Some(node));
         }
+        if self.dispatching(position).is_some_and(Dispatching::has_begun) {
+            // A branch goes on with the workers that had not ended.
+            return self.go_on(position, node, step);
+        }
         if let Some(confidence) = decision.confidence().filter(|confidence| *confidence < FLOOR) {
             return self.escalate(step, cause, &decision, confidence);
         }
@@ -184,6 +188,7 @@ impl Walk<'_, '_> {
             FanOut::Sequential | FanOut::Reject => 1,
         };
         loop {
+            self.begin_branch();
             let Some(dispatching) = self.dispatching(position) else {
                 return;
             };

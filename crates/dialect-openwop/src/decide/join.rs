@@ -38,7 +38,11 @@ impl Ends {
         let ended = dispatching.in_order_of_ends();
         Self {
             n_workers,
-            running: dispatching.handoffs.len() - ended.len(),
+            running: dispatching
+                .handoffs
+                .iter()
+                .filter(|handoff| handoff.is_running())
+                .count(),
             ended: ended.iter().map(|(_, end)| end.status).collect(),
         }
     }

@@ -80,7 +80,7 @@ impl Walk<'_, '_> {
     }
 
     /// Begins all calls of an answer that have not begun. A branch that goes its own way between two of them drops what
-    /// the run that it comes from has begun, so a second look follows the first.
+    /// its source had begun, so the next one is always the first that has not begun.
     fn begin_tools(
         &mut self,
         node: &ModelNode,
@@ -91,19 +91,21 @@ impl Walk<'_, '_> {
     ) {
         let mut actor = self.actor(position, step, cause, None, "model");
         let mut done = Ok(());
-        for (n, call) in calls.iter().enumerate().chain(calls.iter().enumerate()) {
+        while done.is_ok() {
+            self.begin_branch();
             let thinking = self.state.nodes[position].thinking.as_deref();
             let turn = thinking.and_then(|thinking| thinking.turns.last());
-            let known = turn.and_then(|turn| turn.uses.get(n)).cloned();
-            done = done.and_then(|()| match known {
+            let uses = turn.map_or(&[][..], |turn| &turn.uses);
+            let n_begun = uses.iter().take_while(|known| known.has_begun()).count();
+            let Some(call) = calls.get(n_begun) else { break };
+            done = match uses.get(n_begun).cloned() {
                 None => self.use_tool(node, position, &mut actor, call),
-                Some(known) if known.child.is_some() || known.answer.is_some() => Ok(()),
                 Some(known) => {
                     actor.cause = known.called;
                     let checked = self.checked_call(node, call);
                     self.begin_tool(&mut actor, &known.call, call, checked)
                 }
-            });
+            };
         }
         self.go_on_with_tools(node, position, step, actor.cause, done);
     }

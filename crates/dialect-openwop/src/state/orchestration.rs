@@ -132,6 +132,17 @@ impl Supervision {
     }
 }
 
+impl Handoff {
+    /// Whether it has begun and gone no further, or has to begin again in a branch.
+    const fn is_open(&self) -> bool {
+        self.child.is_none() && self.end.is_none()
+    }
+
+    pub(crate) const fn is_running(&self) -> bool {
+        self.child.is_some() && self.end.is_none()
+    }
+}
+
 impl Dispatching {
     pub(crate) fn new(cause: Seq, decision: Option<Decision>) -> Self {
         Self {
@@ -173,8 +184,27 @@ impl Dispatching {
         let Some(Decision::NextWorker { workers, .. }) = &self.decision else {
             return None;
         };
-        let position = self.handoffs.len();
+        let again = self.handoffs.iter().position(Handoff::is_open);
+        let position = again.unwrap_or(self.handoffs.len());
         workers.get(position).map(|worker| (position, worker.as_str()))
+    }
+
+    /// Whether any of its workers has begun, or is about to.
+    pub(crate) const fn has_begun(&self) -> bool {
+        self.fanned_out.is_some() || !self.handoffs.is_empty()
+    }
+
+    /// Forgets the child runs of another run, whose handoffs begin again.
+    pub(crate) fn begin_again(&mut self) {
+        for handoff in self.handoffs.iter_mut().filter(|handoff| handoff.end.is_none()) {
+            handoff.child = None;
+        }
+    }
+
+    /// The handoff that has just begun.
+    fn begun(&mut self) -> Option<&mut Handoff> {
+        let open = self.handoffs.iter_mut().filter(|handoff| handoff.is_open());
+        open.max_by_key(|handoff| handoff.latest)
     }
 
     /// The handoffs that have ended, the first to end first.
@@ -199,21 +229,26 @@ impl Dispatching {
             Orchestration::Decided { .. } | Orchestration::Joined { .. } => {}
             Orchestration::ConfidenceEscalated { .. } => self.stage = Stage::Escalated,
             Orchestration::FannedOut { .. } => self.fanned_out = Some(seq),
-            Orchestration::HandoffBegan { worker, .. } => self.handoffs.push(Handoff {
-                worker: worker.clone(),
-                latest: seq,
-                child: None,
-                end: None,
-            }),
-            // Both follow the beginning directly.
+            Orchestration::HandoffBegan { worker, .. } => {
+                let mut handoffs = self.handoffs.iter_mut();
+                match handoffs.find(|handoff| handoff.is_open() && handoff.worker == *worker) {
+                    Some(again) => again.latest = seq,
+                    None => self.handoffs.push(Handoff {
+                        worker: worker.clone(),
+                        latest: seq,
+                        child: None,
+                        end: None,
+                    }),
+                }
+            }
             Orchestration::HandoffSucceeded { child, .. } => {
-                if let Some(handoff) = self.handoffs.last_mut() {
+                if let Some(handoff) = self.begun() {
                     handoff.child = Some(child.clone());
                     handoff.latest = seq;
                 }
             }
             Orchestration::HandoffFailed { error, .. } => {
-                if let Some(handoff) = self.handoffs.last_mut() {
+                if let Some(handoff) = self.begun() {
                     handoff.latest = seq;
                     handoff.end = Some(HandoffEnd {
                         order,

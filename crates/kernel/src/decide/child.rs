@@ -66,17 +66,21 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             let message = format!("no join of {n_children} children can hold");
             return Err(Failure::new("impossible_join", message));
         }
-        let mut spawns = spawns.into_iter().enumerate().peekable();
-        // A fork may go live between two children of a set.
-        while spawns.peek().is_some()
-            && let Some(recorded) = self.recorded_child(step)
-        {
-            let child = recorded?;
-            if let Some((_, spawn)) = spawns.next() {
-                self.record_child(step, cause, child, spawn.workflow);
-            }
+        let mut n_recorded = 0;
+        while let Some(spawn) = spawns.get(n_recorded) {
+            let workflow = spawn.workflow.clone();
+            let Some(recorded) = self.recorded_child(step) else {
+                break;
+            };
+            self.record_child(step, cause, recorded?, workflow);
+            n_recorded += 1;
         }
-        // All are checked, so that a host that lacks room learns how much.
+        if n_recorded == n_children {
+            return Ok(());
+        }
+        // A branch that goes its own way between two children has none of those that its source had. All are checked,
+        // so that a host that lacks room learns how much.
+        let spawns = spawns.into_iter().enumerate();
         let children: Vec<_> = spawns
             .map(|(index, spawn)| self.new_child(step, Some(index), spawn))
             .collect();
@@ -144,10 +148,11 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         }
         if let Some(recorded) = self.recorded_child(step) {
             let child = recorded?;
-            return Ok((
-                child.clone(),
-                self.record_child(step, cause, child, spawn.workflow),
-            ));
+            let dispatched = self.record_child(step, cause, child.clone(), spawn.workflow.clone());
+            // Where a branch begins right after it, the child is that of its source, and the step gets one of its own.
+            if !self.go_live_if_at_branch() {
+                return Ok((child, dispatched));
+            }
         }
         // A branch that has just gone its own way has none of the children that its source had.
         let n_before = self.members(step).len();

@@ -8,8 +8,7 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
     /// What a step of a replay that creates a child gets: the child that its source created, or why it could not. `None` in a
     /// run that is no replay.
     pub(in crate::decide) fn recorded_child(&mut self, step: &StepId) -> Option<Result<RunId, Failure>> {
-        self.repeat_notes();
-        self.go_live_if_at_branch();
+        self.begin_branch();
         if !self.run.is_catching_up() {
             return self.run.is_replay().then(|| Err(missing("its child")));
         }

@@ -1,8 +1,7 @@
 //! Forks that go on by themselves: steps that begin again, timers that are set again, and calls that a replay fails.
 
 use crate::{
-    Active, Command, Dialect, ForkMode, Given, KernelEvent, Phase, Refusal, Seq, StepId, Timer, Trigger,
-    Wait, Work,
+    Command, Dialect, ForkMode, Given, KernelEvent, Phase, Refusal, Seq, StepId, Timer, Trigger, Wait, Work,
 };
 
 use super::{DecisionBuilder, missing};
@@ -25,6 +24,13 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
             self.given = given;
         }
         is_at_branch
+    }
+
+    /// Lets a branch begin here if this is its place, before a dialect looks at what its steps have begun: a branch has none
+    /// of the children of its source.
+    pub fn begin_branch(&mut self) {
+        self.repeat_notes();
+        self.go_live_if_at_branch();
     }
 
     /// Lets the fork go on by itself.
@@ -68,11 +74,7 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
     pub(super) fn idle_steps(&self) -> Vec<StepId> {
         let nodes = self.run.nodes.iter().enumerate();
         let idle = nodes.filter_map(|(position, node)| match &node.phase {
-            Phase::Active(Active {
-                ordinal,
-                wait: Wait::Work,
-                ..
-            }) => Some(self.step(position, *ordinal)),
+            Phase::Active(active) if active.waits_for_nothing() => Some(self.step(position, active.ordinal)),
             Phase::Active(_)
             | Phase::Idle
             | Phase::Completed
@@ -108,7 +110,7 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
             let Some((position, active)) = self.active(&step) else {
                 continue;
             };
-            if active.wait != Wait::Work || self.run.status.is_terminal() {
+            if !active.waits_for_nothing() || self.run.status.is_terminal() {
                 continue;
             }
             let attempt = active.attempt;
