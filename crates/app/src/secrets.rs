@@ -14,7 +14,7 @@ pub struct SealedSecret {
     /// Unique within the tenant.
     pub name: String,
     pub sealed: Vec<u8>,
-    /// What is shown of the value.
+    /// Callers see this in place of the value.
     pub fingerprint: String,
 }
 

@@ -46,6 +46,24 @@ pub struct NewRun {
     pub side_rows: SideRows,
 }
 
+impl NewRun {
+    /// A run without inputs and all else that is optional.
+    #[must_use]
+    pub fn new(run: RunId, origin: Origin) -> Self {
+        Self {
+            run,
+            origin,
+            inputs: Object::new(),
+            configurable: Object::new(),
+            tags: Vec::new(),
+            metadata: Object::new(),
+            context: None,
+            trace: None,
+            side_rows: SideRows::default(),
+        }
+    }
+}
+
 impl App {
     /// Starts a run of the workflow with this id. A request that took effect before is replayed, even if the
     /// workflow is gone by now.

@@ -49,7 +49,7 @@ pub(crate) struct ToolUse {
     pub(crate) answer: Option<ToolAnswer>,
 }
 
-/// What a tool gave back, in the words that the model is told.
+/// The result of a tool, as the text that the model reads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ToolAnswer {
     pub(crate) text: String,

@@ -36,6 +36,21 @@ pub enum Request {
 }
 
 impl Request {
+    /// Whether the call may be made again when nobody knows whether it was made. What its server says of a tool is not
+    /// known here, so a tool may only if its node says so.
+    #[must_use]
+    pub fn may_be_repeated(&self) -> bool {
+        match self {
+            Self::Tool(call) => call.retry_safe == Some(true),
+            Self::Http(_)
+            | Self::Activity(_)
+            | Self::Agent(_)
+            | Self::Model(_)
+            | Self::Memory(_)
+            | Self::SideEffect { .. } => true,
+        }
+    }
+
     /// The type of the call, as [`wopr_core::Call::provider`].
     pub(crate) const fn provider(&self) -> &'static str {
         match self {

@@ -144,7 +144,7 @@ impl Engine {
         }
         let end = match report {
             Some(report) => {
-                let broken_off = |panicked| self.broken_off(&lease.run, effect.handle.as_ref(), &panicked);
+                let broken_off = |panicked| self.broken_off(&lease.run, &effect, &panicked);
                 let report = report.unwrap_or_else(|panicked| broken_off(panicked).into());
                 self.report(lease, effect, report, Vec::new()).await
             }
@@ -394,13 +394,21 @@ impl Engine {
     }
 
     /// The outcome of an attempt whose executor panicked: a failure, so that the node's retry policy limits
-    /// further attempts. A call that its peer has accepted is given up instead.
-    fn broken_off(&self, run: &RunKey, accepted: Option<&Value>, Panicked(text): &Panicked) -> Outcome {
+    /// further attempts. A call that its peer has accepted is given up instead, and one that must not be made twice has
+    /// an unknown outcome.
+    fn broken_off(&self, run: &RunKey, effect: &StoredEffect, Panicked(text): &Panicked) -> Outcome {
         Counters::add(&self.shared.counters.panics, 1);
         tracing::error!(%run, panic = text, "attempt panicked");
-        let code = "internal_error".to_owned();
-        let message = "the attempt broke off by a fault of this host".to_owned();
-        match accepted {
+        let is_repeatable = effect.request.may_be_repeated();
+        let code = match is_repeatable {
+            true => "internal_error",
+            false => "outcome_unknown",
+        };
+        let (code, message) = (
+            code.to_owned(),
+            "the attempt broke off by a fault of this host".to_owned(),
+        );
+        match &effect.handle {
             Some(handle) => Outcome::GivenUp {
                 handle: Some(handle.clone()),
                 code,
@@ -409,7 +417,7 @@ impl Engine {
             None => Outcome::Failed {
                 code,
                 message,
-                retryable: true,
+                retryable: is_repeatable,
                 retry_after: None,
                 may_go_on: true,
             },

@@ -59,7 +59,7 @@ pub trait Dialect: Sized + Debug + 'static {
         None
     }
 
-    /// Why a step could not create a child, if an event of the language says it.
+    /// The failure by which a step did not create a child, if this event of the language records one.
     fn refused_child(_event: &Self::Event, _step: &StepId) -> Option<Failure> {
         None
     }

@@ -28,7 +28,7 @@ pub struct SecretCipher {
     prints: Subkey,
 }
 
-/// Why a secret cannot be set.
+/// Why the host refuses to set a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     #[error("the configuration names no secret '{0}' with stored = true")]
@@ -37,6 +37,17 @@ pub enum SecretError {
     Value,
     #[error("draw a nonce from the system")]
     Entropy,
+}
+
+/// Checks that the configuration declares a secret that the tenant sets.
+pub fn check_secret(declared: &[NamedSecret], tenant: &TenantId, name: &str) -> Result<(), SecretError> {
+    let is_for = |secret: &NamedSecret| secret.tenants.is_empty() || secret.tenants.contains(tenant);
+    let mut declared = declared.iter();
+    // One of other tenants looks like none.
+    match declared.any(|secret| secret.stored && secret.name == name && is_for(secret)) {
+        true => Ok(()),
+        false => Err(SecretError::Undeclared(name.to_owned())),
+    }
 }
 
 impl SecretCipher {
@@ -56,14 +67,7 @@ impl SecretCipher {
         name: &str,
         value: &str,
     ) -> Result<(Vec<u8>, String), SecretError> {
-        let is_for = |secret: &NamedSecret| secret.tenants.is_empty() || secret.tenants.contains(tenant);
-        // One of other tenants looks like none.
-        if !declared
-            .iter()
-            .any(|secret| secret.stored && secret.name == name && is_for(secret))
-        {
-            return Err(SecretError::Undeclared(name.to_owned()));
-        }
+        check_secret(declared, tenant, name)?;
         let value = models::text(value).ok_or(SecretError::Value)?;
         let value = value.expose().as_bytes();
         let place = place(tenant, name);

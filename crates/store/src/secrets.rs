@@ -13,7 +13,7 @@ pub struct SecretRow {
     pub name: String,
     /// The encrypted value.
     pub sealed: Vec<u8>,
-    /// What is shown of the value.
+    /// Callers see this in place of the value.
     pub fingerprint: String,
     pub set_at: Timestamp,
 }

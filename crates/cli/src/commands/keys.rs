@@ -39,9 +39,9 @@ enum Verb {
         /// The principal that uses the key [default: the name]
         #[arg(long)]
         principal: Option<String>,
-        /// The tenant that the key gives access to; on a server always the caller's
-        #[arg(long, default_value = "default")]
-        tenant: String,
+        /// The tenant that the key gives access to, in a database [default: default]
+        #[arg(long)]
+        tenant: Option<String>,
         /// A scope of the key; may be given several times, or separated by commas [default: all scopes]
         #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',')]
         scopes: Vec<String>,
@@ -63,7 +63,7 @@ enum Verb {
     Revoke {
         /// The key's id
         id: String,
-        /// The key's tenant, if keys of several tenants have this id; on a server always the caller's
+        /// The key's tenant, if keys of several tenants have this id in a database
         #[arg(long)]
         tenant: Option<String>,
         #[command(flatten)]
@@ -75,7 +75,7 @@ enum Verb {
 struct Wanted {
     id: Option<String>,
     principal: Option<String>,
-    tenant: String,
+    tenant: Option<String>,
     scopes: Vec<String>,
     membership: Membership,
 }
@@ -117,7 +117,7 @@ async fn create(wanted: Wanted, place: &Place) -> Result<Exit> {
         let known: Vec<_> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
         Failure::new(Exit::Usage, rule).hint(format!("the scopes are {}, or * for all", known.join(", ")))
     })?;
-    let document = match place.client()? {
+    let document = match place.client_without(wanted.tenant.as_deref())? {
         Some(client) => {
             let mut body = json!({ "scopes": scopes.names() });
             for (name, list) in [
@@ -173,7 +173,8 @@ async fn create_here(wanted: Wanted, scopes: Scopes, place: &Place) -> Result<Va
     let principal = wanted.principal.as_deref().unwrap_or(&id);
     let row = KeyRow {
         secret_sha256: hash_hex(&secret),
-        tenant: TenantId::parse(&wanted.tenant).map_err(|error| usage("tenant", &error))?,
+        tenant: TenantId::parse(wanted.tenant.as_deref().unwrap_or("default"))
+            .map_err(|error| usage("tenant", &error))?,
         principal: PrincipalId::parse(principal).map_err(|error| usage("principal", &error))?,
         scopes: scopes.names(),
         membership: wanted.membership,
@@ -285,7 +286,7 @@ async fn list(place: &Place) -> Result<Exit> {
 }
 
 async fn revoke(id: &str, tenant: Option<&str>, place: &Place) -> Result<Exit> {
-    match place.client()? {
+    match place.client_without(tenant)? {
         Some(client) => {
             client
                 .delete(&format!("/v1/host/wopr/keys/{}", escape(id)))

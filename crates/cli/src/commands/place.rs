@@ -81,6 +81,22 @@ impl Place {
         }
     }
 
+    /// A client of the server, as [`Self::client`], for a command that may name a tenant: on a server the tenant is the
+    /// caller's, and another name would be ignored.
+    pub(super) fn client_without(&self, tenant: Option<&str>) -> Result<Option<Client>> {
+        let client = self.client()?;
+        if client.is_some() && tenant.is_some() {
+            let failure = Failure::new(
+                Exit::Usage,
+                "--tenant is for a database; a server takes that of the key",
+            );
+            return Err(failure
+                .hint("leave it out, or name the database with --store")
+                .into());
+        }
+        Ok(client)
+    }
+
     /// Opens the database. It is created only if `may_create` is set, which is when something is stored.
     pub(super) async fn open(&self, may_create: bool) -> Result<Opened> {
         self.open_configured(self.config()?, may_create).await

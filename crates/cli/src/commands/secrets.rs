@@ -72,14 +72,14 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct Owner {
-    /// The tenant whose secret it is; on a server always the caller's
-    #[arg(long, default_value = "default")]
-    tenant: String,
+    /// The tenant whose secret it is, in a database [default: default]
+    #[arg(long)]
+    tenant: Option<String>,
 }
 
 impl Owner {
     fn id(&self) -> Result<TenantId> {
-        let id = TenantId::parse(&self.tenant);
+        let id = TenantId::parse(self.tenant.as_deref().unwrap_or("default"));
         Ok(id.map_err(|error| Failure::new(Exit::Usage, format!("--tenant: {error}")))?)
     }
 }
@@ -136,7 +136,7 @@ fn read_value(from_env: Option<String>, from_file: Option<PathBuf>) -> Result<St
 }
 
 async fn set(name: &str, value: &str, owner: &Owner, place: &Place) -> Result<Exit> {
-    let document = match place.client()? {
+    let document = match place.client_without(owner.tenant.as_deref())? {
         Some(client) => {
             let body = json!({ "name": name, "value": value });
             client.post("/v1/host/wopr/secrets", &body).await?
@@ -158,18 +158,14 @@ async fn set_here(name: &str, value: &str, owner: &Owner, place: &Place) -> Resu
     let tenant = owner.id()?;
     let config = place.config()?;
     check_key(&config)?;
+    // Before a database is created for a secret that the host would not know.
+    wopr_server::check_secret(&config.secrets.named, &tenant, name).map_err(|error| refused(&error))?;
     let store = place.open_configured(config.clone(), true).await?;
     let done = async {
         // The store is open: no other process makes a master key meanwhile.
         let keys = wopr_server::Secrets::open(&config.secrets, &config.store)?;
         let sealed = SecretCipher::new(&keys).seal(&config.secrets.named, &tenant, name, value);
-        let (sealed, fingerprint) = sealed.map_err(|error| match error {
-            SecretError::Undeclared(_) => Failure::new(Exit::Config, error.to_string()).hint(format!(
-                "add it to the file of --config: [[secrets.named]] name = \"{name}\", stored = true"
-            )),
-            SecretError::Value => Failure::new(Exit::Usage, error.to_string()),
-            SecretError::Entropy => Failure::cannot(Exit::Failed, &error),
-        })?;
+        let (sealed, fingerprint) = sealed.map_err(|error| refused(&error))?;
         let row = SecretRow {
             tenant,
             name: name.to_owned(),
@@ -188,6 +184,16 @@ async fn set_here(name: &str, value: &str, owner: &Owner, place: &Place) -> Resu
     let done: Result<Value> = done.await;
     store.close().await;
     done
+}
+
+fn refused(error: &SecretError) -> Failure {
+    match error {
+        SecretError::Undeclared(name) => Failure::new(Exit::Config, error.to_string()).hint(format!(
+            "add it to the file of --config: [[secrets.named]] name = \"{name}\", stored = true"
+        )),
+        SecretError::Value => Failure::new(Exit::Usage, error.to_string()),
+        SecretError::Entropy => Failure::cannot(Exit::Failed, error),
+    }
 }
 
 /// A database that is there has its master key somewhere. A new one would encrypt what the host cannot read.
@@ -216,7 +222,7 @@ fn describe(row: &SecretRow) -> Value {
 }
 
 async fn list(owner: &Owner, place: &Place) -> Result<Exit> {
-    let document = match place.client()? {
+    let document = match place.client_without(owner.tenant.as_deref())? {
         Some(client) => client.get("/v1/host/wopr/secrets").await?,
         None => {
             let tenant = owner.id()?;
@@ -256,7 +262,7 @@ async fn list(owner: &Owner, place: &Place) -> Result<Exit> {
 }
 
 async fn remove(name: &str, owner: &Owner, place: &Place) -> Result<Exit> {
-    match place.client()? {
+    match place.client_without(owner.tenant.as_deref())? {
         Some(client) => {
             let path = format!("/v1/host/wopr/secrets/{}", escape(name));
             client.delete(&path).await?;

@@ -89,6 +89,13 @@ fn stored_secret_is_set_used_replaced_and_removed() {
     );
     let (code, _, err) = with_input(&place, &["secrets", "set", "other"], "x");
     assert!(code == 3 && err.contains("stored = true"), "{code} {err}");
+    // A database is not created for a secret that nobody declared.
+    let elsewhere = ["secrets", "set", "other", "--store", "sqlite:none.db"];
+    let (code, _, err) = with_input(&place, &elsewhere, "x");
+    assert!(
+        code == 3 && !place.path().join("none.db").exists(),
+        "{code} {err}"
+    );
     let (code, _, err) = with_input(&place, &["secrets", "set", "crm"], "two\nlines");
     assert_eq!(code, 2, "{err}");
 
@@ -119,6 +126,10 @@ fn stored_secret_is_set_used_replaced_and_removed() {
     run(0);
     assert_eq!(carried.recv().unwrap(), "Bearer second-value");
 
+    // The tenant on a server is that of the key.
+    let of_tenant = [&["secrets", "list", "--tenant", "acme"][..], &at].concat();
+    assert!(place.ends(2, &of_tenant).err.contains("--tenant"));
+
     // Beside the host, which has the database open.
     place.write("value", "third-value\n");
     place.ends(0, &["secrets", "set", "crm", "--from-file", "value"]);
@@ -134,7 +145,7 @@ fn stored_secret_is_set_used_replaced_and_removed() {
         assert_eq!(secrets["secrets"][0]["fingerprint"].as_str().unwrap().len(), 16);
         assert!(!listed.out.contains("value"), "{listed:?}");
     }
-    // What lies on the disk says nothing.
+    // No file of the database contains the value.
     for file in fs::read_dir(place.path()).unwrap() {
         let path = file.unwrap().path();
         if path.is_file() && path.file_name().unwrap().to_str().unwrap().starts_with("wopr.db") {

@@ -200,7 +200,7 @@ impl HttpServer {
     }
 }
 
-/// Whether the body of a response is of a media type.
+/// Whether a response has a body of this media type.
 fn is_of(headers: &HeaderMap, media_type: &str) -> bool {
     let value = headers
         .get(header::CONTENT_TYPE)

@@ -643,7 +643,7 @@ async fn answers_over_http_have_bounds_and_kinds() {
     let large = "x".repeat(5 << 20);
     let many = format!("[{}0]", "{},".repeat(900_000));
     let header = |status, line: &str| (status, vec![line.to_owned()], String::new());
-    /// What a server answers, and the failure of a call that may not be made again and of one that may be.
+    /// The answer of a server, and how a call fails on it: first one that may not be repeated, then one that may.
     type Case = (&'static str, Answer, (String, bool), (String, bool));
     let cases: Vec<Case> = vec![
         (

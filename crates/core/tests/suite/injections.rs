@@ -301,7 +301,7 @@ fn no_text_of_a_tool_succeeds() {
             let calls = script.effects().iter();
             let n_calls = calls.filter(|effect| effect.step.node.as_str() == "out").count();
             assert_eq!(n_calls, 0, "{row}");
-            // What the tool said is recorded, with the mark.
+            // The log has the text of the tool, marked as untrusted.
             let is_marked = script.events(0).iter().any(|recorded| {
                 recorded.is_untrusted && format!("{:?}", recorded.event).contains("ToolReturned")
             });

@@ -89,7 +89,7 @@ fn model_leads_until_it_is_done() {
 
     decides(&mut script, research(0.9));
     let second = said(&script);
-    // What the worker gave back is data, and does not leave its markers.
+    // The result of the worker stays between its markers.
     assert!(second.contains("<UNTRUSTED source=\"workers\">\n{"), "{second}");
     assert!(second.contains("&lt;/UNTRUSTED> bees hum"), "{second}");
 

@@ -7,7 +7,7 @@ use crate::{
     CONTENT_TRUST, Decision, Failure, InterruptKind, Object, Orchestration, Supervision, UNTRUSTED, cost,
     decision::{Ratification, THRESHOLD, read_confidence},
     measure::too_deep,
-    node::{Decider, Led, NodeKind, Pattern, Rule, Supervisor},
+    node::{Decider, Lead, Led, NodeKind, Pattern, Rule, Supervisor},
 };
 
 use super::{
@@ -19,8 +19,10 @@ use super::{
 const ESCALATION_THRESHOLD: &str = "escalationThreshold";
 
 /// What a turn comes to.
-enum Turn {
+enum Turn<'n> {
     Decided(Decision),
+    /// A model is asked, and its answer ends the turn.
+    Asks(&'n Lead),
     /// A person has to say whether the decision counts.
     Held {
         decision: Decision,
@@ -51,10 +53,10 @@ impl Walk<'_, '_> {
             let node = step.node.clone();
             return self.breach(Cap::LoopIterations, u64::from(most), u64::from(turn), Some(node));
         }
-        if let Decider::Model(lead) = &supervisor.decider {
-            return self.ask_model(&lead.model, position, step.clone(), attempt, cause, inputs);
-        }
         match self.turn(&supervisor.decider, turn) {
+            Ok(Turn::Asks(lead)) => {
+                self.ask_model(&lead.model, position, step.clone(), attempt, cause, inputs);
+            }
             Ok(Turn::Decided(decision)) => self.decided(supervisor, step, cause, decision),
             Ok(Turn::Held { decision, observed }) => {
                 self.hold_turn(supervisor, step, cause, (&decision, observed));
@@ -63,7 +65,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn turn(&self, decider: &Decider, turn: u32) -> Result<Turn, Failure> {
+    fn turn<'n>(&self, decider: &'n Decider, turn: u32) -> Result<Turn<'n>, Failure> {
         match decider {
             Decider::Plan(plan) => {
                 let next = plan.get(turn as usize - 1).cloned();
@@ -79,8 +81,7 @@ impl Walk<'_, '_> {
             }),
             Decider::Pending { decision, .. } => Ok(Turn::Decided(decision.clone())),
             Decider::Rules(rules) => self.by_rules(rules).map(Turn::Decided),
-            // It is asked, and its answer ends the turn.
-            Decider::Model(_) => Err(Failure::new("internal_error", "a model has to be asked first")),
+            Decider::Model(lead) => Ok(Turn::Asks(lead)),
         }
     }
 
@@ -114,16 +115,16 @@ impl Walk<'_, '_> {
 
     /// The decision that is held.
     fn held(&self, position: usize, decider: &Decider, turn: u32) -> Result<Decision, Failure> {
-        if let Decider::Model(lead) = decider {
-            let thinking = self.state.nodes[position].thinking.as_deref();
-            let reply = thinking.and_then(|thinking| Some(&thinking.turns.last()?.reply));
-            let led = reply.and_then(|reply| self.read_led(lead, &reply.text));
-            let lost = || Failure::new("internal_error", "the decision is not in the log");
-            return led.map(|led| led.decision).ok_or_else(lost);
+        match self.turn(decider, turn)? {
+            Turn::Decided(decision) | Turn::Held { decision, .. } => Ok(decision),
+            Turn::Asks(lead) => {
+                let thinking = self.state.nodes[position].thinking.as_deref();
+                let reply = thinking.and_then(|thinking| Some(&thinking.turns.last()?.reply));
+                let led = reply.and_then(|reply| self.read_led(lead, &reply.text));
+                let lost = || Failure::new("internal_error", "the decision is not in the log");
+                led.map(|led| led.decision).ok_or_else(lost)
+            }
         }
-        self.turn(decider, turn).map(|turn| match turn {
-            Turn::Decided(decision) | Turn::Held { decision, .. } => decision,
-        })
     }
 
     /// The confidence below which a decision is held.

@@ -32,7 +32,7 @@ pub(crate) struct ToolNode {
     pub tool: String,
     /// An object; an input port `arguments` takes precedence.
     pub arguments: Option<Body>,
-    /// Whether the call may be made again if nobody knows whether it was made.
+    /// Whether wopr may repeat a call whose outcome it does not know.
     pub retry_safe: Option<bool>,
     pub timeout_ms: Option<u64>,
 }

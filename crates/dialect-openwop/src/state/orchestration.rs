@@ -23,7 +23,7 @@ pub struct Supervision {
 
 /// The most turns of which a model is told again.
 pub(crate) const MAX_PAST: usize = 16;
-/// How much a model is told again of one decision or of what followed, in bytes.
+/// Maximum size of a past decision, and of its results, in the prompt of the model that leads, in bytes.
 const MAX_TOLD: usize = 4 * 1024;
 
 /// A turn that is over, in the words in which a model is told of it.

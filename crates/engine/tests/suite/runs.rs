@@ -1,10 +1,14 @@
 //! Runs over a store: their progress, and what survives a restart of the engine.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
+use async_trait::async_trait;
 use serde_json::json;
 use wopr_core::{Command, RunStatus, Timestamp};
-use wopr_engine::{CommandError, Done, Idempotency, Outcome, SideRows};
+use wopr_engine::{Attempt, CommandError, Done, Executor, Idempotency, Outcome, Report, SideRows};
 use wopr_store::{IdempotencyKey, MemoryStore, SqliteStore, Store};
 
 use crate::harness::{
@@ -194,6 +198,47 @@ async fn a_long_attempt_renews_its_lease() {
     reply.send(Outcome::Done(json!({}))).expect("awaited");
     reaches(&engine, &key, RunStatus::Completed).await;
     engine.stop().await;
+}
+
+/// Panics in its first attempt.
+#[derive(Debug, Default)]
+struct Faulty(AtomicUsize);
+
+#[async_trait]
+impl Executor for Faulty {
+    async fn run(&self, _attempt: Attempt) -> Report {
+        match self.0.fetch_add(1, Ordering::SeqCst) {
+            0 => panic!("as the test wants"),
+            _ => Outcome::Done(json!({})).into(),
+        }
+    }
+}
+
+/// Nobody knows whether the tool was called before the fault.
+#[tokio::test]
+async fn a_tool_whose_attempt_panics_is_called_again_only_if_it_may_be() {
+    for (retry_safe, ends, n_attempts) in [
+        (json!(null), RunStatus::Failed, 1),
+        (json!(false), RunStatus::Failed, 1),
+        (json!(true), RunStatus::Completed, 2),
+    ] {
+        let executor = Arc::new(Faulty::default());
+        let engine = engine(Arc::new(MemoryStore::new()), executor.clone()).await;
+        let config = json!({ "tool": "t", "retrySafe": retry_safe });
+        let calls = [node("call", "core.mcp.toolCall", config)];
+        let registered = engine.register(None, workflow("fx", &calls, &[])).await;
+        registered.expect("registers");
+        let key = fresh(create(&engine, "fx", json!({}), SideRows::default()).await).key;
+        let view = reaches(&engine, &key, ends).await;
+        let code = view.run.error.as_ref().map(|(failure, _)| failure.code.as_str());
+        assert_eq!(
+            code,
+            (n_attempts == 1).then_some("outcome_unknown"),
+            "{retry_safe}"
+        );
+        assert_eq!(executor.0.load(Ordering::SeqCst), n_attempts, "{retry_safe}");
+        engine.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use url::Url;
 use wopr_connect::MAX_TOOL_SERVERS;
 use wopr_core::TenantId;
 
-use super::{Config, ConfigError, Period};
+use super::{Config, ConfigError, Period, name_problem};
 
 /// The server that a workflow calls if it names none.
 pub const DEFAULT_TOOL_SERVER: &str = "default";
@@ -147,12 +147,8 @@ impl ToolServer {
 
     /// The first member that is wrong, and its rule.
     pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
-        let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if self.name.is_empty() || self.name.len() > 128 || !self.name.chars().all(is_name) {
-            return Some((
-                "name",
-                "must be 1 to 128 letters, digits, hyphens, underscores or dots",
-            ));
+        if let Some(rule) = name_problem(&self.name) {
+            return Some(("name", rule));
         }
         match (&self.command, &self.url) {
             (None, None) => return Some(("command", "must be there, or url in its place")),

@@ -692,5 +692,12 @@ fn is_set_of<T: PartialEq>(list: &[T], least: usize) -> bool {
     (least..=MAX_LISTED).contains(&list.len()) && list.iter().enumerate().all(is_new)
 }
 
+/// The rule that the name of a model provider or of a tool server breaks.
+fn name_problem(name: &str) -> Option<&'static str> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let is_fine = (1..=128).contains(&name.len()) && name.chars().all(is_name);
+    (!is_fine).then_some("must be 1 to 128 letters, digits, hyphens, underscores or dots")
+}
+
 #[cfg(test)]
 mod tests;

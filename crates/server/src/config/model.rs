@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 use wopr_core::TenantId;
 
+use super::name_problem;
+
 /// The provider that a workflow asks if it names none.
 pub const DEFAULT_MODEL: &str = "default";
 /// The environment variable with the key of that provider, if it names no secret.
@@ -94,12 +96,8 @@ impl ModelProvider {
 
     /// The first member that is wrong, and its rule.
     pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
-        let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if self.name.is_empty() || self.name.len() > 128 || !self.name.chars().all(is_name) {
-            return Some((
-                "name",
-                "must be 1 to 128 letters, digits, hyphens, underscores or dots",
-            ));
+        if let Some(rule) = name_problem(&self.name) {
+            return Some(("name", rule));
         }
         if self.name == "mock" {
             return Some((

@@ -10,7 +10,7 @@ mod mock;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde_json::json;
-use wopr_app::{Mask, NewRun, Put, SideRows};
+use wopr_app::{Mask, NewRun, Put};
 use wopr_core::{Object, Origin};
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
@@ -59,15 +59,8 @@ pub(super) fn start_task(call: Call) -> BoxFuture<'static, Answer> {
         let caller = call.caller();
         let run = call.host.app().new_run_id();
         let new = NewRun {
-            run: run.clone(),
-            origin: Origin::new("a2a"),
-            inputs: Object::new(),
-            configurable: Object::new(),
-            tags: Vec::new(),
-            metadata: Object::new(),
-            context: None,
             trace: call.header("traceparent").map(ToOwned::to_owned),
-            side_rows: SideRows::default(),
+            ..NewRun::new(run.clone(), Origin::new("a2a"))
         };
         call.host
             .app()

@@ -1,4 +1,6 @@
 //! The schemas of the OpenAPI document. Tests validate the host's responses against them.
+//!
+//! The file is long because it is one table: each schema that a route names has an entry.
 
 use serde_json::{Map, Value, json};
 use wopr_app::MAX_DIFFERENCES;

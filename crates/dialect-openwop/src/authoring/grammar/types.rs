@@ -987,7 +987,7 @@ static TOOL_CALLED: Members = closed(&[
     may(
         "retrySafe",
         Shape::Flag,
-        "Whether the call may be made again if nobody knows whether it was made; what the server says of the tool where absent.",
+        "Whether wopr may repeat a call whose outcome it does not know; where absent, the server's description of the tool decides.",
     )
     .or_null(),
     may(

@@ -273,17 +273,7 @@ impl Guarded {
         let caller = call.caller();
         let workflow = conformance::scenario(PAUSED).ok_or_else(Problem::internal)?;
         let run = call.host.app().new_run_id();
-        let new = NewRun {
-            run: run.clone(),
-            origin: Origin::new("a2a"),
-            inputs: Object::new(),
-            configurable: Object::new(),
-            tags: Vec::new(),
-            metadata: Object::new(),
-            context: None,
-            trace: None,
-            side_rows: SideRows::default(),
-        };
+        let new = NewRun::new(run.clone(), Origin::new("a2a"));
         let app = call.host.app();
         app.start_run(caller.permit_start()?, &workflow, new).await?;
         let run = app.find_run(caller, run.as_str(), Scope::RunsRead).await?;

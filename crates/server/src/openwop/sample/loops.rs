@@ -315,17 +315,7 @@ async fn run(call: &Call, document: Value) -> Result<(VisibleRun, View), Problem
     let (app, caller) = (call.host.app(), call.caller());
     let registered = app.register_workflow(caller, document).await?;
     let run = app.new_run_id();
-    let new = NewRun {
-        run: run.clone(),
-        origin: Origin::new("openwop"),
-        inputs: Object::new(),
-        configurable: Object::new(),
-        tags: Vec::new(),
-        metadata: Object::new(),
-        context: None,
-        trace: None,
-        side_rows: SideRows::default(),
-    };
+    let new = NewRun::new(run.clone(), Origin::new("openwop"));
     app.start_run_of(caller.permit_start()?, registered.plan, new)
         .await?;
     let key = app.find_run(caller, run.as_str(), Scope::RunsRead).await?;
