@@ -20,6 +20,7 @@ mod exposure;
 mod expression;
 mod fence;
 mod node;
+mod overrides;
 mod pattern;
 mod plan;
 mod redaction;

@@ -1,12 +1,12 @@
 //! Checks the parameters of a new run, and fixes its limits.
 
-use serde_json::Value;
 use wopr_kernel::{Limits, Refusal, StartRun};
 
 use crate::{
-    Object, Plan, Verbosity,
+    Object, Plan,
     cost::Budget,
     measure::{MAX_NESTING, object_too_deep},
+    overrides::Overrides,
 };
 
 /// Checks the parameters of a new run, and fixes its limits.
@@ -15,7 +15,7 @@ pub(crate) fn check_start(plan: &Plan, start: &StartRun, budget: &Budget) -> Res
     check_nesting("metadata", &start.metadata)?;
     let declared_ms = Some(plan.definition.settings.timeout).filter(|ms| *ms > 0);
     let limits = start.bounds.limits(&start.configurable, declared_ms)?;
-    check_known(&start.configurable)?;
+    Overrides::of(Some(&start.configurable)).check()?;
     check_configurable(plan, &start.configurable, budget)?;
     Ok(limits)
 }
@@ -83,33 +83,4 @@ fn check_nesting(field: &str, fields: &Object) -> Result<(), Refusal> {
         });
     }
     Ok(())
-}
-
-/// Checks the types of the reserved keys.
-fn check_known(configurable: &Object) -> Result<(), Refusal> {
-    let refuse = |key: &str, rule: &str| Refusal::InvalidInput {
-        field: format!("configurable.{key}"),
-        rule: rule.to_owned(),
-    };
-    match configurable.get("temperature") {
-        None => {}
-        Some(value) if value.as_f64().is_some_and(|t| (0.0..=2.0).contains(&t)) => {}
-        Some(_) => return Err(refuse("temperature", "is not a number within 0 to 2")),
-    }
-    match configurable.get("escalationThreshold") {
-        None => {}
-        Some(value) if value.as_f64().is_some_and(|t| (0.0..=1.0).contains(&t)) => {}
-        Some(_) => return Err(refuse("escalationThreshold", "is not a number within 0 to 1")),
-    }
-    match configurable.get("reasoningVerbosity").map(Value::as_str) {
-        None => {}
-        Some(Some(text)) if Verbosity::parse(text).is_some() => {}
-        Some(_) => {
-            return Err(refuse("reasoningVerbosity", "is none of summary, full and off"));
-        }
-    }
-    match configurable.get("model") {
-        None | Some(Value::String(_)) => Ok(()),
-        Some(_) => Err(refuse("model", "is not a string")),
-    }
 }

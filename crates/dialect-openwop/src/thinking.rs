@@ -10,7 +10,8 @@ use wopr_kernel::{ModelCall, ModelMessage, ModelReply, ModelUsage, RunId, Seq, T
 use crate::{
     Act,
     fence::fence,
-    node::{ModelAnswer, ModelNode, name_of},
+    node::{MOCK, ModelAnswer, ModelNode, name_of},
+    overrides::Overrides,
 };
 
 /// Longest id of a call that a provider is told again as it gave it.
@@ -226,13 +227,19 @@ impl Thinking {
     }
 
     /// The most tokens of the next answer.
-    pub(crate) fn max_tokens(&self, node: &ModelNode) -> u64 {
+    pub(crate) fn max_tokens(&self, node: &ModelNode, overrides: Overrides<'_>) -> u64 {
         let doublings = self.count(|then| matches!(then, Then::MoreRoom));
-        node.max_tokens.saturating_mul(1 << doublings.min(16))
+        let most = overrides.max_tokens().unwrap_or(node.max_tokens);
+        most.saturating_mul(1 << doublings.min(16))
     }
 
     /// The next request.
-    pub(crate) fn request(&self, node: &ModelNode, script: Option<Value>) -> ModelCall {
+    pub(crate) fn request(
+        &self,
+        node: &ModelNode,
+        overrides: Overrides<'_>,
+        script: Option<Value>,
+    ) -> ModelCall {
         let mut messages = self.messages.clone();
         for (number, turn) in self.turns.iter().enumerate() {
             if !turn.uses.is_empty() {
@@ -263,16 +270,19 @@ impl Thinking {
             ModelAnswer::Text { streams } => (None, *streams),
             ModelAnswer::Document(wanted) => (Some(wanted.document.clone()), false),
         };
+        let provider = overrides.provider().unwrap_or(&node.provider);
+        // A node's model is one of the provider that the node names.
+        let own = node.model.as_deref().filter(|_| provider == node.provider);
         ModelCall {
-            provider: node.provider.clone(),
-            model: node.model.clone(),
+            provider: provider.to_owned(),
+            model: overrides.model().or(own).map(str::to_owned),
             messages,
             tools: node.tools.shown(),
-            temperature: node.temperature,
-            max_tokens: Some(self.max_tokens(node)),
+            temperature: overrides.temperature().or(node.temperature),
+            max_tokens: Some(self.max_tokens(node, overrides)),
             schema,
             streams,
-            script,
+            script: script.filter(|_| provider == MOCK),
             timeout_ms: node.timeout_ms,
         }
     }

@@ -30,6 +30,8 @@ pub(crate) struct Client {
     message: Option<Message>,
     /// Runs waiting to be resumed.
     parked: Vec<String>,
+    /// The path that forks the run that is replayed.
+    fork: Option<String>,
 }
 
 #[derive(Debug)]
@@ -51,7 +53,7 @@ impl Client {
         let mut start = Vec::new();
         let mut message = None;
         match way {
-            Way::Rest | Way::Poll | Way::Waiting | Way::Resume => {
+            Way::Rest | Way::Poll | Way::Waiting | Way::Resume | Way::Fork => {
                 let body = json!({"workflowId": workflow}).to_string();
                 let body = Some(body.as_bytes());
                 write_request(&mut start, "POST", "/v1/runs", caller.fields(), body);
@@ -82,6 +84,7 @@ impl Client {
             start,
             message,
             parked: Vec::new(),
+            fork: None,
         }
     }
 
@@ -95,11 +98,16 @@ impl Client {
         self.way != Way::Resume || !self.parked.is_empty()
     }
 
-    /// Parks runs until `n` are waiting to be resumed. Does nothing for other journeys.
+    /// Parks runs until `n` are waiting to be resumed, or makes the run that is replayed. Does nothing for other journeys.
     pub(crate) async fn prepare(&mut self, n: usize) -> Result<()> {
         while self.way == Way::Resume && self.parked.len() < n {
             let run = self.begin().await.context("park a run")?;
             self.parked.push(run);
+        }
+        if self.way == Way::Fork && self.fork.is_none() {
+            let run = self.begin().await.context("make the run to replay")?;
+            self.poll(&run).await?;
+            self.fork = Some(format!("/v1/runs/{run}:fork"));
         }
         Ok(())
     }
@@ -130,12 +138,26 @@ impl Client {
                 let run = self.parked.pop().context("find a run that waits")?;
                 resume(&mut self.caller, &run).await
             }
+            Way::Fork => {
+                let path = self.fork.as_deref().context("find the run to replay")?;
+                let status = self
+                    .caller
+                    .ask("POST", path, "", Some(br#"{"mode":"replay"}"#))
+                    .await?;
+                let run = self.made(status)?;
+                self.poll(&run).await
+            }
         }
     }
 
     /// Starts a run over REST and returns its id.
     async fn begin(&mut self) -> Result<String> {
         let status = self.caller.exchange(&self.start).await.context("start a run")?;
+        self.made(status)
+    }
+
+    /// The id of the run that the server's answer tells of.
+    fn made(&self, status: u16) -> Result<String> {
         self.caller.expect(status, 201, b"\"runId\":\"")?;
         run_id(&self.caller.answer)
             .map(ToOwned::to_owned)

@@ -6,7 +6,7 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::workflow::{APPROVAL, CHAIN, FAN, ONE};
+use super::workflow::{APPROVAL, CHAIN, FAN, LONG, ONE, TURN};
 
 /// A scenario to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -28,6 +28,10 @@ pub(crate) enum Scenario {
     Chain,
     /// A run of ten child runs at once, by REST
     Fan,
+    /// A supervisor that hands work to one child run and then ends, by REST
+    Turn,
+    /// A replay fork of a run of 1,000 events, by REST
+    Fork,
     /// From the start of a run until it waits for an approval, by REST
     Waiting,
     /// From the answer to a waiting run until it has completed, by REST
@@ -72,6 +76,8 @@ pub(crate) enum Way {
     Waiting,
     /// Answer a run that was parked beforehand.
     Resume,
+    /// Replay a run that has ended, and poll until the replay has.
+    Fork,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +102,8 @@ impl Scenario {
             Self::A2a03 => "a2a-0.3",
             Self::Chain => "chain",
             Self::Fan => "fan",
+            Self::Turn => "turn",
+            Self::Fork => "fork",
             Self::Waiting => "waiting",
             Self::Resume => "resume",
             Self::Subscribers => "subscribers",
@@ -123,6 +131,8 @@ impl Scenario {
             Self::A2a03 => journey(ONE, Way::A2a03),
             Self::Chain => journey(CHAIN, Way::Rest),
             Self::Fan => journey(FAN, Way::Rest),
+            Self::Turn => journey(TURN, Way::Rest),
+            Self::Fork => journey(LONG, Way::Fork),
             Self::Waiting => journey(APPROVAL, Way::Waiting),
             Self::Resume => journey(APPROVAL, Way::Resume),
             Self::Subscribers => Kind::Study(Study::Subscribers),

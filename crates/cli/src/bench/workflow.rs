@@ -10,6 +10,10 @@ pub(crate) const CHAIN: &str = "wopr-bench-chain";
 pub(crate) const APPROVAL: &str = "wopr-bench-approval";
 /// Ten concurrent child runs of one node each.
 pub(crate) const FAN: &str = "wopr-bench-fan";
+/// A supervisor with one turn of work: a child run of one node.
+pub(crate) const TURN: &str = "wopr-bench-turn";
+/// So many no-op nodes in a row that a run has 1,000 events.
+pub(crate) const LONG: &str = "wopr-bench-long";
 /// A node that fails.
 pub(crate) const FAILURE: &str = "wopr-bench-failure";
 /// Many child runs, in rounds.
@@ -32,12 +36,22 @@ pub(crate) const GATE: &str = "gate";
 const SLOW_MS: u64 = 24 * 3_600 * 1_000;
 /// Number of children of a [`FAN`] run.
 pub(crate) const FAN_WIDTH: usize = 10;
+/// Nodes of [`LONG`]: each has two events, and the run a first and a last one.
+const LONG_NODES: usize = 499;
 /// Maximum number of concurrent children of [`CROWD`]: a definition has at most 2,000 nodes.
 const CROWD_WIDTH: usize = 1_000;
 
 /// The workflows that are registered on every server.
 pub(crate) fn all() -> Vec<Value> {
-    vec![one(), chain(), approval(), fan(), failure()]
+    vec![
+        one(),
+        row(CHAIN, 10),
+        approval(),
+        fan(),
+        turn(),
+        row(LONG, LONG_NODES),
+        failure(),
+    ]
 }
 
 /// The workflows of the host that is called.
@@ -63,14 +77,14 @@ fn one() -> Value {
     document(ONE, &[node("only", "core.noop", &json!({}))], &[])
 }
 
-fn chain() -> Value {
-    let names: Vec<_> = (0..10).map(|n| format!("n{n}")).collect();
+fn row(id: &str, n_nodes: usize) -> Value {
+    let names: Vec<_> = (0..n_nodes).map(|n| format!("n{n}")).collect();
     let nodes = names
         .iter()
         .map(|name| node(name, "core.noop", &json!({})))
         .collect::<Vec<_>>();
     let edges: Vec<_> = names.windows(2).map(|pair| edge(&pair[0], &pair[1])).collect();
-    document(CHAIN, &nodes, &edges)
+    document(id, &nodes, &edges)
 }
 
 fn approval() -> Value {
@@ -84,6 +98,23 @@ fn approval() -> Value {
 fn fan() -> Value {
     let nodes: Vec<_> = (0..FAN_WIDTH).map(|n| child(&format!("call{n}"), ONE)).collect();
     document(FAN, &nodes, &[])
+}
+
+fn turn() -> Value {
+    let work = json!({"kind": "next-worker", "nextWorkerIds": [ONE]});
+    let lead = json!({
+        "rules": [{"when": "dispatch is not defined", "decision": work}],
+        "decision": {"kind": "terminate", "reason": "goal-reached"},
+    });
+    let nodes = [
+        node("lead", "core.orchestrator.supervisor", &lead),
+        node("dispatch", "core.dispatch", &json!({})),
+    ];
+    document(
+        TURN,
+        &nodes,
+        &[edge("lead", "dispatch"), edge("dispatch", "lead")],
+    )
 }
 
 fn failure() -> Value {

@@ -47,6 +47,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "JSON|@FILE")]
     inputs: Option<String>,
 
+    /// What holds for all nodes of the run, as a JSON object or @FILE: {"model": "…", "maxTokens": 500}
+    #[arg(long, value_name = "JSON|@FILE")]
+    configurable: Option<String>,
+
     /// An answer to an interrupt as JSON; may be given several times, for successive interrupts
     #[arg(long = "answer", value_name = "JSON")]
     answers: Vec<String>,
@@ -60,11 +64,11 @@ pub(crate) struct Run {
     events: bool,
 
     /// Start the run on a server and return at once
-    #[arg(long, requires = "server")]
+    #[arg(long)]
     detach: bool,
 
-    /// The server to run on [default: this process]
-    #[arg(long, value_name = "URL", env = "WOPR_SERVER")]
+    /// The server to run on [env: WOPR_SERVER, unless a store, workflows or a configuration are given] [default: this process]
+    #[arg(long, value_name = "URL")]
     server: Option<String>,
 
     /// The API key of the server
@@ -91,17 +95,37 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) async fn run(self) -> Result<Exit> {
+    pub(crate) async fn run(mut self) -> Result<Exit> {
+        self.find_server()?;
         let inputs = self.read_inputs()?;
+        let configurable = object("--configurable", self.configurable.as_deref())?;
         let answers = self.read_answers()?;
         let mut signals = Signals::catch()?;
         let (client, background, id) = self.open().await?;
         warn_of_undeclared(&client, &id, &inputs).await?;
-        let done = self.drive(&client, &id, inputs, answers, &mut signals).await;
+        let done = self
+            .drive(&client, &id, (inputs, configurable), answers, &mut signals)
+            .await;
         if let Some(background) = background {
             background.stop().await;
         }
         done
+    }
+
+    /// Takes the server of the environment, unless the command line says that this process runs it.
+    fn find_server(&mut self) -> Result<()> {
+        let is_here = self.store.is_some() || !self.workflows.is_empty() || self.config.is_some();
+        if self.server.is_none() && !is_here {
+            self.server = std::env::var("WOPR_SERVER").ok().filter(|url| !url.is_empty());
+        }
+        if self.detach && self.server.is_none() {
+            let failure = Failure::new(
+                Exit::Usage,
+                "--detach leaves a run to a server, and none is given",
+            );
+            return Err(failure.hint("name it with --server or WOPR_SERVER").into());
+        }
+        Ok(())
     }
 
     /// Returns the host to run on, and the workflow id.
@@ -167,23 +191,7 @@ impl Run {
 
     fn read_inputs(&self) -> Result<Map<String, Value>> {
         let usage = |text: String| anyhow::Error::from(Failure::new(Exit::Usage, text));
-        let mut inputs = match &self.inputs {
-            None => Map::new(),
-            Some(text) => {
-                let text = match text.strip_prefix('@') {
-                    None => text.clone(),
-                    Some(file) => fs::read_to_string(file).map_err(|error| {
-                        let text = format!("cannot read the inputs from {file}: {error}");
-                        Failure::new(Exit::of_reading(&error), text)
-                    })?,
-                };
-                match serde_json::from_str(&text) {
-                    Ok(Value::Object(inputs)) => inputs,
-                    Ok(_) => return Err(usage("--inputs is not a JSON object".to_owned())),
-                    Err(error) => return Err(usage(format!("--inputs is not JSON: {error}"))),
-                }
-            }
-        };
+        let mut inputs = object("--inputs", self.inputs.as_deref())?;
         for text in &self.input {
             let (name, value) = text
                 .split_once('=')
@@ -214,11 +222,13 @@ impl Run {
         &self,
         client: &Client,
         workflow: &str,
-        inputs: Map<String, Value>,
+        (inputs, configurable): (Map<String, Value>, Map<String, Value>),
         answers: Vec<Value>,
         signals: &mut Signals,
     ) -> Result<Exit> {
-        let body = json!({ "workflowId": workflow, "inputs": inputs, "tags": self.tags });
+        let body = json!({
+            "workflowId": workflow, "inputs": inputs, "configurable": configurable, "tags": self.tags,
+        });
         let created = client.post("/v1/runs", &body).await?;
         let run = render::text(&created, "runId").to_owned();
         if self.detach {
@@ -370,5 +380,25 @@ pub(crate) fn show_products(artifacts: &[Value], outputs: &Value) -> Result<()> 
             output::line(output::plain(&content))
         }
         None => Ok(()),
+    }
+}
+
+/// Reads an option that is a JSON object, or @FILE with one. Without the option the object is empty.
+fn object(option: &str, given: Option<&str>) -> Result<Map<String, Value>> {
+    let Some(given) = given else {
+        return Ok(Map::new());
+    };
+    let text = match given.strip_prefix('@') {
+        None => given.to_owned(),
+        Some(file) => fs::read_to_string(file).map_err(|error| {
+            let text = format!("{option}: cannot read {file}: {error}");
+            Failure::new(Exit::of_reading(&error), text)
+        })?,
+    };
+    let usage = |text: String| anyhow::Error::from(Failure::new(Exit::Usage, text));
+    match serde_json::from_str(&text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(usage(format!("{option} is not a JSON object"))),
+        Err(error) => Err(usage(format!("{option} is not JSON: {error}"))),
     }
 }

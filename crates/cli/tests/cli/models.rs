@@ -7,7 +7,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::binary::{Place, first_line};
+use crate::{
+    binary::{Place, first_line},
+    snippets::snippets,
+};
 
 /// A scripted model; killed on drop.
 pub(crate) struct Model {
@@ -180,13 +183,46 @@ fn first_model_needs_only_variables() {
     place.set("WOPR_MODEL_NAME", "small");
     place.set("WOPR_MODEL_KEY", "sk-of-the-tests-0123456789");
     place.set("WOPR_EGRESS_ALLOW", "127.0.0.1/32");
-    place.write(
-        "ask.json",
-        &workflow("ask", &[("ask", "core.ai.callPrompt", json!({}))]),
-    );
+    let page = snippets("docs/models.md", "\n## A first model\n");
+    let document = page.iter().find(|snippet| snippet.language == "json").unwrap();
+    place.write("ask.json", &document.body);
     let said = place.ends(0, &["run", "ask.json", "--input", "prompt=Hi"]);
     assert_eq!(said.out, "Hello from a model.\n");
     assert_eq!(asked(&place)[0]["request"]["messages"][0]["content"], "Hi");
+    // A run may be asked of another model; and --store wins over a server that the environment names.
+    place.set("WOPR_SERVER", "http://127.0.0.1:9");
+    let larger = r#"{"model": "large", "maxTokens": 5}"#;
+    let args = [
+        "run",
+        "ask.json",
+        "--input",
+        "prompt=Hi",
+        "--configurable",
+        larger,
+        "--store",
+        "memory:",
+    ];
+    place.ends(0, &args);
+    let request = &asked(&place)[1]["request"];
+    assert_eq!(
+        (&request["model"], &request["max_tokens"]),
+        (&json!("large"), &json!(5))
+    );
+    let refused = place.ends(
+        2,
+        &["run", "ask.json", "--store", "memory:", "--configurable", "[]"],
+    );
+    assert!(
+        refused.err.contains("--configurable is not a JSON object"),
+        "{}",
+        refused.err
+    );
+    let refused = place.ends(2, &["run", "ask.json", "--store", "memory:", "--detach"]);
+    assert!(
+        refused.err.contains("--detach leaves a run to a server"),
+        "{}",
+        refused.err
+    );
 }
 
 #[test]

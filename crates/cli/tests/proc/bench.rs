@@ -77,11 +77,11 @@ fn find<'a>(report: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn a_run_that_need_not_wait_is_one_append() {
-    let scenarios = "rest,poll,a2a-1.0,a2a-0.3,chain,waiting,resume";
+    let scenarios = "rest,poll,a2a-1.0,a2a-0.3,chain,turn,waiting,resume";
     let runs = ["--runs", "50", "--concurrency", "1,8", "--warm-up", "0"];
     let report = report(&[&["--scenario", scenarios][..], &runs].concat());
     let cells = report["cells"].as_array().unwrap();
-    assert_eq!(cells.len(), 14, "{report:#}");
+    assert_eq!(cells.len(), 16, "{report:#}");
     for cell in cells {
         assert_eq!(cell["runs"], 50, "{cell:#}");
         assert_eq!(cell["failures"], 0, "{cell:#}");
@@ -98,6 +98,19 @@ fn a_run_that_need_not_wait_is_one_append() {
             assert!(0.0 < p50 && p50 <= p99, "{cell:#}");
         }
     }
+}
+
+#[test]
+fn replays_of_a_long_run_complete() {
+    let runs = ["--runs", "5", "--concurrency", "1", "--warm-up", "0"];
+    let report = report(&[&["--scenario", "fork"][..], &runs].concat());
+    let cell = &report["cells"][0];
+    assert_eq!(
+        (&cell["runs"], &cell["failures"]),
+        (&5.into(), &0.into()),
+        "{cell:#}"
+    );
+    assert!(cell["appends_per_run"].as_f64().unwrap() >= 1.0, "{cell:#}");
 }
 
 #[test]

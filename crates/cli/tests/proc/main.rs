@@ -19,6 +19,7 @@ mod faketime;
 
 mod bench;
 mod calling;
+mod causation;
 mod chaos;
 mod handoffs;
 mod hops;

@@ -257,6 +257,36 @@ fn cut_document_gets_more_room_and_no_other_words() {
 }
 
 #[test]
+fn caller_of_a_run_chooses_for_all_of_its_models() {
+    let config = json!({ "prompt": "?", "provider": "near", "model": "small", "temperature": 1.0 });
+    let asked_with = |configurable: Value| {
+        let workflow = workflow(PROMPT, config.clone(), json!({}));
+        let call = asked(&Script::of(&[&workflow]).start_configured(json!({}), configurable));
+        let [provider, model] = [Some(call.provider), call.model].map(Option::unwrap_or_default);
+        json!([provider, model, call.temperature, call.max_tokens])
+    };
+    for (configurable, expected) in [
+        (json!({}), json!(["near", "small", 1.0, 4_096])),
+        (
+            json!({ "model": "large", "temperature": 0, "maxTokens": 9 }),
+            json!(["near", "large", 0.0, 9]),
+        ),
+        (
+            json!({ "ai": { "model": "large" } }),
+            json!(["near", "large", 1.0, 4_096]),
+        ),
+        // A model of one provider is none of another one.
+        (json!({ "ai.provider": "far" }), json!(["far", "", 1.0, 4_096])),
+        (
+            json!({ "ai": { "provider": "far" }, "ai.model": "huge" }),
+            json!(["far", "huge", 1.0, 4_096]),
+        ),
+    ] {
+        assert_eq!(asked_with(configurable.clone()), expected, "{configurable}");
+    }
+}
+
+#[test]
 fn retry_of_a_failed_call_asks_the_same_again() {
     let mut script = document_node(json!({}));
     replies(&mut script, "{}", "end");

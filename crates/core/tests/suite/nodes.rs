@@ -149,7 +149,8 @@ fn run_overrides_are_validated() {
     let workflow = Workflow::new("w").noops("a").set(
         "configurableSchema",
         json!({ "type": "object", "additionalProperties": false, "properties": {
-            "recursionLimit": { "type": "integer" }, "temperature": {}, "model": {}, "runTimeoutMs": {},
+            "recursionLimit": { "type": "integer" }, "temperature": {}, "model": {}, "runTimeoutMs": {}, "ai": {},
+            "ai.model": {}, "ai.provider": {}, "maxTokens": {}, "maxLoopIterations": {}, "promptOverrides": {},
         }}),
     );
     for (configurable, rule) in [
@@ -173,7 +174,35 @@ fn run_overrides_are_validated() {
             json!({ "temperature": 3 }),
             "configurable.temperature: is not a number within 0 to 2",
         ),
-        (json!({ "model": 3 }), "configurable.model: is not a string"),
+        (
+            json!({ "ai": { "model": "" } }),
+            "configurable.ai.model: is not a text of 1 to 256 bytes",
+        ),
+        (json!({ "ai": "m" }), "configurable.ai: is not an object"),
+        (
+            json!({ "ai.provider": 1 }),
+            "configurable.ai.provider: is not a text of 1 to 256 bytes",
+        ),
+        (
+            json!({ "ai.model": "one", "model": "other" }),
+            "configurable.model: is another one than ai.model",
+        ),
+        (
+            json!({ "maxTokens": 200_001 }),
+            "configurable.maxTokens: is not a whole number within 1 to 200000",
+        ),
+        (
+            json!({ "maxLoopIterations": 0 }),
+            "configurable.maxLoopIterations: is not a whole number within 1 to 1000000",
+        ),
+        (
+            json!({ "promptOverrides": { "greeting": "Hello." } }),
+            "configurable.promptOverrides: names prompts of a library, and this host has none",
+        ),
+        (
+            json!({ "model": 3 }),
+            "configurable.model: is not a text of 1 to 256 bytes",
+        ),
         (
             json!({ "other": 3 }),
             "configurable: configurable: Additional properties are not allowed ('other' was unexpected)",
@@ -184,7 +213,10 @@ fn run_overrides_are_validated() {
         let refused = Script::of(&[&workflow]).try_start(start).expect_err(rule);
         assert_eq!(refused.to_string(), format!("start the run: {rule}"));
     }
-    let accepted = json!({ "recursionLimit": 5.0, "temperature": 0, "model": "m", "runTimeoutMs": 5 });
+    let accepted = json!({
+        "recursionLimit": 5.0, "temperature": 0, "model": "m", "ai": { "model": "m" }, "runTimeoutMs": 5,
+        "maxTokens": 7, "maxLoopIterations": 3, "promptOverrides": {},
+    });
     assert_eq!(
         Script::of(&[&workflow])
             .start_configured(json!({}), accepted)

@@ -404,6 +404,25 @@ fn loops_stop_at_their_caps() {
 }
 
 #[test]
+fn caller_of_a_run_may_lower_the_cap_of_its_loop() {
+    for (own, asked, most) in [(None, 2, 2), (Some(3), 2, 2), (Some(2), 9, 2)] {
+        let mut supervisor = json!({ "decision": next(&["pure"]) });
+        supervisor["maxLoopIterations"] = json!(own);
+        let workflow = looped(supervisor, json!({}));
+        let workers = workers();
+        let mut all = vec![&workflow];
+        all.extend(&workers);
+        let script = Script::of(&all).start_configured(json!({}), json!({ "maxLoopIterations": asked }));
+        assert_eq!(count(&script, "decided"), most, "{own:?}, {asked}");
+        assert!(
+            script.log(0).contains("cap.breached loop-iterations 3 > 2"),
+            "{}",
+            script.log(0)
+        );
+    }
+}
+
+#[test]
 fn only_one_agent_decides_in_a_run() {
     let workflow = Workflow::new("parent")
         .node(

@@ -13,6 +13,7 @@ use crate::{
     acting::Begun,
     cost,
     measure::{size_of, too_deep},
+    overrides::Overrides,
 };
 
 use super::{Walk, node::nested};
@@ -27,8 +28,6 @@ pub(super) const MAX_PIECES: usize = 256;
 const MAX_REASON: usize = 8 * 1024;
 /// Maximum size in bytes of a decision, of a call's inputs and of its outcome.
 pub(super) const MAX_CONTENT: usize = 256 * 1024;
-/// A decision with less confidence is held for a person.
-const ESCALATION_THRESHOLD: f64 = 0.7;
 
 /// An agent at work in one execution, and the event that its next act follows.
 #[derive(Debug, Clone)]
@@ -86,8 +85,7 @@ impl Walk<'_, '_> {
 
     /// How much of an agent's reasoning the run records.
     pub(super) fn verbosity(&self) -> Verbosity {
-        let asked = self.configured("reasoningVerbosity").and_then(Value::as_str);
-        asked.and_then(Verbosity::parse).unwrap_or(Verbosity::Summary)
+        self.overrides().verbosity()
     }
 
     /// Records a whole reasoning.
@@ -264,10 +262,7 @@ impl Walk<'_, '_> {
     /// The threshold that a decision's confidence does not reach, if a person has to judge it: that of the run,
     /// else 0.7.
     pub(super) fn exceeds_confidence(&self, confidence: Option<f64>) -> Option<f64> {
-        let asked = self.configured("escalationThreshold").and_then(Value::as_f64);
-        let threshold = asked
-            .filter(|asked| (0.0..=1.0).contains(asked))
-            .unwrap_or(ESCALATION_THRESHOLD);
+        let threshold = self.overrides().threshold();
         let is_low = confidence.is_some_and(|confidence| confidence < threshold);
         is_low.then_some(threshold)
     }
@@ -294,9 +289,9 @@ impl Walk<'_, '_> {
         self.state.acting.begun(&step.node)
     }
 
-    /// What the run's caller set under a key.
-    fn configured(&self, key: &str) -> Option<&Value> {
-        self.run.started.as_ref()?.configurable.get(key)
+    /// What the run's caller set for all nodes.
+    pub(super) fn overrides(&self) -> Overrides<'_> {
+        Overrides::of(self.run.started.as_ref().map(|started| &started.configurable))
     }
 }
 

@@ -80,12 +80,13 @@ impl Walk<'_, '_> {
             return;
         }
         let started = self.run.started.as_ref();
-        let script = started.and_then(|started| started.configurable.get("mockProvider"));
-        let script = script.filter(|_| node.provider == crate::node::MOCK).cloned();
+        let script = started
+            .and_then(|started| started.configurable.get("mockProvider"))
+            .cloned();
         let Some(thinking) = self.state.nodes[position].thinking.as_deref() else {
             return;
         };
-        let request = thinking.request(node, script);
+        let request = thinking.request(node, self.overrides(), script);
         if let Err(failure) = self.spend(cost::bytes(request.size())) {
             return self.fail_node(&step, cause, failure);
         }
@@ -198,7 +199,7 @@ impl Walk<'_, '_> {
         let n_repairs = thinking.count(|then| matches!(then, Then::Repair(_)));
         let n_reformats = thinking.count(|then| matches!(then, Then::Reformat));
         let n_doublings = thinking.count(|then| matches!(then, Then::MoreRoom));
-        let max_tokens = thinking.max_tokens(node);
+        let max_tokens = thinking.max_tokens(node, self.overrides());
         if reply.stop == ModelStop::Length {
             let is_retried = n_doublings < MAX_DOUBLINGS;
             let cause = self.judge(step, cause, truncated(reply, is_retried));

@@ -5,7 +5,7 @@ use wopr_kernel::{Answered, Cap, Seq, StepId, fields};
 
 use crate::{
     CONTENT_TRUST, Decision, Failure, InterruptKind, Object, Orchestration, Supervision, UNTRUSTED, cost,
-    decision::{Ratification, THRESHOLD, read_confidence},
+    decision::Ratification,
     measure::too_deep,
     node::{Decider, Lead, Led, NodeKind, Pattern, Rule, Supervisor},
 };
@@ -14,9 +14,6 @@ use super::{
     Walk,
     node::{failed, nested},
 };
-
-/// The key of a run's `configurable` that replaces the threshold.
-const ESCALATION_THRESHOLD: &str = "escalationThreshold";
 
 /// What a turn comes to.
 enum Turn<'n> {
@@ -49,7 +46,8 @@ impl Walk<'_, '_> {
             return self.fail_node(step, cause, Failure::new("validation_error", message));
         }
         let turn = supervision.map_or(0, |known| known.n_decisions) + 1;
-        if let Some(most) = supervisor.max_turns.filter(|most| turn > *most) {
+        let most = [supervisor.max_turns, self.overrides().max_turns()];
+        if let Some(most) = most.into_iter().flatten().min().filter(|most| turn > *most) {
             let node = step.node.clone();
             return self.breach(Cap::LoopIterations, u64::from(most), u64::from(turn), Some(node));
         }
@@ -75,10 +73,12 @@ impl Walk<'_, '_> {
             Decider::Pending { .. } if turn > 1 => {
                 Ok(Turn::Decided(Decision::terminate("mockPlan-exhausted")))
             }
-            Decider::Pending { decision, confidence } if *confidence < self.threshold() => Ok(Turn::Held {
-                decision: decision.clone(),
-                observed: *confidence,
-            }),
+            Decider::Pending { decision, confidence } if *confidence < self.overrides().threshold() => {
+                Ok(Turn::Held {
+                    decision: decision.clone(),
+                    observed: *confidence,
+                })
+            }
             Decider::Pending { decision, .. } => Ok(Turn::Decided(decision.clone())),
             Decider::Rules(rules) => self.by_rules(rules).map(Turn::Decided),
             Decider::Model(lead) => Ok(Turn::Asks(lead)),
@@ -107,7 +107,7 @@ impl Walk<'_, '_> {
             }
             cause = actor.cause;
         }
-        match confidence < self.threshold() {
+        match confidence < self.overrides().threshold() {
             true => self.hold_turn(supervisor, step, cause, (&decision, confidence)),
             false => self.decided(supervisor, step, cause, decision),
         }
@@ -125,13 +125,6 @@ impl Walk<'_, '_> {
                 led.map(|led| led.decision).ok_or_else(lost)
             }
         }
-    }
-
-    /// The confidence below which a decision is held.
-    fn threshold(&self) -> f64 {
-        let started = self.run.started.as_ref();
-        let asked = started.and_then(|started| started.configurable.get(ESCALATION_THRESHOLD));
-        asked.and_then(read_confidence).unwrap_or(THRESHOLD)
     }
 
     fn by_rules(&self, rules: &[Rule]) -> Result<Decision, Failure> {
@@ -209,7 +202,7 @@ impl Walk<'_, '_> {
     ) {
         let data = json!({
             "agentId": supervisor.agent,
-            "threshold": self.threshold(),
+            "threshold": self.overrides().threshold(),
             "observed": observed,
             "decision": decision.to_value(),
         });

@@ -20,7 +20,7 @@ const DEFAULT_PROVIDER: &str = "default";
 /// The scripted provider of conformance mode.
 pub(crate) const MOCK: &str = "mock";
 /// Longest name of a provider or a model, in bytes.
-const MAX_NAME: usize = 256;
+pub(crate) const MAX_NAME: usize = 256;
 /// The most tokens of an answer, unless the node says otherwise.
 const MAX_TOKENS: u64 = 4_096;
 /// The most tokens that a node may ask for.

@@ -168,6 +168,21 @@ impl Capabilities {
                 "min": 1,
                 "description": "Milliseconds before the run is stopped, waits for people not counted.",
             },
+            "maxLoopIterations": {
+                "type": "number",
+                "min": 1,
+                "description": "Decisions of supervisors before the run is stopped.",
+            },
+            "escalationThreshold": {
+                "type": "number",
+                "min": 0,
+                "max": 1,
+                "description": "A decision with less confidence waits for a person.",
+            },
+            "reasoningVerbosity": {
+                "type": "string",
+                "description": "How much of an agent's reasoning is recorded: summary, full or off.",
+            },
         });
         if let Some(most) = self.max_run_duration_ms {
             limits["maxRunDurationMs"] = json!(most);
@@ -222,6 +237,19 @@ impl Capabilities {
         });
         if !self.models.is_empty() {
             families["aiProviders"] = json!({ "supported": self.models, "byok": [] });
+            for (name, kind, description) in [
+                ("ai.provider", "string", "The provider of all models of the run."),
+                ("ai.model", "string", "The model of all nodes that ask one."),
+                ("model", "string", "The same as ai.model."),
+                (
+                    "temperature",
+                    "number",
+                    "The temperature of all models, from 0 to 2.",
+                ),
+                ("maxTokens", "number", "The most tokens of an answer."),
+            ] {
+                configurable[name] = json!({ "type": kind, "description": description });
+            }
         }
         if !self.models.is_empty() || self.is_conformance {
             families["envelopes"] = json!({ "reliability": { "supported": true, "events": [

@@ -45,7 +45,7 @@ pub(super) fn fork(call: Call) -> BoxFuture<'static, Answer> {
             from_seq,
             run_options_overlay,
         } = request;
-        let overlay = overlay(run_options_overlay, call.host.config().conformance)?;
+        let overlay = overlay(run_options_overlay, &call)?;
         let (mode, from) = (of_wire(mode), Seq(from_seq));
         let run = call.host.app().new_run_id();
         let body = accepted(&call, &run, &source.run, (mode, from));
@@ -113,7 +113,7 @@ fn of_wire(mode: WireMode) -> ForkMode {
 }
 
 /// What a branch changes, checked as the options of a new run are.
-fn overlay(options: RunOptions, is_conformance: bool) -> Result<Option<Overlay>, Problem> {
+fn overlay(options: RunOptions, call: &Call) -> Result<Option<Overlay>, Problem> {
     if options.is_empty() {
         return Ok(None);
     }
@@ -122,7 +122,7 @@ fn overlay(options: RunOptions, is_conformance: bool) -> Result<Option<Overlay>,
         tags,
         metadata,
     } = options;
-    check_overrides(&mut configurable, is_conformance)?;
+    check_overrides(&mut configurable, call)?;
     Ok(Some(Overlay {
         configurable,
         tags: (!tags.is_empty()).then_some(tags),

@@ -142,7 +142,7 @@ fn check(call: &Call, request: CreateRunRequest) -> Result<Checked, Problem> {
     if tenant_id.is_some_and(|tenant| tenant != call.caller().tenant.as_str()) {
         return Err(Problem::forbidden("the credential is not bound to this tenant"));
     }
-    check_configurable(&configurable, call.host.config().conformance)?;
+    check_configurable(&configurable, call)?;
     let workflow = workflow_id.as_deref().map(WorkflowId::parse);
     let Some(Ok(workflow)) = workflow else {
         return Err(Problem::not_found("no such workflow"));
@@ -183,19 +183,18 @@ fn drop_nulls(configurable: &mut Object) {
 }
 
 /// Checks the overrides of a fork as those of a new run.
-pub(super) fn check_overrides(configurable: &mut Object, is_conformance: bool) -> Result<(), Problem> {
+pub(super) fn check_overrides(configurable: &mut Object, call: &Call) -> Result<(), Problem> {
     drop_nulls(configurable);
-    check_configurable(configurable, is_conformance)
+    check_configurable(configurable, call)
 }
 
 /// Rejects reserved overrides that need unsupported features.
-fn check_configurable(configurable: &Object, is_conformance: bool) -> Result<(), Problem> {
+fn check_configurable(configurable: &Object, call: &Call) -> Result<(), Problem> {
+    let config = call.host.config();
     if let Some(mock) = configurable.get("mockProvider") {
         let id = mock.get("id").and_then(Value::as_str);
-        if is_conformance && id == Some(wopr_connect::Mock::STREAM_TEXT) {
-            return Ok(());
-        }
-        if is_conformance {
+        let is_offered = id == Some(wopr_connect::Mock::STREAM_TEXT);
+        if config.conformance && !is_offered {
             let message = "configurable.mockProvider.id is not that of a mock provider of this host";
             return Err(Problem::new(
                 StatusCode::BAD_REQUEST,
@@ -203,21 +202,30 @@ fn check_configurable(configurable: &Object, is_conformance: bool) -> Result<(),
                 message,
             ));
         }
-        return Err(Problem::new(
-            StatusCode::FORBIDDEN,
-            "mock_provider_forbidden",
-            "mock providers are for test keys, and this host has none",
-        ));
+        if !config.conformance {
+            return Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                "mock_provider_forbidden",
+                "mock providers are for test keys, and this host has none",
+            ));
+        }
     }
-    let nested = |name: &str| configurable.get("ai").is_some_and(|ai| ai.get(name).is_some());
-    if configurable.contains_key("ai.credentialRef") || nested("credentialRef") {
+    let nested = |name: &str| configurable.get("ai").and_then(|ai| ai.get(name));
+    if configurable.contains_key("ai.credentialRef") || nested("credentialRef").is_some() {
         return Err(Problem::new(
             StatusCode::FORBIDDEN,
             "credential_forbidden",
             "this host has no model provider that takes credentials",
         ));
     }
-    if configurable.contains_key("ai.provider") || nested("provider") {
+    let provider = configurable.get("ai.provider").or_else(|| nested("provider"));
+    // A provider of other tenants looks like none.
+    let is_offered = |name: &Value| {
+        let mut models = config.models.iter();
+        let model = models.find(|model| name.as_str() == Some(&model.name));
+        model.is_some_and(|model| model.tenants.is_empty() || model.tenants.contains(&call.caller().tenant))
+    };
+    if provider.is_some_and(|name| !is_offered(name)) {
         return Err(Problem::field(
             "configurable.ai.provider",
             "must be a provider this host advertises",
