@@ -163,16 +163,22 @@ async fn hanging_sqlite_refuses_requests_beyond_the_queue() {
     database.execute_batch("BEGIN IMMEDIATE").unwrap();
 
     let mut peaks = Vec::new();
-    for name in ["first", "second"] {
-        let answers = wave(address, name, WAVE, TEXT).join_all().await;
+    let mut refused = 0;
+    // On a busy machine a wave may come in so slowly that its first requests give up before the queue is full.
+    for n in 0..4 {
+        let answers = wave(address, &format!("wave-{n}"), WAVE, TEXT).join_all().await;
         let made: Vec<_> = answers.iter().filter_map(Answer::run).collect();
         assert_eq!(made, [""; 0], "nothing is acknowledged that is not written");
         peaks.push(peak_mib(&host));
+        refused = counter(address, "wopr_store_refused_total").await;
+        if n > 0 && refused > 0 {
+            break;
+        }
     }
-    let refused = counter(address, "wopr_store_refused_total").await;
     assert!(refused > 0, "the queue was never full");
-    assert!(peaks[1] < MEMORY_MIB, "{peaks:?} MiB");
-    assert!(peaks[1] < peaks[0] + peaks[0] / 4 + 32, "it grows: {peaks:?} MiB");
+    let (first, last) = (peaks[0], peaks[peaks.len() - 1]);
+    assert!(last < MEMORY_MIB, "{peaks:?} MiB");
+    assert!(last < first + first / 4 + 32, "it grows: {peaks:?} MiB");
 
     // The database resumes while requests wait and more arrive than can be queued.
     let mut answers = wave(address, "third", WAVE, TEXT);
