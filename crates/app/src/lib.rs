@@ -12,6 +12,7 @@ mod calls;
 mod command_run;
 mod deliveries;
 mod error;
+mod expired_runs;
 mod fork_run;
 mod idempotency;
 mod keys;

@@ -158,6 +158,7 @@ impl OpenInterrupts {
             | KernelEvent::ClarificationResolved { .. }
             | KernelEvent::CapBreached { .. }
             | KernelEvent::ReplayDiverged { .. }
+            | KernelEvent::RefusalDiverged { .. }
             | KernelEvent::ForkResumed { .. } => false,
         }
     }

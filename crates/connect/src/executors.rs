@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use wopr_core::provider;
 use wopr_engine::{
     Answered, Answering, Attempt, CancelError, Cancellation, Executor, Recalled, Recalling, Report, Request,
+    ScriptedModel,
 };
 
 use crate::{
@@ -181,6 +182,10 @@ impl Executor for Executors {
             // Nobody else asks.
             _ => Ok(Answered::Taken),
         }
+    }
+
+    fn scripted_model(&self) -> Option<&dyn ScriptedModel> {
+        self.models.mock().map(|mock| mock as &dyn ScriptedModel)
     }
 
     async fn recall(&self, recalling: Recalling) -> Result<Recalled, CancelError> {

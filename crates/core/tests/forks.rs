@@ -5,6 +5,10 @@
     reason = "helpers of tests fail the test that called them"
 )]
 
+#[path = "suite/fork_differences.rs"]
+mod fork_differences;
+#[path = "suite/fork_refusals.rs"]
+mod fork_refusals;
 #[path = "suite/generated.rs"]
 mod generated;
 

@@ -342,6 +342,7 @@ impl State {
             | KernelEvent::OutputChunk { .. }
             | KernelEvent::CapBreached { .. }
             | KernelEvent::ReplayDiverged { .. }
+            | KernelEvent::RefusalDiverged { .. }
             | KernelEvent::ForkResumed { .. } => {}
         }
         Ok(())

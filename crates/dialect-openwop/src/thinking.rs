@@ -297,5 +297,6 @@ impl Thinking {
 
 pub(crate) fn size_of_reply(reply: &ModelReply) -> usize {
     let reasoning = reply.reasoning.as_ref().map_or(0, String::len);
-    reply.text.len() + reasoning + reply.tool_calls.iter().map(ToolCall::size).sum::<usize>()
+    let key = reply.cache_key.as_ref().map_or(0, String::len);
+    reply.text.len() + reasoning + key + reply.tool_calls.iter().map(ToolCall::size).sum::<usize>()
 }

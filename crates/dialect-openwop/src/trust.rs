@@ -217,6 +217,7 @@ impl<'e> Content<'e> {
             | KernelEvent::MemoryCompacted { .. }
             | KernelEvent::CapBreached { .. }
             | KernelEvent::ReplayDiverged { .. }
+            | KernelEvent::RefusalDiverged { .. }
             | KernelEvent::ForkResumed { .. } => Self::None,
         }
     }

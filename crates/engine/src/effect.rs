@@ -15,6 +15,8 @@ use wopr_core::{
     ToolRequest, provider, value_size,
 };
 
+use crate::ScriptedModel;
+
 /// The request of an effect, as stored in its row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -401,6 +403,11 @@ pub trait Executor: Send + Sync + fmt::Debug + 'static {
     /// recalled if its run drops it before it is accepted.
     fn may_go_on(&self, provider: &str) -> bool {
         provider == provider::AGENT
+    }
+
+    /// The model whose replies a test writes, if this host has one. Replays ask it again.
+    fn scripted_model(&self) -> Option<&dyn ScriptedModel> {
+        None
     }
 
     /// Looks for what the peer of a dropped call has. The engine repeats a failure for a day.

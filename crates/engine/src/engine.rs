@@ -297,6 +297,12 @@ impl Engine {
         self.shared.clock.now()
     }
 
+    /// How long runs are kept after their last event; forever where absent.
+    #[must_use]
+    pub fn retention(&self) -> Option<Duration> {
+        self.shared.options.retention
+    }
+
     /// The current time of the system clock, for comparison with external timestamps.
     #[must_use]
     pub fn time_of_day(&self) -> Timestamp {

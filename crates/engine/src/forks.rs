@@ -87,14 +87,16 @@ impl Engine {
             }
             None => pinned,
         };
-        let fork = Fork {
+        let mut fork = Fork {
             source: source.run.clone(),
             mode,
             from,
             since: self.decision_of(&source, from, head).await?,
             until: head,
             depth: began.fork.as_ref().map_or(0, |fork| fork.depth).saturating_add(1),
+            refusal: None,
         };
+        fork.refusal = self.ask_again(&source, &began, &fork).await?.map(Box::new);
         let now = self.now();
         let key = source.sibling(run);
         let view = View {

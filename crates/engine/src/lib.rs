@@ -50,6 +50,7 @@ mod request;
 mod retention;
 mod run_backoff;
 mod run_ids;
+mod scripted;
 mod stats;
 mod tail;
 mod task_pool;
@@ -82,6 +83,7 @@ pub use remembering::{
     NoSecrets, Secrets,
 };
 pub use request::{Create, Done, Idempotency, NewMessage, NewSubscription, Respond, SideRows, Start};
+pub use scripted::ScriptedModel;
 pub use stats::Stats;
 pub use tail::Tail;
 pub use view::{Events, Opened, View};

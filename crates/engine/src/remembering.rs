@@ -17,7 +17,7 @@ use wopr_store::{MemoryEntry, MemoryQuery, MemoryRow, ReadError, Store, WriteErr
 
 use crate::{
     Answered, Answering, Attempt, CancelError, Cancellation, Clock, Executor, Outcome, Recalled, Recalling,
-    Report, Request,
+    Report, Request, ScriptedModel,
 };
 
 /// Maximum rows that a tenant keeps, earlier versions included.
@@ -362,6 +362,10 @@ impl Executor for Remembering {
 
     fn may_go_on(&self, provider: &str) -> bool {
         self.others.may_go_on(provider)
+    }
+
+    fn scripted_model(&self) -> Option<&dyn ScriptedModel> {
+        self.others.scripted_model()
     }
 
     async fn recall(&self, call: Recalling) -> Result<Recalled, CancelError> {

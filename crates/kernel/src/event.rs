@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::{
-    ContentHash, Failure, Given, InterruptKind, NodeId, PrincipalId, RunId, RunStatus, Seq, TenantId,
-    Timestamp, WorkflowId,
+    ContentHash, Failure, Given, InterruptKind, NodeId, PrincipalId, RefusalDivergence, RunId, RunStatus,
+    Seq, TenantId, Timestamp, WorkflowId,
 };
 
 pub type Object = Map<String, Value>;
@@ -577,6 +577,11 @@ pub enum KernelEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         point: Option<String>,
     },
+    /// A replay ends here: it would refuse where its source did not, or the other way round.
+    RefusalDiverged {
+        source: RunId,
+        divergence: RefusalDivergence,
+    },
     /// A fork goes on by itself: its source has no more to give.
     ForkResumed {
         /// Counts the forks that led to this run: which of them goes on.
@@ -637,6 +642,9 @@ pub struct Fork {
     pub until: Seq,
     /// Counts the forks that led to this run: 1 for the fork of a run that is none.
     pub depth: u32,
+    /// The first call whose model gave a replay another kind of reply than it gave the source, if it was asked again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<Box<RefusalDivergence>>,
 }
 
 /// How a fork goes on after the events that it takes from its source.
@@ -828,6 +836,7 @@ impl KernelEvent {
             | Self::OutputChunk { .. }
             | Self::CapBreached { .. }
             | Self::ReplayDiverged { .. }
+            | Self::RefusalDiverged { .. }
             | Self::ForkResumed { .. } => None,
         }
     }

@@ -439,6 +439,7 @@ pub(crate) fn step_of(event: &KernelEvent) -> Option<&StepId> {
         | KernelEvent::NodeSkipped { .. }
         | KernelEvent::CapBreached { .. }
         | KernelEvent::ReplayDiverged { .. }
+        | KernelEvent::RefusalDiverged { .. }
         | KernelEvent::ForkResumed { .. } => None,
     }
 }

@@ -23,6 +23,7 @@ mod membership;
 mod model;
 mod moment;
 mod problem;
+mod refusal;
 mod rules;
 mod run;
 mod status;
@@ -36,8 +37,8 @@ pub use command::{
     StartRun, Timer, UndecidedChild, Work,
 };
 pub use decide::{
-    Attempted, DecisionBuilder, MAX_BYTES, MAX_CHILD_EVENTS, MAX_EVENTS, MAX_SET, SOURCE_MISSING, Source,
-    Spawn, decide, decide_within, fields, too_much_work,
+    Attempted, DecisionBuilder, MAX_BYTES, MAX_CHILD_EVENTS, MAX_EVENTS, MAX_SET, REFUSAL_DIVERGED,
+    SOURCE_MISSING, Source, Spawn, decide, decide_within, fields, too_much_work,
 };
 pub use dialect::{
     Answered, ChildPolicy, Dialect, NodeTypes, OnFailure, Planned, Retries, Startable, Trigger, Verdict,
@@ -57,6 +58,7 @@ pub use limits::whole;
 pub use membership::Membership;
 pub use model::{ModelCall, ModelMessage, ModelReply, ModelStop, ModelTool, ModelUsage, ToolCall};
 pub use problem::{MAX_PROBLEMS, Problem, Problems, Spot};
+pub use refusal::{RefusalDivergence, ReplyKind};
 pub use rules::{AnswerSchema, ApprovalRules, Question, Rules};
 pub use run::{
     Active, ApplyError, Artifact, Asked, CONTENT_TRUST, Child, ChildEnd, FOLD, Forked, Member, NodeState,

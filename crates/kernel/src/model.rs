@@ -140,6 +140,9 @@ pub struct ModelReply {
     /// The words of a refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
+    /// The key of the call: equal for calls that asked the same of the same model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_key: Option<String>,
     pub usage: ModelUsage,
 }
 

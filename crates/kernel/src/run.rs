@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use crate::{
     Activity, ApprovalAction, ContentHash, Dialect, EventRef, Failure, ForkMode, InterruptKind, Join,
-    KernelEvent, NodeId, Object, Planned, PrincipalId, RecordedRef, RunId, RunStarted, RunStatus, Seq,
-    StepId, Timestamp, WorkflowId,
+    KernelEvent, NodeId, Object, Planned, PrincipalId, RecordedRef, RefusalDivergence, RunId, RunStarted,
+    RunStatus, Seq, StepId, Timestamp, WorkflowId,
 };
 
 pub use view::{Asked, OpenInterrupt, Streaming};
@@ -810,7 +810,11 @@ impl Run {
                 Ok(())
             }
             KernelEvent::CapBreached { .. } => Ok(()),
-            KernelEvent::ReplayDiverged { source, at, .. } => {
+            KernelEvent::ReplayDiverged { source, at, .. }
+            | KernelEvent::RefusalDiverged {
+                source,
+                divergence: RefusalDivergence { at, .. },
+            } => {
                 // Of a source that was a replay itself, the event is history.
                 if self.fork().is_some_and(|fork| fork.source == *source)
                     && let Some(forked) = &mut self.forked

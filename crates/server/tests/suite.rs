@@ -92,6 +92,8 @@ mod tasks_http;
 mod tenancy;
 #[path = "suite/tls.rs"]
 mod tls;
+#[path = "suite/toggles.rs"]
+mod toggles;
 #[path = "suite/trust.rs"]
 mod trust;
 #[path = "suite/workflows.rs"]

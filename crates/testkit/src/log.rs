@@ -23,7 +23,7 @@ pub fn kind(event: &Event) -> &'static str {
 }
 
 /// The number of names that [`kind`] returns.
-pub const N_KINDS: usize = 60;
+pub const N_KINDS: usize = 61;
 
 fn describe_openwop(event: &openwop::Event, name: &impl Fn(&RunId) -> String) -> (&'static str, Vec<String>) {
     use openwop::Event;
@@ -499,6 +499,19 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
         } => (
             "replay.diverged",
             vec![format!("{} at {at}", kind.as_str()), text("of ", point)],
+        ),
+        KernelEvent::RefusalDiverged {
+            source: _,
+            divergence,
+        } => (
+            "replay.diverged.refusal",
+            vec![format!(
+                "{} {} instead of {} at {}",
+                divergence.step.key(),
+                divergence.original.other().as_str(),
+                divergence.original.as_str(),
+                divergence.at
+            )],
         ),
         KernelEvent::ForkResumed {
             depth,

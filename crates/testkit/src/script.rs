@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use wopr_core::{
     Authority, CancelledCall, Catalog, Command, Decision, DrainPolicy, Effect, Entropy, Failure, Fork,
     ForkMode, HostBounds, Input, NodeId, Object, Origin, Overlay, Plan, PrincipalId, Recorded, Refusal,
-    Resolve, Run, RunId, RunMessage, Seq, StartFork, StartRun, Startable, TenantId, Timer, Timestamp,
-    WorkflowId, decide, decide_fork, format,
+    RefusalDivergence, Resolve, Run, RunId, RunMessage, Seq, StartFork, StartRun, Startable, TenantId, Timer,
+    Timestamp, WorkflowId, decide, decide_fork, format,
     invariant::{self, ChildStatus, LogChecker, OutstandingWork, Violation},
 };
 
@@ -141,6 +141,30 @@ impl Script {
         from: u64,
         overlay: Option<Overlay>,
     ) -> Result<usize, Refusal> {
+        self.fork_as(source, mode, from, overlay, None)
+    }
+
+    /// Replays a run whose model, asked again, gave another kind of reply.
+    ///
+    /// # Errors
+    /// The kernel's refusal; there is no fork then.
+    pub fn replay_refused(
+        &mut self,
+        source: usize,
+        from: u64,
+        refusal: RefusalDivergence,
+    ) -> Result<usize, Refusal> {
+        self.fork_as(source, ForkMode::Replay, from, None, Some(Box::new(refusal)))
+    }
+
+    fn fork_as(
+        &mut self,
+        source: usize,
+        mode: ForkMode,
+        from: u64,
+        overlay: Option<Overlay>,
+        refusal: Option<Box<RefusalDivergence>>,
+    ) -> Result<usize, Refusal> {
         let hosted = &self.runs[source];
         let until = Seq(0).plus(hosted.log.len());
         let index = usize::try_from(from).unwrap_or(usize::MAX).min(hosted.log.len());
@@ -162,6 +186,7 @@ impl Script {
                 since,
                 until,
                 depth,
+                refusal,
             },
             overlay,
             bounds: Self::start_run(json!({})).bounds,

@@ -122,6 +122,7 @@ impl Answer {
             stop,
             reasoning: (!self.reasoning.is_empty()).then(|| secrets.text(&self.reasoning)),
             refusal: self.refusal.map(|words| secrets.text(&words)),
+            cache_key: None,
             usage,
         })
     }

@@ -11,11 +11,14 @@ use std::{
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use wopr_core::{ModelCall, ModelReply, ModelStop, ModelUsage, Produced, StepId};
-use wopr_engine::{Outcome, Progress, Report};
+use wopr_core::{ModelCall, ModelReply, ModelStop, ModelUsage, Produced, RunStarted, StepId};
+use wopr_engine::{Outcome, Progress, Report, ScriptedModel};
 
+use super::semantic_key::key_of;
 use crate::http::failed;
 
+/// The model of calls that name none.
+const MODEL: &str = "mock-mini";
 /// Most nodes that are programmed at a time.
 const MAX_NODES: usize = 1_000;
 /// Most replies of a program.
@@ -76,48 +79,78 @@ impl Mock {
         self.0.lock().budgets.get(node).copied()
     }
 
+    /// Takes the next reply of a node's program.
+    fn next_of(&self, node: &str) -> Option<MockReply> {
+        self.0.lock().replies.get_mut(node).and_then(VecDeque::pop_front)
+    }
+
     pub(crate) async fn answer(&self, call: &ModelCall, step: &StepId, progress: &Progress) -> Report {
-        let model = call.model.clone().unwrap_or_else(|| "mock-mini".to_owned());
+        let model = call.model.clone().unwrap_or_else(|| MODEL.to_owned());
         if let Some(script) = &call.script {
-            return stream_text(script, &model, progress).await;
+            return stream_text(script, key_of(call, &model), model, progress).await;
         }
-        let reply = {
-            let mut programs = self.0.lock();
-            let node = step.node.as_str();
-            if let Some(most) = call.max_tokens
-                && (programs.budgets.len() < MAX_NODES || programs.budgets.contains_key(node))
-            {
-                programs.budgets.insert(node.to_owned(), most);
+        let node = step.node.as_str();
+        if let Some(most) = call.max_tokens {
+            let budgets = &mut self.0.lock().budgets;
+            if budgets.len() < MAX_NODES || budgets.contains_key(node) {
+                budgets.insert(node.to_owned(), most);
             }
-            programs.replies.get_mut(node).and_then(VecDeque::pop_front)
-        };
+        }
         // After the last reply the mock says nothing.
-        let reply = reply.unwrap_or(MockReply {
+        let reply = self.next_of(node).unwrap_or(MockReply {
             text: String::new(),
             stop: ModelStop::End,
             refusal: None,
             input_tokens: 0,
             output_tokens: 0,
         });
-        done(&ModelReply {
-            provider: Self::NAME.to_owned(),
+        let key = key_of(call, &model);
+        done(&reply.by(model, key))
+    }
+}
+
+impl ScriptedModel for Mock {
+    fn provider(&self) -> &str {
+        Self::NAME
+    }
+
+    fn next_reply(&self, started: &RunStarted, step: &StepId) -> Option<ModelReply> {
+        // The tokens that a run was started with come from no program, and refuse nothing.
+        if started.configurable.contains_key("mockProvider") {
+            return None;
+        }
+        let reply = self.next_of(step.node.as_str())?;
+        Some(reply.by(MODEL.to_owned(), None))
+    }
+}
+
+impl MockReply {
+    fn by(self, model: String, cache_key: Option<String>) -> ModelReply {
+        ModelReply {
+            provider: Mock::NAME.to_owned(),
             model,
-            text: reply.text,
+            text: self.text,
             tool_calls: Vec::new(),
-            stop: reply.stop,
+            stop: self.stop,
             reasoning: None,
-            refusal: reply.refusal,
+            refusal: self.refusal,
+            cache_key,
             usage: ModelUsage {
-                input_tokens: reply.input_tokens,
-                output_tokens: reply.output_tokens,
+                input_tokens: self.input_tokens,
+                output_tokens: self.output_tokens,
                 ..ModelUsage::default()
             },
-        })
+        }
     }
 }
 
 /// Says the tokens that the run was started with, each as a piece of its own.
-async fn stream_text(script: &Value, model: &str, progress: &Progress) -> Report {
+async fn stream_text(
+    script: &Value,
+    cache_key: Option<String>,
+    model: String,
+    progress: &Progress,
+) -> Report {
     let config = script.get("config");
     let tokens = config
         .and_then(|config| config.get("tokens"))
@@ -154,7 +187,7 @@ async fn stream_text(script: &Value, model: &str, progress: &Progress) -> Report
     let n_tokens = tokens.len() as u64;
     let reply = ModelReply {
         provider: Mock::NAME.to_owned(),
-        model: model.to_owned(),
+        model,
         text: tokens.concat(),
         tool_calls: Vec::new(),
         stop: match length {
@@ -163,6 +196,7 @@ async fn stream_text(script: &Value, model: &str, progress: &Progress) -> Report
         },
         reasoning: None,
         refusal: None,
+        cache_key,
         usage: ModelUsage {
             input_tokens: used(["inputTokens", "promptTokens"]).unwrap_or(0),
             output_tokens: used(["outputTokens", "completionTokens"]).unwrap_or(n_tokens),

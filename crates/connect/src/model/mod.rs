@@ -10,6 +10,7 @@ mod gemini;
 mod mock;
 mod openai;
 mod provider;
+mod semantic_key;
 mod stream;
 
 use std::{sync::Arc, time::Duration};
@@ -33,6 +34,7 @@ use crate::{
 };
 
 use answer::{Answer, Malformed};
+use semantic_key::key_of;
 use stream::streamed;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -136,7 +138,10 @@ impl Models {
             Err(outcome) => return outcome.into(),
         };
         let outcome = match answer.finish(provider, model, &secrets) {
-            Ok(reply) => done(&reply),
+            Ok(reply) => done(&ModelReply {
+                cache_key: key_of(call, model),
+                ..reply
+            }),
             Err(Malformed) => malformed(),
         };
         match rest {

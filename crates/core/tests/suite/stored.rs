@@ -12,8 +12,8 @@ use wopr_core::{
     Activity, ApprovalAction, Authority, Cap, ContentHash, DialectEvent, DialectId, Divergence, DrainPolicy,
     Event, Failure, Fork, ForkMode, Given, GivenAnswer, GivenEnd, GivenOutcome, GivenResult, InterruptKind,
     KernelEvent, Limits, MemoryWritten, ModelMessage, ModelUsage, NodeId, Object, Origin, Parent,
-    PrincipalId, Recorded, Run, RunId, RunMessage, RunStarted, RunStatus, Seq, StepId, TenantId, Timer,
-    Timestamp, ToolCall, WorkflowId, format, openwop,
+    PrincipalId, Recorded, RefusalDivergence, ReplyKind, Run, RunId, RunMessage, RunStarted, RunStatus, Seq,
+    StepId, TenantId, Timer, Timestamp, ToolCall, WorkflowId, format, openwop,
 };
 use wopr_testkit::{N_KINDS, Script, Workflow, agent_events, kind, orchestrations};
 
@@ -134,6 +134,12 @@ fn kernel_samples() -> Vec<KernelEvent> {
                 since: Seq(3),
                 until: Seq(9),
                 depth: 1,
+                refusal: Some(Box::new(RefusalDivergence {
+                    at: Seq(6),
+                    step: step(),
+                    original: ReplyKind::Refusal,
+                    reason: None,
+                })),
             }),
             limits: Limits {
                 node_executions: 1_000,
@@ -304,6 +310,15 @@ fn kernel_samples() -> Vec<KernelEvent> {
             at: Seq(5),
             kind: Divergence::Output,
             point: Some("gate:0".to_owned()),
+        },
+        KernelEvent::RefusalDiverged {
+            source: run(),
+            divergence: RefusalDivergence {
+                at: Seq(6),
+                step: step(),
+                original: ReplyKind::Valid,
+                reason: Some("not that".to_owned()),
+            },
         },
         KernelEvent::ForkResumed {
             depth: 2,

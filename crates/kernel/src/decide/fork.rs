@@ -19,6 +19,7 @@ mod compare;
 mod give;
 mod live;
 mod next;
+mod refusal;
 mod source;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::{
 use super::{DecisionBuilder, MAX_BYTES};
 use next::Next;
 
+pub use refusal::REFUSAL_DIVERGED;
 pub(super) use source::Following;
 pub use source::Source;
 

@@ -19,7 +19,7 @@ mod start;
 mod step;
 
 pub use child::{MAX_SET, Spawn};
-pub use fork::{SOURCE_MISSING, Source};
+pub use fork::{REFUSAL_DIVERGED, SOURCE_MISSING, Source};
 pub use step::Attempted;
 
 use std::collections::HashSet;
@@ -732,6 +732,7 @@ fn size_of_event<D: Dialect>(event: &Event<D::Event>) -> usize {
             | KernelEvent::ClarificationResolved { .. }
             | KernelEvent::CapBreached { .. }
             | KernelEvent::ReplayDiverged { .. }
+            | KernelEvent::RefusalDiverged { .. }
             | KernelEvent::ForkResumed { .. } => 0,
         }
 }

@@ -280,6 +280,7 @@ impl TaskProjection {
             | KernelEvent::ClarificationResolved { .. }
             | KernelEvent::CapBreached { .. }
             | KernelEvent::ReplayDiverged { .. }
+            | KernelEvent::RefusalDiverged { .. }
             | KernelEvent::ForkResumed { .. } => Change::None,
         }
     }

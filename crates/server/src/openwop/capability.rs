@@ -4,25 +4,29 @@
 //! only what is implemented.
 
 mod orchestration;
+mod overlay;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderValue;
 use parking_lot::RwLock;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use wopr_app::App;
 use wopr_connect::egress;
 use wopr_core::{ForkMode, Node, Plan, WorkflowId, openwop};
 use wopr_wire::a2a::method::Version;
 
+use self::overlay::Overlay;
 use super::{answer::etag, render};
 use crate::{
     Config, a2a,
     config::{CardVersion, DEFAULT_PEER, DEFAULT_TOOL_SERVER, Period, default_tenant},
     hex::hex,
 };
+
+pub(super) use overlay::Switch;
 
 /// Id prefixes of the workflows that the conformance suite asks for.
 const FIXTURES: [&str; 2] = ["conformance-", "openwop-smoke-"];
@@ -307,6 +311,8 @@ impl Capabilities {
 pub(crate) struct Document {
     /// The workflows generation that it was built from.
     generation: u64,
+    /// The version of the overlay that lies over it.
+    overlay: u64,
     pub(crate) bytes: Bytes,
     pub(crate) etag: HeaderValue,
 }
@@ -315,18 +321,46 @@ pub(crate) struct Document {
 pub struct Discovery {
     capabilities: Capabilities,
     origin: String,
+    /// Empty outside conformance mode.
+    overlay: RwLock<Overlay>,
     document: RwLock<Arc<Document>>,
 }
 
 impl Discovery {
     pub(crate) fn new(config: &Config, origin: &str, host_id: String, app: &App) -> Self {
         let capabilities = Capabilities::of(config, host_id);
-        let document = RwLock::new(Arc::new(render(&capabilities, origin, app)));
+        let overlay = Overlay::default();
+        let document = RwLock::new(Arc::new(render(&capabilities, &overlay, origin, app)));
         Self {
             capabilities,
             origin: origin.to_owned(),
+            overlay: RwLock::new(overlay),
             document,
         }
+    }
+
+    /// Sets a switch of conformance mode, or takes it back. Returns all that are set.
+    pub(crate) fn switch(&self, switch: Switch, value: Option<bool>) -> Map<String, Value> {
+        let mut overlay = self.overlay.write();
+        overlay.set(switch, value);
+        overlay.shown()
+    }
+
+    /// Takes all switches back.
+    pub(crate) fn reset(&self) -> Map<String, Value> {
+        let mut overlay = self.overlay.write();
+        overlay.clear();
+        overlay.shown()
+    }
+
+    /// The switches that are set.
+    pub(crate) fn overlay(&self) -> Map<String, Value> {
+        self.overlay.read().shown()
+    }
+
+    /// The capability that a definition needs and that is switched off, by its path in the document.
+    pub(crate) fn missing(&self, definition: &Value) -> Option<&'static str> {
+        self.overlay.read().missing(definition).map(Switch::name)
     }
 
     #[must_use]
@@ -337,19 +371,24 @@ impl Discovery {
     /// The current document. In conformance mode it lists fixtures and is rebuilt after workflows change.
     pub(crate) fn document(&self, app: &App) -> Arc<Document> {
         let known = Arc::clone(&self.document.read());
-        if !self.capabilities.is_conformance || known.generation == app.workflows_generation() {
+        if !self.capabilities.is_conformance {
             return known;
         }
-        let document = Arc::new(render(&self.capabilities, &self.origin, app));
+        let overlay = self.overlay.read().clone();
+        if known.generation == app.workflows_generation() && known.overlay == overlay.version {
+            return known;
+        }
+        let document = Arc::new(render(&self.capabilities, &overlay, &self.origin, app));
         *self.document.write() = Arc::clone(&document);
         document
     }
 }
 
-fn render(capabilities: &Capabilities, origin: &str, app: &App) -> Document {
+fn render(capabilities: &Capabilities, overlay: &Overlay, origin: &str, app: &App) -> Document {
     // Read the generation first, so that a change during rendering is noticed by the next request.
     let generation = app.workflows_generation();
     let mut document = capabilities.document(origin);
+    overlay.lay_over(&mut document);
     if capabilities.is_conformance {
         document["fixtures"] = json!(fixtures(app, &document, capabilities));
     }
@@ -357,6 +396,7 @@ fn render(capabilities: &Capabilities, origin: &str, app: &App) -> Document {
     let etag = etag(&hex(&Sha256::digest(text.as_bytes())[..16]));
     Document {
         generation,
+        overlay: overlay.version,
         bytes: Bytes::from(text),
         etag,
     }

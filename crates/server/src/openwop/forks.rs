@@ -34,10 +34,30 @@ async fn known_run(call: &Call) -> Result<VisibleRun, Problem> {
     Ok(run)
 }
 
+/// Why a run that is not found cannot be forked: its log may have been removed, with all that its agents read.
+fn or_expired(call: &Call, missing: Problem) -> Problem {
+    let source = call.param(0);
+    if missing.status != StatusCode::NOT_FOUND || !call.host.app().may_have_expired(source) {
+        return missing;
+    }
+    let Ok(ForkRequest { from_seq, .. }) = call.decode::<ForkRequest>() else {
+        return missing;
+    };
+    Problem::new(
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "replay_memory_snapshot_unavailable",
+        "the run is older than this host keeps the logs of ended runs, and there is no log of it",
+    )
+    .with("sourceRunId", source)
+    .with("fromSeq", from_seq)
+    .with("reason", "retention_expired")
+}
+
 /// `POST /v1/runs/{runId}:fork`
 pub(super) fn fork(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let source = known_run(&call).await?;
+        let source = known_run(&call).await;
+        let source = source.map_err(|problem| or_expired(&call, problem))?;
         let once = idempotency::Request::of(&call)?;
         let request: ForkRequest = call.decode()?;
         let ForkRequest {
@@ -60,7 +80,9 @@ pub(super) fn fork(call: Call) -> BoxFuture<'static, Answer> {
             overlay,
             side_rows,
         };
-        let done = call.host.app().fork_run(call.caller(), &source, new).await?;
+        let done = call.host.app().fork_run(call.caller(), &source, new).await;
+        // The run may have been removed in between.
+        let done = done.map_err(|error| or_expired(&call, error.into()))?;
         idempotency::answer(&call, &done, |_| (StatusCode::CREATED, body)).await
     }
     .boxed()

@@ -6,6 +6,7 @@
 mod invoke;
 mod loops;
 mod mock;
+mod toggle;
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
@@ -32,6 +33,7 @@ use crate::{
 pub(super) use invoke::invoke;
 pub(super) use loops::{agent_loop, attest, fan_out};
 pub(super) use mock::{last_budget, program_mock};
+pub(super) use toggle::toggle_capability;
 
 /// The body of `POST /v1/host/sample/a2a/tasks/start`.
 #[derive(Debug)]

@@ -632,6 +632,16 @@ fn host() -> Value {
             json!({ "taskId": text(), "url": text() }),
             false,
         ),
+        "SampleCapabilityToggle": shape(
+            &[],
+            json!({
+                "name": text(),
+                "value": { "type": ["boolean", "null"] },
+                "reset": { "type": "boolean" },
+            }),
+            true,
+        ),
+        "SampleCapabilityOverlay": shape(&["overlay"], json!({ "overlay": { "type": "object" } }), true),
         "SampleModelProgram": shape(
             &["nodeId", "program"],
             json!({

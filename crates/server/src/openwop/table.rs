@@ -563,6 +563,17 @@ pub(super) static ROUTES: &[Route] = &[
     .answers(200, "SampleRunVariables")
     .fails(&[400, 404, 409, 413, 415, 503]),
     post(
+        "/v1/host/sample/test/capability-toggle",
+        "toggleSampleCapability",
+        sample::toggle_capability,
+    )
+    .about("Switches a capability off or on, in the discovery document and for registrations; null takes the switch back.")
+    .needs(&[Scope::WorkflowsWrite])
+    .only_in_conformance()
+    .reads(Input::Required("SampleCapabilityToggle"))
+    .answers(200, "SampleCapabilityOverlay")
+    .fails(&[400, 413, 415]),
+    post(
         "/v1/host/sample/test/mock-ai/program",
         "programSampleModel",
         sample::program_mock,

@@ -125,6 +125,7 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
             move || read(&body, &tenant)
         };
         let document = app.compute(caller, call.body.len(), reading).await??;
+        offers(&call, &document)?;
         let registered = app.register_workflow(caller, document).await?;
         let status = if registered.is_new {
             StatusCode::CREATED
@@ -147,6 +148,15 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
         located(&call, response).await
     }
     .boxed()
+}
+
+/// Refuses a definition that needs a capability which the conformance suite has switched off.
+pub(super) fn offers(call: &Call, document: &Value) -> Result<(), Problem> {
+    let Some(missing) = call.host.discovery().missing(document) else {
+        return Ok(());
+    };
+    let message = format!("the workflow needs {missing}, which this host does not offer");
+    Err(Problem::invalid(message).with("requiredCapability", missing))
 }
 
 /// Parses a definition and checks the rules that apply to every API.

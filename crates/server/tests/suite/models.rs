@@ -190,3 +190,167 @@ async fn cache_key_does_not_depend_on_transport() {
         .await
         .error(400, "invalid_argument");
 }
+
+async fn program(server: &Server, replies: Value) {
+    let body = json!({ "nodeId": "structured-call", "program": replies });
+    let path = "/v1/host/sample/test/mock-ai/program";
+    server.post(path, &body).send().await.ok(200);
+}
+
+/// Replays a run, and returns the replay's snapshot and its events.
+async fn replay(server: &Server, run: &str, status: &str) -> (Value, Vec<Value>) {
+    let path = format!("/v1/runs/{run}:fork");
+    let forked = server
+        .post(&path, &json!({ "mode": "replay" }))
+        .send()
+        .await
+        .ok(201);
+    let fork = forked["runId"].as_str().unwrap().to_owned();
+    let snapshot = server.wait_for(&fork, status).await;
+    (snapshot, crate::forks::events(server, &fork).await)
+}
+
+fn end(events: &[Value]) -> Vec<&str> {
+    let kinds = events.iter().map(|event| event["type"].as_str().unwrap());
+    kinds.collect::<Vec<_>>().split_off(events.len() - 3)
+}
+
+/// Replays ask the scripted model again, and only whether it refuses counts (RFC 0041, section B).
+#[tokio::test]
+async fn a_replay_ends_where_the_scripted_model_refuses_or_answers_instead() {
+    let server = Server::start().await;
+    let answer = json!({ "content": "{\"valid\": true}", "stopReason": "end_turn" });
+    let other = json!({ "content": "{\"valid\": false}", "stopReason": "end_turn" });
+    let refusal = json!({ "refusalText": "I will not", "stopReason": "safety" });
+    for (first, then, status, kinds) in [
+        (&answer, &refusal, "completed", ["valid", "refusal"]),
+        (&refusal, &answer, "failed", ["refusal", "valid"]),
+    ] {
+        let id = format!("refusing-{status}");
+        let (source, log) = run(&server, &id, config(json!({})), json!([first]), status).await;
+        let source = source["runId"].as_str().unwrap();
+        // An empty program says nothing, so the record stands.
+        let (_, again) = replay(&server, source, status).await;
+        assert_eq!(again.len(), log.len());
+        assert!(of(&again, "replay.divergedAtRefusal").is_empty());
+        // So does it if the model answers otherwise, but answers.
+        let same = if *first == refusal { &refusal } else { &other };
+        program(&server, json!([same])).await;
+        let (_, again) = replay(&server, source, status).await;
+        let payloads = |events: &[Value]| -> Vec<Value> {
+            events
+                .iter()
+                .skip(1)
+                .map(|event| event["payload"].clone())
+                .collect()
+        };
+        assert_eq!(payloads(&again), payloads(&log));
+
+        program(&server, json!([then])).await;
+        let (snapshot, events) = replay(&server, source, "failed").await;
+        assert_eq!(
+            snapshot["error"]["code"], "replay_diverged_at_refusal",
+            "{snapshot:#}"
+        );
+        let ended = log
+            .iter()
+            .find(|event| event["type"] == "vendor.wopr.effect.ended")
+            .unwrap();
+        assert_eq!(
+            of(&events, "replay.divergedAtRefusal"),
+            [&json!({
+                "sourceRunId": source,
+                "atSequence": ended["sequence"],
+                "nodeId": "structured-call",
+                "originalEventId": ended["eventId"],
+                "originalEnvelopeKind": kinds[0],
+                "replayEnvelopeKind": kinds[1],
+                "refusalReason": "I will not",
+            })]
+        );
+        assert_eq!(
+            end(&events),
+            ["replay.divergedAtRefusal", "node.failed", "run.failed"]
+        );
+        assert_eq!(snapshot["forkedFrom"]["divergedAtSeq"], ended["sequence"]);
+        // A branch asks for itself, and has no source to differ from.
+        program(&server, json!([then])).await;
+        let path = format!("/v1/runs/{source}:fork");
+        let body = json!({ "mode": "branch", "fromSeq": 0 });
+        let branch = server.post(&path, &body).send().await.ok(201);
+        let branch = branch["runId"].as_str().unwrap().to_owned();
+        let expected = if kinds[1] == "valid" {
+            "completed"
+        } else {
+            "failed"
+        };
+        server.wait_for(&branch, expected).await;
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn calls_of_models_have_keys_that_any_client_can_compute() {
+    let server = Server::start().await;
+    let answer = json!({ "content": "{\"valid\": true}", "stopReason": "end_turn" });
+    let (_, first) = run(&server, "keyed", config(json!({})), json!([answer]), "completed").await;
+    let (_, second) = run(
+        &server,
+        "keyed-too",
+        config(json!({})),
+        json!([answer]),
+        "completed",
+    )
+    .await;
+    let (_, hotter) = run(
+        &server,
+        "hot",
+        config(json!({ "temperature": 0.9 })),
+        json!([answer]),
+        "completed",
+    )
+    .await;
+    let key = |events: &[Value]| of(events, "vendor.wopr.effect.ended")[0]["cacheKey"].clone();
+    assert_eq!(key(&first), key(&second));
+    assert_ne!(key(&first), key(&hotter));
+    // The seam computes the same key of what the model was asked.
+    let schema = &config(json!({}))["outputSchema"];
+    let form =
+        format!("Answer with one JSON document that matches this JSON Schema, and nothing else:\n{schema}");
+    let asked = json!([{ "role": "system", "content": form }, { "role": "user", "content": "Please." }]);
+    let call = json!({
+        "provider": "mock", "model": "mock-mini", "messages": asked, "maxOutputTokens": 4096,
+        "responseFormat": { "type": "json_schema", "schema": schema },
+    });
+    let path = "/v1/host/sample/test/llm-cache-key";
+    let computed = server.post(path, &call).send().await.ok(200);
+    assert_eq!(computed["cacheKey"], key(&first));
+    server.stop().await;
+}
+
+/// The steps of the conformance scenario, with its own definition, if that is there.
+#[tokio::test]
+async fn the_fixture_of_refusals_in_replays_ends_as_documented() {
+    const ID: &str = "conformance-phase4-replay-divergence";
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../../shared/fixtures/openwop/workflows")
+        .join(format!("{ID}.json"));
+    let Ok(text) = std::fs::read_to_string(path) else {
+        println!("note: the conformance fixtures are not here; nothing was checked");
+        return;
+    };
+    let server = Server::start().await;
+    let document: Value = serde_json::from_str(&text).unwrap();
+    server.post("/v1/workflows", &document).send().await.ok(201);
+    let answer = json!({ "content": "{\"valid\":true}", "stopReason": "end_turn" });
+    program(&server, json!([answer])).await;
+    let source = server.run(ID, json!({})).await;
+    server.wait_for(&source, "completed").await;
+    program(&server, json!([{ "refusalText": "no", "stopReason": "safety" }])).await;
+    let (snapshot, events) = replay(&server, &source, "failed").await;
+    assert_eq!(snapshot["error"]["code"], "replay_diverged_at_refusal");
+    let diverged = of(&events, "replay.divergedAtRefusal");
+    assert_eq!(diverged.len(), 1);
+    assert_eq!(diverged[0]["nodeId"], "structured-call");
+    server.stop().await;
+}

@@ -52,6 +52,29 @@ async fn an_ended_run_goes_and_its_key_answers_not_found(server: Server) {
     ] {
         assert_eq!(server.get(&path).send().await.status, 404, "{path}");
     }
+    // Its log is gone, and what its agents read with it.
+    let fork = |run: &str| {
+        server.post(
+            &format!("/v1/runs/{run}:fork"),
+            &json!({ "mode": "replay", "fromSeq": 1 }),
+        )
+    };
+    let refused = fork(&run)
+        .send()
+        .await
+        .error(422, "replay_memory_snapshot_unavailable");
+    assert_eq!(
+        refused,
+        json!({ "sourceRunId": run, "fromSeq": 1, "reason": "retention_expired" })
+    );
+    // The answer says nothing about which runs there were: only the age of the id counts.
+    for (unknown, status) in [
+        ("run_018bcfe5687b7000bfffffffffffffff", 422),
+        ("run_ffffffffffff7000bfffffffffffffff", 404),
+        ("run_unknown", 404),
+    ] {
+        assert_eq!(fork(unknown).send().await.status, status, "{unknown}");
+    }
     let cancel = server.post(&format!("/v1/runs/{run}/cancel"), &json!({}));
     cancel.send().await.error(404, "not_found");
 

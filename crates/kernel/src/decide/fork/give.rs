@@ -25,6 +25,9 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
         };
         let group = following.source.group(seq).to_vec();
         self.begin_input(event.at);
+        if self.ends_at_refusal(seq) {
+            return Ok(());
+        }
         match given {
             Given::News | Given::Pause => {
                 for event in group {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use wopr_core::openwop::MAX_FAN_OUT;
 
 /// The level of the execution model that holds, with all below it.
-const EXECUTION_MODEL: u8 = 3;
+const EXECUTION_MODEL: u8 = 4;
 /// The highest level that clients know that look for families in `capabilities`.
 const OLD_EXECUTION_MODEL: u8 = 4;
 
@@ -45,6 +45,13 @@ pub(super) fn families(host_id: &str) -> Value {
                 "supported": true,
                 "hostId": host_id,
                 "ancestryEndpointSupported": true,
+            },
+            // A replay takes every reply from its source. Only the scripted model of conformance mode is asked again, so
+            // elsewhere no reply can be another one.
+            "replayDeterminism": {
+                "supported": true,
+                "llmCacheKeyRecipe": "spec-rfc-0041",
+                "refusalDivergenceEmission": true,
             },
         } },
     })

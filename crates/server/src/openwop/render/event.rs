@@ -13,8 +13,10 @@ mod orchestration;
 use serde_json::{Value, json};
 use wopr_core::{
     ApprovalAction, CONTENT_TRUST, Cap, DialectEvent, Event, Failure, InterruptKind, KernelEvent, NodeId,
-    Object, PrincipalId, Recorded, RunId, RunKey, RunStarted, RunStatus, StepId, UNTRUSTED, WorkerFailure,
+    Object, PrincipalId, Recorded, RefusalDivergence, RunId, RunKey, RunStarted, RunStatus, StepId,
+    UNTRUSTED, WorkerFailure,
     openwop::{self, EnvelopeEvent},
+    provider,
 };
 use wopr_wire::openwop::event::{RunEventDoc, SCHEMA_VERSION};
 
@@ -56,6 +58,7 @@ const fn is_open(event: &Event) -> bool {
                 | KernelEvent::NodeDispatched { .. }
                 | KernelEvent::ChildEnded { .. }
                 | KernelEvent::MemoryCompacted { .. }
+                | KernelEvent::RefusalDiverged { .. }
         ),
         Event::Dialect(DialectEvent::Openwop(event)) => match event {
             openwop::Event::VariableChanged { .. } => true,
@@ -141,6 +144,7 @@ pub const fn event_type(event: &Event) -> &'static str {
         KernelEvent::OutputChunk { .. } => "output.chunk",
         KernelEvent::CapBreached { .. } => "cap.breached",
         KernelEvent::ReplayDiverged { .. } => "replay.diverged",
+        KernelEvent::RefusalDiverged { .. } => "replay.divergedAtRefusal",
         KernelEvent::ForkResumed { .. } => "run.resuming",
     }
 }
@@ -380,14 +384,16 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             attempt,
             call,
             provider,
-            outcome: _,
-        } => of(
-            step,
-            Payload::node(step)
+            outcome,
+        } => {
+            let key = outcome.get("cacheKey").filter(|_| provider == provider::MODEL);
+            let payload = Payload::node(step)
                 .with("attempt", *attempt)
                 .with("call", *call)
-                .with("provider", provider.as_str()),
-        ),
+                .with("provider", provider.as_str())
+                .maybe("cacheKey", key.and_then(Value::as_str));
+            of(step, payload)
+        }
         // The published schema is closed: node and id are in the envelope and the key.
         KernelEvent::InterruptRequested {
             step,
@@ -564,6 +570,23 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("divergenceKind", kind.as_str())
                 .maybe("divergencePoint", point.as_deref());
             (None, payload.done())
+        }
+        KernelEvent::RefusalDiverged { source, divergence } => {
+            let RefusalDivergence {
+                at,
+                step,
+                original,
+                reason,
+            } = divergence;
+            let payload = Payload::new()
+                .with("sourceRunId", source.as_str())
+                .with("atSequence", at.0)
+                .with("nodeId", step.node.as_str())
+                .with("originalEventId", event_id(&key.sibling(source.clone()), at.0))
+                .with("originalEnvelopeKind", original.as_str())
+                .with("replayEnvelopeKind", original.other().as_str())
+                .maybe("refusalReason", reason.as_deref());
+            of(step, payload)
         }
         KernelEvent::ForkResumed {
             depth: _,

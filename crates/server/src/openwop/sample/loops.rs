@@ -20,6 +20,7 @@ use super::super::{
     call::Call,
     problem::{Problem, no_run},
     render,
+    workflows::offers,
 };
 use crate::auth::Scope;
 
@@ -313,6 +314,7 @@ fn definition(id: &str, supervisor: &Value, dispatch: &Value) -> Value {
 /// Registers and runs a workflow, until it ends or asks somebody.
 async fn run(call: &Call, document: Value) -> Result<(VisibleRun, View), Problem> {
     let (app, caller) = (call.host.app(), call.caller());
+    offers(call, &document)?;
     let registered = app.register_workflow(caller, document).await?;
     let run = app.new_run_id();
     let new = NewRun::new(run.clone(), Origin::new("openwop"));

@@ -1,0 +1,109 @@
+//! Capabilities that a conformance suite switches off and on again.
+
+use serde_json::{Value, json};
+
+use crate::{
+    server::{READER, Server},
+    workflows::{chain, node},
+};
+
+const PATH: &str = "/v1/host/sample/test/capability-toggle";
+
+async fn toggle(server: &Server, body: Value) -> Value {
+    server.post(PATH, &body).send().await.ok(200)["overlay"].clone()
+}
+
+/// What discovery says of a capability, at both places.
+async fn offered(server: &Server, pointer: &str) -> [Value; 2] {
+    let document = server.call("GET", "/.well-known/openwop").send().await.ok(200);
+    [
+        document.pointer(pointer),
+        document["capabilities"].pointer(pointer),
+    ]
+    .map(|value| value.unwrap().clone())
+}
+
+#[tokio::test]
+async fn a_capability_that_is_switched_off_is_neither_offered_nor_accepted() {
+    let server = Server::start().await;
+    let mapping = json!({ "child": "parent" });
+    let lead = || node("lead", "core.orchestrator.supervisor", json!({}));
+    let led = |id: &str, config: Value| chain(id, &[lead(), node("d", "core.dispatch", config)]);
+    let mut dispatch = led("mapped", json!({ "inputMapping": mapping }));
+    let sub = json!({ "workflowId": "conformance-noop", "inputMapping": mapping });
+    let mut sub = chain("mapped-too", &[node("s", "core.subWorkflow", sub)]);
+    for document in [&mut dispatch, &mut sub] {
+        document["variables"] = json!([{ "name": "parent", "type": "string" }]);
+    }
+    for (name, pointer, document) in [
+        ("agents.dispatchMapping", "/agents/dispatchMapping", &dispatch),
+        ("subWorkflow.inputMapping", "/subWorkflow/inputMapping", &sub),
+    ] {
+        assert_eq!(offered(&server, pointer).await, [true, true]);
+        let overlay = toggle(&server, json!({ "name": name, "value": false })).await;
+        assert_eq!(overlay, json!({ name: false }));
+        assert_eq!(offered(&server, pointer).await, [false, false]);
+        let register = server.post("/v1/workflows", document);
+        let refused = register.send().await.error(400, "validation_error");
+        assert_eq!(refused["requiredCapability"], name);
+        // Without mappings, and with the other one, nothing is missing.
+        let plain = led("plain", json!({}));
+        server
+            .post("/v1/workflows", &plain)
+            .send()
+            .await
+            .ok_either(&[200, 201]);
+
+        assert_eq!(
+            toggle(&server, json!({ "name": name, "value": null })).await,
+            json!({})
+        );
+        assert_eq!(offered(&server, pointer).await, [true, true]);
+        register.send().await.ok_either(&[200, 201]);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn switches_are_taken_back_together_and_only_known_ones_are_set() {
+    let server = Server::start().await;
+    assert_eq!(
+        toggle(&server, json!({ "name": "__probe__", "value": true })).await,
+        json!({})
+    );
+    for name in ["agents.dispatchMapping", "subWorkflow.inputMapping"] {
+        toggle(&server, json!({ "name": name, "value": false })).await;
+    }
+    let both = json!({ "agents.dispatchMapping": false, "subWorkflow.inputMapping": false });
+    assert_eq!(
+        toggle(&server, json!({ "name": "__probe__", "value": null })).await,
+        both
+    );
+    assert_eq!(toggle(&server, json!({ "reset": true })).await, json!({}));
+    assert_eq!(offered(&server, "/agents/dispatchMapping").await, [true, true]);
+    for wrong in [
+        json!({}),
+        json!({ "name": "replay.supported", "value": false }),
+        json!({ "name": "agents.dispatchMapping", "value": "no" }),
+        json!({ "name": "agents.dispatchMapping", "reset": true }),
+        json!({ "reset": true, "more": 1 }),
+    ] {
+        server
+            .post(PATH, &wrong)
+            .send()
+            .await
+            .error(400, "validation_error");
+    }
+    let body = json!({ "reset": true });
+    let reader = server.call("POST", PATH).key(READER).json(&body).send().await;
+    assert_eq!(reader.status, 403);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn switches_exist_in_conformance_mode_alone() {
+    let server = Server::start_with(|config| config.conformance = false).await;
+    let body = json!({ "reset": true });
+    server.post(PATH, &body).send().await.error(404, "not_found");
+    server.stop().await;
+}
