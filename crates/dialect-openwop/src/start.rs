@@ -6,7 +6,10 @@ use wopr_kernel::{Limits, Refusal, StartRun};
 use crate::{
     Object, Plan, Verbosity,
     cost::Budget,
+    decide::MAX_TURNS,
     measure::{MAX_NESTING, object_too_deep},
+    node::MAX_TURNS_LIMIT,
+    whole,
 };
 
 /// Checks the parameters of a new run, and fixes its limits.
@@ -100,6 +103,14 @@ fn check_known(configurable: &Object) -> Result<(), Refusal> {
         None => {}
         Some(value) if value.as_f64().is_some_and(|t| (0.0..=1.0).contains(&t)) => {}
         Some(_) => return Err(refuse("escalationThreshold", "is not a number within 0 to 1")),
+    }
+    match configurable.get(MAX_TURNS) {
+        None => {}
+        Some(value) if whole(value).is_some_and(|n| (1..=MAX_TURNS_LIMIT).contains(&n)) => {}
+        Some(_) => {
+            let rule = format!("is not a whole number within 1 to {MAX_TURNS_LIMIT}");
+            return Err(refuse(MAX_TURNS, &rule));
+        }
     }
     match configurable.get("reasoningVerbosity").map(Value::as_str) {
         None => {}

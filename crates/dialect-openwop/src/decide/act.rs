@@ -295,7 +295,7 @@ impl Walk<'_, '_> {
     }
 
     /// What the run's caller set under a key.
-    fn configured(&self, key: &str) -> Option<&Value> {
+    pub(super) fn configured(&self, key: &str) -> Option<&Value> {
         self.run.started.as_ref()?.configurable.get(key)
     }
 }

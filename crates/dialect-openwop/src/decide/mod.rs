@@ -20,6 +20,7 @@ mod supervise;
 mod tool_call;
 mod tools;
 mod trust;
+mod verify;
 
 use std::ops::{Deref, DerefMut};
 
@@ -41,6 +42,7 @@ use schedule::Dirty;
 
 pub(crate) use act::MAX_CALLS;
 pub use memory::MAX_CONTENT as MAX_MEMORY_CONTENT;
+pub(crate) use supervise::MAX_TURNS;
 
 /// The OpenWOP workflow language.
 #[derive(Debug)]
@@ -68,7 +70,7 @@ impl DerefMut for Walk<'_, '_> {
 
 impl Dialect for Openwop {
     const NAME: &'static str = "openwop";
-    const FOLD: u16 = 3;
+    const FOLD: u16 = 4;
 
     type Plan = Plan;
     type State = State;

@@ -8,6 +8,7 @@ use crate::{
     decision::{Ratification, THRESHOLD, read_confidence},
     measure::too_deep,
     node::{Decider, Lead, Led, NodeKind, Pattern, Rule, Supervisor},
+    whole,
 };
 
 use super::{
@@ -17,6 +18,9 @@ use super::{
 
 /// The key of a run's `configurable` that replaces the threshold.
 const ESCALATION_THRESHOLD: &str = "escalationThreshold";
+
+/// The key of a run's `configurable` that bounds the turns of its supervisor.
+pub(crate) const MAX_TURNS: &str = "maxLoopIterations";
 
 /// What a turn comes to.
 enum Turn<'n> {
@@ -49,7 +53,10 @@ impl Walk<'_, '_> {
             return self.fail_node(step, cause, Failure::new("validation_error", message));
         }
         let turn = supervision.map_or(0, |known| known.n_decisions) + 1;
-        if let Some(most) = supervisor.max_turns.filter(|most| turn > *most) {
+        let asked = self.configured(MAX_TURNS).and_then(whole);
+        let asked = asked.and_then(|most| u32::try_from(most).ok());
+        let most = [supervisor.max_turns, asked].into_iter().flatten().min();
+        if let Some(most) = most.filter(|most| turn > *most) {
             let node = step.node.clone();
             return self.breach(Cap::LoopIterations, u64::from(most), u64::from(turn), Some(node));
         }
@@ -154,7 +161,7 @@ impl Walk<'_, '_> {
         ))
     }
 
-    fn filled(&self, pattern: &Pattern) -> Result<Value, Failure> {
+    pub(super) fn filled(&self, pattern: &Pattern) -> Result<Value, Failure> {
         let context = self.context();
         let evaluate = |expression: &crate::Expression| {
             let value = expression.evaluate_in(&context, &self.budget);

@@ -168,6 +168,11 @@ impl Capabilities {
                 "min": 1,
                 "description": "Milliseconds before the run is stopped, waits for people not counted.",
             },
+            "maxLoopIterations": {
+                "type": "number",
+                "min": 1,
+                "description": "Decisions of the run's supervisor before the run is stopped.",
+            },
         });
         if let Some(most) = self.max_run_duration_ms {
             limits["maxRunDurationMs"] = json!(most);
