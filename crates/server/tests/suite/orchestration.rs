@@ -735,7 +735,12 @@ async fn discovery_says_what_of_supervisors_and_workers_is_offered() {
     let document = server.call("GET", "/.well-known/openwop").send().await.ok(200);
     let model = |of: &Value| of["multiAgent"]["executionModel"].clone();
     assert_eq!(model(&document)["supported"], true);
-    assert!(model(&document)["version"].as_u64().unwrap() >= 1);
+    assert!(model(&document)["version"].as_u64().unwrap() >= 6);
+    assert_eq!(model(&document)["statefulResume"], true);
+    assert_eq!(
+        model(&document)["verifier"],
+        json!({ "supported": true, "gating": true })
+    );
     assert!(model(&document["capabilities"])["version"].as_u64().unwrap() <= 4);
     for family in ["agents", "orchestrator", "dispatch"] {
         assert_eq!(document[family]["supported"], true);
