@@ -136,6 +136,7 @@ fn detail(event: &RunEventDoc) -> String {
             let [confidence, floor] = ["confidence", "floor"].map(|name| named(name).unwrap_or_default());
             Some(format!("the confidence {confidence} is below {floor}"))
         }
+        "agent.verified" => Some(verdict(payload)),
         "core.dispatch.fanOut" => named("childCount").map(|n| format!("{n} workers at the same time")),
         "core.dispatch.join" => {
             let [completed, failed, cancelled] = ["completedCount", "failedCount", "cancelledCount"]
@@ -178,6 +179,22 @@ pub(crate) fn decision(payload: &Value) -> String {
     let confidence = decision.get("confidence").and_then(Value::as_f64);
     let confidence = confidence.map_or_else(String::new, |confidence| format!(" (confidence {confidence})"));
     format!("{what}{confidence}")
+}
+
+/// What a verifier says, on one line.
+fn verdict(payload: &Value) -> String {
+    let agent = text(payload, "agentId");
+    let says = match text(payload, "verdict") {
+        "pass" => "passes the work",
+        "fail" => "rejects the work",
+        "revise" => "asks for a revision",
+        other => other,
+    };
+    let criteria = texts(payload, "criteria").join(", ");
+    match criteria.as_str() {
+        "" => format!("{agent} {says}"),
+        criteria => format!("{agent} {says} by {criteria}"),
+    }
 }
 
 /// A transition of a handoff, on one line: the worker, what became of it, and its run.
@@ -412,6 +429,11 @@ mod tests {
                 "core.workflowChain.confidence-escalated",
                 json!({ "confidence": 0.25, "floor": 0.5 }),
                 "the confidence 0.25 is below 0.5",
+            ),
+            (
+                "agent.verified",
+                json!({ "agentId": "critic", "target": "run_1.3", "verdict": "revise", "criteria": ["short", "sourced"] }),
+                "critic asks for a revision by short, sourced",
             ),
             (
                 "core.dispatch.join",

@@ -428,6 +428,55 @@ fn a_long_log_is_taken_in_parts() {
     assert_eq!(script.effects_of(fork).len(), 1);
 }
 
+/// A supervisor whose verifier sends the work back once, and asks a person each time.
+#[test]
+fn a_branch_from_any_event_of_a_verification_ends_as_its_source() {
+    let lead = json!({
+        "rules": [{
+            "when": "dispatch.verdict is defined and dispatch.verdict == 'revise'",
+            "decision": { "kind": "next-worker", "nextWorkerIds": ["said"] },
+        }],
+        "decision": { "kind": "terminate" },
+        "verifier": { "worker": "judge", "inputs": { "n": "{{ lead.iteration }}" } },
+        "maxLoopIterations": 5,
+    });
+    let workflow = Workflow::new("led")
+        .node("lead", "core.orchestrator.supervisor", lead)
+        .node("dispatch", "core.dispatch", json!({}))
+        .edges("lead -> dispatch, dispatch -> lead");
+    let said = Workflow::new("said").noops("say");
+    let judge = Workflow::new("judge")
+        .gate("gate")
+        .raw_node(json!({
+            "id": "judge", "typeId": "core.identity", "name": "judge",
+            "inputs": { "verdict": { "type": "expression", "expression": "'revise' if n == 1 else 'pass'" } },
+        }))
+        .edges("gate -> judge");
+    let mut script = Script::of(&[&workflow, &said, &judge]).start(json!({}));
+    bring_to_an_end(&mut script, 0);
+    let iterations = |script: &Script, run: usize| script.run(run).supervision().unwrap().n_decisions;
+    assert_eq!(
+        (script.status(), iterations(&script, 0)),
+        ("completed", 3),
+        "{}",
+        script.log(0)
+    );
+    check_replays(&mut script, 0);
+    for from in 0..=script.events(0).len() as u64 {
+        let fork = script.fork(0, ForkMode::Branch, from).unwrap();
+        bring_to_an_end(&mut script, fork);
+        let log = script.log(fork);
+        let ended = (script.status_of(fork), iterations(&script, fork));
+        assert_eq!(ended, ("completed", 3), "from {from}: {log}");
+        assert_eq!(
+            script.run(fork).outputs,
+            script.run(0).outputs,
+            "from {from}: {log}"
+        );
+        assert_eq!(log.matches("agent.verified").count(), 2, "from {from}: {log}");
+    }
+}
+
 #[test]
 fn a_deadline_is_as_far_away_in_a_branch_as_it_was() {
     let workflow = Workflow::new("timed").node("gate", "core.approvalGate", json!({ "timeoutMs": 5_000 }));
@@ -512,6 +561,57 @@ fn retries_of_the_source_are_not_waited_for() {
     check_replays(&mut script, 0);
 }
 
+/// A loop whose supervisor has a verifier, and everything that either may decide.
+fn verified() -> impl Strategy<Value = Workflow> {
+    let decision = (0..7_usize).prop_map(|kind| match kind {
+        0 => json!({ "kind": "next-worker", "nextWorkerIds": ["gated"] }),
+        1 => json!({ "kind": "next-worker", "nextWorkerIds": ["pass", "nobody", "gated"] }),
+        2 => json!({ "kind": "escalate" }),
+        3 => json!({ "kind": "terminate", "confidence": 0.3 }),
+        4 => json!({ "kind": "terminate", "successCriteria": [{ "key": "done", "met": false }] }),
+        _ => json!({ "kind": "terminate" }),
+    });
+    let worker = prop_oneof![
+        3 => Just("revise"), 2 => Just("gated"), 1 => Just("pass"), 1 => Just("fail"), 1 => Just("nobody"),
+    ];
+    let edges = prop_oneof![
+        4 => Just("lead -> dispatch, dispatch -> lead"),
+        1 => Just("lead -> dispatch"),
+        1 => Just("lead -> dispatch, dispatch -> lead, dispatch -> end any_failed"),
+    ];
+    (vec(decision, 1..6), worker, any::<bool>(), 0..3_u32, edges).prop_map(
+        |(plan, worker, gating, max_revisions, edges)| {
+            let mut verifier = json!({ "worker": worker, "agentId": "critic", "gating": gating });
+            if gating {
+                verifier["maxRevisions"] = json!(max_revisions);
+            }
+            let lead = json!({ "mockDispatchPlan": plan, "verifier": verifier, "maxLoopIterations": 7 });
+            Workflow::new("parent")
+                .node("lead", "core.orchestrator.supervisor", lead)
+                .node("dispatch", "core.dispatch", json!({}))
+                .noops("end")
+                .edges(edges)
+        },
+    )
+}
+
+/// Workers of [`verified`] that say what they are called, and one that asks first.
+fn judges() -> Vec<Workflow> {
+    let judge = |id: &str, verdict: &str| {
+        Workflow::new(id).raw_node(json!({
+            "id": "judge", "typeId": "core.identity", "name": "judge",
+            "inputs": { "verdict": { "type": "static", "value": verdict } },
+        }))
+    };
+    let gated = judge("gated", "pass").gate("gate").edges("gate -> judge");
+    vec![
+        judge("pass", "pass"),
+        judge("fail", "fail"),
+        judge("revise", "revise"),
+        gated,
+    ]
+}
+
 proptest! {
     #![proptest_config(Config { failure_persistence: None, cases: 64, ..Config::default() })]
 
@@ -553,6 +653,31 @@ proptest! {
         let is_cancel = |event: &Recorded| event.given.as_deref() == Some(&Given::Cancel);
         if !script.events(fork).iter().any(is_cancel) {
             check_replays(&mut script, fork);
+        }
+    }
+
+    #[test]
+    fn forks_of_verified_runs_follow_their_source(workflow in verified(), told in vec(told(), 0..15)) {
+        let judges = judges();
+        let all: Vec<_> = std::iter::once(&workflow).chain(&judges).collect();
+        let mut script = Script::of(&all).start(json!({}));
+        for told in &told {
+            tell(&mut script, told);
+        }
+        bring_to_an_end(&mut script, 0);
+        let is_cancel = |event: &Recorded| event.given.as_deref() == Some(&Given::Cancel);
+        if !script.events(0).iter().any(is_cancel) {
+            check_replays(&mut script, 0);
+        }
+        check_branches(&mut script, 0);
+        let log = script.log(0);
+        // Nothing completes that claims success, unless its verifier has passed it or the graph says what else to do.
+        let last = |what: &str| log.lines().rfind(|line| line.contains(what)).unwrap_or_default();
+        let claims_success = last(" decided ").contains("terminate") && !last(" decided ").contains("\"met\":false");
+        let is_handled = log.contains("node.started end");
+        let gates = workflow.document()["nodes"][0]["config"]["verifier"]["gating"] == true;
+        if script.status() == "completed" && claims_success && gates && !is_handled {
+            prop_assert!(last("agent.verified").ends_with(" pass"), "{}", log);
         }
     }
 

@@ -68,5 +68,7 @@ mod tool_calls;
 mod tools;
 #[path = "suite/trust.rs"]
 mod trust;
+#[path = "suite/verifiers.rs"]
+mod verifiers;
 #[path = "suite/warnings.rs"]
 mod warnings;

@@ -170,6 +170,14 @@ impl Decision {
         }
     }
 
+    /// Whether it ends the run as one that reached its goal. With a criterion that is not met, it gives up.
+    pub(crate) fn claims_success(&self) -> bool {
+        match self {
+            Self::Terminate { criteria, .. } => criteria.iter().all(|criterion| criterion.met),
+            Self::NextWorker { .. } | Self::AskUser { .. } => false,
+        }
+    }
+
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

@@ -12,7 +12,9 @@ use wopr_kernel::{ModelMessage, ModelUsage, StepId};
 
 use crate::{NodeId, Timestamp};
 
-pub use agent::{Act, AgentEvent, CallError, CallStatus, Invocation, Outcome, Transport, Verbosity, Verdict};
+pub use agent::{
+    Act, AgentEvent, CallError, CallStatus, Invocation, Outcome, Target, Transport, Verbosity, Verdict,
+};
 
 pub use conversation::{Change, ConversationEvent, Role, Turn};
 

@@ -30,7 +30,7 @@ const PASSES: [&str; 6] = [
 ];
 
 /// Outputs of all other types that may become part of an artifact.
-const GIVEN: [&str; 40] = [
+const GIVEN: [&str; 43] = [
     TEXT,
     "action",
     "answer",
@@ -45,6 +45,7 @@ const GIVEN: [&str; 40] = [
     "confidence",
     "content",
     "conversationId",
+    "criteria",
     "data",
     "decidedBy",
     "decision",
@@ -64,12 +65,14 @@ const GIVEN: [&str; 40] = [
     "refineFeedback",
     "result",
     "resumeValue",
+    "revision",
     "server",
     "status",
     "structuredContent",
     "successCriteria",
     "tool",
     "turns",
+    "verdict",
     "written",
 ];
 

@@ -38,11 +38,14 @@ pub use decision::{Asks, Criterion, Decision};
 pub use definition::{Definition, MAX_EDGES, MAX_NODES, Node, Variable, VariableType};
 pub use event::{
     Act, AgentEvent, CallError, CallStatus, Change, ConversationEvent, EnvelopeEvent, EnvelopeFault, Event,
-    Invocation, JoinMode, JoinOutcome, Orchestration, Outcome, Role, Transport, Turn, Verbosity, Verdict,
+    Invocation, JoinMode, JoinOutcome, Orchestration, Outcome, Role, Target, Transport, Turn, Verbosity,
+    Verdict,
 };
 pub use expression::{Expression, ExpressionError, Read, Template};
 pub use fence::fence;
-pub use node::{HTTP_MAX_TIMEOUT_MS, MAX_FAN_OUT, agent_workflow, agent_workflow_id};
+pub use node::{
+    HTTP_MAX_TIMEOUT_MS, MAX_FAN_OUT, MAX_WINDOW as MAX_TRANSCRIPT_WINDOW, agent_workflow, agent_workflow_id,
+};
 pub use plan::Plan;
 pub use redaction::assigns;
 pub use schema::{SchemaProblem, check_schema};

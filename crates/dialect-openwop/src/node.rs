@@ -22,6 +22,7 @@ mod remote;
 mod supervisor;
 mod tool_call;
 mod tools;
+mod verifier;
 
 use serde_json::{Map, Value, json};
 use wopr_kernel::{AnswerSchema, ApprovalRules, NodeTypes, Question, Rules, cost::Meter};
@@ -54,6 +55,7 @@ pub(crate) use dispatch::{
 };
 pub use http::HTTP_MAX_TIMEOUT_MS;
 pub(crate) use http::HttpNode;
+pub use lead::MAX_WINDOW;
 pub(crate) use lead::{Lead, Led, MAX_WORKERS};
 pub(crate) use memory::{
     COMPACT as MEMORY_COMPACT, Entry, MAX_READ, MAX_SCOPE, MAX_TAGS, MAX_TTL_MS as MAX_MEMORY_TTL_MS,
@@ -69,6 +71,7 @@ pub use remote::{agent_workflow, agent_workflow_id};
 pub(crate) use supervisor::{Decider, MAX_RULES, MAX_TURNS_LIMIT, Pattern, Rule, Supervisor};
 pub(crate) use tool_call::{TOOL_MAX_TIMEOUT_MS, TOOL_RETRIES, TYPE as TOOL_CALL, ToolNode, calls_tool};
 pub(crate) use tools::{MAX_ROUNDS as MAX_TOOL_ROUNDS, MAX_TOOLS, Target, Tool, name_of};
+pub(crate) use verifier::{Judgement, MAX_CRITERIA, MAX_CRITERION, MAX_REVISIONS, Verifier};
 
 /// What a node does, with its settings parsed.
 #[derive(Debug)]
@@ -292,6 +295,14 @@ impl NodeKind {
         match self {
             Self::Model(model) => Some(model),
             Self::Supervisor(supervisor) => supervisor.decider.lead().map(|lead| &lead.model),
+            _ => None,
+        }
+    }
+
+    /// Who judges what the node decides, if somebody does.
+    pub(crate) fn verifier(&self) -> Option<&Verifier> {
+        match self {
+            Self::Supervisor(supervisor) => supervisor.verifier.as_ref(),
             _ => None,
         }
     }

@@ -337,6 +337,14 @@ impl Plan {
                 Problem::new(format!("node '{}'", node.id), rule)
             }));
         }
+        let is_dispatch = |node: &PlanNode| matches!(node.kind, NodeKind::Dispatch(_));
+        if !nodes.iter().any(is_dispatch) {
+            let verified = nodes.iter().filter(|node| node.kind.verifier().is_some());
+            problems.extend(verified.map(|node| {
+                let rule = "config.verifier judges what a core.dispatch is to follow, and there is none";
+                Problem::new(format!("node '{}'", node.id), rule)
+            }));
+        }
         if !problems.is_empty() {
             problems.truncate(MAX_PROBLEMS);
             return Err(Problems(problems));
@@ -395,13 +403,16 @@ impl Plan {
         })
     }
 
-    /// The workers that the definition says in advance will work.
+    /// The workers that the definition says in advance will work, and those that judge their work.
     pub fn planned_workers(&self) -> impl Iterator<Item = &str> {
         let deciders = self.nodes.iter().filter_map(|node| match &node.kind {
             NodeKind::Supervisor(supervisor) => Some(&supervisor.decider),
             _ => None,
         });
-        deciders.flat_map(Decider::planned_workers)
+        let verifiers = self.nodes.iter().filter_map(|node| node.kind.verifier());
+        deciders
+            .flat_map(Decider::planned_workers)
+            .chain(verifiers.map(|verifier| verifier.worker.as_str()))
     }
 
     /// Ids and types of the nodes, in document order.

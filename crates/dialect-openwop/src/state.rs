@@ -10,10 +10,10 @@ use wopr_kernel::{
 };
 
 pub use orchestration::Supervision;
-pub(crate) use orchestration::{Dispatching, MAX_PAST, Past, PendingHarvest, Stage};
+pub(crate) use orchestration::{Dispatching, Handoff, MAX_PAST, Past, PendingHarvest, Stage};
 
 use crate::{
-    Event, Failure, Object, Orchestration, Plan, Untrusted,
+    Act, Event, Failure, Object, Orchestration, Plan, Untrusted,
     acting::Acting,
     channel,
     context::project,
@@ -166,12 +166,11 @@ impl State {
     fn begin_dispatching(&mut self, plan: &Plan, position: usize, started: Seq) {
         let decided = self.supervision.as_ref();
         let dispatching = match &plan.nodes[position].kind {
-            NodeKind::Dispatch(_) => {
-                decided.map(|known| Dispatching::new(known.decided, Some(known.latest.clone())))
-            }
+            NodeKind::Dispatch(_) => decided
+                .map(|known| Dispatching::new(known.decided, Some(known.latest.clone()), known.by.clone())),
             NodeKind::SubWorkflow(sub) if plan.hands_over(sub) => {
                 let cause = decided.map_or(started, |known| known.decided);
-                Some(Dispatching::new(cause, None))
+                Some(Dispatching::new(cause, None, None))
             }
             _ => return,
         };
@@ -189,12 +188,11 @@ impl State {
             iteration,
         } = event
         {
-            let mut past = self
-                .supervision
-                .take()
-                .map(|known| (known.n_dispatches, known.past));
-            let (n_dispatches, mut past) = past.take().unwrap_or_default();
+            let known = self.supervision.take();
+            let known = known.map(|known| (known.n_dispatches, known.n_revisions, known.past));
+            let (n_dispatches, n_revisions, mut past) = known.unwrap_or_default();
             let position = plan.position(&step.node);
+            let verifier = position.and_then(|at| plan.nodes[at].kind.verifier());
             if position.is_some_and(|at| plan.nodes[at].kind.model().is_some()) {
                 past.push(Past::of(decision));
                 let n_over = past.len().saturating_sub(MAX_PAST);
@@ -205,6 +203,9 @@ impl State {
                 n_decisions: *iteration,
                 latest: decision.clone(),
                 decided: seq,
+                by: Some(step.node.clone()),
+                awaits_verdict: verifier.is_some_and(|known| known.gates) && decision.claims_success(),
+                n_revisions,
                 n_dispatches,
                 past,
             });
@@ -414,8 +415,15 @@ impl State {
             // `acting` follows it as well.
             Event::Agent(event) => {
                 let position = self.position(plan, &event.step, "act")?;
-                if let Some(thinking) = &mut self.nodes[position].thinking {
+                let state = &mut self.nodes[position];
+                if let Some(thinking) = &mut state.thinking {
                     thinking.follow(seq, &event.act);
+                }
+                if let (Act::Verified { verdict, .. }, Some(dispatching), Some(known)) =
+                    (&event.act, &mut state.dispatching, &mut self.supervision)
+                {
+                    dispatching.verdict = Some(*verdict);
+                    known.judge(*verdict);
                 }
             }
             // `conversing` follows these.

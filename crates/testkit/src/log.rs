@@ -216,10 +216,13 @@ fn describe_agent(event: &openwop::AgentEvent) -> (&'static str, Vec<String>) {
             confidence: sure,
             ..
         } => ("agent.decided", vec![decision.to_string(), confidence(sure)]),
-        Act::Verified { target, verdict, .. } => (
-            "agent.verified",
-            vec![target.clone(), verdict.as_str().to_owned()],
-        ),
+        Act::Verified { target, verdict, .. } => {
+            let target = match target {
+                openwop::Target::Event(seq) => format!("event {seq}"),
+                openwop::Target::Id(id) => id.clone(),
+            };
+            ("agent.verified", vec![target, verdict.as_str().to_owned()])
+        }
         Act::Finished { outcome, .. } => ("agent.finished", vec![outcome.as_str().to_owned()]),
     };
     (name, std::iter::once(who).chain(rest).collect())

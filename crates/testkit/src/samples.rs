@@ -5,7 +5,7 @@ use wopr_core::{
     StepId, Timestamp,
     openwop::{
         Act, AgentEvent, CallError, CallStatus, Change, ConversationEvent, Event, Invocation, Outcome, Role,
-        Transport, Turn, Verbosity, Verdict,
+        Target, Transport, Turn, Verbosity, Verdict,
     },
 };
 
@@ -60,7 +60,7 @@ pub fn agent_events(step: &StepId) -> Vec<Event> {
             reasoning: Some("enough is known".to_owned()),
         },
         Act::Verified {
-            target: "gate:1:0".to_owned(),
+            target: Target::Id("gate:1:0".to_owned()),
             verdict: Verdict::Revise,
             criteria: vec!["complete".to_owned()],
             confidence: Some(0.75),

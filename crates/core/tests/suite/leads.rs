@@ -215,6 +215,55 @@ fn model_that_asks_a_person_gets_the_answer() {
 }
 
 #[test]
+fn transcript_window_bounds_what_a_model_is_told_again() {
+    for (window, decisions, results) in [
+        (json!(null), 3, 3),
+        (json!(3), 1, 2),
+        (json!(2), 1, 1),
+        (json!(1), 0, 1),
+    ] {
+        let mut script = started(json!({ "transcriptWindow": window }));
+        for _ in 0..3 {
+            decides(&mut script, research(0.9));
+        }
+        let told = said(&script);
+        let counts = (
+            told.matches("You decided:").count(),
+            told.matches("What followed:").count(),
+        );
+        assert_eq!(counts, (decisions, results), "{window}: {told}");
+    }
+}
+
+#[test]
+fn model_that_leads_is_told_what_its_verifier_wants() {
+    let judge = Workflow::new("reviewer").raw_node(json!({
+        "id": "judge", "typeId": "core.identity", "name": "judge",
+        "inputs": { "verdict": { "type": "static", "value": "revise" }, "feedback": { "type": "static", "value": "name a source" } },
+    }));
+    let verifier = json!({ "worker": "reviewer", "criteria": ["sourced"], "maxRevisions": 1 });
+    let mut script =
+        Script::of(&[&led(json!({ "verifier": verifier })), &researcher(), &judge]).start(json!({}));
+    let first = said(&script);
+    assert!(first.contains("a verifier judges the work"), "{first}");
+    assert!(first.contains("whether each is met: sourced."), "{first}");
+    let mut decision = done();
+    decision["successCriteria"] = json!([{ "key": "sourced", "met": true }]);
+    decides(&mut script, decision.clone());
+    let second = said(&script);
+    assert!(second.contains("name a source"), "{second}");
+    // It may give up, and nobody judges that.
+    decision["successCriteria"][0]["met"] = json!(false);
+    decides(&mut script, decision);
+    assert_eq!(script.status(), "completed", "{}", script.log(0));
+    let outputs = script.run(0).outputs.clone().expect("completed");
+    assert_eq!(
+        outputs["successCriteria"],
+        json!([{ "key": "sourced", "met": false }])
+    );
+}
+
+#[test]
 fn turns_and_budget_bound_a_model_that_leads() {
     let mut script = started(json!({ "maxLoopIterations": 2 }));
     decides(&mut script, research(0.9));
@@ -252,6 +301,10 @@ fn settings_of_a_model_that_leads_are_checked() {
             "config has both model and decision",
         ),
         (json!({ "workers": [] }), "config.workers is empty"),
+        (
+            json!({ "transcriptWindow": 33 }),
+            "config.transcriptWindow is not within 1 to 32",
+        ),
     ] {
         let problems = Plan::admit(led(more).document(), NodeTypes::default()).expect_err("refused");
         let problems = problems.to_string();

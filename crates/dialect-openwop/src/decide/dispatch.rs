@@ -44,7 +44,7 @@ impl Walk<'_, '_> {
         }
         if self.dispatching(position).is_some_and(Dispatching::has_begun) {
             // A branch goes on with the workers that had not ended.
-            return self.go_on(position, node, step);
+            return self.go_on_with(position, node, step, cause, &decision);
         }
         if let Some(confidence) = decision.confidence().filter(|confidence| *confidence < FLOOR) {
             return self.escalate(step, cause, &decision, confidence);
@@ -53,7 +53,7 @@ impl Walk<'_, '_> {
     }
 
     /// The decision that an execution follows, with its event.
-    fn task(&self, position: usize) -> Option<(Seq, Decision)> {
+    pub(super) fn task(&self, position: usize) -> Option<(Seq, Decision)> {
         let dispatching = self.dispatching(position)?;
         Some((dispatching.cause, dispatching.decision.clone()?))
     }
@@ -126,19 +126,22 @@ impl Walk<'_, '_> {
                 };
                 self.interrupt(step, cause, ask, None);
             }
-            terminate @ Decision::Terminate { .. } => {
-                let mut outputs = terminate.to_value();
-                if let Some(outputs) = outputs.as_object_mut() {
-                    outputs.remove("kind");
-                }
-                let outputs = fields(outputs);
-                self.complete_node(step, cause, outputs.clone());
-                if self.run.status.is_terminal() {
-                    return;
-                }
-                let cause = self.last().unwrap_or(cause);
-                self.complete_early(cause, outputs);
-            }
+            decision @ Decision::Terminate { .. } => self.end_loop(position, step, cause, &decision),
+        }
+    }
+
+    /// Goes on with a decision some of whose children have begun.
+    fn go_on_with(
+        &mut self,
+        position: usize,
+        node: &Dispatch,
+        step: &StepId,
+        cause: Seq,
+        decision: &Decision,
+    ) {
+        match decision {
+            Decision::Terminate { .. } => self.end_loop(position, step, cause, decision),
+            Decision::NextWorker { .. } | Decision::AskUser { .. } => self.go_on(position, node, step),
         }
     }
 
@@ -247,21 +250,8 @@ impl Walk<'_, '_> {
         worker: &str,
         mut given: Object,
     ) -> Result<Spawn, Failure> {
-        let remote = Remote::of(worker);
-        let workflow = match &remote {
-            Some(remote) => agent_workflow_id(remote.peer),
-            None => WorkflowId::parse(worker).map_err(|_| {
-                let message = format!("workflow '{worker}' does not exist");
-                Failure::new(UNKNOWN_WORKFLOW, message)
-            })?,
-        };
-        self.may_spawn(&workflow).map_err(|failure| match &remote {
-            Some(remote) if failure.code == UNKNOWN_WORKFLOW => Failure {
-                message: format!("agent '{}' is not configured on this host", remote.peer),
-                ..failure
-            },
-            Some(_) | None => failure,
-        })?;
+        let (workflow, remote) = workflow_of(worker)?;
+        self.may_hand_over(&workflow, remote.as_ref())?;
         let (mut inputs, mut unset) = (Object::new(), Vec::new());
         let mut is_untrusted = super::trust::reads_untrusted(self, position);
         for (child, parent) in node.inputs_of(worker) {
@@ -292,19 +282,39 @@ impl Walk<'_, '_> {
         })
     }
 
+    /// Checks that a child of this workflow may be created for a worker.
+    pub(super) fn may_hand_over(
+        &self,
+        workflow: &WorkflowId,
+        remote: Option<&Remote<'_>>,
+    ) -> Result<(), Failure> {
+        self.may_spawn(workflow).map_err(|failure| match remote {
+            Some(remote) if failure.code == UNKNOWN_WORKFLOW => Failure {
+                message: format!("agent '{}' is not configured on this host", remote.peer),
+                ..failure
+            },
+            Some(_) | None => failure,
+        })
+    }
+
     /// Follows the end of a child.
     pub(super) fn worker_ended(&mut self, position: usize, step: &StepId, cause: Seq, child: &RunId) {
         let plan = self.plan;
         let NodeKind::Dispatch(node) = &plan.nodes[position].kind else {
             return;
         };
-        if parallel(node).is_none()
+        let Some((decided, decision)) = self.task(position) else {
+            return;
+        };
+        // A verifier gives back a verdict, and nothing to merge.
+        if decision.kind() == "next-worker"
+            && parallel(node).is_none()
             && let Some(end) = self.end_of(step, child)
             && let Err(failure) = self.harvest(position, node, step, cause, (child.clone(), end))
         {
             return self.fail_node(step, cause, failure);
         }
-        self.go_on(position, node, step);
+        self.go_on_with(position, node, step, decided, &decision);
     }
 
     /// Takes over what a child that completed gave back.
@@ -500,6 +510,19 @@ impl Walk<'_, '_> {
             }
         }
     }
+}
+
+/// The workflow of a worker, and the agent that it asks, if it does.
+pub(super) fn workflow_of(worker: &str) -> Result<(WorkflowId, Option<Remote<'_>>), Failure> {
+    let remote = Remote::of(worker);
+    let workflow = match &remote {
+        Some(remote) => agent_workflow_id(remote.peer),
+        None => WorkflowId::parse(worker).map_err(|_| {
+            let message = format!("workflow '{worker}' does not exist");
+            Failure::new(UNKNOWN_WORKFLOW, message)
+        })?,
+    };
+    Ok((workflow, remote))
 }
 
 /// How the workers of this node work at the same time, if they do.

@@ -20,6 +20,7 @@ mod supervise;
 mod tool_call;
 mod tools;
 mod trust;
+mod verify;
 
 use std::ops::{Deref, DerefMut};
 
@@ -68,7 +69,7 @@ impl DerefMut for Walk<'_, '_> {
 
 impl Dialect for Openwop {
     const NAME: &'static str = "openwop";
-    const FOLD: u16 = 3;
+    const FOLD: u16 = 4;
 
     type Plan = Plan;
     type State = State;

@@ -15,6 +15,7 @@ use crate::{
     measure::too_deep,
     node::{Lead, Led, MAX_MESSAGES, ModelAnswer, ModelNode, ModelRole, NodeKind, Wanted},
     plan::Port,
+    state::Past,
     thinking::{Then, size_of_reply},
     too_much_work,
 };
@@ -309,14 +310,24 @@ impl Walk<'_, '_> {
         let is_system = |(role, _): &&(ModelRole, String)| *role == ModelRole::System;
         let at = said.iter().take_while(is_system).count();
         said.insert(at, (ModelRole::System, lead.briefing()));
-        let past = self.state.supervision.iter().flat_map(|known| &known.past);
+        let past = self.state.supervision.as_ref();
+        let past = past.map_or(&[][..], |known| &known.past);
+        let n_told: usize = past.iter().map(Past::n_events).sum();
+        let mut n_left_out = n_told.saturating_sub(lead.window);
         for past in past {
-            let mut text = format!("You decided:\n{}", fence("decision", &past.decision));
-            if let Some(followed) = &past.followed {
-                text.push_str("\nWhat followed:\n");
-                text.push_str(&fence("workers", followed));
+            let decision = Some(("You decided:\n", fence("decision", &past.decision)));
+            let followed = past.followed.as_ref();
+            let followed = followed.map(|text| ("What followed:\n", fence("workers", text)));
+            let mut told = Vec::new();
+            for (words, text) in decision.into_iter().chain(followed) {
+                match n_left_out.checked_sub(1) {
+                    Some(fewer) => n_left_out = fewer,
+                    None => told.push(format!("{words}{text}")),
+                }
             }
-            said.push((ModelRole::User, text));
+            if !told.is_empty() {
+                said.push((ModelRole::User, told.join("\n")));
+            }
         }
     }
 

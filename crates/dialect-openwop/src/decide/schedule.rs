@@ -76,8 +76,16 @@ impl Walk<'_, '_> {
                 continue;
             }
             if !self.has_active() {
-                let outputs = self.final_outputs();
-                self.complete_run(outputs);
+                match self.unverified() {
+                    None => {
+                        let outputs = self.final_outputs();
+                        self.complete_run(outputs);
+                    }
+                    Some(failure) => {
+                        let cause = self.last();
+                        self.fail_run(cause, failure, None);
+                    }
+                }
             }
             return;
         }

@@ -147,7 +147,7 @@ impl Walk<'_, '_> {
         ))
     }
 
-    fn filled(&self, pattern: &Pattern) -> Result<Value, Failure> {
+    pub(super) fn filled(&self, pattern: &Pattern) -> Result<Value, Failure> {
         let context = self.context();
         let evaluate = |expression: &crate::Expression| {
             let value = expression.evaluate_in(&context, &self.budget);

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use wopr_kernel::StepId;
+use wopr_kernel::{Seq, StepId};
 
 use crate::measure::size_of;
 
@@ -81,8 +81,7 @@ pub enum Act {
     },
     /// The agent judged what another one made, and says nothing of its content.
     Verified {
-        /// The id of the event, run or call that it judged.
-        target: String,
+        target: Target,
         verdict: Verdict,
         /// The names of the criteria that it applied.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -200,6 +199,16 @@ pub struct CallError {
     pub details: Option<Value>,
 }
 
+/// What a verifier has judged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Target {
+    /// An event of the run. A fork has the same one under its own id.
+    Event(Seq),
+    /// The id of a run or of a call.
+    Id(String),
+}
+
 /// What a verifier says of another agent's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -211,6 +220,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    pub(crate) const ALL: [Self; 3] = [Self::Pass, Self::Fail, Self::Revise];
+
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -268,7 +279,11 @@ impl AgentEvent {
                     decision, reasoning, ..
                 } => size_of(decision) + text(reasoning),
                 Act::Verified { target, criteria, .. } => {
-                    target.len() + criteria.iter().map(String::len).sum::<usize>()
+                    let target = match target {
+                        Target::Event(_) => 0,
+                        Target::Id(id) => id.len(),
+                    };
+                    target + criteria.iter().map(String::len).sum::<usize>()
                 }
             }
     }

@@ -111,6 +111,8 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
             "rules",
             "model",
             "workers",
+            "transcriptWindow",
+            "verifier",
             "maxLoopIterations",
             "iterationCap",
             "mockDispatchPlan",

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use wopr_kernel::{NodeTypes, Rules};
 
-use super::{config::Config, lead::Lead};
+use super::{config::Config, lead::Lead, verifier::Verifier};
 use crate::{
     decision::{Decision, RatificationForm, read_confidence},
     definition::Node,
@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The length of an agent's id, in characters.
-const AGENT_ID: std::ops::RangeInclusive<usize> = 3..=256;
+pub(super) const AGENT_ID: std::ops::RangeInclusive<usize> = 3..=256;
 /// Maximum number of rules.
 pub(crate) const MAX_RULES: usize = 100;
 /// Maximum number of turns that a supervisor may be limited to.
@@ -32,6 +32,8 @@ pub(crate) struct Supervisor {
     /// The agent that decides.
     pub agent: String,
     pub decider: Decider,
+    /// Who judges the work before a decision ends the run.
+    pub verifier: Option<Verifier>,
     /// The most turns of the loop.
     pub max_turns: Option<u32>,
     /// What an answer to a held decision must be.
@@ -95,9 +97,11 @@ impl Supervisor {
             n => Ok(n.and_then(|n| u32::try_from(n).ok())),
         };
         let limits = [turns("maxLoopIterations")?, turns("iterationCap")?];
+        let verifier = Verifier::read(node, &agent)?;
         Ok(Self {
             agent,
-            decider: Decider::read(node, node_types, allowance)?,
+            decider: Decider::read(node, node_types, allowance, verifier.as_ref())?,
+            verifier,
             max_turns: limits.into_iter().flatten().min(),
             rules: Rules::Checked(Box::new(RatificationForm)),
         })
@@ -105,7 +109,12 @@ impl Supervisor {
 }
 
 impl Decider {
-    fn read(node: &Node, node_types: NodeTypes, allowance: &Allowance) -> Result<Self, String> {
+    fn read(
+        node: &Node,
+        node_types: NodeTypes,
+        allowance: &Allowance,
+        verifier: Option<&Verifier>,
+    ) -> Result<Self, String> {
         let config = Config(&node.config);
         let mut given = MOCKS.into_iter().filter(|name| config.0.contains_key(*name));
         if let (false, Some(mock)) = (node_types.conformance, given.next()) {
@@ -116,10 +125,14 @@ impl Decider {
             if let Some(other) = others.into_iter().find(|name| config.0.contains_key(*name)) {
                 return Err(format!("config has both model and {other}"));
             }
-            return Lead::read(node, node_types, allowance).map(|lead| Self::Model(Box::new(lead)));
+            let criteria = verifier.map(|verifier| verifier.criteria.as_slice());
+            let lead = Lead::read(node, node_types, allowance, criteria)?;
+            return Ok(Self::Model(Box::new(lead)));
         }
-        if config.0.contains_key("workers") {
-            return Err("config.workers is for a supervisor with config.model".to_owned());
+        for name in ["workers", "transcriptWindow"] {
+            if config.0.contains_key(name) {
+                return Err(format!("config.{name} is for a supervisor with config.model"));
+            }
         }
         let has_rules = config.0.contains_key("rules") || config.0.contains_key("decision");
         if has_rules {
@@ -250,7 +263,7 @@ impl Rule {
 }
 
 impl Pattern {
-    fn read(value: &Value) -> Result<Self, ExpressionError> {
+    pub(super) fn read(value: &Value) -> Result<Self, ExpressionError> {
         Ok(match value {
             Value::String(text) if is_template(text) => {
                 let inner = text.trim();

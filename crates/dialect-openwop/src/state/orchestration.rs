@@ -1,9 +1,9 @@
 //! How far the orchestration of a run is: its supervisor's latest decision, and the handoffs under way.
 
 use serde::{Deserialize, Serialize};
-use wopr_kernel::{KernelEvent, RunStatus, Seq};
+use wopr_kernel::{KernelEvent, NodeId, RunStatus, Seq};
 
-use crate::{Decision, Failure, Object, Orchestration, RunId, cost};
+use crate::{Decision, Failure, Object, Orchestration, RunId, Verdict, cost};
 
 /// What a run's supervisor has decided.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -14,11 +14,26 @@ pub struct Supervision {
     pub n_decisions: u32,
     pub(crate) latest: Decision,
     pub(crate) decided: Seq,
+    /// The supervisor that took the latest decision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) by: Option<NodeId>,
+    /// Whether the latest decision claims success, and its verifier has not let it pass.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) awaits_verdict: bool,
+    /// How often a verifier has sent the work back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) n_revisions: u32,
     /// How many executions have dispatched.
     pub(crate) n_dispatches: u32,
     /// The latest turns of a model that decides, the oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) past: Vec<Past>,
+}
+
+/// For serde.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 /// The most turns of which a model is told again.
@@ -36,6 +51,11 @@ pub(crate) struct Past {
 }
 
 impl Past {
+    /// How many events it stands for: a decision, and the end of what followed.
+    pub(crate) fn n_events(&self) -> usize {
+        1 + usize::from(self.followed.is_some())
+    }
+
     pub(crate) fn of(decision: &Decision) -> Self {
         Self {
             decision: cut(decision.to_value().to_string()),
@@ -60,6 +80,12 @@ pub(crate) struct Dispatching {
     pub(crate) cause: Seq,
     /// What is to be done; `None` for a node that follows no decision.
     pub(crate) decision: Option<Decision>,
+    /// The supervisor that took the decision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) by: Option<NodeId>,
+    /// What the supervisor's verifier has said of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) verdict: Option<Verdict>,
     pub(crate) stage: Stage,
     /// The event by which several workers work at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,6 +150,14 @@ impl Supervision {
         cost::of_value(&self.latest.to_value()) + cost::bytes(past.sum())
     }
 
+    /// Notes what a verifier said of the latest decision.
+    pub(crate) fn judge(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Pass | Verdict::Fail => self.awaits_verdict = false,
+            Verdict::Revise => self.n_revisions += 1,
+        }
+    }
+
     /// Notes what followed from the latest decision.
     pub(crate) fn follow(&mut self, outputs: &Object) {
         if let Some(past) = self.past.last_mut() {
@@ -144,10 +178,12 @@ impl Handoff {
 }
 
 impl Dispatching {
-    pub(crate) fn new(cause: Seq, decision: Option<Decision>) -> Self {
+    pub(crate) fn new(cause: Seq, decision: Option<Decision>, by: Option<NodeId>) -> Self {
         Self {
             cause,
             decision,
+            by,
+            verdict: None,
             stage: Stage::Clear,
             fanned_out: None,
             handoffs: Vec::new(),

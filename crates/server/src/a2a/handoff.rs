@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 use wopr_core::{
     DialectEvent, Event, KernelEvent, RunId, RunStatus,
-    openwop::{self, Decision, Orchestration},
+    openwop::{self, Act, AgentEvent, Decision, Orchestration, Verdict},
 };
 
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +30,9 @@ pub(super) const fn is_told(event: &Event) -> bool {
             | Orchestration::FannedOut { .. }
             | Orchestration::Joined { .. } => false,
         },
+        Event::Dialect(DialectEvent::Openwop(openwop::Event::Agent(event))) => {
+            matches!(event.act, Act::Verified { .. })
+        }
         Event::Dialect(DialectEvent::Openwop(_)) => false,
     }
 }
@@ -72,6 +75,7 @@ pub(super) fn of(event: &Event) -> Option<Handoff> {
         }
         Event::Kernel(_) => return None,
         Event::Dialect(DialectEvent::Openwop(openwop::Event::Orchestration(event))) => event,
+        Event::Dialect(DialectEvent::Openwop(openwop::Event::Agent(event))) => return verdict(event),
         Event::Dialect(DialectEvent::Openwop(_)) => return None,
     };
     let (text, about) = match event {
@@ -112,6 +116,33 @@ pub(super) fn of(event: &Event) -> Option<Handoff> {
     Some(Handoff { text, about })
 }
 
+/// What a verifier said, which names none of what it read.
+fn verdict(event: &AgentEvent) -> Option<Handoff> {
+    let Act::Verified {
+        verdict,
+        criteria,
+        confidence,
+        target: _,
+    } = &event.act
+    else {
+        return None;
+    };
+    let agent = &event.agent;
+    let text = match verdict {
+        Verdict::Pass => format!("{agent} passes the work"),
+        Verdict::Fail => format!("{agent} rejects the work"),
+        Verdict::Revise => format!("{agent} asks for a revision"),
+    };
+    let mut about = json!({ "agentId": agent, "verdict": verdict.as_str() });
+    if !criteria.is_empty() {
+        about["criteria"] = json!(criteria);
+    }
+    if let Some(confidence) = confidence {
+        about["confidence"] = (*confidence).into();
+    }
+    Some(Handoff { text, about })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,8 +150,10 @@ mod tests {
     #[test]
     fn what_is_told_has_a_sentence() {
         let events = wopr_testkit::orchestrations().into_iter();
-        let events =
-            events.map(|event| Event::Dialect(DialectEvent::Openwop(openwop::Event::Orchestration(event))));
+        let events = events.map(openwop::Event::Orchestration);
+        let step = wopr_testkit::orchestrations()[0].step().clone();
+        let events = events.chain(wopr_testkit::agent_events(&step));
+        let events = events.map(|event| Event::Dialect(DialectEvent::Openwop(event)));
         let told: Vec<_> = events
             .filter_map(|event| {
                 assert_eq!(is_told(&event), of(&event).is_some(), "{event:?}");
@@ -137,6 +170,7 @@ mod tests {
                 "planner is done",
                 "researcher is at work",
                 "researcher cannot work: workflow 'researcher' does not exist",
+                "acme.reader asks for a revision",
             ]
         );
     }

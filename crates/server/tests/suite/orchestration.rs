@@ -622,16 +622,128 @@ async fn hooks_tell_of_iterations_and_joins() {
     server.stop().await;
 }
 
+/// A verdict names the decision that it is about, and a repetition of the run names its own.
+#[tokio::test]
+async fn verdict_is_a_closed_event_and_decides_whether_the_run_completes() {
+    let server = Server::start().await;
+    let verdict = |verdict: &str| {
+        let mut judge = node("judge", "core.identity", json!({}));
+        judge["inputs"] = json!({ "data": { "type": "static", "value": {
+            "verdict": verdict, "criteria": ["sourced"], "confidence": 0.75, "feedback": "secret-of-the-work",
+        } } });
+        chain("reviewer", &[judge])
+    };
+    let supervisor = json!({
+        "agentId": "planner",
+        "decision": done(),
+        "verifier": { "worker": "reviewer", "agentId": "critic", "criteria": ["sourced"], "maxRevisions": 1 },
+    });
+    register(
+        &server,
+        &looped(
+            "judged",
+            supervisor,
+            json!({ "outputMapping": { "x": "y" } }),
+            json!([]),
+        ),
+    )
+    .await;
+    for (says, status, n_verdicts) in [
+        ("pass", "completed", 1),
+        ("fail", "failed", 1),
+        ("revise", "failed", 2),
+    ] {
+        register(&server, &verdict(says)).await;
+        let run = server.run("judged", json!({})).await;
+        let snapshot = server.wait_for(&run, status).await;
+        let log = events(&server, &run).await;
+        let verified = of(&log, "agent.verified");
+        assert_eq!(verified.len(), n_verdicts, "{says}");
+        let decided = of(&log, "runOrchestrator.decided");
+        for (verified, decided) in verified.iter().zip(&decided) {
+            assert_eq!(
+                verified["payload"],
+                json!({
+                    "agentId": "critic", "target": decided["eventId"], "verdict": says, "criteria": ["sourced"],
+                    "confidence": 0.75,
+                })
+            );
+        }
+        assert_eq!(
+            phases(&log)[..3],
+            ["dispatch.began", "dispatch.succeeded", "child.completed"]
+        );
+        assert_eq!(phases(&log).len(), 3 * n_verdicts, "a verdict is not merged");
+        let iterations: Vec<_> = decided
+            .iter()
+            .map(|event| event["payload"]["iteration"].clone())
+            .collect();
+        assert_eq!(iterations, [json!(1), json!(2)][..n_verdicts]);
+        if status == "failed" {
+            assert_eq!(snapshot["error"]["code"], "verification_failed", "{snapshot:#}");
+        }
+        let fork = json!({ "mode": "replay", "fromSeq": 0 });
+        let fork = server
+            .post(&format!("/v1/runs/{run}:fork"), &fork)
+            .send()
+            .await
+            .ok(201);
+        let fork = fork["runId"].as_str().unwrap().to_owned();
+        server.wait_for(&fork, status).await;
+        let repeated = events(&server, &fork).await;
+        for (a, b) in of(&repeated, "agent.verified")
+            .iter()
+            .zip(of(&repeated, "runOrchestrator.decided"))
+        {
+            assert_eq!(a["payload"]["target"], b["eventId"]);
+            assert_eq!(a["payload"]["verdict"], says);
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn run_bounds_the_turns_of_its_supervisor() {
+    let server = Server::start().await;
+    let supervisor = json!({ "decision": next(&["nobody"]), "maxLoopIterations": 9 });
+    register(&server, &looped("endless", supervisor, json!({}), json!([]))).await;
+    let start =
+        |most: Value| json!({ "workflowId": "endless", "configurable": { "maxLoopIterations": most } });
+    let run = server.post("/v1/runs", &start(json!(2))).send().await.ok(201);
+    let run = run["runId"].as_str().unwrap();
+    let snapshot = server.wait_for(run, "failed").await;
+    assert_eq!(snapshot["error"]["code"], "loop_limit_exceeded");
+    let log = events(&server, run).await;
+    let breached = &of(&log, "cap.breached")[0]["payload"];
+    assert_eq!(
+        (&breached["kind"], &breached["limit"], &breached["observed"]),
+        (&json!("loop-iterations"), &json!(2), &json!(3))
+    );
+    for wrong in [json!(0), json!("two"), json!(1.5)] {
+        server
+            .post("/v1/runs", &start(wrong))
+            .send()
+            .await
+            .error(400, "validation_error");
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn discovery_says_what_of_supervisors_and_workers_is_offered() {
     let server = Server::start().await;
     let document = server.call("GET", "/.well-known/openwop").send().await.ok(200);
     let model = |of: &Value| of["multiAgent"]["executionModel"].clone();
     assert_eq!(model(&document)["supported"], true);
-    assert!(model(&document)["version"].as_u64().unwrap() >= 4);
     assert_eq!(
         model(&document)["replayDeterminism"],
         json!({ "supported": true, "llmCacheKeyRecipe": "spec-rfc-0041", "refusalDivergenceEmission": true })
+    );
+    assert!(model(&document)["version"].as_u64().unwrap() >= 6);
+    assert_eq!(model(&document)["statefulResume"], true);
+    assert_eq!(
+        model(&document)["verifier"],
+        json!({ "supported": true, "gating": true })
     );
     assert!(model(&document["capabilities"])["version"].as_u64().unwrap() <= 4);
     for family in ["agents", "orchestrator", "dispatch"] {

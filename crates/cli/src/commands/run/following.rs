@@ -91,6 +91,7 @@ fn is_line(event_type: &str) -> bool {
                 | "runOrchestrator.decided"
                 | "core.workflowChain.event"
                 | "core.workflowChain.confidence-escalated"
+                | "agent.verified"
         )
 }
 

@@ -6,11 +6,12 @@ use wopr_kernel::{MAX_SET, NodeTypes};
 
 use crate::node::{
     BINDINGS, CANCEL_TASK, CONVERSATION, CONVERSE, DISCOVER, FAN_OUTS, GET_TASK, HTTP_MAX_TIMEOUT_MS,
-    ISOLATIONS, JOIN_MODES, MAX_ACTIVITY_MS, MAX_CONVERSATION, MAX_MEMORY_TTL_MS, MAX_MESSAGES, MAX_MODES,
-    MAX_NAMES, MAX_PIECES, MAX_QUESTIONS, MAX_READ, MAX_REPAIRS, MAX_RULES, MAX_SCOPE, MAX_SCRIPTED,
-    MAX_TAGS, MAX_TOOL_ROUNDS, MAX_TOOLS, MAX_TURNS, MAX_TURNS_LIMIT, MAX_WORKERS, MEMORY_COMPACT,
-    MEMORY_READ, MEMORY_WRITE, MOCK_AGENT, MODEL_MAX_TIMEOUT_MS, MOST_TOKENS, ON_CHILD_FAILURE, ON_TIMEOUT,
-    PROFILES, ROUTINGS, SEND, STREAM_MAX_INTERVAL_MS, TOOL_CALL, TOOL_MAX_TIMEOUT_MS, VERSIONS, known_keys,
+    ISOLATIONS, JOIN_MODES, MAX_ACTIVITY_MS, MAX_CONVERSATION, MAX_CRITERIA, MAX_CRITERION,
+    MAX_MEMORY_TTL_MS, MAX_MESSAGES, MAX_MODES, MAX_NAMES, MAX_PIECES, MAX_QUESTIONS, MAX_READ, MAX_REPAIRS,
+    MAX_REVISIONS, MAX_RULES, MAX_SCOPE, MAX_SCRIPTED, MAX_TAGS, MAX_TOOL_ROUNDS, MAX_TOOLS, MAX_TURNS,
+    MAX_TURNS_LIMIT, MAX_WINDOW, MAX_WORKERS, MEMORY_COMPACT, MEMORY_READ, MEMORY_WRITE, MOCK_AGENT,
+    MODEL_MAX_TIMEOUT_MS, MOST_TOKENS, ON_CHILD_FAILURE, ON_TIMEOUT, PROFILES, ROUTINGS, SEND,
+    STREAM_MAX_INTERVAL_MS, TOOL_CALL, TOOL_MAX_TIMEOUT_MS, VERSIONS, known_keys,
 };
 
 use crate::decide::MAX_CALLS;
@@ -677,6 +678,17 @@ static SUPERVISOR: Members = closed(&[
         "The workers that the model may name.",
     ),
     may(
+        "transcriptWindow",
+        Shape::Whole(1, MAX_WINDOW as u64),
+        "How many of the latest decisions, and of what followed from them, the model is told again; 32 where absent.",
+    )
+    .or_null(),
+    may(
+        "verifier",
+        Shape::Object(&VERIFIER),
+        "Who judges the work before a decision to terminate is followed.",
+    ),
+    may(
         "maxLoopIterations",
         Shape::Whole(1, MAX_TURNS_LIMIT),
         "The most decisions of one run; with one more the run fails.",
@@ -709,6 +721,44 @@ static SUPERVISOR: Members = closed(&[
         "A decision to take, or to hold; only in conformance mode.",
     ),
 ]);
+
+static VERIFIER: Members = closed(&[
+    may(
+        "worker",
+        Shape::Text(1, 256),
+        "The workflow that judges, or agent:PEER or agent:PEER/SKILL. Its outputs, or the document `data` among them, have `verdict`.",
+    )
+    .must(),
+    may(
+        "agentId",
+        Shape::Text(3, 256),
+        "The agent as which it judges; by default the worker.",
+    )
+    .or_null(),
+    may(
+        "inputs",
+        Shape::Map(&Shape::Body),
+        "What it is given beside `decision` and `criteria`; a text that is one expression in braces has its value.",
+    ),
+    may(
+        "criteria",
+        Shape::List(&CRITERION, 1, MAX_CRITERIA),
+        "The names of what it judges by.",
+    ),
+    may(
+        "gating",
+        Shape::Flag,
+        "Whether its verdict decides what follows; true where absent.",
+    ),
+    may(
+        "maxRevisions",
+        Shape::Whole(0, MAX_REVISIONS),
+        "How often it may send the work of one run back; 3 where absent.",
+    )
+    .or_null(),
+]);
+
+static CRITERION: Shape = Shape::Text(1, MAX_CRITERION);
 
 static LEAD: Members = closed(&[
     PROVIDER,

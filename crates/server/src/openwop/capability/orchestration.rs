@@ -1,10 +1,10 @@
 //! What this host offers of supervisors and workers.
 
 use serde_json::{Value, json};
-use wopr_core::openwop::MAX_FAN_OUT;
+use wopr_core::openwop::{MAX_FAN_OUT, MAX_TRANSCRIPT_WINDOW};
 
 /// The level of the execution model that holds, with all below it.
-const EXECUTION_MODEL: u8 = 4;
+const EXECUTION_MODEL: u8 = 6;
 /// The highest level that clients know that look for families in `capabilities`.
 const OLD_EXECUTION_MODEL: u8 = 4;
 
@@ -41,6 +41,9 @@ pub(super) fn families(host_id: &str) -> Value {
             "version": EXECUTION_MODEL,
             "confidenceEscalationFloor": 0.5,
             "confidenceEscalationInterruptKind": "approval",
+            "statefulResume": true,
+            "transcriptWindow": MAX_TRANSCRIPT_WINDOW,
+            "verifier": { "supported": true, "gating": true },
             "crossHostCausation": {
                 "supported": true,
                 "hostId": host_id,

@@ -641,7 +641,10 @@ fn openwop_payload(event: &openwop::Event, key: &RunKey, mask: &Mask) -> (Option
             let node = event.step.node.to_string();
             (Some(node), conversation::payload(event, mask))
         }
-        openwop::Event::Agent(event) => (Some(event.step.node.to_string()), agent::payload(event, mask)),
+        openwop::Event::Agent(event) => (
+            Some(event.step.node.to_string()),
+            agent::payload(event, key, mask),
+        ),
         // The words may contain what readers must not see; the hash tells whether they are the same.
         openwop::Event::PromptComposed { step, messages, hash } => {
             let payload = Payload::node(step)

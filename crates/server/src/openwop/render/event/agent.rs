@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 use wopr_core::{
-    MemoryWritten,
-    openwop::{Act, AgentEvent, CallError, Invocation, Transport, Verbosity},
+    MemoryWritten, RunKey,
+    openwop::{Act, AgentEvent, CallError, Invocation, Target, Transport, Verbosity},
 };
 
-use super::{Mask, Payload};
+use super::{Mask, Payload, event_id};
 
 pub(super) const fn name(event: &AgentEvent) -> &'static str {
     match &event.act {
@@ -29,7 +29,7 @@ pub(super) const fn is_open(event: &AgentEvent) -> bool {
 
 /// The payload. What an agent thinks and says may contain what its node makes, so it is masked as the output of
 /// that name, and hidden if any output of the node is.
-pub(super) fn payload(event: &AgentEvent, mask: &Mask) -> Value {
+pub(super) fn payload(event: &AgentEvent, key: &RunKey, mask: &Mask) -> Value {
     let AgentEvent {
         step,
         attempt,
@@ -121,7 +121,13 @@ pub(super) fn payload(event: &AgentEvent, mask: &Mask) -> Value {
             criteria,
             confidence,
         } => own()
-            .with("target", target.as_str())
+            .with(
+                "target",
+                match target {
+                    Target::Event(seq) => event_id(key, seq.0),
+                    Target::Id(id) => id.clone(),
+                },
+            )
             .with("verdict", verdict.as_str())
             .maybe(
                 "criteria",
