@@ -25,6 +25,28 @@ proptest! {
     }
 
     #[test]
+    fn a_cancel_leaves_one_terminal_event_and_no_living_child(workflow in workflow(), told in vec(told(), 0..25), limit in 5..60_u32) {
+        let gated = Workflow::new("gated").gate("gate");
+        let mut script = Script::of(&[&workflow, &gated]).start_configured(json!({}), json!({ "recursionLimit": limit }));
+        for told in &told {
+            tell(&mut script, told);
+        }
+        // Refused if the run has ended.
+        let _ = script.cancel();
+        script.deliver();
+        prop_assert!(script.run(0).status.is_terminal(), "{}", script.log(0));
+        let n_ends = script.events(0).iter().filter(|event| event.event.terminal().is_some()).count();
+        prop_assert_eq!(n_ends, 1);
+        for child in &script.run(0).children {
+            let policy = script.plan(0).position(&child.step.node).and_then(|at| script.plan(0).children(at));
+            if policy.is_some_and(|policy| policy.propagates_cancel) {
+                let run = (0..script.n_runs()).find(|run| *script.id(*run) == child.run).expect("every child is a run");
+                prop_assert!(script.run(run).status.is_terminal(), "{} lives\n{}", child.run, script.log(0));
+            }
+        }
+    }
+
+    #[test]
     fn timers_are_read_as_written(node in "\\PC{1,20}", ordinal in any::<u32>(), attempt in any::<u32>()) {
         let step = StepId { node: NodeId::parse(&node).expect("printable"), ordinal };
         for timer in [Timer::Delay(step.clone()), Timer::Interrupt(step.clone()), Timer::Retry(step.clone(), attempt)] {

@@ -37,6 +37,8 @@ pub(crate) struct Report {
     pub(crate) sent: Vec<(String, bool)>,
     /// The log as it was streamed, if the client followed it.
     pub(crate) streamed: Option<Vec<Recorded>>,
+    /// A fork of its run.
+    pub(crate) fork: Option<RunKey>,
 }
 
 impl Client {
@@ -54,7 +56,16 @@ impl Client {
             .join_next()
             .await
             .map(|streamed| streamed.expect("a follower follows to the end"));
-        Report { run, sent, streamed }
+        let fork = match fate.once_in(3) {
+            true => Some(self.fork(&run).await),
+            false => None,
+        };
+        Report {
+            run,
+            sent,
+            streamed,
+            fork,
+        }
     }
 
     fn choose(&self) -> &'static str {
@@ -165,7 +176,7 @@ impl Client {
     }
 
     /// Watches the run and sends it commands until it has ended.
-    async fn see_through(&self, key: &RunKey) -> Vec<(String, bool)> {
+    pub(super) async fn see_through(&self, key: &RunKey) -> Vec<(String, bool)> {
         let fate = &self.cluster.fate;
         let mut sent = Vec::new();
         let mut seen = Seq(0);
@@ -204,6 +215,10 @@ impl Client {
     fn command(&self, view: &View, mark: &str) -> Option<Command> {
         let fate = &self.cluster.fate;
         let reason = Some(mark.to_owned());
+        // A fork takes what its source got, and nothing else.
+        if view.run.is_catching_up() {
+            return None;
+        }
         if fate.once_in(25) {
             let by = Some(principal());
             return Some(Command::Cancel { reason, by });
@@ -309,14 +324,14 @@ impl Client {
         }
     }
 
-    fn check_replay(&self, record: &wopr_store::IdempotencyRecord) {
+    pub(super) fn check_replay(&self, record: &wopr_store::IdempotencyRecord) {
         if self.cluster.server.witness.record(&record.key).as_ref() != Some(record) {
             let what = format!("{}: a repeated request is answered unlike the first", self.name);
             self.cluster.fate.breaks(what);
         }
     }
 
-    fn check_error(&self, error: &CommandError) {
+    pub(super) fn check_error(&self, error: &CommandError) {
         match error {
             CommandError::Internal(why) => self.cluster.fate.breaks(format!("{}: {why}", self.name)),
             CommandError::NotFound
@@ -328,7 +343,7 @@ impl Client {
         }
     }
 
-    async fn view(&self, key: &RunKey) -> View {
+    pub(super) async fn view(&self, key: &RunKey) -> View {
         let fate = &self.cluster.fate;
         loop {
             let (_, engine) = self.cluster.any().await;
@@ -383,7 +398,7 @@ impl Client {
     }
 }
 
-fn once(key: &str, digest: &str) -> SideRows {
+pub(super) fn once(key: &str, digest: &str) -> SideRows {
     SideRows {
         idempotency: Some(Idempotency {
             key: IdempotencyKey {

@@ -20,6 +20,7 @@
 //! | nothing, in separate worlds where reads are counted | [`idle`] |
 //! | an uncertain commit is written just after a check did not find it, in separate worlds | [`late`] |
 //! | a process dies or freezes while it holds timers, in separate worlds | [`turns`] |
+//! | runs that have ended are replayed and branched off, and the forks meet all of this too | [`forks`] |
 //! | clients repeat requests, ask two processes at once, answer against each other, cancel trees, pause | [`client`] |
 //!
 //! The invariants are those of `wopr_core::invariant`, which the kernel's property tests check too.
@@ -43,6 +44,7 @@ mod client;
 mod cluster;
 mod executor;
 mod fate;
+mod forks;
 mod idle;
 mod late;
 mod mines;

@@ -76,6 +76,8 @@ enum Peer {
 struct Known {
     plan: Arc<Plan>,
     log: Vec<Recorded>,
+    /// How many events a fork has from its source, with those that still follow from them in the same commit.
+    n_copied: usize,
     run: Run,
     checker: LogChecker,
     outstanding: OutstandingWork,
@@ -465,8 +467,12 @@ impl Seen {
             let handles = self.accepted.entry(stored.idempotency_key).or_default();
             handles.push(handle);
         }
-        invariant::check_run(&known.run, &known.plan, &known.outstanding)
-            .map_err(|error| error.to_string())?;
+        known.check_replay(batch)?;
+        // What a fork waits for as long as it takes from its source is the source's own.
+        if !known.run.is_catching_up() {
+            invariant::check_run(&known.run, &known.plan, &known.outstanding)
+                .map_err(|error| error.to_string())?;
+        }
         let parent = known.parent.clone().map(|parent| key.sibling(parent));
         for mark in marks {
             *self.marks.entry(mark).or_default() += 1;
@@ -501,7 +507,7 @@ impl Seen {
     }
 
     fn check_family(&self, key: &RunKey) -> Kept {
-        let Some(known) = self.runs.get(key) else {
+        let Some(known) = self.runs.get(key).filter(|known| !known.run.is_catching_up()) else {
             return Ok(());
         };
         let waits = |to: &RunKey, from: &RunId| self.mail.iter().any(|(at, by, _)| at == to && by == from);
@@ -587,6 +593,7 @@ impl Known {
         Self {
             plan,
             log: Vec::new(),
+            n_copied: 0,
             run: Run::default(),
             checker: LogChecker::default(),
             outstanding: OutstandingWork::default(),
@@ -609,10 +616,16 @@ impl Known {
     /// Applies the events and returns the client marks they carry.
     fn fold(&mut self, events: &[StoredEvent], status: RunStatus) -> Result<HashSet<String>, String> {
         let mut marks = HashSet::new();
+        let mut copies = false;
         for stored in events {
             let recorded =
                 format::decode_event(stored.seq, &stored.body).map_err(|error| error.to_string())?;
-            marks.extend(self.mark(&recorded.event));
+            copies |= self.run.is_catching_up();
+            match copies {
+                // What a client said to the source it did not say to the fork.
+                true => self.n_copied = self.log.len() + 1,
+                false => marks.extend(self.mark(&recorded.event)),
+            }
             self.checker
                 .follow(&recorded)
                 .map_err(|error| error.to_string())?;
@@ -797,6 +810,19 @@ impl Known {
         Ok(())
     }
 
+    /// A replay calls nobody and tells nobody.
+    fn check_replay(&self, batch: &Batch) -> Kept {
+        if !self.run.is_replay() {
+            return Ok(());
+        }
+        let mut rows = batch.work_set.iter().map(|row| row.key.queue);
+        let calls = rows.any(|queue| queue == Queue::Effects);
+        match calls || !batch.children.is_empty() || !batch.inbox_sent.is_empty() {
+            true => Err("a replay calls out, or tells somebody".to_owned()),
+            false => Ok(()),
+        }
+    }
+
     fn is_being_answered(&self, step: &StepId, attempt: u32) -> bool {
         let mut answers = self.unanswered.values();
         answers.any(|answer| answer.step == *step && answer.attempt == attempt)
@@ -804,8 +830,8 @@ impl Known {
 
     /// Every answer to a peer in the batch is on its way to it.
     fn check_answers(&mut self, key: &RunKey, batch: &Batch, questions: &mut Questions) -> Kept {
-        let new = &self.log[usize::try_from(batch.expected().0).expect("small")..];
-        for recorded in new {
+        let expected = usize::try_from(batch.expected().0).expect("small");
+        for recorded in &self.log[expected.max(self.n_copied)..] {
             let Some((interrupt, value)) = questions.follow(key, recorded) else {
                 continue;
             };
@@ -831,9 +857,9 @@ impl Known {
         }
     }
 
-    /// The handle of a call that the run waits for.
+    /// The handle of a call that the run waits for. A fork waits for none of its source's.
     fn handle(&self, step: &StepId, attempt: u32) -> Option<&serde_json::Value> {
-        self.log
+        self.log[self.n_copied..]
             .iter()
             .rev()
             .find_map(|recorded| match recorded.event.kernel()? {

@@ -14,6 +14,7 @@ use super::{
     client::{Client, Report, TIMEOUT},
     cluster::{Cluster, Toll},
     fate::Fate,
+    forks,
     witness::lines,
 };
 use crate::harness::answer;
@@ -26,6 +27,7 @@ const PEACE: Duration = Duration::from_secs(600);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Lived {
     n_runs: u64,
+    n_forks: u64,
     n_events: u64,
     n_calls: u64,
     n_parked: u64,
@@ -43,6 +45,7 @@ impl Lived {
     pub(crate) fn is_eventful(self) -> bool {
         let Self {
             n_runs,
+            n_forks,
             n_events,
             n_calls,
             n_parked,
@@ -55,8 +58,8 @@ impl Lived {
             n_faults,
         } = self;
         [
-            n_runs, n_events, n_calls, n_parked, n_told, n_recalled, n_asked, n_answered, n_deaths, n_stops,
-            n_faults,
+            n_runs, n_forks, n_events, n_calls, n_parked, n_told, n_recalled, n_asked, n_answered, n_deaths,
+            n_stops, n_faults,
         ]
         .iter()
         .all(|n| *n > 0)
@@ -64,6 +67,7 @@ impl Lived {
 
     pub(crate) fn add(&mut self, other: Self) {
         self.n_runs += other.n_runs;
+        self.n_forks += other.n_forks;
         self.n_events += other.n_events;
         self.n_calls += other.n_calls;
         self.n_parked += other.n_parked;
@@ -81,8 +85,9 @@ impl fmt::Display for Lived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} runs, {} events, {} calls, {} parked, {} told of a cancel, {} recalled, {} questions of peers, {} answered, {} faults, {} processes died, {} were replaced",
+            "{} runs, {} of them forks, {} events, {} calls, {} parked, {} told of a cancel, {} recalled, {} questions of peers, {} answered, {} faults, {} processes died, {} were replaced",
             self.n_runs,
+            self.n_forks,
             self.n_events,
             self.n_calls,
             self.n_parked,
@@ -173,6 +178,7 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
     }
     for report in &reports {
         check(&cluster, report);
+        report.fork.iter().for_each(|fork| forks::check(&cluster, fork));
     }
     for key in cluster.server.witness.keys() {
         let account = cluster.server.witness.account(&key);
@@ -190,6 +196,7 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
     let logs = keys.iter().filter_map(|key| witness.account(key));
     Lived {
         n_runs: keys.len() as u64,
+        n_forks: reports.iter().filter(|report| report.fork.is_some()).count() as u64,
         n_events: logs.map(|account| account.log.len() as u64).sum(),
         n_calls: witness.n_calls() as u64,
         n_parked: witness.n_parked(),
