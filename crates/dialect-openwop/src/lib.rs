@@ -20,6 +20,7 @@ mod exposure;
 mod expression;
 mod fence;
 mod node;
+mod offers;
 mod pattern;
 mod plan;
 mod redaction;
@@ -41,7 +42,9 @@ pub use event::{
 };
 pub use expression::{Expression, ExpressionError, Read, Template};
 pub use fence::fence;
-pub use node::{HTTP_MAX_TIMEOUT_MS, MAX_FAN_OUT, agent_workflow, agent_workflow_id};
+pub use node::{
+    HTTP_MAX_TIMEOUT_MS, MAX_FAN_OUT, agent_workflow, agent_workflow_id, tool_workflow, tool_workflow_id,
+};
 pub use plan::Plan;
 pub use redaction::assigns;
 pub use schema::{SchemaProblem, check_schema};
