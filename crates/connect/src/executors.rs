@@ -170,6 +170,7 @@ impl Executor for Executors {
                 };
                 Box::pin(self.tools.call(&call, asked)).await.into()
             }
+            Request::ToolList(query) => Box::pin(self.tools.describe(&query, &run.tenant)).await.into(),
             Request::SideEffect { payload } => self.side_effect.perform(&run, &key, &payload).await.into(),
             // Only a worker knows how it is done, and only the engine has the memory.
             Request::Activity(_) | Request::Memory(_) => Report::Unchanged { check_after: None },
@@ -212,6 +213,7 @@ impl Executor for Executors {
             | Request::Memory(_)
             | Request::Model(_)
             | Request::Tool(_)
+            | Request::ToolList(_)
             | Request::SideEffect { .. } => Ok(Recalled::Nothing),
         }
     }

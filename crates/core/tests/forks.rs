@@ -15,10 +15,13 @@ mod generated;
 use expect_test::expect;
 use proptest::{collection::vec, prelude::*, test_runner::Config};
 use serde_json::json;
-use wopr_core::{Event, Failure, ForkMode, Given, KernelEvent, Overlay, Recorded, Refusal, Seq};
+use wopr_core::{
+    Call, Command, Event, Failure, ForkMode, Given, KernelEvent, NodeTypes, Overlay, Plan, Recorded, Refusal,
+    Seq, openwop::tool_workflow,
+};
 use wopr_testkit::{Script, Workflow};
 
-use generated::{bring_to_an_end, tell, told, workflow};
+use generated::{bring_to_an_end, plans, tell, told, workflow};
 
 /// What of a log is the same whenever a run is repeated. The first event says where a fork comes from.
 fn deterministic(script: &Script, run: usize) -> Vec<&Event> {
@@ -273,6 +276,66 @@ fn forks_go_on_with_the_tools_of_a_model() {
     assert_eq!(script.status_of(branch), "waiting-approval");
     assert!(script.effects_of(branch).is_empty());
     assert_eq!(n_dispatched(&script, branch), 5);
+}
+
+#[test]
+fn forks_go_on_with_the_tools_of_servers() {
+    let workflow = Workflow::new("asking").node(
+        "n",
+        "core.ai.callPrompt",
+        json!({ "prompt": "?", "tools": [{ "server": "s" }], "stream": false }),
+    );
+    let tools = Plan::admit(tool_workflow(), NodeTypes::default()).expect("valid");
+    let mut script = Script::of_plans([workflow.plan(), std::sync::Arc::new(tools)]).start(json!({}));
+    let listed = |tool: &str| json!({ "server": "s", "tool": tool, "inputSchema": { "type": "object" } });
+    let list = json!({ "tools": [listed("look"), listed("look_again")] });
+    script.outcome("n", Ok(list)).unwrap();
+    let reply = |calls: serde_json::Value| {
+        json!({
+            "provider": "p", "model": "m", "text": "t", "stop": "end", "toolCalls": calls,
+            "usage": { "inputTokens": 1, "outputTokens": 1 },
+        })
+    };
+    let call = |name: &str| json!({ "id": name, "name": name, "arguments": {} });
+    script
+        .outcome("n", Ok(reply(json!(["look", "look_again", "unknown"].map(call)))))
+        .unwrap();
+    for run in 1..3 {
+        let effect = script.effects_of(run)[0].clone();
+        let said = json!({ "text": format!("result {run}"), "content": [] });
+        let outcome = match run {
+            1 => Ok(said.as_object().unwrap().clone()),
+            _ => Err(Failure::new("outcome_unknown", "nobody knows")),
+        };
+        let (step, attempt) = (effect.step, effect.attempt);
+        let command = Command::Effect {
+            step,
+            attempt,
+            outcome,
+            retry_after_ms: None,
+        };
+        script.tell(run, command).unwrap();
+    }
+    script.outcome("n", Ok(reply(json!([])))).unwrap();
+    assert_eq!(script.status(), "completed");
+    for run in 0..3 {
+        check_replays(&mut script, run);
+    }
+    check_branches(&mut script, 0);
+    // A branch within the calls makes both of them again, with the list that its source got.
+    let is_child =
+        |event: &Recorded| matches!(event.event, Event::Kernel(KernelEvent::NodeDispatched { .. }));
+    let first = script.events(0).iter().position(is_child).unwrap();
+    let branch = script.fork(0, ForkMode::Branch, first as u64).unwrap();
+    assert!(script.effects_of(branch).is_empty(), "no list is read again");
+    let asked: Vec<_> = (branch + 1..script.n_runs())
+        .flat_map(|run| script.effects_of(run).iter())
+        .map(|effect| match &effect.call {
+            Call::Tool(request) => request.tool.clone(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(asked, ["look", "look_again"]);
 }
 
 #[test]
@@ -617,8 +680,7 @@ proptest! {
 
     #[test]
     fn a_replay_of_anything_equals_its_source(workflow in workflow(), told in vec(told(), 0..25), limit in 5..40_u32) {
-        let gated = Workflow::new("gated").gate("gate");
-        let mut script = Script::of(&[&workflow, &gated])
+        let mut script = Script::of_plans(plans(&workflow))
             .start_configured(json!({}), json!({ "recursionLimit": limit, "runTimeoutMs": 500 }));
         for told in &told {
             tell(&mut script, told);
@@ -636,8 +698,7 @@ proptest! {
     fn a_replay_of_a_fork_equals_the_fork(
         workflow in workflow(), told in vec(told(), 0..12), later in vec(told(), 0..6), limit in 5..30_u32, at in any::<u64>(), is_branch in any::<bool>(),
     ) {
-        let gated = Workflow::new("gated").gate("gate");
-        let mut script = Script::of(&[&workflow, &gated])
+        let mut script = Script::of_plans(plans(&workflow))
             .start_configured(json!({}), json!({ "recursionLimit": limit }));
         for told in &told {
             tell(&mut script, told);
@@ -683,8 +744,7 @@ proptest! {
 
     #[test]
     fn a_branch_of_anything_can_end(workflow in workflow(), told in vec(told(), 0..15), limit in 5..25_u32) {
-        let gated = Workflow::new("gated").gate("gate");
-        let mut script = Script::of(&[&workflow, &gated])
+        let mut script = Script::of_plans(plans(&workflow))
             .start_configured(json!({}), json!({ "recursionLimit": limit }));
         for told in &told {
             tell(&mut script, told);

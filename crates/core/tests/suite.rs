@@ -58,6 +58,8 @@ mod orchestration;
 mod pausing;
 #[path = "suite/properties.rs"]
 mod properties;
+#[path = "suite/server_tools.rs"]
+mod server_tools;
 #[path = "suite/stored.rs"]
 mod stored;
 #[path = "suite/streaming.rs"]

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use wopr_kernel::{EventRef, KernelEvent, NodeId, Planned as _, RecordedRef, Seq};
+use wopr_kernel::{EventRef, KernelEvent, NodeId, Planned as _, RecordedRef, Seq, Timestamp};
 
 use crate::{Act, AgentRef, Event, Plan, State, cost};
 
@@ -34,6 +34,9 @@ pub(crate) struct Begun {
     /// The calls that have not returned, by id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) calls: BTreeMap<String, Seq>,
+    /// When they began, unless a fork began them again.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) called_at: BTreeMap<String, Timestamp>,
 }
 
 impl Acting {
@@ -47,7 +50,7 @@ impl Acting {
 
     /// The units of work that copying it takes.
     pub(crate) fn weight(&self) -> u64 {
-        let units = |begun: &Begun| cost::bytes(begun.reasoning.len()) + begun.calls.len() as u64;
+        let units = |begun: &Begun| cost::bytes(begun.reasoning.len()) + 2 * begun.calls.len() as u64;
         self.nodes.values().map(units).sum()
     }
 
@@ -56,7 +59,7 @@ impl Acting {
         match recorded.event {
             EventRef::Dialect(Event::Agent(event)) => {
                 let begun = self.nodes.entry(event.step.node.clone()).or_default();
-                begun.follow(recorded.seq, &event.act);
+                begun.follow((recorded.seq, recorded.at), &event.act);
             }
             EventRef::Kernel(KernelEvent::NodeStarted { step, .. }) => {
                 self.nodes.remove(&step.node);
@@ -70,13 +73,16 @@ impl Acting {
                 | KernelEvent::NodeFailed { step, .. }
                 | KernelEvent::NodeCancelled { step, .. },
             ) => drop(self.nodes.remove(&step.node)),
+            EventRef::Kernel(KernelEvent::ForkResumed {
+                calls_again: true, ..
+            }) => self.nodes.values_mut().for_each(|begun| begun.called_at.clear()),
             EventRef::Kernel(_) | EventRef::Dialect(_) => {}
         }
     }
 }
 
 impl Begun {
-    fn follow(&mut self, seq: Seq, act: &Act) {
+    fn follow(&mut self, (seq, at): (Seq, Timestamp), act: &Act) {
         match act {
             Act::ReasoningDelta { delta, .. } => {
                 self.reasoning.push_str(delta);
@@ -88,9 +94,13 @@ impl Begun {
             }
             Act::ToolCalled { call, .. } => {
                 self.calls.insert(call.clone(), seq);
+                self.called_at.insert(call.clone(), at);
                 self.n_calls += 1;
             }
-            Act::ToolReturned { call, .. } => drop(self.calls.remove(call)),
+            Act::ToolReturned { call, .. } => {
+                self.calls.remove(call);
+                self.called_at.remove(call);
+            }
             Act::Invoked(_)
             | Act::HandedOff { .. }
             | Act::Decided { .. }

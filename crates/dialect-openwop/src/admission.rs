@@ -13,6 +13,7 @@ use crate::{
     decision::Decision,
     definition::{Definition, Node},
     measure::too_deep,
+    node::tool_workflow,
     plan::Plan,
     schema::{Allowance, Schema},
 };
@@ -23,6 +24,13 @@ impl Plan {
     /// # Errors
     /// Every problem, with its place and a JSON pointer.
     pub fn admit(document: Value, node_types: NodeTypes) -> Result<Self, Problems> {
+        // The host's own workflow has a node that authors do not know.
+        if document == tool_workflow() {
+            return Self::compile(Definition::read(&document)?, node_types).map(|mut plan| {
+                plan.definition.document = document;
+                plan
+            });
+        }
         let decoded = Definition::read(&document).map(|definition| {
             let more = problems(&definition);
             (Self::compile(definition, node_types), more)

@@ -25,7 +25,7 @@ pub fn fence(source: &str, text: &str) -> String {
 }
 
 /// The text without anything that reads like a marker.
-fn neutral(text: &str) -> String {
+pub(crate) fn neutral(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for (at, c) in text.char_indices() {
         if is_bracket(c) && names_marker(&text[at + c.len_utf8()..]) {

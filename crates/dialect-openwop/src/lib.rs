@@ -20,6 +20,7 @@ mod exposure;
 mod expression;
 mod fence;
 mod node;
+mod offers;
 mod overrides;
 mod pattern;
 mod plan;
@@ -45,6 +46,7 @@ pub use expression::{Expression, ExpressionError, Read, Template};
 pub use fence::fence;
 pub use node::{
     HTTP_MAX_TIMEOUT_MS, MAX_FAN_OUT, MAX_WINDOW as MAX_TRANSCRIPT_WINDOW, agent_workflow, agent_workflow_id,
+    tool_workflow, tool_workflow_id,
 };
 pub use plan::Plan;
 pub use redaction::assigns;

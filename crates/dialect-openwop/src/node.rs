@@ -13,12 +13,14 @@ mod attestation;
 mod config;
 mod conversation;
 mod dispatch;
+mod given_tool;
 mod http;
 mod lead;
 mod memory;
 mod mock_agent;
 mod model;
 mod remote;
+mod server_tools;
 mod supervisor;
 mod tool_call;
 mod tools;
@@ -53,6 +55,10 @@ pub(crate) use dispatch::{
     Dispatch, FAN_OUTS, Fan, FanOut, ISOLATIONS, JOIN_MODES, ON_CHILD_FAILURE, OnChildFailure, QUESTION,
     ROUTINGS, approval_data, question,
 };
+pub(crate) use given_tool::{
+    TYPE as GIVEN_TOOL, inputs_of as tool_inputs, is_tool_workflow, request_of as given_request, told,
+};
+pub use given_tool::{tool_workflow, tool_workflow_id};
 pub use http::HTTP_MAX_TIMEOUT_MS;
 pub(crate) use http::HttpNode;
 pub use lead::MAX_WINDOW;
@@ -68,9 +74,12 @@ pub(crate) use model::{
 };
 pub(crate) use remote::{Remote, SKILL};
 pub use remote::{agent_workflow, agent_workflow_id};
+pub(crate) use server_tools::ServerTool;
 pub(crate) use supervisor::{Decider, MAX_RULES, MAX_TURNS_LIMIT, Pattern, Rule, Supervisor};
 pub(crate) use tool_call::{TOOL_MAX_TIMEOUT_MS, TOOL_RETRIES, TYPE as TOOL_CALL, ToolNode, calls_tool};
-pub(crate) use tools::{MAX_ROUNDS as MAX_TOOL_ROUNDS, MAX_TOOLS, Target, Tool, name_of};
+pub(crate) use tools::{
+    Arguments, MAX_DESCRIPTION, MAX_ROUNDS as MAX_TOOL_ROUNDS, MAX_TOOLS, Target, Tools, name_of,
+};
 pub(crate) use verifier::{Judgement, MAX_CRITERIA, MAX_CRITERION, MAX_REVISIONS, Verifier};
 
 /// What a node does, with its settings parsed.
@@ -153,6 +162,8 @@ pub(crate) enum NodeKind {
     Model(Box<ModelNode>),
     /// `core.mcp.toolCall`, and `core.ai.callPrompt` that names a tool in place of a prompt
     Tool(Box<ToolNode>),
+    /// The call of a tool for a model: the node of the host's own workflow.
+    GivenTool,
     /// `core.conversationGate`
     Conversation(Box<ConversationNode>),
     /// A passing node of the conformance suite that writes a message twice.
@@ -249,6 +260,7 @@ impl NodeKind {
             | Self::Agent(_)
             | Self::Model(_)
             | Self::Tool(_)
+            | Self::GivenTool
             | Self::Conversation(_)
             | Self::Memory(_)
             | Self::MockAgent(_)
@@ -280,6 +292,7 @@ impl NodeKind {
             | Self::Agent(_)
             | Self::Model(_)
             | Self::Tool(_)
+            | Self::GivenTool
             | Self::Memory(_)
             | Self::MockAgent(_)
             | Self::Conversation(_)
@@ -438,6 +451,7 @@ impl NodeKind {
             type_id if calls_agent(type_id) => {
                 AgentNode::read(node).map(|agent| Self::Agent(Box::new(agent)))
             }
+            GIVEN_TOOL => Ok(Self::GivenTool),
             type_id if calls_tool(type_id, &node.config) => {
                 ToolNode::read(node).map(|tool| Self::Tool(Box::new(tool)))
             }
@@ -715,6 +729,11 @@ impl SubWorkflow {
     fn read(config: Config<'_>) -> Result<Self, String> {
         let workflow = config.text("workflowId")?.ok_or("config.workflowId is missing")?;
         let workflow = WorkflowId::parse(workflow).map_err(|e| format!("config.workflowId: {e}"))?;
+        if is_tool_workflow(&workflow) {
+            return Err(format!(
+                "config.workflowId '{workflow}' is the host's own: core.mcp.toolCall calls a tool"
+            ));
+        }
         if config.flag("waitForCompletion")? == Some(false) {
             return Err(
                 "config.waitForCompletion must be true: this host runs children synchronously".to_owned(),

@@ -18,8 +18,8 @@ use crate::{
     definition::{Definition, EdgeCondition, Node, Operator, TriggerRule, Variable, WORDS},
     expression::{Expression, ExpressionError, Val},
     node::{
-        AGENT_RETRIES, Decider, MODEL_RETRIES, NodeKind, SubWorkflow, TOOL_RETRIES, asks_model, calls_agent,
-        calls_tool, gives_artifacts,
+        AGENT_RETRIES, Decider, GIVEN_TOOL, MODEL_RETRIES, NodeKind, SubWorkflow, TOOL_RETRIES, asks_model,
+        calls_agent, calls_tool, gives_artifacts, is_tool_workflow,
     },
     pattern::Pattern,
     schema::{Allowance, Invalid, Schema},
@@ -174,7 +174,18 @@ impl Plan {
                 ));
             }
         }
+        let is_of_host = is_tool_workflow(&definition.id);
         for node in &definition.nodes {
+            if is_of_host != (node.type_id == GIVEN_TOOL) {
+                let rule = match is_of_host {
+                    true => format!(
+                        "id '{}' is that of the host's own workflow: use another",
+                        definition.id
+                    ),
+                    false => format!("typeId '{GIVEN_TOOL}' is not offered by this host"),
+                };
+                problems.push(Problem::new(format!("node '{}'", node.id), rule));
+            }
             if let Some(other) =
                 shares_interrupt_ids(node.id.as_str()).filter(|other| index.contains_key(*other))
             {

@@ -79,6 +79,13 @@ impl Allowance {
         Ok(pattern)
     }
 
+    /// What compiling took of it, in approximate microseconds.
+    pub(crate) fn spent(&self) -> u64 {
+        let patterns = MAX_PATTERN_WORK - self.pattern_work.get();
+        let subschemas = MAX_ALL_SUBSCHEMAS - self.subschemas.get();
+        (patterns + subschemas) as u64
+    }
+
     /// The memory of all compiled patterns.
     pub(crate) fn pattern_bytes(&self) -> usize {
         MAX_PATTERNS - self.pattern_bytes.get()

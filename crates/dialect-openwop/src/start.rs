@@ -6,11 +6,21 @@ use crate::{
     Object, Plan,
     cost::Budget,
     measure::{MAX_NESTING, object_too_deep},
+    node::is_tool_workflow,
     overrides::Overrides,
 };
 
 /// Checks the parameters of a new run, and fixes its limits.
 pub(crate) fn check_start(plan: &Plan, start: &StartRun, budget: &Budget) -> Result<Limits, Refusal> {
+    if is_tool_workflow(&plan.definition.id) && start.parent.is_none() {
+        return Err(Refusal::InvalidInput {
+            field: "workflowId".to_owned(),
+            rule: format!(
+                "'{}' is the host's own, which only the tool of a model starts",
+                plan.definition.id
+            ),
+        });
+    }
     check_inputs(plan, &start.inputs)?;
     check_nesting("metadata", &start.metadata)?;
     let declared_ms = Some(plan.definition.settings.timeout).filter(|ms| *ms > 0);

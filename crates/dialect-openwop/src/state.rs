@@ -20,6 +20,7 @@ use crate::{
     conversing::Conversing,
     event::EnvelopeEvent,
     node::NodeKind,
+    offers::listed_tools,
     thinking::{Then, Thinking, Turn},
     trigger::{Readiness, Signal, Slot},
 };
@@ -299,6 +300,16 @@ impl State {
                 let reply = reply.map_err(|_| illegal("an unreadable reply", &step.node))?;
                 self.thinking(plan, step)?.turns.push(Turn::of(reply));
             }
+            KernelEvent::EffectEnded {
+                step,
+                provider,
+                outcome,
+                ..
+            } if provider == provider::TOOL_LIST => {
+                let listed =
+                    listed_tools(outcome).ok_or_else(|| illegal("an unreadable list", &step.node))?;
+                self.thinking(plan, step)?.listed = Some(listed);
+            }
             KernelEvent::NodeCancelled { step, .. } => {
                 let position = self.position(plan, step, "cancel")?;
                 self.nodes[position].thinking = None;
@@ -383,6 +394,7 @@ impl State {
                 let position = self.position(plan, step, "prompt")?;
                 self.nodes[position].thinking = Some(Box::new(Thinking {
                     messages: messages.clone(),
+                    listed: None,
                     turns: Vec::new(),
                 }));
             }

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_kernel::{ModelCall, ModelMessage, ModelReply, ModelUsage, RunId, Seq, ToolCall, cost};
+use wopr_kernel::{ListedTool, ModelCall, ModelMessage, ModelReply, ModelUsage, RunId, Seq, ToolCall, cost};
 
 use crate::{
     Act,
@@ -22,6 +22,9 @@ const MAX_CALL_ID: usize = 256;
 pub(crate) struct Thinking {
     /// What the step composed.
     pub(crate) messages: Vec<ModelMessage>,
+    /// What servers say of the tools that the definition does not describe; absent until they have said it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) listed: Option<Vec<ListedTool>>,
     pub(crate) turns: Vec<Turn>,
 }
 
@@ -127,6 +130,11 @@ pub(crate) enum Then {
 }
 
 impl Thinking {
+    /// What servers say of the tools.
+    pub(crate) fn listed(&self) -> &[ListedTool] {
+        self.listed.as_deref().unwrap_or_default()
+    }
+
     /// How often the step went on in such a way.
     pub(crate) fn count(&self, is_such: impl Fn(&Then) -> bool) -> u64 {
         let such = self.turns.iter().filter_map(|turn| turn.then.as_ref());
@@ -277,7 +285,7 @@ impl Thinking {
             provider: provider.to_owned(),
             model: overrides.model().or(own).map(str::to_owned),
             messages,
-            tools: node.tools.shown(),
+            tools: node.tools.shown(self.listed()),
             temperature: overrides.temperature().or(node.temperature),
             max_tokens: Some(self.max_tokens(node, overrides)),
             schema,
@@ -291,7 +299,8 @@ impl Thinking {
     pub(crate) fn weight(&self) -> u64 {
         let said: usize = self.messages.iter().map(ModelMessage::size).sum();
         let replied: usize = self.turns.iter().map(|turn| size_of_reply(&turn.reply)).sum();
-        cost::bytes(said + replied + self.size_of_results())
+        let listed: usize = self.listed().iter().map(ListedTool::size).sum();
+        cost::bytes(said + listed + replied + self.size_of_results())
     }
 }
 

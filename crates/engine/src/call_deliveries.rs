@@ -492,6 +492,7 @@ fn listed(row: CallDeliveryRow) -> Result<ListedCallDelivery, CommandError> {
                 | Request::Memory(_)
                 | Request::Model(_)
                 | Request::Tool(_)
+                | Request::ToolList(_)
                 | Request::SideEffect { .. } => None,
             };
             (effect.step, CallMessage::Recall { peer }, None, tries)

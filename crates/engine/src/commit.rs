@@ -216,6 +216,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
             | Request::Memory(_)
             | Request::Model(_)
             | Request::Tool(_)
+            | Request::ToolList(_)
             | Request::SideEffect { .. } => WorkState::Leased(context.epoch, context.lease_until),
         },
         body: serde_json::to_vec(effect).expect("a request has string keys"),
@@ -389,6 +390,7 @@ fn stored_effect(run: (&RunKey, &str), trace: Option<&String>, effect: Effect) -
         Call::Agent(call) => Request::Agent(call),
         Call::Model(call) => Request::Model(call),
         Call::Tool(call) => Request::Tool(call),
+        Call::ToolList(query) => Request::ToolList(query),
         Call::Memory(call) => Request::Memory(call),
         Call::SideEffect { payload } => Request::SideEffect { payload },
     };

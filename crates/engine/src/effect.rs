@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_core::{
     Activity, AgentCall, MemoryCall, ModelCall, Produced, RemoteQuestion, RunKey, SecretHeader, StepId,
-    ToolRequest, provider, value_size,
+    ToolQuery, ToolRequest, provider, value_size,
 };
 
 use crate::ScriptedModel;
@@ -31,6 +31,8 @@ pub enum Request {
     Model(Box<ModelCall>),
     /// A call of a tool on a tool server.
     Tool(Box<ToolRequest>),
+    /// A look at the tools of tool servers.
+    ToolList(Box<ToolQuery>),
     /// Reads what agents remember, or prepares what they write. The engine performs it itself.
     Memory(Box<MemoryCall>),
     /// The conformance suite's countable side effect: appends a line to a ledger.
@@ -48,6 +50,7 @@ impl Request {
             | Self::Activity(_)
             | Self::Agent(_)
             | Self::Model(_)
+            | Self::ToolList(_)
             | Self::Memory(_)
             | Self::SideEffect { .. } => true,
         }
@@ -61,6 +64,7 @@ impl Request {
             Self::Agent(_) => provider::AGENT,
             Self::Model(_) => provider::MODEL,
             Self::Tool(_) => provider::TOOL,
+            Self::ToolList(_) => provider::TOOL_LIST,
             Self::Memory(_) => provider::MEMORY,
             Self::SideEffect { .. } => provider::SIDE_EFFECT,
         }
@@ -75,6 +79,7 @@ impl Request {
             | Self::Memory(_)
             | Self::Model(_)
             | Self::Tool(_)
+            | Self::ToolList(_)
             | Self::SideEffect { .. } => true,
         }
     }
@@ -91,6 +96,7 @@ impl Request {
             Self::Agent(call) => call.size(),
             Self::Model(call) => call.size(),
             Self::Tool(call) => call.size(),
+            Self::ToolList(query) => query.size(),
             Self::Memory(call) => call.size(),
             Self::SideEffect { payload } => value_size(payload),
         }

@@ -33,6 +33,8 @@ pub enum Call {
     Model(Box<ModelCall>),
     /// A call of a tool on a tool server.
     Tool(Box<ToolRequest>),
+    /// A look at the tools of tool servers.
+    ToolList(Box<ToolQuery>),
     /// What agents remember: reads entries, and prepares new ones, which the outcome's append writes.
     Memory(Box<MemoryCall>),
     /// The side effect of the conformance suite.
@@ -63,6 +65,7 @@ impl Call {
             Self::Agent(_) => provider::AGENT,
             Self::Model(_) => provider::MODEL,
             Self::Tool(_) => provider::TOOL,
+            Self::ToolList(_) => provider::TOOL_LIST,
             Self::Memory(_) => provider::MEMORY,
             Self::SideEffect { .. } => provider::SIDE_EFFECT,
         }
@@ -92,6 +95,56 @@ impl ToolRequest {
     #[must_use]
     pub fn size(&self) -> usize {
         self.server.len() + self.tool.len() + size_of_object(&self.arguments)
+    }
+}
+
+/// Asks servers that the operator has configured how they describe their tools. Its outcome is an object with `tools`,
+/// a list of [`ListedTool`]. It fails if one of the tools is not there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolQuery {
+    pub wanted: Vec<WantedTools>,
+}
+
+impl ToolQuery {
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let tools = self.wanted.iter().flat_map(|wanted| &wanted.tools);
+        let servers = self.wanted.iter().map(|wanted| wanted.server.len());
+        servers.sum::<usize>() + tools.map(String::len).sum::<usize>()
+    }
+}
+
+/// The tools of one server that are looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WantedTools {
+    /// The name of the server in this host's configuration.
+    pub server: String,
+    /// All that may be called where empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+}
+
+/// A tool as its server describes it. Its texts are untrusted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListedTool {
+    pub server: String,
+    pub tool: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// The JSON Schema of its arguments.
+    pub input_schema: Object,
+}
+
+impl ListedTool {
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let description = self.description.as_ref().map_or(0, String::len);
+        self.server.len() + self.tool.len() + description + size_of_object(&self.input_schema)
     }
 }
 
@@ -264,6 +317,7 @@ pub mod provider {
     pub const AGENT: &str = "agent";
     pub const MODEL: &str = "model";
     pub const TOOL: &str = "tool";
+    pub const TOOL_LIST: &str = "tool-list";
     pub const MEMORY: &str = "memory";
     pub const SIDE_EFFECT: &str = "core.conformance.side-effect";
 }

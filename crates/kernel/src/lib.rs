@@ -29,7 +29,8 @@ mod run;
 mod status;
 
 pub use call::{
-    AgentCall, AgentVerb, Call, MemoryCall, MemoryRead, NewMemory, SecretHeader, ToolRequest, provider,
+    AgentCall, AgentVerb, Call, ListedTool, MemoryCall, MemoryRead, NewMemory, SecretHeader, ToolQuery,
+    ToolRequest, WantedTools, provider,
 };
 pub use command::{
     AnsweredCall, Authority, CancelledCall, Catalog, Command, Decision, Effect, EndedChild, HostBounds,

@@ -296,6 +296,7 @@ impl Host {
         });
         let peers = peers::read(&config.a2a.peers, &named_secrets, &env)?;
         let tool_servers = tools::servers(&config.mcp.servers, &named_secrets);
+        let has_tool_servers = !tool_servers.is_empty();
         let models = models::providers(&config.models, &named_secrets, &env)?;
         let executors = Executors::new(
             gate.clone(),
@@ -370,6 +371,10 @@ impl Host {
         }
         // Each agent is a worker that supervisors can name.
         if let Err(error) = peers::register(&app, &names).await {
+            engine.stop().await;
+            return Err(StartError::Workflows(error));
+        }
+        if has_tool_servers && let Err(error) = tools::register(&app).await {
             engine.stop().await;
             return Err(StartError::Workflows(error));
         }

@@ -3,7 +3,9 @@
 //! A secret that is not where the configuration says does not keep the host from starting: calls of the server fail
 //! with `credential_missing`.
 
+use wopr_app::{App, RegisterError};
 use wopr_connect::{NamedSecret, SecretSource, ToolCommand, ToolReached, ToolServer, ToolSetting};
+use wopr_core::openwop;
 
 use crate::{
     config,
@@ -22,6 +24,20 @@ pub(crate) fn servers(servers: &[config::ToolServer], secrets: &[NamedSecret]) -
         .iter()
         .filter_map(|server| read(server, secrets))
         .collect()
+}
+
+/// Registers the workflow by which a model calls a tool.
+///
+/// # Errors
+/// If the store rejects it.
+pub(crate) async fn register(app: &App) -> Result<(), RegisterError> {
+    match app.register_for_all(openwop::tool_workflow()).await {
+        Err(RegisterError::Full(limit)) => {
+            tracing::warn!(error = %limit, "tools of servers not offered to models");
+            Ok(())
+        }
+        registered => registered.map(drop),
+    }
 }
 
 /// A server; `None` if it has neither command nor address, which the configuration refuses.

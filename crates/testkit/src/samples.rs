@@ -35,6 +35,8 @@ pub fn agent_events(step: &StepId) -> Vec<Event> {
             call: "gate:1:0".to_owned(),
             tool: "search:web".to_owned(),
             inputs: Some(json!({ "q": "wopr" })),
+            args_hash: Some("0f".repeat(32)),
+            principal: Some("ada@example".to_owned()),
             transport: Some(Transport::Mcp),
         },
         Act::ToolReturned {

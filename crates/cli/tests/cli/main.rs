@@ -29,3 +29,4 @@ mod secrets;
 mod serving;
 mod snippets;
 mod stores;
+mod tools_guide;

@@ -36,6 +36,7 @@ mod interop_rust;
 mod interop_rust_agent;
 mod interop_snippets;
 mod kills;
+mod model_tools;
 mod postgres;
 mod pressure;
 mod quarantine;

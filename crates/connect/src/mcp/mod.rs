@@ -1,4 +1,5 @@
-//! Tools of MCP servers: one call of one tool, on a server that the operator has configured.
+//! Tools of MCP servers: one call of one tool, on a server that the operator has configured, and how servers describe
+//! their tools.
 //!
 //! A workflow names a server and a tool. The command, the address and the credentials are the operator's alone, and
 //! so is the list of tools that may be called. Only this module knows `rmcp`.
@@ -9,6 +10,7 @@
 //! such as answers of a model or of a person, is refused.
 
 mod answer;
+mod describe;
 mod http;
 mod listing;
 mod server;
@@ -81,6 +83,10 @@ impl ToolServers {
         Self(servers.map(|server| Server::new(gate.clone(), server)).collect())
     }
 
+    fn find(&self, name: &str) -> Option<&Server> {
+        self.0.iter().find(|server| server.config.name == name)
+    }
+
     /// The names of the servers.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|server| server.config.name.as_str())
@@ -91,7 +97,7 @@ impl ToolServers {
     /// # Errors
     /// Says why the server is not available.
     pub async fn list(&self, name: &str) -> Result<Vec<Tool>, String> {
-        let server = self.0.iter().find(|server| server.config.name == name);
+        let server = self.find(name);
         let server = server.ok_or_else(|| format!("no tool server is named '{name}'"))?;
         let deadline = Instant::now() + server.config.timeout;
         let listed = timeout_at(deadline, async {
@@ -115,7 +121,7 @@ impl ToolServers {
     /// # Errors
     /// Returns code and message of the failure.
     pub async fn call_alone(&self, request: &ToolRequest) -> Result<serde_json::Value, (String, String)> {
-        let server = self.0.iter().find(|server| server.config.name == request.server);
+        let server = self.find(&request.server);
         let Some(server) = server else {
             let message = format!("no tool server is named '{}'", request.server);
             return Err(("tool_server_unknown".to_owned(), message));
@@ -130,7 +136,7 @@ impl ToolServers {
     }
 
     pub(crate) async fn call(&self, request: &ToolRequest, asked: Asked<'_>) -> Outcome {
-        let server = self.0.iter().find(|server| server.config.name == request.server);
+        let server = self.find(&request.server);
         // A server of other tenants looks like none.
         let Some(server) = server.filter(|server| server.is_for(asked.tenant)) else {
             let message = format!("no tool server is named '{}'", request.server);

@@ -14,7 +14,7 @@ use tokio::{
 use wopr_connect::{
     Executors, Options, ProviderKey, ToolCommand, ToolReached, ToolServer, ToolSetting, egress::Gate,
 };
-use wopr_core::{TenantId, ToolRequest};
+use wopr_core::{TenantId, ToolQuery, ToolRequest, WantedTools};
 use wopr_engine::{Attempt, Executor as _, Outcome, Report, Request};
 use wopr_wire::a2a::model::Secret;
 
@@ -170,6 +170,94 @@ async fn what_is_not_offered_is_not_called() {
         failure(call(&executors, request("nope")).await),
         failed("tool_unknown", false)
     );
+}
+
+fn query(server: &str, tools: &[&str]) -> Attempt {
+    let wanted = vec![WantedTools {
+        server: server.to_owned(),
+        tools: tools.iter().map(|tool| (*tool).to_owned()).collect(),
+    }];
+    attempt(Request::ToolList(Box::new(ToolQuery { wanted })))
+}
+
+#[tokio::test]
+async fn servers_describe_their_tools() {
+    let executors = after_list("read -r line || exit 0");
+    let described =
+        |tool: &str, schema: Value| json!({ "server": "default", "tool": tool, "inputSchema": schema });
+    let t = described(
+        "t",
+        json!({ "type": "object", "properties": { "n": { "type": "number" } } }),
+    );
+    let safe = described("safe", json!({ "type": "object" }));
+    let Outcome::Done(all) = run(&executors, query("default", &[])).await else {
+        panic!("the server has a list");
+    };
+    assert_eq!(all, json!({ "tools": [safe, t] }));
+    let Outcome::Done(one) = run(&executors, query("default", &["t"])).await else {
+        panic!("the server has the tool");
+    };
+    assert_eq!(one, json!({ "tools": [t] }));
+
+    for (server, tool, code) in [
+        ("other", "t", "tool_server_unknown"),
+        ("default", "gone", "tool_unknown"),
+    ] {
+        assert_eq!(
+            failure(run(&executors, query(server, &[tool])).await),
+            failed(code, false)
+        );
+    }
+    let mut foreign = query("default", &["t"]);
+    foreign.run.tenant = TenantId::parse("globex").unwrap();
+    let own = ToolServer {
+        tenants: vec![TenantId::parse("acme").unwrap()],
+        tools: vec!["safe".to_owned()],
+        ..shell(&format!("{GREETS}{LISTS}"))
+    };
+    let bounded = self::executors(gate(LOOPBACK), own);
+    assert_eq!(
+        failure(run(&bounded, foreign).await),
+        failed("tool_server_unknown", false)
+    );
+    for (tools, code) in [(&["t"][..], "tool_refused"), (&["safe", "t"], "tool_refused")] {
+        let mut own = query("default", tools);
+        own.run.tenant = TenantId::parse("acme").unwrap();
+        assert_eq!(failure(run(&bounded, own).await), failed(code, false));
+    }
+    let mut own = query("default", &[]);
+    own.run.tenant = TenantId::parse("acme").unwrap();
+    let Outcome::Done(offered) = run(&bounded, own).await else {
+        panic!("the server has a list");
+    };
+    assert_eq!(
+        offered,
+        json!({ "tools": [safe] }),
+        "and no tool that the operator does not offer"
+    );
+    let down = self::executors(gate(LOOPBACK), shell("exit 1"));
+    assert_eq!(
+        failure(run(&down, query("default", &[])).await),
+        failed("tool_server_unavailable", true)
+    );
+}
+
+#[tokio::test]
+async fn secrets_do_not_come_back_in_a_description() {
+    let list = format!(
+        "answer '{{\"tools\":[{{\"name\":\"t\",\"description\":\"key {KEY}\",\"inputSchema\":{{\"type\":\"object\",\"title\":\"{KEY}\"}}}}]}}'"
+    );
+    let mut server = shell(&format!("{GREETS}{list}"));
+    if let ToolReached::Process(command) = &mut server.reached {
+        let secret = Secret::new(KEY).unwrap();
+        command.env = vec![("KEY".to_owned(), ToolSetting::Secret(secret))];
+    }
+    let executors = executors(gate(LOOPBACK), server);
+    let Outcome::Done(all) = run(&executors, query("default", &[])).await else {
+        panic!("the server has a list");
+    };
+    assert!(!all.to_string().contains("SECRET"), "{all}");
+    assert_eq!(all["tools"][0]["description"], "key [redacted]");
 }
 
 #[tokio::test]

@@ -1,8 +1,12 @@
 //! Workflows of any shape, and anything that may happen to their runs.
 
+use std::sync::Arc;
+
 use proptest::{collection::vec, prelude::*};
 use serde_json::json;
-use wopr_core::{Call, Command, Failure, NodeId, Object, StepId, Timer};
+use wopr_core::{
+    Call, Command, Failure, NodeId, NodeTypes, Object, Plan, StepId, Timer, openwop::tool_workflow,
+};
 use wopr_testkit::{Script, Workflow};
 
 const KINDS: usize = 13;
@@ -83,7 +87,9 @@ pub(crate) fn workflow() -> impl Strategy<Value = Workflow> {
                 12 => workflow.node(
                     &id,
                     "core.ai.callPrompt",
-                    json!({ "prompt": "?", "tools": [{ "workflow": "gated" }], "maxToolRounds": 2 }),
+                    json!({
+                        "prompt": "?", "tools": [{ "workflow": "gated" }, { "server": "s", "tool": "look" }], "maxToolRounds": 2,
+                    }),
                 ),
                 9 => workflow.raw_node(json!({ "id": id, "typeId": "core.noop", "name": id, "disabled": true })),
                 _ => workflow.noops(&id),
@@ -101,6 +107,13 @@ pub(crate) fn workflow() -> impl Strategy<Value = Workflow> {
         }
         workflow
     })
+}
+
+/// The plans of a generated workflow and of all whose runs its nodes start.
+pub(crate) fn plans(workflow: &Workflow) -> [Arc<Plan>; 3] {
+    let tools = Plan::admit(tool_workflow(), NodeTypes::default()).expect("valid");
+    let gated = Workflow::new("gated").gate("gate");
+    [workflow.plan(), gated.plan(), Arc::new(tools)]
 }
 
 fn busy() -> Failure {
@@ -123,7 +136,12 @@ fn outcome(how: u8) -> Result<Object, Failure> {
 fn reply(asks: bool) -> Object {
     let call = |id: &str, name: &str| json!({ "id": id, "name": name, "arguments": {} });
     let calls = match asks {
-        true => json!([call("a", "gated"), call("b", "other"), call("c", "gated")]),
+        true => json!([
+            call("a", "gated"),
+            call("b", "other"),
+            call("c", "gated"),
+            call("d", "look")
+        ]),
         false => json!([]),
     };
     let reply = json!({
@@ -131,6 +149,12 @@ fn reply(asks: bool) -> Object {
         "usage": { "inputTokens": 1, "outputTokens": 1 },
     });
     reply.as_object().cloned().unwrap_or_default()
+}
+
+/// What a server says of its tool.
+fn list() -> Object {
+    let tools = json!([{ "server": "s", "tool": "look", "description": "Looks.", "inputSchema": {} }]);
+    Object::from_iter([("tools".to_owned(), tools)])
 }
 
 /// Refusals are allowed here; violated invariants fail inside `Script`.
@@ -144,6 +168,17 @@ pub(crate) fn tell(script: &mut Script, told: &Told) {
         Told::AnswerChild(child, yes) if script.n_runs() > 1 => {
             let child = 1 + child % (script.n_runs() - 1);
             let _ = script.answer_in(child, "gate", json!({ "approve": yes }));
+            if let Some(effect) = script.effects_of(child).last().cloned() {
+                let _ = script.tell(
+                    child,
+                    Command::Effect {
+                        step: effect.step,
+                        attempt: effect.attempt,
+                        outcome: outcome(if *yes { 0 } else { 2 }),
+                        retry_after_ms: None,
+                    },
+                );
+            }
         }
         Told::Outcome(node, how) => {
             let id = format!("n{node}");
@@ -153,6 +188,7 @@ pub(crate) fn tell(script: &mut Script, told: &Told) {
                 let outcome = match (&latest.call, how) {
                     (Call::Model(call), 0) => Ok(reply(call.messages.len() < 6)),
                     (Call::Model(_), 2) => Ok(reply(false)),
+                    (Call::ToolList(_), 0 | 2) => Ok(list()),
                     _ => outcome(*how),
                 };
                 let _ = script.outcome(&id, outcome.map(|done| json!(done)));
@@ -229,13 +265,21 @@ pub(crate) fn bring_to_an_end(script: &mut Script, main: usize) {
                 }
             }
         }
-        for effect in script.effects_of(main).to_vec() {
+        let runs = 0..script.n_runs();
+        let effects = runs.flat_map(|run| {
+            script
+                .effects_of(run)
+                .iter()
+                .map(move |effect| (run, effect.clone()))
+        });
+        for (run, effect) in effects.collect::<Vec<_>>() {
             let outcome = match &effect.call {
                 Call::Model(_) => Ok(reply(false)),
+                Call::ToolList(_) => Ok(list()),
                 _ => Ok(Object::new()),
             };
             let _ = script.tell(
-                main,
+                run,
                 Command::Effect {
                     step: effect.step,
                     attempt: effect.attempt,

@@ -6,17 +6,16 @@
 use proptest::{collection::vec, prelude::*, test_runner::Config};
 use serde_json::json;
 use wopr_core::{NodeId, StepId, Timer};
-use wopr_testkit::{Script, Workflow};
+use wopr_testkit::Script;
 
-use crate::generated::{bring_to_an_end, tell, told, workflow};
+use crate::generated::{bring_to_an_end, plans, tell, told, workflow};
 
 proptest! {
     #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
 
     #[test]
     fn promises_hold_and_every_run_can_end(workflow in workflow(), told in vec(told(), 0..25), limit in prop_oneof![40 => 5..60_u32, 1 => 300..700_u32]) {
-        let gated = Workflow::new("gated").gate("gate");
-        let mut script = Script::of(&[&workflow, &gated])
+        let mut script = Script::of_plans(plans(&workflow))
             .start_configured(json!({}), json!({ "recursionLimit": limit, "runTimeoutMs": 500 }));
         for told in &told {
             tell(&mut script, told);

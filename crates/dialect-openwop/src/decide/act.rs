@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use wopr_kernel::{Seq, StepId, fields};
+use wopr_kernel::{ContentHash, Seq, StepId, fields};
 
 use crate::{
     Act, AgentEvent, CallError, CallStatus, Event, Failure, InterruptKind, Transport, Verbosity,
@@ -183,10 +183,28 @@ impl Walk<'_, '_> {
         inputs: Option<Value>,
         transport: Option<Transport>,
     ) -> Result<(), Failure> {
+        let inputs = content("the inputs of a tool", inputs)?;
+        self.spend(inputs.as_ref().map_or(0, cost::of_value))?;
+        let args_hash = inputs.as_ref().map(hash_of);
+        self.record_call_of(actor, call, tool, (inputs, args_hash), transport)
+    }
+
+    /// Records a call by the id and the hash that it has; its inputs may be left out.
+    pub(super) fn record_call_of(
+        &mut self,
+        actor: &mut Actor,
+        call: String,
+        tool: &str,
+        (inputs, args_hash): (Option<Value>, Option<String>),
+        transport: Option<Transport>,
+    ) -> Result<(), Failure> {
+        let started = self.run.started.as_ref();
         let act = Act::ToolCalled {
             call,
             tool: cut(tool, MAX_REASON).to_owned(),
-            inputs: content("the inputs of a tool", inputs)?,
+            inputs,
+            args_hash,
+            principal: started.map(|started| started.principal.to_string()),
             transport,
         };
         self.act(actor, act)
@@ -206,8 +224,13 @@ impl Walk<'_, '_> {
             error,
             duration_ms,
         } = returned;
-        let called = self.begun(&actor.step).and_then(|begun| begun.calls.get(call));
+        let begun = self.begun(&actor.step);
+        let called = begun.and_then(|begun| begun.calls.get(call));
         actor.cause = called.copied().unwrap_or(actor.cause);
+        let called_at = self
+            .begun(&actor.step)
+            .and_then(|begun| begun.called_at.get(call));
+        let duration_ms = duration_ms.or(called_at.map(|at| self.input.now.millis_since(*at)));
         let error = error.map(|error| CallError {
             code: cut(&error.code, MAX_REASON).to_owned(),
             message: cut(&error.message, MAX_REASON).to_owned(),
@@ -311,6 +334,11 @@ fn content(what: &str, value: Option<Value>) -> Result<Option<Value>, Failure> {
         ));
     }
     Ok(Some(value))
+}
+
+/// The hash of a call's inputs.
+pub(super) fn hash_of(inputs: &Value) -> String {
+    ContentHash::of(inputs.to_string().as_bytes()).as_str().to_owned()
 }
 
 /// The beginning of a text, as much as fits into this many bytes.

@@ -119,6 +119,7 @@ impl Walk<'_, '_> {
             | NodeKind::Memory(_)
             | NodeKind::Model(_)
             | NodeKind::Tool(_)
+            | NodeKind::GivenTool
             | NodeKind::Supervisor(_)
             | NodeKind::Dispatch(_)
             | NodeKind::SideEffect

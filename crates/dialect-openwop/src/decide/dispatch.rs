@@ -13,7 +13,7 @@ use crate::{
     decision::FLOOR,
     node::{
         Dispatch, Fan, FanOut, NodeKind, OnChildFailure, Remote, SKILL, agent_workflow_id, approval_data,
-        question,
+        is_tool_workflow, question,
     },
     state::{Dispatching, Stage},
 };
@@ -24,7 +24,7 @@ use super::{
 };
 
 /// The code of a worker that the host does not know.
-const UNKNOWN_WORKFLOW: &str = "unknown_child_workflow";
+pub(super) const UNKNOWN_WORKFLOW: &str = "unknown_child_workflow";
 
 impl Walk<'_, '_> {
     /// Follows the latest decision.
@@ -517,10 +517,14 @@ pub(super) fn workflow_of(worker: &str) -> Result<(WorkflowId, Option<Remote<'_>
     let remote = Remote::of(worker);
     let workflow = match &remote {
         Some(remote) => agent_workflow_id(remote.peer),
-        None => WorkflowId::parse(worker).map_err(|_| {
-            let message = format!("workflow '{worker}' does not exist");
-            Failure::new(UNKNOWN_WORKFLOW, message)
-        })?,
+        // The host's own workflow is no worker: whoever decides would choose the tool.
+        None => {
+            let workflow = WorkflowId::parse(worker).ok();
+            workflow.filter(|id| !is_tool_workflow(id)).ok_or_else(|| {
+                let message = format!("workflow '{worker}' does not exist");
+                Failure::new(UNKNOWN_WORKFLOW, message)
+            })?
+        }
     };
     Ok((workflow, remote))
 }

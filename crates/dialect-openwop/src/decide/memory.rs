@@ -8,7 +8,7 @@ use wopr_kernel::{KernelEvent, MemoryCall, MemoryRead, MemoryWritten, NewMemory,
 
 use crate::{
     Event, Failure, Object, cost,
-    node::{Entry, MemoryNode, MemoryTask, NodeKind, Probe},
+    node::{Entry, MemoryNode, MemoryTask, NodeKind, Probe, told},
 };
 
 use super::Walk;
@@ -123,9 +123,13 @@ impl Walk<'_, '_> {
             }
             (Ok(outcome), Some(kind)) if kind.model().is_some() => {
                 if let Some(node) = kind.model() {
-                    self.model_replied(node, step, cause, outcome);
+                    match self.lists_tools(step) {
+                        true => self.tools_listed(node, step, cause, outcome),
+                        false => self.model_replied(node, step, cause, outcome),
+                    }
                 }
             }
+            (Ok(outcome), Some(NodeKind::GivenTool)) => self.complete_node(step, cause, told(outcome)),
             (outcome, Some(NodeKind::Tool(tool))) => {
                 self.tool_returned(tool, position.unwrap_or_default(), step, cause, outcome);
             }

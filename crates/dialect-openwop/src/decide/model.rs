@@ -64,6 +64,11 @@ impl Walk<'_, '_> {
             };
             cause = self.emit(Some(started), composed);
         }
+        let thinking = self.state.nodes[position].thinking.as_deref();
+        let is_listed = thinking.is_some_and(|thinking| thinking.listed.is_some());
+        if let Some(query) = node.tools.query().filter(|_| !is_listed) {
+            return self.call(step, attempt, cause, Call::ToolList(Box::new(query)));
+        }
         if !self.resume_tools(node, position, &step, cause) {
             self.call_model(node, position, step, attempt, cause);
         }
@@ -130,7 +135,7 @@ impl Walk<'_, '_> {
             return self.fail_node(step, cause, failure);
         }
         // An answer that was cut may have lost half of a call.
-        let asks = !node.tools.offered.is_empty() && !reply.tool_calls.is_empty();
+        let asks = !node.tools.is_empty() && !reply.tool_calls.is_empty();
         if asks && reply.stop != ModelStop::Length {
             return self.use_tools(node, step, cause, &reply);
         }

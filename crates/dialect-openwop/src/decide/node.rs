@@ -191,6 +191,7 @@ impl Walk<'_, '_> {
                 Ok(call) => self.call(step, attempt, started, Call::Agent(Box::new(call))),
                 Err(failure) => self.fail_node(&step, started, failure),
             },
+            NodeKind::GivenTool => self.request_given_tool(step, attempt, started),
             NodeKind::Tool(tool) => self.request_tool(tool, position, step, attempt, started, inputs),
             NodeKind::Model(model) => self.ask_model(model, position, step, attempt, started, inputs),
             NodeKind::SideEffect => {

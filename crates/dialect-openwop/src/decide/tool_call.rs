@@ -10,7 +10,7 @@ use crate::{
     CallError, CallStatus, Failure, Object, Transport, cost,
     expression::Template,
     measure::{object_too_deep, size_of_object},
-    node::ToolNode,
+    node::{ToolNode, given_request},
 };
 
 use super::{
@@ -49,6 +49,27 @@ impl Walk<'_, '_> {
             timeout_ms: node.timeout_ms,
         };
         self.call(step, attempt, actor.cause, Call::Tool(Box::new(request)));
+    }
+
+    /// Asks what the node of a model started this run for. That node's run records the call.
+    pub(super) fn request_given_tool(&mut self, step: StepId, attempt: u32, started: Seq) {
+        let inputs = self.run.started.as_ref().map(|started| &started.inputs);
+        let size = inputs.map_or(0, cost::of_object);
+        if let Err(failure) = self.spend(2 * size) {
+            return self.fail_node(&step, started, failure);
+        }
+        match self
+            .run
+            .started
+            .as_ref()
+            .and_then(|started| given_request(&started.inputs))
+        {
+            Some(request) => self.call(step, attempt, started, Call::Tool(Box::new(request))),
+            None => {
+                let failure = Failure::new("invalid_input", "the run was not started by the tool of a model");
+                self.fail_node(&step, started, failure);
+            }
+        }
     }
 
     /// Follows the outcome of the last attempt.

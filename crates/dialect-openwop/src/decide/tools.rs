@@ -5,17 +5,23 @@
 //! fails is an error for the model to read. It is never another action.
 
 use serde_json::{Value, json};
-use wopr_kernel::{Cap, ChildEnd, ModelReply, RunId, RunStatus, Seq, Spawn, StepId, ToolCall};
+use wopr_kernel::{
+    Cap, ChildEnd, ModelReply, RunId, RunStatus, Seq, Spawn, StepId, ToolCall, Wait, provider,
+};
 
 use crate::{
     CallError, CallStatus, Failure, Object, cost,
-    measure::{size_of, too_deep},
-    node::{ModelNode, NodeKind, SKILL, Target, Tool, agent_workflow_id},
+    measure::{object_too_deep, size_of, too_deep},
+    node::{ModelNode, NodeKind, SKILL, Target, agent_workflow_id, tool_inputs, tool_workflow_id},
+    offers::{Offer, Takes, listed_tools},
+    schema::{Allowance, Schema},
 };
 
 use super::{
     Walk,
-    act::{Actor, Returned},
+    act::{Actor, Returned, hash_of},
+    dispatch::UNKNOWN_WORKFLOW,
+    node::nested,
 };
 
 /// The most calls of one answer.
@@ -26,6 +32,8 @@ const MAX_ARGUMENTS: usize = 64 * 1024;
 const MAX_RESULT: usize = 64 * 1024;
 /// Maximum size of what all calls of an execution give back, in bytes.
 const MAX_RESULTS: usize = 1024 * 1024;
+/// What a microsecond of compiling a server's schema costs.
+const UNITS_PER_MICRO: u64 = 100;
 /// Longest error that a model is told, in bytes.
 const MAX_ERROR: usize = 1_000;
 
@@ -37,6 +45,36 @@ struct Refused {
 }
 
 impl Walk<'_, '_> {
+    /// Whether the step has asked servers for their tools.
+    pub(super) fn lists_tools(&self, step: &StepId) -> bool {
+        let active = self.active(step).map(|(_, active)| &active.wait);
+        matches!(active, Some(Wait::Effect(pending)) if pending.provider == provider::TOOL_LIST)
+    }
+
+    /// Asks the model once servers have described the tools.
+    pub(super) fn tools_listed(&mut self, node: &ModelNode, step: &StepId, cause: Seq, outcome: Object) {
+        let Some(listed) = listed_tools(&outcome) else {
+            let failure = Failure::new("internal_error", "the list of tools was not readable");
+            return self.fail_node(step, cause, failure);
+        };
+        if object_too_deep(&outcome) {
+            return self.fail_node(step, cause, nested("the list of tools"));
+        }
+        let kept = cost::of_object(&outcome);
+        let checked = node.tools.check(&listed);
+        let room = checked
+            .and_then(|()| self.spend(4 * kept))
+            .and_then(|()| self.hold(kept, 0));
+        if let Err(failure) = room {
+            return self.fail_node(step, cause, failure);
+        }
+        let cause = self.end_call(step, cause, outcome);
+        if let Some((position, active)) = self.active(step) {
+            let attempt = active.attempt;
+            self.call_model(node, position, step.clone(), attempt, cause);
+        }
+    }
+
     /// Follows a reply that asks for tools.
     pub(super) fn use_tools(&mut self, node: &ModelNode, step: &StepId, cause: Seq, reply: &ModelReply) {
         let Some((position, _)) = self.active(step) else {
@@ -102,7 +140,7 @@ impl Walk<'_, '_> {
                 None => self.use_tool(node, position, &mut actor, call),
                 Some(known) => {
                     actor.cause = known.called;
-                    let checked = self.checked_call(node, call);
+                    let checked = self.checked_call(node, position, call);
                     self.begin_tool(&mut actor, &known.call, call, checked)
                 }
             };
@@ -121,13 +159,14 @@ impl Walk<'_, '_> {
         let thinking = self.state.nodes[position].thinking.as_deref();
         let number = thinking.map_or(0, crate::thinking::Thinking::n_uses);
         let id = format!("{}:{number}", actor.step.key());
-        let checked = self.checked_call(node, call);
-        let is_shown = call.size() <= MAX_ARGUMENTS && !too_deep(&call.arguments);
-        let inputs = is_shown.then(|| call.arguments.clone());
+        let checked = self.checked_call(node, position, call);
+        let is_flat = !too_deep(&call.arguments);
+        let inputs = (is_flat && call.size() <= MAX_ARGUMENTS).then(|| call.arguments.clone());
         let kept = cost::bytes(call.size());
-        self.spend(3 * kept).and_then(|()| self.hold(kept, 0))?;
-        let transport = node.tools.find(&call.name).map(|tool| tool.target.transport());
-        self.record_call(actor, id.clone(), &call.name, inputs, transport)?;
+        self.spend(4 * kept).and_then(|()| self.hold(kept, 0))?;
+        let args_hash = is_flat.then(|| hash_of(&call.arguments));
+        let transport = (self.offer(node, position, &call.name)).map(|offer| offer.target.transport());
+        self.record_call_of(actor, id.clone(), &call.name, (inputs, args_hash), transport)?;
         self.begin_tool(actor, &id, call, checked)
     }
 
@@ -136,14 +175,14 @@ impl Walk<'_, '_> {
         actor: &mut Actor,
         id: &str,
         call: &ToolCall,
-        checked: Result<&Tool, Refused>,
+        checked: Result<Target, Refused>,
     ) -> Result<(), Failure> {
         let refused = match checked {
             Err(refused) => refused,
-            Ok(tool) => {
+            Ok(target) => {
                 let (step, called) = (actor.step.clone(), actor.cause);
                 let spawned = self
-                    .run_of(tool, &call.arguments)
+                    .run_of(&target, &call.arguments)
                     .and_then(|spawn| self.spawn_member(&step, called, spawn));
                 match spawned {
                     Ok(_) => return Ok(()),
@@ -183,14 +222,22 @@ impl Walk<'_, '_> {
         self.return_from_tool(actor, id, name, returned)
     }
 
-    /// The tool that a call names, if the call may begin.
-    fn checked_call<'n>(&self, node: &'n ModelNode, call: &ToolCall) -> Result<&'n Tool, Refused> {
+    /// The tool of this name, if the model was offered one.
+    fn offer<'w>(&'w self, node: &'w ModelNode, position: usize, name: &str) -> Option<Offer<'w>> {
+        let thinking = self.state.nodes[position].thinking.as_deref();
+        let listed = thinking.map_or(&[][..], crate::thinking::Thinking::listed);
+        let mut offers = node.tools.offers(listed).into_iter();
+        offers.find(|offer| offer.name == name)
+    }
+
+    /// What a call begins, if it may begin.
+    fn checked_call(&self, node: &ModelNode, position: usize, call: &ToolCall) -> Result<Target, Refused> {
         let wrong = |message: String| Refused {
             status: CallStatus::Error,
             code: "invalid_arguments",
             message,
         };
-        let Some(tool) = node.tools.find(&call.name) else {
+        let Some(offer) = self.offer(node, position, &call.name) else {
             return Err(Refused {
                 status: CallStatus::Forbidden,
                 code: "tool_not_offered",
@@ -210,20 +257,30 @@ impl Walk<'_, '_> {
             return Err(wrong("the arguments nest too deep".to_owned()));
         }
         let meter = self.budget.meter();
-        match tool.schema.validate(&call.arguments, &meter) {
-            Ok(()) => Ok(tool),
-            Err(rule) => {
-                let mut message = rule.to_string();
-                message.truncate(message.floor_char_boundary(MAX_ERROR));
-                Err(wrong(message))
+        let valid = match offer.takes {
+            Takes::Defined(schema, _) => schema.validate(&call.arguments, &meter),
+            Takes::Listed(schema) => {
+                let allowance = Allowance::default();
+                let compiled = Schema::compile(&Value::Object(schema.clone()), &allowance);
+                let work = cost::of_object(schema) + UNITS_PER_MICRO * allowance.spent();
+                if self.budget.spend(work).is_err() {
+                    return Err(wrong("checking the arguments takes too much work".to_owned()));
+                }
+                // One that this host cannot read is left to the server.
+                compiled.map_or(Ok(()), |schema| schema.validate(&call.arguments, &meter))
             }
-        }
+        };
+        valid.map(|()| offer.target.into_owned()).map_err(|rule| {
+            let mut message = rule.to_string();
+            message.truncate(message.floor_char_boundary(MAX_ERROR));
+            wrong(message)
+        })
     }
 
     /// The child run that does the work of a tool. Nobody vouches for what a model gives it.
-    fn run_of(&self, tool: &Tool, arguments: &Value) -> Result<Spawn, Failure> {
+    fn run_of(&self, target: &Target, arguments: &Value) -> Result<Spawn, Failure> {
         self.spend(cost::of_value(arguments))?;
-        let (workflow, inputs) = match &tool.target {
+        let (workflow, inputs) = match target {
             Target::Workflow(workflow) => {
                 let inputs = arguments.as_object().cloned().unwrap_or_default();
                 (workflow.clone(), inputs)
@@ -236,8 +293,15 @@ impl Walk<'_, '_> {
                 }
                 (agent_workflow_id(peer), inputs)
             }
+            Target::Server(tool) => (tool_workflow_id(), tool_inputs(tool, arguments.clone())),
         };
-        self.may_spawn(&workflow)?;
+        self.may_spawn(&workflow).map_err(|failure| match target {
+            Target::Server(_) if failure.code == UNKNOWN_WORKFLOW => Failure {
+                message: "no tool server is configured on this host".to_owned(),
+                ..failure
+            },
+            Target::Server(_) | Target::Workflow(_) | Target::Agent { .. } => failure,
+        })?;
         Ok(Spawn {
             workflow,
             inputs,

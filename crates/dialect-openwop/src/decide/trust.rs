@@ -92,6 +92,7 @@ pub(super) fn reads_untrusted(next: &Builder<'_>, position: usize) -> bool {
             | NodeKind::Activity(_)
             | NodeKind::Agent(_)
             | NodeKind::Tool(_)
+            | NodeKind::GivenTool
             | NodeKind::MockAgent(_)
             | NodeKind::Duplicates
             | NodeKind::SideEffect
@@ -141,7 +142,7 @@ fn calls_agent(next: &Builder<'_>, node: &NodeId) -> bool {
     let position = next.plan.position(node);
     position.is_some_and(|position| {
         let kind = &next.plan.nodes[position].kind;
-        matches!(kind, NodeKind::Agent(_) | NodeKind::Tool(_)) || kind.model().is_some()
+        matches!(kind, NodeKind::Agent(_) | NodeKind::Tool(_) | NodeKind::GivenTool) || kind.model().is_some()
     })
 }
 

@@ -1,7 +1,7 @@
 //! What agents do, as events of the nodes at which they do it.
 //!
 //! An act names its execution and its agent, and nothing that a repetition of the run could not reproduce: call
-//! ids count the calls of an execution, and a duration is only what a caller was told.
+//! ids count the calls of an execution, and a duration is that between two recorded times.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -48,6 +48,12 @@ pub enum Act {
         tool: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         inputs: Option<Value>,
+        /// The hash of the inputs, which also tells those apart that are too large to be kept.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        args_hash: Option<String>,
+        /// For whom the run calls it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        principal: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         transport: Option<Transport>,
     },
@@ -266,7 +272,13 @@ impl AgentEvent {
                 Act::Invoked(_) | Act::Finished { .. } => 0,
                 Act::ReasoningDelta { delta, .. } => delta.len(),
                 Act::Reasoned { reasoning, .. } => reasoning.len(),
-                Act::ToolCalled { tool, inputs, .. } => tool.len() + value(inputs),
+                Act::ToolCalled {
+                    tool,
+                    inputs,
+                    args_hash,
+                    principal,
+                    ..
+                } => tool.len() + value(inputs) + text(args_hash) + text(principal),
                 Act::ToolReturned {
                     tool, outcome, error, ..
                 } => {

@@ -11,9 +11,9 @@ pub(crate) const TYPE: &str = "core.mcp.toolCall";
 /// The member of a node that asks a model by which it calls a tool instead.
 const IN_PROMPT: &str = "mcp";
 /// The server that a node calls if it names none.
-const DEFAULT_SERVER: &str = "default";
+pub(super) const DEFAULT_SERVER: &str = "default";
 /// Longest name of a server or tool, in bytes.
-const MAX_NAME: usize = 256;
+pub(super) const MAX_NAME: usize = 256;
 /// The longest time limit of an attempt.
 pub(crate) const TOOL_MAX_TIMEOUT_MS: u64 = 600_000;
 /// Attempts after the first, unless the node's settings say otherwise. A call that may have been made is not made again
@@ -22,7 +22,9 @@ pub(crate) const TOOL_RETRIES: u32 = 3;
 
 /// Whether a node with these settings calls a tool.
 pub(crate) fn calls_tool(type_id: &str, config: &Map<String, Value>) -> bool {
-    type_id == TYPE || (type_id == super::model::CALL_PROMPT && config.contains_key(IN_PROMPT))
+    type_id == TYPE
+        || type_id == super::given_tool::TYPE
+        || (type_id == super::model::CALL_PROMPT && config.contains_key(IN_PROMPT))
 }
 
 #[derive(Debug)]

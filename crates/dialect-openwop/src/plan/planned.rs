@@ -102,6 +102,7 @@ impl Planned for Plan {
             | NodeKind::Memory(_)
             | NodeKind::Model(_)
             | NodeKind::Tool(_)
+            | NodeKind::GivenTool
             | NodeKind::Supervisor(_)
             | NodeKind::MockAgent(_)
             | NodeKind::SideEffect

@@ -72,6 +72,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             | Call::Memory(_)
             | Call::Model(_)
             | Call::Tool(_)
+            | Call::ToolList(_)
             | Call::SideEffect { .. } => None,
         };
         let (timeout_ms, max_questions) = match &call {
@@ -81,6 +82,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             | Call::Memory(_)
             | Call::Model(_)
             | Call::Tool(_)
+            | Call::ToolList(_)
             | Call::SideEffect { .. } => (None, None),
         };
         let (called_at, number) = self

@@ -465,18 +465,21 @@ fn is_done_as_asked(node: &Node, known: &Capabilities) -> bool {
         .and_then(Value::as_str)
         .unwrap_or(DEFAULT_PEER);
     let is_reachable = node.type_id != "core.a2a.invoke" || known.a2a_peers.iter().any(|known| known == peer);
-    let tool = match node.type_id.as_str() {
+    let own = match node.type_id.as_str() {
         "core.mcp.toolCall" => Some(&node.config),
         "core.ai.callPrompt" => node.config.get("mcp").and_then(Value::as_object),
         _ => None,
     };
-    let server = tool.map(|tool| {
-        tool.get("server")
-            .and_then(Value::as_str)
-            .unwrap_or(DEFAULT_TOOL_SERVER)
+    // What a node offers to its model.
+    let offered = node.config.get("tools").and_then(Value::as_array);
+    let offered = offered.into_iter().flatten().filter_map(Value::as_object);
+    let offered = offered.filter(|tool| tool.contains_key("server") || tool.contains_key("tool"));
+    let has_servers = own.into_iter().chain(offered).all(|tool| {
+        let server = tool.get("server").and_then(Value::as_str);
+        let server = server.unwrap_or(DEFAULT_TOOL_SERVER);
+        known.tool_servers.iter().any(|known| known == server)
     });
-    let has_server = server.is_none_or(|server| known.tool_servers.iter().any(|known| known == server));
-    !is_ignored && is_reachable && has_server
+    !is_ignored && is_reachable && has_servers
 }
 
 fn children(plan: &openwop::Plan) -> impl Iterator<Item = WorkflowId> {

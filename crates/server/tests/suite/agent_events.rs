@@ -71,6 +71,15 @@ async fn events_of_an_agent_name_it_and_pair_its_calls() {
     assert_eq!(called["payload"]["callId"], returned["payload"]["callId"]);
     assert_eq!(returned["causationId"], called["eventId"]);
     assert_eq!(returned["payload"]["status"], "ok");
+    // The SHA-256 of {"x":1}.
+    let hash = "5041bf1f713df204784353e82f6a4a535931cb64f1f4b4a5aeaffcb720918b22";
+    assert_eq!(called["payload"]["argsHash"], hash);
+    assert_eq!(
+        called["payload"]["principal"],
+        events[0]["payload"]["owner"]["principal"]
+    );
+    assert!(called["payload"]["principal"].is_string(), "{called}");
+    assert!(returned["payload"]["durationMs"].is_u64(), "{returned}");
     assert_eq!(acts[5]["payload"]["fromAgentId"], "acme.reader");
     for event in acts {
         assert_eq!(event["nodeId"], "think");
@@ -147,6 +156,10 @@ async fn acts_at_a_node_with_a_sensitive_output_are_hidden() {
     let log = events(&server, &run).await;
     assert_eq!(of_agents(&log).len(), 5);
     assert!(!json!(log).to_string().contains("4711"), "{log:?}");
+    assert!(
+        !json!(log).to_string().contains("argsHash"),
+        "it could be guessed: {log:?}"
+    );
 }
 
 #[tokio::test]

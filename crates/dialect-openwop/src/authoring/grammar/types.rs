@@ -297,16 +297,51 @@ static TOOL: Members = closed(&[
     )
     .or_null(),
     may(
+        "server",
+        NONEMPTY,
+        "The MCP server of the host's configuration whose tool this is, or, without tool, all of whose tools are offered.",
+    )
+    .or_null(),
+    may(
+        "tool",
+        NONEMPTY,
+        "The tool of the server, which is default where absent.",
+    )
+    .or_null(),
+    may(
+        "only",
+        Shape::List(&NONEMPTY, 1, MAX_TOOLS),
+        "Which tools of the server are offered; all where absent.",
+    )
+    .or_null(),
+    may(
         "name",
         TEXT,
         "What the model calls it: letters, digits, underscores and hyphens.",
     )
     .or_null(),
-    may("description", TEXT, "What the model is told of it.").or_null(),
+    may(
+        "description",
+        TEXT,
+        "What the model is told of it; of a server's tool, what the server says where absent.",
+    )
+    .or_null(),
     may(
         "inputSchema",
         Shape::Schema,
-        "The JSON Schema of the arguments; its type is object.",
+        "The JSON Schema of the arguments, whose type is object; of a server's tool, the server's where absent.",
+    )
+    .or_null(),
+    may(
+        "retrySafe",
+        Shape::Flag,
+        "Of a server's tool: whether wopr may repeat a call whose outcome it does not know.",
+    )
+    .or_null(),
+    may(
+        "timeoutMs",
+        Shape::Whole(1, TOOL_MAX_TIMEOUT_MS),
+        "Of a server's tool: milliseconds of one attempt; the server's where absent.",
     )
     .or_null(),
 ]);

@@ -497,6 +497,7 @@ fn outputs(plan: &Plan, index: usize) -> Option<Vec<&str>> {
             "tool",
             "contentTrust",
         ],
+        NodeKind::GivenTool => &["text", "structuredContent", "content"],
         NodeKind::Conversation(_) => &["conversationId", "turnCount", "turns", "outcome", "contentTrust"],
         NodeKind::Duplicates => return Some(node.inputs.iter().map(|(name, _)| name.as_str()).collect()),
         NodeKind::Memory(node) => match &node.task {

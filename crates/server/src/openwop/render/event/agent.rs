@@ -79,11 +79,21 @@ pub(super) fn payload(event: &AgentEvent, key: &RunKey, mask: &Mask) -> Value {
             call,
             tool,
             inputs,
+            args_hash,
+            principal,
             transport,
         } => own()
             .with("toolName", tool.as_str())
             .with("callId", call.as_str())
             .maybe("inputs", value("inputs", inputs))
+            // Where the inputs are hidden so is their hash: whoever guesses them could check the guess.
+            .maybe(
+                "argsHash",
+                args_hash
+                    .as_deref()
+                    .filter(|hash| words("inputs", hash) == **hash),
+            )
+            .maybe("principal", principal.as_deref())
             .maybe("transport", transport.map(Transport::as_str)),
         Act::ToolReturned {
             call,
