@@ -58,6 +58,8 @@ mod orchestration;
 mod pausing;
 #[path = "suite/properties.rs"]
 mod properties;
+#[path = "suite/shared_budgets.rs"]
+mod shared_budgets;
 #[path = "suite/stored.rs"]
 mod stored;
 #[path = "suite/streaming.rs"]

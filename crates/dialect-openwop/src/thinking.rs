@@ -5,7 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_kernel::{ModelCall, ModelMessage, ModelReply, ModelUsage, RunId, Seq, ToolCall, cost};
+use wopr_kernel::{
+    AskedMore, BudgetKey, ModelCall, ModelMessage, ModelReply, ModelUsage, RunId, Seq, ToolCall, cost,
+};
 
 use crate::{
     Act,
@@ -22,6 +24,9 @@ pub(crate) struct Thinking {
     /// What the step composed.
     pub(crate) messages: Vec<ModelMessage>,
     pub(crate) turns: Vec<Turn>,
+    /// What its open approval asks for, if that is more than a shared budget has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) asks_more: Option<Box<AskedMore>>,
 }
 
 /// A reply, and how the step goes on.
@@ -232,7 +237,12 @@ impl Thinking {
     }
 
     /// The next request.
-    pub(crate) fn request(&self, node: &ModelNode, script: Option<Value>) -> ModelCall {
+    pub(crate) fn request(
+        &self,
+        node: &ModelNode,
+        script: Option<Value>,
+        granted: Vec<BudgetKey>,
+    ) -> ModelCall {
         let mut messages = self.messages.clone();
         for (number, turn) in self.turns.iter().enumerate() {
             if !turn.uses.is_empty() {
@@ -274,6 +284,7 @@ impl Thinking {
             streams,
             script,
             timeout_ms: node.timeout_ms,
+            granted,
         }
     }
 
