@@ -3,9 +3,10 @@
 use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use wopr_core::provider;
+use wopr_core::{ModelCall, TenantId, provider};
 use wopr_engine::{
-    Answered, Answering, Attempt, CancelError, Cancellation, Executor, Recalled, Recalling, Report, Request,
+    Answered, Answering, Attempt, CancelError, Cancellation, Estimate, Executor, Recalled, Recalling, Report,
+    Request,
 };
 
 use crate::{
@@ -181,6 +182,10 @@ impl Executor for Executors {
             // Nobody else asks.
             _ => Ok(Answered::Taken),
         }
+    }
+
+    fn estimate(&self, tenant: &TenantId, call: &ModelCall) -> Estimate {
+        self.models.estimate(tenant, call)
     }
 
     async fn recall(&self, recalling: Recalling) -> Result<Recalled, CancelError> {

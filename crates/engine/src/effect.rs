@@ -12,8 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_core::{
     Activity, AgentCall, MemoryCall, ModelCall, Produced, RemoteQuestion, RunKey, SecretHeader, StepId,
-    ToolRequest, provider, value_size,
+    TenantId, ToolRequest, provider, value_size,
 };
+
+use crate::Estimate;
 
 /// The request of an effect, as stored in its row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -401,6 +403,14 @@ pub trait Executor: Send + Sync + fmt::Debug + 'static {
     /// recalled if its run drops it before it is accepted.
     fn may_go_on(&self, provider: &str) -> bool {
         provider == provider::AGENT
+    }
+
+    /// What a call to a model may take at most, as far as that is known before.
+    fn estimate(&self, _tenant: &TenantId, call: &ModelCall) -> Estimate {
+        Estimate {
+            tokens: call.max_tokens.unwrap_or(0),
+            cost_micros: 0,
+        }
     }
 
     /// Looks for what the peer of a dropped call has. The engine repeats a failure for a day.
