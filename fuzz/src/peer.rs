@@ -101,6 +101,7 @@ fn model(data: &[u8], kind: ModelKind, streams: bool) {
         streams,
         script: None,
         timeout_ms: 1_000,
+        granted: Vec::new(),
     };
     let policy = Policy {
         allow: vec![host::PEERS.parse().unwrap()],

@@ -7,6 +7,7 @@
 mod activities;
 mod answer_interrupt;
 mod app;
+mod budgets;
 mod caller;
 mod calls;
 mod command_run;
@@ -56,8 +57,8 @@ pub use workflows::NotRegistered;
 // Types that use cases take and return besides their own.
 pub use wopr_engine::{
     CallMessage, Decided, Delivery, Done, Events, Idempotency, ListedCallDelivery, NewMessage,
-    NewSubscription, Notifier, Opened, RegisterError, Registered, SideRows, Tail, Undelivered, View,
-    WorkflowLimit,
+    NewSubscription, Notifier, OnBreach, Opened, RegisterError, Registered, SideRows, Spent, Tail,
+    Undelivered, View, WorkflowLimit,
 };
 pub use wopr_store::{
     BlobRow, CallDeliveryCursor, DeliveryCursor, IdempotencyKey, IdempotencyRecord, Match, MessageRow,

@@ -3,10 +3,10 @@
 use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use wopr_core::provider;
+use wopr_core::{ModelCall, TenantId, provider};
 use wopr_engine::{
-    Answered, Answering, Attempt, CancelError, Cancellation, Executor, Recalled, Recalling, Report, Request,
-    ScriptedModel,
+    Answered, Answering, Attempt, CancelError, Cancellation, Estimate, Executor, Recalled, Recalling, Report,
+    Request, ScriptedModel,
 };
 
 use crate::{
@@ -187,6 +187,10 @@ impl Executor for Executors {
 
     fn scripted_model(&self) -> Option<&dyn ScriptedModel> {
         self.models.mock().map(|mock| mock as &dyn ScriptedModel)
+    }
+
+    fn estimate(&self, tenant: &TenantId, call: &ModelCall) -> Estimate {
+        self.models.estimate(tenant, call)
     }
 
     async fn recall(&self, recalling: Recalling) -> Result<Recalled, CancelError> {

@@ -21,7 +21,7 @@ use wopr_core::{
 };
 use wopr_testkit::{Script, Workflow};
 
-use generated::{bring_to_an_end, plans, tell, told, workflow};
+use generated::{bring_to_an_end, over_budget, plans, tell, told, workflow};
 
 /// What of a log is the same whenever a run is repeated. The first event says where a fork comes from.
 fn deterministic(script: &Script, run: usize) -> Vec<&Event> {
@@ -336,6 +336,43 @@ fn forks_go_on_with_the_tools_of_servers() {
         })
         .collect();
     assert_eq!(asked, ["look", "look_again"]);
+}
+
+#[test]
+fn forks_go_on_when_a_shared_budget_is_used_up() {
+    let node = |script: Workflow, id: &str| {
+        script.node(
+            id,
+            "core.ai.callPrompt",
+            json!({ "prompt": "?", "stream": false }),
+        )
+    };
+    let workflow = node(node(Workflow::new("asking"), "a"), "b").edges("a -> b");
+    let mut script = Script::started(&workflow);
+    let reply = json!({
+        "provider": "p", "model": "m", "text": "t", "stop": "end",
+        "usage": { "inputTokens": 1, "outputTokens": 1 },
+    });
+    // Somebody grants more, then the window turns, and then a run may fail.
+    for (node, is_granted) in [("a", true), ("b", false)] {
+        let over = over_budget(&script, true);
+        script.outcome(node, Ok(json!(over))).unwrap();
+        match is_granted {
+            true => script.answer(node, json!({ "action": "accept" })).unwrap(),
+            false => script.wait(15),
+        }
+        let again = script.clone();
+        script.outcome(node, Ok(reply.clone())).unwrap();
+        let mut failing = again;
+        let over = over_budget(&failing, false);
+        failing.outcome(node, Ok(json!(over))).unwrap();
+        assert_eq!(failing.status(), "failed");
+        check_replays(&mut failing, 0);
+        check_branches(&mut failing, 0);
+    }
+    assert_eq!(script.status(), "completed");
+    check_replays(&mut script, 0);
+    check_branches(&mut script, 0);
 }
 
 #[test]

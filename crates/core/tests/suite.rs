@@ -60,6 +60,8 @@ mod pausing;
 mod properties;
 #[path = "suite/server_tools.rs"]
 mod server_tools;
+#[path = "suite/shared_budgets.rs"]
+mod shared_budgets;
 #[path = "suite/stored.rs"]
 mod stored;
 #[path = "suite/streaming.rs"]

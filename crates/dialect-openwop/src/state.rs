@@ -5,8 +5,9 @@ mod orchestration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_kernel::{
-    ApplyError, ApprovalAction, EventRef, KernelEvent, ModelUsage, Planned as _, RecordedRef, Run,
-    RunStarted, RunStatus, Seq, StepId, WorkerFailure, illegal, provider,
+    ApplyError, ApprovalAction, AskedMore, BudgetKey, BudgetUnit, EventRef, KernelEvent, ModelUsage,
+    OverBudget, Planned as _, RecordedRef, Run, RunStarted, RunStatus, Seq, StepId, WorkerFailure, illegal,
+    micros, provider,
 };
 
 pub use orchestration::Supervision;
@@ -53,6 +54,17 @@ pub struct State {
     /// How often somebody has granted the run its budget again.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) n_grants: u32,
+    /// What somebody has granted the run beyond the budgets that it shares.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) granted: Vec<Granted>,
+}
+
+/// More that somebody has granted a run beyond a budget that it shares.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Granted {
+    pub(crate) key: BudgetKey,
+    /// Used up once the models of the run have taken this much, in the unit of the budget.
+    pub(crate) up_to: u64,
 }
 
 /// For serde.
@@ -120,6 +132,22 @@ impl State {
         self.conversing.follow(recorded);
         self.untrusted.follow(plan, recorded);
         Ok(())
+    }
+
+    /// How much the models of the run have taken, in the unit of a budget.
+    pub(crate) fn taken(&self, unit: BudgetUnit) -> u64 {
+        match unit {
+            BudgetUnit::Tokens => self.usage.total_tokens(),
+            BudgetUnit::CostMicros => micros(self.usage.cost_usd.unwrap_or(0.0)),
+        }
+    }
+
+    fn grant(&mut self, more: &AskedMore) {
+        let up_to = self.taken(more.key.unit).saturating_add(more.grant);
+        // Of one bound only the latest window counts.
+        let bound = |key: &BudgetKey| (key.scope, key.per, key.unit);
+        self.granted.retain(|known| bound(&known.key) != bound(&more.key));
+        self.granted.push(Granted { key: more.key, up_to });
     }
 
     /// Folds an event of an execution into what it hands over.
@@ -282,8 +310,12 @@ impl State {
             } => {
                 let position = self.position(plan, step, "decision")?;
                 let is_money = plan.nodes[position].kind.model().is_some();
-                if is_money && *action == ApprovalAction::Accept {
-                    self.n_grants += 1;
+                let thinking = self.nodes[position].thinking.as_mut();
+                let more = thinking.and_then(|thinking| thinking.asks_more.take());
+                match more {
+                    _ if !is_money || *action != ApprovalAction::Accept => {}
+                    Some(more) => self.grant(&more),
+                    None => self.n_grants += 1,
                 }
                 // A rejection fails the node next, and its comment belongs to that failure.
                 self.nodes[position].error = feedback
@@ -296,6 +328,9 @@ impl State {
                 outcome,
                 ..
             } if provider == provider::MODEL => {
+                if OverBudget::read(outcome).is_some() {
+                    return Ok(());
+                }
                 let reply = serde_json::from_value(Value::Object(outcome.clone()));
                 let reply = reply.map_err(|_| illegal("an unreadable reply", &step.node))?;
                 self.thinking(plan, step)?.turns.push(Turn::of(reply));
@@ -310,6 +345,12 @@ impl State {
                     listed_tools(outcome).ok_or_else(|| illegal("an unreadable list", &step.node))?;
                 self.thinking(plan, step)?.listed = Some(listed);
             }
+            KernelEvent::InterruptRequested { step, data, .. } => {
+                let position = self.position(plan, step, "question")?;
+                if let Some(thinking) = &mut self.nodes[position].thinking {
+                    thinking.asks_more = AskedMore::read(data).map(Box::new);
+                }
+            }
             KernelEvent::NodeCancelled { step, .. } => {
                 let position = self.position(plan, step, "cancel")?;
                 self.nodes[position].thinking = None;
@@ -317,6 +358,8 @@ impl State {
             KernelEvent::ForkResumed {
                 calls_again: true, ..
             } => {
+                // One approval would otherwise count once for each branch.
+                self.granted.clear();
                 for node in &mut self.nodes {
                     if let Some(thinking) = &mut node.thinking {
                         thinking.begin_again();
@@ -342,7 +385,6 @@ impl State {
             | KernelEvent::EffectAccepted { .. }
             | KernelEvent::EffectProgressed { .. }
             | KernelEvent::EffectEnded { .. }
-            | KernelEvent::InterruptRequested { .. }
             | KernelEvent::InterruptResolved { .. }
             | KernelEvent::ApprovalRequested { .. }
             | KernelEvent::ApprovalVoted { .. }
@@ -394,8 +436,7 @@ impl State {
                 let position = self.position(plan, step, "prompt")?;
                 self.nodes[position].thinking = Some(Box::new(Thinking {
                     messages: messages.clone(),
-                    listed: None,
-                    turns: Vec::new(),
+                    ..Thinking::default()
                 }));
             }
             Event::ProviderUsage {

@@ -5,7 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_kernel::{ListedTool, ModelCall, ModelMessage, ModelReply, ModelUsage, RunId, Seq, ToolCall, cost};
+use wopr_kernel::{
+    AskedMore, BudgetKey, ListedTool, ModelCall, ModelMessage, ModelReply, ModelUsage, RunId, Seq, ToolCall,
+    cost,
+};
 
 use crate::{
     Act,
@@ -26,6 +29,9 @@ pub(crate) struct Thinking {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) listed: Option<Vec<ListedTool>>,
     pub(crate) turns: Vec<Turn>,
+    /// What its open approval asks for, if that is more than a shared budget has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) asks_more: Option<Box<AskedMore>>,
 }
 
 /// A reply, and how the step goes on.
@@ -247,6 +253,7 @@ impl Thinking {
         node: &ModelNode,
         overrides: Overrides<'_>,
         script: Option<Value>,
+        granted: Vec<BudgetKey>,
     ) -> ModelCall {
         let mut messages = self.messages.clone();
         for (number, turn) in self.turns.iter().enumerate() {
@@ -292,6 +299,7 @@ impl Thinking {
             streams,
             script: script.filter(|_| provider == MOCK),
             timeout_ms: node.timeout_ms,
+            granted,
         }
     }
 

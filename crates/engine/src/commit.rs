@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use wopr_core::{
-    Call, Decision, Effect, Event, InterruptKind, KernelEvent, NewChild, NodeId, Plan, Recorded, Run, RunId,
-    RunKey, RunStatus, StepId, Timestamp, Work, format,
+    Call, Decision, Effect, Event, InterruptKind, KernelEvent, ModelUsage, NewChild, NodeId, Plan, Recorded,
+    Run, RunId, RunKey, RunStatus, StepId, Timestamp, Work, format,
 };
 use wopr_store::{
     Batch, ChildRow, Ended, Epoch, Fence, Guard, Hold, InboxRow, Snapshot, StoredEvent, Summary, WorkKey,
@@ -16,6 +16,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 
 use crate::{
     Executor, HttpCall, Request, View,
+    budgets::Budgets,
     call_deliveries::{answer_row, cancel_row},
     recalls, remembering,
     whole_children::{WholeChild, WholeChildren},
@@ -60,6 +61,8 @@ pub(crate) struct Won {
     pub(crate) call: (StepId, u32),
     /// The attempt goes on under the lease.
     pub(crate) goes_on: bool,
+    /// What a model took for the answer that the command reports.
+    pub(crate) took: Option<ModelUsage>,
 }
 
 /// For serde.
@@ -83,6 +86,7 @@ pub(crate) struct Context<'a> {
     pub(crate) lease_until: Timestamp,
     /// The lease of the attempt that the command reports.
     pub(crate) won: Option<&'a Won>,
+    pub(crate) budgets: &'a Budgets,
     /// A random value, unique to this commit.
     pub(crate) mark: String,
 }
@@ -162,6 +166,9 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
             |recorded: &Recorded| matches!(recorded.event, Event::Kernel(KernelEvent::ForkResumed { .. }));
         let live = events.iter().rposition(resumed).map_or(0, |at| at + 1);
         batch.memory = remembering::rows(&events[live..]);
+    }
+    if let Some((took, started)) = (context.won.and_then(|won| won.took.as_ref())).zip(run.started.as_ref()) {
+        batch.spent = (context.budgets).rows(&key.tenant, &started.workflow, took, *now);
     }
     if is_heavy || head_before / SNAPSHOT_EVERY < run.head.0 / SNAPSHOT_EVERY {
         batch.snapshot = Some(Snapshot {

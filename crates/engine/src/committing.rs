@@ -91,6 +91,7 @@ impl Engine {
             lease_now,
             lease_until,
             won,
+            budgets: &self.shared.budgets,
             mark: URL_SAFE_NO_PAD.encode(self.shared.entropy_source.roll::<9>()),
         };
         let Prepared {

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_core::{
     Activity, AgentCall, MemoryCall, ModelCall, Produced, RemoteQuestion, RunKey, SecretHeader, StepId,
-    ToolQuery, ToolRequest, provider, value_size,
+    TenantId, ToolQuery, ToolRequest, provider, value_size,
 };
 
-use crate::ScriptedModel;
+use crate::{Estimate, ScriptedModel};
 
 /// The request of an effect, as stored in its row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -414,6 +414,14 @@ pub trait Executor: Send + Sync + fmt::Debug + 'static {
     /// The model whose replies a test writes, if this host has one. Replays ask it again.
     fn scripted_model(&self) -> Option<&dyn ScriptedModel> {
         None
+    }
+
+    /// What a call to a model may take at most, as far as that is known before.
+    fn estimate(&self, _tenant: &TenantId, call: &ModelCall) -> Estimate {
+        Estimate {
+            tokens: call.max_tokens.unwrap_or(0),
+            cost_micros: 0,
+        }
     }
 
     /// Looks for what the peer of a dropped call has. The engine repeats a failure for a day.

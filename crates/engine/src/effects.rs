@@ -7,11 +7,13 @@
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use serde_json::{Value, json};
-use wopr_core::{Command, Failure, Object, Produced, Refusal, RunKey, StepId, Timestamp, value_size};
+use wopr_core::{
+    Command, Failure, ModelUsage, Object, Produced, Refusal, RunKey, StepId, Timestamp, value_size,
+};
 use wopr_store::{AppendError, Batch, Cause, Ended, Fence, Guard, Leased, WorkKey};
 
 use crate::{
-    Attempt, CommandError, Engine, Keep, Lost, Outcome, Progress, Report, SideRows, Wake,
+    Attempt, CommandError, Engine, Keep, Lost, Outcome, Progress, Report, Request, SideRows, Wake,
     call_deliveries::{CallDelivery, is_call_delivery},
     commit::{self, StoredEffect, Won},
     panics::{Panicked, caught},
@@ -290,9 +292,14 @@ impl Engine {
                     Outcome::Failed { retryable, may_go_on, .. }
                         if may_go_on || retryable && lease.fence > FIRST_LEASE
                 );
+                let took = taken(&effect.request, &outcome);
+                if let Some(took) = &took {
+                    self.shared.counters.took(took);
+                }
                 let command = with(produced, ended(step, attempt, outcome));
                 let won = Won {
                     may_go_on,
+                    took,
                     ..lease.won(&effect)
                 };
                 drop(effect);
@@ -489,6 +496,7 @@ impl Lease {
             may_go_on: false,
             call: (effect.step.clone(), effect.number),
             goes_on: false,
+            took: None,
         }
     }
 }
@@ -556,6 +564,14 @@ fn aligned(now: Timestamp, wait_ms: u64) -> Timestamp {
     match u64::try_from(grid - past) {
         Ok(left) if past > 0 => due.plus_millis(left),
         Ok(_) | Err(_) => due,
+    }
+}
+
+/// What a model took for an answer.
+fn taken(request: &Request, outcome: &Outcome) -> Option<ModelUsage> {
+    match (request, outcome) {
+        (Request::Model(_), Outcome::Done(reply)) => serde_json::from_value(reply.get("usage")?.clone()).ok(),
+        _ => None,
     }
 }
 

@@ -9,6 +9,8 @@ use wopr_store::{Cause, Epoch, Hint, Loaded, Queue, ReadError, Store, Summary, W
 
 use crate::{
     Clock, CommandError, Decided, Events, Executor, Opened, Options, Stats, Tail, View,
+    budgeting::Budgeting,
+    budgets::Budgets,
     catalog::Catalog,
     commit::SNAPSHOT_BYTES,
     decision_pool::DecisionPool,
@@ -61,7 +63,8 @@ pub(crate) struct Shared {
     pub(crate) tails: Arc<Tails>,
     pub(crate) recent_runs: Arc<RecentRunCache>,
     pub(crate) load_budget: LoadBudget,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) budgets: Arc<Budgets>,
     pub(crate) timers: Pool,
     pub(crate) effects: Pool,
     pub(crate) deliveries: Pool,
@@ -158,6 +161,17 @@ impl Engine {
             Arc::clone(&clock),
             Arc::clone(&options.secrets),
         ));
+        let (budgets, counters) = (
+            Arc::new(Budgets::new(options.budgets.clone())),
+            Arc::new(Counters::default()),
+        );
+        let executor = Arc::new(Budgeting::new(
+            executor,
+            Arc::clone(&store),
+            Arc::clone(&clock),
+            Arc::clone(&budgets),
+            Arc::clone(&counters),
+        ));
         let shared = Arc::new(Shared {
             timers: Pool::new(Queue::Timers, &options),
             effects: Pool::new(Queue::Effects, &options),
@@ -175,7 +189,8 @@ impl Engine {
             lease_clock,
             catalog,
             tails: Arc::default(),
-            counters: Counters::default(),
+            counters,
+            budgets,
             inboxes: Inboxes::default(),
             outboxes: Outboxes::default(),
             wake_hints: WakeHints::default(),

@@ -10,6 +10,8 @@
 //! A waiting run takes no memory: it exists only as rows. Recovery is the first round of each loop, which
 //! reads work rows and never all runs. This crate contains no HTTP and no SQL.
 
+mod budgeting;
+mod budgets;
 mod call_deliveries;
 mod catalog;
 mod clock;
@@ -51,6 +53,7 @@ mod retention;
 mod run_backoff;
 mod run_ids;
 mod scripted;
+mod spending;
 mod stats;
 mod tail;
 mod task_pool;
@@ -61,6 +64,7 @@ mod uncertain_commit;
 mod view;
 mod whole_children;
 
+pub use budgets::{Bound, Budget, Estimate, OnBreach};
 pub use call_deliveries::{CallMessage, ListedCallDelivery};
 pub use catalog::{RegisterError, Registered};
 pub use clock::{Clock, SteadyClock, Steps, SystemClock};
@@ -84,6 +88,7 @@ pub use remembering::{
 };
 pub use request::{Create, Done, Idempotency, NewMessage, NewSubscription, Respond, SideRows, Start};
 pub use scripted::ScriptedModel;
+pub use spending::{Spent, spent_of};
 pub use stats::Stats;
 pub use tail::Tail;
 pub use view::{Events, Opened, View};

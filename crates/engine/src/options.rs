@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use wopr_core::{HostBounds, NodeTypes};
 
-use crate::{NoSecrets, Notifier, PushOptions, Secrets};
+use crate::{Budget, NoSecrets, Notifier, PushOptions, Secrets};
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -36,6 +36,8 @@ pub struct Options {
     pub push: PushOptions,
     /// What must not be stored with what agents remember.
     pub secrets: Arc<dyn Secrets>,
+    /// Budgets that the runs of a tenant or of a workflow share.
+    pub budgets: Vec<Budget>,
     /// Makes ids and pauses repeatable, for simulations only: run ids become predictable.
     pub seed: Option<u64>,
 }
@@ -60,6 +62,7 @@ impl Default for Options {
             notifier: None,
             push: PushOptions::default(),
             secrets: Arc::new(NoSecrets),
+            budgets: Vec::new(),
             seed: None,
         }
     }

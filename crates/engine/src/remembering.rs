@@ -11,13 +11,14 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use wopr_core::{
-    CONTENT_TRUST, Event, KernelEvent, MemoryCall, NewMemory, Recorded, TenantId, Timestamp, UNTRUSTED, hex,
+    CONTENT_TRUST, Event, KernelEvent, MemoryCall, ModelCall, NewMemory, Recorded, TenantId, Timestamp,
+    UNTRUSTED, hex,
 };
 use wopr_store::{MemoryEntry, MemoryQuery, MemoryRow, ReadError, Store, WriteError};
 
 use crate::{
-    Answered, Answering, Attempt, CancelError, Cancellation, Clock, Executor, Outcome, Recalled, Recalling,
-    Report, Request, ScriptedModel,
+    Answered, Answering, Attempt, CancelError, Cancellation, Clock, Estimate, Executor, Outcome, Recalled,
+    Recalling, Report, Request, ScriptedModel,
 };
 
 /// Maximum rows that a tenant keeps, earlier versions included.
@@ -366,6 +367,10 @@ impl Executor for Remembering {
 
     fn scripted_model(&self) -> Option<&dyn ScriptedModel> {
         self.others.scripted_model()
+    }
+
+    fn estimate(&self, tenant: &TenantId, call: &ModelCall) -> Estimate {
+        self.others.estimate(tenant, call)
     }
 
     async fn recall(&self, call: Recalling) -> Result<Recalled, CancelError> {

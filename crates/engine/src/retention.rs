@@ -1,4 +1,4 @@
-//! Retention: deletes expired idempotency records and memories, and, if a retention period is set, old run trees.
+//! Retention: deletes expired idempotency records, memories and counts of spending, and, if a retention period is set, old run trees.
 //!
 //! A tree is a run without a parent and all its descendants. It is removed once all its runs have ended and
 //! none was appended to for the period. Nothing can change such a tree, so it is safe to read it page by
@@ -30,6 +30,8 @@ const LOOKS_PER_PERIOD: u32 = 8;
 const AFRESH_EVERY: Duration = Duration::from_secs(3_600);
 /// How often what agents remember is tidied.
 const MEMORY_EVERY: Duration = Duration::from_secs(3_600);
+/// How long counts of what models took are kept after their window has ended.
+const SPENT_KEPT: Duration = Duration::from_secs(24 * 3_600);
 /// Tasks examined or children read by one call, and runs marked by one write.
 const PAGE: usize = 256;
 /// Maximum trees of a tenant remembered because they have not expired. Beyond it, the next pass starts at the
@@ -209,13 +211,26 @@ impl Engine {
         }
     }
 
-    /// Deletes what agents remembered and nobody can read any more. It looks at all that is remembered, so it does
-    /// not in every pass.
+    /// Deletes counts of windows that ended long ago.
+    async fn forget_spent(&self) -> Result<(), Trouble> {
+        loop {
+            let since = Instant::now();
+            let before = earlier(self.now(), SPENT_KEPT);
+            if self.shared.store.forget_spent(before, ROWS).await? < ROWS {
+                return Ok(());
+            }
+            rest(since).await;
+        }
+    }
+
+    /// Deletes what agents remembered and nobody can read any more, and old counts. It looks at all that is remembered,
+    /// so it does not in every pass.
     async fn forget_memory(&self, looks: &mut Looks) -> Result<(), Trouble> {
         let begun = Instant::now();
         if looks.memory_at.is_some_and(|at| begun < at) {
             return Ok(());
         }
+        self.forget_spent().await?;
         loop {
             let since = Instant::now();
             let now = self.now();

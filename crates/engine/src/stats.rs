@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use wopr_core::RunStatus;
+use wopr_core::{BudgetScope, ModelUsage, RunStatus, micros};
 
 use crate::Steps;
 
@@ -35,6 +35,14 @@ pub struct Stats {
     pub pushes_given_up: u64,
     /// Delivery attempts in progress.
     pub pushes_active: u64,
+    /// Tokens of the answers that models gave.
+    pub model_tokens: u64,
+    /// What they cost, in millionths of a US dollar.
+    pub model_cost_micros: u64,
+    /// Calls to models that were not made because a budget of their tenant was used up.
+    pub over_tenant_budget: u64,
+    /// The same, because one of their workflow was.
+    pub over_workflow_budget: u64,
     /// Panics caught in background work and loops, not in requests.
     pub panics: u64,
     /// How often and how far the system clock was set.
@@ -60,12 +68,32 @@ pub(crate) struct Counters {
     pub(crate) pushes_failed: AtomicU64,
     pub(crate) pushes_given_up: AtomicU64,
     pub(crate) pushes_active: AtomicU64,
+    model_tokens: AtomicU64,
+    model_cost_micros: AtomicU64,
+    over_tenant_budget: AtomicU64,
+    over_workflow_budget: AtomicU64,
     pub(crate) panics: AtomicU64,
 }
 
 impl Counters {
     pub(crate) fn add(counter: &AtomicU64, n: usize) {
         counter.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    /// Counts what a model took.
+    pub(crate) fn took(&self, usage: &ModelUsage) {
+        let cost = micros(usage.cost_usd.unwrap_or(0.0));
+        self.model_tokens
+            .fetch_add(usage.total_tokens(), Ordering::Relaxed);
+        self.model_cost_micros.fetch_add(cost, Ordering::Relaxed);
+    }
+
+    /// Counts a call that was not made.
+    pub(crate) fn over_budget(&self, scope: BudgetScope) {
+        match scope {
+            BudgetScope::Tenant => Self::add(&self.over_tenant_budget, 1),
+            BudgetScope::Workflow => Self::add(&self.over_workflow_budget, 1),
+        }
     }
 
     pub(crate) fn ended(&self, status: RunStatus) {
@@ -103,6 +131,10 @@ impl Counters {
             pushes_failed: get(&self.pushes_failed),
             pushes_given_up: get(&self.pushes_given_up),
             pushes_active: get(&self.pushes_active),
+            model_tokens: get(&self.model_tokens),
+            model_cost_micros: get(&self.model_cost_micros),
+            over_tenant_budget: get(&self.over_tenant_budget),
+            over_workflow_budget: get(&self.over_workflow_budget),
             panics: get(&self.panics),
             clock: Steps::default(),
         }

@@ -26,6 +26,7 @@ mod problem;
 mod refusal;
 mod rules;
 mod run;
+mod shared_budget;
 mod status;
 
 pub use call::{
@@ -65,5 +66,9 @@ pub use run::{
     Active, ApplyError, Artifact, Asked, CONTENT_TRUST, Child, ChildEnd, FOLD, Forked, Member, NodeState,
     Open, OpenInterrupt, Pending, Phase, Run, Streamed, Streaming, UNTRUSTED, Vote, Wait, illegal,
     says_untrusted,
+};
+pub use shared_budget::{
+    AskedMore, BudgetKey, BudgetPeriod, BudgetScope, BudgetUnit, BudgetWindow, MoreMoney, OnOverBudget,
+    OverBudget, dollars, micros,
 };
 pub use status::{InterruptKind, RunStatus};

@@ -12,6 +12,10 @@ pub struct Membership {
     pub groups: Vec<String>,
 }
 
+/// The members of a gate's data with the roles and groups that it asks.
+const ROLES: &str = "approverRoleRefs";
+const GROUPS: &str = "approverGroupRefs";
+
 impl Membership {
     /// Maximum number of roles, and of groups.
     pub const MAX: usize = 256;
@@ -60,6 +64,15 @@ impl Membership {
             && other.groups.iter().all(|group| self.groups.contains(group))
     }
 
+    /// Whether a gate with this interrupt data names any role or group.
+    #[must_use]
+    pub fn has_names(question: &Value) -> bool {
+        let named = |field: &str| question.get(field).and_then(Value::as_array);
+        [ROLES, GROUPS]
+            .into_iter()
+            .any(|field| named(field).is_some_and(|names| !names.is_empty()))
+    }
+
     /// Whether a gate with this interrupt data names one of the roles or groups.
     #[must_use]
     pub fn is_named_by(&self, question: &Value) -> bool {
@@ -68,6 +81,6 @@ impl Membership {
             let mut named = named.into_iter().flatten().filter_map(Value::as_str);
             named.any(|name| held.iter().any(|held| held == name))
         };
-        names("approverRoleRefs", &self.roles) || names("approverGroupRefs", &self.groups)
+        names(ROLES, &self.roles) || names(GROUPS, &self.groups)
     }
 }

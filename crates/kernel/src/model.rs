@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::measure::size_of;
+use crate::{BudgetKey, measure::size_of};
 
 /// One request to a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,9 @@ pub struct ModelCall {
     pub script: Option<Value>,
     /// Time limit of one attempt.
     pub timeout_ms: u64,
+    /// The shared budgets that the call may go beyond, because somebody has granted the run more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub granted: Vec<BudgetKey>,
 }
 
 impl ModelCall {

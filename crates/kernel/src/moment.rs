@@ -2,7 +2,7 @@
 
 use crate::Timestamp;
 
-const DAY_MS: i64 = 86_400_000;
+pub(crate) const DAY_MS: i64 = 86_400_000;
 /// The first and the last moment of the years 0 to 9999.
 const EARLIEST: i64 = -62_167_219_200_000;
 const LATEST: i64 = 253_402_300_799_999;
@@ -36,7 +36,7 @@ impl Timestamp {
 }
 
 /// Year, month and day of a number of days since 1970, in the Gregorian calendar.
-fn civil(days: i64) -> (i64, i64, i64) {
+pub(crate) fn civil(days: i64) -> (i64, i64, i64) {
     // Years begin in March here, so that the leap day is the last of its year, and eras of 400 years are alike.
     let days = days + 719_468;
     let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
@@ -53,7 +53,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
 }
 
 /// The inverse of [`civil`], also for days that no month has.
-fn days(year: i64, month: i64, day: i64) -> i64 {
+pub(crate) fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = year - i64::from(month <= 2);
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
     let from_march = (month + 9).rem_euclid(12);

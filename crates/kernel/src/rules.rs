@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use serde_json::Value;
 
-use crate::{ApprovalAction, Authority, Refusal, cost::Meter};
+use crate::{ApprovalAction, Authority, Membership, Refusal, cost::Meter};
 
 /// The rules of one interrupt. Answers are checked against these alone.
 #[derive(Debug)]
@@ -73,7 +73,9 @@ impl ApprovalRules {
             Authority::Credential(membership) => membership.is_named_by(data),
             Authority::Token { is_member } => *is_member,
         };
-        if self.has_refs && !is_in(&self.refs) && !is_member() {
+        // What a node asks in one interrupt may name somebody though its other interrupts do not.
+        let has_refs = self.has_refs || Membership::has_names(data);
+        if has_refs && !is_in(&self.refs) && !is_member() {
             return Err(Refusal::NotAllowed(
                 "the approver is not among the principals, roles and groups that this gate asks",
             ));

@@ -351,6 +351,7 @@ impl Host {
                 Keep::Forever => None,
                 Keep::For(period) => Some(period.as_duration()),
             },
+            budgets: config.budgets.iter().map(crate::config::Budget::shared).collect(),
             ..wopr_engine::Options::default()
         };
         let prepared = Engine::prepare(port, Arc::new(executors.clone()), clock, options).await?;

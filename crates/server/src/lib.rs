@@ -10,6 +10,7 @@ mod admission;
 mod answers;
 pub mod auth;
 mod body;
+mod budgets;
 mod callbacks;
 pub mod config;
 mod connection;
@@ -37,6 +38,7 @@ mod tokens;
 mod tools;
 mod waiting;
 
+pub use budgets::shown_budgets;
 pub use config::{Config, ConfigError, Overrides};
 pub use faces::Faces;
 pub use host::{Host, Rejected, StartError};

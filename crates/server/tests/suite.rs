@@ -24,6 +24,8 @@ mod authoring;
 mod authority;
 #[path = "suite/binding.rs"]
 mod binding;
+#[path = "suite/budgets.rs"]
+mod budgets;
 #[path = "suite/claims.rs"]
 mod claims;
 #[path = "suite/client.rs"]

@@ -8,7 +8,7 @@ use wopr_core::{
     WorkflowId,
 };
 
-use crate::{Epoch, MemoryRow, NewPush, Queue};
+use crate::{Epoch, MemoryRow, NewPush, Queue, SpentRow};
 
 /// Approximate memory in bytes that a batch takes beyond the bodies of its rows.
 const OVERHEAD: usize = 1024;
@@ -62,6 +62,8 @@ pub struct Batch {
     pub blobs: Vec<BlobRow>,
     /// What agents remember from now on.
     pub memory: Vec<MemoryRow>,
+    /// What is added to the counts of the run's tenant.
+    pub spent: Vec<SpentRow>,
     /// A subscription to create with this append.
     pub push: Option<Box<NewPush>>,
     /// Quarantines or releases the run's work and mailbox rows.
@@ -99,6 +101,7 @@ impl Batch {
             messages: Vec::new(),
             blobs: Vec::new(),
             memory: Vec::new(),
+            spent: Vec::new(),
             push: None,
             hold: None,
         }

@@ -10,8 +10,9 @@
 //! - [`Retention`] removes runs.
 //! - [`AgentMemory`] keeps what agents remember.
 //! - [`StoredSecrets`] keeps encrypted secrets of tenants.
+//! - [`Spending`] keeps what models took.
 //!
-//! A [`Store`] is all seven.
+//! A [`Store`] is all eight.
 
 mod agent_memory;
 mod batch;
@@ -26,6 +27,7 @@ mod registry;
 mod retention;
 mod secrets;
 pub mod slots;
+mod spending;
 pub mod sqlite;
 mod timeout;
 pub mod turns;
@@ -52,6 +54,7 @@ pub use push::{
 pub use registry::{KeyRow, Registry, Revision, WorkflowRow};
 pub use retention::{Child, EndedRoots, Removal, Retention, Swept};
 pub use secrets::{SecretRow, StoredSecrets};
+pub use spending::{Spenders, Spending, SpentRow};
 pub use sqlite::SqliteStore;
 pub use timeout::with_timeout;
 pub use work::{
@@ -60,11 +63,11 @@ pub use work::{
 };
 
 pub trait Store:
-    Log + Work + Registry + Pushes + Retention + AgentMemory + StoredSecrets + std::fmt::Debug
+    Log + Work + Registry + Pushes + Retention + AgentMemory + StoredSecrets + Spending + std::fmt::Debug
 {
 }
 
-impl<T: Log + Work + Registry + Pushes + Retention + AgentMemory + StoredSecrets + std::fmt::Debug> Store
-    for T
+impl<T: Log + Work + Registry + Pushes + Retention + AgentMemory + StoredSecrets + Spending + std::fmt::Debug>
+    Store for T
 {
 }

@@ -2,6 +2,7 @@
 
 mod a2a;
 mod backup;
+mod budgets;
 mod completions;
 mod config;
 mod deliveries;
@@ -62,6 +63,7 @@ pub(crate) enum Command {
     Deliveries(deliveries::Deliveries),
     Keys(keys::Keys),
     Secrets(secrets::Secrets),
+    Budgets(budgets::Budgets),
     Config(config::Config),
     Migrate(migrate::Migrate),
     Backup(backup::Backup),
@@ -88,6 +90,7 @@ pub(crate) async fn run(command: Command) -> Result<Exit> {
         Command::Deliveries(command) => Box::pin(command.run()).await,
         Command::Keys(command) => Box::pin(command.run()).await,
         Command::Secrets(command) => Box::pin(command.run()).await,
+        Command::Budgets(command) => Box::pin(command.run()).await,
         Command::Config(command) => command.run(),
         Command::Migrate(command) => Box::pin(command.run()).await,
         Command::Backup(command) => Box::pin(command.run()).await,

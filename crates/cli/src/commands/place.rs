@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use wopr_core::Timestamp;
 use wopr_server::{Config, config::StoreUrl};
-use wopr_store::{PostgresStore, Registry, SqliteStore, StoredSecrets, postgres, sqlite};
+use wopr_store::{PostgresStore, Registry, Spending, SqliteStore, StoredSecrets, postgres, sqlite};
 
 use crate::{
     args::{Authorities, Format},
@@ -54,6 +54,14 @@ impl Opened {
     }
 
     pub(super) fn secrets(&self) -> &dyn StoredSecrets {
+        match self {
+            Self::Sqlite(store) => store,
+            Self::Guest(store) => store,
+            Self::Postgres(store) => store,
+        }
+    }
+
+    pub(super) fn spending(&self) -> &dyn Spending {
         match self {
             Self::Sqlite(store) => store,
             Self::Guest(store) => store,

@@ -14,6 +14,7 @@ mod agent;
 mod agents_guide;
 mod backup;
 mod binary;
+mod budgets;
 mod config;
 mod crew;
 mod definitions;

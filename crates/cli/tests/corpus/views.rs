@@ -18,6 +18,7 @@ pub(crate) async fn read(world: &World, runs: &[&str], without_log: &[&str]) -> 
         "/v1/interrupts".to_owned(),
         "/v1/host/wopr/keys".to_owned(),
         "/v1/host/wopr/secrets".to_owned(),
+        "/v1/host/wopr/budgets".to_owned(),
     ];
     for run in runs {
         paths.push(format!("/v1/runs/{run}"));

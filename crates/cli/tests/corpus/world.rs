@@ -75,6 +75,8 @@ fn config(store: StoreUrl) -> Config {
     config.secrets.master_key = Some(Secret::new(MASTER_KEY));
     let stored = json!({ "name": "crm", "stored": true });
     config.secrets.named = vec![serde_json::from_value(stored).unwrap()];
+    let budget = json!({ "tenant": "acme", "per": "month", "max_tokens": 1_000_000 });
+    config.budgets = vec![serde_json::from_value(budget).unwrap()];
     config.egress.allow = vec!["127.0.0.0/8".parse().unwrap()];
     config.limits.max_run_duration = Some("30d".parse::<Period>().unwrap());
     config

@@ -18,8 +18,8 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
-use wopr_core::{ModelCall, ModelReply, Produced, RunKey, StepId, TenantId};
-use wopr_engine::{Keep, Outcome, Progress, Report};
+use wopr_core::{ModelCall, ModelReply, ModelUsage, Produced, RunKey, StepId, TenantId, micros};
+use wopr_engine::{Estimate, Keep, Outcome, Progress, Report};
 use wopr_wire::a2a::model::Secret;
 
 pub use mock::{Mock, MockReply};
@@ -96,6 +96,22 @@ impl Models {
     #[must_use]
     pub const fn mock(&self) -> Option<&Mock> {
         self.mock.as_ref()
+    }
+
+    /// What a call may cost at most, by the price of its provider. A token has about four bytes.
+    pub(crate) fn estimate(&self, tenant: &TenantId, call: &ModelCall) -> Estimate {
+        let mut providers = self.providers.iter();
+        let provider = providers.find(|provider| provider.name == call.provider && provider.is_for(tenant));
+        let usage = ModelUsage {
+            input_tokens: (call.size() / 4) as u64,
+            output_tokens: call.max_tokens.unwrap_or(0),
+            ..ModelUsage::default()
+        };
+        let price = provider.and_then(|provider| provider.price);
+        Estimate {
+            tokens: usage.total_tokens(),
+            cost_micros: price.map_or(0, |price| micros(price.of(&usage))),
+        }
     }
 
     pub(crate) async fn ask(&self, call: &ModelCall, asked: Asked<'_>) -> Report {

@@ -80,6 +80,7 @@ fn call(streams: bool) -> ModelCall {
         streams,
         script: None,
         timeout_ms: 20_000,
+        granted: Vec::new(),
     }
 }
 

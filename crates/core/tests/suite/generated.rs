@@ -5,7 +5,8 @@ use std::sync::Arc;
 use proptest::{collection::vec, prelude::*};
 use serde_json::json;
 use wopr_core::{
-    Call, Command, Failure, NodeId, NodeTypes, Object, Plan, StepId, Timer, openwop::tool_workflow,
+    BudgetKey, BudgetPeriod, BudgetScope, BudgetUnit, Call, Command, Failure, MoreMoney, NodeId, NodeTypes,
+    Object, OnOverBudget, OverBudget, Plan, StepId, Timer, openwop::tool_workflow,
 };
 use wopr_testkit::{Script, Workflow};
 
@@ -48,7 +49,7 @@ pub(crate) fn told() -> impl Strategy<Value = Told> {
     prop_oneof![
         6 => (node.clone(), any::<bool>()).prop_map(|(node, yes)| Told::Answer(node, yes)),
         3 => (node.clone(), any::<bool>()).prop_map(|(child, yes)| Told::AnswerChild(child, yes)),
-        6 => (node.clone(), 0..3_u8).prop_map(|(node, how)| Told::Outcome(node, how)),
+        6 => (node.clone(), 0..5_u8).prop_map(|(node, how)| Told::Outcome(node, how)),
         2 => (node.clone(), 0..3_u8).prop_map(|(node, how)| Told::LostOutcome(node, how)),
         3 => (0..50_u64).prop_map(Told::Wait),
         6 => Just(Told::NextTimer),
@@ -157,6 +158,29 @@ fn list() -> Object {
     Object::from_iter([("tools".to_owned(), tools)])
 }
 
+/// What a host says instead of asking a model, when a budget of the tenant is used up.
+pub(crate) fn over_budget(script: &Script, asks: bool) -> Object {
+    let over = OverBudget {
+        key: BudgetKey {
+            scope: BudgetScope::Tenant,
+            per: BudgetPeriod::Hour,
+            unit: BudgetUnit::Tokens,
+            until: script.now().plus_millis(15),
+        },
+        spent: 20,
+        limit: 10,
+        on_breach: match asks {
+            true => OnOverBudget::Ask(MoreMoney {
+                grant: 3,
+                approver_roles: Vec::new(),
+                approver_groups: Vec::new(),
+            }),
+            false => OnOverBudget::Fail,
+        },
+    };
+    over.outcome()
+}
+
 /// Refusals are allowed here; violated invariants fail inside `Script`.
 pub(crate) fn tell(script: &mut Script, told: &Told) {
     match told {
@@ -189,6 +213,7 @@ pub(crate) fn tell(script: &mut Script, told: &Told) {
                     (Call::Model(call), 0) => Ok(reply(call.messages.len() < 6)),
                     (Call::Model(_), 2) => Ok(reply(false)),
                     (Call::ToolList(_), 0 | 2) => Ok(list()),
+                    (Call::Model(_), 3 | 4) => Ok(over_budget(script, *how == 3)),
                     _ => outcome(*how),
                 };
                 let _ = script.outcome(&id, outcome.map(|done| json!(done)));

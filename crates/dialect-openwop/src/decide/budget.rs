@@ -1,14 +1,16 @@
-//! The budget of a run: what its models may take before somebody is asked for more, or the run fails.
+//! Budgets: what models may take before somebody is asked for more, or the run fails.
 //!
-//! It is looked at before each request to a model, so an answer may exceed it, and the next one is not asked for.
+//! That of the run is looked at before each request to a model, so an answer may exceed it, and the next one is not asked
+//! for. Those that it shares with others are looked at by its host: the outcome of a call says which one is used up.
 
 use serde_json::json;
-use wopr_kernel::{Answered, Cap, Seq, StepId};
+use wopr_kernel::{Answered, BudgetKey, Cap, OnOverBudget, OverBudget, Seq, StepId, dollars, micros};
 
 use crate::{
-    ApprovalAction, Failure, InterruptKind,
+    ApprovalAction, Failure, InterruptKind, Object,
     definition::{OnBreach, RunBudget},
     node::ModelNode,
+    state::Granted,
 };
 
 use super::Walk;
@@ -98,63 +100,72 @@ impl Walk<'_, '_> {
         None
     }
 
-    /// Goes on after somebody was asked for more.
-    pub(super) fn budget_answered(&mut self, node: &ModelNode, step: &StepId, cause: Seq, answer: &Answered) {
-        let is_granted = matches!(
-            answer,
-            Answered::Approval {
-                action: ApprovalAction::Accept,
-                ..
-            }
-        );
-        let Some((position, attempt)) = self
-            .active(step)
-            .map(|(position, active)| (position, active.attempt))
-        else {
-            return;
+    /// The shared budgets that the run may still go beyond.
+    pub(super) fn granted(&self) -> Vec<BudgetKey> {
+        let is_left = |granted: &&Granted| {
+            granted.key.until > self.input.now && self.state.taken(granted.key.unit) < granted.up_to
         };
-        match is_granted {
-            true => self.call_model(node, position, step.clone(), attempt, cause),
-            false => {
-                let failure = Failure::new("budget_exhausted", "the run may not spend more on models");
-                self.fail_node(step, cause, failure);
+        let left = self.state.granted.iter().filter(is_left);
+        left.map(|granted| granted.key).collect()
+    }
+
+    /// Follows the outcome of a call that was not made, because a budget that the run shares is used up.
+    pub(super) fn over_budget(
+        &mut self,
+        node: &ModelNode,
+        step: &StepId,
+        cause: Seq,
+        outcome: Object,
+        over: &OverBudget,
+    ) {
+        let cause = self.end_call(step, cause, outcome);
+        let more = match &over.on_breach {
+            OnOverBudget::Fail => {
+                let (cap, node) = (over.key.unit.cap(), Some(step.node.clone()));
+                return self.breach_saying(cap, (over.limit, over.spent), node, over.message());
+            }
+            OnOverBudget::Ask(more) => more,
+        };
+        match over.key.until.millis_since(self.input.now) {
+            // The next window has begun.
+            0 => self.ask_again(node, step, cause),
+            left_ms => {
+                let data = over.question(step.node.as_str(), more);
+                self.interrupt(step, cause, (InterruptKind::Approval, data), Some(left_ms));
             }
         }
     }
-}
 
-/// Millionths of a dollar, which add up without error.
-fn micros(usd: f64) -> u64 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a cost is no negative number, and the largest budget is a billion dollars"
-    )]
-    let micros = (usd.clamp(0.0, 1e9) * 1e6).round() as u64;
-    micros
-}
+    fn ask_again(&mut self, node: &ModelNode, step: &StepId, cause: Seq) {
+        let active = self.active(step);
+        if let Some((position, attempt)) = active.map(|(position, active)| (position, active.attempt)) {
+            self.call_model(node, position, step.clone(), attempt, cause);
+        }
+    }
 
-fn dollars(micros: u64) -> String {
-    let (whole, part) = (micros / 1_000_000, micros % 1_000_000);
-    let text = format!("{whole}.{part:06}");
-    let text = text.trim_end_matches('0');
-    text.trim_end_matches('.').to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn costs_are_shown_without_rounding_errors() {
-        for (usd, text) in [
-            (0.1 + 0.2, "0.3"),
-            (2.0, "2"),
-            (0.000_001, "0.000001"),
-            (12.5, "12.5"),
-            (-1.0, "0"),
-        ] {
-            assert_eq!(dollars(micros(usd)), text);
+    /// Goes on after somebody was asked for more. Only the approval of a shared budget times out: when the next window
+    /// begins, which has room again.
+    pub(super) fn budget_answered(&mut self, node: &ModelNode, step: &StepId, cause: Seq, answer: &Answered) {
+        match answer {
+            Answered::Approval {
+                action: ApprovalAction::Accept,
+                ..
+            } => self.ask_again(node, step, cause),
+            Answered::Approval {
+                action: ApprovalAction::Timeout,
+                ..
+            } => {
+                let cause = self.resume_step(step, cause, None);
+                self.ask_again(node, step, cause);
+            }
+            Answered::Approval { .. }
+            | Answered::Clarification { .. }
+            | Answered::Value { .. }
+            | Answered::Verdict { .. }
+            | Answered::TimedOut => {
+                let failure = Failure::new("budget_exhausted", "the run may not spend more on models");
+                self.fail_node(step, cause, failure);
+            }
         }
     }
 }

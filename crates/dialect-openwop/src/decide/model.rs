@@ -4,7 +4,7 @@
 //! step with an outcome in the log. Whatever a model may read of content that nobody vouches for is between markers.
 
 use serde_json::{Value, json};
-use wopr_kernel::{Call, ContentHash, ModelMessage, ModelReply, ModelStop, Seq, StepId, fields};
+use wopr_kernel::{Call, ContentHash, ModelMessage, ModelReply, ModelStop, OverBudget, Seq, StepId, fields};
 
 use crate::{
     EnvelopeEvent, EnvelopeFault, Event, Failure, Object,
@@ -92,7 +92,7 @@ impl Walk<'_, '_> {
         let Some(thinking) = self.state.nodes[position].thinking.as_deref() else {
             return;
         };
-        let request = thinking.request(node, self.overrides(), script);
+        let request = thinking.request(node, self.overrides(), script, self.granted());
         if let Err(failure) = self.spend(cost::bytes(request.size())) {
             return self.fail_node(&step, cause, failure);
         }
@@ -101,6 +101,9 @@ impl Walk<'_, '_> {
 
     /// Goes on after a reply.
     pub(super) fn model_replied(&mut self, node: &ModelNode, step: &StepId, cause: Seq, outcome: Object) {
+        if let Some(over) = OverBudget::read(&outcome) {
+            return self.over_budget(node, step, cause, outcome, &over);
+        }
         let reply: ModelReply = match serde_json::from_value(Value::Object(outcome.clone())) {
             Ok(reply) => reply,
             Err(_) => {

@@ -160,7 +160,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
     }
 
     /// Continues an execution whose latest interrupt was closed.
-    pub(super) fn resume_step(&mut self, step: &StepId, cause: Seq, value: Option<Value>) -> Seq {
+    pub fn resume_step(&mut self, step: &StepId, cause: Seq, value: Option<Value>) -> Seq {
         let event = KernelEvent::NodeResumed {
             step: step.clone(),
             interrupt: step.interrupt(self.n_interrupts(step).saturating_sub(1)),

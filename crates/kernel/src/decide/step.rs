@@ -590,15 +590,6 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
 
     /// Fails the run because it exceeded a limit.
     pub fn breach(&mut self, kind: Cap, limit: u64, observed: u64, node: Option<NodeId>) {
-        let cause = self.record(
-            None,
-            KernelEvent::CapBreached {
-                kind,
-                limit,
-                observed,
-                node: node.clone(),
-            },
-        );
         let message = match kind {
             Cap::NodeExecutions => format!("the run reached its limit of {limit} node executions"),
             Cap::RunDuration => format!("the run reached its limit of {limit} ms"),
@@ -608,6 +599,26 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             Cap::Schema => format!("the model gave no whole document with {limit} times more room"),
             Cap::LoopIterations => format!("the loop reached its limit of {limit} turns"),
         };
+        self.breach_saying(kind, (limit, observed), node, message);
+    }
+
+    /// Like [`Self::breach`], with another message.
+    pub fn breach_saying(
+        &mut self,
+        kind: Cap,
+        (limit, observed): (u64, u64),
+        node: Option<NodeId>,
+        message: String,
+    ) {
+        let cause = self.record(
+            None,
+            KernelEvent::CapBreached {
+                kind,
+                limit,
+                observed,
+                node: node.clone(),
+            },
+        );
         let failure = Failure {
             worker: D::failed_worker(&self.state).cloned().map(Box::new),
             ..Failure::new(kind.error_code(), message)

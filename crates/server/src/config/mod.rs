@@ -5,6 +5,7 @@
 //! setting and its source. Reading other files (keys, workflows) is not done here, except that one setting may be
 //! the path of its value.
 
+mod budget;
 mod mcp;
 mod model;
 mod oidc;
@@ -24,6 +25,7 @@ use wopr_core::{Membership, PrincipalId, TenantId, WorkflowId};
 
 use crate::auth::Scopes;
 
+pub use budget::{Budget, BudgetBreach};
 pub use mcp::{DEFAULT_TOOL_SERVER, Mcp, SecretSetting, ToolServer, ToolSetting};
 pub use model::{DEFAULT_MODEL, DEFAULT_MODEL_KEY, ModelKind, ModelPrice, ModelProvider};
 pub use oidc::{Oidc, TokenAlgorithm};
@@ -67,6 +69,8 @@ pub struct Config {
     pub conformance_ledger: Option<PathBuf>,
     /// The models that workflows may ask.
     pub models: Vec<ModelProvider>,
+    /// What the models may take that the runs of a tenant or a workflow ask.
+    pub budgets: Vec<Budget>,
     pub server: Server,
     pub limits: Limits,
     pub effects: Effects,
@@ -260,6 +264,7 @@ impl Default for Config {
             conformance_open: false,
             conformance_ledger: None,
             models: Vec::new(),
+            budgets: Vec::new(),
             server: Server::default(),
             limits: Limits::default(),
             effects: Effects::default(),
@@ -630,6 +635,7 @@ impl Config {
                 );
             }
         }
+        self.check_budgets()?;
         self.check_tool_servers()?;
         for (index, key) in self.auth.keys.iter().enumerate() {
             let name = format!("auth.keys[{index}]");

@@ -14,6 +14,7 @@ mod activities;
 mod ancestry;
 mod answer;
 mod artifacts;
+pub(crate) mod budgets;
 mod call;
 mod calls;
 mod capability;

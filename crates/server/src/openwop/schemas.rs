@@ -559,6 +559,28 @@ fn host() -> Value {
             json!({ "secrets": { "type": "array", "items": shape(&["name", "fingerprint", "setAt"], secret, true) } }),
             true,
         ),
+        "BudgetList": shape(
+            &["budgets"],
+            json!({
+                "budgets": { "type": "array", "items": shape(
+                    &["tenant", "per", "since", "until", "tokens", "costUsd", "onBreach"],
+                    json!({
+                        "tenant": text(),
+                        "workflow": { "type": "string", "description": "All runs of the tenant where absent." },
+                        "per": { "type": "string", "enum": ["hour", "day", "month"] },
+                        "since": instant(),
+                        "until": instant(),
+                        "tokens": { "type": "integer" },
+                        "maxTokens": { "type": "integer" },
+                        "costUsd": { "type": "number" },
+                        "maxCostUsd": { "type": "number" },
+                        "onBreach": { "type": "string", "enum": ["ask", "fail"] },
+                    }),
+                    true,
+                ) },
+            }),
+            true,
+        ),
         "DeliveryList": shape(
             &["deliveries"],
             json!({

@@ -4,7 +4,7 @@
 //! no other module of this API decides any of these.
 
 use super::{
-    activities, ancestry, artifacts,
+    activities, ancestry, artifacts, budgets,
     call::Handler,
     calls, control, deliveries, events, forks, interrupts, keys, operations, poll,
     route::{Access, Exists, Input, Param, Route, Success, Verb},
@@ -416,6 +416,11 @@ pub(super) static ROUTES: &[Route] = &[
         .about("The secrets of the caller's tenant, without their values.")
         .needs(&[Scope::SecretsManage])
         .answers(200, "SecretList")
+        .fails(&[503]),
+    get("/v1/host/wopr/budgets", "listBudgets", budgets::list)
+        .about("The budgets of the caller's tenant, with what their current windows have taken.")
+        .needs(&[Scope::AuditRead])
+        .answers(200, "BudgetList")
         .fails(&[503]),
     delete("/v1/host/wopr/secrets/{name}", "removeSecret", secrets::remove)
         .about("Removes a secret of the caller's tenant.")

@@ -205,6 +205,10 @@ fn render_engine(out: &mut String, stats: &Stats) {
         pushes_failed,
         pushes_given_up,
         pushes_active,
+        model_tokens,
+        model_cost_micros,
+        over_tenant_budget,
+        over_workflow_budget,
         // Added to the panics of requests.
         panics: _,
         clock,
@@ -246,6 +250,16 @@ fn render_engine(out: &mut String, stats: &Stats) {
             out,
             format_args!("{name}{{openwop_run_status=\"{status}\"}} {count}"),
         );
+    }
+    let name = "wopr_over_budget_total";
+    head(
+        out,
+        name,
+        "counter",
+        "Calls to models that were not made because a budget was used up.",
+    );
+    for (scope, count) in [("tenant", over_tenant_budget), ("workflow", over_workflow_budget)] {
+        put(out, format_args!("{name}{{scope=\"{scope}\"}} {count}"));
     }
     for (name, kind, help, value) in [
         ("wopr_appends_total", "counter", "Batches appended.", appends),
@@ -314,6 +328,18 @@ fn render_engine(out: &mut String, stats: &Stats) {
             "counter",
             "Pushes given up; see `wopr deliveries list`.",
             pushes_given_up,
+        ),
+        (
+            "wopr_model_tokens_total",
+            "counter",
+            "Tokens of the answers that models gave.",
+            model_tokens,
+        ),
+        (
+            "wopr_model_cost_micros_total",
+            "counter",
+            "What they cost, in millionths of a US dollar.",
+            model_cost_micros,
         ),
         (
             "wopr_push_active",

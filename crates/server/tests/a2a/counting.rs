@@ -137,3 +137,8 @@ hand_on! { StoredSecrets:
     secrets(tenant: &TenantId) -> Result<Vec<SecretRow>, ReadError>;
     remove_secret(tenant: &TenantId, name: &str) -> Result<bool, WriteError>;
 }
+
+hand_on! { Spending:
+    spent(of: Spenders<'_>, now: Timestamp, limit: usize) -> Result<Vec<(TenantId, SpentRow)>, ReadError>;
+    forget_spent(before: Timestamp, limit: usize) -> Result<usize, WriteError>;
+}

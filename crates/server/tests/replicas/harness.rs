@@ -81,7 +81,7 @@ impl News {
         }
     }
 
-    fn options(self) -> Options {
+    pub(crate) fn options(self) -> Options {
         let (poll, lease) = match self {
             Self::Hints | Self::Looking => (Duration::from_secs(3_600), Duration::from_secs(3_600)),
             Self::Polling => (Duration::from_millis(50), Duration::from_millis(500)),

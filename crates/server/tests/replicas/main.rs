@@ -5,6 +5,7 @@
     reason = "helpers of tests fail the test that called them"
 )]
 
+mod budgets;
 mod clocks;
 mod engines;
 mod harness;

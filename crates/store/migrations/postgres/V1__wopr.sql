@@ -294,3 +294,18 @@ CREATE TABLE agent_memory (
 );
 
 CREATE INDEX agent_memory_expiring ON agent_memory (expires_at) WHERE expires_at IS NOT NULL;
+
+-- What models took in windows of the calendar, of a tenant as a whole (the workflow without a name) or of one workflow.
+-- An append adds to it what the answers took that it records.
+CREATE TABLE spending (
+    tenant      text COLLATE "C" NOT NULL,
+    workflow    text COLLATE "C" NOT NULL,
+    per         text COLLATE "C" NOT NULL,
+    since       bigint NOT NULL,
+    until       bigint NOT NULL,
+    tokens      bigint NOT NULL,
+    cost_micros bigint NOT NULL,
+    PRIMARY KEY (tenant, workflow, per, since)
+);
+
+CREATE INDEX spending_ended ON spending (until);

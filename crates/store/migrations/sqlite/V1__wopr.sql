@@ -302,3 +302,18 @@ CREATE TABLE agent_memory (
 ) STRICT;
 
 CREATE INDEX agent_memory_expiring ON agent_memory (expires_at) WHERE expires_at IS NOT NULL;
+
+-- What models took in windows of the calendar, of a tenant as a whole (the workflow without a name) or of one workflow.
+-- An append adds to it what the answers took that it records.
+CREATE TABLE spending (
+    tenant      TEXT    NOT NULL,
+    workflow    TEXT    NOT NULL,
+    per         TEXT    NOT NULL,
+    since       INTEGER NOT NULL,
+    until       INTEGER NOT NULL,
+    tokens      INTEGER NOT NULL,
+    cost_micros INTEGER NOT NULL,
+    PRIMARY KEY (tenant, workflow, per, since)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX spending_ended ON spending (until);

@@ -136,6 +136,10 @@ impl State {
             self.memory.entry(place).or_default().insert(version, row);
         }
 
+        for row in batch.spent {
+            self.spend(&key.tenant, row);
+        }
+
         for ended in batch.work_ended {
             self.work.remove(&(key.clone(), ended.key));
         }

@@ -10,6 +10,7 @@ mod push;
 mod registry;
 mod retention;
 mod secrets;
+mod spending;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,7 +20,7 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 
 use crate::{
     BlobRow, DeliveryRow, Epoch, Fence, IdempotencyKey, IdempotencyRecord, InboxRow, KeyRow, MessageRow,
-    PushRow, Revision, SecretRow, Snapshot, StoredEvent, Summary, WorkKey, WorkflowRow,
+    PushRow, Revision, SecretRow, Snapshot, SpentRow, StoredEvent, Summary, WorkKey, WorkflowRow,
 };
 
 /// A store in memory, for tests and experiments.
@@ -60,6 +61,7 @@ struct State {
     workflows: BTreeMap<(Option<TenantId>, WorkflowId), Workflow>,
     keys: BTreeMap<(String, TenantId), (Revision, KeyRow)>,
     secrets: BTreeMap<(TenantId, String), SecretRow>,
+    spending: BTreeMap<spending::Place, SpentRow>,
     /// The latest change of the registry.
     revision: Revision,
 }

@@ -18,7 +18,7 @@ use super::{
     push,
     retention::present,
     round::{Failure, Round, Sent, value},
-    rows,
+    rows, spending,
     turns::Purpose,
     writes,
 };
@@ -123,6 +123,7 @@ async fn in_transaction(
     for (batch, is_told) in batches.iter().zip(is_told) {
         push::note(&mut round, batch, is_told);
     }
+    spending::add(&mut round, batches);
     round.control("COMMIT");
     let ready = round.prepare(transaction.client(), transaction.until).await?;
     let commit = ready.last();

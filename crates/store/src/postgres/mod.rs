@@ -38,6 +38,7 @@ mod round;
 mod rows;
 mod schema;
 mod secrets;
+mod spending;
 mod stats;
 mod turns;
 mod work;

@@ -19,6 +19,7 @@ use super::{
     retention::{self, present},
     rows,
     session::Session,
+    spending,
     stats::Counters,
     totals::Totals,
     work,
@@ -357,7 +358,7 @@ fn write_relations(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Writes messages, blobs and what agents remember.
+/// Writes messages, blobs, what agents remember and what models took.
 fn write_side_rows(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     for message in &batch.messages {
@@ -373,6 +374,9 @@ fn write_side_rows(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
     }
     for row in &batch.memory {
         agent_memory::write(conn, &batch.run, row)?;
+    }
+    for row in &batch.spent {
+        spending::add(conn, &batch.run.tenant, row)?;
     }
     for blob in &batch.blobs {
         conn.prepare_cached(

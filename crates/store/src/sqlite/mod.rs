@@ -34,6 +34,7 @@ mod schema;
 mod secrets;
 mod session;
 mod space;
+mod spending;
 mod stats;
 mod totals;
 mod work;

@@ -32,6 +32,7 @@ mod requests;
 mod retention;
 mod schema;
 mod secrets;
+mod spending;
 mod turns;
 mod work;
 

@@ -21,7 +21,8 @@ use wopr_store::{
     EndedRoots, Epoch, EventPage, Fence, Guard, Hint, IdempotencyKey, IdempotencyRecord, KeyRow, Leased,
     Load, Log, Mailbox, MemoryEntry, MemoryQuery, MemoryStore, MemoryUse, MessageRow, Parking, PhaseCursor,
     PhaseFilter, PhasePage, Queue, Quota, ReadError, Registry, Removal, Retention, Revision, RunFilter,
-    RunPage, SecretRow, StoredSecrets, Summary, Swept, Then, Times, Work, WorkKey, WorkflowRow, WriteError,
+    RunPage, SecretRow, Spenders, Spending, SpentRow, StoredSecrets, Summary, Swept, Then, Times, Work,
+    WorkKey, WorkflowRow, WriteError,
 };
 
 use super::{
@@ -696,5 +697,24 @@ impl StoredSecrets for Connection {
     async fn remove_secret(&self, tenant: &TenantId, name: &str) -> Result<bool, WriteError> {
         self.write("no secret").await?;
         self.server.store.remove_secret(tenant, name).await
+    }
+}
+
+#[async_trait]
+impl Spending for Connection {
+    async fn spent(
+        &self,
+        of: Spenders<'_>,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(TenantId, SpentRow)>, ReadError> {
+        self.read("spending").await?;
+        self.server.store.spent(of, now, limit).await
+    }
+
+    async fn forget_spent(&self, before: Timestamp, limit: usize) -> Result<usize, WriteError> {
+        self.write("forget spending").await?;
+        let n_forgotten = self.server.store.forget_spent(before, limit).await?;
+        self.written("forgot spending", n_forgotten).await
     }
 }
