@@ -203,6 +203,18 @@ async fn live(world: &World, runs: &mut Map<String, Value>) -> String {
     let branched = fork["runId"].as_str().unwrap();
     world.reaches(branched, "completed").await;
     keep("branched", branched);
+    // A replay asks the scripted model again, which then refuses.
+    let answer = json!({ "content": "{}", "stopReason": "end_turn" });
+    let refusal = json!({ "refusalText": "no", "stopReason": "safety" });
+    let program = json!({ "nodeId": "think", "program": [answer, refusal] });
+    world.post("/v1/host/sample/test/mock-ai/program", &program).await;
+    let thought = world.run("think", None, nothing()).await;
+    world.reaches(&thought, "completed").await;
+    let fork = json!({ "mode": "replay" });
+    let fork = world.post(&format!("/v1/runs/{thought}:fork"), &fork).await;
+    let refused = fork["runId"].as_str().unwrap();
+    world.reaches(refused, "failed").await;
+    keep("refused", refused);
 
     let retry = world.run("call", None, nothing()).await;
     sees(world, &retry, "node.retried").await;
