@@ -23,6 +23,7 @@ fn document(call: &ModelCall, model: &str) -> Value {
         streams: _,
         script,
         timeout_ms: _,
+        granted: _,
     } = call;
     let mut document = json!({ "provider": provider, "model": model, "messages": messages });
     if !tools.is_empty() {
@@ -64,6 +65,7 @@ mod tests {
             streams: false,
             script: None,
             timeout_ms: 1_000,
+            granted: Vec::new(),
         }
     }
 
