@@ -91,8 +91,8 @@ impl Tools {
             })
         });
         let is_named = |listed: &ListedTool| {
-            let targets = self.offered.iter().map(|tool| &tool.target);
-            targets.into_iter().any(|target| match target {
+            let mut targets = self.offered.iter().map(|tool| &tool.target);
+            targets.any(|target| match target {
                 Target::Server(tool) => tool.server == listed.server && tool.tool == listed.tool,
                 Target::Workflow(_) | Target::Agent { .. } => false,
             })

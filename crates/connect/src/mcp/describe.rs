@@ -92,10 +92,7 @@ impl Server {
             server: self.config.name.clone(),
             tool: tool.name.clone(),
             description: tool.description.as_ref().map(|text| self.secrets.text(text)),
-            input_schema: match schema {
-                serde_json::Value::Object(schema) => schema,
-                _ => Object::new(),
-            },
+            input_schema: schema.as_object().cloned().unwrap_or_default(),
         }
     }
 }
