@@ -126,8 +126,6 @@ async fn causes_are_walked_from_either_end_after_the_agent_was_killed() {
     assert_eq!(of_task["parent"]["runId"], child.as_str(), "{of_task:#}");
     assert_eq!(of_task["parent"]["hostId"], of_worker["hostId"], "{of_task:#}");
     assert_eq!(of_task["parent"]["cause"], "a2a-message", "{of_task:#}");
-    let well_known = format!("http://{of_host}/.well-known/openwop");
-    assert_eq!(of_task["parent"]["wellKnownUrl"], well_known, "{of_task:#}");
     let parent = json!({ "runId": run, "hostId": of_run["hostId"], "cause": "core.dispatch" });
     assert_eq!(of_worker["parent"], parent, "{of_worker:#}");
     assert_eq!(of_run["parent"], Value::Null);
