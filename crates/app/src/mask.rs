@@ -93,6 +93,14 @@ impl Mask {
         plan.is_sensitive(node.as_str()) || ports.any(|port| plan.is_sensitive_output(node, port))
     }
 
+    /// Returns `true` if any output of the node is sensitive, and so what it was made of.
+    #[must_use]
+    pub fn hides_outputs(&self, node: &NodeId) -> bool {
+        self.plan
+            .as_ref()
+            .is_some_and(|plan| plan.has_sensitive_output(node))
+    }
+
     /// Returns `true` if an input is sensitive.
     #[must_use]
     pub fn hides_input(&self, name: &str) -> bool {

@@ -11,6 +11,7 @@ use wopr_wire::openwop::event::RunEventDoc;
 use crate::{
     output::Paint,
     render::{self, cut, text},
+    spending::Spending,
 };
 
 /// The type of the nodes that call other agents, and the peer of those that name none.
@@ -50,6 +51,8 @@ enum State {
     Child(String),
     /// A supervisor has decided.
     Decided(String),
+    /// A verifier has judged.
+    Judged(String),
     Completed(String),
     Failed(String),
     Skipped(String),
@@ -71,6 +74,7 @@ impl State {
             Self::Retrying(why) => ("tries again", why.clone()),
             Self::Child(workflow) => ("runs", cut(workflow, DETAIL)),
             Self::Decided(what) => ("decides", what.clone()),
+            Self::Judged(what) => ("judged", what.clone()),
             Self::Completed(outcome) => ("completed", outcome.clone()),
             Self::Failed(why) => ("failed", why.clone()),
             Self::Skipped(why) => ("skipped", cut(why, DETAIL)),
@@ -89,6 +93,7 @@ impl State {
             | Self::Streaming(_)
             | Self::Child(_)
             | Self::Decided(_)
+            | Self::Judged(_)
             | Self::Skipped(_) => paint.dim(text),
         }
     }
@@ -116,7 +121,8 @@ impl Step {
             | State::Asked(_)
             | State::Retrying(_)
             | State::Child(_)
-            | State::Decided(_) => false,
+            | State::Decided(_)
+            | State::Judged(_) => false,
         }
     }
 
@@ -134,6 +140,8 @@ pub(crate) struct Board {
     steps: Vec<Step>,
     /// Whether a supervisor of the run has decided.
     has_decided: bool,
+    /// What models took so far for a node, or for the child run of a worker.
+    spent: HashMap<String, Spending>,
 }
 
 impl Board {
@@ -153,6 +161,7 @@ impl Board {
             nodes: nodes.collect(),
             steps: Vec::new(),
             has_decided: false,
+            spent: HashMap::new(),
         }
     }
 
@@ -180,11 +189,16 @@ impl Board {
             "interrupt.requested" => State::Asked(asked(payload.get("data").unwrap_or(&Value::Null))),
             "approval.requested" | "clarification.requested" => State::Asked(asked(payload)),
             "node.retried" => State::Retrying(reason(payload, "lastError")),
+            "provider.usage" => {
+                self.spend(node, Spending::of_usage(payload));
+                return None;
+            }
+            "agent.verified" => State::Judged(cut(&render::verdict(payload), DETAIL)),
             "runOrchestrator.decided" => State::Decided(cut(&render::decision(payload), DETAIL)),
             // A worker has a line of its own.
             "node.dispatched" if self.has_decided => return None,
             "node.dispatched" => State::Child(text(payload, "childWorkflowId").to_owned()),
-            "node.completed" => State::Completed(outcome(payload)),
+            "node.completed" => State::Completed(self.with_spending(node, outcome(payload))),
             "node.failed" => State::Failed(reason(payload, "error")),
             "node.skipped" => State::Skipped(text(payload, "reason").to_owned()),
             "node.cancelled" => State::Cancelled(text(payload, "reason").to_owned()),
@@ -198,13 +212,25 @@ impl Board {
         })
     }
 
+    /// Adds what a model took for a node or a child run.
+    pub(crate) fn spend(&mut self, of: &str, spending: Spending) {
+        self.spent.entry(of.to_owned()).or_default().add(spending);
+    }
+
+    /// What a step that is over came to, and what it took.
+    fn with_spending(&mut self, of: &str, outcome: String) -> String {
+        let spent = self.spent.remove(of).and_then(Spending::words);
+        let parts = [Some(outcome).filter(|outcome| !outcome.is_empty()), spent];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
+    }
+
     /// Takes in a transition of a handoff: who has the baton.
     fn hand_over(&mut self, node: &str, payload: &Value) -> Option<Step> {
         let child = text(payload, "childRunId");
         let state = match text(payload, "phase") {
             "dispatch.succeeded" => State::Running,
             "dispatch.failed" | "child.failed" => State::Failed(reason(payload, "error")),
-            "child.completed" => State::Completed(String::new()),
+            "child.completed" => State::Completed(self.with_spending(child, String::new())),
             "child.cancelled" => State::Cancelled(String::new()),
             _ => return None,
         };
@@ -286,6 +312,7 @@ impl Board {
             | State::Retrying(_)
             | State::Child(_)
             | State::Decided(_)
+            | State::Judged(_)
             | State::Completed(_)
             | State::Skipped(_)
             | State::Cancelled(_) => paint.dim(text),
@@ -306,7 +333,8 @@ impl Board {
             | State::Streaming(_)
             | State::Retrying(_)
             | State::Child(_)
-            | State::Decided(_) => "·",
+            | State::Decided(_)
+            | State::Judged(_) => "·",
         };
         step.state.colored(paint, mark)
     }
@@ -485,6 +513,39 @@ mod tests {
             "└ ada                 completed"
         );
         assert_eq!(shown(&board), [baton[0], baton[2]]);
+    }
+
+    #[test]
+    fn lines_tell_what_models_took_and_what_a_verifier_says() {
+        let usage = json!({ "inputTokens": 30, "outputTokens": 4, "costEstimateUsd": 0.5 });
+        let said = lines(&[
+            ("node.started", json!({})),
+            ("provider.usage", usage.clone()),
+            ("provider.usage", usage),
+            (
+                "agent.verified",
+                json!({ "agentId": "critic", "verdict": "revise" }),
+            ),
+            ("node.completed", json!({ "outputs": { "text": "Done." } })),
+        ]);
+        let last = said.last().expect("a line");
+        assert!(last.ends_with("completed  Done.  68 tokens, 1 USD"), "{last}");
+        assert!(
+            said.iter()
+                .any(|line| line.contains("judged") && line.contains("revise")),
+            "{said:?}"
+        );
+        let mut board = Board::new(&Value::Null);
+        board.spend("run_ada", Spending::of_usage(&json!({ "totalTokens": 7 })));
+        let done = json!({ "phase": "child.completed", "workerId": "ada", "childRunId": "run_ada" });
+        let step = board
+            .take(&event("core.workflowChain.event", "plan", &done))
+            .expect("it is over");
+        assert!(
+            board
+                .line(Paint::off(), &step, 80)
+                .ends_with("completed  7 tokens")
+        );
     }
 
     #[test]

@@ -12,6 +12,7 @@ use wopr_wire::openwop::event::RunEventDoc;
 use crate::{
     board::{Board, Step},
     output::{self, Paint},
+    spending::Spending,
 };
 
 /// Time between two frames of a spinner.
@@ -49,6 +50,11 @@ impl Drawing {
         }
         self.draw();
         Ok(())
+    }
+
+    /// Tells what models took for a child run that is about to end.
+    pub(crate) fn spend(&mut self, child: &str, spending: Spending) {
+        self.board.spend(child, spending);
     }
 
     /// Draws the steps that are under way.

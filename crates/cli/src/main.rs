@@ -21,6 +21,7 @@ mod open_files;
 mod output;
 mod render;
 mod signals;
+mod spending;
 mod variables;
 
 use std::process::ExitCode;

@@ -182,7 +182,7 @@ pub(crate) fn decision(payload: &Value) -> String {
 }
 
 /// What a verifier says, on one line.
-fn verdict(payload: &Value) -> String {
+pub(crate) fn verdict(payload: &Value) -> String {
     let agent = text(payload, "agentId");
     let says = match text(payload, "verdict") {
         "pass" => "passes the work",

@@ -111,6 +111,13 @@ impl<'r> Overrides<'r> {
             is_verbosity,
             "is none of summary, full and off",
         )?;
+        for name in ["provider", "model"] {
+            let nested = self.get("ai").and_then(|ai| ai.get(name));
+            let key = format!("ai.{name}");
+            if nested.is_some() && self.get(&key).is_some() {
+                return Err(refused(&key, "is given twice: also as a member of ai"));
+            }
+        }
         let models = (self.ai("model"), self.get("model"));
         if matches!(models, (Some(one), Some(other)) if one != other) {
             return Err(refused("model", "is another one than ai.model"));

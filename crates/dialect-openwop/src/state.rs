@@ -168,9 +168,28 @@ impl State {
             return;
         };
         if ends {
-            state.dispatching = None;
+            let ended = state.dispatching.take();
+            // A revision too many is a verdict, too: whoever handles the failure decides about the work.
+            let is_rejected = matches!(event, KernelEvent::NodeFailed { .. });
+            if let (true, Some(ended), Some(known)) = (is_rejected, ended, &mut self.supervision)
+                && ended.verdict.is_some()
+                && ended.cause == known.decided
+            {
+                known.awaits_verdict = false;
+            }
         } else if let Some(dispatching) = &mut state.dispatching {
             dispatching.apply_kernel(seq, event);
+            // A person may have put another decision in its place.
+            let gives_up = dispatching
+                .decision
+                .as_ref()
+                .is_some_and(|decision| !decision.claims_success());
+            if let (true, KernelEvent::ApprovalReceived { .. }, Some(known)) =
+                (gives_up, event, &mut self.supervision)
+                && dispatching.cause == known.decided
+            {
+                known.awaits_verdict = false;
+            }
             if let KernelEvent::ChildEnded {
                 child, status, error, ..
             } = event
@@ -476,7 +495,7 @@ impl State {
                     (&event.act, &mut state.dispatching, &mut self.supervision)
                 {
                     dispatching.verdict = Some(*verdict);
-                    known.judge(*verdict);
+                    known.judge(*verdict, dispatching.cause);
                 }
             }
             // `conversing` follows these.

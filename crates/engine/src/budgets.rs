@@ -238,7 +238,12 @@ impl Budgets {
                 BudgetUnit::CostMicros => row.cost_micros,
             });
             if taken >= bound.most {
-                return Room::No(Box::new(OverBudget {
+                // Nobody is asked for more if another budget fails the run all the same.
+                let is_settled = matches!(room, Room::No(_)) && !matches!(budget.on_breach, OnBreach::Fail);
+                if is_settled {
+                    continue;
+                }
+                room = Room::No(Box::new(OverBudget {
                     key,
                     spent: taken,
                     limit: bound.most,
@@ -251,8 +256,9 @@ impl Budgets {
                         }),
                     },
                 }));
+                continue;
             }
-            if *others > 0 && taken.saturating_add(*others) >= bound.most {
+            if matches!(room, Room::Yes) && *others > 0 && taken.saturating_add(*others) >= bound.most {
                 room = Room::Later;
             }
         }
@@ -362,6 +368,28 @@ mod tests {
             Room::Yes,
             "it was granted more"
         );
+    }
+
+    #[test]
+    fn nobody_is_asked_for_more_if_another_budget_fails_the_run() {
+        let asks = Budget {
+            on_breach: OnBreach::Ask {
+                roles: Vec::new(),
+                groups: Vec::new(),
+            },
+            ..budget(None, None, 100)
+        };
+        let fails = budget(None, Some("w"), 100);
+        for configured in [vec![asks.clone(), fails.clone()], vec![fails, asks]] {
+            let budgets = Budgets::new(configured);
+            let reservation = budgets.reserve(&tenant("acme"), Some(&workflow("w")), Estimate::default());
+            let rows = budgets.rows(&tenant("acme"), &workflow("w"), &took(100), NOW);
+            let of = (&tenant("acme"), Some(&workflow("w")));
+            let Room::No(over) = budgets.look(of, &[], (&rows, &reservation), NOW) else {
+                panic!("both are used up");
+            };
+            assert_eq!(over.on_breach, OnOverBudget::Fail);
+        }
     }
 
     #[test]

@@ -51,6 +51,11 @@ impl Budgets {
         let counts = store.spending().spent(of, now, MOST_ROWS).await;
         store.close().await;
         let counts = counts.context("read what was spent")?;
+        if counts.len() == MOST_ROWS {
+            output::note(format!(
+                "warning: these are the first {MOST_ROWS} counts; --tenant shows one tenant"
+            ))?;
+        }
         Ok(wopr_server::shown_budgets(&config, tenant.as_ref(), &counts, now))
     }
 }

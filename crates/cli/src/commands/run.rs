@@ -22,6 +22,7 @@ use crate::{
     host::{self, Background, HostArgs},
     output, render,
     signals::Signals,
+    spending::Spending,
 };
 
 /// The input that receives the text of an A2A message; workflows do not have to declare it.
@@ -273,6 +274,9 @@ impl Run {
         }
         if exit == Exit::Ok {
             show_products(&artifacts, &outputs)?;
+        }
+        if let Some(spent) = Spending::of_tree(client, run).await.words() {
+            output::note(format!("models took {spent}"))?;
         }
         if let Some(error) = &snapshot.error {
             let details = error.details.clone().map(Value::Object);

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::http::failed;
 
-/// Maximum size of a description of tools, in bytes.
-const MAX_DESCRIBED: usize = 2 << 20;
+/// Maximum size of a description of tools, in bytes: as much as a node takes.
+const MAX_DESCRIBED: usize = 256 << 10;
 
 impl ToolServers {
     /// Describes the tools of a query, all of which have to be there.
@@ -29,7 +29,7 @@ impl ToolServers {
                 let message = format!("no tool server is named '{}'", wanted.server);
                 return failed("tool_server_unknown", message, false);
             };
-            let tools = match server.described(wanted).await {
+            let tools = match server.described(wanted, tenant).await {
                 Ok(tools) => tools,
                 Err(outcome) => return outcome,
             };
@@ -52,13 +52,19 @@ impl ToolServers {
 }
 
 impl Server {
-    async fn described(&self, wanted: &WantedTools) -> Result<Vec<ListedTool>, Outcome> {
+    async fn described(&self, wanted: &WantedTools, tenant: &TenantId) -> Result<Vec<ListedTool>, Outcome> {
         let name = &self.config.name;
         if let Some(refused) = wanted.tools.iter().find(|tool| !self.offers(tool)) {
             let message = format!("the operator does not let workflows call '{refused}' of '{name}'");
             return Err(failed("tool_refused", message, false));
         }
         let unavailable = |error: Unavailable| error.outcome(name);
+        // Lists share the server's turns with calls, so that no tenant takes all of them.
+        let turn = timeout_at(Instant::now() + self.config.timeout, self.turn(Some(tenant))).await;
+        let _turn = turn
+            .ok()
+            .flatten()
+            .ok_or_else(|| Unavailable::Timeout.outcome(name))?;
         // A server has its own time to start and to greet.
         let session = self.session().await.map_err(unavailable)?;
         let deadline = Instant::now() + self.config.timeout;

@@ -180,6 +180,10 @@ fn run_overrides_are_validated() {
         ),
         (json!({ "ai": "m" }), "configurable.ai: is not an object"),
         (
+            json!({ "ai": { "provider": "one" }, "ai.provider": "other" }),
+            "configurable.ai.provider: is given twice: also as a member of ai",
+        ),
+        (
             json!({ "ai.provider": 1 }),
             "configurable.ai.provider: is not a text of 1 to 256 bytes",
         ),

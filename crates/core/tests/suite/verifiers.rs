@@ -284,19 +284,44 @@ fn run_does_not_complete_while_a_verdict_is_missing() {
             script.log(0)
         );
     }
-    // Whoever handles a rejection says so in the graph.
-    let handled = Workflow::new("parent")
-        .node("lead", "core.orchestrator.supervisor", lead(json!({})))
+    // Whoever handles a rejection says so in the graph. A revision too many is one.
+    for (verdict, more) in [("fail", json!({})), ("revise", json!({ "maxRevisions": 0 }))] {
+        let handled = Workflow::new("parent")
+            .node("lead", "core.orchestrator.supervisor", lead(more))
+            .node("dispatch", "core.dispatch", json!({}))
+            .gate("person")
+            .edges("lead -> dispatch, dispatch -> person any_failed");
+        let reviewer = judge("reviewer", &format!("{{'verdict': '{verdict}'}}"));
+        let mut script = Script::of(&[&handled, &reviewer]).start(json!({}));
+        assert_eq!(script.status(), "waiting-approval", "{verdict}");
+        script
+            .answer("person", json!({ "action": "accept" }))
+            .expect("it is asked");
+        assert_eq!(script.status(), "completed", "{verdict}: {}", script.log(0));
+    }
+}
+
+/// A person puts another decision in the place of one that claims success, and nobody has to judge the work.
+#[test]
+fn decision_that_a_person_replaces_needs_no_verdict() {
+    let workflow = Workflow::new("parent")
+        .node(
+            "lead",
+            "core.orchestrator.supervisor",
+            json!({ "decision": { "kind": "terminate", "confidence": 0.2 }, "verifier": { "worker": "reviewer" } }),
+        )
         .node("dispatch", "core.dispatch", json!({}))
-        .gate("person")
-        .edges("lead -> dispatch, dispatch -> person any_failed");
-    let reviewer = judge("reviewer", "{'verdict': 'fail'}");
-    let mut script = Script::of(&[&handled, &reviewer]).start(json!({}));
-    assert_eq!(script.status(), "waiting-approval");
+        .edges("lead -> dispatch");
+    let (reviewer, writer) = (judge("reviewer", "{'verdict': 'pass'}"), writer());
+    let mut script = Script::of(&[&workflow, &reviewer, &writer]).start(json!({}));
+    let instead = json!({ "kind": "next-worker", "nextWorkerIds": ["writer"] });
     script
-        .answer("person", json!({ "action": "accept" }))
+        .answer(
+            "dispatch",
+            json!({ "action": "edit-accept", "editedArtifactData": instead }),
+        )
         .expect("it is asked");
-    assert_eq!(script.status(), "completed");
+    assert_eq!(script.status(), "completed", "{}", script.log(0));
 }
 
 #[test]

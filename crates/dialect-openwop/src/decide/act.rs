@@ -336,9 +336,10 @@ fn content(what: &str, value: Option<Value>) -> Result<Option<Value>, Failure> {
     Ok(Some(value))
 }
 
-/// The hash of a call's inputs.
+/// The SHA-256 of a call's inputs in their canonical form (RFC 8785), as lower-case hex.
 pub(super) fn hash_of(inputs: &Value) -> String {
-    ContentHash::of(inputs.to_string().as_bytes()).as_str().to_owned()
+    let text = serde_json_canonicalizer::to_vec(inputs).expect("JSON with text keys and finite numbers");
+    ContentHash::of(&text).as_str().to_owned()
 }
 
 /// The beginning of a text, as much as fits into this many bytes.

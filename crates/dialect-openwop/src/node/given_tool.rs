@@ -33,17 +33,21 @@ pub(crate) fn is_tool_workflow(id: &WorkflowId) -> bool {
 pub fn tool_workflow() -> Value {
     let variable =
         |name: &str, kind: &str, required: bool| json!({ "name": name, "type": kind, "required": required });
+    // What the model says and is told is for those who may read it at the model's node, which knows what is sensitive.
+    let mut arguments = variable(ARGUMENTS, "object", true);
+    arguments["sensitive"] = true.into();
+    let outputs = json!({ "text": true, "structuredContent": true, "content": true });
     json!({
         "id": ID,
         "name": "Tool of a model",
         "version": "1",
-        "nodes": [{ "id": "call", "typeId": TYPE, "name": "Call the tool" }],
+        "nodes": [{ "id": "call", "typeId": TYPE, "name": "Call the tool", "outputSensitivity": outputs }],
         "edges": [],
         "triggers": [],
         "variables": [
             variable(SERVER, "string", true),
             variable(TOOL, "string", true),
-            variable(ARGUMENTS, "object", true),
+            arguments,
             variable(RETRY_SAFE, "boolean", false),
             variable(TIMEOUT, "number", false),
         ],

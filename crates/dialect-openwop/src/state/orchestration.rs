@@ -150,10 +150,11 @@ impl Supervision {
         cost::of_value(&self.latest.to_value()) + cost::bytes(past.sum())
     }
 
-    /// Notes what a verifier said of the latest decision.
-    pub(crate) fn judge(&mut self, verdict: Verdict) {
+    /// Notes what a verifier said of a decision.
+    pub(crate) fn judge(&mut self, verdict: Verdict, decided: Seq) {
         match verdict {
-            Verdict::Pass | Verdict::Fail => self.awaits_verdict = false,
+            // The verdict on an earlier decision is none on the latest.
+            Verdict::Pass | Verdict::Fail => self.awaits_verdict &= decided != self.decided,
             Verdict::Revise => self.n_revisions += 1,
         }
     }

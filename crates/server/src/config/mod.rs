@@ -70,6 +70,7 @@ pub struct Config {
     /// The models that workflows may ask.
     pub models: Vec<ModelProvider>,
     /// What the models may take that the runs of a tenant or a workflow ask.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub budgets: Vec<Budget>,
     pub server: Server,
     pub limits: Limits,

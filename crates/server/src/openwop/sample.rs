@@ -7,6 +7,7 @@ mod invoke;
 mod loops;
 mod mock;
 mod toggle;
+mod workflows;
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
@@ -34,6 +35,7 @@ pub(super) use invoke::invoke;
 pub(super) use loops::{agent_loop, attest, fan_out};
 pub(super) use mock::{last_budget, program_mock};
 pub(super) use toggle::toggle_capability;
+pub(super) use workflows::register_short;
 
 /// The body of `POST /v1/host/sample/a2a/tasks/start`.
 #[derive(Debug)]

@@ -16,6 +16,7 @@ pub(super) fn all() -> Value {
         activities(),
         host(),
         loops(),
+        registrations(),
     ] {
         if let Value::Object(part) = part {
             schemas.extend(part);
@@ -654,16 +655,6 @@ fn host() -> Value {
             json!({ "taskId": text(), "url": text() }),
             false,
         ),
-        "SampleCapabilityToggle": shape(
-            &[],
-            json!({
-                "name": text(),
-                "value": { "type": ["boolean", "null"] },
-                "reset": { "type": "boolean" },
-            }),
-            true,
-        ),
-        "SampleCapabilityOverlay": shape(&["overlay"], json!({ "overlay": { "type": "object" } }), true),
         "SampleModelProgram": shape(
             &["nodeId", "program"],
             json!({
@@ -785,5 +776,35 @@ fn loops() -> Value {
             }),
             true,
         ),
+    })
+}
+
+/// Of the hooks around the registration of workflows, in conformance mode.
+fn registrations() -> Value {
+    json!({
+        "SampleWorkflow": shape(
+            &["workflowId", "nodes"],
+            json!({
+                "workflowId": text(),
+                "nodes": { "type": "array", "items": { "type": "object" } },
+                "variables": { "type": ["array", "null"] },
+            }),
+            true,
+        ),
+        "RegisteredSampleWorkflow": shape(
+            &["workflowId", "contentVersion"],
+            json!({ "workflowId": text(), "contentVersion": text() }),
+            true,
+        ),
+        "SampleCapabilityToggle": shape(
+            &[],
+            json!({
+                "name": text(),
+                "value": { "type": ["boolean", "null"] },
+                "reset": { "type": "boolean" },
+            }),
+            true,
+        ),
+        "SampleCapabilityOverlay": shape(&["overlay"], json!({ "overlay": { "type": "object" } }), true),
     })
 }

@@ -568,6 +568,17 @@ pub(super) static ROUTES: &[Route] = &[
     .answers(200, "SampleRunVariables")
     .fails(&[400, 404, 409, 413, 415, 503]),
     post(
+        "/v1/host/sample/workflows",
+        "registerSampleWorkflow",
+        sample::register_short,
+    )
+    .about("Registers a workflow whose nodes run in the order in which they are listed.")
+    .needs(&[Scope::WorkflowsWrite])
+    .only_in_conformance()
+    .reads(Input::Required("SampleWorkflow"))
+    .answers(201, "RegisteredSampleWorkflow")
+    .fails(&[400, 409, 413, 415, 503]),
+    post(
         "/v1/host/sample/test/capability-toggle",
         "toggleSampleCapability",
         sample::toggle_capability,

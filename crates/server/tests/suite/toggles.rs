@@ -107,3 +107,58 @@ async fn switches_exist_in_conformance_mode_alone() {
     server.post(PATH, &body).send().await.error(404, "not_found");
     server.stop().await;
 }
+
+/// The suite registers workflows in a short form, whose nodes run in their order.
+#[tokio::test]
+async fn workflow_in_the_short_form_of_the_suite_runs_its_nodes_in_their_order() {
+    const SHORT: &str = "/v1/host/sample/workflows";
+    let server = Server::start().await;
+    let set = |id: &str, expression: &str| json!({ "nodeId": id, "typeId": "core.setVariable", "config": { "name": "said", "expression": expression } });
+    let body = json!({
+        "workflowId": "short", "nodes": [set("a", "'a'"), set("b", "said ~ 'b'")],
+        "variables": [{ "name": "said", "type": "string" }],
+    });
+    let made = server.post(SHORT, &body).send().await.ok(201);
+    assert_eq!(made["workflowId"], "short");
+    let run = server.run("short", json!({})).await;
+    assert_eq!(
+        server.wait_for(&run, "completed").await["variables"]["said"],
+        "ab"
+    );
+
+    // What is refused elsewhere is refused here, and a dispatch alone needs the capability that is switched off.
+    let mapped =
+        json!({ "nodeId": "d", "typeId": "core.dispatch", "config": { "inputMapping": { "x": "said" } } });
+    let dispatch =
+        json!({ "workflowId": "short-dispatch", "nodes": [mapped], "variables": body["variables"] });
+    toggle(
+        &server,
+        json!({ "name": "agents.dispatchMapping", "value": false }),
+    )
+    .await;
+    let refused = server
+        .post(SHORT, &dispatch)
+        .send()
+        .await
+        .error(400, "validation_error");
+    assert_eq!(refused["requiredCapability"], "agents.dispatchMapping");
+    toggle(&server, json!({ "reset": true })).await;
+    server.post(SHORT, &dispatch).send().await.ok(201);
+    for wrong in [
+        json!({ "workflowId": "short", "nodes": [] }),
+        json!({ "workflowId": "short", "nodes": [3] }),
+        json!({ "workflowId": "short", "nodes": [{ "typeId": "core.noop" }] }),
+        json!({ "workflowId": "short", "nodes": [{ "nodeId": "a", "typeId": "core.unknown" }] }),
+        json!({ "nodes": [] }),
+    ] {
+        server
+            .post(SHORT, &wrong)
+            .send()
+            .await
+            .error(400, "validation_error");
+    }
+    let plain = Server::start_with(|config| config.conformance = false).await;
+    plain.post(SHORT, &body).send().await.error(404, "not_found");
+    plain.stop().await;
+    server.stop().await;
+}

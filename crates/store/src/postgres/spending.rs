@@ -28,6 +28,12 @@ const SELECT: &str = "SELECT tenant, workflow, per, since, until, tokens, cost_m
          AND since <= $3::bigint AND until > $3::bigint
      ORDER BY tenant, workflow, per LIMIT $4::bigint";
 
+/// The same for one tenant, by the primary key.
+const SELECT_OF: &str = "SELECT tenant, workflow, per, since, until, tokens, cost_micros FROM spending
+     WHERE tenant = $1::text AND ($2::text IS NULL OR workflow IN ('', $2))
+         AND since <= $3::bigint AND until > $3::bigint
+     ORDER BY tenant, workflow, per LIMIT $4::bigint";
+
 const FORGET: &str = "DELETE FROM spending WHERE (tenant, workflow, per, since) IN (
          SELECT tenant, workflow, per, since FROM spending WHERE until < $1::bigint LIMIT $2::bigint)
      RETURNING 1";
@@ -87,7 +93,11 @@ impl Spending for PostgresStore {
                 value(now.millis()),
                 value(rows::limit(limit)),
             ];
-            Round::of(SELECT, values)
+            let statement = match tenant {
+                Some(_) => SELECT_OF,
+                None => SELECT,
+            };
+            Round::of(statement, values)
         };
         let found = match of {
             Spenders::Tenant(tenant) | Spenders::Workflow(tenant, _) => self.pool.read(tenant, round).await?,

@@ -28,6 +28,12 @@ const SELECT_OF: &str = "\
      WHERE tenant = ?1 AND workflow IN ('', ?2) AND per IN ('hour', 'day', 'month') AND since <= ?3 AND until > ?3
      ORDER BY tenant, workflow, per LIMIT ?4";
 
+/// The same for one tenant and all of its workflows.
+const SELECT_ALL_OF: &str = "\
+    SELECT tenant, workflow, per, since, until, tokens, cost_micros FROM spending
+     WHERE tenant = ?1 AND (?2 IS NULL) AND since <= ?3 AND until > ?3
+     ORDER BY tenant, workflow, per LIMIT ?4";
+
 const FORGET: &str = "\
     DELETE FROM spending WHERE (tenant, workflow, per, since) IN (
          SELECT tenant, workflow, per, since FROM spending WHERE until < ?1 LIMIT ?2)";
@@ -62,7 +68,8 @@ fn read(
 ) -> Result<Vec<(TenantId, SpentRow)>, Fault> {
     let mut statement = conn.prepare_cached(match (tenant, workflow) {
         (Some(_), Some(_)) => SELECT_OF,
-        _ => SELECT,
+        (Some(_), None) => SELECT_ALL_OF,
+        (None, _) => SELECT,
     })?;
     let mut found = statement.query(params![tenant, workflow, now.millis(), rows::limit(limit)])?;
     let mut spent = Vec::new();

@@ -19,6 +19,7 @@ use crate::{
     output::{self, Paint},
     render,
     signals::Signals,
+    spending::Spending,
 };
 
 /// How following the run ended.
@@ -150,6 +151,9 @@ impl<'a> Following<'a> {
     /// Prints events until the run ends or waits for an answer.
     async fn read_events(&mut self) -> Result<()> {
         while let Some(event) = self.events.next().await? {
+            if let (View::Drawn(drawing), Some(child)) = (&mut self.view, completed_child(&event)) {
+                drawing.spend(child, Spending::of_tree(self.client, child).await);
+            }
             self.view.take(&event)?;
             match event.event_type.as_str() {
                 "run.completed" => self.outputs = event.payload.get("outputs").cloned().unwrap_or_default(),
@@ -203,6 +207,13 @@ impl<'a> Following<'a> {
         }
         Ok(())
     }
+}
+
+/// The child run of a worker that has completed with this event.
+fn completed_child(event: &RunEventDoc) -> Option<&str> {
+    let payload = Some(&event.payload).filter(|_| event.event_type == "core.workflowChain.event")?;
+    let is_end = render::text(payload, "phase") == "child.completed";
+    is_end.then(|| render::text(payload, "childRunId"))
 }
 
 /// Returns `true` if the server rejected an answer that the user can correct.

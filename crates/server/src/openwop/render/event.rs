@@ -386,7 +386,9 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             provider,
             outcome,
         } => {
-            let key = outcome.get("cacheKey").filter(|_| provider == provider::MODEL);
+            // A hash of what is hidden would let a guess be checked.
+            let is_shown = provider == provider::MODEL && !mask.hides_outputs(&step.node);
+            let key = outcome.get("cacheKey").filter(|_| is_shown);
             let payload = Payload::node(step)
                 .with("attempt", *attempt)
                 .with("call", *call)
