@@ -50,7 +50,7 @@ use crate::{exit::Exit, open_files, output, signals::Signals};
 
 /// Measure the throughput, latency and cost of runs.
 ///
-/// Journeys (rest, poll, a2a-1.0, a2a-0.3, chain, fan, waiting, resume) are repeated with each number of
+/// Journeys (rest, poll, a2a-1.0, a2a-0.3, chain, fan, turn, fork, waiting, resume) are repeated with each number of
 /// clients and reported per run. Studies (subscribers, followers, children, list, parked, streams, flat,
 /// remote) set up a scenario of a given size on a store of their own, and report named figures. Everything is
 /// removed afterwards, even after Ctrl-C.

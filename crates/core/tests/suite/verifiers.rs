@@ -285,7 +285,13 @@ fn run_does_not_complete_while_a_verdict_is_missing() {
         );
     }
     // Whoever handles a rejection says so in the graph. A revision too many is one.
-    for (verdict, more) in [("fail", json!({})), ("revise", json!({ "maxRevisions": 0 }))] {
+    for (verdict, more) in [
+        ("fail", json!({})),
+        (
+            "revise",
+            json!({ "verifier": { "worker": "reviewer", "maxRevisions": 0 } }),
+        ),
+    ] {
         let handled = Workflow::new("parent")
             .node("lead", "core.orchestrator.supervisor", lead(more))
             .node("dispatch", "core.dispatch", json!({}))

@@ -143,7 +143,12 @@ async fn workflow_in_the_short_form_of_the_suite_runs_its_nodes_in_their_order()
         .error(400, "validation_error");
     assert_eq!(refused["requiredCapability"], "agents.dispatchMapping");
     toggle(&server, json!({ "reset": true })).await;
-    server.post(SHORT, &dispatch).send().await.ok(201);
+    let mut led = dispatch;
+    led["nodes"].as_array_mut().unwrap().insert(
+        0,
+        json!({ "nodeId": "lead", "typeId": "core.orchestrator.supervisor" }),
+    );
+    server.post(SHORT, &led).send().await.ok(201);
     for wrong in [
         json!({ "workflowId": "short", "nodes": [] }),
         json!({ "workflowId": "short", "nodes": [3] }),
