@@ -296,21 +296,27 @@ async fn siege(name: &str, host: Host) {
     let _ = fs::remove_file(config);
 }
 
-/// Runs the tenant during the attacks, and checks latencies and memory against the limits.
+/// Runs the tenant during the attacks, and checks latencies and memory against the limits. Latencies get a second look,
+/// because other work of the machine may have been in the way of the first.
 async fn besieged(title: &str, host: &mut Host, address: SocketAddr, lasts: Duration, bars: Bars) {
-    let mut watching = JoinSet::new();
-    let peak = Count::default();
-    watching.spawn(watch(host.pid().expect("the host runs"), peak.clone()));
-    let tenant = Tenant::begin(address, KEY);
-    // sleep: the siege
-    time::sleep(lasts).await;
-    let seen = tenant.end().await;
-    let peak = peak.get() >> 10;
-    println!("{title}, {lasts:?}: {seen}, at most {peak} MiB");
-    if let Some(status) = host.ended() {
-        panic!("the host ended: {status}\n{}", host.said());
+    for is_last in [false, true] {
+        let mut watching = JoinSet::new();
+        let peak = Count::default();
+        watching.spawn(watch(host.pid().expect("the host runs"), peak.clone()));
+        let tenant = Tenant::begin(address, KEY);
+        // sleep: the siege
+        time::sleep(lasts).await;
+        let seen = tenant.end().await;
+        let peak = peak.get() >> 10;
+        println!("{title}, {lasts:?}: {seen}, at most {peak} MiB");
+        if let Some(status) = host.ended() {
+            panic!("the host ended: {status}\n{}", host.said());
+        }
+        assert_eq!(seen.errors, [""; 0], "{}", host.said());
+        assert!(peak < bars.memory_mib, "{peak} MiB");
+        if seen.percentile(99) <= bars.slow {
+            return;
+        }
+        assert!(!is_last, "twice slower than {:?}: {seen}", bars.slow);
     }
-    assert_eq!(seen.errors, [""; 0], "{}", host.said());
-    assert!(seen.percentile(99) <= bars.slow, "{seen}");
-    assert!(peak < bars.memory_mib, "{peak} MiB");
 }
