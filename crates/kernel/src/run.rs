@@ -973,9 +973,22 @@ impl Run {
     fn finish(&mut self, plan: &impl Planned, step: &StepId) -> Result<usize, ApplyError> {
         if let Wait::Children(members) = &self.active(plan, step)?.wait {
             let members: HashSet<_> = members.iter().map(|member| member.run.clone()).collect();
-            let children = self.children.iter_mut();
-            let ended = children.filter(|child| members.contains(&child.run));
-            ended.for_each(|child| child.ended = true);
+            let only = members.iter().next().filter(|_| members.len() == 1);
+            // The latest first: a run may have many children that ended long ago.
+            let mut left = members.len();
+            for child in self.children.iter_mut().rev() {
+                let is_member = match only {
+                    Some(only) => *only == child.run,
+                    None => members.contains(&child.run),
+                };
+                if is_member {
+                    child.ended = true;
+                    left -= 1;
+                }
+                if left == 0 {
+                    break;
+                }
+            }
         }
         let position = plan
             .position(&step.node)
