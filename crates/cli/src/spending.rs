@@ -1,4 +1,4 @@
-//! What models took: of a node, of a run, and of the runs below it.
+//! Adds up the tokens and the cost of models: for a node, for a run, and for a run with its child runs.
 
 use std::collections::VecDeque;
 

@@ -286,7 +286,7 @@ impl Thinking {
             ModelAnswer::Document(wanted) => (Some(wanted.document.clone()), false),
         };
         let provider = overrides.provider().unwrap_or(&node.provider);
-        // A node's model is one of the provider that the node names.
+        // The node's model belongs to the node's own provider.
         let own = node.model.as_deref().filter(|_| provider == node.provider);
         ModelCall {
             provider: provider.to_owned(),

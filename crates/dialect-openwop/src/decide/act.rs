@@ -312,7 +312,7 @@ impl Walk<'_, '_> {
         self.state.acting.begun(&step.node)
     }
 
-    /// What the run's caller set for all nodes.
+    /// The settings that the caller of the run made for all nodes.
     pub(super) fn overrides(&self) -> Overrides<'_> {
         Overrides::of(self.run.started.as_ref().map(|started| &started.configurable))
     }

@@ -220,14 +220,25 @@ impl Walk<'_, '_> {
             return;
         };
         let given = inputs.get(index).cloned().unwrap_or_default();
+        let run_of = |walk: &Self| walk.worker_run(position, node, &worker, given);
+        self.begin_handoff(step, decided, &worker, run_of);
+    }
+
+    /// Hands work over to a child: the run that is made for it, or why there is none.
+    pub(super) fn begin_handoff(
+        &mut self,
+        step: &StepId,
+        decided: Seq,
+        worker: &str,
+        run_of: impl FnOnce(&Self) -> Result<Spawn, Failure>,
+    ) {
+        let worker = worker.to_owned();
         let began = Orchestration::HandoffBegan {
             step: step.clone(),
             worker: worker.clone(),
         };
         let began = self.emit(Some(decided), began.into());
-        let spawned = self
-            .worker_run(position, node, &worker, given)
-            .and_then(|spawn| self.spawn_member(step, decided, spawn));
+        let spawned = run_of(self).and_then(|spawn| self.spawn_member(step, decided, spawn));
         let event = match spawned {
             Ok((child, _)) => Orchestration::HandoffSucceeded {
                 step: step.clone(),

@@ -8,7 +8,7 @@ use serde_json::json;
 use wopr_kernel::{ChildEnd, Planned as _, RunStatus, Seq, Spawn, StepId, WorkerFailure, fields};
 
 use crate::{
-    Act, Decision, Failure, Object, Orchestration, Verdict, cost,
+    Act, Decision, Failure, Object, Verdict, cost,
     event::Target,
     node::{Judgement, NodeKind, SKILL, Verifier},
     state::Handoff,
@@ -76,28 +76,8 @@ impl<'a> Walk<'_, 'a> {
         let Some((decided, decision)) = self.task(position) else {
             return;
         };
-        let worker = verifier.worker.clone();
-        let began = Orchestration::HandoffBegan {
-            step: step.clone(),
-            worker: worker.clone(),
-        };
-        let began = self.emit(Some(decided), began.into());
-        let spawned = self
-            .verifier_run(position, verifier, &decision)
-            .and_then(|spawn| self.spawn_member(step, decided, spawn));
-        let event = match spawned {
-            Ok((child, _)) => Orchestration::HandoffSucceeded {
-                step: step.clone(),
-                worker,
-                child,
-            },
-            Err(error) => Orchestration::HandoffFailed {
-                step: step.clone(),
-                worker,
-                error,
-            },
-        };
-        self.emit(Some(began), event.into());
+        let run_of = |walk: &Self| walk.verifier_run(position, verifier, &decision);
+        self.begin_handoff(step, decided, &verifier.worker, run_of);
     }
 
     fn verifier_run(

@@ -4,6 +4,8 @@
 //! with its variable and its parser, so flags and environment cannot disagree on a spelling. An error names the
 //! setting and its source. Reading other files (keys, workflows) is not done here, except that one setting may be
 //! the path of its value.
+//!
+//! The file is long because it holds that table, and every section with its defaults.
 
 mod budget;
 mod mcp;

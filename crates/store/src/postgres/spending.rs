@@ -1,4 +1,4 @@
-//! What models took, in SQL.
+//! Counts the tokens and the cost of models, in SQL.
 
 use std::collections::BTreeMap;
 
