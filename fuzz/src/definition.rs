@@ -19,7 +19,8 @@ pub fn definition(data: &[u8]) {
     let Ok(document) = serde_json::from_slice::<Value>(data) else {
         return;
     };
-    let read = |document| Plan::compile(DialectId::Openwop, document, NodeTypes { conformance: true });
+    let dialect = DialectId::of_definition(&document);
+    let read = |document| Plan::compile(dialect, document, NodeTypes { conformance: true });
     let plan = match read(document) {
         Ok(plan) => plan,
         Err(problems) => {

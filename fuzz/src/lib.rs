@@ -1,9 +1,9 @@
 //! The fuzz targets: functions over bytes for everything in wopr that parses untrusted input.
 //!
 //! Each function accepts any bytes, and panics if a property does not hold: no panics, lossless round trips,
-//! bounded work, no responses with status 500. The functions do not depend on a fuzzer. `fuzz_targets/` wraps
-//! them in one libFuzzer binary each, for `cargo xtask fuzz` and cargo-fuzz; `tests/corpus.rs` runs them on
-//! the stored inputs in the ordinary test suite, with any toolchain.
+//! bounded work, no responses with status 500. The functions do not depend on a fuzzer. `fuzz_targets/target.rs`
+//! wraps them in a libFuzzer binary, for `cargo xtask fuzz`; `tests/corpus.rs` runs them on the stored inputs in the
+//! ordinary test suite, with any toolchain.
 //!
 //! `corpus/<target>` contains handwritten inputs, and inputs found by the fuzzer and minimized. An input that
 //! once violated a property is named after the problem and kept. `dictionaries/<target>.dict` lists tokens
@@ -11,6 +11,7 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
     reason = "a broken promise is shown by a panic, that is what a fuzzer looks for"
 )]
 
@@ -21,6 +22,7 @@ mod egress;
 mod expression;
 mod host;
 mod interpreter;
+mod jq;
 mod openwop;
 mod peer;
 mod protobuf;
@@ -37,6 +39,7 @@ pub use definition::definition;
 pub use egress::egress;
 pub use expression::expression;
 pub use interpreter::interpreter;
+pub use jq::jq;
 pub use openwop::openwop;
 pub use peer::peer;
 pub use protobuf::protobuf;
@@ -49,7 +52,7 @@ pub use token::token;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// The name, also of its binary, corpus and dictionary.
+    /// The name, also of its corpus and dictionary.
     pub name: &'static str,
     /// Panics if a property does not hold.
     pub run: fn(&[u8]),
@@ -61,7 +64,7 @@ impl Target {
     }
 }
 
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 19] = [
     Target::new("a2a_03", a2a_03),
     Target::new("a2a_1", a2a_1),
     Target::new("claims", claims),
@@ -72,6 +75,7 @@ pub const TARGETS: [Target; 18] = [
     Target::new("expression", expression),
     Target::new("http", http),
     Target::new("interpreter", interpreter),
+    Target::new("jq", jq),
     Target::new("openwop", openwop),
     Target::new("peer", peer),
     Target::new("protobuf", protobuf),
@@ -81,3 +85,17 @@ pub const TARGETS: [Target; 18] = [
     Target::new("stored", stored),
     Target::new("token", token),
 ];
+
+/// The variable that names the target of the libFuzzer binary.
+pub const VARIABLE: &str = "WOPR_FUZZ_TARGET";
+
+/// The target that [`VARIABLE`] names.
+///
+/// # Panics
+/// If it names none.
+#[must_use]
+pub fn chosen() -> Target {
+    let name = std::env::var(VARIABLE).unwrap_or_default();
+    let target = TARGETS.into_iter().find(|target| target.name == name);
+    target.unwrap_or_else(|| panic!("{VARIABLE} names no target: {name:?}"))
+}

@@ -9,7 +9,8 @@ use anyhow::{Result, bail};
 use crate::debian;
 use crate::faketime;
 use crate::plan::{Outcome, Step};
-use crate::process::{cargo, in_ci, run_test};
+use crate::process::{cargo, in_ci, run_tests};
+use crate::rustc;
 
 /// Kills per round and store.
 pub(crate) const KILLS: u32 = 100;
@@ -39,7 +40,7 @@ impl Store {
     }
 
     /// One host or one service alone, and calls between two hosts.
-    const fn tests(self) -> [&'static str; 2] {
+    pub(crate) const fn tests(self) -> [&'static str; 2] {
         match self {
             Self::Sqlite => [
                 "chaos::one_host_on_sqlite_keeps_every_promise",
@@ -130,26 +131,27 @@ fn on(store: Store, amount: Amount) -> Result<Outcome> {
         if rounds > 1 {
             println!("\nround {} of {rounds}", round + 1);
         }
-        for name in store.tests() {
-            let mut test = command(name);
-            test.env("WOPR_CHAOS_KILLS", kills.to_string());
-            if let Some(seed) = seed {
-                test.env("WOPR_CHAOS_SEED", seed.wrapping_add(round.into()).to_string());
-            }
-            run_test(&mut test, name)?;
+        let mut tests = command(&store.tests())?;
+        tests.env("WOPR_CHAOS_KILLS", kills.to_string());
+        if let Some(seed) = seed {
+            tests.env("WOPR_CHAOS_SEED", seed.wrapping_add(round.into()).to_string());
         }
+        run_tests(&mut tests, &store.tests())?;
     }
     Ok(Outcome::Done)
 }
 
-/// Uses plain `cargo test`, which has no time limit and streams its output. Enables the features of the whole
-/// workspace, so that nothing is built twice.
-fn command(test: &str) -> Command {
+/// Uses plain `cargo test`, which has no time limit and streams its output. One test after the other: a host that has
+/// to share the processors may be killed at the same row at each start, until the row is quarantined. Optimized,
+/// because the checks at the end read every run.
+fn command(tests: &[&str]) -> Result<Command> {
     let mut command = cargo();
     command.args(["test", "--quiet", "--workspace", "--test", "proc", "--"]);
-    command.args(["--exact", test, "--nocapture"]);
+    command.args(["--nocapture", "--test-threads", "1", "--exact"]);
+    command.args(tests);
     command.env("RUST_BACKTRACE", "0");
-    command
+    rustc::optimized(&mut command)?;
+    Ok(command)
 }
 
 #[cfg(test)]

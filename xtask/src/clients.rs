@@ -69,7 +69,7 @@ struct Script {
     sources: &'static str,
 }
 
-const SCRIPTS: [Script; 2] = [
+const SCRIPTS: [Script; 3] = [
     Script {
         name: "a2a-js-0.3",
         variable: "WOPR_INTEROP_JS_03",
@@ -79,6 +79,11 @@ const SCRIPTS: [Script; 2] = [
         name: "a2a-js-1",
         variable: "WOPR_INTEROP_JS_1",
         sources: "tests/interop/js-1",
+    },
+    Script {
+        name: "mcp-js",
+        variable: "WOPR_INTEROP_JS_MCP",
+        sources: "tests/interop/js-mcp",
     },
 ];
 

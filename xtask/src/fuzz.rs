@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use crate::debian;
 use crate::plan::{Outcome, Step};
 use crate::process::{cargo, in_ci, read, run};
-use crate::rustc::{self, Scope};
+use crate::rustc;
 
 /// Duration of a CI run: what is left of its three minutes after the build.
 const SECONDS: u64 = 75;
@@ -30,9 +30,10 @@ const FLAGS: [&str; 7] = [
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
     "--cfg=fuzzing",
 ];
-/// The folder with one source file per target.
-const SOURCES: &str = "fuzz/fuzz_targets";
-/// The corpus.
+/// The binary of all targets, and the variable that chooses one.
+const BINARY: &str = "fuzz-target";
+const VARIABLE: &str = "WOPR_FUZZ_TARGET";
+/// The corpus, a folder per target.
 const CORPUS: &str = "fuzz/corpus";
 /// Inputs that violated a property.
 const ARTIFACTS: &str = "fuzz/artifacts";
@@ -74,7 +75,7 @@ fn fuzz(effort: &Effort) -> Result<Outcome> {
         return Ok(Outcome::Skipped(format!("{error:#}")));
     }
     let targets = chosen(&known()?, &effort.targets)?;
-    build(&targets)?;
+    build()?;
     let jobs = thread::available_parallelism()
         .map_or(1, usize::from)
         .min(targets.len());
@@ -103,11 +104,9 @@ fn find_compiler() -> Result<()> {
 /// Lists all targets.
 fn known() -> Result<Vec<String>> {
     let mut names = Vec::new();
-    for file in fs::read_dir(SOURCES).with_context(|| format!("list {SOURCES}"))? {
-        let path = file.with_context(|| format!("list {SOURCES}"))?.path();
-        if let Some(name) = path.file_stem() {
-            names.push(name.to_string_lossy().into_owned());
-        }
+    for folder in fs::read_dir(CORPUS).with_context(|| format!("list {CORPUS}"))? {
+        let folder = folder.with_context(|| format!("list {CORPUS}"))?;
+        names.push(folder.file_name().to_string_lossy().into_owned());
     }
     names.sort();
     Ok(names)
@@ -131,14 +130,11 @@ fn share(seconds: u64, n_targets: usize, jobs: usize) -> Duration {
 
 /// Recompiles our libraries, but of the dependencies only libFuzzer. Names the whole workspace and one of its
 /// tests, so that features are unified as in the test build.
-fn build(targets: &[String]) -> Result<()> {
+fn build() -> Result<()> {
     let mut command = cargo();
     command.args(["build", "--workspace", "--features", "wopr-fuzz/libfuzzer"]);
-    command.args(["--test", "arrows"]);
-    for target in targets {
-        command.args(["--bin", target]);
-    }
-    rustc::with_flags(&mut command, &FLAGS, Scope::Libraries)?;
+    command.args(["--test", "arrows", "--bin", BINARY]);
+    rustc::with_flags(&mut command, &FLAGS)?;
     run(&mut command)
 }
 
@@ -146,13 +142,14 @@ fn build(targets: &[String]) -> Result<()> {
 fn try_all(targets: &[String], share: Duration, jobs: usize) -> Result<Vec<String>> {
     // Cargo puts its other binaries next to this program.
     let program = std::env::current_exe().context("find this program")?;
-    let binaries = program.parent().context("find the folder of this program")?;
+    let folder = program.parent().context("find the folder of this program")?;
+    let binary = folder.join(BINARY);
     let queue = Mutex::new(targets.iter());
     let next = || queue.lock().ok().and_then(|mut queue| queue.next());
     let work = || -> Result<Vec<String>> {
         let mut failed = Vec::new();
         while let Some(target) = next() {
-            if !try_one(&binaries.join(target), target, share)? {
+            if !try_one(&binary, target, share)? {
                 failed.push(target.clone());
             }
         }
@@ -180,6 +177,7 @@ fn try_one(binary: &Path, target: &str, share: Duration) -> Result<bool> {
     let log = fs::File::create(&log_path).with_context(|| format!("write {}", log_path.display()))?;
     let mut command = Command::new(binary);
     command
+        .env(VARIABLE, target)
         .arg(format!("-max_total_time={}", share.as_secs()))
         .arg(format!("-timeout={TIMEOUT}"))
         .arg(format!("-rss_limit_mb={MEMORY}"))
@@ -237,7 +235,7 @@ fn complaint(target: &str, binary: &Path, said: &str) -> String {
         .find_map(|line| line.split("Test unit written to ").nth(1));
     let input = input.map_or("the input", str::trim);
     format!(
-        "{shown}\n\n{target} broke a promise. To see it again: {} {input}\nTo keep it: copy {input} to \
+        "{shown}\n\n{target} broke a promise. To see it again: {VARIABLE}={target} {} {input}\nTo keep it: copy {input} to \
          {CORPUS}/{target}, under a name that says what it broke; `cargo nextest run -p wopr-fuzz` holds it from then on",
         binary.display()
     )
@@ -283,10 +281,10 @@ mod tests {
     fn failure_report_names_the_input() {
         let said = "#2 INITED\nthread '<unnamed>' panicked at fuzz/src/sse.rs:1:\ncut differently\n\
                     artifact_prefix='x/'; Test unit written to fuzz/artifacts/sse/crash-1\nBase64: \n";
-        let told = complaint("sse", Path::new("target/debug/sse"), said);
+        let told = complaint("sse", Path::new("target/debug/fuzz-target"), said);
         assert!(told.starts_with("thread '<unnamed>' panicked"), "{told}");
         assert!(
-            told.contains("target/debug/sse fuzz/artifacts/sse/crash-1\n"),
+            told.contains("WOPR_FUZZ_TARGET=sse target/debug/fuzz-target fuzz/artifacts/sse/crash-1\n"),
             "{told}"
         );
     }

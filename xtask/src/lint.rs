@@ -1,5 +1,6 @@
 //! Lints of the Rust toolchain.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -35,8 +36,27 @@ pub(crate) fn format() -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
+/// What Clippy is asked for.
+const CLIPPY: [&str; 2] = ["-D", "warnings"];
+
 /// Requires that no target has warnings.
 pub(crate) fn clippy() -> Result<Outcome> {
-    run(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    run(cargo()
+        .args(["clippy", "--workspace", "--all-targets", "--"])
+        .args(CLIPPY))?;
     Ok(Outcome::Done)
+}
+
+/// Makes a cargo command use what Clippy has checked of our crates, and check the rest with it, as `cargo clippy`
+/// does. Cargo would check them all again otherwise, since it keeps results by the compiler that made them.
+pub(crate) fn with_clippy(command: &mut Command) -> Result<()> {
+    let toolchain = read(Command::new("rustc").args(["--print", "sysroot"]))?;
+    let arguments = CLIPPY.map(|argument| format!("{argument}__CLIPPY_HACKERY__"));
+    command
+        .env(
+            "RUSTC_WORKSPACE_WRAPPER",
+            Path::new(toolchain.trim()).join("bin/clippy-driver"),
+        )
+        .env("CLIPPY_ARGS", arguments.concat());
+    Ok(())
 }

@@ -38,9 +38,14 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs the single test named by `cargo test -- --exact`. Checks that the test exists first, because an
-/// unknown name would pass without running anything.
+/// Runs the single test named by `cargo test -- --exact`.
 pub(crate) fn run_test(command: &mut Command, name: &str) -> Result<()> {
+    run_tests(command, &[name])
+}
+
+/// Runs the tests named by `cargo test -- --exact`. Checks that they exist first, because an unknown name would
+/// pass without running anything.
+pub(crate) fn run_tests(command: &mut Command, names: &[&str]) -> Result<()> {
     let mut listing = Command::new(command.get_program());
     listing
         .args(command.get_args())
@@ -54,10 +59,12 @@ pub(crate) fn run_test(command: &mut Command, name: &str) -> Result<()> {
     // Shows compiler output.
     listing.stderr(Stdio::inherit());
     let listed = read(&mut listing)?;
-    if !listed
-        .lines()
-        .any(|line| line.strip_suffix(": test") == Some(name))
-    {
+    let is_listed = |name: &str| {
+        listed
+            .lines()
+            .any(|line| line.strip_suffix(": test") == Some(name))
+    };
+    if let Some(name) = names.iter().find(|name| !is_listed(name)) {
         bail!("find the test {name}: `{}` lists it not", shown(&listing));
     }
     run(command)

@@ -1,9 +1,9 @@
 //! Compiles our own crates with additional flags, and dependencies without them.
 //!
-//! The simulator needs our crates optimized; fuzz targets need them instrumented. Setting `RUSTFLAGS` or a
-//! profile would recompile all dependencies, which takes minutes without benefit. Cargo supports a wrapper
-//! around rustc for workspace packages only, and caches its results by the wrapper's path. So each set of
-//! flags gets a one-line wrapper script, whose path depends on the flags.
+//! Tests, the simulator, the chaos tests and the siege want our libraries optimized; fuzz targets need them instrumented.
+//! Setting `RUSTFLAGS` or a profile would recompile all dependencies, which takes minutes without benefit.
+//! Cargo supports a wrapper around rustc for workspace packages only, and caches its results by the wrapper's
+//! path. So each set of flags gets a one-line wrapper script, whose path depends on the flags.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -15,22 +15,28 @@ use anyhow::{Context as _, Result};
 /// The folder of the scripts.
 const FOLDER: &str = "target/rustc";
 
-/// The crate types that get the flags.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scope {
-    /// Libraries, binaries and tests.
-    Everything,
-    Libraries,
+/// As in a release, with debug assertions and overflow checks. One set for all that runs tests, because compiling our
+/// crates once more takes longer than any of them would save with flags of its own.
+const OPTIMIZED: [&str; 1] = ["-Copt-level=3"];
+
+/// Makes a cargo command optimize our libraries as in a release. Test binaries, of which each runs once, take longer to
+/// optimize than that saves.
+pub(crate) fn optimized(command: &mut Command) -> Result<()> {
+    with_flags(command, &OPTIMIZED)
 }
 
-/// Makes a cargo command compile the workspace packages with additional flags.
-pub(crate) fn with_flags(command: &mut Command, flags: &[&str], scope: Scope) -> Result<()> {
-    command.env("RUSTC_WORKSPACE_WRAPPER", script(flags, scope)?);
+/// Makes a cargo command compile our libraries with additional flags.
+///
+/// Without incremental compilation, which splits crates into so many parts that optimizing them takes twice as
+/// long and gives slower code.
+pub(crate) fn with_flags(command: &mut Command, flags: &[&str]) -> Result<()> {
+    command.env("RUSTC_WORKSPACE_WRAPPER", script(flags)?);
+    command.env("CARGO_INCREMENTAL", "0");
     Ok(())
 }
 
-fn script(flags: &[&str], scope: Scope) -> Result<PathBuf> {
-    let text = text(flags, scope);
+fn script(flags: &[&str]) -> Result<PathBuf> {
+    let text = text(flags);
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     fs::create_dir_all(FOLDER).with_context(|| format!("make {FOLDER}"))?;
@@ -44,12 +50,9 @@ fn script(flags: &[&str], scope: Scope) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn text(flags: &[&str], scope: Scope) -> String {
-    let others = match scope {
-        Scope::Everything => "",
-        Scope::Libraries => "case \" $* \" in *\" --crate-type lib \"*) ;; *) exec \"$@\" ;; esac\n",
-    };
-    format!("#!/bin/sh\n{others}exec \"$@\" {}\n", flags.join(" "))
+fn text(flags: &[&str]) -> String {
+    let others = "case \" $* \" in *\" --crate-type lib \"*) ;; *) exec \"$@\" ;; esac";
+    format!("#!/bin/sh\n{others}\nexec \"$@\" {}\n", flags.join(" "))
 }
 
 #[cfg(unix)]
@@ -68,22 +71,12 @@ fn make_executable(_: &std::path::Path) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn wrapper_script_appends_its_flags() {
-        assert_eq!(
-            text(&["-Copt-level=1", "--cfg=fuzzing"], Scope::Everything),
-            "#!/bin/sh\nexec \"$@\" -Copt-level=1 --cfg=fuzzing\n"
-        );
-    }
-
     #[cfg(unix)]
     #[test]
-    fn wrapper_script_can_apply_to_libraries_only() {
+    fn wrapper_script_applies_to_libraries_only() {
         let compiled = |words: &[&str]| {
             let mut shell = Command::new("sh");
-            shell
-                .args(["-c", &text(&["-O"], Scope::Libraries), "script", "echo"])
-                .args(words);
+            shell.args(["-c", &text(&["-O"]), "script", "echo"]).args(words);
             String::from_utf8(shell.output().unwrap().stdout).unwrap()
         };
         assert_eq!(

@@ -7,6 +7,7 @@ use anyhow::Result;
 
 use crate::plan::{Outcome, Step};
 use crate::process::{cargo, run_test};
+use crate::rustc;
 
 /// Default duration on each store, in minutes.
 const MINUTES: u64 = 1;
@@ -56,7 +57,7 @@ pub(crate) fn steps(duration: Duration) -> Vec<Step> {
 }
 
 fn on(test: &str, duration: Duration) -> Result<Outcome> {
-    let mut command = command(test);
+    let mut command = command(test)?;
     command.env("WOPR_SIEGE_SECONDS", (duration.minutes * 60).to_string());
     run_test(&mut command, test)?;
     Ok(Outcome::Done)
@@ -64,11 +65,11 @@ fn on(test: &str, duration: Duration) -> Result<Outcome> {
 
 /// Uses plain `cargo test`, which has no time limit and streams its output. Optimized, because the limits on
 /// time and memory apply to release builds.
-fn command(test: &str) -> Command {
+fn command(test: &str) -> Result<Command> {
     let mut command = cargo();
-    command.args(["test", "--quiet", "--profile", "measured"]);
-    command.args(["--package", "wopr", "--test", "proc", "--"]);
+    command.args(["test", "--quiet", "--workspace", "--test", "proc", "--"]);
     command.args(["--exact", test, "--nocapture"]);
     command.env("RUST_BACKTRACE", "0");
-    command
+    rustc::optimized(&mut command)?;
+    Ok(command)
 }

@@ -9,14 +9,12 @@ use anyhow::Result;
 
 use crate::plan::{Outcome, Step};
 use crate::process::{cargo, run_test};
-use crate::rustc::{self, Scope};
+use crate::rustc;
 
 /// The test that runs the worlds.
-const TEST: &str = "simulation::replicas_keep_every_promise_whatever_fails";
+pub(crate) const TEST: &str = "simulation::replicas_keep_every_promise_whatever_fails";
 /// Number of worlds in CI: what fits in a few minutes.
-const SEEDS: u64 = 3_000;
-/// Debug assertions and overflow checks stay on. A higher level takes longer to compile than it saves.
-const FLAGS: [&str; 1] = ["-Copt-level=1"];
+const SEEDS: u64 = 2_000;
 
 /// The worlds to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +46,7 @@ pub(crate) fn steps(worlds: Worlds) -> Vec<Step> {
 
 fn live(worlds: Worlds) -> Result<Outcome> {
     let mut test = test();
-    rustc::with_flags(&mut test, &FLAGS, Scope::Everything)?;
+    rustc::optimized(&mut test)?;
     let processors = thread::available_parallelism().map_or(1, |n| n.get() as u64);
     test.env("WOPR_SIM_FROM", worlds.from.to_string())
         .env("WOPR_SIM_SEEDS", worlds.seeds.to_string())

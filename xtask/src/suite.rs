@@ -2,14 +2,17 @@
 
 use std::fs;
 use std::process::Command;
+use std::thread;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::args::Selection;
 use crate::clients;
+use crate::lint;
 use crate::plan::Outcome;
 use crate::postgres::Server;
 use crate::process::{cargo, in_ci, read, run};
+use crate::rustc;
 
 /// Tests that use third-party clients are in modules or binaries named `interop*`.
 const INTEROP_TESTS: &str = "test(/(^|::)interop/)";
@@ -20,22 +23,26 @@ const INTEROP_BINARIES: &str = "binary(/^interop/)";
 /// Both in one command: building `wopr` alone enables fewer features and would compile most dependencies
 /// twice.
 pub(crate) fn build() -> Result<Outcome> {
-    run(cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
+    let mut command = cargo();
+    command.args(["build", "--workspace", "--bins", "--tests"]);
+    rustc::optimized(&mut command)?;
+    run(&mut command)?;
     Ok(Outcome::Done)
 }
 
-/// Runs the selected tests.
-pub(crate) fn test(selection: &Selection) -> Result<Outcome> {
+/// Runs the selected tests, without the named ones: those that later steps run at length.
+pub(crate) fn test(selection: &Selection, left_out: &[&str]) -> Result<Outcome> {
     let mut command = if has_nextest() {
-        nextest(selection)?
+        nextest(selection, left_out)?
     } else if in_ci() {
         bail!("find cargo-nextest; `.ci/run` installs it");
     } else {
         println!(
             "cargo-nextest is not here (`cargo install --locked cargo-nextest`); running plain cargo test"
         );
-        plain(selection)?
+        plain(selection, left_out)?
     };
+    rustc::optimized(&mut command)?;
     if !selection.without_interop {
         command.envs(clients::variables()?);
     }
@@ -48,15 +55,24 @@ pub(crate) fn test(selection: &Selection) -> Result<Outcome> {
 
 /// Runs the examples in the documentation.
 pub(crate) fn doc_tests() -> Result<Outcome> {
-    run(cargo().args(["test", "--doc", "--workspace"]))?;
+    let mut command = cargo();
+    command.args(["test", "--doc", "--workspace"]);
+    rustc::optimized(&mut command)?;
+    run(&mut command)?;
     Ok(Outcome::Done)
 }
 
 /// Builds the documentation and fails on warnings, such as broken links.
+///
+/// There are no examples to document, but the option has cargo enable the features that tests need, as it does for
+/// Clippy, so that nothing is checked twice.
 pub(crate) fn docs() -> Result<Outcome> {
-    run(cargo()
-        .args(["doc", "--no-deps", "--workspace"])
-        .env("RUSTDOCFLAGS", "-D warnings"))?;
+    let mut command = cargo();
+    command
+        .args(["doc", "--no-deps", "--workspace", "--lib", "--bins", "--examples"])
+        .env("RUSTDOCFLAGS", "-D warnings");
+    lint::with_clippy(&mut command)?;
+    run(&mut command)?;
     Ok(Outcome::Done)
 }
 
@@ -64,20 +80,23 @@ fn has_nextest() -> bool {
     read(cargo().args(["nextest", "--version"])).is_ok()
 }
 
-fn nextest(selection: &Selection) -> Result<Command> {
+fn nextest(selection: &Selection, left_out: &[&str]) -> Result<Command> {
     let mut command = cargo();
     command.args(["nextest", "run", "--workspace"]);
     if in_ci() {
         command.args(["--profile", "ci"]);
     }
-    if let Some(expression) = expression(selection, has_interop_binaries()?) {
+    // One more than processors: many tests wait for other processes or for time to pass.
+    let threads = thread::available_parallelism().map_or(1, usize::from) + 1;
+    command.args(["--test-threads", &threads.to_string()]);
+    if let Some(expression) = expression(selection, left_out, has_interop_binaries()?) {
         command.args(["--filterset", &expression]);
     }
     Ok(command)
 }
 
 /// Returns the nextest filter; `None` selects all tests.
-fn expression(selection: &Selection, has_interop_binaries: bool) -> Option<String> {
+fn expression(selection: &Selection, left_out: &[&str], has_interop_binaries: bool) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(filter) = &selection.filter {
         parts.push(format!("({filter})"));
@@ -89,6 +108,7 @@ fn expression(selection: &Selection, has_interop_binaries: bool) -> Option<Strin
             parts.push(format!("not {INTEROP_BINARIES}"));
         }
     }
+    parts.extend(left_out.iter().map(|test| format!("not test(={test})")));
     (!parts.is_empty()).then(|| parts.join(" and "))
 }
 
@@ -112,15 +132,16 @@ fn has_interop_binaries() -> Result<bool> {
     Ok(false)
 }
 
-fn plain(selection: &Selection) -> Result<Command> {
+fn plain(selection: &Selection, left_out: &[&str]) -> Result<Command> {
     if selection.filter.is_some() {
         bail!("filter tests without cargo-nextest; --filter takes one of its expressions");
     }
     let mut command = cargo();
-    command.args(["test", "--workspace", "--lib", "--bins", "--tests"]);
+    command.args(["test", "--workspace", "--lib", "--bins", "--tests", "--"]);
     if selection.without_interop {
-        command.args(["--", "--skip", "interop"]);
+        command.args(["--skip", "interop"]);
     }
+    command.args(left_out.iter().flat_map(|test| ["--skip", test]));
     Ok(command)
 }
 
@@ -135,6 +156,7 @@ mod tests {
                 without_interop,
                 filter: filter.map(str::to_owned),
             },
+            &[],
             has_interop_binaries,
         )
     }
@@ -150,6 +172,14 @@ mod tests {
         assert_eq!(
             rendered(Some("test(a) | test(b)"), true, true).unwrap(),
             "(test(a) | test(b)) and not test(/(^|::)interop/) and not binary(/^interop/)"
+        );
+    }
+    #[test]
+    fn tests_that_run_later_are_left_out() {
+        let all = Selection::default();
+        assert_eq!(
+            expression(&all, &["chaos::one", "siege::two"], true).unwrap(),
+            "not test(=chaos::one) and not test(=siege::two)"
         );
     }
 }

@@ -11,6 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "wopr",
         &[
+            "wopr-bench",
             "wopr-server",
             "wopr-connect",
             "wopr-engine",
@@ -19,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "wopr-wire",
         ],
     ),
+    ("wopr-bench", &["wopr-server", "wopr-engine", "wopr-core"]),
     (
         "wopr-server",
         &[
@@ -39,10 +41,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wopr-store", &["wopr-core"]),
     (
         "wopr-core",
-        &["wopr-dialect-openwop", "wopr-dialect-toy", "wopr-kernel"],
+        &[
+            "wopr-dialect-awp",
+            "wopr-dialect-openwop",
+            "wopr-dialect-toy",
+            "wopr-kernel",
+        ],
     ),
-    ("wopr-dialect-openwop", &["wopr-kernel"]),
+    ("wopr-dialect-awp", &["wopr-schema", "wopr-kernel"]),
+    ("wopr-dialect-openwop", &["wopr-schema", "wopr-kernel"]),
     ("wopr-dialect-toy", &["wopr-kernel"]),
+    ("wopr-schema", &["wopr-kernel"]),
     ("wopr-kernel", &[]),
     ("wopr-wire", &[]),
     (
@@ -75,7 +84,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 const ONLY_FOR_TESTS: &str = "wopr-testkit";
 
 /// Crates that may use `anyhow` outside tests.
-const MAY_USE_ANYHOW: [&str; 2] = ["wopr", "xtask"];
+const MAY_USE_ANYHOW: [&str; 3] = ["wopr", "wopr-bench", "xtask"];
 
 fn violations(metadata: &Value) -> Vec<String> {
     let mut violations = Vec::new();

@@ -14,7 +14,7 @@ const WORDS: [&str; 8] = ["a2a", "openwop", "mcp", "awp", "grpc", "jsonrpc", "ss
 /// Each crate, with the words that it may use.
 const CRATES: [(&str, &[&str]); 5] = [
     ("kernel", &[]),
-    ("core", &["openwop"]),
+    ("core", &["openwop", "awp"]),
     ("store", &[]),
     ("engine", &[]),
     ("app", &[]),

@@ -1,8 +1,13 @@
-//! Work of steps that workers do: its outcomes and heartbeats.
+//! Work of steps that workers do: leases of it, its outcomes and heartbeats.
+
+use std::time::Duration;
 
 use serde_json::Value;
-use wopr_core::{Command, Failure, Object, Refusal, RunStatus, StepId};
-use wopr_engine::{Done, SideRows, View};
+use wopr_core::{Command, Refusal, RunKey, RunStatus, StepId};
+use wopr_engine::{
+    ActivityCall, Done, EndedActivity, LeasedActivity, SeenWorker, SideRows, View, WorkerLease,
+};
+use wopr_store::OfferedQueue;
 
 use crate::{App, Caller, Error, Scope, VisibleRun};
 
@@ -11,6 +16,15 @@ use crate::{App, Caller, Error, Scope, VisibleRun};
 pub struct ActivityAttempt {
     pub step: StepId,
     pub attempt: u32,
+    /// The lease that the worker has; `None` if it found the step in its run.
+    pub lease: Option<WorkerLease>,
+}
+
+/// The worker queues of a tenant, and the workers that this process knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerQueues {
+    pub queues: Vec<OfferedQueue>,
+    pub workers: Vec<SeenWorker>,
 }
 
 /// What a worker learns from a heartbeat.
@@ -21,30 +35,64 @@ pub struct Heartbeat {
 }
 
 impl App {
+    /// Leases activities of a queue of the caller's tenant. Waits for the first one, at most as long as given.
+    ///
+    /// # Cancel safety
+    /// Activities that a dropped call was about to get are given back.
+    pub async fn lease_activities(
+        &self,
+        caller: &Caller,
+        queue: String,
+        worker: String,
+        max: usize,
+        wait: Duration,
+    ) -> Result<Vec<LeasedActivity>, Error> {
+        caller.require(Scope::ActivitiesWork)?;
+        let call = ActivityCall {
+            tenant: caller.tenant.clone(),
+            queue,
+            worker,
+            max,
+            wait,
+        };
+        Ok(self.engine.lease_activities(call).await?)
+    }
+
+    /// The worker queues of the caller's tenant that hold activities, and the workers that called here lately.
+    pub async fn worker_queues(&self, caller: &Caller) -> Result<WorkerQueues, Error> {
+        caller.require(Scope::ActivitiesWork)?;
+        Ok(WorkerQueues {
+            queues: self.engine.worker_queues(&caller.tenant).await?,
+            workers: self.engine.seen_workers(&caller.tenant),
+        })
+    }
+
     /// Ends an activity with the outcome of its worker. The run goes on, or the attempt fails and may be
     /// repeated.
     ///
     /// # Errors
-    /// [`Refusal::Stale`] or [`Refusal::Terminal`] if nobody waits for this attempt any more.
+    /// [`Refusal::Stale`] or [`Refusal::Terminal`] if nobody waits for this attempt any more, or the worker has lost
+    /// its lease.
     pub async fn submit_activity(
         &self,
         caller: &Caller,
         run: &VisibleRun,
         at: ActivityAttempt,
-        outcome: Result<Object, Failure>,
+        ending: impl Into<EndedActivity>,
         side_rows: SideRows,
     ) -> Result<Done, Error> {
         caller.require(Scope::ActivitiesWork)?;
-        let command = Command::Effect {
-            step: at.step,
-            attempt: at.attempt,
-            outcome,
-            retry_after_ms: None,
-        };
-        self.command(run, command, side_rows).await
+        let ActivityAttempt { step, attempt, lease } = at;
+        let ended = self
+            .engine
+            .end_activity(run, (step, attempt), lease.as_ref(), ending, side_rows);
+        Ok(ended.await?)
     }
 
-    /// Says that the worker of an activity is alive, and how far it is.
+    /// Says that the worker of an activity is alive, and how far it is. Renews its lease.
+    ///
+    /// # Errors
+    /// [`Refusal::Stale`] if another worker has leased the activity.
     pub async fn heartbeat_activity(
         &self,
         caller: &Caller,
@@ -53,10 +101,22 @@ impl App {
         details: Value,
     ) -> Result<Heartbeat, Error> {
         caller.require(Scope::ActivitiesWork)?;
+        if let Some(lease) = &at.lease
+            && !self
+                .engine
+                .renew_activity(run, &at.step, at.attempt, lease)
+                .await?
+        {
+            return match self.is_waited_for(run, &at).await? {
+                true => Err(Refusal::Stale.into()),
+                false => Ok(Heartbeat { is_cancelled: true }),
+            };
+        }
         let command = Command::Progressed {
             step: at.step,
             attempt: at.attempt,
             details,
+            then: None,
         };
         let is_over = |view: &View| view.run.status.is_terminal() || view.run.status == RunStatus::Cancelling;
         match self.command(run, command, SideRows::default()).await {
@@ -70,5 +130,14 @@ impl App {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether a run waits for the outcome of an attempt.
+    async fn is_waited_for(&self, run: &RunKey, at: &ActivityAttempt) -> Result<bool, Error> {
+        let Some(view) = self.engine.view(run).await? else {
+            return Ok(false);
+        };
+        let is_over = view.run.status.is_terminal() || view.run.status == RunStatus::Cancelling;
+        Ok(!is_over && view.run.awaits_call(&view.plan, &at.step, at.attempt))
     }
 }

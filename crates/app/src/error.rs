@@ -22,6 +22,9 @@ pub enum Error {
     /// The idempotency key was used for another request.
     #[error("reuse an idempotency key for another request")]
     KeyReused,
+    /// Another run of the tenant has the name that the new run was to get.
+    #[error("start a run with the name of another run")]
+    AliasTaken,
     /// The new subscription would exceed the limit of its run. Nothing was changed.
     #[error("register more than {most} subscriptions with a run")]
     TooManySubscriptions { most: usize },
@@ -42,6 +45,7 @@ impl From<CommandError> for Error {
             CommandError::NotFound => Self::NoRun,
             CommandError::Refused(refusal) => Self::Refused(refusal),
             CommandError::KeyReused => Self::KeyReused,
+            CommandError::AliasTaken => Self::AliasTaken,
             CommandError::TooManyReceivers { most } => Self::TooManySubscriptions { most },
             CommandError::Busy { retry_after_ms } => Self::Busy { retry_after_ms },
             CommandError::Unavailable(why) => Self::Unavailable(why),

@@ -112,6 +112,13 @@ impl App {
             overlay,
             side_rows,
         } = new;
+        // The append would find the record too, but only after the scripted model was asked again.
+        if self.engine.asks_again(mode)
+            && let Some(once) = &side_rows.idempotency
+            && let Some(done) = self.replay(once).await?
+        {
+            return Ok(done);
+        }
         let fork = ForkRun {
             run,
             source: (**source).clone(),

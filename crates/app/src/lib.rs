@@ -5,6 +5,7 @@
 //! the engine nor the store. This crate contains no protocol, URL or header.
 
 mod activities;
+mod adopt_run;
 mod answer_interrupt;
 mod app;
 mod budgets;
@@ -32,7 +33,7 @@ mod subscriptions;
 mod visible_run;
 mod workflows;
 
-pub use activities::{ActivityAttempt, Heartbeat};
+pub use activities::{ActivityAttempt, Heartbeat, WorkerQueues};
 pub use answer_interrupt::{NodeAnswer, NodeAnswerError, Voter};
 pub use app::{App, Options};
 pub use caller::{Caller, Forbidden, GrantedScopes};
@@ -42,7 +43,8 @@ pub use fork_run::{EventDiff, MAX_DIFFERENCES, NewFork, RetryWith, RunDiff};
 pub use keys::{ApiKey, NewKey};
 pub use list_runs::{PhasePage, RunPage};
 pub use mask::{
-    EDITED, Mask, REDACTED, definition, is_redacted_definition, reads_artifacts, reads_result, reference,
+    EDITED, Mask, REDACTED, definition, is_redacted_definition, reads_artifacts, reads_result,
+    reads_result_of, reference,
 };
 pub use open_interrupts::{OpenInterrupts, Waiting};
 pub use questions::{AskedAt, MAX_SHOWN, Question};
@@ -56,11 +58,11 @@ pub use workflows::NotRegistered;
 
 // Types that use cases take and return besides their own.
 pub use wopr_engine::{
-    CallMessage, Decided, Delivery, Done, Events, Idempotency, ListedCallDelivery, NewMessage,
-    NewSubscription, Notifier, OnBreach, Opened, RegisterError, Registered, SideRows, Spent, Tail,
-    Undelivered, View, WorkflowLimit,
+    Beginning, CallMessage, Decided, Delivery, Done, EndedActivity, Events, Idempotency, LeasedActivity,
+    ListedCallDelivery, NewMessage, NewSubscription, Notifier, OnBreach, Opened, RegisterError, Registered,
+    SeenWorker, SideRows, Spent, Tail, Undelivered, View, WorkerLease, WorkflowLimit,
 };
 pub use wopr_store::{
-    BlobRow, CallDeliveryCursor, DeliveryCursor, IdempotencyKey, IdempotencyRecord, Match, MessageRow,
-    PhaseCursor, PhaseFilter, Put, RunFilter, Summary, Update,
+    BlobRow, CallDeliveryCursor, DeliveryCursor, Fence, IdempotencyKey, IdempotencyRecord, Match, MessageRow,
+    OfferedQueue, PhaseCursor, PhaseFilter, Put, RunFilter, Summary, Update,
 };

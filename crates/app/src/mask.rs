@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use wopr_core::{DialectId, NodeId, Object, Plan};
+use wopr_core::{DialectId, NodeId, Object, Plan, PrincipalId};
 use wopr_engine::View;
 
 use crate::{Caller, Scope};
@@ -238,10 +238,12 @@ impl Mask {
     }
 
     /// Masks the content of an artifact for a reader of artifacts. Hides sensitive outputs that could not be
-    /// recognized as such when the workflow was registered.
+    /// recognized as such when the workflow was registered, and summaries that may repeat a sensitive value.
     #[must_use]
     pub fn content(&self, node: &NodeId, content: &Value) -> Value {
-        if self.hides_output(node, "text") {
+        let plan = self.plan.as_ref().filter(|plan| plan.has_sensitive());
+        let sums_up = plan.is_some_and(|plan| content.is_string() && plan.sums_up(node));
+        if sums_up || self.hides_output(node, "text") {
             return redacted();
         }
         match content {
@@ -265,7 +267,12 @@ pub fn reads_artifacts(caller: &Caller) -> bool {
 /// Returns `true` if the caller may see a run's result. Without `runs:read`, callers see the results of their
 /// own runs only.
 pub fn reads_result(caller: &Caller, view: &View) -> bool {
-    caller.may(Scope::RunsRead) || view.summary.principal == caller.principal
+    reads_result_of(caller, &view.summary.principal)
+}
+
+/// Returns `true` if the caller may see the results of runs of this principal.
+pub fn reads_result_of(caller: &Caller, principal: &PrincipalId) -> bool {
+    caller.may(Scope::RunsRead) || *principal == caller.principal
 }
 
 /// A definition for callers: without the values that it marks as sensitive.

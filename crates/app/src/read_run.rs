@@ -122,6 +122,14 @@ impl App {
         Ok(view.map(|view| Mask::for_reader(&view.plan, reads_artifacts)))
     }
 
+    /// A child of a run, unless it is removed.
+    pub async fn child(&self, parent: &View, child: &RunId) -> Result<Option<View>, Error> {
+        match parent.run.children.iter().any(|known| known.run == *child) {
+            true => Ok(self.engine.view(&parent.key.sibling(child.clone())).await?),
+            false => Ok(None),
+        }
+    }
+
     /// The first `limit` children of a run, without removed ones.
     pub async fn children(&self, parent: &View, limit: usize) -> Result<Vec<(RunId, Summary)>, Error> {
         let mut shown = Vec::new();

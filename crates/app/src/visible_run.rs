@@ -84,6 +84,20 @@ impl App {
         }
     }
 
+    /// Finds a run by the name that its creator gave it.
+    ///
+    /// # Errors
+    /// [`Error::NoRun`] also for a run that the caller may not see.
+    pub async fn find_alias(&self, caller: &Caller, alias: &str, scope: Scope) -> Result<VisibleRun, Error> {
+        caller.require(scope)?;
+        let found = self.engine.run_of_alias(&caller.tenant, alias).await?;
+        let key = RunKey::new(caller.tenant.clone(), found.ok_or(Error::NoRun)?);
+        match self.sees(caller, &key).await? {
+            true => Ok(VisibleRun(key)),
+            false => Err(Error::NoRun),
+        }
+    }
+
     /// Returns `true` if the caller may see the run, which need not exist.
     async fn sees(&self, caller: &Caller, run: &RunKey) -> Result<bool, Error> {
         let Some(owner) = self.owner(caller) else {

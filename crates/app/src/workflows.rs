@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use wopr_core::{Plan, TenantId, WorkflowId};
+use wopr_core::{ContentHash, Plan, TenantId, WorkflowId};
 use wopr_engine::{RegisterError, Registered};
 
 use crate::{App, Caller, Error, Forbidden, Scope, StartPermit};
@@ -28,6 +28,16 @@ impl App {
         Ok(self.engine.register(Some(&caller.tenant), document).await?)
     }
 
+    /// Registers a definition for the caller's tenant, unless the tenant has a workflow of its id.
+    pub async fn register_new_workflow(
+        &self,
+        caller: &Caller,
+        document: Value,
+    ) -> Result<Option<Registered>, NotRegistered> {
+        caller.require(Scope::WorkflowsWrite)?;
+        Ok(self.engine.register_first(&caller.tenant, document).await?)
+    }
+
     /// Registers a definition of the operator, for all tenants.
     pub async fn register_for_all(&self, document: Value) -> Result<Registered, RegisterError> {
         self.engine.register(None, document).await
@@ -39,10 +49,12 @@ impl App {
         Ok(self.engine.find_workflow(&caller.tenant, id).await?)
     }
 
-    /// The current versions of the caller's workflows, ordered by id.
+    /// The current versions of the workflows that the caller can start, ordered by id.
     pub fn list_workflows(&self, caller: &Caller) -> Result<Vec<Arc<Plan>>, Error> {
         caller.require(Scope::ManifestRead)?;
-        Ok(self.engine.workflows(&caller.tenant))
+        let mut workflows = self.engine.workflows(&caller.tenant);
+        workflows.retain(|plan| plan.is_for_callers());
+        Ok(workflows)
     }
 
     /// The current version of a workflow that the caller may start. If it is unknown to this process, reads
@@ -53,6 +65,17 @@ impl App {
         id: &WorkflowId,
     ) -> Result<Option<Arc<Plan>>, Error> {
         Ok(self.engine.find_workflow(&permit.caller().tenant, id).await?)
+    }
+
+    /// A version of a workflow, current or not; `None` if the host does not have it.
+    pub async fn find_version(
+        &self,
+        permit: StartPermit<'_>,
+        id: &WorkflowId,
+        version: &ContentHash,
+    ) -> Result<Option<Arc<Plan>>, Error> {
+        let tenant = &permit.caller().tenant;
+        Ok(self.engine.find_version(tenant, id, version).await?)
     }
 
     /// The only public workflow that the caller may start; `None` also if there are several.

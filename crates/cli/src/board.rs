@@ -1,9 +1,12 @@
 //! The steps of a run as a person watches them: one line each, from the run's events.
 //!
 //! The board folds events and knows no terminal; [`crate::drawing`] shows it. A node that runs again has the same
-//! line again. Texts of others pass through [`plain`](crate::output::plain) before they become part of a line.
+//! line again. The steps of a child run are below the line of the step that waits for it, and leave the board with it.
+//! Texts of others pass through [`plain`](crate::output::plain) before they become part of a line.
 
-use std::collections::HashMap;
+mod runs;
+
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 use wopr_wire::openwop::event::RunEventDoc;
@@ -13,6 +16,8 @@ use crate::{
     render::{self, cut, text},
     spending::Spending,
 };
+
+use runs::{Node, Runs};
 
 /// The type of the nodes that call other agents, and the peer of those that name none.
 const INVOKE: &str = "core.a2a.invoke";
@@ -25,14 +30,6 @@ const DETAIL: usize = 100;
 const GAP: usize = 2;
 /// Bytes that are kept of a streamed text, of which a line shows the end.
 const TAIL: usize = 512;
-
-/// What the definition says of a node.
-#[derive(Debug, Clone, Default, PartialEq)]
-struct Node {
-    name: String,
-    /// The agent that it calls: its peer's name, and the skill if one is named.
-    agent: Option<String>,
-}
 
 #[derive(Debug, Clone, PartialEq)]
 enum State {
@@ -49,8 +46,14 @@ enum State {
     /// Waits for its next attempt; why the last one failed.
     Retrying(String),
     Child(String),
+    /// Several workers work at the same time.
+    Fanned(String),
+    /// They have ended.
+    Joined(String),
     /// A supervisor has decided.
     Decided(String),
+    /// Its confidence is too low to follow the decision without an approval.
+    Escalated(String),
     /// A verifier has judged.
     Judged(String),
     Completed(String),
@@ -73,7 +76,10 @@ impl State {
             Self::Asked(question) => ("asks", question.clone()),
             Self::Retrying(why) => ("tries again", why.clone()),
             Self::Child(workflow) => ("runs", cut(workflow, DETAIL)),
+            Self::Fanned(what) => ("waits for", what.clone()),
+            Self::Joined(what) => ("joins", what.clone()),
             Self::Decided(what) => ("decides", what.clone()),
+            Self::Escalated(why) => ("escalates", why.clone()),
             Self::Judged(what) => ("judged", what.clone()),
             Self::Completed(outcome) => ("completed", outcome.clone()),
             Self::Failed(why) => ("failed", why.clone()),
@@ -86,12 +92,14 @@ impl State {
         match self {
             Self::Completed(_) => paint.green(text),
             Self::Failed(_) | Self::Cancelled(_) => paint.red(text),
-            Self::Asked(_) | Self::Retrying(_) => paint.yellow(text),
+            Self::Asked(_) | Self::Retrying(_) | Self::Escalated(_) => paint.yellow(text),
             Self::Running
             | Self::Calling
             | Self::Remote { .. }
             | Self::Streaming(_)
             | Self::Child(_)
+            | Self::Fanned(_)
+            | Self::Joined(_)
             | Self::Decided(_)
             | Self::Judged(_)
             | Self::Skipped(_) => paint.dim(text),
@@ -102,8 +110,12 @@ impl State {
 /// A line of the board.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Step {
+    /// The run that it is a step of.
+    run: String,
     /// The node; of a worker the child run.
     pub(crate) node: String,
+    /// How many runs are above its own.
+    depth: usize,
     /// The worker that a dispatch has handed work to: its line is below that of the dispatch.
     worker: Option<String>,
     state: State,
@@ -121,7 +133,10 @@ impl Step {
             | State::Asked(_)
             | State::Retrying(_)
             | State::Child(_)
+            | State::Fanned(_)
+            | State::Joined(_)
             | State::Decided(_)
+            | State::Escalated(_)
             | State::Judged(_) => false,
         }
     }
@@ -130,39 +145,46 @@ impl Step {
     pub(crate) fn is_asked(&self) -> bool {
         matches!(self.state, State::Asked(_))
     }
+
+    /// By what the lines of child runs find it: a worker by its run, any other step by its own run and its node.
+    fn key(&self) -> String {
+        match self.worker {
+            Some(_) => self.node.clone(),
+            None => key_of(&self.run, &self.node),
+        }
+    }
 }
 
-/// The steps of a run that are under way.
+fn key_of(run: &str, node: &str) -> String {
+    format!("{run}/{node}")
+}
+
+/// The steps of a run and of the runs below it that are under way.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
-    nodes: HashMap<String, Node>,
-    /// In the order in which they began.
+    /// The run at the top: that of the first event.
+    top: Option<String>,
+    runs: Runs,
+    /// From top to bottom: the steps of a child run follow the step that waits for it.
     steps: Vec<Step>,
-    /// Whether a supervisor of the run has decided.
-    has_decided: bool,
-    /// What models took so far for a node, or for the child run of a worker.
+    /// The steps that hand work to a worker whose run is not created yet, by their keys.
+    handing_over: HashSet<String>,
+    /// What models took so far for a step, by its key.
     spent: HashMap<String, Spending>,
 }
 
 impl Board {
     /// A board for runs of a definition; an unknown one gives lines with less in them.
     pub(crate) fn new(definition: &Value) -> Self {
-        let nodes = definition.get("nodes").and_then(Value::as_array);
-        let nodes = nodes.into_iter().flatten().map(|node| {
-            let agent = (text(node, "typeId") == INVOKE).then(|| agent_of(node));
-            let name = match text(node, "name") {
-                "" => text(node, "id"),
-                name => name,
-            };
-            let name = cut(name, NAME);
-            (text(node, "id").to_owned(), Node { name, agent })
-        });
         Self {
-            nodes: nodes.collect(),
-            steps: Vec::new(),
-            has_decided: false,
-            spent: HashMap::new(),
+            runs: Runs::new(definition),
+            ..Self::default()
         }
+    }
+
+    /// Learns what the nodes of a child run are called.
+    pub(crate) fn describe(&mut self, child: &str, definition: &Value) {
+        self.runs.describe(child, definition);
     }
 
     /// The steps that are under way.
@@ -173,9 +195,13 @@ impl Board {
     /// Takes in an event. Returns the step that it ends, which is then no longer on the board.
     pub(crate) fn take(&mut self, event: &RunEventDoc) -> Option<Step> {
         let node = event.node_id.as_deref()?;
-        let payload = &event.payload;
+        let (run, payload) = (event.run_id.as_str(), &event.payload);
+        let is_top = self.top.get_or_insert_with(|| run.to_owned()) == run;
+        if !is_top && self.runs.anchor(run).is_none() {
+            return None;
+        }
         if event.event_type == "core.workflowChain.event" {
-            return self.hand_over(node, payload);
+            return self.hand_over(run, node, payload);
         }
         let state = match event.event_type.as_str() {
             "node.started" | "node.resumed" | "approval.received" | "clarification.resolved" => {
@@ -185,34 +211,63 @@ impl Board {
             "vendor.wopr.effect.accepted" => State::Remote {
                 task: text(payload, "taskId").to_owned(),
             },
-            "output.chunk" => State::Streaming(self.said(node, text(payload, "chunk"))),
+            "output.chunk" => State::Streaming(self.said(run, node, text(payload, "chunk"))),
             "interrupt.requested" => State::Asked(asked(payload.get("data").unwrap_or(&Value::Null))),
             "approval.requested" | "clarification.requested" => State::Asked(asked(payload)),
             "node.retried" => State::Retrying(reason(payload, "lastError")),
             "provider.usage" => {
-                self.spend(node, Spending::of_usage(payload));
+                self.spend(&key_of(run, node), Spending::of_usage(payload));
                 return None;
             }
             "agent.verified" => State::Judged(cut(&render::verdict(payload), DETAIL)),
             "runOrchestrator.decided" => State::Decided(cut(&render::decision(payload), DETAIL)),
-            // A worker has a line of its own.
-            "node.dispatched" if self.has_decided => return None,
-            "node.dispatched" => State::Child(text(payload, "childWorkflowId").to_owned()),
-            "node.completed" => State::Completed(self.with_spending(node, outcome(payload))),
+            "core.dispatch.fanOut" => State::Fanned(cut(&render::fan_out(payload), DETAIL)),
+            "core.dispatch.join" => State::Joined(cut(&render::join(payload), DETAIL)),
+            "core.workflowChain.confidence-escalated" => {
+                State::Escalated(cut(&render::escalation(payload), DETAIL))
+            }
+            "node.dispatched" => {
+                let child = text(payload, "childRunId");
+                // A worker has a line of its own.
+                let is_worker = self.handing_over.remove(&key_of(run, node));
+                let anchor = match is_worker {
+                    true => child.to_owned(),
+                    false => key_of(run, node),
+                };
+                self.runs.add(run, child, anchor);
+                if is_worker {
+                    return None;
+                }
+                State::Child(text(payload, "childWorkflowId").to_owned())
+            }
+            "node.completed" => {
+                let outcome = self.joined(run, node).unwrap_or_else(|| outcome(payload));
+                State::Completed(self.with_spending(&key_of(run, node), outcome))
+            }
             "node.failed" => State::Failed(reason(payload, "error")),
             "node.skipped" => State::Skipped(text(payload, "reason").to_owned()),
             "node.cancelled" => State::Cancelled(text(payload, "reason").to_owned()),
             _ => return None,
         };
-        self.has_decided |= matches!(state, State::Decided(_));
         self.put(Step {
+            run: run.to_owned(),
             node: node.to_owned(),
+            depth: self.runs.depth(run),
             worker: None,
             state,
         })
     }
 
-    /// Adds what a model took for a node or a child run.
+    /// How the workers of a dispatch have joined.
+    fn joined(&self, run: &str, node: &str) -> Option<String> {
+        let step = self.steps.iter().find(|step| step.key() == key_of(run, node))?;
+        match &step.state {
+            State::Joined(how) => Some(how.clone()),
+            _ => None,
+        }
+    }
+
+    /// Adds what a model took for a child run, or for another step by its key.
     pub(crate) fn spend(&mut self, of: &str, spending: Spending) {
         self.spent.entry(of.to_owned()).or_default().add(spending);
     }
@@ -225,9 +280,14 @@ impl Board {
     }
 
     /// Takes in a transition of a handoff: who has the baton.
-    fn hand_over(&mut self, node: &str, payload: &Value) -> Option<Step> {
+    fn hand_over(&mut self, run: &str, node: &str, payload: &Value) -> Option<Step> {
         let child = text(payload, "childRunId");
-        let state = match text(payload, "phase") {
+        let phase = text(payload, "phase");
+        if phase == "dispatch.began" {
+            self.handing_over.insert(key_of(run, node));
+            return None;
+        }
+        let state = match phase {
             "dispatch.succeeded" => State::Running,
             "dispatch.failed" | "child.failed" => State::Failed(reason(payload, "error")),
             "child.completed" => State::Completed(self.with_spending(child, String::new())),
@@ -236,20 +296,28 @@ impl Board {
         };
         let key = if child.is_empty() { node } else { child };
         self.put(Step {
+            run: run.to_owned(),
             node: key.to_owned(),
+            depth: self.runs.depth(run),
             worker: Some(cut(text(payload, "workerId"), NAME)),
             state,
         })
     }
 
-    /// Puts a step in its place. Returns it if it is over.
+    /// Puts a step in its place. Returns it if it is over: the steps below it go with it.
     fn put(&mut self, step: Step) -> Option<Step> {
-        let is_same =
-            |known: &Step| known.node == step.node && known.worker.is_some() == step.worker.is_some();
+        let is_same = |known: &Step| {
+            known.run == step.run
+                && known.node == step.node
+                && known.worker.is_some() == step.worker.is_some()
+        };
         let known = self.steps.iter().position(is_same);
         match known {
             Some(index) if step.is_over() => {
-                self.steps.remove(index);
+                let end = self.end_of_steps_below(index);
+                for gone in self.steps.drain(index..end) {
+                    self.runs.remove_below(&gone.key());
+                }
                 Some(step)
             }
             None if step.is_over() => Some(step),
@@ -258,15 +326,35 @@ impl Board {
                 None
             }
             None => {
-                self.steps.push(step);
+                if let Some(index) = self.place(&step.run) {
+                    self.steps.insert(index, step);
+                }
                 None
             }
         }
     }
 
+    /// Where the next step of a run goes; `None` if nothing waits for that run any more.
+    fn place(&self, run: &str) -> Option<usize> {
+        let Some(anchor) = self.runs.anchor(run) else {
+            return Some(self.steps.len());
+        };
+        let at = self.steps.iter().position(|step| step.key() == anchor)?;
+        Some(self.end_of_steps_below(at))
+    }
+
+    /// The position after a step and all steps below it.
+    fn end_of_steps_below(&self, index: usize) -> usize {
+        let depth = self.steps[index].depth;
+        let below = self.steps[index + 1..]
+            .iter()
+            .take_while(|step| step.depth > depth);
+        index + 1 + below.count()
+    }
+
     /// The end of what a step has streamed, with the next chunk.
-    fn said(&self, node: &str, chunk: &str) -> String {
-        let before = self.steps.iter().find(|step| step.node == node);
+    fn said(&self, run: &str, node: &str, chunk: &str) -> String {
+        let before = self.steps.iter().find(|step| step.key() == key_of(run, node));
         let before = match before.map(|step| &step.state) {
             Some(State::Streaming(said)) => said.as_str(),
             _ => "",
@@ -285,9 +373,11 @@ impl Board {
             },
             agent: None,
         };
-        let known = self.nodes.get(&step.node).filter(|_| step.worker.is_none());
+        let known = self.runs.node(&step.run, &step.node);
+        let known = known.filter(|_| step.worker.is_none());
         let Node { name, agent } = known.unwrap_or(&unknown);
         let (state, detail) = step.state.words(agent.is_some());
+        let name = format!("{}{name}", "  ".repeat(step.depth));
         let name = format!("{name:<NAME$}");
         let mut left = width;
         let mut line = String::new();
@@ -311,7 +401,10 @@ impl Board {
             | State::Remote { .. }
             | State::Retrying(_)
             | State::Child(_)
+            | State::Fanned(_)
+            | State::Joined(_)
             | State::Decided(_)
+            | State::Escalated(_)
             | State::Judged(_)
             | State::Completed(_)
             | State::Skipped(_)
@@ -326,13 +419,15 @@ impl Board {
             State::Completed(_) => "✓",
             State::Failed(_) | State::Cancelled(_) => "✗",
             State::Skipped(_) => "-",
-            State::Asked(_) => "?",
+            State::Asked(_) | State::Escalated(_) => "?",
             State::Running
             | State::Calling
             | State::Remote { .. }
             | State::Streaming(_)
             | State::Retrying(_)
             | State::Child(_)
+            | State::Fanned(_)
+            | State::Joined(_)
             | State::Decided(_)
             | State::Judged(_) => "·",
         };
@@ -340,20 +435,11 @@ impl Board {
     }
 }
 
-fn agent_of(node: &Value) -> String {
-    let config = node.get("config").unwrap_or(&Value::Null);
-    let peer = match text(config, "peer") {
-        "" => DEFAULT_PEER,
-        peer => peer,
-    };
-    match text(config, "skill") {
-        "" => cut(peer, NAME),
-        skill => cut(&format!("{peer}/{skill}"), 2 * NAME),
-    }
-}
-
 /// What an interrupt asks, on one line.
 fn asked(data: &Value) -> String {
+    if data.get("observed").is_some() {
+        return cut(&render::held(data), DETAIL);
+    }
     let title = ["title", "message", "prompt"].map(|name| text(data, name));
     if let Some(title) = title.into_iter().find(|title| !title.is_empty()) {
         return cut(title, DETAIL);
@@ -400,202 +486,4 @@ fn end_of(said: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::examples::second_opinion;
-
-    fn event(kind: &str, node: &str, payload: &Value) -> RunEventDoc {
-        let event = json!({
-            "eventId": "run_1.0", "runId": "run_1", "type": kind, "nodeId": node, "sequence": 0,
-            "timestamp": "2026-01-01T00:00:00.000Z", "schemaVersion": 1, "payload": payload,
-        });
-        serde_json::from_value(event).unwrap()
-    }
-
-    /// The line of the step after each event, whether it is under way or over.
-    fn lines(events: &[(&str, Value)]) -> Vec<String> {
-        let mut board = Board::new(&second_opinion::ASKS.document().unwrap());
-        let line = |(kind, payload): &(&str, Value)| {
-            let over = board.take(&event(kind, "sceptic", payload));
-            let step = over.as_ref().or(board.steps().first()).unwrap();
-            board.line(Paint::off(), step, 80)
-        };
-        events.iter().map(line).collect()
-    }
-
-    #[test]
-    fn a_call_is_shown_from_its_message_to_its_answer() {
-        let asked = json!({
-            "kind": "clarification", "key": "sceptic:0",
-            "data": { "source": "remote", "peer": "sceptic", "message": "How is it\nundone?", "questions": [] },
-        });
-        let said = lines(&[
-            ("node.started", json!({})),
-            ("vendor.wopr.effect.scheduled", json!({ "provider": "agent" })),
-            (
-                "vendor.wopr.effect.accepted",
-                json!({ "peer": "sceptic", "taskId": "task-7" }),
-            ),
-            ("interrupt.requested", asked),
-            ("node.resumed", json!({})),
-            ("output.chunk", json!({ "chunk": "First.\nSec" })),
-            ("output.chunk", json!({ "chunk": "ond\u{1b}[2J." })),
-            (
-                "node.completed",
-                json!({ "outputs": { "text": "First.\nSecond.", "state": "completed" } }),
-            ),
-        ]);
-        let name = "Ask the sceptic       sceptic/doubt  ";
-        let expected = [
-            "working",
-            "sending",
-            "working  on task task-7",
-            "asks  How is it undone?",
-            "working",
-            "streaming  Sec",
-            "streaming  Second[2J.",
-            "completed  First. Second.",
-        ];
-        assert_eq!(said, expected.map(|state| format!("{name}{state}")));
-    }
-
-    #[test]
-    fn workers_are_lines_below_the_dispatch_and_show_who_has_the_baton() {
-        let mut board = Board::new(&Value::Null);
-        let handed = |phase: &str, worker: &str| json!({ "phase": phase, "workerId": worker, "childRunId": format!("run_{worker}") });
-        let decided = json!({ "decision": {
-            "kind": "next-worker", "nextWorkerIds": ["ada", "bob"], "confidence": 0.9,
-        } });
-        board.take(&event("node.started", "plan", &json!({})));
-        board.take(&event("runOrchestrator.decided", "plan", &decided));
-        let shown = |board: &Board| -> Vec<_> {
-            let steps = board.steps().iter();
-            steps.map(|step| board.line(Paint::off(), step, 80)).collect()
-        };
-        assert_eq!(
-            shown(&board),
-            ["plan                  decides  hands over to ada, bob (confidence 0.9)"]
-        );
-        let outputs = json!({ "kind": "next-worker", "decision": decided["decision"], "iteration": 1 });
-        let over = board.take(&event("node.completed", "plan", &json!({ "outputs": outputs })));
-        assert_eq!(
-            board.line(Paint::off(), &over.unwrap(), 80),
-            "plan                  completed  hands over to ada, bob (confidence 0.9)"
-        );
-        board.take(&event("node.started", "dispatch", &json!({})));
-        for worker in ["ada", "bob"] {
-            board.take(&event(
-                "core.workflowChain.event",
-                "dispatch",
-                &handed("dispatch.began", worker),
-            ));
-            board.take(&event(
-                "core.workflowChain.event",
-                "dispatch",
-                &handed("dispatch.succeeded", worker),
-            ));
-        }
-        let baton = [
-            "dispatch              running",
-            "└ ada                 running",
-            "└ bob                 running",
-        ];
-        assert_eq!(shown(&board), baton);
-        let over = board.take(&event(
-            "core.workflowChain.event",
-            "dispatch",
-            &handed("child.completed", "ada"),
-        ));
-        assert_eq!(
-            board.line(Paint::off(), &over.unwrap(), 80),
-            "└ ada                 completed"
-        );
-        assert_eq!(shown(&board), [baton[0], baton[2]]);
-    }
-
-    #[test]
-    fn lines_tell_what_models_took_and_what_a_verifier_says() {
-        let usage = json!({ "inputTokens": 30, "outputTokens": 4, "costEstimateUsd": 0.5 });
-        let said = lines(&[
-            ("node.started", json!({})),
-            ("provider.usage", usage.clone()),
-            ("provider.usage", usage),
-            (
-                "agent.verified",
-                json!({ "agentId": "critic", "verdict": "revise" }),
-            ),
-            ("node.completed", json!({ "outputs": { "text": "Done." } })),
-        ]);
-        let last = said.last().expect("a line");
-        assert!(last.ends_with("completed  Done.  68 tokens, 1 USD"), "{last}");
-        assert!(
-            said.iter()
-                .any(|line| line.ends_with("judged  critic asks for a revision")),
-            "{said:?}"
-        );
-        let mut board = Board::new(&Value::Null);
-        board.spend("run_ada", Spending::of_usage(&json!({ "totalTokens": 7 })));
-        let done = json!({ "phase": "child.completed", "workerId": "ada", "childRunId": "run_ada" });
-        let step = board
-            .take(&event("core.workflowChain.event", "plan", &done))
-            .expect("it is over");
-        assert!(
-            board
-                .line(Paint::off(), &step, 80)
-                .ends_with("completed  7 tokens")
-        );
-    }
-
-    #[test]
-    fn lines_fit_their_width() {
-        let mut board = Board::new(&second_opinion::ASKS.document().unwrap());
-        let text = "two words ".repeat(100);
-        let over = board.take(&event(
-            "node.completed",
-            "sceptic",
-            &json!({ "outputs": { "text": text } }),
-        ));
-        let over = over.unwrap();
-        for width in [0, 1, 10, 30, 40, 80, 120] {
-            let line = board.line(Paint::off(), &over, width);
-            assert!(line.chars().count() <= width, "{width}: {line}");
-        }
-        assert!(board.line(Paint::off(), &over, 80).ends_with('…'));
-    }
-
-    #[test]
-    fn steps_that_are_over_leave_the_board() {
-        let mut board = Board::new(&Value::Null);
-        for node in ["a", "b"] {
-            assert_eq!(board.take(&event("node.started", node, &json!({}))), None);
-        }
-        let failed = json!({ "error": { "code": "boom", "message": "it broke" } });
-        let over = board.take(&event("node.failed", "a", &failed)).unwrap();
-        assert_eq!(
-            board.line(Paint::off(), &over, 80),
-            "a                     failed  boom: it broke"
-        );
-        let left: Vec<_> = board.steps().iter().map(|step| step.node.as_str()).collect();
-        assert_eq!(left, ["b"]);
-        // A step that never was under way.
-        let over = board.take(&event("node.skipped", "c", &json!({ "reason": "condition" })));
-        assert!(over.is_some_and(|step| step.is_over()));
-    }
-
-    #[test]
-    fn a_long_stream_keeps_its_end_only() {
-        let mut board = Board::new(&Value::Null);
-        for n in 0..1_000 {
-            board.take(&event("output.chunk", "a", &json!({ "chunk": format!("é{n} ") })));
-        }
-        let [step] = board.steps() else {
-            panic!("one step");
-        };
-        let State::Streaming(said) = &step.state else {
-            panic!("{step:?}");
-        };
-        assert!(said.len() <= TAIL && said.ends_with("é999 "), "{said}");
-    }
-}
+mod tests;

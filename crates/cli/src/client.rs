@@ -8,7 +8,7 @@ use std::{error::Error, path::Path, sync::Arc, time::Duration};
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
-use http::{HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use rustls::{
     RootCertStore,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
@@ -236,6 +236,29 @@ impl Client {
         Ok(request)
     }
 
+    pub(crate) const fn has_key(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// Posts a document with these headers besides the credential, and returns whatever the answer is.
+    pub(crate) async fn post_stream(
+        &self,
+        path: &str,
+        headers: HeaderMap,
+        body: Bytes,
+        limits: StreamLimits,
+    ) -> Result<http::Response<LimitedBody>, EgressError> {
+        let url = format!("{}{path}", self.base);
+        let url = Url::parse(&url).expect("the base is an address, and paths are ours");
+        let mut request = Request::new(Method::POST, url);
+        request.headers = headers;
+        if let Some(key) = &self.key {
+            request.headers.insert(header::AUTHORIZATION, key.clone());
+        }
+        request.body = body;
+        self.gate.stream(Seam::HttpNode, request, limits).await
+    }
+
     pub(crate) async fn get(&self, path: &str) -> Result<Value> {
         self.answer(self.request(Method::GET, path, JSON)?).await
     }
@@ -366,7 +389,10 @@ impl Client {
                 format!("the workflow definition is invalid:\n  {}", listed.join("\n  "))
             }
             Some(envelope) => format!("{} ({})", envelope.message, envelope.error),
-            None => format!("{} answered {status}", self.base),
+            None => match coded(body) {
+                Some(text) => text,
+                None => format!("{} answered {status}", self.base),
+            },
         };
         let exit = if listed.is_empty() {
             exit_of(status)
@@ -392,6 +418,17 @@ impl Client {
             _ => failure,
         }
     }
+}
+
+/// The error of an answer that has its code and its message in one member.
+fn coded(body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let error = body.get("error")?;
+    let (message, code) = (error.get("message")?.as_str()?, error.get("code")?.as_str()?);
+    let context = error.pointer("/details/context");
+    let context =
+        context.map(|context| format!(": expected {}, actual {}", context["expected"], context["actual"]));
+    Some(format!("{message}{} ({code})", context.unwrap_or_default()))
 }
 
 /// The problems of a workflow definition that an error lists, a line each.

@@ -57,6 +57,11 @@ impl Drawing {
         self.board.spend(child, spending);
     }
 
+    /// Tells what the nodes of a child run are called.
+    pub(crate) fn describe(&mut self, child: &str, definition: &serde_json::Value) {
+        self.board.describe(child, definition);
+    }
+
     /// Draws the steps that are under way.
     pub(crate) fn draw(&mut self) {
         let (paint, width) = (Paint::stderr(), width());

@@ -58,6 +58,26 @@ pub(crate) mod second_opinion {
     };
 }
 
+/// The workflows of `coding-crew`: the document, its tests, and the agent's.
+pub(crate) mod coding_crew {
+    use super::Example;
+
+    pub(crate) const CREW: Example = Example {
+        id: "coding-crew",
+        text: include_str!("../../../examples/coding-crew/crew/coding-crew.json"),
+    };
+    pub(crate) const TESTS: Example = Example {
+        id: "patch-tests",
+        text: include_str!("../../../examples/coding-crew/crew/patch-tests.json"),
+    };
+    pub(crate) const CODER: Example = Example {
+        id: "coder",
+        text: include_str!("../../../examples/coding-crew/coder/coder.json"),
+    };
+    /// What holds for a run in process, with what the mock gives for the step that plans.
+    pub(crate) const OPTIONS: &str = include_str!("../../../examples/coding-crew/options.json");
+}
+
 /// Writes examples into a folder, for `serve --workflows`.
 pub(crate) fn write_to(folder: &Path, examples: &[Example]) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
@@ -80,6 +100,9 @@ mod tests {
             second_opinion::ASKS,
             second_opinion::BUILDER,
             second_opinion::SCEPTIC,
+            coding_crew::CREW,
+            coding_crew::TESTS,
+            coding_crew::CODER,
         ];
         for example in ALL.iter().chain(&of_agents) {
             let plan = Plan::admit(example.document().unwrap(), NodeTypes::default()).unwrap();

@@ -7,7 +7,7 @@
 use std::{pin::Pin, time::Duration};
 
 use anyhow::Result;
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{FutureExt as _, Stream, StreamExt as _, future::BoxFuture};
 use tokio::time::Instant;
 use wopr_wire::openwop::event::RunEventDoc;
 
@@ -24,14 +24,22 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 type Events = Pin<Box<dyn Stream<Item = Result<RunEventDoc>> + Send>>;
 
+/// Where the next event comes from. Kept here, so that a wait goes on where it was if a read is dropped.
+enum Source<'c> {
+    Events(Events),
+    /// The time of the next request.
+    Pause(Instant),
+    Request(BoxFuture<'c, Result<Events>>),
+}
+
 /// Reads the events of a run.
 pub(crate) struct Follower<'c> {
     client: &'c Client,
-    run: &'c str,
+    run: String,
     mode: &'static str,
     /// Id of the last event seen.
     last: Option<String>,
-    events: Option<Events>,
+    source: Source<'c>,
     pause: Duration,
     /// Time of the first failure since the last event.
     failing_since: Option<Instant>,
@@ -40,51 +48,69 @@ pub(crate) struct Follower<'c> {
 
 impl<'c> Follower<'c> {
     /// Follows a run from its first event.
-    pub(crate) async fn start(client: &'c Client, run: &'c str, mode: &'static str) -> Result<Self> {
+    pub(crate) async fn start(client: &'c Client, run: &str, mode: &'static str) -> Result<Self> {
         let events = client.follow(run, mode, None).await?;
         Ok(Self {
             client,
-            run,
+            run: run.to_owned(),
             mode,
             last: None,
-            events: Some(Box::pin(events)),
+            source: Source::Events(Box::pin(events)),
             pause: FIRST_PAUSE,
             failing_since: None,
             is_over: false,
         })
     }
 
+    pub(crate) fn run(&self) -> &str {
+        &self.run
+    }
+
     /// Returns the next event, or `None` after the terminal one.
+    ///
+    /// # Cancel safety
+    /// No event is lost if the future is dropped.
     pub(crate) async fn next(&mut self) -> Result<Option<RunEventDoc>> {
         while !self.is_over {
-            let failure = match &mut self.events {
-                Some(events) => match events.next().await {
+            let failure = match &mut self.source {
+                Source::Events(events) => match events.next().await {
                     Some(Ok(event)) => return Ok(Some(self.seen(event))),
                     Some(Err(error)) => error,
                     None => Failure::new(Exit::Unreachable, "the stream ended before the run did").into(),
                 },
-                None => match self
-                    .client
-                    .follow(self.run, self.mode, self.last.as_deref())
-                    .await
-                {
+                Source::Pause(until) => {
+                    tokio::time::sleep_until(*until).await;
+                    self.source = Source::Request(self.request());
+                    continue;
+                }
+                Source::Request(request) => match request.await {
                     Ok(events) => {
-                        self.events = Some(Box::pin(events));
+                        self.source = Source::Events(events);
                         continue;
                     }
                     Err(error) if is_passing(&error) => error,
                     Err(error) => return Err(error),
                 },
             };
-            self.events = None;
             let now = Instant::now();
+            self.source = Source::Pause(now + self.pause);
+            self.pause = (self.pause * 2).min(MAX_PAUSE);
             if now.duration_since(*self.failing_since.get_or_insert(now)) >= TIMEOUT {
                 return Err(failure);
             }
-            tokio::time::sleep(self.pause).await;
-            self.pause = (self.pause * 2).min(MAX_PAUSE);
         }
         Ok(None)
+    }
+
+    /// Asks for the events after the last one seen.
+    fn request(&self) -> BoxFuture<'c, Result<Events>> {
+        let (client, run, mode) = (self.client, self.run.clone(), self.mode);
+        let last = self.last.clone();
+        async move {
+            let events = client.follow(&run, mode, last.as_deref()).await?;
+            Ok(Box::pin(events) as Events)
+        }
+        .boxed()
     }
 
     fn seen(&mut self, event: RunEventDoc) -> RunEventDoc {

@@ -13,7 +13,7 @@ use wopr_core::TenantId;
 use wopr_server::{
     Config, ConfigError, Host, Overrides, ServeError, StartError,
     auth::Scopes,
-    config::{Key, SETTINGS, Secret},
+    config::{Key, SETTINGS, Secret, StoreUrl},
     telemetry,
 };
 use wopr_store::{postgres, sqlite::OpenError};
@@ -21,7 +21,7 @@ use wopr_store::{postgres, sqlite::OpenError};
 use crate::{
     examples,
     exit::{Exit, Failure},
-    open_files, output,
+    noted, open_files, output,
     signals::Signals,
     variables,
 };
@@ -103,14 +103,16 @@ impl HostArgs {
 
     /// Loads the configuration with overrides already computed from these flags.
     pub(crate) fn load_with(&self, overrides: Overrides) -> Result<Config> {
-        let config = self.read(overrides);
-        Ok(config.map_err(|error| {
-            let failure = config_failure(&error);
-            match failure.exit() {
-                Exit::NotFound => failure,
-                _ => failure.hint("`wopr config check` checks a configuration without starting anything"),
-            }
-        })?)
+        explained(self.read(overrides))
+    }
+
+    /// Like [`Self::load`], without these variables: their reader has turned them into flags already.
+    pub(crate) fn load_without(&self, variables: &[&str]) -> Result<Config> {
+        let read = |name: &str| match variables.contains(&name) {
+            true => None,
+            false => env::var(name).ok(),
+        };
+        explained(Config::load(self.config.as_deref(), &read, self.overrides()?))
     }
 
     /// Loads the configuration for `wopr config check`, without the hint to run that command.
@@ -122,6 +124,17 @@ impl HostArgs {
     fn read(&self, overrides: Overrides) -> Result<Config, ConfigError> {
         Config::load(self.config.as_deref(), &|name| env::var(name).ok(), overrides)
     }
+}
+
+/// The configuration, or why there is none and how to find out more.
+fn explained(config: Result<Config, ConfigError>) -> Result<Config> {
+    Ok(config.map_err(|error| {
+        let failure = config_failure(&error);
+        match failure.exit() {
+            Exit::NotFound => failure,
+            _ => failure.hint("`wopr config check` checks a configuration without starting anything"),
+        }
+    })?)
 }
 
 /// Converts a configuration error for display.
@@ -206,6 +219,7 @@ where
     let host = Box::pin(open(config))
         .await
         .map_err(|error| start_failure(&error))?;
+    noted::write(host.config(), &origin);
     Ok(Opened {
         host,
         origin,
@@ -271,6 +285,7 @@ impl Opened {
     /// Serves until a signal or `stop`, then shuts down gracefully. A second signal exits at once.
     pub(crate) async fn serve(self, mut signals: Signals, stop: impl Future<Output = ()>) -> Result<()> {
         let (stopping, stopped) = oneshot::channel();
+        let store = self.host.config().store.clone();
         let server = wopr_server::serve(self.host, self.listener, async {
             // A dropped sender requests a stop as well.
             let _ = stopped.await;
@@ -281,6 +296,8 @@ impl Opened {
                 () = signals.next() => 1,
                 () = stop => 2,
             };
+            // While the database is still this process's: the next one notes its own address.
+            noted::forget(&store);
             // The server may have ended on its own.
             let _ = stopping.send(());
             signals.end_at(impatient);
@@ -293,6 +310,7 @@ impl Opened {
     pub(crate) fn in_background(self) -> Background {
         let (stopping, stopped) = oneshot::channel();
         let origin = self.origin.clone();
+        let store = self.host.config().store.clone();
         let host = self.host;
         let listener = self.listener;
         let task = tokio::spawn(async move {
@@ -304,6 +322,7 @@ impl Opened {
         });
         Background {
             origin,
+            store,
             stopping,
             task,
         }
@@ -314,6 +333,7 @@ impl Opened {
 #[derive(Debug)]
 pub(crate) struct Background {
     pub(crate) origin: String,
+    store: StoreUrl,
     stopping: oneshot::Sender<()>,
     task: JoinHandle<Result<(), ServeError>>,
 }
@@ -324,6 +344,8 @@ const STOP: Duration = Duration::from_secs(10);
 impl Background {
     /// Shuts down gracefully.
     pub(crate) async fn stop(self) {
+        // While the database is still this process's: the next one notes its own address.
+        noted::forget(&self.store);
         // The receiver is gone if the server has already ended.
         let _ = self.stopping.send(());
         // Acknowledged work is durable, so a shutdown that times out loses nothing.
@@ -355,7 +377,7 @@ fn bind_failure(error: &ServeError) -> Failure {
 }
 
 /// Converts a startup error for display.
-fn start_failure(error: &StartError) -> Failure {
+pub(crate) fn start_failure(error: &StartError) -> Failure {
     match error {
         StartError::NoKeys => Failure::cannot(Exit::Config, error)
             .hint("`wopr keys create` makes one in the store, `wopr dev` starts with one"),

@@ -7,7 +7,6 @@
 mod agent;
 mod args;
 mod ask;
-mod bench;
 mod board;
 mod client;
 mod commands;
@@ -15,8 +14,10 @@ mod drawing;
 mod examples;
 mod exit;
 mod follow;
+mod follow_tree;
 mod host;
 mod mock_model;
+mod noted;
 mod open_files;
 mod output;
 mod render;

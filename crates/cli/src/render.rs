@@ -132,20 +132,23 @@ fn detail(event: &RunEventDoc) -> String {
         }
         "runOrchestrator.decided" => Some(decision(payload)),
         "core.workflowChain.event" => Some(handoff(payload)),
-        "core.workflowChain.confidence-escalated" => {
-            let [confidence, floor] = ["confidence", "floor"].map(|name| named(name).unwrap_or_default());
-            Some(format!("the confidence {confidence} is below {floor}"))
-        }
+        "core.workflowChain.confidence-escalated" => Some(escalation(payload)),
         "agent.verified" => Some(verdict(payload)),
-        "core.dispatch.fanOut" => named("childCount").map(|n| format!("{n} workers at the same time")),
-        "core.dispatch.join" => {
-            let [completed, failed, cancelled] = ["completedCount", "failedCount", "cancelledCount"]
-                .map(|name| named(name).unwrap_or_default());
-            let outcome = text(payload, "joinOutcome");
-            Some(format!(
-                "{outcome}: {completed} completed, {failed} failed, {cancelled} cancelled"
-            ))
+        "context.summarized" => payload
+            .get("replacedTurns")
+            .and_then(Value::as_array)
+            .map(|replaced| {
+                let artifact = text(payload, "summaryRef");
+                format!("{} events of earlier turns as {artifact}", replaced.len())
+            }),
+        "agent.handoff" => {
+            let [from, to] = ["fromAgentId", "toAgentId"].map(|name| text(payload, name));
+            Some(format!("{from} hands over to {to}"))
         }
+        "agent.decided" if payload.pointer("/decision/kind").is_some() => Some(decision(payload)),
+        "agent.invocation.completed" => named("outcome"),
+        "core.dispatch.fanOut" => Some(fan_out(payload)),
+        "core.dispatch.join" => Some(join(payload)),
         "cap.breached" => named("kind").map(|kind| {
             let [observed, limit] = ["observed", "limit"].map(|name| named(name).unwrap_or_default());
             format!("{kind}: {observed} of at most {limit}")
@@ -161,7 +164,7 @@ fn detail(event: &RunEventDoc) -> String {
             Some(task) => format!("by {peer}, task {task}"),
             None => format!("by {peer}"),
         }),
-        "interrupt.requested" => remote_question(payload),
+        "interrupt.requested" => asked(payload),
         _ => None,
     };
     short(&found.unwrap_or_default())
@@ -179,6 +182,40 @@ pub(crate) fn decision(payload: &Value) -> String {
     let confidence = decision.get("confidence").and_then(Value::as_f64);
     let confidence = confidence.map_or_else(String::new, |confidence| format!(" (confidence {confidence})"));
     format!("{what}{confidence}")
+}
+
+/// How many workers a dispatch waits for.
+pub(crate) fn fan_out(payload: &Value) -> String {
+    format!("{} workers at the same time", number(payload, "childCount"))
+}
+
+/// How workers that worked at the same time have ended.
+pub(crate) fn join(payload: &Value) -> String {
+    let [completed, failed, cancelled] =
+        ["completedCount", "failedCount", "cancelledCount"].map(|name| number(payload, name));
+    let outcome = text(payload, "joinOutcome");
+    format!("{outcome}: {completed} completed, {failed} failed, {cancelled} cancelled")
+}
+
+/// Why a decision needs an approval.
+pub(crate) fn escalation(payload: &Value) -> String {
+    let [confidence, floor] = ["confidence", "floor"].map(|name| number(payload, name));
+    format!("the confidence {confidence} is below {floor}")
+}
+
+/// A decision that is held, and why, from the data of its interrupt.
+pub(crate) fn held(data: &Value) -> String {
+    let [observed, threshold] = ["observed", "threshold"].map(|name| number(data, name));
+    let agent = text(data, "agentId");
+    let decided = match data.pointer("/decision/kind") {
+        Some(_) => decision(data),
+        None => value(data.get("decision").unwrap_or(&Value::Null)),
+    };
+    format!("{agent} is unsure ({observed}, below {threshold}): {decided}")
+}
+
+fn number(payload: &Value, name: &str) -> String {
+    payload.get(name).map(Value::to_string).unwrap_or_default()
 }
 
 /// What a verifier says, on one line.
@@ -239,11 +276,13 @@ pub(crate) fn failed_worker(details: &Value) -> Option<String> {
     Some(format!("worker {worker}{child} failed last: {code}: {message}"))
 }
 
-/// Returns what another agent asks, if an interrupt passes it on.
-fn remote_question(payload: &Value) -> Option<String> {
+/// Returns what an interrupt asks, if it passes on the question of another agent or has a prompt.
+fn asked(payload: &Value) -> Option<String> {
     let data = payload.get("data")?;
-    let peer = data.get("peer")?.as_str()?;
-    Some(format!("{peer} asks: {}", text(data, "message")))
+    match data.get("peer").and_then(Value::as_str) {
+        Some(peer) => Some(format!("{peer} asks: {}", text(data, "message"))),
+        None => data.get("prompt")?.as_str().map(str::to_owned),
+    }
 }
 
 pub(crate) fn part(part: &Part) -> String {
@@ -429,6 +468,16 @@ mod tests {
                 "core.workflowChain.confidence-escalated",
                 json!({ "confidence": 0.25, "floor": 0.5 }),
                 "the confidence 0.25 is below 0.5",
+            ),
+            (
+                "agent.handoff",
+                json!({ "fromAgentId": "lead", "toAgentId": "critic" }),
+                "lead hands over to critic",
+            ),
+            (
+                "agent.decided",
+                json!({ "agentId": "lead", "decision": { "kind": "terminate", "reason": "done" } }),
+                "terminate done",
             ),
             (
                 "agent.verified",

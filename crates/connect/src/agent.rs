@@ -25,16 +25,18 @@ mod recall;
 mod send;
 mod stream;
 mod tasks_http;
+mod tool;
+mod transport;
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_core::{AgentCall, RunKey, StepId, TenantId};
+use wopr_core::{AgentCall, AgentReach, RunKey, StepId, TenantId};
 use wopr_engine::{Outcome, Report, Wake};
 use wopr_wire::a2a::method::Version;
 
@@ -48,6 +50,12 @@ use crate::{
 };
 
 pub use callback::{Callback, Callbacks};
+pub use tool::ToolAgent;
+pub(crate) use tool::ask as ask_tool;
+pub use transport::{AgentTransport, NewTask, TaskOf, TransportError};
+
+/// Transports of an embedder, by the names of their agents.
+pub type Transports = HashMap<String, Arc<dyn AgentTransport>>;
 
 /// Longest time until the next attempt that an agent may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3_600);
@@ -122,6 +130,8 @@ pub(crate) struct Agents {
     /// Time between two looks at a task; by its age if absent.
     poll_interval: Option<Duration>,
     origin: Option<Arc<CallingHost>>,
+    /// Agents that the embedder has added.
+    transports: Arc<Transports>,
 }
 
 impl Agents {
@@ -131,6 +141,7 @@ impl Agents {
         callbacks: Option<Arc<dyn Callbacks>>,
         poll_interval: Option<Duration>,
         origin: Option<CallingHost>,
+        transports: Transports,
     ) -> Self {
         Self {
             client,
@@ -139,6 +150,7 @@ impl Agents {
             callbacks,
             poll_interval,
             origin: origin.map(Arc::new),
+            transports: Arc::new(transports),
         }
     }
 
@@ -149,11 +161,31 @@ impl Agents {
     /// Sends the message of a call, or looks at its task.
     pub(crate) async fn attempt(&self, attempted: Attempted<'_>) -> Report {
         let is_followed = attempted.call.verb.is_followed();
-        match self.client.task_api(&attempted.call.peer, settings(&attempted)) {
-            Ok(Some(_)) if !is_followed => {
-                let message = "the peer speaks tasks-http, which has neither cards nor such calls".to_owned();
-                return failed("invalid_input", message).into();
-            }
+        let tasks_only = || {
+            let message = "the peer has tasks only, and neither a card nor such calls".to_owned();
+            failed("invalid_input", message).into()
+        };
+        let AgentCall { peer, reach, .. } = attempted.call;
+        if let Some(transport) = self.transports.get(peer) {
+            return match is_followed {
+                true => Box::pin(tasks_http::attempt(&**transport, &attempted)).await,
+                false => tasks_only(),
+            };
+        }
+        if *reach == AgentReach::Embedded {
+            let code = match self.transports.is_empty() {
+                true => "peer_unknown",
+                false => tool::AGENT_NOT_FOUND,
+            };
+            return failed(code, format!("this host has no code for the agent '{peer}'")).into();
+        }
+        let has_agents = self.client.has_peers() || !self.transports.is_empty();
+        if *reach == AgentReach::Delegate && has_agents && !self.client.knows(peer) {
+            let message = format!("this host has no agent '{peer}'");
+            return failed(tool::AGENT_NOT_FOUND, message).into();
+        }
+        match self.client.task_api(peer, settings(&attempted)) {
+            Ok(Some(_)) if !is_followed => return tasks_only(),
             // Boxed, here and below: each future is kilobytes large, and a look need not take the memory of a send.
             Ok(Some(api)) => return Box::pin(tasks_http::attempt(&api, &attempted)).await,
             Ok(None) if !is_followed => return Box::pin(self.perform(&attempted)).await.into(),

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use wopr_core::{ModelCall, TenantId, provider};
+use wopr_core::{AgentReach, ModelCall, TenantId, provider};
 use wopr_engine::{
     Answered, Answering, Attempt, CancelError, Cancellation, Estimate, Executor, Recalled, Recalling, Report,
     Request, ScriptedModel,
@@ -11,7 +11,7 @@ use wopr_engine::{
 
 use crate::{
     a2a::{Client, Peer},
-    agent::{Agents, Attempted, Callbacks},
+    agent::{Agents, Attempted, Callbacks, ToolAgent, Transports, ask_tool},
     egress::Gate,
     http::Http,
     mcp::{self, ToolServer, ToolServers},
@@ -37,6 +37,10 @@ pub struct Options {
     pub models: Vec<Provider>,
     /// The servers whose tools workflows may call.
     pub tool_servers: Vec<ToolServer>,
+    /// The agents that are tools of those servers.
+    pub tool_agents: Vec<ToolAgent>,
+    /// The agents that the embedder reaches in its own way, by name. One of them hides a peer of the same name.
+    pub transports: Transports,
     /// The secrets that requests of workflows may carry.
     pub secrets: NamedSecrets,
     /// The scripted model of conformance mode.
@@ -60,6 +64,7 @@ pub struct Executors {
     agents: Agents,
     models: Models,
     tools: ToolServers,
+    tool_agents: Arc<[ToolAgent]>,
     side_effect: SideEffect,
 }
 
@@ -74,6 +79,7 @@ impl Executors {
                 options.callbacks,
                 options.poll_interval,
                 options.origin,
+                options.transports,
             ),
             models: Models::new(
                 gate.clone(),
@@ -82,6 +88,7 @@ impl Executors {
                 options.mock,
             ),
             tools: ToolServers::new(&gate, options.tool_servers),
+            tool_agents: options.tool_agents.into(),
             http: Http::new(gate, options.secrets),
             side_effect: SideEffect::new(options.ledger),
         }
@@ -128,6 +135,17 @@ impl Executor for Executors {
                 let trace = traceparent.as_deref();
                 // Boxed, so that the other calls do not take its memory.
                 Box::pin(self.http.call(&run.tenant, &key, trace, call, &keep))
+                    .await
+                    .into()
+            }
+            Request::Agent(call) if call.reach == AgentReach::Tool => {
+                let asked = mcp::Asked {
+                    tenant: &run.tenant,
+                    key: &key,
+                    traceparent: traceparent.as_deref(),
+                    is_interrupted,
+                };
+                Box::pin(ask_tool(&self.tool_agents, &self.tools, &call, asked))
                     .await
                     .into()
             }

@@ -20,7 +20,9 @@ mod shares;
 mod side_effect;
 mod weight;
 
-pub use agent::{Callback, Callbacks};
+pub use agent::{
+    AgentTransport, Callback, Callbacks, NewTask, TaskOf, ToolAgent, TransportError, Transports,
+};
 pub use events::events;
 pub use executors::{CallingHost, Executors, Options};
 pub use http::Http;

@@ -19,6 +19,8 @@ mod agent;
 mod agent_calls;
 #[path = "suite/authority.rs"]
 mod authority;
+#[path = "suite/delegates.rs"]
+mod delegates;
 #[path = "suite/delivery.rs"]
 mod delivery;
 #[path = "suite/executors.rs"]

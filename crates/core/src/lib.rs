@@ -10,8 +10,8 @@ pub mod invariant;
 mod program;
 
 pub use program::{
-    Decision, DialectEvent, DialectId, Plan, Run, State, decide, decide_counted, decide_counted_within,
-    decide_fork, decide_within,
+    AwpHistory, Decision, DialectEvent, DialectId, Plan, Run, State, decide, decide_counted,
+    decide_counted_within, decide_fork, decide_within, import_awp,
 };
 
 /// An event of a run of any dialect.
@@ -19,24 +19,27 @@ pub type Event = wopr_kernel::Event<DialectEvent>;
 /// An event of any dialect with its envelope.
 pub type Recorded = wopr_kernel::Recorded<DialectEvent>;
 
+pub use wopr_dialect_awp as awp;
+pub use wopr_dialect_awp::TrustPolicy as SignaturePolicy;
 pub use wopr_dialect_openwop as openwop;
 pub use wopr_dialect_openwop::{
     Definition, Expression, ExpressionError, HTTP_MAX_TIMEOUT_MS, Lint, MAX_EDGES, MAX_NODES, Node, Place,
     Read, Template, Untrusted, Variable, VariableType, Warning, definition_schema, locate,
 };
+pub use wopr_kernel::cost;
 pub use wopr_kernel::{
-    Activity, AgentCall, AgentVerb, AnsweredCall, ApplyError, ApprovalAction, Artifact, Asked, Authority,
-    BudgetKey, BudgetPeriod, BudgetScope, BudgetUnit, BudgetWindow, CONTENT_TRUST, Call, CancelledCall, Cap,
-    Catalog, Child, Command, ContentHash, Divergence, DrainPolicy, Effect, EndedChild, Entropy, Failure,
-    Fork, ForkMode, Given, GivenAnswer, GivenEnd, GivenOutcome, GivenResult, HostBounds, IdError, Input,
-    InterruptKind, KernelEvent, Limits, ListedTool, MAX_BYTES, MAX_EVENTS, Membership, MemoryCall,
-    MemoryRead, MemoryWritten, ModelCall, ModelMessage, ModelReply, ModelStop, ModelTool, ModelUsage,
-    MoreMoney, NewChild, NewMemory, NodeId, NodeTypes, Object, OnOverBudget, Open, OpenInterrupt, Origin,
-    OverBudget, Overlay, Parent, Planned, PrincipalId, Problem, Problems, Produced, REFUSAL_DIVERGED,
-    REJECTED, Refusal, RefusalDivergence, RemoteQuestion, ReplyKind, Resolve, RunId, RunKey, RunMessage,
-    RunStarted, RunStatus, SOURCE_MISSING, SecretHeader, Seq, Spot, StartFork, StartRun, Startable, StepId,
-    Streaming, TenantId, Timer, Timestamp, ToolCall, ToolQuery, ToolRequest, UNTRUSTED, UndecidedChild, Vote,
-    WantedTools, Work, WorkerFailure, WorkflowId,
+    Activity, AgentCall, AgentReach, AgentVerb, AnswerEnd, AnsweredCall, ApplyError, ApprovalAction,
+    Artifact, Asked, Authority, BudgetKey, BudgetPeriod, BudgetScope, BudgetUnit, BudgetWindow,
+    CONTENT_TRUST, Call, CancelledCall, Cap, Catalog, Child, Command, ContentHash, Divergence, DrainPolicy,
+    Effect, EndedChild, Entropy, Failure, Fork, ForkMode, Given, GivenAnswer, GivenEnd, GivenOutcome,
+    GivenResult, HostBounds, IdError, Input, InterruptKind, KernelEvent, Limits, ListedTool, MAX_BYTES,
+    MAX_EVENTS, Membership, MemoryCall, MemoryRead, MemoryWritten, ModelCall, ModelMessage, ModelReply,
+    ModelStop, ModelTool, ModelUsage, MoreMoney, NewChild, NewMemory, NodeId, NodeTypes, Object,
+    OnOverBudget, Open, OpenInterrupt, Origin, OverBudget, Overlay, Parent, Planned, PrincipalId, Problem,
+    Problems, Produced, REFUSAL_DIVERGED, REJECTED, Refusal, RefusalDivergence, RemoteQuestion, ReplyKind,
+    Resolve, RunId, RunKey, RunMessage, RunStarted, RunStatus, SOURCE_MISSING, SecretHeader, Seq, Spot,
+    StartFork, StartRun, Startable, StepId, Streaming, TenantId, Timer, Timestamp, ToolCall, ToolQuery,
+    ToolRequest, UNTRUSTED, UndecidedChild, Vote, WantedTools, Work, WorkerFailure, WorkflowId,
     cost::MAX_DECISION_WORK,
     dollars, hex,
     measure::{MAX_NESTING, parsed_limit, parsed_size, too_deep, value_size},

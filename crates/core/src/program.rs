@@ -2,26 +2,30 @@
 //! [`mod@crate::format`] if it has events of its own.
 //!
 //! A match over the list enters a language once; the code behind it is monomorphic.
+//!
+//! The file is long because the list is closed: what the host asks of every language is one exhaustive match each.
 
 use std::{fmt, ops::Deref, sync::LazyLock};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use wopr_dialect_awp::{self as awp, Awp};
 use wopr_dialect_openwop::{self as openwop, AgentRef, Openwop};
 #[cfg(feature = "toy")]
 use wopr_dialect_toy::{self as toy, Toy};
 use wopr_kernel::{
     self as kernel, Activity, ApplyError, Command, ContentHash, Dialect, EventRef, Failure, Input, NodeId,
-    NodeTypes, Object, OpenInterrupt, Planned, Problems, RecordedRef, Refusal, Seq, Source, Startable,
+    NodeTypes, Object, OpenInterrupt, Planned, Problems, RecordedRef, Refusal, RunId, Seq, Source, Startable,
     StepId, Streaming, Work, WorkflowId, cost::Budget,
 };
 
-use crate::{Recorded, Untrusted, Warning};
+use crate::{Recorded, SignaturePolicy, Untrusted, Warning};
 
 /// A language of this host. A run stores its name in its first event, a workflow beside its definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DialectId {
     Openwop,
+    Awp,
     #[cfg(feature = "toy")]
     Toy,
 }
@@ -32,6 +36,7 @@ impl DialectId {
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             Openwop::NAME => Some(Self::Openwop),
+            Awp::NAME => Some(Self::Awp),
             #[cfg(feature = "toy")]
             Toy::NAME => Some(Self::Toy),
             _ => None,
@@ -42,6 +47,7 @@ impl DialectId {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Openwop => Openwop::NAME,
+            Self::Awp => Awp::NAME,
             #[cfg(feature = "toy")]
             Self::Toy => Toy::NAME,
         }
@@ -51,6 +57,7 @@ impl DialectId {
     pub(crate) const fn fold(self) -> u16 {
         match self {
             Self::Openwop => Openwop::FOLD,
+            Self::Awp => Awp::FOLD,
             #[cfg(feature = "toy")]
             Self::Toy => Toy::FOLD,
         }
@@ -64,7 +71,9 @@ impl DialectId {
         if toy::Plan::recognizes(document) {
             return Self::Toy;
         }
-        let _ = document;
+        if awp::Plan::recognizes(document) {
+            return Self::Awp;
+        }
         Self::Openwop
     }
 
@@ -73,6 +82,8 @@ impl DialectId {
     pub fn assigns(self, document: &Value, value: &Value) -> bool {
         match self {
             Self::Openwop => openwop::assigns(document, value),
+            // It redacts nothing, so a value that stands for something redacted is one like any other.
+            Self::Awp => false,
             #[cfg(feature = "toy")]
             Self::Toy => false,
         }
@@ -81,15 +92,13 @@ impl DialectId {
 
 /// A compiled workflow.
 #[derive(Debug)]
-#[cfg_attr(
-    feature = "toy",
-    expect(
-        clippy::large_enum_variant,
-        reason = "a plan is moved once, and shared from then on"
-    )
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a plan is moved once, and shared from then on"
 )]
 pub enum Plan {
     Openwop(openwop::Plan),
+    Awp(awp::Plan),
     #[cfg(feature = "toy")]
     Toy(toy::Plan),
 }
@@ -100,8 +109,21 @@ impl Plan {
     /// # Errors
     /// Every problem, with its place and a JSON pointer.
     pub fn admit(document: Value, node_types: NodeTypes) -> Result<Self, Problems> {
+        Self::admit_signed(document, node_types, &SignaturePolicy::default())
+    }
+
+    /// Like [`Self::admit`]; the policy says whose signatures are good, in languages whose definitions can be signed.
+    ///
+    /// # Errors
+    /// Every problem, with its place and a JSON pointer.
+    pub fn admit_signed(
+        document: Value,
+        node_types: NodeTypes,
+        signatures: &SignaturePolicy,
+    ) -> Result<Self, Problems> {
         match DialectId::of_definition(&document) {
             DialectId::Openwop => openwop::Plan::admit(document, node_types).map(Self::Openwop),
+            DialectId::Awp => awp::Plan::admit(document, signatures).map(Self::Awp),
             #[cfg(feature = "toy")]
             DialectId::Toy => toy::Plan::compile(document).map(Self::Toy),
         }
@@ -116,6 +138,7 @@ impl Plan {
             DialectId::Openwop => openwop::Definition::parse(document)
                 .and_then(|definition| openwop::Plan::compile(definition, node_types))
                 .map(Self::Openwop),
+            DialectId::Awp => awp::Plan::compile(document).map(Self::Awp),
             #[cfg(feature = "toy")]
             DialectId::Toy => toy::Plan::compile(document).map(Self::Toy),
         }
@@ -125,6 +148,7 @@ impl Plan {
     pub const fn dialect(&self) -> DialectId {
         match self {
             Self::Openwop(_) => DialectId::Openwop,
+            Self::Awp(_) => DialectId::Awp,
             #[cfg(feature = "toy")]
             Self::Toy(_) => DialectId::Toy,
         }
@@ -137,9 +161,7 @@ impl Plan {
     pub fn continues(&self, earlier: &Self) -> Result<(), String> {
         match (self, earlier) {
             (Self::Openwop(plan), Self::Openwop(earlier)) => plan.continues(earlier),
-            #[cfg(feature = "toy")]
             (plan, earlier) if (**plan).version() == (**earlier).version() => Ok(()),
-            #[cfg(feature = "toy")]
             _ => Err("it is another definition".to_owned()),
         }
     }
@@ -149,6 +171,7 @@ impl Plan {
     pub fn warnings(&self) -> Vec<Warning> {
         match self {
             Self::Openwop(plan) => plan.warnings(),
+            Self::Awp(_) => Vec::new(),
             #[cfg(feature = "toy")]
             Self::Toy(_) => Vec::new(),
         }
@@ -159,6 +182,46 @@ impl Plan {
     pub const fn openwop(&self) -> Option<&openwop::Plan> {
         match self {
             Self::Openwop(plan) => Some(plan),
+            Self::Awp(_) => None,
+            #[cfg(feature = "toy")]
+            Self::Toy(_) => None,
+        }
+    }
+}
+
+impl Plan {
+    /// The plan, if it is in the Agent Workflow language.
+    #[must_use]
+    pub const fn awp(&self) -> Option<&awp::Plan> {
+        match self {
+            Self::Awp(plan) => Some(plan),
+            Self::Openwop(_) => None,
+            #[cfg(feature = "toy")]
+            Self::Toy(_) => None,
+        }
+    }
+}
+
+impl Plan {
+    /// The name that these options give a new run of this workflow.
+    ///
+    /// # Errors
+    /// The caller may not give this name.
+    pub fn alias<'o>(&self, configurable: &'o Object) -> Result<Option<&'o str>, Refusal> {
+        match self {
+            Self::Awp(_) => awp::alias(configurable),
+            Self::Openwop(_) => Ok(None),
+            #[cfg(feature = "toy")]
+            Self::Toy(_) => Ok(None),
+        }
+    }
+
+    /// The name that a run of this workflow with a name gives a child with these options.
+    #[must_use]
+    pub fn child_alias<'o>(&self, configurable: &'o Object) -> Option<&'o str> {
+        match self {
+            Self::Awp(_) => awp::child_alias(configurable),
+            Self::Openwop(_) => None,
             #[cfg(feature = "toy")]
             Self::Toy(_) => None,
         }
@@ -171,6 +234,7 @@ impl Deref for Plan {
     fn deref(&self) -> &Self::Target {
         match self {
             Self::Openwop(plan) => plan,
+            Self::Awp(plan) => plan,
             #[cfg(feature = "toy")]
             Self::Toy(plan) => plan,
         }
@@ -178,6 +242,10 @@ impl Deref for Plan {
 }
 
 impl Startable for Plan {
+    fn dialect(&self) -> &'static str {
+        Self::dialect(self).name()
+    }
+
     fn workflow(&self) -> &WorkflowId {
         (**self).id()
     }
@@ -195,6 +263,7 @@ impl Startable for Plan {
     ) -> Result<(), String> {
         match self {
             Self::Openwop(plan) => plan.check_child(inputs, configurable, unset, budget),
+            Self::Awp(plan) => plan.check_child(inputs, configurable, budget),
             #[cfg(feature = "toy")]
             Self::Toy(plan) => plan.check_child(inputs),
         }
@@ -231,6 +300,7 @@ impl DialectEvent {
 #[serde(rename_all = "lowercase")]
 pub enum State {
     Openwop(Box<openwop::State>),
+    Awp(Box<awp::State>),
     #[cfg(feature = "toy")]
     Toy(Box<toy::State>),
 }
@@ -253,6 +323,7 @@ impl Listed for Openwop {
     fn own_state(state: &mut State) -> Option<&mut openwop::State> {
         match state {
             State::Openwop(state) => Some(state),
+            State::Awp(_) => None,
             #[cfg(feature = "toy")]
             State::Toy(_) => None,
         }
@@ -269,6 +340,29 @@ impl Listed for Openwop {
     }
 }
 
+impl Listed for Awp {
+    fn state(state: awp::State) -> State {
+        State::Awp(Box::new(state))
+    }
+
+    fn own_state(state: &mut State) -> Option<&mut awp::State> {
+        match state {
+            State::Awp(state) => Some(state),
+            State::Openwop(_) => None,
+            #[cfg(feature = "toy")]
+            State::Toy(_) => None,
+        }
+    }
+
+    fn event(event: awp::NoEvent) -> DialectEvent {
+        match event {}
+    }
+
+    fn own_event(_event: &DialectEvent) -> Option<&awp::NoEvent> {
+        None
+    }
+}
+
 #[cfg(feature = "toy")]
 impl Listed for Toy {
     fn state(state: toy::State) -> State {
@@ -278,7 +372,7 @@ impl Listed for Toy {
     fn own_state(state: &mut State) -> Option<&mut toy::State> {
         match state {
             State::Toy(state) => Some(state),
-            State::Openwop(_) => None,
+            State::Openwop(_) | State::Awp(_) => None,
         }
     }
 
@@ -358,6 +452,7 @@ fn decide_from(
 ) -> Result<(Decision, u64), Refusal> {
     match plan {
         Plan::Openwop(plan) => counted::<Openwop>(run, plan, command, input, source),
+        Plan::Awp(plan) => counted::<Awp>(run, plan, command, input, source),
         #[cfg(feature = "toy")]
         Plan::Toy(plan) => counted::<Toy>(run, plan, command, input, source),
     }
@@ -386,6 +481,7 @@ pub fn decide_counted_within(
 ) -> Option<Result<(Decision, u64), Refusal>> {
     match plan {
         Plan::Openwop(plan) => within::<Openwop>(units, run, plan, command, input),
+        Plan::Awp(plan) => within::<Awp>(units, run, plan, command, input),
         #[cfg(feature = "toy")]
         Plan::Toy(plan) => within::<Toy>(units, run, plan, command, input),
     }
@@ -463,6 +559,7 @@ impl Run {
     pub fn apply(&mut self, plan: &Plan, recorded: &Recorded) -> Result<(), ApplyError> {
         match plan {
             Plan::Openwop(plan) => self.apply_as::<Openwop>(plan, recorded),
+            Plan::Awp(plan) => self.apply_as::<Awp>(plan, recorded),
             #[cfg(feature = "toy")]
             Plan::Toy(plan) => self.apply_as::<Toy>(plan, recorded),
         }
@@ -540,6 +637,7 @@ impl Run {
         match &self.state {
             None => nothing(),
             Some(State::Openwop(state)) => Openwop::variables(state),
+            Some(State::Awp(state)) => Awp::variables(state),
             #[cfg(feature = "toy")]
             Some(State::Toy(state)) => Toy::variables(state),
         }
@@ -550,6 +648,7 @@ impl Run {
         match &self.state {
             None => nothing(),
             Some(State::Openwop(state)) => &state.channels,
+            Some(State::Awp(_)) => nothing(),
             #[cfg(feature = "toy")]
             Some(State::Toy(_)) => nothing(),
         }
@@ -564,6 +663,7 @@ impl Run {
                 let (provider, model) = state.model.as_ref()?;
                 Some((&state.usage, (provider.as_str(), model.as_str())))
             }
+            Some(State::Awp(_)) => None,
             #[cfg(feature = "toy")]
             Some(State::Toy(_)) => None,
         }
@@ -575,8 +675,18 @@ impl Run {
         match &self.state {
             None => None,
             Some(State::Openwop(state)) => state.supervision.as_ref(),
+            Some(State::Awp(_)) => None,
             #[cfg(feature = "toy")]
             Some(State::Toy(_)) => None,
+        }
+    }
+
+    /// The agent that leads the run, if one does.
+    #[must_use]
+    pub fn orchestrator(&self, plan: &Plan) -> Option<Object> {
+        match (&self.state, plan) {
+            (Some(State::Openwop(state)), Plan::Openwop(plan)) => plan.orchestrator(&self.run, state),
+            (Some(_) | None, _) => None,
         }
     }
 
@@ -585,9 +695,7 @@ impl Run {
     pub fn agent<'p>(&self, plan: &'p Plan) -> Option<&'p AgentRef> {
         match (&self.state, plan) {
             (Some(State::Openwop(state)), Plan::Openwop(plan)) => state.agent(plan),
-            (None, _) => None,
-            #[cfg(feature = "toy")]
-            (Some(_), _) => None,
+            (Some(_) | None, _) => None,
         }
     }
 
@@ -598,6 +706,7 @@ impl Run {
         match &self.state {
             None => &NONE,
             Some(State::Openwop(state)) => &state.untrusted,
+            Some(State::Awp(_)) => &NONE,
             #[cfg(feature = "toy")]
             Some(State::Toy(_)) => &NONE,
         }
@@ -609,6 +718,7 @@ impl Run {
         match &self.state {
             None => false,
             Some(State::Openwop(state)) => Openwop::holds_untrusted(&self.run, state),
+            Some(State::Awp(state)) => Awp::holds_untrusted(&self.run, state),
             #[cfg(feature = "toy")]
             Some(State::Toy(state)) => Toy::holds_untrusted(&self.run, state),
         }
@@ -622,11 +732,22 @@ impl Run {
             (Some(State::Openwop(state)), Plan::Openwop(plan)) => {
                 state.is_untrusted_failure(&self.run, plan, failure, node)
             }
+            (Some(State::Awp(state)), _) => Awp::holds_untrusted(&self.run, state),
             #[cfg(feature = "toy")]
-            (Some(state), _) => match state {
-                State::Toy(state) => Toy::holds_untrusted(&self.run, state),
-                State::Openwop(_) => true,
-            },
+            (Some(State::Toy(state)), _) => Toy::holds_untrusted(&self.run, state),
+            // A state and a plan of two languages meet in damaged logs alone, which the fold refuses.
+            (Some(State::Openwop(_)), _) => true,
+        }
+    }
+
+    /// The kernel's part of a run in the Agent Workflow language, with the language's own.
+    #[must_use]
+    pub fn awp(&self) -> Option<(&kernel::Run, &awp::State)> {
+        match &self.state {
+            Some(State::Awp(state)) => Some((&self.run, state)),
+            Some(State::Openwop(_)) | None => None,
+            #[cfg(feature = "toy")]
+            Some(State::Toy(_)) => None,
         }
     }
 
@@ -635,6 +756,73 @@ impl Run {
             .state
             .and_then(|mut state| D::own_state(&mut state).map(std::mem::take));
         (self.run, own.unwrap_or_default())
+    }
+}
+
+/// Decides again what a history of the Agent Workflow language says, as the first decision of a run. `None` if the plan is
+/// in another language.
+#[must_use]
+pub fn import_awp(
+    plan: &Plan,
+    given: &awp::GivenRows,
+    import: &awp::Import,
+) -> Option<Result<Decision, awp::ImportError>> {
+    let decided = awp::import(plan.awp()?, given, import);
+    Some(decided.map(listed))
+}
+
+/// Makes the rows of the history of a run in the Agent Workflow language, event by event from the first one on.
+#[derive(Debug)]
+pub struct AwpHistory<'p>(awp::HistoryWriter<'p>);
+
+impl<'p> AwpHistory<'p> {
+    /// `None` if the run is in another language.
+    #[must_use]
+    pub fn new(plan: &'p Plan, run: &'p RunId, wanted: awp::Wanted) -> Option<Self> {
+        Some(Self(awp::HistoryWriter::new(plan.awp()?, run, wanted)))
+    }
+
+    /// Goes on at a place in the history of the same run. `None` if it is in another language.
+    #[must_use]
+    pub fn from_position(
+        plan: &'p Plan,
+        run: &'p RunId,
+        wanted: awp::Wanted,
+        position: awp::HistoryPosition,
+    ) -> Option<Self> {
+        let plan = plan.awp()?;
+        Some(Self(awp::HistoryWriter::from_position(
+            plan, run, wanted, position,
+        )))
+    }
+
+    /// The place after the recorded events.
+    #[must_use]
+    pub fn position(&self) -> awp::HistoryPosition {
+        self.0.position()
+    }
+
+    /// How many rows the recorded events have.
+    #[must_use]
+    pub const fn n_rows(&self) -> u64 {
+        self.0.n_rows()
+    }
+
+    pub fn record(&mut self, recorded: &Recorded) {
+        if let Ok(recorded) = narrow::<Awp>(recorded) {
+            self.0.record(recorded);
+        }
+    }
+
+    /// Whether no later event adds a row that is wanted.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.0.is_done()
+    }
+
+    #[must_use]
+    pub fn finish(self) -> awp::History {
+        self.0.finish()
     }
 }
 

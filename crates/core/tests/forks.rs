@@ -5,6 +5,8 @@
     reason = "helpers of tests fail the test that called them"
 )]
 
+#[path = "suite/awp_generated.rs"]
+mod awp_generated;
 #[path = "suite/fork_differences.rs"]
 mod fork_differences;
 #[path = "suite/fork_refusals.rs"]
@@ -663,12 +665,13 @@ fn retries_of_the_source_are_not_waited_for() {
 
 /// A loop whose supervisor has a verifier, and everything that either may decide.
 fn verified() -> impl Strategy<Value = Workflow> {
-    let decision = (0..7_usize).prop_map(|kind| match kind {
+    let decision = (0..9_usize).prop_map(|kind| match kind {
         0 => json!({ "kind": "next-worker", "nextWorkerIds": ["gated"] }),
         1 => json!({ "kind": "next-worker", "nextWorkerIds": ["pass", "nobody", "gated"] }),
         2 => json!({ "kind": "escalate" }),
         3 => json!({ "kind": "terminate", "confidence": 0.3 }),
         4 => json!({ "kind": "terminate", "successCriteria": [{ "key": "done", "met": false }] }),
+        5 => json!({ "kind": "ask-user", "prompt": "Which?" }),
         _ => json!({ "kind": "terminate" }),
     });
     let worker = prop_oneof![
@@ -679,8 +682,16 @@ fn verified() -> impl Strategy<Value = Workflow> {
         1 => Just("lead -> dispatch"),
         1 => Just("lead -> dispatch, dispatch -> lead, dispatch -> end any_failed"),
     ];
-    (vec(decision, 1..6), worker, any::<bool>(), 0..3_u32, edges).prop_map(
-        |(plan, worker, gating, max_revisions, edges)| {
+    let routing = prop_oneof![Just("auto"), Just("conversation")];
+    (
+        vec(decision, 1..6),
+        worker,
+        any::<bool>(),
+        0..3_u32,
+        edges,
+        routing,
+    )
+        .prop_map(|(plan, worker, gating, max_revisions, edges, routing)| {
             let mut verifier = json!({ "worker": worker, "agentId": "critic", "gating": gating });
             if gating {
                 verifier["maxRevisions"] = json!(max_revisions);
@@ -688,11 +699,11 @@ fn verified() -> impl Strategy<Value = Workflow> {
             let lead = json!({ "mockDispatchPlan": plan, "verifier": verifier, "maxLoopIterations": 7 });
             Workflow::new("parent")
                 .node("lead", "core.orchestrator.supervisor", lead)
-                .node("dispatch", "core.dispatch", json!({}))
+                .node("dispatch", "core.dispatch", json!({ "askUserRouting": routing }))
                 .noops("end")
                 .edges(edges)
-        },
-    )
+                .set("channels", json!({ "conversation": { "reducer": "message" } }))
+        })
 }
 
 /// Workers of [`verified`] that say what they are called, and one that asks first.

@@ -20,6 +20,9 @@
     reason = "a test, which shows what it measured"
 )]
 
+#[path = "suite/hostile_documents.rs"]
+mod hostile_documents;
+
 use std::{env, sync::Arc};
 
 use mimalloc::MiMalloc;
@@ -27,8 +30,9 @@ use peakmem_alloc::{PeakMemAlloc, PeakMemAllocTrait as _};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 use wopr_core::{
-    Catalog, Command, Entropy, Input, MAX_DECISION_WORK, NodeTypes, Object, Plan, Run, RunId, RunMessage,
-    RunStatus, Startable, Timer, Timestamp, WorkflowId, decide_counted, parsed_limit, parsed_size,
+    AwpHistory, Catalog, Command, DialectId, Entropy, Input, MAX_DECISION_WORK, NodeTypes, Object, Plan,
+    Recorded, Run, RunId, RunMessage, RunStatus, Startable, Timer, Timestamp, WorkflowId, awp,
+    decide_counted, parsed_limit, parsed_size,
 };
 use wopr_testkit::{Script, Workflow};
 
@@ -156,12 +160,15 @@ fn attack_once(name: &str, document: &Value, inputs: &Value, worst: &mut Worst) 
     };
     let mut command = Command::Start(Box::new(Script::start_run(inputs.clone())));
     let mut run = Run::default();
+    let mut log = Vec::new();
     for round in 0..ROUNDS {
         let what = format!("{name}, decision {round}");
         let decided = measured(&what, worst, || decide_counted(run, &plan, command, &input));
         let Ok((decision, work)) = decided else { return };
         assert!(work <= MAX_DECISION_WORK, "{what} cost {work}");
         worst.work = worst.work.max(work);
+        log.extend(decision.events.iter().cloned());
+        project(&what, &plan, &id, &log, worst);
         if !decision
             .work
             .timers_set
@@ -173,6 +180,28 @@ fn attack_once(name: &str, document: &Value, inputs: &Value, worst: &mut Worst) 
         run = decision.run;
         command = Command::Timer(Timer::Continue);
     }
+}
+
+/// Counts the rows of a document's history, and makes the newest one, which may hold the whole state.
+fn project(what: &str, plan: &Plan, id: &RunId, log: &[Recorded], worst: &mut Worst) {
+    if plan.dialect() != DialectId::Awp {
+        return;
+    }
+    let history = |numbers| {
+        let wanted = awp::Wanted::Rows {
+            numbers,
+            most_bytes: usize::MAX,
+        };
+        let mut history = AwpHistory::new(plan, id, wanted).unwrap();
+        log.iter().for_each(|recorded| history.record(recorded));
+        history.finish()
+    };
+    let counted = measured(&format!("{what}, rows counted"), worst, || history(1..2));
+    let n_rows = counted.n_rows;
+    let newest = measured(&format!("{what}, newest row"), worst, || {
+        history(n_rows..n_rows + 1)
+    });
+    assert_eq!(newest.rows.len(), 1, "{what}");
 }
 
 /// Sends a run the outcomes of all its children in one batch, each with these outputs; resends the messages
@@ -772,7 +801,7 @@ fn any_document_and_input_stay_within_memory_and_time() {
     };
     let inputs = inputs();
     let mut n = 0_usize;
-    for (name, document) in others() {
+    for (name, document) in others().into_iter().chain(hostile_documents::documents()) {
         for (shape, x) in &inputs {
             n += 1;
             if n.is_multiple_of(every) {

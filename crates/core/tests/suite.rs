@@ -14,8 +14,22 @@ mod agent_acts;
 mod agents;
 #[path = "suite/approvers.rs"]
 mod approvers;
+#[path = "suite/asking.rs"]
+mod asking;
 #[path = "suite/authoring.rs"]
 mod authoring;
+#[path = "suite/awp.rs"]
+mod awp;
+#[path = "suite/awp_fixtures.rs"]
+mod awp_fixtures;
+#[path = "suite/awp_history.rs"]
+mod awp_history;
+#[path = "suite/awp_import.rs"]
+mod awp_import;
+#[path = "suite/awp_names.rs"]
+mod awp_names;
+#[path = "suite/awp_parallel.rs"]
+mod awp_parallel;
 #[path = "suite/bounds.rs"]
 mod bounds;
 #[path = "suite/calls.rs"]
@@ -24,6 +38,8 @@ mod calls;
 mod child_sets;
 #[path = "suite/children.rs"]
 mod children;
+#[path = "suite/context_budgets.rs"]
+mod context_budgets;
 #[path = "suite/conversations.rs"]
 mod conversations;
 #[path = "suite/definitions.rs"]
@@ -44,6 +60,8 @@ mod injections;
 mod interrupts;
 #[path = "suite/leads.rs"]
 mod leads;
+#[path = "suite/led_injections.rs"]
+mod led_injections;
 #[path = "suite/loops.rs"]
 mod loops;
 #[path = "suite/memory.rs"]

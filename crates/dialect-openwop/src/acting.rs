@@ -37,6 +37,9 @@ pub(crate) struct Begun {
     /// When they began, unless a fork began them again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) called_at: BTreeMap<String, Timestamp>,
+    /// Whether it has begun its work as an agent, and not finished it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_invoked: bool,
 }
 
 impl Acting {
@@ -61,8 +64,12 @@ impl Acting {
                 let begun = self.nodes.entry(event.step.node.clone()).or_default();
                 begun.follow((recorded.seq, recorded.at), &event.act);
             }
-            EventRef::Kernel(KernelEvent::NodeStarted { step, .. }) => {
-                self.nodes.remove(&step.node);
+            EventRef::Kernel(KernelEvent::NodeStarted { step, attempt, .. }) => {
+                let begun = self.nodes.remove(&step.node);
+                // The bracket around an agent's work spans the attempts at it.
+                if *attempt > 0 && begun.is_some_and(|begun| begun.is_invoked) {
+                    self.nodes.entry(step.node.clone()).or_default().is_invoked = true;
+                }
                 let position = plan.position(&step.node);
                 if position.is_some_and(|position| plan.nodes[position].agent.is_some()) {
                     self.at = Some(step.node.clone());
@@ -101,11 +108,9 @@ impl Begun {
                 self.calls.remove(call);
                 self.called_at.remove(call);
             }
-            Act::Invoked(_)
-            | Act::HandedOff { .. }
-            | Act::Decided { .. }
-            | Act::Verified { .. }
-            | Act::Finished { .. } => {}
+            Act::Invoked(_) => self.is_invoked = true,
+            Act::Finished { .. } => self.is_invoked = false,
+            Act::HandedOff { .. } | Act::Decided { .. } | Act::Verified { .. } => {}
         }
     }
 }

@@ -3,6 +3,7 @@
 mod agent;
 mod conversation;
 mod orchestration;
+mod summarizing;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -17,6 +18,7 @@ pub use agent::{
 };
 
 pub use conversation::{Change, ConversationEvent, Role, Turn};
+pub use summarizing::Summarizing;
 
 /// Prefix of the variable that stores the questions asked at a gate.
 pub(crate) const EXCHANGES: &str = "_askExchanges:";
@@ -61,6 +63,9 @@ pub enum Event {
         messages: Vec<ModelMessage>,
         /// The hash of the messages.
         hash: String,
+        /// What has to be summed up before the model reads the messages.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        summarizing: Option<Box<Summarizing>>,
     },
     /// A model answered, and this is what it took.
     ProviderUsage {

@@ -29,7 +29,7 @@ use ast::{Expr, Statement};
 use eval::Machine;
 pub(crate) use out::Out;
 pub use reads::Read;
-pub(crate) use value::{Fields, Map, Scope, Text, Val, compare_numbers};
+pub(crate) use value::{Fields, Map, Scope, Text, Val};
 
 /// Maximum length of an expression's source, in bytes.
 const MAX_EXPRESSION: usize = 8 * 1024;

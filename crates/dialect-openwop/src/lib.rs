@@ -22,13 +22,12 @@ mod fence;
 mod node;
 mod offers;
 mod overrides;
-mod pattern;
 mod plan;
 mod redaction;
-mod schema;
 mod start;
 mod state;
 mod thinking;
+mod transcript;
 mod trigger;
 mod trust;
 
@@ -39,23 +38,24 @@ pub use decision::{Asks, Criterion, Decision};
 pub use definition::{Definition, MAX_EDGES, MAX_NODES, Node, Variable, VariableType};
 pub use event::{
     Act, AgentEvent, CallError, CallStatus, Change, ConversationEvent, EnvelopeEvent, EnvelopeFault, Event,
-    Invocation, JoinMode, JoinOutcome, Orchestration, Outcome, Role, Target, Transport, Turn, Verbosity,
-    Verdict,
+    Invocation, JoinMode, JoinOutcome, Orchestration, Outcome, Role, Summarizing, Target, Transport, Turn,
+    Verbosity, Verdict,
 };
 pub use expression::{Expression, ExpressionError, Read, Template};
 pub use fence::fence;
 pub use node::{
-    HTTP_MAX_TIMEOUT_MS, MAX_FAN_OUT, MAX_WINDOW as MAX_TRANSCRIPT_WINDOW, agent_workflow, agent_workflow_id,
-    tool_workflow, tool_workflow_id,
+    HTTP_MAX_TIMEOUT_MS, MAX_FAN_OUT, MAX_TRANSCRIPT, MAX_WINDOW as MAX_TRANSCRIPT_WINDOW, TOKEN_COUNTER,
+    agent_workflow, agent_workflow_id, tool_workflow, tool_workflow_id,
 };
 pub use plan::Plan;
 pub use redaction::assigns;
-pub use schema::{SchemaProblem, check_schema};
 pub use state::{State, Supervision};
 pub use trust::Untrusted;
+pub use wopr_schema::{SchemaProblem, check_schema};
 
 use wopr_kernel::{
     ApprovalAction, CONTENT_TRUST, ContentHash, Failure, InterruptKind, MAX_PROBLEMS, NodeId, Object,
     Problem, Problems, REJECTED, RunId, Spot, Timestamp, UNTRUSTED, WorkflowId, cost, measure, too_much_work,
     whole,
 };
+use wopr_schema as schema;

@@ -11,6 +11,7 @@ mod activity;
 mod agent;
 mod attestation;
 mod config;
+mod context_budget;
 mod conversation;
 mod dispatch;
 mod given_tool;
@@ -27,7 +28,7 @@ mod tools;
 mod verifier;
 
 use serde_json::{Map, Value, json};
-use wopr_kernel::{AnswerSchema, ApprovalRules, NodeTypes, Question, Rules, cost::Meter};
+use wopr_kernel::{AnswerSchema, ApprovalRules, NodeTypes, Question, Rules};
 
 use crate::{
     ApprovalAction, InterruptKind, REJECTED, WorkflowId, channel,
@@ -47,6 +48,8 @@ pub(crate) use attestation::{Attestation, checksum, harvest};
 pub(crate) use config::written_by;
 pub(crate) use config::{Assigned, MAX_NAMES, MAX_PIECES, Pieces, known_keys};
 use config::{CHANNEL_FIELDS, Config, VARIABLE_FIELDS};
+pub(crate) use context_budget::{Bounds, COUNTERS, MAX_KEPT, MIN_TRANSCRIPT};
+pub use context_budget::{MAX_TRANSCRIPT, TOKEN_COUNTER};
 pub(crate) use conversation::{
     ConversationNode, MAX_SCRIPTED, MAX_TURNS as MAX_CONVERSATION, TYPE as CONVERSATION,
 };
@@ -308,6 +311,15 @@ impl NodeKind {
         match self {
             Self::Model(model) => Some(model),
             Self::Supervisor(supervisor) => supervisor.decider.lead().map(|lead| &lead.model),
+            _ => None,
+        }
+    }
+
+    /// The settings of the conversations that the node opens, if it opens any.
+    pub(crate) fn conversation(&self) -> Option<&ConversationNode> {
+        match self {
+            Self::Conversation(gate) => Some(gate),
+            Self::Dispatch(dispatch) => dispatch.conversation.as_ref(),
             _ => None,
         }
     }
@@ -711,12 +723,6 @@ fn read_question(document: &Value, allowance: &Allowance) -> Result<Question, St
         document: document.clone(),
         schema,
     })
-}
-
-impl AnswerSchema for Schema {
-    fn check(&self, value: &Value, meter: &Meter<'_>) -> Result<(), String> {
-        self.validate(value, meter).map_err(|error| error.to_string())
-    }
 }
 
 impl SubWorkflow {

@@ -9,7 +9,7 @@ mod planned;
 use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
-use wopr_kernel::{NodeTypes, Planned};
+use wopr_kernel::{NodeTypes, Planned, Run};
 
 use crate::{
     AgentRef, MAX_PROBLEMS, NodeId, Object, Problem, Problems, channel,
@@ -21,8 +21,8 @@ use crate::{
         AGENT_RETRIES, Decider, GIVEN_TOOL, MODEL_RETRIES, NodeKind, SubWorkflow, TOOL_RETRIES, asks_model,
         calls_agent, calls_tool, gives_artifacts, is_tool_workflow,
     },
-    pattern::Pattern,
-    schema::{Allowance, Invalid, Schema},
+    schema::{Allowance, Invalid, Pattern, Schema},
+    state::State,
     whole,
 };
 
@@ -40,6 +40,8 @@ pub struct Plan {
     pub(crate) entries: Vec<usize>,
     /// Whether any edge closes a cycle.
     pub(crate) has_loop: bool,
+    /// The nodes with several incoming forward edges: no others are ever held.
+    pub(crate) joins: Vec<usize>,
     /// Whether any node is a supervisor.
     pub(crate) has_supervisor: bool,
     index: HashMap<NodeId, usize>,
@@ -379,6 +381,7 @@ impl Plan {
             edges,
             entries: Vec::new(),
             has_loop: false,
+            joins: Vec::new(),
             has_supervisor,
             index,
             declared,
@@ -412,6 +415,19 @@ impl Plan {
             agent.insert("agentId".to_owned(), supervisor.agent.as_str().into());
             Some((&node.id, agent))
         })
+    }
+
+    /// The agent that leads a run: the one that has decided, or else the first that has begun to.
+    #[must_use]
+    pub fn orchestrator(&self, run: &Run, state: &State) -> Option<Object> {
+        let decided = state.supervision.as_ref().map(|known| known.agent.as_str());
+        let has_begun = |node: &NodeId| run.latest_ordinal(self, node).is_some();
+        let mut supervisors = self.supervisors();
+        let (_, agent) = supervisors.find(|(node, agent)| match decided {
+            Some(decided) => agent.get("agentId").and_then(Value::as_str) == Some(decided),
+            None => has_begun(node),
+        })?;
+        Some(agent)
     }
 
     /// The workers that the definition says in advance will work, and those that judge their work.
@@ -522,6 +538,7 @@ impl Plan {
         }
         self.has_loop = is_back.contains(&true);
         self.entries = (0..n).filter(|i| self.nodes[*i].forward.is_empty()).collect();
+        self.joins = (0..n).filter(|i| self.nodes[*i].forward.len() > 1).collect();
     }
 }
 

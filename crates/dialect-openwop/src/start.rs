@@ -1,18 +1,17 @@
 //! Checks the parameters of a new run, and fixes its limits.
 
-use wopr_kernel::{Limits, Refusal, StartRun};
+use wopr_kernel::{Limits, Planned as _, Refusal, StartRun};
 
 use crate::{
     Object, Plan,
     cost::Budget,
     measure::{MAX_NESTING, object_too_deep},
-    node::is_tool_workflow,
     overrides::Overrides,
 };
 
 /// Checks the parameters of a new run, and fixes its limits.
 pub(crate) fn check_start(plan: &Plan, start: &StartRun, budget: &Budget) -> Result<Limits, Refusal> {
-    if is_tool_workflow(&plan.definition.id) && start.parent.is_none() {
+    if !plan.is_for_callers() && start.parent.is_none() {
         return Err(Refusal::InvalidInput {
             field: "workflowId".to_owned(),
             rule: format!(

@@ -11,7 +11,9 @@ use wopr_kernel::{
 };
 
 pub use orchestration::Supervision;
-pub(crate) use orchestration::{Dispatching, Handoff, MAX_PAST, Past, PendingHarvest, Stage};
+pub(crate) use orchestration::{
+    Dispatching, Handoff, MAX_PAST, MAX_TOLD, Past, PendingHarvest, Stage, Summary,
+};
 
 use crate::{
     Act, Event, Failure, Object, Orchestration, Plan, Untrusted,
@@ -139,6 +141,7 @@ impl State {
         match unit {
             BudgetUnit::Tokens => self.usage.total_tokens(),
             BudgetUnit::CostMicros => micros(self.usage.cost_usd.unwrap_or(0.0)),
+            BudgetUnit::TimeMs => self.usage.duration_ms.unwrap_or(0),
         }
     }
 
@@ -237,12 +240,12 @@ impl State {
         } = event
         {
             let known = self.supervision.take();
-            let known = known.map(|known| (known.n_dispatches, known.n_revisions, known.past));
-            let (n_dispatches, n_revisions, mut past) = known.unwrap_or_default();
+            let known = known.map(|known| (known.n_dispatches, known.n_revisions, known.past, known.summary));
+            let (n_dispatches, n_revisions, mut past, summary) = known.unwrap_or_default();
             let position = plan.position(&step.node);
             let verifier = position.and_then(|at| plan.nodes[at].kind.verifier());
             if position.is_some_and(|at| plan.nodes[at].kind.model().is_some()) {
-                past.push(Past::of(decision));
+                past.push(Past::of(decision, seq));
                 let n_over = past.len().saturating_sub(MAX_PAST);
                 past.drain(..n_over);
             }
@@ -256,10 +259,16 @@ impl State {
                 n_revisions,
                 n_dispatches,
                 past,
+                summary,
             });
         }
         if let Orchestration::HandoffFailed { worker, error, .. } = event {
             self.failed_worker = Some(Box::new(WorkerFailure::new(worker, None, error, false)));
+        }
+        if let (Orchestration::ContextSummarized { .. }, Some(known)) = (event, &mut self.supervision)
+            && let Some(summary) = &mut known.summary
+        {
+            summary.at = seq;
         }
         let position = plan.position(&event.step().node);
         let state = position.and_then(|position| self.nodes.get_mut(position));
@@ -308,7 +317,7 @@ impl State {
                 if let (NodeKind::Dispatch(_), Some(known)) =
                     (&plan.nodes[position].kind, &mut self.supervision)
                 {
-                    known.follow(outputs);
+                    known.follow(outputs, seq);
                 }
                 self.signal(plan, position, Signal::Success, routing);
             }
@@ -352,7 +361,11 @@ impl State {
                 }
                 let reply = serde_json::from_value(Value::Object(outcome.clone()));
                 let reply = reply.map_err(|_| illegal("an unreadable reply", &step.node))?;
-                self.thinking(plan, step)?.turns.push(Turn::of(reply));
+                let thinking = self.thinking(plan, step)?;
+                // A summary is no answer to the prompt.
+                if thinking.summarizing.is_none() {
+                    thinking.turns.push(Turn::of(reply));
+                }
             }
             KernelEvent::EffectEnded {
                 step,
@@ -368,6 +381,17 @@ impl State {
                 let position = self.position(plan, step, "question")?;
                 if let Some(thinking) = &mut self.nodes[position].thinking {
                     thinking.asks_more = AskedMore::read(data).map(Box::new);
+                }
+            }
+            KernelEvent::ArtifactCreated { step, content, .. } => {
+                let position = self.position(plan, step, "artifact")?;
+                let thinking = self.nodes[position].thinking.as_mut();
+                let thinking = thinking.filter(|thinking| thinking.summarizing.is_some());
+                if let (Some(thinking), Some(known), Value::String(text)) =
+                    (thinking, &mut self.supervision, content)
+                {
+                    let n_turns = thinking.summarized(text);
+                    known.summarize(n_turns, text.clone(), seq);
                 }
             }
             KernelEvent::NodeCancelled { step, .. } => {
@@ -409,7 +433,6 @@ impl State {
             | KernelEvent::ApprovalVoted { .. }
             | KernelEvent::ClarificationRequested { .. }
             | KernelEvent::ClarificationResolved { .. }
-            | KernelEvent::ArtifactCreated { .. }
             | KernelEvent::MemoryWritten(_)
             | KernelEvent::MemoryCompacted { .. }
             | KernelEvent::OutputChunk { .. }
@@ -451,10 +474,16 @@ impl State {
                 self.variables.insert(channel.clone(), next.clone());
                 self.channels.insert(channel.clone(), next);
             }
-            Event::PromptComposed { step, messages, .. } => {
+            Event::PromptComposed {
+                step,
+                messages,
+                summarizing,
+                ..
+            } => {
                 let position = self.position(plan, step, "prompt")?;
                 self.nodes[position].thinking = Some(Box::new(Thinking {
                     messages: messages.clone(),
+                    summarizing: summarizing.clone(),
                     ..Thinking::default()
                 }));
             }

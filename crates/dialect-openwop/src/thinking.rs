@@ -11,14 +11,17 @@ use wopr_kernel::{
 };
 
 use crate::{
-    Act,
+    Act, Summarizing,
     fence::fence,
     node::{MOCK, ModelAnswer, ModelNode, name_of},
     overrides::Overrides,
+    transcript::told_summary,
 };
 
 /// Longest id of a call that a provider is told again as it gave it.
 const MAX_CALL_ID: usize = 256;
+/// The most tokens of a summary.
+const SUMMARY_TOKENS: u64 = 1_024;
 
 /// The conversation of an active step.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -29,6 +32,9 @@ pub(crate) struct Thinking {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) listed: Option<Vec<ListedTool>>,
     pub(crate) turns: Vec<Turn>,
+    /// What is summed up first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) summarizing: Option<Box<Summarizing>>,
     /// What its open approval asks for, if that is more than a shared budget has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) asks_more: Option<Box<AskedMore>>,
@@ -231,6 +237,19 @@ impl Thinking {
         }
     }
 
+    /// Puts a summary in the place of what was summed up. Returns how many turns it stands for.
+    pub(crate) fn summarized(&mut self, text: &str) -> usize {
+        let Some(summarizing) = self.summarizing.take() else {
+            return 0;
+        };
+        let at = usize::try_from(summarizing.at).unwrap_or(usize::MAX);
+        let summary = ModelMessage::User {
+            content: told_summary(text),
+        };
+        self.messages.insert(at.min(self.messages.len()), summary);
+        usize::try_from(summarizing.n_turns).unwrap_or(usize::MAX)
+    }
+
     /// What all replies took.
     pub(crate) fn usage(&self) -> ModelUsage {
         let mut sum = ModelUsage::default();
@@ -255,6 +274,30 @@ impl Thinking {
         script: Option<Value>,
         granted: Vec<BudgetKey>,
     ) -> ModelCall {
+        let provider = overrides.provider().unwrap_or(&node.provider);
+        // The node's model belongs to the node's own provider.
+        let own = node.model.as_deref().filter(|_| provider == node.provider);
+        let request = ModelCall {
+            provider: provider.to_owned(),
+            model: overrides.model().or(own).map(str::to_owned),
+            messages: Vec::new(),
+            tools: Vec::new(),
+            temperature: overrides.temperature().or(node.temperature),
+            max_tokens: None,
+            schema: None,
+            streams: false,
+            script: script.filter(|_| provider == MOCK),
+            timeout_ms: node.timeout_ms,
+            granted,
+        };
+        if let Some(summarizing) = &self.summarizing {
+            let most = overrides.max_tokens().unwrap_or(SUMMARY_TOKENS);
+            return ModelCall {
+                messages: summarizing.messages.clone(),
+                max_tokens: Some(most.min(SUMMARY_TOKENS)),
+                ..request
+            };
+        }
         let mut messages = self.messages.clone();
         for (number, turn) in self.turns.iter().enumerate() {
             if !turn.uses.is_empty() {
@@ -285,21 +328,13 @@ impl Thinking {
             ModelAnswer::Text { streams } => (None, *streams),
             ModelAnswer::Document(wanted) => (Some(wanted.document.clone()), false),
         };
-        let provider = overrides.provider().unwrap_or(&node.provider);
-        // The node's model belongs to the node's own provider.
-        let own = node.model.as_deref().filter(|_| provider == node.provider);
         ModelCall {
-            provider: provider.to_owned(),
-            model: overrides.model().or(own).map(str::to_owned),
             messages,
             tools: node.tools.shown(self.listed()),
-            temperature: overrides.temperature().or(node.temperature),
             max_tokens: Some(self.max_tokens(node, overrides)),
             schema,
             streams,
-            script: script.filter(|_| provider == MOCK),
-            timeout_ms: node.timeout_ms,
-            granted,
+            ..request
         }
     }
 
@@ -308,7 +343,11 @@ impl Thinking {
         let said: usize = self.messages.iter().map(ModelMessage::size).sum();
         let replied: usize = self.turns.iter().map(|turn| size_of_reply(&turn.reply)).sum();
         let listed: usize = self.listed().iter().map(ListedTool::size).sum();
-        cost::bytes(said + listed + replied + self.size_of_results())
+        let summarizing = self
+            .summarizing
+            .as_ref()
+            .map_or(0, |summarizing| summarizing.size());
+        cost::bytes(said + listed + replied + summarizing + self.size_of_results())
     }
 }
 

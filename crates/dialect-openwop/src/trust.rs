@@ -144,7 +144,8 @@ impl<'e> Content<'e> {
                     | Orchestration::HandoffSucceeded { .. }
                     | Orchestration::Harvested { .. }
                     | Orchestration::FannedOut { .. }
-                    | Orchestration::Joined { .. } => Self::None,
+                    | Orchestration::Joined { .. }
+                    | Orchestration::ContextSummarized { .. } => Self::None,
                 };
             }
             EventRef::Dialect(Event::ChannelWritten { channel, node, .. }) => {

@@ -134,13 +134,10 @@ impl Dialect for Toy {
 
     fn is_untrusted(next: &DecisionBuilder<'_, Self>, event: &Event<NoEvent>) -> bool {
         let is_from_outside = match event {
-            Event::Kernel(KernelEvent::RunStarted(started)) => started.is_untrusted(),
             // The peer of a call says so of what it made, and of what it asks.
             Event::Kernel(KernelEvent::NodeCompleted { outputs, .. }) if says_untrusted(outputs) => true,
-            Event::Kernel(KernelEvent::InterruptRequested { data, .. }) => {
-                next.outside.is_some() || data.as_object().is_some_and(says_untrusted)
-            }
-            Event::Kernel(_) | Event::Dialect(_) => next.outside.is_some(),
+            Event::Kernel(event) => event.comes_from_outside(next.outside.is_some()),
+            Event::Dialect(_) => next.outside.is_some(),
         };
         is_from_outside || next.state.is_untrusted
     }

@@ -25,6 +25,8 @@ pub struct Budget {
     pub tokens: Option<Bound>,
     /// In millionths of a US dollar.
     pub cost_micros: Option<Bound>,
+    /// How long the host waits for answers, in milliseconds.
+    pub time_ms: Option<Bound>,
     pub on_breach: OnBreach,
 }
 
@@ -52,6 +54,7 @@ impl Budget {
         match unit {
             BudgetUnit::Tokens => self.tokens,
             BudgetUnit::CostMicros => self.cost_micros,
+            BudgetUnit::TimeMs => self.time_ms,
         }
     }
 
@@ -75,6 +78,8 @@ impl Estimate {
         match unit {
             BudgetUnit::Tokens => self.tokens,
             BudgetUnit::CostMicros => self.cost_micros,
+            // Nobody knows before how long an answer takes.
+            BudgetUnit::TimeMs => 0,
         }
     }
 }
@@ -177,6 +182,7 @@ impl Budgets {
                 window: budget.per.window(now),
                 tokens: usage.total_tokens(),
                 cost_micros: micros(usage.cost_usd.unwrap_or(0.0)),
+                time_ms: usage.duration_ms.unwrap_or(0),
             })
             .collect()
     }
@@ -236,6 +242,7 @@ impl Budgets {
             let taken = spent.iter().find(is_of).map_or(0, |row| match unit {
                 BudgetUnit::Tokens => row.tokens,
                 BudgetUnit::CostMicros => row.cost_micros,
+                BudgetUnit::TimeMs => row.time_ms,
             });
             if taken >= bound.most {
                 // Nobody is asked for more if another budget fails the run all the same.
@@ -272,7 +279,7 @@ impl Budgets {
         workflow: Option<&'b WorkflowId>,
     ) -> impl Iterator<Item = (&'b Budget, BudgetUnit, Bound)> {
         self.of(tenant, workflow).flat_map(|budget| {
-            let units = [BudgetUnit::Tokens, BudgetUnit::CostMicros].into_iter();
+            let units = BudgetUnit::ALL.into_iter();
             units.filter_map(move |unit| Some((budget, unit, budget.bound(unit)?)))
         })
     }
@@ -299,6 +306,7 @@ mod tests {
             per: BudgetPeriod::Day,
             tokens: Some(Bound { most, grant: 10 }),
             cost_micros: None,
+            time_ms: None,
             on_breach: OnBreach::Fail,
         }
     }

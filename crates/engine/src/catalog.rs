@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio::task::spawn_blocking;
 use wopr_core::{
     ContentHash, DialectId, EndedChild, Input, NewChild, NodeTypes, Plan, Problem, Problems, RunId,
-    Startable, TenantId, Timestamp, UndecidedChild, WorkflowId, parsed_size,
+    SignaturePolicy, Startable, TenantId, Timestamp, UndecidedChild, WorkflowId, parsed_size,
 };
 use wopr_store::{Cause, ReadError, Revision, Store, WorkflowRow, WriteError};
 
@@ -306,28 +306,9 @@ impl Catalog {
         admitted: Admitted,
         now: Timestamp,
     ) -> Result<Registered, RegisterError> {
-        let Admitted { plan, body } = admitted;
-        let claim = Claim {
-            owner: owner.clone(),
-            id: plan.id().clone(),
-            version: plan.version().clone(),
-            weight: Weight {
-                bytes: parsed_size(&body),
-                patterns: plan.extra_bytes(),
-            },
-        };
+        let (plan, claim, row) = admitted.split(owner, now);
         let _reserved = self.holdings.reserve(claim.clone())?;
-        let put = store
-            .put_workflow(WorkflowRow {
-                tenant: owner.clone(),
-                id: plan.id().clone(),
-                version: plan.version().clone(),
-                dialect: plan.dialect().name().to_owned(),
-                body,
-                registered_at: now,
-            })
-            .await;
-        let is_new = match put {
+        let is_new = match store.put_workflow(row).await {
             Ok(is_new) => is_new,
             Err(error) => {
                 self.catch_up(store, None).await?;
@@ -338,6 +319,33 @@ impl Catalog {
                 false
             }
         };
+        self.registered(store, plan, &claim, is_new).await
+    }
+
+    /// Registers the first version of a workflow; `None` if its owner has one already.
+    async fn add(
+        &self,
+        store: &dyn Store,
+        owner: Owner,
+        admitted: Admitted,
+        now: Timestamp,
+    ) -> Result<Option<Registered>, RegisterError> {
+        let (plan, claim, row) = admitted.split(owner, now);
+        let _reserved = self.holdings.reserve(claim.clone())?;
+        if !store.add_workflow(row).await? {
+            return Ok(None);
+        }
+        self.registered(store, plan, &claim, true).await.map(Some)
+    }
+
+    /// Takes in a version that the registry has stored.
+    async fn registered(
+        &self,
+        store: &dyn Store,
+        plan: Arc<Plan>,
+        claim: &Claim,
+        is_new: bool,
+    ) -> Result<Registered, RegisterError> {
         // The registry decides which version is current: another process may have registered one in between.
         self.catch_up(store, Some(&plan)).await?;
         let caught_up = self.caught_up.lock().await;
@@ -396,12 +404,35 @@ struct Admitted {
 }
 
 impl Admitted {
-    fn new(document: Value, node_types: NodeTypes) -> Result<Self, Problems> {
-        let plan = Plan::admit(document, node_types)?;
+    fn new(document: Value, node_types: NodeTypes, signatures: &SignaturePolicy) -> Result<Self, Problems> {
+        let plan = Plan::admit_signed(document, node_types, signatures)?;
         Ok(Self {
             body: plan.document().to_string().into_bytes(),
             plan: Arc::new(plan),
         })
+    }
+
+    /// The plan, with what the catalog counts for it and the row that the registry stores.
+    fn split(self, owner: Owner, now: Timestamp) -> (Arc<Plan>, Claim, WorkflowRow) {
+        let Self { plan, body } = self;
+        let claim = Claim {
+            owner: owner.clone(),
+            id: plan.id().clone(),
+            version: plan.version().clone(),
+            weight: Weight {
+                bytes: parsed_size(&body),
+                patterns: plan.extra_bytes(),
+            },
+        };
+        let row = WorkflowRow {
+            tenant: owner,
+            id: plan.id().clone(),
+            version: plan.version().clone(),
+            dialect: plan.dialect().name().to_owned(),
+            body,
+            registered_at: now,
+        };
+        (plan, claim, row)
     }
 }
 
@@ -413,16 +444,37 @@ impl Engine {
         document: Value,
     ) -> Result<Registered, RegisterError> {
         let now = self.now();
+        let admitted = self.admitted(tenant, document).await?;
         let (catalog, store) = (&self.shared.catalog, &*self.shared.store);
-        let node_types = catalog.node_types;
+        catalog.put(store, tenant.cloned(), admitted, now).await
+    }
+
+    /// Registers the first version of a tenant's workflow. Returns `None` and changes nothing if the tenant has a workflow
+    /// of that id: of several calls at once, over all processes, one registers it.
+    pub async fn register_first(
+        &self,
+        tenant: &TenantId,
+        document: Value,
+    ) -> Result<Option<Registered>, RegisterError> {
+        let now = self.now();
+        let admitted = self.admitted(Some(tenant), document).await?;
+        let (catalog, store) = (&self.shared.catalog, &*self.shared.store);
+        catalog.add(store, Some(tenant.clone()), admitted, now).await
+    }
+
+    async fn admitted(&self, tenant: Option<&TenantId>, document: Value) -> Result<Admitted, RegisterError> {
+        let node_types = self.shared.catalog.node_types;
+        let signatures = Arc::clone(&self.shared.options.signatures);
         let admitted = match tenant {
             Some(tenant) => {
-                let admitting = self.compute(tenant, HEAVY, move || Admitted::new(document, node_types));
+                let admitting = self.compute(tenant, HEAVY, move || {
+                    Admitted::new(document, node_types, &signatures)
+                });
                 admitting.await.map_err(RegisterError::Busy)?
             }
-            None => Admitted::new(document, node_types),
+            None => Admitted::new(document, node_types, &signatures),
         };
-        catalog.put(store, tenant.cloned(), admitted?, now).await
+        Ok(admitted?)
     }
 
     /// The version that a run is pinned to.
@@ -432,19 +484,30 @@ impl Engine {
         id: &WorkflowId,
         hash: &ContentHash,
     ) -> Result<Arc<Plan>, ReadError> {
+        let plan = self.known_version(tenant, id, hash).await?;
+        plan.ok_or_else(|| ReadError::Corrupt(format!("workflow {id} has no version {hash}").into()))
+    }
+
+    /// A version of a workflow; `None` if the store does not have it.
+    pub(crate) async fn known_version(
+        &self,
+        tenant: &TenantId,
+        id: &WorkflowId,
+        hash: &ContentHash,
+    ) -> Result<Option<Arc<Plan>>, ReadError> {
         let version = (tenant.clone(), id.clone(), hash.clone());
         if let Some(plan) = self.shared.catalog.compiled(&version) {
-            return Ok(plan);
+            return Ok(Some(plan));
         }
         // Rarely needed; boxed to keep the caller's future small.
         Box::pin(self.pinned_version(version)).await
     }
 
-    async fn pinned_version(&self, version: Version) -> Result<Arc<Plan>, ReadError> {
+    async fn pinned_version(&self, version: Version) -> Result<Option<Arc<Plan>>, ReadError> {
         let (tenant, id, hash) = &version;
-        let row = self.shared.store.workflow(tenant, id, hash).await?;
-        let row =
-            row.ok_or_else(|| ReadError::Corrupt(format!("workflow {id} has no version {hash}").into()))?;
+        let Some(row) = self.shared.store.workflow(tenant, id, hash).await? else {
+            return Ok(None);
+        };
         // A run may finish with the node types it was started with, even if this host no longer offers them.
         let node_types = NodeTypes { conformance: true };
         let compiling = move || {
@@ -462,7 +525,7 @@ impl Engine {
             .catalog
             .pinned
             .keep(version, Arc::clone(&plan), n_bytes);
-        Ok(plan)
+        Ok(Some(plan))
     }
 }
 

@@ -79,6 +79,7 @@ impl Engine {
         let principal = start.principal.clone();
         let summary = Summary {
             group: start.context.clone(),
+            alias: plan.alias(&start.configurable)?.map(str::to_owned),
             ..Summary::new(plan.id().clone(), plan.version().clone(), principal, now)
         };
         let view = View {
@@ -87,6 +88,7 @@ impl Engine {
             run: Run::default(),
             summary,
             last_events: Vec::new(),
+            continues: None,
             held: LoadPermit::default(),
         };
         let bounds = self.shared.options.bounds;
@@ -125,12 +127,24 @@ impl Engine {
             {
                 return Ok(done);
             }
+            self.check_alias(&view).await?;
             self.back_off(attempt).await;
             command = again();
         }
         Err(CommandError::Busy {
             retry_after_ms: RETRY_AFTER_MS,
         })
+    }
+
+    /// Fails if another run has the name of a new one, which was not committed.
+    pub(crate) async fn check_alias(&self, view: &View) -> Result<(), CommandError> {
+        if let Some(alias) = &view.summary.alias
+            && let Some(run) = self.run_of_alias(&view.key.tenant, alias).await?
+            && run != view.key.run
+        {
+            return Err(CommandError::AliasTaken);
+        }
+        Ok(())
     }
 
     /// Commits the first decision of a new run. Returns `None` if it has to be decided again.

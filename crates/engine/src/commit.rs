@@ -5,11 +5,11 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use wopr_core::{
     Call, Decision, Effect, Event, InterruptKind, KernelEvent, ModelUsage, NewChild, NodeId, Plan, Recorded,
-    Run, RunId, RunKey, RunStatus, StepId, Timestamp, Work, format,
+    Run, RunId, RunKey, RunStatus, StepId, Timer, Timestamp, Work, format,
 };
 use wopr_store::{
-    Batch, ChildRow, Ended, Epoch, Fence, Guard, Hold, InboxRow, Snapshot, StoredEvent, Summary, WorkKey,
-    WorkRow, WorkState,
+    Batch, ChildRow, Ended, Epoch, Fence, Guard, Hold, InboxRow, Offer, Snapshot, StoredEvent, Summary,
+    WorkKey, WorkRow, WorkState,
 };
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -27,6 +27,9 @@ const SNAPSHOT_EVERY: u64 = 256;
 /// A snapshot is also stored when the events after the last one exceed this size, because each load reads
 /// them.
 pub(crate) const SNAPSHOT_BYTES: usize = 4 << 20;
+
+/// When the timer of a decision that stopped at its limit is due if whoever continues it dies before.
+const UNLESS_CONTINUED_MS: u64 = 5_000;
 
 /// The stored body of an effect row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -87,6 +90,8 @@ pub(crate) struct Context<'a> {
     /// The lease of the attempt that the command reports.
     pub(crate) won: Option<&'a Won>,
     pub(crate) budgets: &'a Budgets,
+    /// See [`SideRows::continues`](crate::SideRows::continues).
+    pub(crate) continues: bool,
     /// A random value, unique to this commit.
     pub(crate) mark: String,
 }
@@ -103,6 +108,8 @@ pub(crate) struct Prepared {
     /// Runs that receive messages.
     pub(crate) told: Vec<RunId>,
     pub(crate) next_timer: Option<Timestamp>,
+    /// The decision stopped at its limit, and whoever asked for it continues it.
+    pub(crate) is_left_to_caller: bool,
     /// Peers are to be told of cancelled calls or answers, or calls are to be recalled.
     pub(crate) has_told: bool,
     /// When a parked effect is due.
@@ -211,13 +218,27 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
             )
         })
         .collect();
+    let mut timers_set = timers_set;
+    let mut is_left_to_caller = false;
+    for (_, due) in timers_set
+        .iter_mut()
+        .filter(|(timer, _)| *timer == Timer::Continue)
+    {
+        is_left_to_caller = context.continues;
+        if context.continues {
+            *due = due.plus_millis(UNLESS_CONTINUED_MS);
+        }
+    }
     let set = timers_set.iter();
     let set = set.map(|(timer, due)| WorkRow::timer(timer.key(), *due));
     let enqueued = effects.iter().map(|(key, effect)| WorkRow {
         key: key.clone(),
         state: match &effect.request {
             // Nobody begins it here: it waits for its worker.
-            Request::Activity(_) => WorkState::Parked,
+            Request::Activity(activity) => WorkState::Offered(Offer {
+                queue: activity.queue.clone(),
+                since: context.lease_now,
+            }),
             Request::Http(_)
             | Request::Agent(_)
             | Request::Memory(_)
@@ -295,6 +316,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
         effects,
         told,
         next_timer,
+        is_left_to_caller,
         has_told,
         next_check,
         children: n_children,
@@ -319,6 +341,13 @@ fn child_rows(
     let principal = child.start.principal.clone();
     let summary = Summary {
         parent: Some((parent.key.run.clone(), child.node.clone())),
+        alias: match &parent.summary.alias {
+            Some(_) => parent
+                .plan
+                .child_alias(&child.start.configurable)
+                .map(str::to_owned),
+            None => None,
+        },
         ..Summary::new(child.workflow.clone(), child.version.clone(), principal, now)
     };
     if let Some(WholeChild {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use wopr_core::{Decision, Refusal, RunId, RunKey, Seq, Timestamp, Work};
-use wopr_store::{AppendError, Batch, Guard, IdempotencyRecord, MessageRow, NewPush, Queue, StoredEvent};
+use wopr_store::{
+    AppendError, Batch, Guard, IdempotencyRecord, MessageRow, NewPush, Queue, StoredEvent, WorkState,
+};
 
 use crate::{
     CommandError, Engine, NewSubscription, SideRows, View,
@@ -18,6 +20,7 @@ use crate::{
     panics::Panicked,
     stats::Counters,
     uncertain_commit::UncertainCommit,
+    view::Sizes,
     whole_children::WholeChildren,
 };
 
@@ -92,6 +95,7 @@ impl Engine {
             lease_until,
             won,
             budgets: &self.shared.budgets,
+            continues: side_rows.continues,
             mark: URL_SAFE_NO_PAD.encode(self.shared.entropy_source.roll::<9>()),
         };
         let Prepared {
@@ -102,18 +106,20 @@ impl Engine {
             effects,
             told,
             next_timer,
+            is_left_to_caller,
             has_told,
             next_check,
             children,
             ended_children,
         } = commit::prepare(&context, decision, whole);
         batch.inbox_consumed = consumed.to_vec();
-        let after = View {
+        let mut after = View {
             key: view.key.clone(),
             plan: Arc::clone(&view.plan),
             run,
             summary,
             last_events: Vec::new(),
+            continues: None,
             held: view.held.clone(),
         };
         if let Some(once) = &side_rows.idempotency {
@@ -146,6 +152,15 @@ impl Engine {
             }));
         }
         let n_bytes = batch.events.iter().map(|event| event.body.len()).sum();
+        let n_tail_bytes = match batch.snapshot {
+            Some(_) => 0,
+            None => n_tail_bytes + n_bytes,
+        };
+        let n_run_bytes = n_run_bytes.max(view.held.n_bytes());
+        after.continues = is_left_to_caller.then_some(Sizes {
+            n_tail_bytes,
+            n_run_bytes: n_run_bytes.saturating_add(2 * n_bytes),
+        });
         let follow_up = FollowUp {
             was_terminal: view.run.status.is_terminal(),
             settled: (batch.work_ended.iter().map(|ended| &ended.key))
@@ -154,11 +169,14 @@ impl Engine {
                 .cloned()
                 .collect(),
             n_bytes,
-            n_run_bytes: n_run_bytes.max(view.held.n_bytes()),
-            n_tail_bytes: match batch.snapshot {
-                Some(_) => 0,
-                None => n_tail_bytes + n_bytes,
-            },
+            n_run_bytes,
+            n_tail_bytes,
+            offered: (batch.work_set.iter())
+                .filter_map(|row| match &row.state {
+                    WorkState::Offered(offer) => Some(offer.queue.clone()),
+                    WorkState::Due(_) | WorkState::Leased(..) | WorkState::Parked => None,
+                })
+                .collect(),
             events,
             is_log_unread: side_rows.is_log_unread,
             is_heard: batch.push.is_some(),
@@ -272,6 +290,7 @@ fn has_no_side_rows(side_rows: &SideRows) -> bool {
         blobs,
         push,
         is_log_unread: _,
+        continues: _,
     } = side_rows;
     idempotency.is_none() && messages.is_empty() && blobs.is_empty() && push.is_none()
 }

@@ -471,6 +471,7 @@ impl Engine {
                     step: step.clone(),
                     attempt,
                     details: Value::Null,
+                    then: None,
                 }),
             };
             Box::pin(async move {

@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{runtime::Handle, sync::broadcast};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use wopr_core::{Plan, PrincipalId, Run, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId};
+use wopr_core::{
+    ContentHash, Plan, PrincipalId, Run, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
+};
 use wopr_store::{Cause, Epoch, Hint, Loaded, Queue, ReadError, Store, Summary, WriteError};
 
 use crate::{
@@ -32,6 +34,7 @@ use crate::{
     stats::Counters,
     tail::Tails,
     view::{self, Open, decode_events},
+    workers::Workers,
 };
 
 /// Time limit for recording a clean shutdown in the store.
@@ -69,6 +72,7 @@ pub(crate) struct Shared {
     pub(crate) effects: Pool,
     pub(crate) deliveries: Pool,
     pub(crate) parks: Parks,
+    pub(crate) workers: Workers,
     pub(crate) inboxes: Inboxes,
     pub(crate) outboxes: Outboxes,
     pub(crate) wake_hints: WakeHints,
@@ -105,6 +109,7 @@ impl Prepared {
         let pool = |queue| move |engine: Engine| engine.run_pool(queue);
         tasks.spawn(engine.clone().keep("timers", pool(Queue::Timers)));
         tasks.spawn(engine.clone().keep("effects", pool(Queue::Effects)));
+        tasks.spawn(engine.clone().keep("workers", Engine::run_workers));
         tasks.spawn(engine.clone().keep("inboxes", Engine::run_inboxes));
         tasks.spawn(engine.clone().keep("quarantine", Engine::run_quarantine));
         tasks.spawn(engine.clone().keep("retention", Engine::run_retention));
@@ -177,6 +182,7 @@ impl Engine {
             effects: Pool::new(Queue::Effects, &options),
             deliveries: Pool::new(Queue::Deliveries, &options),
             parks: Parks::default(),
+            workers: Workers::default(),
             entropy_source: EntropySource::new(options.seed),
             run_ids: RunIds::default(),
             recent_runs: Arc::new(RecentRunCache::new(options.retention)),
@@ -254,6 +260,19 @@ impl Engine {
         // Rarely needed; boxed to keep the caller's future small.
         Box::pin(self.catch_up()).await?;
         Ok(self.workflow(tenant, id))
+    }
+
+    /// Returns a version of a workflow, current or not. `None` if the store does not have it.
+    ///
+    /// # Errors
+    /// The store could not be read, or what it has is damaged.
+    pub async fn find_version(
+        &self,
+        tenant: &TenantId,
+        id: &WorkflowId,
+        version: &ContentHash,
+    ) -> Result<Option<Arc<Plan>>, ReadError> {
+        self.known_version(tenant, id, version).await
     }
 
     /// Reads what other processes have registered. Returns `true` if a current version changed.
@@ -335,6 +354,7 @@ impl Engine {
     pub fn stats(&self) -> Stats {
         let mut stats = self.shared.counters.read();
         stats.clock = self.shared.clock.steps();
+        stats.workers_waiting = self.shared.workers.queues.n_waiting() as u64;
         stats
     }
 
@@ -354,6 +374,11 @@ impl Engine {
     /// Reads the summary row of a run and the number of its events.
     pub async fn summary(&self, key: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError> {
         self.shared.store.summary(key).await
+    }
+
+    /// Finds the run without a parent that has this alias.
+    pub async fn run_of_alias(&self, tenant: &TenantId, alias: &str) -> Result<Option<RunId>, ReadError> {
+        self.shared.store.run_of_alias(tenant, alias).await
     }
 
     /// Reads at most `limit` events of a run's log, starting at `from`; fewer if they are large.
@@ -459,6 +484,7 @@ impl Engine {
             run,
             summary: summary.clone(),
             last_events: Vec::new(),
+            continues: None,
             held: LoadPermit::default(),
         }))
     }
@@ -536,6 +562,7 @@ impl Engine {
             run: Run::default(),
             summary,
             last_events: Vec::new(),
+            continues: None,
             held,
         };
         let folded = self.fold_up_to(view, head).await.map_err(unread)?;

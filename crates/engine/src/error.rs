@@ -14,6 +14,9 @@ pub enum CommandError {
     /// The idempotency key was used for another request.
     #[error("reuse an idempotency key for another request")]
     KeyReused,
+    /// Another run of the tenant has the alias that the new run was to get.
+    #[error("start a run with the name of another run")]
+    AliasTaken,
     /// The command's subscription would exceed the limit of its run. Nothing was changed.
     #[error("register more than {most} receivers with a run")]
     TooManyReceivers {

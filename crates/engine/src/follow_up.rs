@@ -22,6 +22,8 @@ pub(crate) struct FollowUp {
     pub(crate) is_heard: bool,
     pub(crate) effects: Vec<(WorkKey, commit::StoredEffect)>,
     pub(crate) told: Vec<RunId>,
+    /// Worker queues into which activities were put.
+    pub(crate) offered: Vec<String>,
     pub(crate) next_timer: Option<Timestamp>,
     /// Peers are to be told of cancelled calls.
     pub(crate) has_told: bool,
@@ -49,6 +51,7 @@ impl Engine {
             is_heard,
             effects,
             told,
+            offered,
             next_timer,
             has_told,
             next_check,
@@ -104,8 +107,15 @@ impl Engine {
         if is_heard {
             shared.deliveries.stir();
         }
+        if !settled.is_empty() {
+            self.activities_settled(&after.key.tenant);
+        }
         for key in settled {
             shared.effects.ended(&after.key, &key);
+        }
+        for queue in offered {
+            let place = (after.key.tenant.clone(), queue);
+            shared.workers.queues.offered(&place);
         }
         for (key, effect) in effects {
             self.begin_effect(after.key.clone(), key, effect);
@@ -117,6 +127,7 @@ impl Engine {
             shared.run_backoff.forget(&after.key);
             shared.inboxes.tell(after.key.clone());
             self.stir_all();
+            shared.workers.queues.stir_tenant(&after.key.tenant);
         }
         if has_told {
             shared.effects.stir();

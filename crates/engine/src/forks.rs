@@ -62,6 +62,12 @@ impl Engine {
         }
     }
 
+    /// Whether a fork asks a scripted model again.
+    #[must_use]
+    pub fn asks_again(&self, mode: ForkMode) -> bool {
+        mode == ForkMode::Replay && self.shared.executor.scripted_model().is_some()
+    }
+
     async fn fork_once(&self, request: ForkRun) -> Result<Done, CommandError> {
         let ForkRun {
             run,
@@ -87,6 +93,13 @@ impl Engine {
             }
             None => pinned,
         };
+        if let Some(overlay) = &overlay
+            && let Some(name) = plan.alias(&overlay.configurable)?
+        {
+            let rule = format!("must not name the fork: '{name}' may be the name of another run");
+            let field = "overlay.configurable".to_owned();
+            return Err(Refusal::InvalidInput { field, rule }.into());
+        }
         let mut fork = Fork {
             source: source.run.clone(),
             mode,
@@ -113,6 +126,7 @@ impl Engine {
             plan,
             run: Run::default(),
             last_events: Vec::new(),
+            continues: None,
             held: LoadPermit::default(),
         };
         let command = Command::Fork(Box::new(StartFork {

@@ -36,6 +36,7 @@ impl Engine {
         }
         shared.wake_hints.inboxes.notify_one();
         shared.outboxes.stir();
+        shared.workers.queues.stir_hinted();
     }
 
     /// Handles hints until the engine stops or the store closes the stream.
@@ -57,6 +58,7 @@ impl Engine {
                 Ok(Hint::Run(run)) => {
                     shared.tails.wake(&run);
                     shared.effects.look(&run);
+                    shared.workers.queues.hint(&run.tenant);
                 }
                 Ok(Hint::Registry) => {
                     shared.wake_hints.registry.notify_one();
@@ -65,6 +67,7 @@ impl Engine {
                 Ok(Hint::Any) | Err(RecvError::Lagged(_)) => {
                     shared.tails.wake_all();
                     shared.effects.look_all();
+                    shared.workers.queues.stir_all();
                     shared.wake_hints.registry.notify_one();
                 }
                 Err(RecvError::Closed) => return,

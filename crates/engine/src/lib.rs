@@ -10,6 +10,7 @@
 //! A waiting run takes no memory: it exists only as rows. Recovery is the first round of each loop, which
 //! reads work rows and never all runs. This crate contains no HTTP and no SQL.
 
+mod adopting;
 mod budgeting;
 mod budgets;
 mod call_deliveries;
@@ -45,6 +46,7 @@ mod pinned;
 mod pool;
 mod pushes;
 mod quarantine;
+mod rates;
 mod recalls;
 mod recent_runs;
 mod remembering;
@@ -63,7 +65,11 @@ mod tries;
 mod uncertain_commit;
 mod view;
 mod whole_children;
+mod worker_queues;
+mod worker_roster;
+mod workers;
 
+pub use adopting::{Adopt, Beginning};
 pub use budgets::{Bound, Budget, Estimate, OnBreach};
 pub use call_deliveries::{CallMessage, ListedCallDelivery};
 pub use catalog::{RegisterError, Registered};
@@ -92,5 +98,7 @@ pub use spending::{Spent, spent_of};
 pub use stats::Stats;
 pub use tail::Tail;
 pub use view::{Events, Opened, View};
+pub use worker_roster::SeenWorker;
+pub use workers::{ActivityCall, EndedActivity, LeasedActivity, WorkerLease, WorkerLimits, WorkerOptions};
 
 use wopr_store::{slots, turns};

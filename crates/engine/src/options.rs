@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use wopr_core::{HostBounds, NodeTypes};
+use wopr_core::{HostBounds, NodeTypes, SignaturePolicy};
 
-use crate::{Budget, NoSecrets, Notifier, PushOptions, Secrets};
+use crate::{Budget, NoSecrets, Notifier, PushOptions, Secrets, WorkerOptions};
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -12,6 +12,8 @@ pub struct Options {
     pub bounds: HostBounds,
     /// Optional node types that this host offers.
     pub node_types: NodeTypes,
+    /// Whose signatures of definitions are good, and whether there must be one.
+    pub signatures: Arc<SignaturePolicy>,
     /// Threads for decisions; `None` means one less than there are processors.
     pub deciders: Option<usize>,
     /// Maximum runs in a tree, not counting its root.
@@ -34,6 +36,8 @@ pub struct Options {
     /// Sends push notifications; `None` sends none.
     pub notifier: Option<Arc<dyn Notifier>>,
     pub push: PushOptions,
+    /// How workers lease activities.
+    pub workers: WorkerOptions,
     /// What must not be stored with what agents remember.
     pub secrets: Arc<dyn Secrets>,
     /// Budgets that the runs of a tenant or of a workflow share.
@@ -50,6 +54,7 @@ impl Default for Options {
                 run_duration_ms: None,
             },
             node_types: NodeTypes::default(),
+            signatures: Arc::default(),
             deciders: None,
             max_descendants: 20_000,
             max_workflows: 2_000,
@@ -61,6 +66,7 @@ impl Default for Options {
             retention: None,
             notifier: None,
             push: PushOptions::default(),
+            workers: WorkerOptions::default(),
             secrets: Arc::new(NoSecrets),
             budgets: Vec::new(),
             seed: None,

@@ -296,6 +296,7 @@ impl Engine {
             run: Run::default(),
             summary: loaded.summary,
             last_events: Vec::new(),
+            continues: None,
             held,
         };
         let n_bytes = view.held.n_bytes();

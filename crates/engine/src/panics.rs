@@ -76,6 +76,7 @@ impl Engine {
                 CommandError::NotFound
                 | CommandError::Refused(_)
                 | CommandError::KeyReused
+                | CommandError::AliasTaken
                 | CommandError::TooManyReceivers { .. }
                 | CommandError::Busy { .. }
                 | CommandError::Unavailable(_),

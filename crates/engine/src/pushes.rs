@@ -13,7 +13,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use wopr_core::{RunKey, Seq, Timestamp};
-use wopr_store::{Attempted, DeliveryRow, PushRow, Put, Then, WriteError};
+use wopr_store::{Attempted, DeliveryRow, HOPELESS, PushRow, Put, Then, WriteError};
 
 use crate::{
     Delivery, Engine, Notifier, Undelivered,
@@ -26,10 +26,6 @@ use crate::{
 const BURST: usize = 16;
 /// Pause before a subscription is leased again whose deliveries could not be read.
 const AFTER_TROUBLE: Duration = Duration::from_millis(500);
-/// Consecutive deaths of processes that held a subscription, without a settled attempt in between, after
-/// which its deliveries are dead-lettered. Far more than quarantine a run: deliveries are owed to a client
-/// and rarely kill a process.
-const HOPELESS: u32 = 20;
 /// Tries to settle an attempt while the store is unavailable, before it is left to the next lease.
 const SETTLE_TRIES: u32 = 8;
 

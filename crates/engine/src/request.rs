@@ -49,6 +49,9 @@ pub struct SideRows {
     /// The caller is answered from the run itself and does not read its log next, so the log need not be
     /// cached if the command ends the run.
     pub is_log_unread: bool,
+    /// If the decision stops at its limit, the caller sends the run's `continue` timer itself, at once. The timer is
+    /// then due only a little later.
+    pub continues: bool,
 }
 
 /// A subscription to register with a command.

@@ -47,6 +47,7 @@ fn of_rows(budgets: &Budgets, tenant: &TenantId, rows: &[SpentRow], now: Timesta
                 window,
                 tokens: 0,
                 cost_micros: 0,
+                time_ms: 0,
             });
             Spent {
                 budget: budget.clone(),

@@ -21,6 +21,12 @@ pub struct Stats {
     /// Outcomes of effects dropped because the lease was lost or the execution was over.
     pub effects_dropped: u64,
     pub effects_active: u64,
+    /// Activities that workers leased, each lease counted.
+    pub activities_leased: u64,
+    /// Outcomes of workers that were recorded.
+    pub activities_ended: u64,
+    /// Calls of workers that wait for activities.
+    pub workers_waiting: u64,
     /// Runs quarantined because processes died while working on them, or because their rows cannot be read.
     pub runs_quarantined: u64,
     /// Runs removed after their retention period.
@@ -61,6 +67,8 @@ pub(crate) struct Counters {
     pub(crate) effects_started: AtomicU64,
     pub(crate) effects_dropped: AtomicU64,
     pub(crate) effects_active: AtomicU64,
+    pub(crate) activities_leased: AtomicU64,
+    pub(crate) activities_ended: AtomicU64,
     pub(crate) runs_quarantined: AtomicU64,
     pub(crate) runs_removed: AtomicU64,
     pub(crate) pushes_made: AtomicU64,
@@ -124,6 +132,9 @@ impl Counters {
             effects_started: get(&self.effects_started),
             effects_dropped: get(&self.effects_dropped),
             effects_active: get(&self.effects_active),
+            activities_leased: get(&self.activities_leased),
+            activities_ended: get(&self.activities_ended),
+            workers_waiting: 0,
             runs_quarantined: get(&self.runs_quarantined),
             runs_removed: get(&self.runs_removed),
             pushes_made: get(&self.pushes_made),

@@ -19,6 +19,9 @@ pub struct View {
     /// The events of the command that returned the view, if it ended the run with
     /// [`is_log_unread`](crate::SideRows::is_log_unread). No cache has them then.
     pub(crate) last_events: Vec<Recorded>,
+    /// Set if the command that returned the view stopped at its limit, and its caller goes on
+    /// ([`continues`](crate::SideRows::continues)).
+    pub(crate) continues: Option<Sizes>,
     /// Permit for the memory of the run.
     pub(crate) held: LoadPermit,
 }
@@ -30,6 +33,7 @@ impl View {
         Self {
             run: Run::default(),
             last_events: Vec::new(),
+            continues: None,
             held: LoadPermit::default(),
             ..self
         }
@@ -43,6 +47,15 @@ impl View {
         let events = self.last_events.get(skipped..)?;
         Some(&events[..limit.min(events.len())])
     }
+}
+
+/// The sizes of a run that the next decision takes over without loading it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    /// Bytes of the events after the snapshot.
+    pub(crate) n_tail_bytes: usize,
+    /// Bytes of the run, reckoned from what it was loaded with and what was appended since.
+    pub(crate) n_run_bytes: usize,
 }
 
 /// A page of a log.
@@ -132,6 +145,7 @@ pub(crate) fn open(
         run,
         summary: loaded.summary,
         last_events: Vec::new(),
+        continues: None,
         held,
     };
     Ok(Open {

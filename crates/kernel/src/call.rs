@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    Activity, ModelCall, Object, WorkflowId,
+    Activity, ModelCall, Object,
     measure::{size_of, size_of_object},
 };
 
@@ -254,6 +254,28 @@ impl AgentVerb {
     }
 }
 
+/// What an agent is to the host that calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AgentReach {
+    /// Another host, or a transport that the embedder has added.
+    #[default]
+    Peer,
+    /// The same, of a caller that goes on by itself where the host has no agents at all.
+    Delegate,
+    /// A tool on a tool server: one call, and its result is the answer.
+    Tool,
+    /// A transport that the embedder has added, and nothing else.
+    Embedded,
+}
+
+impl AgentReach {
+    #[must_use]
+    pub const fn is_peer(&self) -> bool {
+        matches!(self, Self::Peer)
+    }
+}
+
 /// A request to an agent that the operator has configured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -261,6 +283,11 @@ pub struct AgentCall {
     pub verb: AgentVerb,
     /// The name of the agent in this host's configuration, or its address there.
     pub peer: String,
+    #[serde(default, skip_serializing_if = "AgentReach::is_peer")]
+    pub reach: AgentReach,
+    /// The caller's name for the task; the host makes one of run and node where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation: Option<String>,
     /// What the agent is asked to do, in its own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skill: Option<String>,
@@ -282,8 +309,8 @@ pub struct AgentCall {
     /// Media types of answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub output_modes: Vec<String>,
-    /// The calling workflow.
-    pub caller: WorkflowId,
+    /// On whose behalf: the agent that leads the run, else its workflow.
+    pub caller: String,
     /// From the first attempt on, over restarts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,

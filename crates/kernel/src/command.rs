@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    Call, Dialect, DrainPolicy, Entropy, Failure, Fork, InterruptKind, Membership, Object, Origin, Parent,
-    PrincipalId, Recorded, Run, RunId, RunStarted, RunStatus, Seq, Startable, StepId, TenantId, Timestamp,
-    WorkflowId,
+    AnswerEnd, Call, Dialect, DrainPolicy, Entropy, Failure, Fork, InterruptKind, Membership, Object, Origin,
+    Parent, PrincipalId, Recorded, Run, RunId, RunStarted, RunStatus, Seq, Startable, StepId, TenantId,
+    Timestamp, WorkflowId,
     measure::{size_of, size_of_object},
 };
 
@@ -77,6 +77,9 @@ pub enum Command {
         step: StepId,
         attempt: u32,
         details: Value,
+        /// The command to apply next in the same decision, such as the end of the call. It applies even if the details are
+        /// refused because the attempt has too many.
+        then: Option<Box<Command>>,
     },
     /// The peer of an attempt's call has made something before what `then` tells of it.
     Produced {
@@ -122,7 +125,10 @@ impl Command {
             Self::Effect { outcome, .. } => outcome.as_ref().map_or(0, size_of_object),
             Self::EffectGivenUp { handle, .. } => handle.as_ref().map_or(0, size_of),
             Self::Interrupted { handle, question, .. } => size_of(handle) + size_of(&question.data),
-            Self::Accepted { handle: value, .. } | Self::Progressed { details: value, .. } => size_of(value),
+            Self::Accepted { handle, .. } => size_of(handle),
+            Self::Progressed { details, then, .. } => {
+                size_of(details) + then.as_ref().map_or(0, |then| then.size())
+            }
             Self::Produced { produced, then, .. } => {
                 produced.iter().map(Produced::size).sum::<usize>() + then.size()
             }
@@ -278,6 +284,8 @@ pub enum Produced {
         /// It replaces what was streamed of this artifact before.
         starts: bool,
         is_last: bool,
+        /// Of the last chunk of a model's answer.
+        end: Option<Box<AnswerEnd>>,
     },
     /// A whole artifact. What was streamed before was its text.
     Artifact {

@@ -11,6 +11,9 @@ use crate::{
     WorkerFailure, WorkflowId, cost::Budget,
 };
 
+/// Longest retry delay; exponential backoff stops growing here, unless a language says otherwise.
+const MAX_RETRY_DELAY_MS: u64 = 60_000;
+
 /// A workflow language.
 ///
 /// The kernel calls it with static dispatch: a decision enters it once per [`Trigger`].
@@ -30,6 +33,10 @@ pub trait Dialect: Sized + Debug + 'static {
 
     /// Checks the parameters of a new run and fixes its limits.
     fn check_start(plan: &Self::Plan, start: &StartRun, budget: &Budget) -> Result<Limits, Refusal>;
+
+    /// Takes out of the options of a branch what belongs to its source alone, such as the source's name. A replay keeps
+    /// all of them: it decides what its source decided.
+    fn drop_own_options(_configurable: &mut Object) {}
 
     /// Folds an event into the state. Runs before the kernel's own fold: `run` is as it was.
     fn apply(
@@ -100,6 +107,19 @@ pub trait Planned: Debug + Send + Sync + 'static {
         Retries { most: 0, delay_ms: 0 }
     }
 
+    /// Whether a failed attempt of the node may be repeated.
+    fn may_retry(&self, _position: usize, failure: &Failure) -> bool {
+        failure.retryable
+    }
+
+    /// The delay after the failure of this attempt; 0 is the first one.
+    fn retry_delay_ms(&self, position: usize, attempt: u32) -> u64 {
+        let Retries { delay_ms, .. } = self.retries(position);
+        delay_ms
+            .saturating_mul(1 << attempt.min(20))
+            .min(MAX_RETRY_DELAY_MS.max(delay_ms))
+    }
+
     /// Whether no node ever waits, unless it is retried: the first decision of a run takes it to its end.
     fn never_waits(&self) -> bool {
         false
@@ -144,6 +164,11 @@ pub trait Planned: Debug + Send + Sync + 'static {
         true
     }
 
+    /// Whether callers may start runs at all. Others come only from runs that are under way.
+    fn is_for_callers(&self) -> bool {
+        true
+    }
+
     /// Whether clients are told of the workflow.
     fn is_public(&self) -> bool {
         false
@@ -176,6 +201,11 @@ pub trait Planned: Debug + Send + Sync + 'static {
 
     /// Returns `true` if views redact any output of the node.
     fn has_sensitive_output(&self, _node: &NodeId) -> bool {
+        false
+    }
+
+    /// Whether texts among the artifacts of the node may repeat any value of the run.
+    fn sums_up(&self, _node: &NodeId) -> bool {
         false
     }
 
@@ -240,6 +270,8 @@ pub struct NodeTypes {
 
 /// A workflow of any language, as a parent run sees it before it creates a child.
 pub trait Startable: Debug + Send + Sync {
+    /// The name of its language.
+    fn dialect(&self) -> &'static str;
     fn workflow(&self) -> &WorkflowId;
     fn version(&self) -> &ContentHash;
     /// Checks the parameters that a child would start with. `unset` names inputs that stay unset.

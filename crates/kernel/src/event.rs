@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::{
-    ContentHash, Failure, Given, InterruptKind, NodeId, PrincipalId, RefusalDivergence, RunId, RunStatus,
-    Seq, TenantId, Timestamp, WorkflowId,
+    AnswerEnd, ContentHash, Failure, Given, InterruptKind, NodeId, PrincipalId, RefusalDivergence, RunId,
+    RunStatus, Seq, TenantId, Timestamp, WorkflowId,
 };
 
 pub type Object = Map<String, Value>;
@@ -558,6 +558,9 @@ pub enum KernelEvent {
         /// How many artifacts its execution had made before the one that the text becomes part of.
         #[serde(default, skip_serializing_if = "is_zero")]
         number: u32,
+        /// Of the last chunk of a model's answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        end: Option<Box<AnswerEnd>>,
     },
     /// A limit was exceeded; the run or the node fails next.
     CapBreached {

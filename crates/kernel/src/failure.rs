@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::RunId;
+use crate::{RunId, RunStatus};
 
 /// The code of a run that declined its request.
 pub const REJECTED: &str = "rejected";
@@ -63,6 +63,25 @@ fn cut(text: &str, most: usize) -> String {
 }
 
 impl Failure {
+    /// The failure of a step whose child run ended like this, and not in success.
+    #[must_use]
+    pub fn of_child(status: RunStatus, error: Option<&Self>) -> Self {
+        match (status, error) {
+            (RunStatus::Cancelled, _) => {
+                Self::new("subworkflow_child_cancelled", "the child run was cancelled")
+            }
+            (_, Some(error)) => {
+                let message = format!("the child run failed: {}: {}", error.code, error.told());
+                let failure = Self::new("subworkflow_child_failed", message);
+                match &error.reason {
+                    Some(reason) => failure.because(reason.clone()),
+                    None => failure,
+                }
+            }
+            (_, None) => Self::new("subworkflow_child_failed", "the child run failed"),
+        }
+    }
+
     /// A failure that is not retryable.
     #[must_use]
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {

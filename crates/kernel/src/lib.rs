@@ -17,6 +17,7 @@ mod given;
 mod id;
 pub mod invariant;
 mod join;
+mod later_work;
 mod limits;
 pub mod measure;
 mod membership;
@@ -30,8 +31,8 @@ mod shared_budget;
 mod status;
 
 pub use call::{
-    AgentCall, AgentVerb, Call, ListedTool, MemoryCall, MemoryRead, NewMemory, SecretHeader, ToolQuery,
-    ToolRequest, WantedTools, provider,
+    AgentCall, AgentReach, AgentVerb, Call, ListedTool, MemoryCall, MemoryRead, NewMemory, SecretHeader,
+    ToolQuery, ToolRequest, WantedTools, provider,
 };
 pub use command::{
     AnsweredCall, Authority, CancelledCall, Catalog, Command, Decision, Effect, EndedChild, HostBounds,
@@ -39,8 +40,8 @@ pub use command::{
     StartRun, Timer, UndecidedChild, Work,
 };
 pub use decide::{
-    Attempted, DecisionBuilder, MAX_BYTES, MAX_CHILD_EVENTS, MAX_EVENTS, MAX_SET, REFUSAL_DIVERGED,
-    SOURCE_MISSING, Source, Spawn, decide, decide_within, fields, too_much_work,
+    Attempted, ChildTerms, DecisionBuilder, MAX_BYTES, MAX_CHILD_EVENTS, MAX_EVENTS, MAX_SET,
+    REFUSAL_DIVERGED, SOURCE_MISSING, Source, Spawn, decide, decide_within, fields, too_much_work,
 };
 pub use dialect::{
     Answered, ChildPolicy, Dialect, NodeTypes, OnFailure, Planned, Retries, Startable, Trigger, Verdict,
@@ -58,7 +59,7 @@ pub use id::{
 pub use join::Join;
 pub use limits::whole;
 pub use membership::Membership;
-pub use model::{ModelCall, ModelMessage, ModelReply, ModelStop, ModelTool, ModelUsage, ToolCall};
+pub use model::{AnswerEnd, ModelCall, ModelMessage, ModelReply, ModelStop, ModelTool, ModelUsage, ToolCall};
 pub use problem::{MAX_PROBLEMS, Problem, Problems, Spot};
 pub use refusal::{RefusalDivergence, ReplyKind};
 pub use rules::{AnswerSchema, ApprovalRules, Question, Rules};

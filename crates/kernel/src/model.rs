@@ -163,6 +163,26 @@ pub enum ModelStop {
     Refusal,
 }
 
+/// How a streamed answer ended, as its last chunk says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AnswerEnd {
+    pub model: String,
+    pub stop: ModelStop,
+    pub usage: ModelUsage,
+}
+
+impl AnswerEnd {
+    #[must_use]
+    pub fn of(reply: &ModelReply) -> Self {
+        Self {
+            model: reply.model.clone(),
+            stop: reply.stop,
+            usage: reply.usage,
+        }
+    }
+}
+
 /// What an answer took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -178,6 +198,9 @@ pub struct ModelUsage {
     /// In US dollars, by the prices that the operator configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
+    /// How long its host waited for the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
 }
 
 impl ModelUsage {
@@ -196,6 +219,7 @@ impl ModelUsage {
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
         self.cache_read_tokens = sum(self.cache_read_tokens, other.cache_read_tokens);
         self.cache_write_tokens = sum(self.cache_write_tokens, other.cache_write_tokens);
+        self.duration_ms = sum(self.duration_ms, other.duration_ms);
         self.cost_usd = match (self.cost_usd, other.cost_usd) {
             (None, None) => None,
             (ours, theirs) => Some(ours.unwrap_or(0.0) + theirs.unwrap_or(0.0)),

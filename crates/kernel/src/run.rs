@@ -796,6 +796,7 @@ impl Run {
                 chunk,
                 is_last,
                 number: _,
+                end: _,
             } => {
                 let streamed = self.active(plan, step)?.streamed.get_or_insert_default();
                 if *index == 0 {
@@ -1039,6 +1040,21 @@ impl Active {
 #[must_use]
 pub fn says_untrusted(fields: &Object) -> bool {
     fields.get(CONTENT_TRUST).and_then(Value::as_str) == Some(UNTRUSTED)
+}
+
+impl KernelEvent {
+    /// Whether the event contains untrusted content, as far as it says so itself. `is_outside`: it records what came from
+    /// outside.
+    #[must_use]
+    pub fn comes_from_outside(&self, is_outside: bool) -> bool {
+        if let Self::RunStarted(started) = self {
+            return started.is_untrusted();
+        }
+        let Self::InterruptRequested { data, .. } = self else {
+            return is_outside;
+        };
+        is_outside || data.as_object().is_some_and(says_untrusted)
+    }
 }
 
 impl RunStarted {

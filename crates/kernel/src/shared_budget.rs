@@ -91,15 +91,20 @@ pub enum BudgetUnit {
     Tokens,
     /// In millionths of a US dollar.
     CostMicros,
+    /// How long hosts waited for answers, in milliseconds.
+    TimeMs,
 }
 
 impl BudgetUnit {
+    pub const ALL: [Self; 3] = [Self::Tokens, Self::CostMicros, Self::TimeMs];
+
     /// The limit that a run exceeds which goes beyond it.
     #[must_use]
     pub const fn cap(self) -> Cap {
         match self {
             Self::Tokens => Cap::BudgetTokens,
             Self::CostMicros => Cap::BudgetCost,
+            Self::TimeMs => Cap::BudgetDuration,
         }
     }
 
@@ -109,6 +114,7 @@ impl BudgetUnit {
         match self {
             Self::Tokens => format!("{amount} tokens"),
             Self::CostMicros => format!("{} USD", dollars(amount)),
+            Self::TimeMs => format!("{} s of model time", amount / 1_000),
         }
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! Format: `base64url(payload) "." base64url(HMAC-SHA256(payload))`, both without padding. A token says which
 //! attempt is meant, and that this host said so; the right to work is the caller's scope. It has no expiry: it is
-//! good for as long as the attempt waits, across restarts.
+//! good for as long as the attempt waits, across restarts. The token of a lease also holds the fence of the lease, and
+//! is good until another worker has leased the attempt.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
-use wopr_app::ActivityAttempt;
+use wopr_app::{ActivityAttempt, Fence, WorkerLease};
 use wopr_core::{NodeId, RunId, RunKey, StepId, TenantId};
 
 use crate::secrets::Subkey;
@@ -27,6 +28,15 @@ struct Payload {
     node_id: NodeId,
     ordinal: u32,
     attempt: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lease: Option<Lease>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Lease {
+    fence: u64,
+    queue: String,
+    worker: String,
 }
 
 impl ActivityTokens {
@@ -34,13 +44,24 @@ impl ActivityTokens {
         Self(subkey)
     }
 
-    pub(crate) fn mint(&self, run: &RunKey, step: &StepId, attempt: u32) -> String {
+    pub(crate) fn mint(
+        &self,
+        run: &RunKey,
+        step: &StepId,
+        attempt: u32,
+        lease: Option<&WorkerLease>,
+    ) -> String {
         let payload = Payload {
             tenant: run.tenant.clone(),
             run_id: run.run.clone(),
             node_id: step.node.clone(),
             ordinal: step.ordinal,
             attempt,
+            lease: lease.map(|lease| Lease {
+                fence: lease.fence.0,
+                queue: lease.queue.clone(),
+                worker: lease.worker.clone(),
+            }),
         };
         let payload = serde_json::to_vec(&payload).expect("a payload of texts serialises");
         let mac = self.0.sign(&payload);
@@ -69,6 +90,11 @@ impl ActivityTokens {
         let attempt = ActivityAttempt {
             step,
             attempt: payload.attempt,
+            lease: payload.lease.map(|lease| WorkerLease {
+                fence: Fence(lease.fence),
+                queue: lease.queue,
+                worker: lease.worker,
+            }),
         };
         Some((RunKey::new(payload.tenant, payload.run_id), attempt))
     }

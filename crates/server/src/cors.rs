@@ -12,13 +12,14 @@ use crate::config::WebOrigin;
 const MAX_AGE: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// Headers a page may read in addition to the CORS-safelisted ones.
-const EXPOSED: [HeaderName; 10] = [
+const EXPOSED: [HeaderName; 11] = [
     header::CONTENT_LOCATION,
     header::ETAG,
     header::LOCATION,
     header::RETRY_AFTER,
     header::WWW_AUTHENTICATE,
     HeaderName::from_static("a2a-extensions"),
+    HeaderName::from_static("mcp-session-id"),
     HeaderName::from_static("openwop-idempotent-replay"),
     HeaderName::from_static("openwop-workflow-version"),
     HeaderName::from_static("x-a2a-extensions"),

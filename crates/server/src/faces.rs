@@ -2,6 +2,8 @@
 //!
 //! ```text
 //!   cors -> observe -> authenticate -> A2A, if the path is in its table
+//!                                  '-> MCP, if the path is its
+//!                                  '-> Agent Workflow, below /awp
 //!                                  '-> OpenWOP, also for unknown paths
 //! ```
 //!
@@ -21,8 +23,9 @@ use crate::{
         Caller,
         authenticate::{self, Identified},
     },
-    cors,
+    awp, cors,
     credential_id::CredentialId,
+    mcp,
     message::{Request, Response},
     openwop, telemetry,
 };
@@ -34,6 +37,8 @@ pub struct Faces(Arc<Inner>);
 struct Inner {
     host: Arc<Host>,
     a2a: a2a::Face,
+    awp: awp::Face,
+    mcp: mcp::Face,
     openwop: openwop::Face,
     cors: Option<CorsLayer>,
 }
@@ -41,9 +46,20 @@ struct Inner {
 impl Faces {
     #[must_use]
     pub fn new(host: &Arc<Host>) -> Self {
+        Self::with(host, awp::Face::new(host))
+    }
+
+    /// The faces of a listener that serves the Agent Workflow Protocol alone.
+    pub(crate) fn for_awp(host: &Arc<Host>) -> Self {
+        Self::with(host, awp::Face::at_root(host))
+    }
+
+    fn with(host: &Arc<Host>, awp: awp::Face) -> Self {
         Self(Arc::new(Inner {
             host: Arc::clone(host),
             a2a: a2a::Face::new(host),
+            awp,
+            mcp: mcp::Face::new(host),
             openwop: openwop::Face::new(host),
             cors: cors::layer(&host.config().server.cors_origins),
         }))
@@ -76,7 +92,12 @@ impl Faces {
 
     async fn admitted(&self, mut request: Request) -> Response {
         let Inner {
-            host, a2a, openwop, ..
+            host,
+            a2a,
+            awp,
+            mcp,
+            openwop,
+            ..
         } = &*self.0;
         let slot = request.extensions().get::<Slot>().cloned();
         let Identified { caller, validity } = authenticate::identify(host, &mut request).await;
@@ -88,10 +109,19 @@ impl Faces {
         {
             return refused();
         }
-        let (response, unavailable): (_, fn() -> Response) = match a2a.wanted(&mut request) {
-            Some(wanted) => (a2a.answer(wanted, request).await, a2a::unavailable),
-            // Boxed: the future takes kilobytes, which A2A requests do not need.
-            None => (Box::pin(openwop.answer(request)).await, openwop::unavailable),
+        let is_alone = awp.is_alone();
+        let of_mcp = (!is_alone)
+            .then(|| mcp::Face::wanted(request.uri().path()))
+            .flatten();
+        let of_a2a = (!is_alone).then(|| a2a.wanted(&mut request)).flatten();
+        let (response, unavailable): (_, fn() -> Response) = match (of_a2a, of_mcp) {
+            (Some(wanted), _) => (a2a.answer(wanted, request).await, a2a::unavailable),
+            // Boxed: the futures take kilobytes, which A2A requests do not need.
+            (None, Some(place)) => (Box::pin(mcp.answer(place, request)).await, mcp::unavailable),
+            (None, None) if awp.is_wanted(&request) => {
+                (Box::pin(awp.answer(request)).await, awp::unavailable)
+            }
+            (None, None) => (Box::pin(openwop.answer(request)).await, openwop::unavailable),
         };
         let response = match (caller, slot) {
             (Some(caller), _) => {

@@ -9,8 +9,9 @@
 use std::{
     collections::HashMap,
     fs, io,
+    net::SocketAddr,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use futures_util::future::OptionFuture;
@@ -31,6 +32,7 @@ use crate::{
     activity_tokens::ActivityTokens,
     admission::Admission,
     auth::Auth,
+    awp,
     callbacks::Callbacks,
     config::{CidrText, Config, Keep, Period, StoreUrl, default_tenant},
     models::{self, ModelError},
@@ -107,6 +109,8 @@ pub struct Host {
     rejected: Vec<Rejected>,
     closing: watch::Sender<bool>,
     tls: Option<Arc<Tls>>,
+    awp_address: OnceLock<SocketAddr>,
+    history_positions: awp::Positions,
 }
 
 /// The store by its concrete type, for operations outside the `Store` trait.
@@ -177,6 +181,14 @@ impl Opened {
     }
 }
 
+/// The extensions that an embedding program gives to a host.
+#[derive(Debug, Default)]
+pub struct Embedding {
+    pub network: egress::Network,
+    /// Agents that workflows may call, reached by code of that program, by name.
+    pub transports: wopr_connect::Transports,
+}
+
 impl Host {
     /// Opens the store, starts the engine and loads the workflow folders.
     pub async fn open(config: Config) -> Result<Arc<Self>, StartError> {
@@ -211,6 +223,20 @@ impl Host {
         clock: Arc<dyn Clock>,
         network: egress::Network,
     ) -> Result<Arc<Self>, StartError> {
+        let embedding = Embedding {
+            network,
+            ..Embedding::default()
+        };
+        // Boxed here and below: the future is large and would otherwise be part of every caller's.
+        Box::pin(Self::open_embedded(config, clock, embedding)).await
+    }
+
+    /// Like [`Host::open_with`], with what the program around the host brings along.
+    pub async fn open_embedded(
+        config: Config,
+        clock: Arc<dyn Clock>,
+        embedding: Embedding,
+    ) -> Result<Arc<Self>, StartError> {
         let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
         Secrets::check(&config.secrets, &config.store)?;
         let files = read_folders(&config.workflows)?;
@@ -219,7 +245,7 @@ impl Host {
             return Err(StartError::NoKeys);
         }
         let store = Opened::open(&config.store).await?;
-        Self::open_opened(config, store, files, tls, clock, network).await
+        Box::pin(Self::open_opened(config, store, files, tls, clock, embedding)).await
     }
 
     /// Like [`Host::open_with`], but on a store that is already open; the configured URL is ignored.
@@ -230,8 +256,8 @@ impl Host {
     ) -> Result<Arc<Self>, StartError> {
         let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
         let files = read_folders(&config.workflows)?;
-        let network = egress::Network::default();
-        Self::open_opened(config, Opened::Given(store), files, tls, clock, network).await
+        let embedding = Embedding::default();
+        Self::open_opened(config, Opened::Given(store), files, tls, clock, embedding).await
     }
 
     async fn open_opened(
@@ -240,10 +266,9 @@ impl Host {
         files: Vec<WorkflowFile>,
         tls: Option<Tls>,
         clock: Arc<dyn Clock>,
-        network: egress::Network,
+        embedding: Embedding,
     ) -> Result<Arc<Self>, StartError> {
-        // Boxed: the future is large and would otherwise be part of every caller's.
-        match Box::pin(Self::build(config, &store, files, clock, network)).await {
+        match Box::pin(Self::build(config, &store, files, clock, embedding)).await {
             Ok(built) => {
                 let host = built.finish(store, tls);
                 tracing::info!(
@@ -266,8 +291,9 @@ impl Host {
         store: &Opened,
         files: Vec<WorkflowFile>,
         clock: Arc<dyn Clock>,
-        network: egress::Network,
+        embedding: Embedding,
     ) -> Result<Built, StartError> {
+        let Embedding { network, transports } = embedding;
         let port = store.port();
         let auth = Auth::new(&config.auth.keys).with_store(&port).await?;
         if auth.is_empty() && !config.auth.has_others() {
@@ -280,7 +306,7 @@ impl Host {
         };
         let gate = egress::Gate::over(policy, egress::Limits::default(), network);
         let auth = auth.with_certificates(&config.auth.certificates).with_issuer(
-            config.auth.oidc.as_ref(),
+            config.token_rules().as_ref(),
             &gate,
             &clock,
         );
@@ -310,6 +336,8 @@ impl Host {
                 poll_interval: config.a2a.poll_interval.map(Period::as_duration),
                 models,
                 tool_servers,
+                tool_agents: tools::agents(&config.mcp.agents),
+                transports,
                 mock: config.conformance.then(wopr_connect::Mock::default),
                 secrets: wopr_connect::NamedSecrets::new(named_secrets).with_values(Arc::new(
                     StoredValues::new(port.clone(), SecretCipher::new(&secrets)),
@@ -338,6 +366,7 @@ impl Host {
             node_types: NodeTypes {
                 conformance: config.conformance,
             },
+            signatures: Arc::new(config.awp.trust()),
             max_descendants: config.limits.max_descendants,
             max_workflows: config.limits.max_workflows,
             max_workflow_bytes: config.limits.max_workflow_bytes,
@@ -347,6 +376,7 @@ impl Host {
                 Arc::new(wopr_engine::NoSecrets)
             },
             lease: config.effects.lease.as_duration(),
+            workers: config.workers.options(),
             retention: match config.retention.terminal_runs {
                 Keep::Forever => None,
                 Keep::For(period) => Some(period.as_duration()),
@@ -400,6 +430,22 @@ impl Host {
             peer_files,
             rejected,
         })
+    }
+
+    /// Notes the address of the listener for the Agent Workflow Protocol.
+    pub(crate) fn bound_awp(&self, address: SocketAddr) {
+        // A host is served once.
+        let _ = self.awp_address.set(address);
+    }
+
+    /// The address of the listener for the Agent Workflow Protocol, once it listens.
+    #[must_use]
+    pub fn awp_address(&self) -> Option<SocketAddr> {
+        self.awp_address.get().copied()
+    }
+
+    pub(crate) const fn history_positions(&self) -> &awp::Positions {
+        &self.history_positions
     }
 
     #[must_use]
@@ -667,6 +713,8 @@ impl Built {
             rejected,
             closing,
             tls: tls.map(Arc::new),
+            awp_address: OnceLock::new(),
+            history_positions: awp::Positions::default(),
         }
     }
 }

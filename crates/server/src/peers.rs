@@ -9,7 +9,7 @@ use http::HeaderName;
 use wopr_app::{App, RegisterError};
 use wopr_connect::{
     NamedSecret, SecretSource,
-    a2a::{self, Binding, CardKeys, Credential, OAuth2, Peer, PeerTls, Polling, Wanted},
+    a2a::{self, Binding, CardKeys, Credential, OAuth2, OnQuestion, Peer, PeerTls, Polling, Wanted},
     egress::{ClientTls, ClientTlsError, Identity},
 };
 use wopr_core::openwop;
@@ -115,6 +115,10 @@ fn polling(peer: &AgentPeer) -> Polling {
         timeout: peer
             .poll_timeout_ms
             .map_or(default.timeout, Duration::from_millis),
+        on_question: match peer.on_input_required {
+            OnInputRequired::Ask => OnQuestion::Park,
+            OnInputRequired::ByTransport | OnInputRequired::Fail => OnQuestion::Fail,
+        },
     }
 }
 

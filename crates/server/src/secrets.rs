@@ -20,7 +20,7 @@ use wopr_store::sqlite;
 
 use crate::{
     config::{self, StoreUrl},
-    hex::hex,
+    hex,
 };
 
 /// Length of the master key and of every subkey.

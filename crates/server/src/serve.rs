@@ -75,6 +75,8 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let timeout = host.config().server.request_timeout.as_duration();
     let serves = Connections::new(Faces::new(&host), timeout);
+    let awp_listener = listen_for_awp(&host)?;
+    let serves_awp = Connections::new(Faces::for_awp(&host), timeout);
     let tls = host.tls().cloned();
     // The files were read when the host opened.
     let mut reload_ticks = tokio::time::interval_at(Instant::now() + tls::RELOAD, tls::RELOAD);
@@ -92,9 +94,12 @@ pub async fn serve(
     loop {
         let accepted = async {
             let slot = Arc::clone(&slots).acquire_owned().await;
-            (listener.accept().await, slot)
+            tokio::select! {
+                accepted = listener.accept() => (accepted, slot, &serves),
+                accepted = accept(awp_listener.as_ref()) => (accepted, slot, &serves_awp),
+            }
         };
-        let (accepted, slot) = tokio::select! {
+        let (accepted, slot, serves) = tokio::select! {
             biased;
             () = &mut shutdown => break,
             _ = reload_ticks.tick(), if tls.is_some() || host.has_peer_files() => {
@@ -130,7 +135,7 @@ pub async fn serve(
             drop((seat, slot));
         });
     }
-    drop(listener);
+    drop((listener, awp_listener));
     tracing::info!("stopping");
     host.begin_close();
     stop.send_replace(true);
@@ -153,6 +158,27 @@ pub async fn serve(
         );
     }
     Ok(())
+}
+
+/// Listens on the address of the Agent Workflow Protocol, if there is one.
+fn listen_for_awp(host: &Host) -> Result<Option<TcpListener>, ServeError> {
+    let Some(address) = host.config().awp.listen else {
+        return Ok(None);
+    };
+    let failed = |source| ServeError::Bind { address, source };
+    let listener = listen(address.0).map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    tracing::info!(address = %bound, "listening for the Agent Workflow Protocol");
+    host.bound_awp(bound);
+    Ok(Some(listener))
+}
+
+/// The next connection of a listener that there may not be.
+async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, SocketAddr)> {
+    match listener {
+        Some(listener) => listener.accept().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Counts refused connections and logs them once in a while.

@@ -13,8 +13,7 @@ use wopr_wire::a2a::model::Secret;
 
 use crate::{
     config::NamedSecret,
-    hex::hex,
-    models,
+    hex, models,
     secrets::{SealError, Secrets, Subkey},
 };
 

@@ -4,7 +4,7 @@
 //! with `credential_missing`.
 
 use wopr_app::{App, RegisterError};
-use wopr_connect::{NamedSecret, SecretSource, ToolCommand, ToolReached, ToolServer, ToolSetting};
+use wopr_connect::{NamedSecret, SecretSource, ToolAgent, ToolCommand, ToolReached, ToolServer, ToolSetting};
 use wopr_core::openwop;
 
 use crate::{
@@ -24,6 +24,16 @@ pub(crate) fn servers(servers: &[config::ToolServer], secrets: &[NamedSecret]) -
         .iter()
         .filter_map(|server| read(server, secrets))
         .collect()
+}
+
+/// The agents that are tools.
+pub(crate) fn agents(agents: &[config::ToolAgent]) -> Vec<ToolAgent> {
+    let agent = |agent: &config::ToolAgent| ToolAgent {
+        name: agent.name.clone(),
+        server: agent.server.clone(),
+        tool: agent.tool.clone(),
+    };
+    agents.iter().map(agent).collect()
 }
 
 /// Registers the workflow by which a model calls a tool.

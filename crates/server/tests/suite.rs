@@ -2,8 +2,9 @@
 #![expect(
     clippy::needless_pass_by_value,
     clippy::panic,
+    clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "helpers of tests fail the test that called them, and take literals"
+    reason = "helpers of tests fail the test that called them, take literals and say when they had nothing to check"
 )]
 
 #[path = "suite/activities.rs"]
@@ -22,6 +23,20 @@ mod approvers;
 mod authoring;
 #[path = "suite/authority.rs"]
 mod authority;
+#[path = "suite/awp.rs"]
+mod awp;
+#[path = "suite/awp_control.rs"]
+mod awp_control;
+#[path = "suite/awp_delegates.rs"]
+mod awp_delegates;
+#[path = "suite/awp_examples.rs"]
+mod awp_examples;
+#[path = "suite/awp_import.rs"]
+mod awp_import;
+#[path = "suite/awp_openapi.rs"]
+mod awp_openapi;
+#[path = "suite/awp_vectors.rs"]
+mod awp_vectors;
 #[path = "suite/binding.rs"]
 mod binding;
 #[path = "suite/budgets.rs"]
@@ -32,6 +47,8 @@ mod claims;
 mod client;
 #[path = "suite/clocks.rs"]
 mod clocks;
+#[path = "suite/context_budgets.rs"]
+mod context_budgets;
 #[path = "suite/conversations.rs"]
 mod conversations;
 #[path = "suite/cors.rs"]
@@ -44,6 +61,8 @@ mod discovery;
 mod errors;
 #[path = "suite/files.rs"]
 mod files;
+#[path = "suite/fixtures.rs"]
+mod fixtures;
 #[path = "suite/forks.rs"]
 mod forks;
 #[path = "suite/hostile.rs"]
@@ -62,6 +81,8 @@ mod keys;
 mod lifecycle;
 #[path = "suite/masks.rs"]
 mod masks;
+#[path = "suite/mcp.rs"]
+mod mcp;
 #[path = "suite/models.rs"]
 mod models;
 #[path = "suite/oidc.rs"]
@@ -98,5 +119,7 @@ mod tls;
 mod toggles;
 #[path = "suite/trust.rs"]
 mod trust;
+#[path = "suite/workers.rs"]
+mod workers;
 #[path = "suite/workflows.rs"]
 mod workflows;

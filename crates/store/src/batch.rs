@@ -8,7 +8,7 @@ use wopr_core::{
     WorkflowId,
 };
 
-use crate::{Epoch, MemoryRow, NewPush, Queue, SpentRow};
+use crate::{Epoch, MemoryRow, NewPush, Offer, Queue, SpentRow};
 
 /// Approximate memory in bytes that a batch takes beyond the bodies of its rows.
 const OVERHEAD: usize = 1024;
@@ -192,6 +192,9 @@ pub struct Summary {
     pub parent: Option<(RunId, NodeId)>,
     /// What the run shares with other runs that belong to the same conversation.
     pub group: Option<String>,
+    /// The name that its creator gave the run. No two runs without a parent share one in a tenant; that of a child
+    /// follows from its parent's.
+    pub alias: Option<String>,
     pub created_at: Timestamp,
     /// When the last append happened.
     pub updated_at: Timestamp,
@@ -219,6 +222,7 @@ impl Summary {
             principal,
             parent: None,
             group: None,
+            alias: None,
             created_at,
             updated_at: created_at,
         }
@@ -327,7 +331,7 @@ pub struct WorkRow {
 }
 
 /// The state in which a work row is created.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkState {
     /// The row can be leased from this time on.
     Due(Timestamp),
@@ -335,15 +339,25 @@ pub enum WorkState {
     Leased(Epoch, Timestamp),
     /// The row waits until it is woken.
     Parked,
+    /// The row waits in a worker queue; see [`crate::Offers`].
+    Offered(Offer),
 }
 
 impl WorkState {
     /// The columns `due` and `epoch`.
-    pub(crate) const fn columns(self) -> (Option<Timestamp>, Option<Epoch>) {
+    pub(crate) const fn columns(&self) -> (Option<Timestamp>, Option<Epoch>) {
         match self {
-            Self::Due(due) => (Some(due), None),
-            Self::Leased(epoch, until) => (Some(until), Some(epoch)),
-            Self::Parked => (None, None),
+            Self::Due(due) => (Some(*due), None),
+            Self::Leased(epoch, until) => (Some(*until), Some(*epoch)),
+            Self::Parked | Self::Offered(_) => (None, None),
+        }
+    }
+
+    /// The columns `worker_queue` and `ready`.
+    pub(crate) const fn offer(&self) -> Option<&Offer> {
+        match self {
+            Self::Offered(offer) => Some(offer),
+            Self::Due(_) | Self::Leased(..) | Self::Parked => None,
         }
     }
 }
@@ -401,7 +415,8 @@ pub struct Parked {
     pub body: Option<Vec<u8>>,
 }
 
-/// A work row that gets another key and keeps its body, because it is to be done in another way. A row that has that key
+/// A work row that gets another key and keeps its body, because it is to be done in another way. It is offered to no
+/// worker any more. A row that has that key
 /// already is replaced. If there is no row to move, nothing happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moved {

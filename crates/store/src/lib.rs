@@ -5,6 +5,7 @@
 //!
 //! - [`Log`] appends and reads.
 //! - [`Work`] leases what is due: timers, effects and deliveries.
+//! - [`Offers`] leases work to programs outside this host.
 //! - [`Registry`] keeps workflow versions and API keys.
 //! - [`Pushes`] keeps subscriptions and their deliveries.
 //! - [`Retention`] removes runs.
@@ -12,7 +13,7 @@
 //! - [`StoredSecrets`] keeps encrypted secrets of tenants.
 //! - [`Spending`] keeps what models took.
 //!
-//! A [`Store`] is all eight.
+//! A [`Store`] is all nine.
 
 mod agent_memory;
 mod batch;
@@ -21,6 +22,7 @@ mod check;
 mod error;
 mod log;
 mod memory;
+mod offers;
 pub mod postgres;
 mod push;
 mod registry;
@@ -46,6 +48,7 @@ pub use log::{
     RunFilter, RunPage,
 };
 pub use memory::MemoryStore;
+pub use offers::{LeasedOffers, MOST_COUNTED, Offer, OfferRequest, OfferedQueue, Offers};
 pub use postgres::PostgresStore;
 pub use push::{
     Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, NewPush, OutboxRow, Pending, PushRow, Pushes,
@@ -58,16 +61,25 @@ pub use spending::{Spenders, Spending, SpentRow};
 pub use sqlite::SqliteStore;
 pub use timeout::with_timeout;
 pub use work::{
-    CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, Hint, LAST_CHANCE, Leased, Mailbox,
-    Parking, QUARANTINED, Queue, Quota, Then, Times, Work,
+    CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, HOPELESS, Hint, LAST_CHANCE, Leased,
+    Mailbox, Parking, QUARANTINED, Queue, Quota, Then, Times, Work,
 };
 
 pub trait Store:
-    Log + Work + Registry + Pushes + Retention + AgentMemory + StoredSecrets + Spending + std::fmt::Debug
+    Log + Work + Offers + Registry + Pushes + Retention + AgentMemory + StoredSecrets + Spending + std::fmt::Debug
 {
 }
 
-impl<T: Log + Work + Registry + Pushes + Retention + AgentMemory + StoredSecrets + Spending + std::fmt::Debug>
-    Store for T
+impl<T> Store for T where
+    T: Log
+        + Work
+        + Offers
+        + Registry
+        + Pushes
+        + Retention
+        + AgentMemory
+        + StoredSecrets
+        + Spending
+        + std::fmt::Debug
 {
 }

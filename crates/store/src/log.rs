@@ -24,7 +24,8 @@ pub trait Log: Send + Sync + 'static {
     /// # Errors
     /// If several checks fail, the first one in this order is reported: an unexpired record under the batch's
     /// idempotency key, a stale lease, a conflict on the run, a child that already exists (a `Conflict` with
-    /// `expected` 0 and the child's head), the subscription. A record is unexpired if it expires after the
+    /// `expected` 0 and the child's head), the subscription. A new run without a parent whose alias another one has is a
+    /// `Conflict` with `expected` 0. A record is unexpired if it expires after the
     /// batch's `updated_at`.
     ///
     /// # Panics
@@ -52,6 +53,9 @@ pub trait Log: Send + Sync + 'static {
 
     /// Reads the summary row of a run and the number of events in its log.
     async fn summary(&self, run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError>;
+
+    /// Finds the run without a parent that has this alias.
+    async fn run_of_alias(&self, tenant: &TenantId, alias: &str) -> Result<Option<RunId>, ReadError>;
 
     /// Reads the number of events of each run, in the order given; `None` for a missing run.
     async fn heads(&self, runs: &[RunKey]) -> Result<Vec<Option<Seq>>, ReadError>;

@@ -50,6 +50,11 @@ pub trait Registry: Send + Sync + 'static {
     /// makes it current; storing the current version changes nothing. Returns `true` if the version was new.
     async fn put_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError>;
 
+    /// Stores the first version of its (tenant, id) and makes it the current one. Returns `false` and changes nothing if
+    /// there is any: of several processes that add one at once, one gets `true`. A commit in doubt may be answered with
+    /// `false`, too.
+    async fn add_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError>;
+
     /// Reads one version; the tenant's own version wins over a shared one.
     async fn workflow(
         &self,

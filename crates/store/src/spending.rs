@@ -18,6 +18,8 @@ pub struct SpentRow {
     pub tokens: u64,
     /// In millionths of a US dollar.
     pub cost_micros: u64,
+    /// How long hosts waited for answers, in milliseconds.
+    pub time_ms: u64,
 }
 
 /// Where a count stops, so that no answer of a provider can make an append fail.

@@ -19,8 +19,8 @@
 //! Each row counts the deaths of processes that held it: that had leased it or, for inbox and outbox rows,
 //! had claimed it. A row with [`LAST_CHANCE`] deaths is a suspect and handed out only within the quota for
 //! suspects, so that a row that crashes its process takes few others with it. A row with [`QUARANTINED`]
-//! deaths is no longer handed out until its run is released. Only deliveries are never quarantined: they are
-//! owed to a client and can be given up one by one.
+//! deaths is no longer handed out until its run is released; an outbox row only with [`HOPELESS`] deaths. Only
+//! deliveries are never quarantined: they are given up one by one.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -34,6 +34,11 @@ use crate::{Fence, ReadError, WorkKey, WriteError};
 pub const LAST_CHANCE: u32 = 2;
 /// Number of deaths at which a row is quarantined.
 pub const QUARANTINED: u32 = 3;
+
+/// Number of deaths at which what is owed to a client is given up: the deliveries of a subscription, or the events of a run
+/// that its subscriptions have not been notified of. Far more than [`QUARANTINED`]: they rarely kill a process, and their
+/// run may have ended, so that nobody resumes it.
+pub const HOPELESS: u32 = 20;
 
 /// What a row of work is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -152,6 +157,16 @@ pub enum Mailbox {
     Inbox,
     /// Events that the run's subscriptions have not been notified of.
     Outbox,
+}
+
+impl Mailbox {
+    /// Number of deaths at which a row is quarantined.
+    pub(crate) const fn quarantined(self) -> u32 {
+        match self {
+            Self::Inbox => QUARANTINED,
+            Self::Outbox => HOPELESS,
+        }
+    }
 }
 
 /// The lifetime of one process at this store.

@@ -23,7 +23,7 @@ pub fn kind(event: &Event) -> &'static str {
 }
 
 /// The number of names that [`kind`] returns.
-pub const N_KINDS: usize = 61;
+pub const N_KINDS: usize = 62;
 
 fn describe_openwop(event: &openwop::Event, name: &impl Fn(&RunId) -> String) -> (&'static str, Vec<String>) {
     use openwop::Event;
@@ -149,6 +149,21 @@ fn describe_orchestration(
                 format!("{n_children} by {max_concurrency} {}", mode.as_str()),
             ],
         ),
+        Orchestration::ContextSummarized {
+            iteration,
+            replaces,
+            artifact,
+            before,
+            after,
+            ..
+        } => {
+            let replaces: Vec<_> = replaces.iter().map(|seq| seq.0.to_string()).collect();
+            let what = format!("before turn {iteration}: {} as {artifact}", replaces.join(","));
+            (
+                "context.summarized",
+                vec![step, what, format!("{before} to {after}")],
+            )
+        }
         Orchestration::Joined {
             outcome,
             n_completed,
@@ -475,6 +490,7 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
             chunk,
             is_last,
             number: _,
+            end: _,
         } => (
             "output.chunk",
             vec![

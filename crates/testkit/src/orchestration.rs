@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use wopr_core::{
-    Failure, NodeId, RunId, StepId,
+    Failure, NodeId, RunId, Seq, StepId,
     openwop::{Asks, Criterion, Decision, JoinMode, JoinOutcome, Orchestration},
 };
 
@@ -100,6 +100,14 @@ pub fn orchestrations() -> Vec<Orchestration> {
             n_failed: 0,
             n_cancelled: 1,
             order: vec![child()],
+        },
+        Orchestration::ContextSummarized {
+            step: step(),
+            iteration: 7,
+            replaces: vec![Seq(3), Seq(9)],
+            artifact: "lead-6".to_owned(),
+            before: 30_000,
+            after: 12_000,
         },
     ];
     decided.chain(others).collect()

@@ -243,6 +243,15 @@ impl Script {
         self.tell(0, Command::Start(Box::new(start)))
     }
 
+    /// Adds the root run with a log that was decided elsewhere, as if it had been decided here at once.
+    ///
+    /// # Panics
+    /// If the decision violates an invariant.
+    pub fn adopt(&mut self, id: RunId, decision: &Decision) {
+        self.runs.push(Hosted::new(id, self.root.clone()));
+        self.runs[0].commit(decision);
+    }
+
     /// Adds the root run without starting it.
     pub fn add_pending(&mut self) {
         let id = RunId::from_parts(self.now, [0; 10]);
@@ -316,8 +325,11 @@ impl Script {
                 return Err(refusal);
             }
         };
-        if let Command::Effect { step, attempt, .. } | Command::EffectGivenUp { step, attempt, .. } = &command
-        {
+        let last = match &command {
+            Command::Progressed { then: Some(then), .. } => &**then,
+            command => command,
+        };
+        if let Command::Effect { step, attempt, .. } | Command::EffectGivenUp { step, attempt, .. } = last {
             let lease = OutstandingWork::FIRST_LEASE;
             let kept = hosted.outstanding.settle(step, *attempt, lease);
             hosted.hold(kept);

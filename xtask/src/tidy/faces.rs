@@ -4,8 +4,9 @@
 
 use super::{Finding, Tree};
 
-const FACES: [&str; 3] = [
+const FACES: [&str; 4] = [
     "crates/server/src/a2a/",
+    "crates/server/src/mcp/",
     "crates/server/src/openwop/",
     "crates/server/src/page/",
 ];

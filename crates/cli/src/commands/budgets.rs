@@ -73,6 +73,7 @@ fn show(document: &Value) -> Result<Exit> {
         output::whole("PER"),
         output::whole("TOKENS"),
         output::whole("USD"),
+        output::whole("SECONDS"),
         output::whole("UNTIL"),
         output::whole("THEN"),
     ];
@@ -93,6 +94,7 @@ fn row(budget: &Value) -> Vec<String> {
             .and_then(Value::as_f64)
             .map(|usd| dollars(micros(usd)))
     };
+    let seconds = |name: &str| number(name).map(|ms| (ms / 1_000).to_string());
     let workflow = match text("workflow") {
         all if all.is_empty() => "-".to_owned(),
         one => one,
@@ -106,6 +108,7 @@ fn row(budget: &Value) -> Vec<String> {
             number("maxTokens").map(|most| most.to_string()),
         ),
         part(usd("costUsd").unwrap_or_default(), usd("maxCostUsd")),
+        part(seconds("timeMs").unwrap_or_default(), seconds("maxTimeMs")),
         text("until"),
         text("onBreach"),
     ]

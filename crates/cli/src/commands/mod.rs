@@ -1,7 +1,9 @@
 //! The command line: one file per command.
 
 mod a2a;
+mod awp;
 mod backup;
+mod bench;
 mod budgets;
 mod completions;
 mod config;
@@ -12,6 +14,7 @@ mod doctor;
 mod exit_codes;
 mod interrupts;
 mod keys;
+mod mcp;
 mod migrate;
 mod mock_model;
 mod place;
@@ -20,15 +23,13 @@ mod runs;
 mod secrets;
 mod serve;
 mod tools;
+mod workers;
 mod workflows;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{
-    bench,
-    exit::{self, Exit},
-};
+use crate::exit::{self, Exit};
 
 /// Durable workflows, served over OpenWOP and A2A.
 /// Every run is kept as a durable log: it survives crashes, is never executed twice, and can be resumed from
@@ -53,6 +54,7 @@ pub(crate) enum Command {
     Demo(demo::Demo),
     Dev(dev::Dev),
     Serve(serve::Serve),
+    Mcp(Box<mcp::Mcp>),
     Run(Box<run::Run>),
     Runs(runs::Runs),
     Interrupts(interrupts::Interrupts),
@@ -60,7 +62,9 @@ pub(crate) enum Command {
     Tools(tools::Tools),
     #[command(name = "a2a")]
     A2a(a2a::A2a),
+    Awp(awp::Awp),
     Deliveries(deliveries::Deliveries),
+    Workers(workers::Workers),
     Keys(keys::Keys),
     Secrets(secrets::Secrets),
     Budgets(budgets::Budgets),
@@ -70,7 +74,7 @@ pub(crate) enum Command {
     Doctor(doctor::Doctor),
     #[command(name = "mock-model")]
     MockModel(mock_model::MockModel),
-    Bench(bench::Args),
+    Bench(wopr_bench::Args),
     Completions(completions::Completions),
     #[command(name = "exit-codes")]
     ExitCodes(exit_codes::ExitCodes),
@@ -81,13 +85,16 @@ pub(crate) async fn run(command: Command) -> Result<Exit> {
         Command::Demo(command) => Box::pin(command.run()).await,
         Command::Dev(command) => Box::pin(command.run()).await,
         Command::Serve(command) => Box::pin(command.run()).await,
+        Command::Mcp(command) => Box::pin(command.run()).await,
         Command::Run(command) => Box::pin(command.run()).await,
         Command::Runs(command) => Box::pin(command.run()).await,
         Command::Interrupts(command) => Box::pin(command.run()).await,
         Command::Workflows(command) => Box::pin(command.run()).await,
         Command::Tools(command) => Box::pin(command.run()).await,
         Command::A2a(command) => Box::pin(command.run()).await,
+        Command::Awp(command) => Box::pin(command.run()).await,
         Command::Deliveries(command) => Box::pin(command.run()).await,
+        Command::Workers(command) => Box::pin(command.run()).await,
         Command::Keys(command) => Box::pin(command.run()).await,
         Command::Secrets(command) => Box::pin(command.run()).await,
         Command::Budgets(command) => Box::pin(command.run()).await,

@@ -155,6 +155,36 @@ fn runs_at_once_do_not_go_beyond_a_budget_together() {
 }
 
 #[test]
+fn time_of_answers_is_bounded_for_all_runs_of_a_workflow() {
+    let mut place = Place::new();
+    let slow =
+        json!({ "replies": [{ "text": "so", "delayMs": 600, "usage": { "input": 10, "output": 5 } }] });
+    let model = Model::start(&place, &slow);
+    configured(
+        &mut place,
+        &model,
+        "[[budgets]]\nworkflow = \"asking\"\nper = \"month\"\nmax_time = \"1s\"\ngrant_time = \"2m\"\n",
+    );
+    asking(&place, 1);
+    let _host = place.serve();
+    for expected in ["completed", "completed", "waiting-approval"] {
+        let run = start(&place);
+        until("the run ends or asks", || status(&place, &run) == expected);
+    }
+    assert_eq!(n_asked(&place), 2);
+    let shown = place.json(&["budgets", "--json"]);
+    let taken = shown["budgets"][0]["timeMs"].as_u64().unwrap();
+    assert!(taken >= 1_200, "{shown}");
+    assert_eq!(shown["budgets"][0]["maxTimeMs"], 1_000);
+    let waiting = place.json(&["runs", "list", "--status", "waiting-approval", "--json"]);
+    let run = waiting["runs"][0]["runId"].as_str().unwrap();
+    let asked = place.ends(0, &["runs", "show", run]);
+    assert!(asked.out.contains("Spend 120 s of model time more"), "{asked:#?}");
+    place.ends(0, &["interrupts", "resolve", run, "n0", "--accept"]);
+    until("the run goes on", || status(&place, run) == "completed");
+}
+
+#[test]
 fn wrong_budgets_keep_a_host_from_starting() {
     let mut place = Place::new();
     place.set("WOPR_CONFIG", "wopr.toml");
@@ -162,6 +192,11 @@ fn wrong_budgets_keep_a_host_from_starting() {
         ("per = \"week\"\nmax_tokens = 1\n", "week"),
         ("per = \"day\"\n", "budgets[0].max_tokens"),
         ("per = \"day\"\nmax_tokens = 0\n", "budgets[0].max_tokens"),
+        ("per = \"day\"\nmax_time = \"10ms\"\n", "budgets[0].max_time"),
+        (
+            "per = \"day\"\nmax_tokens = 1\ngrant_time = \"1m\"\n",
+            "budgets[0].grant_time",
+        ),
         (
             "per = \"day\"\nmax_cost_usd = 1.0\n",
             "none of [[models]] has a price",

@@ -146,3 +146,32 @@ fn second_opinion_asks_two_agents_and_a_person_and_leaves_nothing() {
     assert!(said.out.contains("Not now."), "{said:#?}");
     assert_eq!(place.path().read_dir().unwrap().count(), 0, "the folder is gone");
 }
+
+#[test]
+fn coding_crew_codes_in_two_rounds_and_leaves_nothing() {
+    let mut place = Place::new();
+    let temp = place.path().display().to_string();
+    place.set("TMPDIR", &temp);
+    let demo = ["demo", "coding-crew", "Rename the cart"];
+    let answers = ["--answer", r#""plain""#, "--answer", r#"{"approved":true}"#];
+    let said = place.ends(0, &[&demo[..], &answers].concat());
+    for part in [
+        "// Rename the cart (plain)",
+        "// with a test, because it had no test",
+        "\"rounds\": 2",
+        "\"approved\": true",
+    ] {
+        assert!(said.out.contains(part), "{part} is missing: {said:#?}");
+    }
+    for part in ["coder asks: Which style", "Merge the patch?"] {
+        assert!(said.err.contains(part), "{part} is missing: {said:#?}");
+    }
+    let pids = processes(&said.err);
+    assert_eq!(pids.len(), 2, "{said:#?}");
+    for pid in pids {
+        assert!(!signal(pid, "0"), "process {pid} is still there");
+    }
+    let said = place.ends(6, &demo);
+    assert!(said.err.contains("--answer '"), "{said:#?}");
+    assert_eq!(place.path().read_dir().unwrap().count(), 0, "the folder is gone");
+}

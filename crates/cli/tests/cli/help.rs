@@ -12,6 +12,7 @@ fn every_command_has_help() {
         "demo",
         "dev",
         "serve",
+        "mcp",
         "run",
         "runs",
         "interrupts",

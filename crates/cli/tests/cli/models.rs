@@ -322,6 +322,69 @@ fn model_uses_workflows_as_tools_over_both_wires() {
     }
 }
 
+/// Over the wires of both kinds, a model sums up what it would otherwise have to read in every turn.
+#[test]
+fn model_sums_up_a_long_loop_over_each_wire() {
+    for kind in ["openai", "anthropic"] {
+        let mut place = Place::new();
+        let decision = |value: Value| json!({ "when": { "system": "You lead" }, "json": value });
+        let mut next = decision(json!({
+            "kind": "next-worker", "nextWorkerIds": ["talker"], "confidence": 0.9, "reasoning": "",
+        }));
+        next["times"] = json!(4);
+        let last = decision(json!({
+            "kind": "terminate", "reason": "goal-reached", "confidence": 0.95, "reasoning": "",
+        }));
+        let summary =
+            json!({ "when": { "system": "Sum it up for yourself" }, "text": "Four facts are known." });
+        let model = Model::start(&place, &json!({ "replies": [summary, next, last] }));
+        configured(&mut place, &model, kind);
+        let host = place.serve();
+        let words = format!("bees hum {}", "x".repeat(5_000));
+        place.write(
+            "talker.json",
+            &workflow(
+                "talker",
+                &[("say", "core.template", json!({ "template": words }))],
+            ),
+        );
+        place.json(&["workflows", "register", "talker.json", "--json"]);
+        let lead = json!({
+            "model": { "prompt": "Find facts about bees." },
+            "workers": [{ "id": "talker" }],
+            "contextBudget": { "transcriptTokenBudget": 16_500, "summarization": { "keepLastTurns": 1 } },
+        });
+        let mut led: Value = serde_json::from_str(&workflow(
+            "led",
+            &[
+                ("lead", "core.orchestrator.supervisor", lead),
+                ("dispatch", "core.dispatch", json!({})),
+            ],
+        ))
+        .unwrap();
+        let back = json!({ "id": "back", "sourceNodeId": "dispatch", "targetNodeId": "lead" });
+        led["edges"].as_array_mut().unwrap().push(back);
+        place.write("led.json", &led.to_string());
+        let shown = place.json(&["run", "led.json", "--json"]);
+        assert_eq!(shown["status"], "completed", "{shown:#}");
+        let log = events(&place, shown["runId"].as_str().unwrap());
+        assert_eq!(
+            types(&log)
+                .iter()
+                .filter(|kind| **kind == "context.summarized")
+                .count(),
+            1
+        );
+        let asked = asked(&place);
+        assert_eq!(asked.len(), 6, "{kind}");
+        let (summed_up, after) = (asked[4].to_string(), asked[5].to_string());
+        assert_eq!(summed_up.matches("bees hum").count(), 3, "{summed_up}");
+        assert!(after.contains("Four facts are known."), "{after}");
+        assert_eq!(after.matches("bees hum").count(), 1, "{after}");
+        drop(host);
+    }
+}
+
 #[test]
 fn model_leads_workers_until_they_are_done() {
     let mut place = Place::new();

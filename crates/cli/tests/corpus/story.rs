@@ -319,8 +319,8 @@ async fn check_coverage(world: &World) {
     let all: BTreeSet<_> = RunStatus::ALL.iter().map(|status| status.as_str()).collect();
     assert_eq!(statuses, all);
     // No executor of this host leaves work with its peer yet, so nothing is accepted, and no agent of this host is
-    // invoked, finishes or judges another one. No replay of this version differs from its source.
-    assert_eq!(events.len(), N_KINDS - 5, "{events:?}");
+    // invoked, finishes, judges another one or sums up its turns. No replay of this version differs from its source.
+    assert_eq!(events.len(), N_KINDS - 6, "{events:?}");
     let far = engine.now().plus_millis(u64::try_from(i64::MAX / 2).unwrap());
     let times = Times {
         due: far,

@@ -77,11 +77,11 @@ fn find<'a>(report: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn a_run_that_need_not_wait_is_one_append() {
-    let scenarios = "rest,poll,a2a-1.0,a2a-0.3,chain,turn,waiting,resume";
+    let scenarios = "rest,poll,a2a-1.0,a2a-0.3,chain,turn,document,waiting,resume";
     let runs = ["--runs", "50", "--concurrency", "1,8", "--warm-up", "0"];
     let report = report(&[&["--scenario", scenarios][..], &runs].concat());
     let cells = report["cells"].as_array().unwrap();
-    assert_eq!(cells.len(), 16, "{report:#}");
+    assert_eq!(cells.len(), 18, "{report:#}");
     for cell in cells {
         assert_eq!(cell["runs"], 50, "{cell:#}");
         assert_eq!(cell["failures"], 0, "{cell:#}");
@@ -131,7 +131,7 @@ fn many_children_take_few_appends_of_their_parent() {
     // Two rounds of concurrent children.
     let report = report(&["--scenario", "children", "--size", "1200"]);
     assert_eq!(figure(&report, "children"), 1_200.0);
-    assert!(figure(&report, "appends of the parent") <= 60.0, "{report:#}");
+    assert!(figure(&report, "appends") <= 60.0, "{report:#}");
     assert!(figure(&report, "children that wait") >= 1_000.0, "{report:#}");
 }
 
@@ -220,6 +220,26 @@ fn bench_of_calls_to_another_host_counts_appends_and_connections() {
 }
 
 #[test]
+fn bench_of_workers_ends_all_activities() {
+    let report = report(&["--scenario", "workers", "--size", "300"]);
+    assert_eq!(figure(&report, "activities"), 300.0);
+    for name in ["activities per second", "a lease that found activities, p50"] {
+        assert!(figure(&report, name) > 0.0, "{report:#}");
+    }
+}
+
+#[test]
+fn bench_of_mcp_completes_its_runs() {
+    let report = report(&["--scenario", "mcp", "--size", "100"]);
+    for name in [
+        "runs per second, one call at a time",
+        "runs per second, 32 calls at a time",
+    ] {
+        assert!(figure(&report, name) > 0.0, "{report:#}");
+    }
+}
+
+#[test]
 fn interrupted_bench_leaves_nothing_behind() {
     let folder = folder();
     let mut running = bench(folder.path(), &["--scenario", "rest", "--seconds", "600"])
@@ -261,11 +281,18 @@ async fn schemas_of(bench: u32) -> Vec<String> {
 
 #[test]
 fn runs_in_postgres_take_one_append_too() {
-    let runs = ["--runs", "50", "--concurrency", "8", "--scenario", "rest,resume"];
+    let runs = [
+        "--runs",
+        "50",
+        "--concurrency",
+        "8",
+        "--scenario",
+        "rest,resume,fan",
+    ];
     let report = report(&[&["--store", &postgres()][..], &runs].concat());
     assert_eq!(report["store"], "postgres");
     let cells = report["cells"].as_array().unwrap();
-    assert_eq!(cells.len(), 2, "{report:#}");
+    assert_eq!(cells.len(), 3, "{report:#}");
     for cell in cells {
         assert_eq!(
             (&cell["runs"], &cell["failures"]),

@@ -52,6 +52,8 @@ struct Agent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Binding {
     JsonRpc,
+    /// JSON-RPC of version 0.3.
+    JsonRpc03,
     Rest,
     /// Its card is here, and the rest on a port of its own.
     Grpc,
@@ -150,8 +152,13 @@ const OVER_HTTP: [(Does, Codes); 34] = {
 fn agents() -> Vec<(Agent, Codes)> {
     let mut agents = Vec::new();
     for (does, codes) in OVER_HTTP {
-        let binding = Binding::JsonRpc;
-        agents.push((Agent { binding, does }, codes));
+        let is_card = matches!(does, Does::Card(_));
+        // A card is asked for before its version is known.
+        for binding in [Binding::JsonRpc, Binding::JsonRpc03] {
+            if !(is_card && binding == Binding::JsonRpc03) {
+                agents.push((Agent { binding, does }, codes));
+            }
+        }
         let is_of_json_rpc = match does {
             Does::Card(_) => true,
             Does::Message(answer) | Does::Stream(answer) | Does::Look(answer) => answer == Answer::WrongId,
@@ -204,6 +211,18 @@ impl Agent {
                 let operation = request["method"].as_str().unwrap_or_default();
                 self.perform(stream, operation, &Rpc(id)).await
             }
+            Binding::JsonRpc03 => {
+                let request: Value = serde_json::from_slice(&seen.body)?;
+                let id = request["id"].clone();
+                let operation = match request["method"].as_str().unwrap_or_default() {
+                    "message/send" => "SendMessage",
+                    "message/stream" => "SendStreamingMessage",
+                    "tasks/get" => "GetTask",
+                    "tasks/cancel" => "CancelTask",
+                    other => other,
+                };
+                self.perform(stream, operation, &Rpc03(id)).await
+            }
         }
     }
 
@@ -226,17 +245,25 @@ impl Agent {
         let name = self.name();
         let own = format!("{}/{name}", place.origin);
         let (url, binding) = match self.binding {
-            Binding::JsonRpc => (format!("{own}/rpc"), "JSONRPC"),
+            Binding::JsonRpc | Binding::JsonRpc03 => (format!("{own}/rpc"), "JSONRPC"),
             Binding::Rest => (own, "HTTP+JSON"),
             Binding::Grpc => (place.grpc[&name].clone(), "GRPC"),
         };
         let is_streaming = matches!(self.does, Does::Stream(_));
-        json!({
+        let mut card = json!({
             "name": name, "description": "Means no good.", "version": "1",
-            "supportedInterfaces": [{ "url": url, "protocolBinding": binding, "protocolVersion": "1.0" }],
             "capabilities": { "streaming": is_streaming },
             "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"], "skills": [],
-        })
+        });
+        if self.binding == Binding::JsonRpc03 {
+            card["protocolVersion"] = "0.3.0".into();
+            card["url"] = url.into();
+            card["preferredTransport"] = binding.into();
+        } else {
+            card["supportedInterfaces"] =
+                json!([{ "url": url, "protocolBinding": binding, "protocolVersion": "1.0" }]);
+        }
+        card
     }
 }
 
@@ -252,6 +279,47 @@ impl Form for Rpc {
     fn of(&self, result: Value) -> Value {
         json!({ "jsonrpc": "2.0", "id": self.0, "result": result })
     }
+}
+
+/// The same in version 0.3.
+struct Rpc03(Value);
+
+impl Form for Rpc03 {
+    fn of(&self, result: Value) -> Value {
+        json!({ "jsonrpc": "2.0", "id": self.0, "result": as_03(result) })
+    }
+}
+
+/// A task or an update of version 1.0 as version 0.3 has it: marked by its kind, which names it in 1.0.
+fn as_03(result: Value) -> Value {
+    let (kind, mut result) = match result {
+        Value::Object(mut members) if members.len() == 1 && members.contains_key("task") => {
+            ("task", members["task"].take())
+        }
+        Value::Object(mut members) if members.contains_key("artifactUpdate") => {
+            ("artifact-update", members["artifactUpdate"].take())
+        }
+        task => ("task", task),
+    };
+    result["kind"] = kind.into();
+    if let Some(state) = result.pointer_mut("/status/state") {
+        let name = state
+            .as_str()
+            .unwrap_or_default()
+            .trim_start_matches("TASK_STATE_");
+        *state = name.to_lowercase().into();
+    }
+    let is_update = kind == "artifact-update";
+    let artifacts = match is_update {
+        true => result.get_mut("artifact").map(std::slice::from_mut),
+        false => (result.get_mut("artifacts").and_then(Value::as_array_mut)).map(Vec::as_mut_slice),
+    };
+    for artifact in artifacts.into_iter().flatten() {
+        for part in artifact["parts"].as_array_mut().into_iter().flatten() {
+            part["kind"] = "text".into();
+        }
+    }
+    result
 }
 
 struct Plain;

@@ -28,7 +28,7 @@ pub(crate) struct Client(&'static str, &'static str);
 pub(crate) const A2A_03: Client = Client("WOPR_INTEROP_A2A_03", "a2a-0.3");
 pub(crate) const A2A_1: Client = Client("WOPR_INTEROP_A2A_1", "a2a-1");
 pub(crate) const MCP: Client = Client("WOPR_INTEROP_MCP", "mcp");
-const OPENWOP: Client = Client("WOPR_INTEROP_OPENWOP", "openwop");
+pub(crate) const OPENWOP: Client = Client("WOPR_INTEROP_OPENWOP", "openwop");
 
 /// A JavaScript client: the folder of its script below `tests/interop`, the variable with the folder of its
 /// packages, and the default for that folder below `target/interop`.
@@ -50,6 +50,12 @@ pub(crate) const JS_1: Script = Script {
     packages: "a2a-js-1",
 };
 
+pub(crate) const JS_MCP: Script = Script {
+    sources: "js-mcp",
+    variable: "WOPR_INTEROP_JS_MCP",
+    packages: "mcp-js",
+};
+
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -68,7 +74,7 @@ impl Client {
     }
 
     /// Runs a script against a host and returns its output.
-    async fn run(self, script: &str, address: SocketAddr, arguments: &[&str]) -> String {
+    pub(crate) async fn run(self, script: &str, address: SocketAddr, arguments: &[&str]) -> String {
         let script = root().join("tests/interop").join(script);
         let mut command = Command::new(self.python());
         command.arg(&script).env("PYTHONDONTWRITEBYTECODE", "1");

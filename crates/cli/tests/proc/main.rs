@@ -9,7 +9,7 @@
     reason = "whatever goes wrong in here fails a test, and what it prints is shown then"
 )]
 
-#[path = "../../src/bench/http.rs"]
+#[path = "../../../bench/src/http.rs"]
 mod http;
 
 #[path = "../../../../xtask/src/cluster.rs"]
@@ -21,6 +21,7 @@ mod bench;
 mod calling;
 mod causation;
 mod chaos;
+mod executions;
 mod handoffs;
 mod hops;
 mod host;
@@ -29,13 +30,19 @@ mod hostile_grpc;
 mod interop;
 mod interop_agents;
 mod interop_calls;
+mod interop_coding_crew;
+mod interop_crew;
 mod interop_deaths;
 mod interop_mcp;
+mod interop_mcp_clients;
 mod interop_pushes;
 mod interop_rust;
 mod interop_rust_agent;
 mod interop_snippets;
+mod interop_workers;
 mod kills;
+mod mcp;
+mod mcp_vectors;
 mod model_tools;
 mod postgres;
 mod pressure;

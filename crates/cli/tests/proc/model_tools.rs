@@ -27,7 +27,7 @@ use crate::{
     calling::{events_of, outputs, register},
     host::{Host, place},
     http::{Connection, write_request},
-    quarantine::{create, reaches},
+    quarantine::{ask, create, reaches},
     server::{Request, Response, Server, header},
 };
 
@@ -295,6 +295,16 @@ async fn kill_at(moment: Moment, retry_safe: bool) {
     assert_eq!((returned.len(), names(&returned)), (2, both), "{case}");
     for kind in ["node.dispatched", "provider.usage"] {
         assert_eq!(events_of(address, &run, kind).await.len(), 2, "{case}: {kind}");
+    }
+    for event in events_of(address, &run, "node.dispatched").await {
+        let child = event["payload"]["childRunId"].as_str().unwrap();
+        let (_, ancestry) = ask(address, "GET", &format!("/v1/runs/{child}/ancestry"), None).await;
+        let parent = &ancestry["parent"];
+        assert_eq!(
+            (&parent["runId"], &parent["cause"]),
+            (&json!(run), &json!("mcp-tool-call")),
+            "{case}"
+        );
     }
     assert_eq!(events_of(address, &run, "run.completed").await.len(), 1, "{case}");
     let result = |tool: &str| {

@@ -75,6 +75,12 @@ impl Client {
         }
     }
 
+    /// Returns `true` if there is any peer.
+    #[must_use]
+    pub fn has_peers(&self) -> bool {
+        !self.peers.is_empty()
+    }
+
     /// Returns `true` if there is a peer of this name.
     #[must_use]
     pub fn knows(&self, name: &str) -> bool {

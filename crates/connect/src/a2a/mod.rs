@@ -27,5 +27,7 @@ pub use cards::Card;
 pub use client::{Agent, Client};
 pub use error::{Error, RemoteError, Status};
 pub use line::{Call, Item, Items};
-pub use peer::{Binding, CardKeys, Credential, OAuth2, Peer, PeerTls, Polling, Transport, Wanted};
+pub use peer::{
+    Binding, CardKeys, Credential, OAuth2, OnQuestion, Peer, PeerTls, Polling, Transport, Wanted,
+};
 pub use tasks_http::{RemoteTask, TaskApi, TaskStatus, read_task};

@@ -85,8 +85,19 @@ pub enum Transport {
 pub struct Polling {
     /// The time between two looks.
     pub interval: Duration,
-    /// The time until the task must have ended.
+    /// The time until the task must have ended. The time in which it waits for an answer does not count.
     pub timeout: Duration,
+    pub on_question: OnQuestion,
+}
+
+/// What a question of such a task does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnQuestion {
+    /// It fails the call.
+    #[default]
+    Fail,
+    /// The calling run asks it.
+    Park,
 }
 
 impl Default for Polling {
@@ -94,6 +105,7 @@ impl Default for Polling {
         Self {
             interval: Duration::from_millis(500),
             timeout: Duration::from_secs(120),
+            on_question: OnQuestion::Fail,
         }
     }
 }

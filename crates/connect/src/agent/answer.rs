@@ -23,8 +23,11 @@ impl Agents {
     /// Cancels the task of a call that its run no longer waits for.
     pub(crate) async fn cancel(&self, call: Cancellation) -> Result<(), CancelError> {
         if tasks_http::is_handle(&call.handle) {
-            // The API has no way to cancel a task.
-            return Ok(());
+            return match self.transports.get(tasks_http::peer_of(&call.handle)) {
+                Some(transport) => tasks_http::cancel(&**transport, &call).await,
+                // The API has no way to cancel a task.
+                None => Ok(()),
+            };
         }
         let handle: Handle = serde_json::from_value(call.handle).map_err(|error| told(&error))?;
         let agent = self.agent_of(&call.run.tenant, &handle).await;
@@ -38,6 +41,13 @@ impl Agents {
 
     /// Answers what the agent of a call asks, into the same task.
     pub(crate) async fn answer(&self, answering: Answering) -> Result<Answered, CancelError> {
+        if tasks_http::is_handle(&answering.handle) {
+            let transport = self
+                .transports
+                .get(tasks_http::peer_of(&answering.handle))
+                .cloned();
+            return tasks_http::answer(transport.as_deref(), answering).await;
+        }
         let handle: Handle = serde_json::from_value(answering.handle).map_err(|error| told(&error))?;
         let agent = self.agent_of(&answering.run.tenant, &handle).await;
         let agent = agent.map_err(|error| told(&error))?;
@@ -81,8 +91,16 @@ impl Agents {
     }
 }
 
-/// The parts of an answer: a text, the answers to the questions, or data.
+/// The parts of an answer: a text, or data.
 fn answer_parts(value: Value) -> Vec<Part> {
+    match given(value) {
+        Value::String(text) => vec![Part::text(text)],
+        data => vec![Part::data(data)],
+    }
+}
+
+/// What an answer says: its text, the answers to the questions, or all of it.
+pub(super) fn given(value: Value) -> Value {
     let only = |value: &Value, name: &str| {
         let fields = value.as_object().filter(|fields| fields.len() == 1)?;
         fields.get(name).cloned()
@@ -96,9 +114,5 @@ fn answer_parts(value: Value) -> Vec<Part> {
         Some(answers) => Some(only(&answers, ANSWER).unwrap_or(answers)),
         None => only(&value, "text").filter(Value::is_string),
     };
-    let value = given.unwrap_or(value);
-    match value {
-        Value::String(text) => vec![Part::text(text)],
-        data => vec![Part::data(data)],
-    }
+    given.unwrap_or(value)
 }

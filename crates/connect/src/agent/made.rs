@@ -81,6 +81,7 @@ impl Cursor {
                         text: text.to_owned(),
                         starts,
                         is_last: true,
+                        end: None,
                     });
                 }
                 if is_streamed {
@@ -103,6 +104,7 @@ impl Cursor {
                     text: rest.to_owned(),
                     starts,
                     is_last: false,
+                    end: None,
                 });
                 self.n_chunks += 1;
                 self.streamed = Some(Streamed {
@@ -216,6 +218,7 @@ mod tests {
             text: text.to_owned(),
             starts,
             is_last,
+            end: None,
         }
     }
 

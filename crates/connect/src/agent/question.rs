@@ -7,7 +7,7 @@ use wopr_wire::a2a::model::{Task, TaskState};
 use super::{Handle, failure::cut_to, outputs::text_of};
 
 /// Longest question of an agent, and the most parts of one, in bytes.
-const MAX_QUESTION: usize = 8_000;
+pub(super) const MAX_QUESTION: usize = 8_000;
 const MAX_PARTS: usize = 16 << 10;
 /// Deepest parts of a question that a run keeps.
 const MAX_DEPTH: usize = 24;

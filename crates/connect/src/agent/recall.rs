@@ -36,6 +36,10 @@ impl Agents {
             cursor: None,
             wake: Wake::none(),
         };
+        if self.transports.contains_key(&call.peer) || !call.reach.is_peer() {
+            // Without the task's id nothing can be cancelled.
+            return Ok(Recalled::Nothing);
+        }
         match self.client.task_api(&call.peer, super::settings(&attempted)) {
             // The API has no way to cancel a task.
             Ok(Some(_)) => return Ok(Recalled::Nothing),

@@ -215,6 +215,9 @@ pub(super) fn request(
         "callerRunId": run.run.as_str(),
         "callerAgentId": call.caller.as_str(),
     });
+    if let Some(correlation) = &call.correlation {
+        origin["correlationId"] = correlation.clone().into();
+    }
     if let Some(skill) = &call.skill {
         origin["workflowId"] = skill.clone().into();
     }

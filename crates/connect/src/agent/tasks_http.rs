@@ -1,25 +1,31 @@
-//! Calls to a peer with the task API of the Agent Workflow Protocol (`tasks-http`).
+//! Calls to agents that have tasks and no card: over the task API of the Agent Workflow Protocol (`tasks-http`), or over
+//! an embedder's [transport](AgentTransport).
 //!
 //! The task is submitted once and then read at the operator's interval, until it has ended or the operator's time is
 //! over. Between two reads the call is parked. The codes and texts of failures are those of that protocol's mapping
-//! guide. The API cannot cancel a task, and an answer to a question has no way in, so a question fails the call.
+//! guide. A question fails the call, or the run asks it. An answer goes to the agent if the transport takes answers;
+//! else it is the result of the call, because whoever gives it has seen to the agent.
 
 use std::time::Duration;
 
+use serde::Deserialize as _;
 use serde_json::{Value, json};
-use wopr_core::{AgentCall, UNTRUSTED};
-use wopr_engine::{Outcome, Report};
+use wopr_core::{AgentCall, ContentHash, InterruptKind, RemoteQuestion, UNTRUSTED};
+use wopr_engine::{Answered, Answering, CancelError, Cancellation, Outcome, Report};
 
 use super::{
     Attempted, MAX_RETRY_AFTER,
-    failure::{cut, failed, not_sent},
+    answer::given,
+    failure::{cut, cut_to, failed},
     now,
+    question::{ANSWER, MAX_QUESTION},
+    transport::{AgentTransport, NewTask, TaskOf, TransportError},
 };
-use crate::a2a::{Error, RemoteTask, TaskApi, TaskStatus};
+use crate::a2a::{OnQuestion, RemoteTask, TaskStatus};
 
 const CONFIG_INVALID: &str = "A2A_CONFIG_INVALID";
-const CREDENTIALS_MISSING: &str = "A2A_CREDENTIALS_MISSING";
-const PROVIDER_ERROR: &str = "A2A_PROVIDER_ERROR";
+pub(super) const CREDENTIALS_MISSING: &str = "A2A_CREDENTIALS_MISSING";
+pub(super) const PROVIDER_ERROR: &str = "A2A_PROVIDER_ERROR";
 const TASK_FAILED: &str = "A2A_TASK_FAILED";
 const PROTOCOL_UNSUPPORTED: &str = "DELEGATE_PROTOCOL_UNSUPPORTED";
 
@@ -34,20 +40,40 @@ struct Handle {
 #[serde(rename_all = "camelCase")]
 struct Accepted {
     task_id: String,
-    /// When the agent accepted it, in milliseconds since 1970.
+    /// When the agent accepted it or went on with it, in milliseconds since 1970.
     since: u64,
+    /// The peer; known here only to name it in a result that the agent did not give.
+    #[serde(default)]
+    peer: String,
+    /// What the agent waits for, if it asks: what its question is named by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    asks: Option<String>,
 }
 
-/// Returns `true` if a handle is of a task of this API.
+impl Accepted {
+    fn to_handle(&self) -> Value {
+        serde_json::to_value(Handle {
+            tasks_http: self.clone(),
+        })
+        .unwrap_or_default()
+    }
+}
+
+/// Returns `true` if a handle is of such a task.
 pub(super) fn is_handle(handle: &Value) -> bool {
     handle.get("tasksHttp").is_some()
 }
 
+/// The peer that has the task of a handle.
+pub(super) fn peer_of(handle: &Value) -> &str {
+    handle["tasksHttp"]["peer"].as_str().unwrap_or_default()
+}
+
 /// Submits the task of a call, or looks at it.
-pub(super) async fn attempt(api: &TaskApi, attempted: &Attempted<'_>) -> Report {
+pub(super) async fn attempt(api: &dyn AgentTransport, attempted: &Attempted<'_>) -> Report {
     match attempted.handle.clone().map(serde_json::from_value::<Handle>) {
         None => submit(api, attempted).await,
-        Some(Ok(handle)) => look(api, attempted.call, handle.tasks_http).await,
+        Some(Ok(handle)) => look(api, attempted, handle.tasks_http).await,
         Some(Err(_)) => failed(
             PROVIDER_ERROR,
             "the call began over another transport than the peer has now".to_owned(),
@@ -56,8 +82,8 @@ pub(super) async fn attempt(api: &TaskApi, attempted: &Attempted<'_>) -> Report 
     }
 }
 
-async fn submit(api: &TaskApi, attempted: &Attempted<'_>) -> Report {
-    let Attempted { call, key, .. } = attempted;
+async fn submit(api: &dyn AgentTransport, attempted: &Attempted<'_>) -> Report {
+    let Attempted { call, run, key, .. } = attempted;
     if let Some(outcome) = unsupported(call) {
         return outcome.into();
     }
@@ -69,31 +95,45 @@ async fn submit(api: &TaskApi, attempted: &Attempted<'_>) -> Report {
         (Some(data), _) => data.clone(),
         (None, text) => json!({ "task": text.as_deref().unwrap_or_default() }),
     };
-    match api
-        .submit(agent_id, &correlation_id(attempted), key, &input)
-        .await
-    {
+    let correlation = correlation_id(attempted);
+    let submitted = api.submit(NewTask {
+        tenant: &run.tenant,
+        agent_id,
+        correlation_id: &correlation,
+        idempotency_key: key,
+        input: &input,
+        traceparent: attempted.traceparent.as_deref(),
+    });
+    match submitted.await {
         Ok(task) => {
             let accepted = Accepted {
                 task_id: task.id.clone(),
                 since: now(),
+                peer: call.peer.clone(),
+                asks: None,
             };
-            match ended(call, &task) {
+            match ended(call, &task, api.polling().on_question) {
                 Some(outcome) => outcome.into(),
+                None if task.status == TaskStatus::InputRequired => asked(api, accepted, &task),
                 None => Report::Accepted {
                     check_after: Some(api.polling().interval),
-                    handle: serde_json::to_value(Handle { tasks_http: accepted }).unwrap_or_default(),
+                    handle: accepted.to_handle(),
                 },
             }
         }
-        Err(error) => provider_error(&error).into(),
+        Err(error) => refused(error).into(),
     }
 }
 
-/// The name of an execution of a node, which is that of the mapping guide for the first one. Another one has its key
-/// as well: an agent that recognizes the name would answer with the task that it has.
+/// The name of an execution of a node, which is that of the mapping guide for the first one, unless the caller has named
+/// the task. Another one has its key as well: an agent that recognizes the name would answer with the task that it has.
 fn correlation_id(attempted: &Attempted<'_>) -> String {
-    let Attempted { run, step, key, .. } = attempted;
+    let Attempted {
+        call, run, step, key, ..
+    } = attempted;
+    if let Some(correlation) = &call.correlation {
+        return correlation.clone();
+    }
     let first = format!("{}:delegate:{}", run.run.as_str(), step.node);
     match step.ordinal {
         0 => first,
@@ -122,36 +162,132 @@ fn unsupported(call: &AgentCall) -> Option<Outcome> {
     ))
 }
 
-async fn look(api: &TaskApi, call: &AgentCall, accepted: Accepted) -> Report {
-    let polling = api.polling();
-    let looked = api.get(&accepted.task_id).await;
+async fn look(api: &dyn AgentTransport, attempted: &Attempted<'_>, accepted: Accepted) -> Report {
+    let (call, polling) = (attempted.call, api.polling());
+    let looked = api
+        .get(TaskOf {
+            tenant: &attempted.run.tenant,
+            id: &accepted.task_id,
+        })
+        .await;
+    let was_asking = accepted.asks.is_some();
     let age = Duration::from_millis(now().saturating_sub(accepted.since));
     let left = polling.timeout.saturating_sub(age);
     let id = cut(&accepted.task_id);
     let ms = polling.timeout.as_millis();
     let (last, after) = match looked {
-        Ok(task) => match ended(call, &task) {
+        Ok(task) => match ended(call, &task, polling.on_question) {
             Some(outcome) => return outcome.into(),
+            None if task.status == TaskStatus::InputRequired => return asked(api, accepted, &task),
+            // The question took its time; the work has its own.
+            None if was_asking => {
+                let accepted = Accepted {
+                    asks: None,
+                    since: now(),
+                    ..accepted
+                };
+                return Report::Accepted {
+                    check_after: Some(polling.interval),
+                    handle: accepted.to_handle(),
+                };
+            }
             None => (format!("last status: {}", task.status), polling.interval),
         },
-        Err(error) if error.is_transient() => {
-            let after = error.retry_after().unwrap_or_default();
+        Err(error) if error.retryable => {
+            let after = error.retry_after.unwrap_or_default();
             let after = after.clamp(polling.interval, MAX_RETRY_AFTER.max(polling.interval));
-            (format!("last failure: failed to {error}"), after)
+            (format!("last failure: {}", error.message), after)
         }
-        Err(error) => return provider_error(&error).into(),
+        Err(error) => return refused(error).into(),
     };
-    if left.is_zero() {
+    if left.is_zero() && !was_asking {
         let text = format!("A2A task \"{id}\" did not reach a terminal status within {ms}ms ({last})");
         return failed(PROVIDER_ERROR, cut(&text)).into();
     }
     Report::Unchanged {
-        check_after: Some(after.min(left)),
+        check_after: Some(if was_asking { after } else { after.min(left) }),
+    }
+}
+
+/// Parks a call whose agent asks. The question is another one when the agent shows something else with it.
+fn asked(api: &dyn AgentTransport, accepted: Accepted, task: &RemoteTask) -> Report {
+    let shown = task.output.clone().unwrap_or_default();
+    let prompt = shown["prompt"].as_str().or_else(|| shown.as_str());
+    let prompt = cut_to(prompt.unwrap_or("The agent asks for input."), MAX_QUESTION);
+    let text = match api.takes_answers() {
+        true => prompt,
+        false => format!(
+            "{prompt}\n(Answer the agent by its own interface: its transport takes no answers. What is answered here is \
+             the result of the step, and ends it.)"
+        ),
+    };
+    let key = ContentHash::of(shown.to_string().as_bytes()).as_str().to_owned();
+    let accepted = Accepted {
+        asks: Some(key.clone()),
+        ..accepted
+    };
+    Report::Interrupted {
+        question: RemoteQuestion {
+            key,
+            kind: InterruptKind::Clarification,
+            data: json!({
+                "source": "remote",
+                "peer": accepted.peer,
+                "taskId": accepted.task_id,
+                "message": text,
+                "questions": [{ "id": ANSWER, "question": text }],
+                "contentTrust": UNTRUSTED,
+            }),
+        },
+        check_after: Some(api.polling().interval),
+        handle: accepted.to_handle(),
+    }
+}
+
+/// Sends an answer, or ends the call with it.
+pub(super) async fn answer(
+    api: Option<&dyn AgentTransport>,
+    answering: Answering,
+) -> Result<Answered, CancelError> {
+    let handle: Handle =
+        serde_json::from_value(answering.handle).map_err(|error| CancelError(error.to_string()))?;
+    let accepted = handle.tasks_http;
+    let answer = given(answering.value);
+    let Some(api) = api.filter(|api| api.takes_answers()) else {
+        let data = match answer {
+            Value::String(text) => json!({ "text": text }),
+            data => data,
+        };
+        let outputs = outputs(&accepted.peer, &accepted.task_id, Some(data));
+        return Ok(Answered::Ended(Outcome::Done(outputs)));
+    };
+    let task = TaskOf {
+        tenant: &answering.run.tenant,
+        id: &accepted.task_id,
+    };
+    match api.answer(task, &answer, &answering.idempotency_key).await {
+        Ok(()) => Ok(Answered::Taken),
+        Err(error) if error.retryable => Err(CancelError(error.message)),
+        Err(error) => Ok(Answered::Ended(refused(error))),
+    }
+}
+
+/// Cancels a task, as far as its transport can.
+pub(super) async fn cancel(api: &dyn AgentTransport, call: &Cancellation) -> Result<(), CancelError> {
+    let handle = Handle::deserialize(&call.handle).map_err(|error| CancelError(error.to_string()))?;
+    let task = TaskOf {
+        tenant: &call.run.tenant,
+        id: &handle.tasks_http.task_id,
+    };
+    match api.cancel(task).await {
+        Err(error) if error.retryable => Err(CancelError(error.message)),
+        // It can be cancelled no more.
+        Err(_) | Ok(()) => Ok(()),
     }
 }
 
 /// The outcome of a task that goes no further.
-fn ended(call: &AgentCall, task: &RemoteTask) -> Option<Outcome> {
+fn ended(call: &AgentCall, task: &RemoteTask, on_question: OnQuestion) -> Option<Outcome> {
     let id = cut(&task.id);
     let because = |what: &str| {
         cut(task
@@ -161,10 +297,11 @@ fn ended(call: &AgentCall, task: &RemoteTask) -> Option<Outcome> {
     };
     match task.status {
         TaskStatus::Submitted | TaskStatus::Working => None,
-        TaskStatus::Completed => Some(Outcome::Done(outputs(call, task))),
+        TaskStatus::Completed => Some(Outcome::Done(outputs(&call.peer, &task.id, task.output.clone()))),
         TaskStatus::Failed => Some(failed(TASK_FAILED, because("failed"))),
         TaskStatus::Canceled => Some(failed(TASK_FAILED, because("was canceled"))),
         TaskStatus::Rejected => Some(failed(TASK_FAILED, because("was rejected"))),
+        TaskStatus::InputRequired if on_question == OnQuestion::Park => None,
         TaskStatus::InputRequired => Some(failed(
             PROVIDER_ERROR,
             format!(
@@ -176,8 +313,7 @@ fn ended(call: &AgentCall, task: &RemoteTask) -> Option<Outcome> {
 }
 
 /// The outputs of a step whose task is completed, named as for A2A.
-fn outputs(call: &AgentCall, task: &RemoteTask) -> Value {
-    let output = task.output.clone();
+fn outputs(peer: &str, task: &str, output: Option<Value>) -> Value {
     let output = output.unwrap_or_else(|| json!({ "delegate_status": "completed" }));
     let text = output.as_str().or_else(|| output["text"].as_str());
     json!({
@@ -185,42 +321,21 @@ fn outputs(call: &AgentCall, task: &RemoteTask) -> Value {
         "data": output,
         "artifacts": [],
         "state": "completed",
-        "taskId": task.id,
+        "taskId": task,
         "contextId": "",
-        "peer": call.peer,
+        "peer": peer,
         "contentTrust": UNTRUSTED,
     })
 }
 
 /// The failure of a request.
-fn provider_error(error: &Error) -> Outcome {
-    if let Error::UnknownPeer(_) = error {
-        return not_sent(error);
-    }
-    let is_without_token = matches!(error, Error::CredentialMissing { .. });
-    let code = if is_without_token {
-        CREDENTIALS_MISSING
-    } else {
-        PROVIDER_ERROR
-    };
-    let said = if let Error::Status(status) = error {
-        status.message.as_str()
-    } else if let Error::Remote(remote) = error {
-        remote.message.as_str()
-    } else {
-        ""
-    };
-    let said = if said.is_empty() {
-        String::new()
-    } else {
-        format!(": {said}")
-    };
+fn refused(error: TransportError) -> Outcome {
     Outcome::Failed {
-        code: code.to_owned(),
-        message: cut(&format!("failed to {error}{said}")),
-        retryable: error.is_transient(),
-        retry_after: error.retry_after().map(|after| after.min(MAX_RETRY_AFTER)),
-        // Nothing could be recalled: the API has no way to cancel a task.
+        code: error.code,
+        message: cut(&error.message),
+        retryable: error.retryable,
+        retry_after: error.retry_after.map(|after| after.min(MAX_RETRY_AFTER)),
+        // Nothing could be recalled: a task whose id is not known cannot be cancelled.
         may_go_on: false,
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use wopr_core::{ModelCall, ModelReply, ModelStop, ModelUsage, Produced, RunStarted, StepId};
+use wopr_core::{AnswerEnd, ModelCall, ModelReply, ModelStop, ModelUsage, Produced, RunStarted, StepId};
 use wopr_engine::{Outcome, Progress, Report, ScriptedModel};
 
 use super::semantic_key::key_of;
@@ -173,6 +173,7 @@ async fn stream_text(
             text: (*token).to_owned(),
             starts: n == 0,
             is_last: false,
+            end: None,
         };
         if progress.made(vec![piece]).await.is_err() {
             return failed(
@@ -208,6 +209,7 @@ async fn stream_text(
             text: String::new(),
             starts: tokens.is_empty(),
             is_last: true,
+            end: Some(Box::new(AnswerEnd::of(&reply))),
         }],
         cursor: Value::Null,
         then: Box::new(done(&reply)),

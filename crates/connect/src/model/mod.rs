@@ -13,12 +13,15 @@ mod provider;
 mod semantic_key;
 mod stream;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
-use wopr_core::{ModelCall, ModelReply, ModelUsage, Produced, RunKey, StepId, TenantId, micros};
+use wopr_core::{AnswerEnd, ModelCall, ModelReply, ModelUsage, Produced, RunKey, StepId, TenantId, micros};
 use wopr_engine::{Estimate, Keep, Outcome, Progress, Report};
 use wopr_wire::a2a::model::Secret;
 
@@ -142,6 +145,7 @@ impl Models {
             Err(outcome) => return outcome.into(),
         };
         let wire = provider.kind.wire();
+        let began = Instant::now();
         let ended = match call.streams {
             true => streamed(&self.gate, wire, request, call, &secrets, asked.progress).await,
             false => self
@@ -153,12 +157,21 @@ impl Models {
             Ok(ended) => ended,
             Err(outcome) => return outcome.into(),
         };
-        let outcome = match answer.finish(provider, model, &secrets) {
-            Ok(reply) => done(&ModelReply {
-                cache_key: key_of(call, model),
-                ..reply
-            }),
-            Err(Malformed) => malformed(),
+        let (outcome, end) = match answer.finish(provider, model, &secrets) {
+            Ok(reply) => {
+                let end = AnswerEnd::of(&reply);
+                let usage = ModelUsage {
+                    duration_ms: u64::try_from(began.elapsed().as_millis()).ok(),
+                    ..reply.usage
+                };
+                let reply = ModelReply {
+                    cache_key: key_of(call, model),
+                    usage,
+                    ..reply
+                };
+                (done(&reply), Some(Box::new(end)))
+            }
+            Err(Malformed) => (malformed(), None),
         };
         match rest {
             None => outcome.into(),
@@ -167,6 +180,7 @@ impl Models {
                     text: text.text,
                     starts: text.starts,
                     is_last: true,
+                    end,
                 }],
                 cursor: Value::Null,
                 then: Box::new(outcome.into()),

@@ -139,6 +139,7 @@ impl<'a> Pieces<'a> {
             text: self.secrets.text(&text[self.n_recorded..end]),
             starts: self.n_pieces == 0,
             is_last: false,
+            end: None,
         };
         self.n_recorded = end;
         self.n_pieces += 1;

@@ -4,7 +4,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use wopr_connect::{Callback, Callbacks, Executors, Options};
-use wopr_core::{AgentCall, AgentVerb, RunKey, StepId, WorkflowId};
+use wopr_core::{AgentCall, AgentReach, AgentVerb, RunKey, StepId};
 use wopr_engine::{Attempt, Executor as _, Outcome, Recalled, Recalling, Report, Request};
 use wopr_wire::a2a::model::Secret;
 
@@ -63,6 +63,8 @@ fn call() -> Attempt {
     attempt(Request::Agent(Box::new(AgentCall {
         verb: AgentVerb::INVOKE,
         peer: "planner".to_owned(),
+        reach: AgentReach::Peer,
+        correlation: None,
         skill: None,
         text: Some("hi".to_owned()),
         data: None,
@@ -71,7 +73,7 @@ fn call() -> Attempt {
         version: None,
         binding: None,
         output_modes: Vec::new(),
-        caller: WorkflowId::parse("w").unwrap(),
+        caller: "w".to_owned(),
         timeout_ms: None,
     })))
 }

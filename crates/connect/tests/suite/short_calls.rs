@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use wopr_connect::{Executors, Options};
 use wopr_core::{
-    AgentCall, AgentVerb, NodeId, Produced, RunId, RunKey, StepId, TenantId, Timestamp, WorkflowId,
+    AgentCall, AgentReach, AgentVerb, NodeId, Produced, RunId, RunKey, StepId, TenantId, Timestamp,
 };
 use wopr_engine::{Attempt, Executor as _, Keep, Outcome, Progress, Report, Request, Wake};
 
@@ -30,6 +30,8 @@ fn attempt() -> Attempt {
         request: Request::Agent(Box::new(AgentCall {
             verb: AgentVerb::INVOKE,
             peer: "planner".to_owned(),
+            reach: AgentReach::Peer,
+            correlation: None,
             skill: None,
             text: Some("hi".to_owned()),
             data: None,
@@ -38,7 +40,7 @@ fn attempt() -> Attempt {
             version: None,
             binding: None,
             output_modes: Vec::new(),
-            caller: WorkflowId::parse("w").unwrap(),
+            caller: "w".to_owned(),
             timeout_ms: None,
         })),
         handle: None,

@@ -8,10 +8,12 @@ use std::{
 use serde_json::{Value, json};
 use wopr_connect::{
     Executors, Options,
-    a2a::{Client, Credential, Error, Peer, Polling, Transport},
+    a2a::{Client, Credential, Error, OnQuestion, Peer, Polling, Transport},
 };
-use wopr_core::{AgentCall, AgentVerb, NodeId, RunId, RunKey, StepId, TenantId, WorkflowId, provider};
-use wopr_engine::{Attempt, Cancellation, Executor, Keep, Outcome, Progress, Report, Request, Wake};
+use wopr_core::{AgentCall, AgentReach, AgentVerb, NodeId, RunId, RunKey, StepId, TenantId, provider};
+use wopr_engine::{
+    Answered, Answering, Attempt, Cancellation, Executor, Keep, Outcome, Progress, Report, Request, Wake,
+};
 use wopr_wire::a2a::model::Secret;
 
 use crate::{
@@ -23,6 +25,7 @@ const KEY: &str = "0123456789abcdef";
 const POLLING: Polling = Polling {
     interval: Duration::from_millis(700),
     timeout: Duration::from_secs(60),
+    on_question: OnQuestion::Fail,
 };
 
 fn run() -> RunKey {
@@ -36,6 +39,8 @@ fn call(peer: &str) -> AgentCall {
     AgentCall {
         verb: AgentVerb::INVOKE,
         peer: peer.to_owned(),
+        reach: AgentReach::Peer,
+        correlation: None,
         skill: Some("coder".to_owned()),
         text: None,
         data: None,
@@ -44,7 +49,7 @@ fn call(peer: &str) -> AgentCall {
         version: None,
         binding: None,
         output_modes: Vec::new(),
-        caller: WorkflowId::parse("w").unwrap(),
+        caller: "w".to_owned(),
         timeout_ms: None,
     }
 }
@@ -404,6 +409,75 @@ async fn hostile_answers_end_the_call_within_bounds() {
             "{body}"
         );
     }
+}
+
+#[tokio::test]
+async fn parked_question_goes_on_with_the_agent_or_ends_with_an_answer() {
+    let mut asks = task("input-required");
+    asks["output"] = json!({ "prompt": "Which style?" });
+    let mut done = task("completed");
+    done["output"] = json!({ "patch": "x" });
+    let agent = agent(vec![asks.clone(), asks, task("working"), done]).await;
+    let polling = Polling {
+        // A question takes its time.
+        timeout: Duration::from_secs(60),
+        on_question: OnQuestion::Park,
+        ..POLLING
+    };
+    let executors = executors(peer_at(&format!("{}/api", agent.origin()), polling));
+    let asked = || AgentCall {
+        correlation: Some("nightly:delegate:n#2".to_owned()),
+        ..call("planner")
+    };
+    let (mut handle, _) = accepted(attempt(&executors, asked(), None).await);
+    // It was accepted long ago.
+    handle["tasksHttp"]["since"] = 0.into();
+    let mut keys = Vec::new();
+    for _ in 0..2 {
+        let Report::Interrupted {
+            question,
+            handle: asking,
+            check_after,
+        } = attempt(&executors, asked(), Some(handle)).await
+        else {
+            panic!("the agent asks");
+        };
+        let said = question.data["message"].as_str().unwrap();
+        assert!(
+            said.starts_with("Which style?") && said.contains("is the result of the step"),
+            "{said}"
+        );
+        assert_eq!(question.data["taskId"], "a/1");
+        assert_eq!(check_after, Some(polling.interval));
+        keys.push(question.key);
+        handle = asking;
+    }
+    assert_eq!(keys[0], keys[1]);
+    let answering = Answering {
+        run: run(),
+        provider: provider::AGENT.to_owned(),
+        idempotency_key: "k".to_owned(),
+        handle: handle.clone(),
+        interrupt: "n:0:0".to_owned(),
+        value: json!("REST"),
+    };
+    let Answered::Ended(Outcome::Done(outputs)) = executors.answer(answering).await.unwrap() else {
+        panic!("the answer is the result");
+    };
+    assert_eq!(
+        (&outputs["data"], &outputs["taskId"]),
+        (&json!({ "text": "REST" }), &json!("a/1"))
+    );
+    // Without an answer here, the agent goes on by itself, and has its whole time again.
+    let (handle, _) = accepted(attempt(&executors, asked(), Some(handle)).await);
+    assert_ne!(handle["tasksHttp"]["since"], 0);
+    let report = attempt(&executors, asked(), Some(handle)).await;
+    let Report::Ended(Outcome::Done(outputs)) = report else {
+        panic!("{report:?}");
+    };
+    assert_eq!(outputs["data"], json!({ "patch": "x" }));
+    let mut agent = agent;
+    assert_eq!(agent.seen()[0].json()["correlation_id"], "nightly:delegate:n#2");
 }
 
 #[tokio::test]

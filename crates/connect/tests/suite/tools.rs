@@ -20,11 +20,11 @@ use wopr_wire::a2a::model::Secret;
 
 use crate::{executors::attempt, peer::gate};
 
-const LOOPBACK: &str = "127.0.0.0/8";
+pub(crate) const LOOPBACK: &str = "127.0.0.0/8";
 const KEY: &str = "tool-SECRET-0123456789";
 
 /// What a server by `sh` does until it has given its list: `t`, and `safe`, which may be called again.
-const GREETS: &str = r#"
+pub(crate) const GREETS: &str = r#"
 hear() {
     read -r line || exit 0
     id=$(printf '%s' "$line" | sed 's/^.*"id":\([0-9]*\).*$/\1/')
@@ -40,7 +40,7 @@ says() { answer "{\"content\":[{\"type\":\"text\",\"text\":\"$1\"}]}"; }
 answer '{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"s","version":"1"}}'
 read -r line
 "#;
-const LISTS: &str = r#"
+pub(crate) const LISTS: &str = r#"
 answer '{"tools":[{"name":"t","inputSchema":{"type":"object","properties":{"n":{"type":"number"}}}},{"name":"safe","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}]}'
 "#;
 
@@ -55,7 +55,7 @@ fn server(reached: ToolReached) -> ToolServer {
 }
 
 /// A server by `sh`.
-fn shell(script: &str) -> ToolServer {
+pub(crate) fn shell(script: &str) -> ToolServer {
     server(ToolReached::Process(ToolCommand {
         command: "sh".to_owned(),
         args: vec!["-c".to_owned(), script.to_owned()],

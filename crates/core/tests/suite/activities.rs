@@ -25,6 +25,7 @@ fn beat(script: &mut Script, attempt: u32, details: Value) -> Result<(), Refusal
         step: step(),
         attempt,
         details,
+        then: None,
     };
     script.tell(0, command)
 }
@@ -179,4 +180,38 @@ fn cancelled_run_takes_no_outcome_of_a_worker() {
     assert!(beat(&mut script, 0, json!(1)).is_err());
     let late = script.outcome("n", Err(Failure::new("x", "y")));
     assert!(late.is_err(), "{late:?}");
+}
+
+#[test]
+fn details_that_come_with_an_outcome_are_recorded_with_it() {
+    let mut script = worked(json!({ "queue": "letters", "heartbeatMs": 50 }));
+    let ending = |attempt, details| Command::Progressed {
+        step: step(),
+        attempt,
+        details,
+        then: Some(Box::new(Command::Effect {
+            step: step(),
+            attempt,
+            outcome: Ok(json!({ "sent": true }).as_object().expect("an object").clone()),
+            retry_after_ms: None,
+        })),
+    };
+    script.news();
+    let late = script.tell(0, ending(1, json!({ "task": "t" })));
+    assert_eq!(late, Err(Refusal::Stale));
+    script.tell(0, ending(0, json!({ "task": "t" }))).expect("waits");
+    expect![[r#"
+        3 effect.progressed n {"task":"t"}
+        4 node.completed n {"sent":true}
+        5 run.completed {"sent":true}"#]]
+    .assert_eq(&script.news());
+    assert_eq!(script.timers(0), "", "nobody watches it any more");
+    let replay = script.fork(0, wopr_core::ForkMode::Replay, 0).expect("forked");
+    assert_eq!(script.log(replay), script.log(0));
+
+    // An attempt takes details only so often. Its outcome counts all the same.
+    let mut script = worked(json!({ "queue": "letters" }));
+    while beat(&mut script, 0, json!({ "n": 1 })).is_ok() {}
+    script.tell(0, ending(0, json!({ "task": "t" }))).expect("waits");
+    assert_eq!(script.status(), "completed");
 }

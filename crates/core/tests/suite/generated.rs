@@ -10,7 +10,7 @@ use wopr_core::{
 };
 use wopr_testkit::{Script, Workflow};
 
-const KINDS: usize = 13;
+const KINDS: usize = 14;
 const RULES: [&str; 5] = [
     "all_success",
     "any_success",
@@ -92,6 +92,7 @@ pub(crate) fn workflow() -> impl Strategy<Value = Workflow> {
                         "prompt": "?", "tools": [{ "workflow": "gated" }, { "server": "s", "tool": "look" }], "maxToolRounds": 2,
                     }),
                 ),
+                13 => workflow.node(&id, "core.conversationGate", json!({ "maxTurns": 3 })),
                 9 => workflow.raw_node(json!({ "id": id, "typeId": "core.noop", "name": id, "disabled": true })),
                 _ => workflow.noops(&id),
             };
@@ -286,6 +287,14 @@ pub(crate) fn bring_to_an_end(script: &mut Script, main: usize) {
                 for voter in ["a", "b"] {
                     let mut resolve = Script::resolve(node.as_str(), json!({ "approve": true }));
                     resolve.voter = Some(voter.to_owned());
+                    let _ = script.tell(run, Command::Resolve(resolve));
+                }
+                // The answers to questions, and the end of conversations, in which the above was a turn.
+                for answer in [
+                    json!({ "answers": { "answer": "so" } }),
+                    json!({ "operation": "close" }),
+                ] {
+                    let resolve = Script::resolve(node.as_str(), answer);
                     let _ = script.tell(run, Command::Resolve(resolve));
                 }
             }

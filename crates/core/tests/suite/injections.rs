@@ -79,6 +79,28 @@ fn ways() -> Vec<Way> {
             ports: json!({}),
         },
         Way {
+            name: "memory",
+            source: Some(("core.memory.read", json!({ "memoryRef": "facts" }), |text| {
+                let entry = json!({
+                    "id": text, "content": text, "tags": [text], "createdAt": "2023-11-14T22:13:20.001Z",
+                });
+                json!({ "memoryRef": "facts", "entries": [entry], "hasMore": false, "contentTrust": "untrusted" })
+            })),
+            prompt: reads("{% for e in nodes.source.entries %}{{ e.content }}{% endfor %}"),
+            ports: json!({}),
+        },
+        Way {
+            name: "memory of ids and tags",
+            source: Some(("core.memory.read", json!({ "memoryRef": "facts" }), |text| {
+                let entry = json!({
+                    "id": text, "content": "harmless", "tags": [text], "createdAt": "2023-11-14T22:13:20.001Z",
+                });
+                json!({ "memoryRef": "facts", "entries": [entry], "hasMore": false, "contentTrust": "untrusted" })
+            })),
+            prompt: reads("{{ nodes.source.entries }}"),
+            ports: json!({}),
+        },
+        Way {
             name: "port",
             source: Some((
                 "core.http.request",
@@ -182,7 +204,7 @@ fn no_text_from_outside_succeeds_by_any_way() {
             n_rows += 1;
         }
     }
-    assert_eq!(n_rows, 60);
+    assert_eq!(n_rows, 80);
 }
 
 /// What a tool gives back, its settings, and what else the model asks for because of it.

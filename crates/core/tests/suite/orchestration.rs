@@ -141,26 +141,30 @@ fn handoff_is_recorded_step_by_step() {
     expect![[r#"
         0 run.started
         1 node.started supervisor
-        2 decided supervisor 1 by supervisor-supervisor {"kind":"next-worker","nextWorkerIds":["delay","failing"]}
-        3 node.completed supervisor {"decision":{"kind":"next-worker","nextWorkerIds":["delay","failing"]},"iteration":1,"kind":"next-worker"}
-        4 node.started dispatch
-        5 handoff.began dispatch delay
-        6 node.dispatched dispatch run1 delay
-        7 handoff.succeeded dispatch delay run1
-        8 child.ended dispatch run1 completed {"waitedMs":10}
-        9 variable.changed got="delay"
-        10 harvested dispatch run1 got
-        11 handoff.began dispatch failing
-        12 node.dispatched dispatch run2 failing
-        13 handoff.succeeded dispatch failing run2
-        14 child.ended dispatch run2 failed {}
-        15 node.completed dispatch {"childRunId":"run2","childStatus":"failed","children":[{"childRunId":"run1","childStatus":"completed","result":{"waitedMs":10},"workflowId":"delay"},{"childRunId":"run2","childStatus":"failed","error":{"code":"broken","message":"Intentional conformance failure"},"workflowId":"failing"}],"error":{"code":"broken","message":"Intentional conformance failure"}}
-        16 node.started supervisor#1
-        17 decided supervisor#1 2 by supervisor-supervisor {"kind":"terminate","reason":"goal-reached"}
-        18 node.completed supervisor#1 {"decision":{"kind":"terminate","reason":"goal-reached"},"iteration":2,"kind":"terminate"}
-        19 node.started dispatch#1
-        20 node.completed dispatch#1 {"reason":"goal-reached"}
-        21 run.completed {"reason":"goal-reached"}"#]].assert_eq(&script.log(0));
+        2 agent.decided supervisor:0 supervisor-supervisor {"kind":"next-worker","nextWorkerIds":["delay","failing"]}
+        3 decided supervisor 1 by supervisor-supervisor {"kind":"next-worker","nextWorkerIds":["delay","failing"]}
+        4 node.completed supervisor {"decision":{"kind":"next-worker","nextWorkerIds":["delay","failing"]},"iteration":1,"kind":"next-worker"}
+        5 node.started dispatch
+        6 handoff.began dispatch delay
+        7 node.dispatched dispatch run1 delay
+        8 handoff.succeeded dispatch delay run1
+        9 agent.handed.off dispatch:0 supervisor-supervisor to delay
+        10 child.ended dispatch run1 completed {"waitedMs":10}
+        11 variable.changed got="delay"
+        12 harvested dispatch run1 got
+        13 handoff.began dispatch failing
+        14 node.dispatched dispatch run2 failing
+        15 handoff.succeeded dispatch failing run2
+        16 agent.handed.off dispatch:0 supervisor-supervisor to failing
+        17 child.ended dispatch run2 failed {}
+        18 node.completed dispatch {"childRunId":"run2","childStatus":"failed","children":[{"childRunId":"run1","childStatus":"completed","result":{"waitedMs":10},"workflowId":"delay"},{"childRunId":"run2","childStatus":"failed","error":{"code":"broken","message":"Intentional conformance failure"},"workflowId":"failing"}],"error":{"code":"broken","message":"Intentional conformance failure"}}
+        19 node.started supervisor#1
+        20 agent.decided supervisor:1 supervisor-supervisor {"kind":"terminate","reason":"goal-reached"}
+        21 decided supervisor#1 2 by supervisor-supervisor {"kind":"terminate","reason":"goal-reached"}
+        22 node.completed supervisor#1 {"decision":{"kind":"terminate","reason":"goal-reached"},"iteration":2,"kind":"terminate"}
+        23 node.started dispatch#1
+        24 node.completed dispatch#1 {"reason":"goal-reached"}
+        25 run.completed {"reason":"goal-reached"}"#]].assert_eq(&script.log(0));
 }
 
 #[test]
@@ -657,8 +661,8 @@ fn settings_of_a_loop_are_checked() {
             "is none of sequential",
         ),
         (
-            dispatch(json!({ "askUserRouting": "conversation" })),
-            "is not offered",
+            dispatch(json!({ "askUserRouting": "letter" })),
+            "is none of auto, clarification, conversation",
         ),
         (
             dispatch(json!({ "maxConcurrency": 2 })),
@@ -778,6 +782,7 @@ fn dispatch() -> impl Strategy<Value = Value> {
         3 => parallel,
         1 => Just(json!({ "outputMapping": { "got": "out" } })),
         1 => Just(json!({ "fanOutPolicy": "reject" })),
+        1 => Just(json!({ "askUserRouting": "conversation" })),
     ]
 }
 
@@ -804,6 +809,7 @@ fn tell(script: &mut Script, told: &Told) {
             let answer = json!({ "action": if *yes { "accept" } else { "reject" } });
             let _ = script.answer_in(child % script.n_runs(), "gate", answer);
             let _ = script.answer("dispatch", json!({ "answers": { "answer": "x" } }));
+            let _ = script.answer("dispatch", json!({ "operation": "close" }));
         }
         Told::Wait(ms) => script.wait(*ms),
         Told::CancelChild(child) => drop(script.cancel_run(child % script.n_runs())),
@@ -826,6 +832,7 @@ fn bring_to_an_end(script: &mut Script) {
         let _ = script.resume();
         let _ = script.answer("dispatch", json!({ "answers": { "answer": "x" } }));
         let _ = script.answer("dispatch", json!({ "action": "accept" }));
+        let _ = script.answer("dispatch", json!({ "operation": "close" }));
         for run in 1..script.n_runs() {
             let _ = script.answer_in(run, "gate", json!({ "action": "accept" }));
         }

@@ -177,21 +177,29 @@ fn rejection_fails_the_node() {
 
 #[test]
 fn budget_that_fails_runs_says_which_one_it_is() {
-    let mut script = asking("n");
-    let key = BudgetKey {
-        scope: BudgetScope::Workflow,
-        unit: BudgetUnit::CostMicros,
-        ..key(&script)
-    };
-    is_over(&mut script, "n", key, OnOverBudget::Fail);
-    let until = key.until.to_text();
-    assert_eq!(
-        failure(&script),
-        format!(
-            "budget_exhausted: the workflow's budget for the day is used up: 0.001 USD of 0.0009 USD until {until}"
-        )
-    );
-    assert!(script.log(0).contains("cap.breached"), "{}", script.log(0));
+    for (unit, taken, cap) in [
+        (BudgetUnit::CostMicros, "0.001 USD of 0.0009 USD", "budget-cost"),
+        (
+            BudgetUnit::TimeMs,
+            "1 s of model time of 0 s of model time",
+            "run-duration",
+        ),
+    ] {
+        let mut script = asking("n");
+        let key = BudgetKey {
+            scope: BudgetScope::Workflow,
+            unit,
+            ..key(&script)
+        };
+        is_over(&mut script, "n", key, OnOverBudget::Fail);
+        let until = key.until.to_text();
+        assert_eq!(
+            failure(&script),
+            format!("budget_exhausted: the workflow's budget for the day is used up: {taken} until {until}")
+        );
+        let said = format!("cap.breached {cap}");
+        assert!(script.log(0).contains(&said), "{}", script.log(0));
+    }
 }
 
 #[test]

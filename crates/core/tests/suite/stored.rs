@@ -9,11 +9,11 @@ use std::{collections::HashSet, sync::Arc};
 use expect_test::expect_file;
 use serde_json::{Value, json};
 use wopr_core::{
-    Activity, ApprovalAction, Authority, Cap, ContentHash, DialectEvent, DialectId, Divergence, DrainPolicy,
-    Event, Failure, Fork, ForkMode, Given, GivenAnswer, GivenEnd, GivenOutcome, GivenResult, InterruptKind,
-    KernelEvent, Limits, MemoryWritten, ModelMessage, ModelUsage, NodeId, Object, Origin, Parent,
-    PrincipalId, Recorded, RefusalDivergence, ReplyKind, Run, RunId, RunMessage, RunStarted, RunStatus, Seq,
-    StepId, TenantId, Timer, Timestamp, ToolCall, WorkflowId, format, openwop,
+    Activity, AnswerEnd, ApprovalAction, Authority, Cap, ContentHash, DialectEvent, DialectId, Divergence,
+    DrainPolicy, Event, Failure, Fork, ForkMode, Given, GivenAnswer, GivenEnd, GivenOutcome, GivenResult,
+    InterruptKind, KernelEvent, Limits, MemoryWritten, ModelMessage, ModelStop, ModelUsage, NodeId, Object,
+    Origin, Parent, PrincipalId, Recorded, RefusalDivergence, ReplyKind, Run, RunId, RunMessage, RunStarted,
+    RunStatus, Seq, StepId, TenantId, Timer, Timestamp, ToolCall, WorkflowId, format, openwop,
 };
 use wopr_testkit::{N_KINDS, Script, Workflow, agent_events, kind, orchestrations};
 
@@ -298,6 +298,11 @@ fn kernel_samples() -> Vec<KernelEvent> {
             chunk: "piece".to_owned(),
             is_last: true,
             number: 1,
+            end: Some(Box::new(AnswerEnd {
+                model: "m".to_owned(),
+                stop: ModelStop::End,
+                usage: ModelUsage::default(),
+            })),
         },
         KernelEvent::CapBreached {
             kind: Cap::RunDuration,
@@ -372,6 +377,17 @@ fn openwop_samples() -> Vec<openwop::Event> {
                 },
             ],
             hash: "abc".to_owned(),
+            summarizing: Some(Box::new(openwop::Summarizing {
+                messages: vec![ModelMessage::User {
+                    content: "Sum it up.".to_owned(),
+                }],
+                at: 3,
+                n_turns: 2,
+                replaces: vec![Seq(1), Seq(4)],
+                otherwise: "decisions".to_owned(),
+                size: 20_000,
+                kept: 9_000,
+            })),
         },
         openwop::Event::ProviderUsage {
             step: step(),
@@ -383,6 +399,7 @@ fn openwop_samples() -> Vec<openwop::Event> {
                 cache_read_tokens: Some(8),
                 cache_write_tokens: Some(2),
                 cost_usd: Some(0.25),
+                duration_ms: Some(1_500),
             },
         },
         openwop::Event::Envelope {

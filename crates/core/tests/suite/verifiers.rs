@@ -88,48 +88,56 @@ fn verdict_leads_back_until_the_work_passes() {
     expect![[r#"
         0 run.started
         1 node.started lead
-        2 decided lead 1 by planner {"kind":"next-worker","nextWorkerIds":["writer"],"nextWorkerInputs":[{}]}
-        3 node.completed lead {"decision":{"kind":"next-worker","nextWorkerIds":["writer"],"nextWorkerInputs":[{}]},"iteration":1,"kind":"next-worker"}
-        4 node.started dispatch
-        5 handoff.began dispatch writer
-        6 node.dispatched dispatch run1 writer
-        7 handoff.succeeded dispatch writer run1
-        8 child.ended dispatch run1 completed {"data":{"verdict":"pass"},"verdict":"pass"}
-        9 variable.changed draft="draft one"
-        10 harvested dispatch run1 draft
-        11 node.completed dispatch {"childRunId":"run1","childStatus":"completed","children":[{"childRunId":"run1","childStatus":"completed","result":{"data":{"verdict":"pass"},"verdict":"pass"},"workflowId":"writer"}]}
-        12 node.started lead#1
-        13 decided lead#1 2 by planner {"kind":"terminate","reason":"goal-reached","successCriteria":[{"key":"written","met":true}]}
-        14 node.completed lead#1 {"decision":{"kind":"terminate","reason":"goal-reached","successCriteria":[{"key":"written","met":true}]},"iteration":2,"kind":"terminate"}
-        15 node.started dispatch#1
-        16 handoff.began dispatch#1 reviewer
-        17 node.dispatched dispatch#1 run2 reviewer
-        18 handoff.succeeded dispatch#1 reviewer run2
-        19 child.ended dispatch#1 run2 completed {"data":{"confidence":0.75,"criteria":["short"],"feedback":"shorter","verdict":"revise"}}
-        20 agent.verified dispatch:1 reviewer event 13 revise
-        21 node.completed dispatch#1 {"confidence":0.75,"criteria":["short"],"feedback":"shorter","revision":1,"verdict":"revise"}
-        22 node.started lead#2
-        23 decided lead#2 3 by planner {"kind":"next-worker","nextWorkerIds":["writer"],"nextWorkerInputs":[{"wanted":"shorter"}]}
-        24 node.completed lead#2 {"decision":{"kind":"next-worker","nextWorkerIds":["writer"],"nextWorkerInputs":[{"wanted":"shorter"}]},"iteration":3,"kind":"next-worker"}
-        25 node.started dispatch#2
-        26 handoff.began dispatch#2 writer
-        27 node.dispatched dispatch#2 run3 writer
-        28 handoff.succeeded dispatch#2 writer run3
-        29 child.ended dispatch#2 run3 completed {"data":{"verdict":"pass"},"verdict":"pass"}
-        30 variable.changed draft="draft shorter" was "draft one"
-        31 harvested dispatch#2 run3 draft
-        32 node.completed dispatch#2 {"childRunId":"run3","childStatus":"completed","children":[{"childRunId":"run3","childStatus":"completed","result":{"data":{"verdict":"pass"},"verdict":"pass"},"workflowId":"writer"}]}
-        33 node.started lead#3
-        34 decided lead#3 4 by planner {"kind":"terminate","reason":"goal-reached","successCriteria":[{"key":"written","met":true}]}
-        35 node.completed lead#3 {"decision":{"kind":"terminate","reason":"goal-reached","successCriteria":[{"key":"written","met":true}]},"iteration":4,"kind":"terminate"}
-        36 node.started dispatch#3
-        37 handoff.began dispatch#3 reviewer
-        38 node.dispatched dispatch#3 run4 reviewer
-        39 handoff.succeeded dispatch#3 reviewer run4
-        40 child.ended dispatch#3 run4 completed {"data":{"confidence":0.75,"criteria":["short"],"feedback":"shorter","verdict":"pass"}}
-        41 agent.verified dispatch:3 reviewer event 34 pass
-        42 node.completed dispatch#3 {"reason":"goal-reached","successCriteria":[{"key":"written","met":true}],"verdict":"pass"}
-        43 run.completed {"reason":"goal-reached","successCriteria":[{"key":"written","met":true}],"verdict":"pass"}"#]].assert_eq(&script.log(0));
+        2 agent.decided lead:0 planner {"kind":"next-worker","nextWorkerIds":["writer"]}
+        3 decided lead 1 by planner {"kind":"next-worker","nextWorkerIds":["writer"],"nextWorkerInputs":[{}]}
+        4 node.completed lead {"decision":{"kind":"next-worker","nextWorkerIds":["writer"],"nextWorkerInputs":[{}]},"iteration":1,"kind":"next-worker"}
+        5 node.started dispatch
+        6 handoff.began dispatch writer
+        7 node.dispatched dispatch run1 writer
+        8 handoff.succeeded dispatch writer run1
+        9 agent.handed.off dispatch:0 planner to writer
+        10 child.ended dispatch run1 completed {"data":{"verdict":"pass"},"verdict":"pass"}
+        11 variable.changed draft="draft one"
+        12 harvested dispatch run1 draft
+        13 node.completed dispatch {"childRunId":"run1","childStatus":"completed","children":[{"childRunId":"run1","childStatus":"completed","result":{"data":{"verdict":"pass"},"verdict":"pass"},"workflowId":"writer"}]}
+        14 node.started lead#1
+        15 agent.decided lead:1 planner {"kind":"terminate","reason":"goal-reached","successCriteria":[{"key":"written","met":true}]}
+        16 decided lead#1 2 by planner {"kind":"terminate","reason":"goal-reached","successCriteria":[{"key":"written","met":true}]}
+        17 node.completed lead#1 {"decision":{"kind":"terminate","reason":"goal-reached","successCriteria":[{"key":"written","met":true}]},"iteration":2,"kind":"terminate"}
+        18 node.started dispatch#1
+        19 handoff.began dispatch#1 reviewer
+        20 node.dispatched dispatch#1 run2 reviewer
+        21 handoff.succeeded dispatch#1 reviewer run2
+        22 agent.handed.off dispatch:1 planner to reviewer
+        23 child.ended dispatch#1 run2 completed {"data":{"confidence":0.75,"criteria":["short"],"feedback":"shorter","verdict":"revise"}}
+        24 agent.verified dispatch:1 reviewer event 16 revise
+        25 node.completed dispatch#1 {"confidence":0.75,"criteria":["short"],"feedback":"shorter","revision":1,"verdict":"revise"}
+        26 node.started lead#2
+        27 agent.decided lead:2 planner {"kind":"next-worker","nextWorkerIds":["writer"]}
+        28 decided lead#2 3 by planner {"kind":"next-worker","nextWorkerIds":["writer"],"nextWorkerInputs":[{"wanted":"shorter"}]}
+        29 node.completed lead#2 {"decision":{"kind":"next-worker","nextWorkerIds":["writer"],"nextWorkerInputs":[{"wanted":"shorter"}]},"iteration":3,"kind":"next-worker"}
+        30 node.started dispatch#2
+        31 handoff.began dispatch#2 writer
+        32 node.dispatched dispatch#2 run3 writer
+        33 handoff.succeeded dispatch#2 writer run3
+        34 agent.handed.off dispatch:2 planner to writer
+        35 child.ended dispatch#2 run3 completed {"data":{"verdict":"pass"},"verdict":"pass"}
+        36 variable.changed draft="draft shorter" was "draft one"
+        37 harvested dispatch#2 run3 draft
+        38 node.completed dispatch#2 {"childRunId":"run3","childStatus":"completed","children":[{"childRunId":"run3","childStatus":"completed","result":{"data":{"verdict":"pass"},"verdict":"pass"},"workflowId":"writer"}]}
+        39 node.started lead#3
+        40 agent.decided lead:3 planner {"kind":"terminate","reason":"goal-reached","successCriteria":[{"key":"written","met":true}]}
+        41 decided lead#3 4 by planner {"kind":"terminate","reason":"goal-reached","successCriteria":[{"key":"written","met":true}]}
+        42 node.completed lead#3 {"decision":{"kind":"terminate","reason":"goal-reached","successCriteria":[{"key":"written","met":true}]},"iteration":4,"kind":"terminate"}
+        43 node.started dispatch#3
+        44 handoff.began dispatch#3 reviewer
+        45 node.dispatched dispatch#3 run4 reviewer
+        46 handoff.succeeded dispatch#3 reviewer run4
+        47 agent.handed.off dispatch:3 planner to reviewer
+        48 child.ended dispatch#3 run4 completed {"data":{"confidence":0.75,"criteria":["short"],"feedback":"shorter","verdict":"pass"}}
+        49 agent.verified dispatch:3 reviewer event 41 pass
+        50 node.completed dispatch#3 {"reason":"goal-reached","successCriteria":[{"key":"written","met":true}],"verdict":"pass"}
+        51 run.completed {"reason":"goal-reached","successCriteria":[{"key":"written","met":true}],"verdict":"pass"}"#]].assert_eq(&script.log(0));
     assert_eq!(script.variable("draft"), json!("draft shorter"));
     // It is told what it judges, by what, and nothing else.
     let judged = script.run(2).started.clone().expect("started");
@@ -180,7 +188,7 @@ fn verifier_without_a_judgement_has_rejected_the_work() {
         assert!(
             script
                 .log(0)
-                .contains("agent.verified dispatch:1 reviewer event 13 fail"),
+                .contains("agent.verified dispatch:1 reviewer event 16 fail"),
             "{}",
             script.log(0)
         );
@@ -229,7 +237,7 @@ fn verdict_without_gating_is_only_recorded() {
         assert!(
             script
                 .log(0)
-                .contains(&format!("agent.verified dispatch:1 reviewer event 13 {verdict}"))
+                .contains(&format!("agent.verified dispatch:1 reviewer event 16 {verdict}"))
         );
     }
 }

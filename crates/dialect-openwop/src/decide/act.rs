@@ -14,6 +14,7 @@ use crate::{
     cost,
     measure::{size_of, too_deep},
     overrides::Overrides,
+    transcript::cut,
 };
 
 use super::{Walk, node::nested};
@@ -340,9 +341,4 @@ fn content(what: &str, value: Option<Value>) -> Result<Option<Value>, Failure> {
 pub(super) fn hash_of(inputs: &Value) -> String {
     let text = serde_json_canonicalizer::to_vec(inputs).expect("JSON with text keys and finite numbers");
     ContentHash::of(&text).as_str().to_owned()
-}
-
-/// The beginning of a text, as much as fits into this many bytes.
-fn cut(text: &str, most: usize) -> &str {
-    &text[..text.floor_char_boundary(most.min(text.len()))]
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use wopr_kernel::{AgentCall, AgentVerb, Planned as _};
+use wopr_kernel::{AgentCall, AgentReach, AgentVerb, Planned as _};
 
 use crate::{
     Failure, Object, cost,
@@ -56,6 +56,8 @@ impl Walk<'_, '_> {
         let call = AgentCall {
             verb,
             peer: node.peer.clone(),
+            reach: AgentReach::Peer,
+            correlation: None,
             skill: skill.or_else(|| node.skill.clone()),
             text: said.text,
             data: said.data,
@@ -64,7 +66,7 @@ impl Walk<'_, '_> {
             version: node.version.clone(),
             binding: node.binding.map(str::to_owned),
             output_modes: node.output_modes.clone(),
-            caller: self.plan.id().clone(),
+            caller: self.caller(),
             timeout_ms: node.timeout_ms,
         };
         if call.size() > MAX_ACTIVITY_RENDERED {
@@ -72,6 +74,13 @@ impl Walk<'_, '_> {
         }
         self.spend(cost::bytes(call.size()))?;
         Ok(call)
+    }
+
+    /// On whose behalf the run calls.
+    fn caller(&self) -> String {
+        let lead = self.plan.orchestrator(&self.run, &self.state);
+        let id = lead.and_then(|agent| Some(agent.get("agentId")?.as_str()?.to_owned()));
+        id.unwrap_or_else(|| self.plan.id().to_string())
     }
 
     /// What an agent is sent: the ports `message`, `data` and `files`, else what the node is configured with, else

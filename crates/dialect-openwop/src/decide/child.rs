@@ -76,7 +76,7 @@ impl Walk<'_, '_> {
             return;
         };
         if end.status != RunStatus::Completed && sub.fail_parent {
-            return self.fail_node(step, cause, not_completed(end.status, end.error.as_ref()));
+            return self.fail_node(step, cause, Failure::of_child(end.status, end.error.as_ref()));
         }
         if end.status == RunStatus::Completed && sub.needs_approval() {
             return self.ask_for_harvest(sub, step, cause, &end.outputs, &end.report);
@@ -262,23 +262,5 @@ impl Walk<'_, '_> {
             done.insert("attestation".to_owned(), attestation);
         }
         self.complete_node(step, cause, done);
-    }
-}
-
-/// The failure of a node whose child did not complete.
-fn not_completed(status: RunStatus, error: Option<&Failure>) -> Failure {
-    match (status, error) {
-        (RunStatus::Cancelled, _) => {
-            Failure::new("subworkflow_child_cancelled", "the child run was cancelled")
-        }
-        (_, Some(error)) => {
-            let message = format!("the child run failed: {}: {}", error.code, error.told());
-            let failure = Failure::new("subworkflow_child_failed", message);
-            match &error.reason {
-                Some(reason) => failure.because(reason.clone()),
-                None => failure,
-            }
-        }
-        (_, None) => Failure::new("subworkflow_child_failed", "the child run failed"),
     }
 }

@@ -1,10 +1,11 @@
-//! `core.conversationGate`: opens a conversation, takes its turns, and ends with it.
+//! Conversations: `core.conversationGate`, and the questions that supervisors ask in turns. A step opens one, takes its
+//! turns, and ends with it.
 //!
-//! A turn leaves the gate open; closing completes it. A turn whose message the conversation has is taken for the
+//! A turn leaves the step waiting; closing completes it. A turn whose message the conversation has is taken for the
 //! same turn, and changes nothing.
 
 use serde_json::{Value, json};
-use wopr_kernel::{CONTENT_TRUST, Refusal, Seq, StepId, UNTRUSTED, fields};
+use wopr_kernel::{CONTENT_TRUST, Planned as _, Refusal, Seq, StepId, UNTRUSTED, fields};
 
 use crate::{
     Change, ConversationEvent, Event, Failure, InterruptKind, Object, Role, Timestamp, Turn, cost,
@@ -45,7 +46,7 @@ impl Walk<'_, '_> {
             .map_or(self.input.now, |_| Timestamp::from_millis(0));
         let first = Turn {
             index: 0,
-            message: format!("{}:0:system", step.node),
+            message: format!("{}:0:system", name_of(step)),
             from: self.agent_of(position),
             role: Role::System,
             content: prompt.as_str().into(),
@@ -55,6 +56,41 @@ impl Walk<'_, '_> {
         if let Some(n_pairs) = node.scripted {
             return self.play_conversation(position, step, cause, node, n_pairs);
         }
+        self.await_turns(step, cause, node, &prompt, title);
+        Ok(())
+    }
+
+    /// Opens the conversation in which a supervisor asks for words.
+    pub(super) fn ask_in_turns(
+        &mut self,
+        position: usize,
+        step: &StepId,
+        cause: Seq,
+        node: &ConversationNode,
+        prompt: &str,
+    ) {
+        let first = Turn {
+            index: 0,
+            message: format!("{}:agent", step.key()),
+            from: self.agent_of(position),
+            role: Role::Agent,
+            content: prompt.into(),
+            at: self.input.now,
+        };
+        match self.take(step, cause, node, first, Change::Opened) {
+            Ok(cause) => self.await_turns(step, cause, node, prompt, None),
+            Err(failure) => self.fail_node(step, cause, failure),
+        }
+    }
+
+    fn await_turns(
+        &mut self,
+        step: &StepId,
+        cause: Seq,
+        node: &ConversationNode,
+        prompt: &str,
+        title: Option<String>,
+    ) {
         let mut data = json!({ "conversationId": step.key(), "prompt": prompt, "turnIndex": 1 });
         if let Some(title) = title {
             data["title"] = title.into();
@@ -65,7 +101,6 @@ impl Walk<'_, '_> {
         let why = fields(json!({ "reason": "conversation-input", "conversationId": step.key() }));
         let question = (InterruptKind::Conversation, data);
         self.interrupt_because(step, cause, question, node.timeout_ms, why);
-        Ok(())
     }
 
     /// A conversation between two sides that the settings script.
@@ -77,9 +112,10 @@ impl Walk<'_, '_> {
         node: &ConversationNode,
         n_pairs: u32,
     ) -> Result<(), Failure> {
+        let name = name_of(step);
         let turn = |index: u32, role: Role, from: &str, text: &str| Turn {
             index,
-            message: format!("{}:{index}:{}", step.node, role.as_str()),
+            message: format!("{name}:{index}:{}", role.as_str()),
             from: from.to_owned(),
             role,
             content: text.into(),
@@ -112,9 +148,10 @@ impl Walk<'_, '_> {
         closes: bool,
     ) -> Result<(), Refusal> {
         let plan = self.plan;
-        let NodeKind::Conversation(node) = &plan.nodes[position].kind else {
-            return Err(Refusal::NoInterrupt);
-        };
+        let node = plan.nodes[position]
+            .kind
+            .conversation()
+            .ok_or(Refusal::NoInterrupt)?;
         let refuse = |rule: String| Refusal::InvalidAnswer(rule);
         let conversation = self.state.conversing.at(&step.node).ok_or(Refusal::NoInterrupt)?;
         let index = u32::try_from(conversation.turns.len()).unwrap_or(u32::MAX);
@@ -169,7 +206,7 @@ impl Walk<'_, '_> {
     pub(super) fn unanswered(&mut self, position: usize, step: &StepId, cause: Seq) {
         let plan = self.plan;
         let failure = Failure::new("interrupt_timeout", "nobody answered in time");
-        let NodeKind::Conversation(node) = &plan.nodes[position].kind else {
+        let Some(node) = plan.nodes[position].kind.conversation() else {
             return self.fail_node(step, cause, failure);
         };
         let n_turns = self
@@ -230,6 +267,10 @@ impl Walk<'_, '_> {
             "turnCount": turns.len(),
             "turns": turns,
         }));
+        let position = self.plan.position(&step.node);
+        if position.is_some_and(|position| matches!(self.plan.nodes[position].kind, NodeKind::Dispatch(_))) {
+            outputs.insert("answer".to_owned(), answer(&conversation.turns));
+        }
         if conversation.is_untrusted {
             outputs.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
         }
@@ -241,9 +282,22 @@ impl Walk<'_, '_> {
 
     fn agent_of(&self, position: usize) -> String {
         let node = &self.plan.nodes[position];
+        // A dispatch asks for the supervisor whose decision it follows.
+        if let (NodeKind::Dispatch(_), Some(supervision)) = (&node.kind, &self.state.supervision) {
+            return supervision.agent.clone();
+        }
         let pinned = node.agent.as_ref().map(|agent| agent.agent_id.clone());
         pinned.unwrap_or_else(|| format!("host:conversation:{}", node.id))
     }
+}
+
+/// What a supervisor learns from a conversation: the last thing that a person said in it.
+fn answer(turns: &[Turn]) -> Value {
+    let mut said = turns.iter().rev().filter(|turn| match turn.role {
+        Role::User => !turn.content.is_null(),
+        Role::Agent | Role::System => false,
+    });
+    said.next().map(|turn| turn.content.clone()).unwrap_or_default()
 }
 
 /// An answer at a gate.
@@ -319,5 +373,14 @@ impl Said {
             outcome,
             reason: text("reason")?,
         })
+    }
+}
+
+/// The first part of the ids of an execution's messages. The conformance suite knows those of a first execution by the
+/// node alone.
+fn name_of(step: &StepId) -> String {
+    match step.ordinal {
+        0 => step.node.to_string(),
+        _ => step.key(),
     }
 }

@@ -20,6 +20,7 @@ use crate::{
 
 use super::{
     Walk,
+    announce::agent_of_worker,
     join::{Ends, Verdict, judge},
 };
 
@@ -117,9 +118,12 @@ impl Walk<'_, '_> {
                 self.go_on(position, node, step);
             }
             Decision::AskUser { prompt, asks } => {
-                let ask = match asks {
-                    Asks::Words => (InterruptKind::Clarification, question(&prompt)),
-                    Asks::Approval => {
+                let ask = match (asks, &node.conversation) {
+                    (Asks::Words, Some(conversation)) => {
+                        return self.ask_in_turns(position, step, cause, conversation, &prompt);
+                    }
+                    (Asks::Words, None) => (InterruptKind::Clarification, question(&prompt)),
+                    (Asks::Approval, _) => {
                         let data = approval_data(step.node.as_str(), &prompt, None);
                         (InterruptKind::Approval, data)
                     }
@@ -221,15 +225,15 @@ impl Walk<'_, '_> {
         };
         let given = inputs.get(index).cloned().unwrap_or_default();
         let run_of = |walk: &Self| walk.worker_run(position, node, &worker, given);
-        self.begin_handoff(step, decided, &worker, run_of);
+        self.begin_handoff(step, decided, (&worker, &agent_of_worker(&worker)), run_of);
     }
 
-    /// Hands work over to a child: the run that is made for it, or why there is none.
+    /// Hands work over to a child: the run that is made for it, or why there is none. The worker is an agent.
     pub(super) fn begin_handoff(
         &mut self,
         step: &StepId,
         decided: Seq,
-        worker: &str,
+        (worker, agent): (&str, &str),
         run_of: impl FnOnce(&Self) -> Result<Spawn, Failure>,
     ) {
         let worker = worker.to_owned();
@@ -251,7 +255,11 @@ impl Walk<'_, '_> {
                 error,
             },
         };
+        let is_made = matches!(event, Orchestration::HandoffSucceeded { .. });
         self.emit(Some(began), event.into());
+        if is_made {
+            self.announce_handoff(step, decided, agent);
+        }
     }
 
     fn worker_run(

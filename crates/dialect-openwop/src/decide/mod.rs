@@ -2,6 +2,7 @@
 
 mod act;
 mod agent;
+mod announce;
 mod answer;
 mod ask;
 mod budget;
@@ -16,6 +17,7 @@ mod model;
 mod node;
 mod schedule;
 mod stream;
+mod summarize;
 mod supervise;
 mod tool_call;
 mod tools;
@@ -69,7 +71,7 @@ impl DerefMut for Walk<'_, '_> {
 
 impl Dialect for Openwop {
     const NAME: &'static str = "openwop";
-    const FOLD: u16 = 4;
+    const FOLD: u16 = 5;
 
     type Plan = Plan;
     type State = State;
@@ -149,7 +151,14 @@ impl Dialect for Openwop {
                 previous.as_ref().map_or(0, size_of) + size_of(next)
             }
             Event::ChannelWritten { value, .. } => size_of(value),
-            Event::PromptComposed { messages, .. } => messages.iter().map(ModelMessage::size).sum(),
+            Event::PromptComposed {
+                messages,
+                summarizing,
+                ..
+            } => {
+                let said: usize = messages.iter().map(ModelMessage::size).sum();
+                said + summarizing.as_ref().map_or(0, |summarizing| summarizing.size())
+            }
             Event::ProviderUsage { .. } => 0,
             Event::Envelope { event, .. } => match event {
                 EnvelopeEvent::RetryAttempted { error, .. } | EnvelopeEvent::RetryExhausted { error, .. } => {
@@ -171,7 +180,8 @@ impl Dialect for Openwop {
                 | Orchestration::HandoffFailed { .. }
                 | Orchestration::Harvested { .. }
                 | Orchestration::FannedOut { .. }
-                | Orchestration::Joined { .. } => 0,
+                | Orchestration::Joined { .. }
+                | Orchestration::ContextSummarized { .. } => 0,
             },
         }
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use wopr_kernel::{Call, ContentHash, ModelMessage, ModelReply, ModelStop, OverBudget, Seq, StepId, fields};
 
 use crate::{
-    EnvelopeEvent, EnvelopeFault, Event, Failure, Object,
+    EnvelopeEvent, EnvelopeFault, Event, Failure, Object, Summarizing,
     cost::{self, Exhausted},
     envelope::{self, Found, Missing},
     expression::Template,
@@ -15,14 +15,16 @@ use crate::{
     measure::too_deep,
     node::{Lead, Led, MAX_MESSAGES, ModelAnswer, ModelNode, ModelRole, NodeKind, Wanted},
     plan::Port,
-    state::Past,
     thinking::{Then, size_of_reply},
     too_much_work,
+    transcript::Transcript,
 };
 
 use super::{
     Walk,
+    announce::{INVALID, REFUSED},
     node::{failed, nested},
+    summarize::summarizing,
     trust::{is_untrusted_port, is_untrusted_read},
 };
 
@@ -46,21 +48,29 @@ impl Walk<'_, '_> {
     ) {
         let mut cause = started;
         if self.state.nodes[position].thinking.is_none() {
-            let messages = match self.compose(node, position, inputs) {
-                Ok(messages) => messages,
+            let started = self.begin_invocation(position, &step, started, node);
+            let (messages, summarizing) = match self.compose(node, position, inputs) {
+                Ok(composed) => composed,
                 Err(failure) => return self.fail_node(&step, started, failure),
             };
-            let size = messages.iter().map(ModelMessage::size).sum();
+            let first = summarizing.as_ref().map_or(0, |summarizing| summarizing.size());
+            let size = messages.iter().map(ModelMessage::size).sum::<usize>() + first;
             // Stored in the event, with the step, and in each request.
             let kept = cost::bytes(size);
             if let Err(failure) = self.spend(3 * kept).and_then(|()| self.hold(kept, 0)) {
                 return self.fail_node(&step, started, failure);
             }
-            let text = serde_json::to_vec(&messages).unwrap_or_default();
+            // A summary that is still to come stands for what it is made of.
+            let text = match &summarizing {
+                None => serde_json::to_vec(&messages),
+                Some(summarizing) => serde_json::to_vec(&(&messages, summarizing)),
+            };
+            let text = text.unwrap_or_default();
             let composed = Event::PromptComposed {
                 step: step.clone(),
                 hash: ContentHash::of(&text).as_str().to_owned(),
                 messages,
+                summarizing,
             };
             cause = self.emit(Some(started), composed);
         }
@@ -123,6 +133,9 @@ impl Walk<'_, '_> {
             usage: reply.usage,
         };
         let cause = self.emit(Some(cause), usage);
+        if self.is_summarizing(step) {
+            return self.summarized(node, step, cause, reply);
+        }
         let cause = match self.thought(step, cause, reply.reasoning.as_deref()) {
             Ok(cause) => cause,
             Err(failure) => return self.fail_node(step, cause, failure),
@@ -134,7 +147,7 @@ impl Walk<'_, '_> {
                 text: reply.refusal,
             };
             let cause = self.judge(step, cause, refused);
-            let failure = Failure::new("envelope_refused_by_provider", "the model refused to answer");
+            let failure = Failure::new(REFUSED, "the model refused to answer");
             return self.fail_node(step, cause, failure);
         }
         // An answer that was cut may have lost half of a call.
@@ -150,14 +163,8 @@ impl Walk<'_, '_> {
 
     /// Records what the model of an agent thought, and returns the last event.
     fn thought(&mut self, step: &StepId, cause: Seq, reasoning: Option<&str>) -> Result<Seq, Failure> {
-        let agent = self.active(step).and_then(|(position, _)| {
-            let node = &self.plan.nodes[position];
-            let agent = match &node.kind {
-                NodeKind::Supervisor(supervisor) => &supervisor.agent,
-                _ => &node.agent.as_ref()?.agent_id,
-            };
-            Some((position, agent.clone()))
-        });
+        let active = self.active(step);
+        let agent = active.and_then(|(position, _)| Some((position, self.played_by_model(position)?)));
         let (Some((position, agent)), Some(reasoning)) = (agent, reasoning.filter(|text| !text.is_empty()))
         else {
             return Ok(cause);
@@ -245,7 +252,7 @@ impl Walk<'_, '_> {
             let led = led.map_err(|rule| Wrong::Fault(EnvelopeFault::SchemaViolation, shortened(rule)));
             Ok((document, found, led?))
         });
-        let (fault, error) = match checked {
+        let (fault, error, is_prose) = match checked {
             Ok((document, found, led)) => {
                 let recovered = match found {
                     Found::Direct => None,
@@ -264,17 +271,12 @@ impl Walk<'_, '_> {
                 return self.complete_node(step, cause, outputs);
             }
             Err(Wrong::TooMuchWork) => return self.fail_node(step, cause, too_much_work()),
-            Err(Wrong::Prose) => match wanted.name().filter(|_| n_reformats == 0) {
-                Some(name) => {
-                    let engaged = EnvelopeEvent::NlToFormat {
-                        envelope_type: name.to_owned(),
-                    };
-                    let cause = self.judge(step, cause, engaged);
-                    return self.call_model(node, position, step.clone(), attempt, cause);
-                }
-                None => (EnvelopeFault::ParseError, "it holds no JSON document".to_owned()),
-            },
-            Err(Wrong::Fault(fault, error)) => (fault, error),
+            Err(Wrong::Prose) => (
+                EnvelopeFault::ParseError,
+                "it holds no JSON document".to_owned(),
+                true,
+            ),
+            Err(Wrong::Fault(fault, error)) => (fault, error, false),
         };
         if n_repairs < wanted.repairs {
             let again = EnvelopeEvent::RetryAttempted {
@@ -285,6 +287,14 @@ impl Walk<'_, '_> {
             let cause = self.judge(step, cause, again);
             return self.call_model(node, position, step.clone(), attempt, cause);
         }
+        // The last resort: the model has been told what is wrong, and still writes prose.
+        if let Some(name) = wanted.name().filter(|_| is_prose && n_reformats == 0) {
+            let engaged = EnvelopeEvent::NlToFormat {
+                envelope_type: name.to_owned(),
+            };
+            let cause = self.judge(step, cause, engaged);
+            return self.call_model(node, position, step.clone(), attempt, cause);
+        }
         let exhausted = EnvelopeEvent::RetryExhausted {
             total_attempts: n_calls,
             reason: fault,
@@ -292,7 +302,7 @@ impl Walk<'_, '_> {
         };
         let cause = self.judge(step, cause, exhausted);
         let failure = Failure::new(
-            "envelope_payload_invalid",
+            INVALID,
             format!("the model gave no valid document in {n_calls} answers"),
         );
         self.fail_node(step, cause, failure);
@@ -308,35 +318,15 @@ impl Walk<'_, '_> {
     }
 
     /// What a model that leads is told of its task, and of the turns before.
-    fn brief(&self, position: usize, said: &mut Vec<(ModelRole, String)>) {
+    fn brief(&self, position: usize) -> Option<(String, Transcript)> {
         let NodeKind::Supervisor(supervisor) = &self.plan.nodes[position].kind else {
-            return;
+            return None;
         };
-        let Some(lead) = supervisor.decider.lead() else {
-            return;
-        };
-        let is_system = |(role, _): &&(ModelRole, String)| *role == ModelRole::System;
-        let at = said.iter().take_while(is_system).count();
-        said.insert(at, (ModelRole::System, lead.briefing()));
-        let past = self.state.supervision.as_ref();
-        let past = past.map_or(&[][..], |known| &known.past);
-        let n_told: usize = past.iter().map(Past::n_events).sum();
-        let mut n_left_out = n_told.saturating_sub(lead.window);
-        for past in past {
-            let decision = Some(("You decided:\n", fence("decision", &past.decision)));
-            let followed = past.followed.as_ref();
-            let followed = followed.map(|text| ("What followed:\n", fence("workers", text)));
-            let mut told = Vec::new();
-            for (words, text) in decision.into_iter().chain(followed) {
-                match n_left_out.checked_sub(1) {
-                    Some(fewer) => n_left_out = fewer,
-                    None => told.push(format!("{words}{text}")),
-                }
-            }
-            if !told.is_empty() {
-                said.push((ModelRole::User, told.join("\n")));
-            }
-        }
+        let lead = supervisor.decider.lead()?;
+        let known = self.state.supervision.as_ref();
+        let past = known.map_or(&[][..], |known| &known.past);
+        let summary = known.and_then(|known| known.summary.as_deref());
+        Some((lead.briefing(), Transcript::of(past, summary, &lead.bounds)))
     }
 
     /// The document in a reply, if it matches the schema.
@@ -363,7 +353,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn judge(&mut self, step: &StepId, cause: Seq, event: EnvelopeEvent) -> Seq {
+    pub(super) fn judge(&mut self, step: &StepId, cause: Seq, event: EnvelopeEvent) -> Seq {
         let judged = Event::Envelope {
             step: step.clone(),
             event,
@@ -384,13 +374,13 @@ impl Walk<'_, '_> {
     }
 
     /// What a model is asked: the ports `messages` and `prompt`, else what the node is configured with, else the run's
-    /// `prompt`, else its inputs.
+    /// `prompt`, else its inputs. Of a model that leads, the turns before follow, and maybe what it has to sum up first.
     fn compose(
         &mut self,
         node: &ModelNode,
         position: usize,
         mut inputs: Object,
-    ) -> Result<Vec<ModelMessage>, Failure> {
+    ) -> Result<(Vec<ModelMessage>, Option<Box<Summarizing>>), Failure> {
         let mut said = Vec::new();
         let system = match inputs.remove("systemPrompt") {
             Some(system) => Some(self.said_by_port(position, "systemPrompt", &system)?),
@@ -421,17 +411,28 @@ impl Walk<'_, '_> {
         if said.iter().all(|(role, _)| *role == ModelRole::System) {
             said.push((ModelRole::User, self.said_by_run()?));
         }
-        self.brief(position, &mut said);
+        let is_system = |(role, _): &&(ModelRole, String)| *role == ModelRole::System;
+        let brief = self.brief(position);
+        if let Some((briefing, _)) = &brief {
+            let at = said.iter().take_while(is_system).count();
+            said.insert(at, (ModelRole::System, briefing.clone()));
+        }
         if let ModelAnswer::Document(wanted) = &node.answer {
             let form = format!(
                 "Answer with one JSON document that matches this JSON Schema, and nothing else:\n{}",
                 wanted.document
             );
-            let at = said
-                .iter()
-                .take_while(|(role, _)| *role == ModelRole::System)
-                .count();
+            let at = said.iter().take_while(is_system).count();
             said.insert(at, (ModelRole::System, form));
+        }
+        let mut first = None;
+        if let Some((_, transcript)) = brief {
+            let at = said.len();
+            first = transcript
+                .excess
+                .map(|excess| Box::new(summarizing(excess, &transcript.messages, at)));
+            let told = transcript.messages.into_iter();
+            said.extend(told.map(|text| (ModelRole::User, text)));
         }
         if said.iter().map(|(_, text)| text.len()).sum::<usize>() > MAX_PROMPT {
             return Err(too_long());
@@ -444,7 +445,7 @@ impl Walk<'_, '_> {
                 tool_calls: Vec::new(),
             },
         };
-        Ok(said.into_iter().map(message).collect())
+        Ok((said.into_iter().map(message).collect(), first))
     }
 
     /// Renders a template, with what it prints of untrusted content between markers.

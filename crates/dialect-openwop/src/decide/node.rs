@@ -381,15 +381,22 @@ impl Walk<'_, '_> {
         };
         let mut cause = cause;
         let node = &self.plan.nodes[position];
-        // A node that emits an artifact of its own has already done so, and so has an agent.
-        let emitted = matches!(node.kind, NodeKind::ArtifactEmit { .. })
-            || self
-                .active(step)
-                .is_some_and(|(_, active)| active.n_artifacts > 0);
+        // A node that emits an artifact of its own has already done so, and so has an agent. The summary of a
+        // supervisor is not what it gives.
+        let has_artifacts = || {
+            self.active(step)
+                .is_some_and(|(_, active)| active.n_artifacts > 0)
+        };
+        let emitted = match node.kind {
+            NodeKind::ArtifactEmit { .. } => true,
+            NodeKind::Supervisor(_) => false,
+            _ => has_artifacts(),
+        };
         if let Some(artifact_type) = node.artifact_type.clone().filter(|_| !emitted) {
             let name = self.plan.nodes[position].name.clone();
             cause = self.artifact(step, cause, artifact_type, name, artifact_content(&outputs));
         }
+        cause = self.end_invocation(step, cause, None);
         self.record(
             Some(cause),
             KernelEvent::NodeCompleted {
@@ -424,6 +431,7 @@ impl Walk<'_, '_> {
                     TriggerRule::AnyFailed | TriggerRule::AllComplete
                 )
         });
+        let cause = self.end_invocation(step, cause, Some(&error));
         let failed = KernelEvent::NodeFailed {
             step: step.clone(),
             error: error.clone(),

@@ -58,22 +58,22 @@ impl Walk<'_, '_> {
             }
             // An earlier decision may have stopped at its limit with nodes left to start, and any command may
             // arrive before the `continue` timer. Such nodes count as active.
-            if self.plan.has_loop || !self.has_active() {
+            if !self.has_active() || self.may_release() {
                 self.mark_ready();
                 if !self.dirty.is_empty() {
                     continue;
                 }
-            }
-            if let Some(position) = self.released() {
-                if self.must_pause() {
-                    return self.pause();
+                if let Some(position) = self.released() {
+                    if self.must_pause() {
+                        return self.pause();
+                    }
+                    if self.plan.nodes[position].disabled {
+                        self.skip_node(position, "disabled");
+                    } else {
+                        self.start_node(position);
+                    }
+                    continue;
                 }
-                if self.plan.nodes[position].disabled {
-                    self.skip_node(position, "disabled");
-                } else {
-                    self.start_node(position);
-                }
-                continue;
             }
             if !self.has_active() {
                 match self.unverified() {
@@ -112,6 +112,9 @@ impl Walk<'_, '_> {
                 self.dirty.clear();
                 return;
             }
+            if self.waits_for_source(position) {
+                continue;
+            }
             // Each edge is read when the node's readiness is evaluated, and again when the node starts.
             self.walked(1 + self.plan.nodes[position].forward.len());
             let ready = self.readiness(position);
@@ -130,13 +133,33 @@ impl Walk<'_, '_> {
         }
     }
 
+    fn waits_for_source(&self, position: usize) -> bool {
+        let (waits, n_read) = self.state.waits_for_source(&self.run, self.plan, position);
+        self.walked(n_read);
+        waits
+    }
+
+    /// Whether there is a held node that nothing active leads to at once, so that a walk of the graph has to show whether
+    /// its missing signals can still arrive.
+    fn may_release(&self) -> bool {
+        self.plan.has_loop
+            && self.plan.joins.iter().any(|&position| {
+                if self.waits_for_source(position) {
+                    return false;
+                }
+                self.walked(1 + self.plan.nodes[position].forward.len());
+                self.readiness(position) == Readiness::Held
+            })
+    }
+
     /// A held node whose missing signals can no longer arrive.
     fn released(&self) -> Option<usize> {
         if !self.plan.has_loop {
             return None;
         }
         self.walked(3 * (self.plan.nodes.len() + self.plan.edges.len()));
-        let held: Vec<_> = (0..self.plan.nodes.len())
+        let joins = self.plan.joins.iter().copied();
+        let held: Vec<_> = joins
             .filter(|&position| self.readiness(position) == Readiness::Held)
             .collect();
         if held.is_empty() {

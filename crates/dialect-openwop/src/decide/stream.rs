@@ -54,6 +54,7 @@ impl Walk<'_, '_> {
                 chunk: piece.text,
                 is_last,
                 number: 0,
+                end: None,
             };
             cause = self.record(Some(cause), said);
             if is_last {

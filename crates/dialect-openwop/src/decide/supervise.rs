@@ -17,14 +17,12 @@ use super::{
 
 /// What a turn comes to.
 enum Turn<'n> {
-    Decided(Decision),
+    /// With the confidence of the agent, if it has an opinion.
+    Decided(Decision, Option<f64>),
     /// A model is asked, and its answer ends the turn.
     Asks(&'n Lead),
     /// A person has to say whether the decision counts.
-    Held {
-        decision: Decision,
-        observed: f64,
-    },
+    Held { decision: Decision, observed: f64 },
 }
 
 impl Walk<'_, '_> {
@@ -55,7 +53,9 @@ impl Walk<'_, '_> {
             Ok(Turn::Asks(lead)) => {
                 self.ask_model(&lead.model, position, step.clone(), attempt, cause, inputs);
             }
-            Ok(Turn::Decided(decision)) => self.decided(supervisor, step, cause, decision),
+            Ok(Turn::Decided(decision, confidence)) => {
+                self.decided(supervisor, step, cause, (decision, confidence));
+            }
             Ok(Turn::Held { decision, observed }) => {
                 self.hold_turn(supervisor, step, cause, (&decision, observed));
             }
@@ -68,19 +68,19 @@ impl Walk<'_, '_> {
             Decider::Plan(plan) => {
                 let next = plan.get(turn as usize - 1).cloned();
                 let next = next.unwrap_or_else(|| Decision::terminate("mockPlan-exhausted"));
-                Ok(Turn::Decided(next))
+                Ok(Turn::from(next))
             }
-            Decider::Pending { .. } if turn > 1 => {
-                Ok(Turn::Decided(Decision::terminate("mockPlan-exhausted")))
-            }
+            Decider::Pending { .. } if turn > 1 => Ok(Turn::from(Decision::terminate("mockPlan-exhausted"))),
             Decider::Pending { decision, confidence } if *confidence < self.overrides().threshold() => {
                 Ok(Turn::Held {
                     decision: decision.clone(),
                     observed: *confidence,
                 })
             }
-            Decider::Pending { decision, .. } => Ok(Turn::Decided(decision.clone())),
-            Decider::Rules(rules) => self.by_rules(rules).map(Turn::Decided),
+            Decider::Pending { decision, confidence } => {
+                Ok(Turn::Decided(decision.clone(), Some(*confidence)))
+            }
+            Decider::Rules(rules) => self.by_rules(rules).map(Turn::from),
             Decider::Model(lead) => Ok(Turn::Asks(lead)),
         }
     }
@@ -109,14 +109,14 @@ impl Walk<'_, '_> {
         }
         match confidence < self.overrides().threshold() {
             true => self.hold_turn(supervisor, step, cause, (&decision, confidence)),
-            false => self.decided(supervisor, step, cause, decision),
+            false => self.decided(supervisor, step, cause, (decision, Some(confidence))),
         }
     }
 
     /// The decision that is held.
     fn held(&self, position: usize, decider: &Decider, turn: u32) -> Result<Decision, Failure> {
         match self.turn(decider, turn)? {
-            Turn::Decided(decision) | Turn::Held { decision, .. } => Ok(decision),
+            Turn::Decided(decision, _) | Turn::Held { decision, .. } => Ok(decision),
             Turn::Asks(lead) => {
                 let thinking = self.state.nodes[position].thinking.as_deref();
                 let reply = thinking.and_then(|thinking| Some(&thinking.turns.last()?.reply));
@@ -162,8 +162,20 @@ impl Walk<'_, '_> {
         Ok(value)
     }
 
-    /// Records a decision and ends the turn.
-    pub(super) fn decided(&mut self, supervisor: &Supervisor, step: &StepId, cause: Seq, decision: Decision) {
+    /// Ends a turn with what its agent decided.
+    fn decided(
+        &mut self,
+        supervisor: &Supervisor,
+        step: &StepId,
+        cause: Seq,
+        (decision, confidence): (Decision, Option<f64>),
+    ) {
+        let cause = self.announce_decision(step, cause, &supervisor.agent, (&decision, confidence));
+        self.counts(supervisor, step, cause, decision);
+    }
+
+    /// Records the decision that counts, and ends the turn.
+    fn counts(&mut self, supervisor: &Supervisor, step: &StepId, cause: Seq, decision: Decision) {
         let shown = decision.to_value();
         let kept = cost::of_value(&shown);
         let before = self.state.supervision.as_ref().map_or(0, Supervision::weight);
@@ -192,7 +204,7 @@ impl Walk<'_, '_> {
         self.complete_node(step, cause, outputs);
     }
 
-    /// Asks a person whether a decision counts. It is not recorded before the answer.
+    /// Asks a person whether a decision counts. Which one does is not recorded before the answer.
     fn hold_turn(
         &mut self,
         supervisor: &Supervisor,
@@ -200,6 +212,9 @@ impl Walk<'_, '_> {
         cause: Seq,
         (decision, observed): (&Decision, f64),
     ) {
+        let announced = (decision, Some(observed));
+        let cause = self.announce_decision(step, cause, &supervisor.agent, announced);
+        let cause = self.escalate_invocation(step, cause);
         let data = json!({
             "agentId": supervisor.agent,
             "threshold": self.overrides().threshold(),
@@ -241,8 +256,15 @@ impl Walk<'_, '_> {
             Err(rule) => Err(Failure::new("decision_rejected", rule)),
         };
         match held {
-            Ok(decision) => self.decided(supervisor, step, cause, decision),
+            Ok(decision) => self.counts(supervisor, step, cause, decision),
             Err(failure) => self.fail_node(step, cause, failure),
         }
+    }
+}
+
+impl From<Decision> for Turn<'_> {
+    fn from(decision: Decision) -> Self {
+        let confidence = decision.confidence();
+        Self::Decided(decision, confidence)
     }
 }

@@ -77,7 +77,7 @@ impl<'a> Walk<'_, 'a> {
             return;
         };
         let run_of = |walk: &Self| walk.verifier_run(position, verifier, &decision);
-        self.begin_handoff(step, decided, &verifier.worker, run_of);
+        self.begin_handoff(step, decided, (&verifier.worker, &verifier.agent), run_of);
     }
 
     fn verifier_run(

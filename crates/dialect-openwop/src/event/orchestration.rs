@@ -5,7 +5,7 @@
 //! kernel's event, because every step with several children has it.
 
 use serde::{Deserialize, Serialize};
-use wopr_kernel::StepId;
+use wopr_kernel::{Seq, StepId};
 
 use crate::{Decision, Failure, RunId};
 
@@ -75,6 +75,20 @@ pub enum Orchestration {
         /// The children that count, the first to end first.
         order: Vec<RunId>,
     },
+    /// From now on a summary stands for turns that no longer fit into the context of the model that leads.
+    ContextSummarized {
+        step: StepId,
+        /// The turn that needed the room.
+        iteration: u32,
+        /// The events of those turns, and that of the summary which stood for those before.
+        replaces: Vec<Seq>,
+        /// The artifact that is the summary.
+        artifact: String,
+        /// The size of the transcript with all turns, in characters.
+        before: u64,
+        /// Its size with the summary.
+        after: u64,
+    },
 }
 
 /// How many workers have to complete.
@@ -142,7 +156,8 @@ impl Orchestration {
             | Self::HandoffFailed { step, .. }
             | Self::Harvested { step, .. }
             | Self::FannedOut { step, .. }
-            | Self::Joined { step, .. } => step,
+            | Self::Joined { step, .. }
+            | Self::ContextSummarized { step, .. } => step,
         }
     }
 }

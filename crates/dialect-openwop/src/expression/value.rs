@@ -5,6 +5,7 @@
 use std::{borrow::Cow, cmp::Ordering, collections::BTreeMap, fmt, rc::Rc};
 
 use serde_json::{Map as JsonMap, Number, Value};
+use wopr_schema::compare_mixed;
 
 use super::{ExpressionError, MAX_OUTPUT};
 use crate::cost::{self, Exhausted, MAX_DEPTH, Meter};
@@ -580,18 +581,6 @@ pub(crate) fn compare_numbers(a: &Val<'_>, b: &Val<'_>) -> Option<Ordering> {
         (None, None) => a.as_float()?.partial_cmp(&b.as_float()?),
         (Some(a), None) => compare_mixed(a, b.as_float()?),
         (None, Some(b)) => compare_mixed(b, a.as_float()?).map(Ordering::reverse),
-    }
-}
-
-fn compare_mixed(a: i128, b: f64) -> Option<Ordering> {
-    if b.is_nan() {
-        return None;
-    }
-    let order = float(a).partial_cmp(&b)?;
-    // If the floats are equal, the conversion may have rounded.
-    match (order, whole(b)) {
-        (Ordering::Equal, Some(b)) => Some(a.cmp(&b)),
-        _ => Some(order),
     }
 }
 

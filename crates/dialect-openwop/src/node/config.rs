@@ -112,6 +112,7 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
             "model",
             "workers",
             "transcriptWindow",
+            "contextBudget",
             "verifier",
             "maxLoopIterations",
             "iterationCap",

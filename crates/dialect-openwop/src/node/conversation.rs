@@ -1,4 +1,4 @@
-//! `core.conversationGate`: its settings.
+//! `core.conversationGate`: its settings, which conversations of supervisors have as well.
 
 use serde_json::Value;
 
@@ -35,6 +35,19 @@ pub(crate) struct ConversationNode {
 }
 
 impl ConversationNode {
+    /// The conversation in which a supervisor asks: it has no settings of its own.
+    pub(super) fn of_supervisor() -> Self {
+        Self {
+            title: None,
+            prompt: None,
+            channel: CHANNEL.to_owned(),
+            outcome: None,
+            max_turns: DEFAULT_TURNS,
+            timeout_ms: None,
+            scripted: None,
+        }
+    }
+
     pub(super) fn read(node: &Node, is_conformance: bool, allowance: &Allowance) -> Result<Self, String> {
         let config = Config(&node.config);
         let template = |field: &str| {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use wopr_kernel::{ApprovalRules, MAX_SET, Question, Rules};
 
-use super::{config::Config, supervisor::MAX_TURNS_LIMIT};
+use super::{config::Config, conversation::ConversationNode, supervisor::MAX_TURNS_LIMIT};
 use crate::{ApprovalAction, JoinMode, decision::DecisionForm};
 
 /// The most workers of one execution that work at the same time. Others wait for their turn.
@@ -29,6 +29,8 @@ pub(crate) struct Dispatch {
     pub max_turns: Option<u32>,
     /// Whether workers remember in scopes of their own.
     pub isolates_memory: bool,
+    /// In what a person is asked for words; by one question where absent.
+    pub conversation: Option<ConversationNode>,
     /// (child variable, parent variable)
     inputs: Mapping,
     /// (parent variable, child variable)
@@ -99,13 +101,11 @@ impl Dispatch {
             }
             n => n.and_then(|n| u32::try_from(n).ok()),
         };
-        if choice("askUserRouting", &ROUTINGS)? == Some("conversation") {
-            return Err(
-                "config.askUserRouting 'conversation' is not offered (dispatch.askUserRoutings): a person is asked \
-                 by a clarification; core.conversationGate holds conversations"
-                    .to_owned(),
-            );
-        }
+        let conversation = match choice("askUserRouting", &ROUTINGS)? {
+            Some("conversation") => Some(ConversationNode::of_supervisor()),
+            // Most questions have one answer, and an answer to a clarification needs no further step.
+            None | Some(_) => None,
+        };
         choice("workerDispatchModel", &["child-run"])?;
         let fan_out = match choice("fanOutPolicy", &FAN_OUTS)? {
             None | Some("sequential") => FanOut::Sequential,
@@ -123,6 +123,7 @@ impl Dispatch {
             fan_out,
             max_turns,
             isolates_memory: choice("memoryScopeIsolation", &ISOLATIONS)?.is_some(),
+            conversation,
             inputs: config.mapping("inputMapping")?,
             outputs,
             worker_inputs: by_worker(config, "perWorkerInputMappings")?,

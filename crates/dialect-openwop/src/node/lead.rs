@@ -5,6 +5,7 @@ use wopr_kernel::{MAX_SET, NodeTypes};
 
 use super::{
     config::Config,
+    context_budget::Bounds,
     model::{ModelNode, STRUCTURED_OUTPUT},
     verifier::MAX_CRITERIA,
 };
@@ -36,8 +37,8 @@ pub(crate) struct Lead {
     pub(crate) model: ModelNode,
     /// Whom it may name.
     pub(crate) workers: Vec<Worker>,
-    /// How many of the latest decisions, and of what followed from them, it is told again.
-    pub(crate) window: usize,
+    /// How much of the latest decisions, and of what followed from them, it is told again.
+    pub(crate) bounds: Bounds,
     /// What its verifier judges by; `None` if it has none.
     criteria: Option<Vec<String>>,
 }
@@ -65,13 +66,7 @@ impl Lead {
         allowance: &Allowance,
         criteria: Option<&[String]>,
     ) -> Result<Self, String> {
-        let window = match Config(&node.config).millis("transcriptWindow")? {
-            None => MAX_WINDOW,
-            Some(n) => usize::try_from(n)
-                .ok()
-                .filter(|n| (1..=MAX_WINDOW).contains(n))
-                .ok_or_else(|| format!("config.transcriptWindow is not within 1 to {MAX_WINDOW}"))?,
-        };
+        let bounds = Bounds::read(&node.config)?;
         let workers = read_workers(node.config.get("workers"))?;
         let model = node.config.get("model").and_then(Value::as_object);
         let model = model.ok_or("config.model is not an object")?;
@@ -94,7 +89,7 @@ impl Lead {
         Ok(Self {
             model,
             workers,
-            window,
+            bounds,
             criteria: criteria.map(<[String]>::to_vec),
         })
     }

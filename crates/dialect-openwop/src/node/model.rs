@@ -34,7 +34,7 @@ pub(crate) const MODEL_RETRIES: u32 = 3;
 /// How often an answer may be asked for again that does not match its schema.
 pub(crate) const MAX_REPAIRS: u64 = 10;
 /// That number, unless the node says otherwise.
-const REPAIRS: u64 = 3;
+const REPAIRS: u64 = 2;
 /// The most messages of a conversation.
 pub(crate) const MAX_MESSAGES: usize = 1_000;
 

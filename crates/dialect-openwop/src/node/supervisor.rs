@@ -129,7 +129,7 @@ impl Decider {
             let lead = Lead::read(node, node_types, allowance, criteria)?;
             return Ok(Self::Model(Box::new(lead)));
         }
-        for name in ["workers", "transcriptWindow"] {
+        for name in ["workers", "transcriptWindow", "contextBudget"] {
             if config.0.contains_key(name) {
                 return Err(format!("config.{name} is for a supervisor with config.model"));
             }
@@ -187,6 +187,11 @@ impl Decider {
             Self::Model(lead) => Some(lead),
             Self::Plan(_) | Self::Pending { .. } | Self::Rules(_) => None,
         }
+    }
+
+    /// Whether a model sums up what happened before.
+    pub(crate) fn sums_up(&self) -> bool {
+        self.lead().is_some_and(|lead| lead.bounds.kept.is_some())
     }
 
     /// All workers that it can name; `None` if that is known only when it decides.

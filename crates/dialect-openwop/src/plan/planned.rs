@@ -4,7 +4,10 @@ use serde_json::Value;
 use wopr_kernel::{ChildPolicy, Join, OnFailure, Planned, Retries, Rules};
 
 use super::Plan;
-use crate::{ContentHash, InterruptKind, NodeId, Object, WorkflowId, node::NodeKind};
+use crate::{
+    ContentHash, InterruptKind, NodeId, Object, WorkflowId,
+    node::{NodeKind, is_tool_workflow},
+};
 
 impl Planned for Plan {
     fn id(&self) -> &WorkflowId {
@@ -143,6 +146,10 @@ impl Planned for Plan {
         self.definition.is_active
     }
 
+    fn is_for_callers(&self) -> bool {
+        !is_tool_workflow(&self.definition.id)
+    }
+
     fn is_public(&self) -> bool {
         self.definition.is_public()
     }
@@ -180,6 +187,11 @@ impl Planned for Plan {
     fn has_sensitive_output(&self, node: &NodeId) -> bool {
         let marked = self.position(node).map(|at| self.definition.nodes[at].marked());
         self.is_sensitive(node.as_str()) || marked.is_some_and(|mut marked| marked.next().is_some())
+    }
+
+    fn sums_up(&self, node: &NodeId) -> bool {
+        let kind = self.position(node).map(|at| &self.nodes[at].kind);
+        matches!(kind, Some(NodeKind::Supervisor(supervisor)) if supervisor.decider.sums_up())
     }
 
     /// Returns `true` if views redact this output of the run: a terminal node has a redacted output of this name.

@@ -28,6 +28,17 @@ pub struct Supervision {
     /// The latest turns of a model that decides, the oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) past: Vec<Past>,
+    /// What stands for the turns before those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) summary: Option<Box<Summary>>,
+}
+
+/// A summary of turns that are over.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    pub(crate) text: String,
+    /// The event since which it stands for them.
+    pub(crate) at: Seq,
 }
 
 /// For serde.
@@ -39,7 +50,7 @@ const fn is_zero(n: &u32) -> bool {
 /// The most turns of which a model is told again.
 pub(crate) const MAX_PAST: usize = 16;
 /// Maximum size of a past decision, and of its results, in the prompt of the model that leads, in bytes.
-const MAX_TOLD: usize = 4 * 1024;
+pub(crate) const MAX_TOLD: usize = 4 * 1024;
 
 /// A turn that is over, in the words in which a model is told of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,29 +59,32 @@ pub(crate) struct Past {
     /// What the dispatch gave back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) followed: Option<String>,
+    /// The event of the decision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) decided: Option<Seq>,
+    /// The event at the end of what followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ended: Option<Seq>,
 }
 
 impl Past {
-    /// How many events it stands for: a decision, and the end of what followed.
-    pub(crate) fn n_events(&self) -> usize {
-        1 + usize::from(self.followed.is_some())
-    }
-
-    pub(crate) fn of(decision: &Decision) -> Self {
+    pub(crate) fn of(decision: &Decision, at: Seq) -> Self {
         Self {
-            decision: cut(decision.to_value().to_string()),
+            decision: Self::cut(decision.to_value().to_string()),
             followed: None,
+            decided: Some(at),
+            ended: None,
         }
     }
-}
 
-/// As much of a text as a model is told again.
-fn cut(mut text: String) -> String {
-    if text.len() > MAX_TOLD {
-        text.truncate(text.floor_char_boundary(MAX_TOLD));
-        text.push_str(" … (shortened)");
+    /// As much of a text as a model is told again.
+    pub(crate) fn cut(mut text: String) -> String {
+        if text.len() > MAX_TOLD {
+            text.truncate(text.floor_char_boundary(MAX_TOLD));
+            text.push_str(" … (shortened)");
+        }
+        text
     }
-    text
 }
 
 /// What an execution that hands work over has to do, and has done.
@@ -147,7 +161,8 @@ impl Supervision {
     pub(crate) fn weight(&self) -> u64 {
         let followed = |past: &Past| past.followed.as_ref().map_or(0, String::len);
         let past = self.past.iter().map(|past| past.decision.len() + followed(past));
-        cost::of_value(&self.latest.to_value()) + cost::bytes(past.sum())
+        let summary = self.summary.as_ref().map_or(0, |summary| summary.text.len());
+        cost::of_value(&self.latest.to_value()) + cost::bytes(past.sum::<usize>() + summary)
     }
 
     /// Notes what a verifier said of a decision.
@@ -160,10 +175,17 @@ impl Supervision {
     }
 
     /// Notes what followed from the latest decision.
-    pub(crate) fn follow(&mut self, outputs: &Object) {
+    pub(crate) fn follow(&mut self, outputs: &Object, at: Seq) {
         if let Some(past) = self.past.last_mut() {
-            past.followed = Some(cut(serde_json::Value::Object(outputs.clone()).to_string()));
+            past.followed = Some(Past::cut(serde_json::Value::Object(outputs.clone()).to_string()));
+            past.ended = Some(at);
         }
+    }
+
+    /// Lets a summary stand for the oldest turns.
+    pub(crate) fn summarize(&mut self, n_turns: usize, text: String, at: Seq) {
+        self.past.drain(..n_turns.min(self.past.len()));
+        self.summary = Some(Box::new(Summary { text, at }));
     }
 }
 
@@ -263,7 +285,9 @@ impl Dispatching {
     pub(crate) fn apply(&mut self, seq: Seq, event: &Orchestration) {
         let order = self.n_ended();
         match event {
-            Orchestration::Decided { .. } | Orchestration::Joined { .. } => {}
+            Orchestration::Decided { .. }
+            | Orchestration::Joined { .. }
+            | Orchestration::ContextSummarized { .. } => {}
             Orchestration::ConfidenceEscalated { .. } => self.stage = Stage::Escalated,
             Orchestration::FannedOut { .. } => self.fanned_out = Some(seq),
             Orchestration::HandoffBegan { worker, .. } => {

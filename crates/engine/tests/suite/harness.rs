@@ -46,14 +46,17 @@ impl Executor for Steered {
     }
 }
 
-pub(crate) async fn engine(store: Arc<dyn Store>, executor: Arc<dyn Executor>) -> Engine {
-    let options = Options {
+pub(crate) fn options() -> Options {
+    Options {
         node_types: NodeTypes { conformance: true },
         poll: Duration::from_millis(20),
         lease: Duration::from_millis(300),
         ..Options::default()
-    };
-    Engine::start(store, executor, Arc::new(SystemClock), options)
+    }
+}
+
+pub(crate) async fn engine(store: Arc<dyn Store>, executor: Arc<dyn Executor>) -> Engine {
+    Engine::start(store, executor, Arc::new(SystemClock), options())
         .await
         .expect("starts")
 }

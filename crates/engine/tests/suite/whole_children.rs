@@ -1,20 +1,26 @@
 //! Children that need not wait are decided and stored together with their parent.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use wopr_core::{RunStatus, Seq};
-use wopr_engine::{Engine, SideRows, View};
+use wopr_engine::{Engine, Options, SideRows, SystemClock, View};
 use wopr_store::SqliteStore;
 
-use crate::harness::{answer, create, engine, fresh, log, node, reaches, steered, workflow};
+use crate::harness::{answer, create, fresh, log, node, options, reaches, steered, workflow};
 
 /// An engine over SQLite with these workflows, and the store, which counts appends.
 async fn hosted(dir: &tempfile::TempDir, workflows: &[Value]) -> (Engine, Arc<SqliteStore>) {
     let store = SqliteStore::open(dir.path().join("wopr.db"), wopr_store::sqlite::Options::default());
     let store = Arc::new(store.expect("opens"));
     let (executor, _attempts) = steered();
-    let engine = engine(store.clone(), executor).await;
+    // These tests count. No lease may expire on a slow machine, or another timer fires.
+    let options = Options {
+        lease: Duration::from_secs(60),
+        ..options()
+    };
+    let engine = Engine::start(store.clone(), executor, Arc::new(SystemClock), options);
+    let engine = engine.await.expect("starts");
     for workflow in workflows {
         engine.register(None, workflow.clone()).await.expect("registers");
     }
@@ -70,6 +76,29 @@ async fn a_fan_of_children_that_never_wait_is_one_append() {
         );
     }
     engine.stop().await;
+}
+
+#[tokio::test]
+async fn decisions_that_stop_at_their_limit_follow_each_other_without_a_load() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let hello = workflow("hello", &[node("n", "core.noop", json!({}))], &[]);
+    // A decision starts about 256 children.
+    let calls: Vec<_> = (0..900)
+        .map(|n| {
+            let mut call = sub("hello", json!({}));
+            call["id"] = format!("call{n}").into();
+            call
+        })
+        .collect();
+    let (engine, store) = hosted(&dir, &[hello, workflow("crowd", &calls, &[])]).await;
+    let before = store.stats().appends;
+    let view = fresh(create(&engine, "crowd", json!({}), SideRows::default()).await);
+    let view = reaches(&engine, &view.key, RunStatus::Completed).await;
+    assert_eq!(view.run.children.len(), 900);
+    let appends = store.stats().appends - before;
+    assert!((3..=6).contains(&appends), "{appends} appends");
+    engine.stop().await;
+    assert_eq!(engine.stats().timers_fired, 1, "one timer leads to all of them");
 }
 
 #[tokio::test]

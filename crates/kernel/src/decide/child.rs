@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    Active, CONTENT_TRUST, ChildEnd, ChildPolicy, Dialect, Failure, HostBounds, Join, KernelEvent, Member,
-    NewChild, Object, OnFailure, Parent, Planned, Refusal, RunId, RunMessage, RunStatus, Seq, StartRun,
-    StepId, Trigger, UNTRUSTED, UndecidedChild, Wait, WorkflowId,
+    Active, CONTENT_TRUST, ChildEnd, ChildPolicy, ContentHash, Dialect, Failure, HostBounds, Join,
+    KernelEvent, Member, NewChild, Object, OnFailure, Parent, Planned, Refusal, RunId, RunMessage, RunStatus,
+    Seq, StartRun, StepId, Trigger, UNTRUSTED, UndecidedChild, Wait, WorkflowId,
     cost::{self, MESSAGES_PAUSE},
     join::{Tally, Verdict},
 };
@@ -40,14 +40,34 @@ pub struct Spawn {
     pub report: Vec<String>,
 }
 
+/// Requirements and options of a child run, besides its inputs.
+#[derive(Debug, Default)]
+pub struct ChildTerms {
+    /// The version that the child's workflow must have; the current one where absent.
+    pub version: Option<ContentHash>,
+    /// The overrides of a child in the language of its parent; one in another language gets none.
+    pub configurable: Object,
+}
+
 impl<D: Dialect> DecisionBuilder<'_, D> {
     /// Creates a child run, for which the step then waits. Fails if it could not start.
     pub fn spawn(&mut self, step: &StepId, cause: Seq, spawn: Spawn) -> Result<(), Failure> {
+        self.spawn_on(step, cause, spawn, ChildTerms::default())
+    }
+
+    /// Like [`Self::spawn`], on these terms.
+    pub fn spawn_on(
+        &mut self,
+        step: &StepId,
+        cause: Seq,
+        spawn: Spawn,
+        terms: ChildTerms,
+    ) -> Result<(), Failure> {
         if let Some(recorded) = self.recorded_child(step) {
             self.record_child(step, cause, recorded?, spawn.workflow);
             return Ok(());
         }
-        let child = self.new_child(step, None, spawn)?;
+        let child = self.new_child(step, None, spawn, terms)?;
         self.dispatch(step, cause, child);
         Ok(())
     }
@@ -82,7 +102,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         // so that a host that lacks room learns how much.
         let spawns = spawns.into_iter().enumerate();
         let children: Vec<_> = spawns
-            .map(|(index, spawn)| self.new_child(step, Some(index), spawn))
+            .map(|(index, spawn)| self.new_child(step, Some(index), spawn, ChildTerms::default()))
             .collect();
         for child in children.into_iter().collect::<Result<Vec<_>, _>>()? {
             self.dispatch(step, cause, child);
@@ -156,7 +176,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         }
         // A branch that has just gone its own way has none of the children that its source had.
         let n_before = self.members(step).len();
-        let child = self.new_child(step, Some(n_before), spawn)?;
+        let child = self.new_child(step, Some(n_before), spawn, ChildTerms::default())?;
         let run = child.run.clone();
         Ok((run, self.dispatch(step, cause, child)))
     }
@@ -215,7 +235,17 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         })
     }
 
-    fn new_child(&self, step: &StepId, index: Option<usize>, spawn: Spawn) -> Result<NewChild, Failure> {
+    fn new_child(
+        &self,
+        step: &StepId,
+        index: Option<usize>,
+        spawn: Spawn,
+        terms: ChildTerms,
+    ) -> Result<NewChild, Failure> {
+        let ChildTerms {
+            version,
+            configurable,
+        } = terms;
         let Spawn {
             workflow,
             inputs,
@@ -227,13 +257,21 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             return Err(Failure::new("internal_error", "the run has not started"));
         };
         let child = self.current(&workflow)?;
+        if let Some(version) = version.filter(|version| version != child.version()) {
+            let found = child.version();
+            let message = format!("workflow '{workflow}' is version {found}, and {version} is wanted");
+            return Err(Failure::new("child_version_mismatch", message));
+        }
         let ancestors = self.ancestors(&workflow)?;
         let mut metadata = Object::new();
         if started.is_untrusted() || is_untrusted {
             metadata.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
         }
+        let configurable = match child.dialect() == D::NAME {
+            true => configurable,
+            false => Object::new(),
+        };
         // A child that failed to start would leave its parent waiting forever.
-        let configurable = Object::new();
         child
             .check_child(&inputs, &configurable, &unset, &self.budget)
             .map_err(|rule| {
@@ -665,21 +703,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// The failure of a step whose child did not complete.
     fn failure(&self) -> Failure {
-        match (self.status, &self.error) {
-            (RunStatus::Cancelled, _) => {
-                Failure::new("subworkflow_child_cancelled", "the child run was cancelled")
-            }
-            (_, Some(error)) => {
-                let message = format!("the child run failed: {}: {}", error.code, error.told());
-                let failure = Failure::new("subworkflow_child_failed", message);
-                match &error.reason {
-                    Some(reason) => failure.because(reason.clone()),
-                    None => failure,
-                }
-            }
-            (_, None) => Failure::new("subworkflow_child_failed", "the child run failed"),
-        }
+        Failure::of_child(self.status, self.error.as_ref())
     }
 }

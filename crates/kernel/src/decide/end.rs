@@ -1,8 +1,8 @@
-//! Ends a run early: fails or cancels it, and stops everything active.
+//! Ends what is active: a step, or all of them with a run that fails, completes early or is cancelled.
 
 use crate::{
-    Active, CancelledCall, Dialect, Failure, KernelEvent, NodeId, Object, Phase, Planned, PrincipalId,
-    Refusal, RunId, RunMessage, Seq, StepId, Timer, Wait,
+    CancelledCall, Dialect, Failure, KernelEvent, NodeId, Object, Planned, PrincipalId, Refusal, RunId,
+    RunMessage, Seq, StepId, Timer, Wait,
 };
 
 use super::{DecisionBuilder, interrupt::has_deadline};
@@ -15,33 +15,47 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
 
     /// Completes the run although steps are active: stops all of them and notifies child runs; no event follows.
     pub fn complete_early(&mut self, cause: Seq, outputs: Object) {
-        for (step, children) in self.stop_work() {
-            if self.propagates(&step) {
-                children.into_iter().for_each(|child| self.notify_child(child));
-            }
-            let reason = "run-completed".to_owned();
-            self.record(Some(cause), KernelEvent::NodeCancelled { step, reason });
-        }
+        self.cancel_steps(Some(cause), "run-completed");
         self.record(Some(cause), KernelEvent::RunCompleted { outputs });
         self.work.timers_cleared.push(Timer::Continue);
     }
 
     /// Fails the run: stops all active work and notifies child runs; no event follows.
     pub fn fail_run(&mut self, cause: Option<Seq>, error: Failure, node: Option<NodeId>) {
-        for (step, children) in self.stop_work() {
-            if self.propagates(&step) {
-                children.into_iter().for_each(|child| self.notify_child(child));
-            }
-            self.record(
-                cause,
-                KernelEvent::NodeCancelled {
-                    step,
-                    reason: "run-failed".to_owned(),
-                },
-            );
-        }
+        self.cancel_steps(cause, "run-failed");
         self.record(cause, KernelEvent::RunFailed { error, node });
         self.work.timers_cleared.push(Timer::Continue);
+    }
+
+    /// Cancels a step, and nothing else: its timers are cleared, its call ends, its interrupt closes and its children are
+    /// notified. Does nothing if the step is not active.
+    pub fn cancel_step(&mut self, step: &StepId, cause: Option<Seq>, reason: &str) {
+        // A branch has none of the calls and children of its source.
+        self.begin_branch();
+        let Some((_, active)) = self.active(step) else {
+            return;
+        };
+        if let Wait::Effect(pending) = &active.wait {
+            let weight = pending.weight();
+            self.held = self.held.saturating_sub(weight);
+        }
+        let children = self.stop_step(step);
+        self.work.parked.retain(|parked| parked.step != *step);
+        if self.propagates(step) {
+            children.into_iter().for_each(|child| self.notify_child(child));
+        }
+        let (step, reason) = (step.clone(), reason.to_owned());
+        self.record(cause, KernelEvent::NodeCancelled { step, reason });
+    }
+
+    /// Cancels all active steps.
+    fn cancel_steps(&mut self, cause: Option<Seq>, reason: &str) {
+        for step in self.active_steps() {
+            self.cancel_step(&step, cause, reason);
+        }
+        self.work
+            .timers_set
+            .retain(|(timer, _)| *timer != Timer::Continue);
     }
 
     /// Cancels the run. Child runs that are cancelled with it end first; until then the run is `cancelling`.
@@ -110,72 +124,59 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
     /// Clears the timers and effects of all active nodes, and returns each node's step with its children.
     fn stop_work(&mut self) -> Vec<(StepId, Vec<RunId>)> {
         let mut work = Vec::new();
-        for position in 0..self.run.nodes.len() {
-            let Phase::Active(active) = &self.run.nodes[position].phase else {
-                continue;
-            };
-            let Active {
-                ordinal,
-                attempt,
-                wait,
-                n_interrupts: _,
-                called_at: _,
-                streamed: _,
-                n_artifacts: _,
-                n_calls: _,
-            } = active;
-            let step = self.step(position, *ordinal);
-            let children = match wait {
-                Wait::Work => {
-                    self.work.timers_cleared.push(Timer::Delay(step.clone()));
-                    Vec::new()
-                }
-                Wait::Effect(pending) => {
-                    if pending.deadline().is_some() {
-                        self.work
-                            .timers_cleared
-                            .push(Timer::Overdue(step.clone(), *attempt));
-                    }
-                    if let Some(handle) = &pending.handle {
-                        self.work.cancelled.push(CancelledCall {
-                            step: step.clone(),
-                            attempt: *attempt,
-                            provider: pending.provider.clone(),
-                            handle: handle.clone(),
-                        });
-                    }
-                    let effect = (step.clone(), *attempt);
-                    // An effect that this decision itself requested is simply not started.
-                    self.work
-                        .effects
-                        .retain(|new| (&new.step, new.attempt) != (&effect.0, effect.1));
-                    self.work.settled.push(effect);
-                    Vec::new()
-                }
-                Wait::Retry { .. } => {
-                    self.work
-                        .timers_cleared
-                        .push(Timer::Retry(step.clone(), attempt + 1));
-                    Vec::new()
-                }
-                Wait::Interrupt(_) => {
-                    if has_deadline(active) {
-                        self.work.timers_cleared.push(Timer::Interrupt(step.clone()));
-                    }
-                    Vec::new()
-                }
-                Wait::Children(members) => {
-                    let running = members.iter().filter(|member| member.end.is_none());
-                    running.map(|member| member.run.clone()).collect()
-                }
-            };
+        for step in self.active_steps() {
+            let children = self.stop_step(&step);
             work.push((step, children));
         }
-        let cleared = self.work.timers_cleared.clone();
         self.work
             .timers_set
-            .retain(|(timer, _)| !cleared.contains(timer) && *timer != Timer::Continue);
+            .retain(|(timer, _)| *timer != Timer::Continue);
         work
+    }
+
+    /// Clears the timer and the effect of an active step, and returns its children.
+    fn stop_step(&mut self, step: &StepId) -> Vec<RunId> {
+        let Some((_, active)) = self.active(step) else {
+            return Vec::new();
+        };
+        let attempt = active.attempt;
+        let (timer, call, children) = match &active.wait {
+            Wait::Work => (Some(Timer::Delay(step.clone())), None, Vec::new()),
+            Wait::Effect(pending) => {
+                let is_watched = pending.deadline().is_some();
+                let handle = pending.handle.clone();
+                let call = (pending.provider.clone(), handle);
+                let timer = is_watched.then(|| Timer::Overdue(step.clone(), attempt));
+                (timer, Some(call), Vec::new())
+            }
+            Wait::Retry { .. } => (Some(Timer::Retry(step.clone(), attempt + 1)), None, Vec::new()),
+            Wait::Interrupt(_) => {
+                let timer = has_deadline(active).then(|| Timer::Interrupt(step.clone()));
+                (timer, None, Vec::new())
+            }
+            Wait::Children(members) => {
+                let running = members.iter().filter(|member| member.end.is_none());
+                (None, None, running.map(|member| member.run.clone()).collect())
+            }
+        };
+        if let Some(timer) = timer {
+            self.work.timers_set.retain(|(set, _)| *set != timer);
+            self.work.timers_cleared.push(timer);
+        }
+        if let Some((provider, handle)) = call {
+            self.work.cancelled.extend(handle.map(|handle| CancelledCall {
+                step: step.clone(),
+                attempt,
+                provider,
+                handle,
+            }));
+            // An effect that this decision itself requested is simply not started.
+            self.work
+                .effects
+                .retain(|new| (&new.step, new.attempt) != (step, attempt));
+            self.work.settled.push((step.clone(), attempt));
+        }
+        children
     }
 
     fn propagates(&self, step: &StepId) -> bool {

@@ -111,6 +111,9 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
         bounds: HostBounds,
     ) -> Result<RunStarted, Refusal> {
         let mut started = source.clone();
+        if fork.mode == ForkMode::Branch {
+            D::drop_own_options(&mut started.configurable);
+        }
         started.fork = Some(fork);
         // The definition may be another one by now.
         started.version = self.plan.version().clone();

@@ -18,7 +18,7 @@ mod interrupt;
 mod start;
 mod step;
 
-pub use child::{MAX_SET, Spawn};
+pub use child::{ChildTerms, MAX_SET, Spawn};
 pub use fork::{REFUSAL_DIVERGED, SOURCE_MISSING, Source};
 pub use step::Attempted;
 
@@ -393,7 +393,17 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
                 step,
                 attempt,
                 details,
+                then: None,
             } => self.effect_progressed(&step, attempt, details),
+            Command::Progressed {
+                step,
+                attempt,
+                details,
+                then: Some(then),
+            } => match self.note_progress(&step, attempt, details) {
+                Ok(_) | Err(Refusal::InvalidAnswer(_)) => self.trigger(*then),
+                Err(refusal) => Err(refusal),
+            },
             Command::Produced {
                 step,
                 attempt,

@@ -10,8 +10,6 @@ use crate::{
 
 use super::DecisionBuilder;
 
-/// Longest retry delay; exponential backoff stops growing here.
-const MAX_RETRY_DELAY_MS: u64 = 60_000;
 /// Longest backoff that a peer may request.
 const MAX_RETRY_AFTER_MS: u64 = 3_600_000;
 /// How often one attempt takes details of its worker, each an event of the run.
@@ -259,9 +257,22 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         attempt: u32,
         details: Value,
     ) -> Result<Trigger, Refusal> {
+        if self.note_progress(step, attempt, details)? {
+            self.watch(step, attempt);
+        }
+        Ok(Trigger::Advance)
+    }
+
+    /// Records that a call is under way; `false` if that is not worth an event.
+    pub(super) fn note_progress(
+        &mut self,
+        step: &StepId,
+        attempt: u32,
+        details: Value,
+    ) -> Result<bool, Refusal> {
         let pending = self.pending(step, attempt).ok_or(Refusal::Stale)?;
         if details.is_null() && !pending.is_due_for_heartbeat(self.input.now) {
-            return Ok(Trigger::Advance);
+            return Ok(false);
         }
         if !details.is_null() && pending.n_details >= MAX_DETAILS {
             return Err(Refusal::InvalidAnswer(format!(
@@ -279,8 +290,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             details,
         };
         self.record(self.last(), progressed);
-        self.watch(step, attempt);
-        Ok(Trigger::Advance)
+        Ok(true)
     }
 
     /// Records what the peer of a call has made. Returns how the call ends if there is no room for it; `handle` is
@@ -323,6 +333,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                     text,
                     starts,
                     is_last,
+                    end,
                 } => {
                     let (number, before) = self.active(step).map_or((0, 0), |(_, active)| {
                         let streamed = active.streamed.as_ref();
@@ -337,6 +348,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                         chunk: text,
                         is_last,
                         number,
+                        end,
                     };
                     self.record(self.last(), chunk);
                 }
@@ -454,13 +466,13 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             retry_after_ms,
             failure,
         } = attempted;
-        let Retries { most, delay_ms } = self.plan.retries(position);
-        if !failure.retryable || attempt >= most {
+        let Retries { most, .. } = self.plan.retries(position);
+        if !self.plan.may_retry(position, &failure) || attempt >= most {
             return Some(failure);
         }
-        let delay_ms = delay_ms
-            .saturating_mul(1 << attempt.min(20))
-            .min(MAX_RETRY_DELAY_MS.max(delay_ms))
+        let delay_ms = self
+            .plan
+            .retry_delay_ms(position, attempt)
             .max(retry_after_ms.unwrap_or(0).min(MAX_RETRY_AFTER_MS));
         // The next attempt would be late.
         let deadline = self.pending(step, attempt).and_then(|pending| pending.deadline);

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     Host,
     config::{CardVersion, default_tenant},
-    hex::hex,
+    hex,
     message::{Body, Response},
 };
 

@@ -42,6 +42,9 @@ impl From<AppError> for Error {
             AppError::KeyReused => {
                 A2aError::invalid_param("message.messageId", "was used for another message").into()
             }
+            AppError::AliasTaken => {
+                A2aError::invalid_param("message.parts", "give the task the name of another one").into()
+            }
             AppError::TooManySubscriptions { most } => Self::full(most),
             AppError::Busy { .. } => Self::Unavailable,
             AppError::Unavailable(why) => {

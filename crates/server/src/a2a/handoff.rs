@@ -28,7 +28,8 @@ pub(super) const fn is_told(event: &Event) -> bool {
             | Orchestration::HandoffBegan { .. }
             | Orchestration::Harvested { .. }
             | Orchestration::FannedOut { .. }
-            | Orchestration::Joined { .. } => false,
+            | Orchestration::Joined { .. }
+            | Orchestration::ContextSummarized { .. } => false,
         },
         Event::Dialect(DialectEvent::Openwop(openwop::Event::Agent(event))) => {
             matches!(event.act, Act::Verified { .. })
@@ -111,7 +112,8 @@ pub(super) fn of(event: &Event) -> Option<Handoff> {
         | Orchestration::HandoffBegan { .. }
         | Orchestration::Harvested { .. }
         | Orchestration::FannedOut { .. }
-        | Orchestration::Joined { .. } => return None,
+        | Orchestration::Joined { .. }
+        | Orchestration::ContextSummarized { .. } => return None,
     };
     Some(Handoff { text, about })
 }

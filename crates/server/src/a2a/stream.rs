@@ -525,6 +525,7 @@ impl TaskStream {
             chunk,
             is_last,
             number,
+            end: _,
         } = recorded.event.kernel()?
         else {
             return None;

@@ -20,7 +20,7 @@ use super::{
     AuthError, Caller,
     verdict::{Admitted, Validity},
 };
-use crate::{config, hex::hex};
+use crate::{config, hex};
 
 /// The configured certificates.
 #[derive(Debug, Default)]

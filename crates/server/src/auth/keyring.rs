@@ -31,7 +31,7 @@ use super::{
     AuthError, Caller, Scopes,
     verdict::{Admitted, Validity},
 };
-use crate::{config, hex::hex};
+use crate::{config, hex};
 
 /// Maximum delay until a change of another process is noticed.
 const POLL: Duration = Duration::from_secs(1);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use wopr_core::{BudgetPeriod, Membership, TenantId, WorkflowId, micros};
 use wopr_engine::{Bound, OnBreach};
 
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, Period};
 
 /// The most budgets of a host.
 const MAX_BUDGETS: usize = 1_000;
@@ -12,6 +12,8 @@ const MAX_BUDGETS: usize = 1_000;
 const MAX_APPROVERS: usize = 16;
 /// The part of a bound that an approval grants unless the budget says otherwise.
 const PART: u64 = 10;
+/// The least bound of time.
+const LEAST_TIME_MS: u64 = 1_000;
 /// The largest bound of cost, in US dollars.
 const MOST_USD: f64 = 1e9;
 
@@ -33,6 +35,9 @@ pub struct Budget {
     pub max_tokens: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_cost_usd: Option<f64>,
+    /// How long the host waits for answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_time: Option<Period>,
     #[serde(default)]
     pub on_breach: BudgetBreach,
     /// How many more tokens each approval grants to one run; a tenth of `max_tokens` where absent.
@@ -41,6 +46,9 @@ pub struct Budget {
     /// The same for cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant_cost_usd: Option<f64>,
+    /// The same for time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant_time: Option<Period>,
     /// The roles of which an approver needs one, unless it has one of the groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub approver_roles: Vec<String>,
@@ -110,11 +118,16 @@ impl Budget {
     /// The first member that is wrong, and its rule.
     fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_cost = |usd: f64| usd.is_finite() && micros(usd) > 0 && usd <= MOST_USD;
-        if self.max_tokens.is_none() && self.max_cost_usd.is_none() {
+        if self.max_tokens.is_none() && self.max_cost_usd.is_none() && self.max_time.is_none() {
             return Some((
                 "max_tokens",
-                "or max_cost_usd must be there: without a bound there is no budget",
+                "or max_cost_usd or max_time must be there: without a bound there is no budget",
             ));
+        }
+        for (member, time) in [("max_time", self.max_time), ("grant_time", self.grant_time)] {
+            if time.is_some_and(|time| time.as_millis() < LEAST_TIME_MS) {
+                return Some((member, "must be at least 1s"));
+            }
         }
         for (member, tokens) in [
             ("max_tokens", self.max_tokens),
@@ -138,6 +151,9 @@ impl Budget {
         if self.grant_cost_usd.is_some() && self.max_cost_usd.is_none() {
             return Some(("grant_cost_usd", "needs max_cost_usd"));
         }
+        if self.grant_time.is_some() && self.max_time.is_none() {
+            return Some(("grant_time", "needs max_time"));
+        }
         for (member, names) in [
             ("approver_roles", &self.approver_roles),
             ("approver_groups", &self.approver_groups),
@@ -153,6 +169,7 @@ impl Budget {
         let asks_with = [
             ("grant_tokens", self.grant_tokens.is_some()),
             ("grant_cost_usd", self.grant_cost_usd.is_some()),
+            ("grant_time", self.grant_time.is_some()),
             ("approver_roles", !self.approver_roles.is_empty()),
             ("approver_groups", !self.approver_groups.is_empty()),
         ];
@@ -183,6 +200,8 @@ impl Budget {
             per: self.per,
             tokens: self.max_tokens.map(|most| bound(most, self.grant_tokens)),
             cost_micros: (self.max_cost_usd).map(|usd| bound(micros(usd), self.grant_cost_usd.map(micros))),
+            time_ms: (self.max_time)
+                .map(|most| bound(most.as_millis(), self.grant_time.map(Period::as_millis))),
             on_breach: match self.on_breach {
                 BudgetBreach::Ask => OnBreach::Ask {
                     roles: self.approver_roles.clone(),

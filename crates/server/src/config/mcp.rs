@@ -1,6 +1,6 @@
-//! The MCP servers whose tools workflows may call.
+//! The MCP servers whose tools workflows may call, and the host as an MCP server itself.
 //!
-//! This list is what may be run and reached: a workflow names a server of it, and nothing else.
+//! The list of servers is what may be run and reached: a workflow names a server of it, and nothing else.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,24 +15,63 @@ use super::{Config, ConfigError, Period, name_problem};
 pub const DEFAULT_TOOL_SERVER: &str = "default";
 /// Most arguments and most variables of a command, and most tools in a list.
 const MAX_LISTED: usize = 256;
+/// Most agents that are tools.
+const MAX_AGENTS: usize = 256;
 /// The longest time limit of a call.
 const MAX_TIMEOUT: Duration = Duration::from_secs(600);
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// The longest that a call of a client may wait: clients give up after a minute or so.
+const MAX_CALL_WAIT: Duration = Duration::from_secs(300);
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mcp {
     pub servers: Vec<ToolServer>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<ToolAgent>,
+    /// How long a call of a client of this host waits for a run.
+    pub call_wait: Period,
+    /// Offers clients every public workflow as a tool of its own.
+    pub workflow_tools: bool,
+}
+
+impl Default for Mcp {
+    fn default() -> Self {
+        Self {
+            servers: Vec::new(),
+            agents: Vec::new(),
+            call_wait: Period::from_secs(25),
+            workflow_tools: false,
+        }
+    }
+}
+
+/// An agent that is a tool: a call of the agent is one call of the tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToolAgent {
+    /// The `agent_id` of delegates.
+    pub name: String,
+    /// The name of one of the servers.
+    pub server: String,
+    pub tool: String,
 }
 
 impl Config {
     /// Checks the servers, and that their secrets have names.
-    pub(super) fn check_tool_servers(&self) -> Result<(), ConfigError> {
+    ///
+    /// # Errors
+    /// Names the first setting that is invalid.
+    pub fn check_tool_servers(&self) -> Result<(), ConfigError> {
         let invalid = |key: String, rule: &str| {
             Err(ConfigError::Invalid {
                 key,
                 rule: rule.to_owned(),
             })
         };
+        if self.mcp.call_wait.as_duration() > MAX_CALL_WAIT {
+            return invalid("mcp.call_wait".to_owned(), "must be at most 300s");
+        }
         let servers = &self.mcp.servers;
         if servers.len() > MAX_TOOL_SERVERS {
             return invalid(
@@ -56,6 +95,28 @@ impl Config {
             let is_stored = |name: &str| named(name).is_some_and(|secret| secret.stored);
             if let Some((member, _)) = server.secrets().find(|(_, name)| is_stored(name)) {
                 return invalid(at(member), "must not be a secret that each tenant sets");
+            }
+        }
+        let agents = &self.mcp.agents;
+        if agents.len() > MAX_AGENTS {
+            return invalid(
+                "mcp.agents".to_owned(),
+                &format!("must be {MAX_AGENTS} agents at most"),
+            );
+        }
+        for (index, agent) in agents.iter().enumerate() {
+            let at = |member: &str| format!("mcp.agents[{index}].{member}");
+            if agent.name.is_empty() || agent.name.len() > 256 || agent.name.chars().any(char::is_control) {
+                return invalid(at("name"), "must be 1 to 256 bytes without control characters");
+            }
+            if agents[..index].iter().any(|other| other.name == agent.name) {
+                return invalid(at("name"), "must be unique");
+            }
+            let Some(server) = servers.iter().find(|server| server.name == agent.server) else {
+                return invalid(at("server"), "must be the name of one of mcp.servers");
+            };
+            if agent.tool.is_empty() || !(server.tools.is_empty() || server.tools.contains(&agent.tool)) {
+                return invalid(at("tool"), "must be a tool that the server may be called for");
             }
         }
         Ok(())
@@ -125,6 +186,23 @@ impl ToolServer {
             args: Vec::new(),
             env: BTreeMap::new(),
             url: Some(url),
+            secret: None,
+            header: None,
+            tenants: Vec::new(),
+            tools: Vec::new(),
+            timeout: timeout(),
+        }
+    }
+
+    /// A program of this machine.
+    #[must_use]
+    pub fn command(name: &str, command: &str, args: Vec<String>, env: BTreeMap<String, ToolSetting>) -> Self {
+        Self {
+            name: name.to_owned(),
+            command: Some(command.to_owned()),
+            args,
+            env,
+            url: None,
             secret: None,
             header: None,
             tenants: Vec::new(),
@@ -316,6 +394,25 @@ mod tests {
         assert!(read(stored).unwrap_err().contains("each tenant sets"));
         let twice = "[[mcp.servers]]\nname = \"m\"\ncommand = \"a\"\n".repeat(2);
         assert!(read(&twice).unwrap_err().contains("mcp.servers[1].name"));
+        let server = "[[mcp.servers]]\nname = \"m\"\ncommand = \"a\"\ntools = [\"t\"]\n";
+        for (agent, member) in [
+            ("name = \"\"\nserver = \"m\"\ntool = \"t\"", "mcp.agents[0].name"),
+            (
+                "name = \"a\"\nserver = \"n\"\ntool = \"t\"",
+                "mcp.agents[0].server",
+            ),
+            ("name = \"a\"\nserver = \"m\"\ntool = \"u\"", "mcp.agents[0].tool"),
+        ] {
+            let refused = read(&format!("{server}[[mcp.agents]]\n{agent}\n")).unwrap_err();
+            assert!(refused.contains(member), "{refused}");
+        }
+        let agent = "[[mcp.agents]]\nname = \"a\"\nserver = \"m\"\ntool = \"t\"\n";
+        assert!(read(&format!("{server}{agent}")).is_ok());
+        assert!(
+            read(&format!("{server}{agent}{agent}"))
+                .unwrap_err()
+                .contains("mcp.agents[1].name")
+        );
         let many: String = (0..65)
             .map(|n| format!("[[mcp.servers]]\nname = \"m{n}\"\ncommand = \"a\"\n"))
             .collect();

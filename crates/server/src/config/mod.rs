@@ -7,6 +7,7 @@
 //!
 //! The file is long because it holds that table, and every section with its defaults.
 
+mod awp;
 mod budget;
 mod mcp;
 mod model;
@@ -16,6 +17,7 @@ mod secret;
 mod settings;
 mod tls;
 mod types;
+mod workers;
 
 use std::{
     fs, io,
@@ -27,8 +29,9 @@ use wopr_core::{Membership, PrincipalId, TenantId, WorkflowId};
 
 use crate::auth::Scopes;
 
+pub use awp::{Awp, SigningKey, SigningMode};
 pub use budget::{Budget, BudgetBreach};
-pub use mcp::{DEFAULT_TOOL_SERVER, Mcp, SecretSetting, ToolServer, ToolSetting};
+pub use mcp::{DEFAULT_TOOL_SERVER, Mcp, SecretSetting, ToolAgent, ToolServer, ToolSetting};
 pub use model::{DEFAULT_MODEL, DEFAULT_MODEL_KEY, ModelKind, ModelPrice, ModelProvider};
 pub use oidc::{Oidc, TokenAlgorithm};
 pub use peer::{
@@ -43,6 +46,7 @@ pub use types::{
     CardAlgorithm, CardVersion, CidrText, ErrorProfile, Keep, Listen, LogFormat, Period, PublicUrl, Secret,
     StoreUrl, WebOrigin,
 };
+pub use workers::{WorkerQueue, Workers};
 
 /// Maximum length of lists whose items each enlarge every agent card.
 const MAX_LISTED: usize = 4;
@@ -77,12 +81,14 @@ pub struct Config {
     pub server: Server,
     pub limits: Limits,
     pub effects: Effects,
+    pub workers: Workers,
     pub auth: Auth,
     pub secrets: Secrets,
     pub egress: Egress,
     /// The MCP servers whose tools workflows may call.
     pub mcp: Mcp,
     pub a2a: A2a,
+    pub awp: Awp,
     pub idempotency: Idempotency,
     pub retention: Retention,
     pub interrupts: Interrupts,
@@ -271,11 +277,13 @@ impl Default for Config {
             server: Server::default(),
             limits: Limits::default(),
             effects: Effects::default(),
+            workers: Workers::default(),
             auth: Auth::default(),
             secrets: Secrets::default(),
             egress: Egress::default(),
             mcp: Mcp::default(),
             a2a: A2a::default(),
+            awp: Awp::default(),
             idempotency: Idempotency::default(),
             retention: Retention::default(),
             interrupts: Interrupts::default(),
@@ -446,6 +454,7 @@ impl Config {
             None => Self::default(),
             Some(path) => Self::read(path)?,
         };
+        awp::check_variables(env)?;
         let is_set = |variable: &str| env(variable).is_some_and(|text| !text.is_empty());
         if is_set(settings::DEFAULT_PEER_URL) && is_set(settings::DELEGATE_CONFIG) {
             return Err(ConfigError::Invalid {
@@ -456,6 +465,17 @@ impl Config {
                     settings::DELEGATE_CONFIG
                 ),
             });
+        }
+        for other in [settings::ENGINE_STORE, settings::ENGINE_STORE_PATH] {
+            if is_set(settings::STORE) && is_set(other) {
+                return Err(ConfigError::Invalid {
+                    key: "store".to_owned(),
+                    rule: format!(
+                        "{} and {other} both name a store: set one of them",
+                        settings::STORE
+                    ),
+                });
+            }
         }
         for setting in SETTINGS {
             let Some(text) = env(setting.variable).filter(|text| !text.is_empty()) else {
@@ -639,6 +659,8 @@ impl Config {
             }
         }
         self.check_budgets()?;
+        self.check_workers()?;
+        self.check_awp()?;
         self.check_tool_servers()?;
         for (index, key) in self.auth.keys.iter().enumerate() {
             let name = format!("auth.keys[{index}]");
@@ -684,6 +706,17 @@ impl Config {
             Some(url) => url.as_str().to_owned(),
             None => self.server.origin(),
         }
+    }
+
+    /// Which tokens are accepted. Clients of MCP ask their issuer for a token for the resource that the host's metadata
+    /// names (RFC 8707). That name is an audience if it is the operator's, and not derived from the address.
+    #[must_use]
+    pub(crate) fn token_rules(&self) -> Option<Oidc> {
+        let mut rules = self.auth.oidc.clone()?;
+        if self.server.public_url.is_some() {
+            rules.audience.push(crate::mcp::resource(&self.public_url()));
+        }
+        Some(rules)
     }
 
     /// The effective configuration as TOML, without secrets.

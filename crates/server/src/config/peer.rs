@@ -58,7 +58,11 @@ pub struct AgentPeer {
     #[serde(default, alias = "pollTimeoutMs", skip_serializing_if = "Option::is_none")]
     pub poll_timeout_ms: Option<u64>,
     /// What a question of the agent does.
-    #[serde(default, skip_serializing_if = "OnInputRequired::is_by_transport")]
+    #[serde(
+        default,
+        alias = "onInputRequired",
+        skip_serializing_if = "OnInputRequired::is_by_transport"
+    )]
     pub on_input_required: OnInputRequired,
     /// Refuse a card without a valid signature.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -128,7 +132,7 @@ pub enum OnInputRequired {
     #[default]
     #[serde(skip)]
     ByTransport,
-    /// The calling run asks it.
+    /// The calling run asks it, and waits. Over `tasks-http`, the agent is not told the answer: it is the result.
     #[serde(alias = "park")]
     Ask,
     /// It fails the call and cancels the task.
@@ -246,12 +250,6 @@ impl AgentPeer {
         if timeout.is_some_and(|ms| !POLL_TIMEOUT_MS.contains(&ms)) {
             return Some(("poll_timeout_ms", "must be 10 to 2592000000"));
         }
-        if self.on_input_required == OnInputRequired::Ask {
-            return Some((
-                "on_input_required",
-                "must be fail: tasks-http has no way to answer",
-            ));
-        }
         let rule = "is for agents with a card, which tasks-http has not";
         if !self.origins.is_empty() {
             return Some(("origins", rule));
@@ -285,6 +283,7 @@ impl AgentPeer {
             api_key_secret_ref,
             poll_interval_ms,
             poll_timeout_ms,
+            on_input_required,
         } = serde_json::from_str(&json).map_err(|error| rule(&error))?;
         Ok(Self {
             token_env: api_key_env,
@@ -292,6 +291,7 @@ impl AgentPeer {
             transport: Transport::TasksHttp,
             poll_interval_ms,
             poll_timeout_ms,
+            on_input_required,
             ..Self::new(DEFAULT_PEER, base_url)
         })
     }
@@ -310,6 +310,8 @@ struct Delegate {
     poll_interval_ms: Option<u64>,
     #[serde(default)]
     poll_timeout_ms: Option<u64>,
+    #[serde(default)]
+    on_input_required: OnInputRequired,
 }
 
 /// Returns `true` if an address is one of an origin only.

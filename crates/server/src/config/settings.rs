@@ -1,12 +1,12 @@
 //! The table of settings: name, environment variable and parser.
 
-use std::{env, path::PathBuf, str::FromStr};
+use std::{env, net::SocketAddr, path::PathBuf, str::FromStr};
 
 use wopr_core::{TenantId, WorkflowId};
 
 use super::{
-    AgentPeer, Config, DEFAULT_MODEL, DEFAULT_PEER, DEFAULT_TOOL_SERVER, Key, ModelProvider, Secret,
-    ToolServer,
+    AgentPeer, Config, DEFAULT_MODEL, DEFAULT_PEER, DEFAULT_TOOL_SERVER, Key, Listen, ModelProvider, Secret,
+    SigningKey, StoreUrl, ToolServer, awp,
 };
 use crate::auth::Scopes;
 
@@ -33,7 +33,20 @@ pub(crate) fn default_tenant() -> TenantId {
 
 /// Every setting except the list of keys; `WOPR_API_KEY` adds one key.
 pub const SETTINGS: &[Setting] = &[
-    setting("store", "WOPR_STORE", |c, t| put(&mut c.store, t)),
+    setting("store", STORE, |c, t| put(&mut c.store, t)),
+    setting("store", ENGINE_STORE_PATH, |c, t| {
+        c.store = StoreUrl::Sqlite(PathBuf::from(t));
+        Ok(())
+    }),
+    setting("store", ENGINE_STORE, |c, t| {
+        match (t, &c.store) {
+            ("memory", _) => c.store = StoreUrl::Memory,
+            ("sqlite", StoreUrl::Sqlite(_)) => {}
+            ("sqlite", StoreUrl::Memory | StoreUrl::Postgres(_)) => c.store = Config::default().store,
+            _ => return Err("must be memory or sqlite".to_owned()),
+        }
+        Ok(())
+    }),
     setting("workflows", "WOPR_WORKFLOWS", |c, t| {
         c.workflows = env::split_paths(t).collect();
         Ok(())
@@ -101,6 +114,22 @@ pub const SETTINGS: &[Setting] = &[
     setting("effects.lease", "WOPR_EFFECT_LEASE", |c, t| {
         put(&mut c.effects.lease, t)
     }),
+    setting("workers.lease", "WOPR_WORKER_LEASE", |c, t| {
+        put(&mut c.workers.lease, t)
+    }),
+    setting("workers.max_waiting", "WOPR_WORKERS_MAX_WAITING", |c, t| {
+        number(&mut c.workers.max_waiting, t)
+    }),
+    setting("workers.max_leased", "WOPR_WORKERS_MAX_LEASED", |c, t| {
+        let most = t.parse().map_err(|_| "must be a whole number".to_owned())?;
+        c.workers.max_leased = Some(most);
+        Ok(())
+    }),
+    setting("workers.max_per_second", "WOPR_WORKERS_MAX_PER_SECOND", |c, t| {
+        let rate = t.parse().map_err(|_| "must be a whole number".to_owned())?;
+        c.workers.max_per_second = Some(rate);
+        Ok(())
+    }),
     setting("auth.keys", "WOPR_API_KEY", |c, t| {
         c.auth.keys.retain(|key| key.id != ENV_KEY_ID);
         c.auth.keys.push(Key {
@@ -113,6 +142,10 @@ pub const SETTINGS: &[Setting] = &[
             roles: Vec::new(),
             groups: Vec::new(),
         });
+        Ok(())
+    }),
+    setting("auth.keys", "WORKFLOW_ENGINE_AUTH_TOKENS", |c, t| {
+        c.auth.keys.extend(awp::keys_of_tokens(t)?);
         Ok(())
     }),
     setting("secrets.key_file", "WOPR_KEY_FILE", |c, t| {
@@ -137,6 +170,12 @@ pub const SETTINGS: &[Setting] = &[
             default.ok_or("needs WOPR_MODEL_URL, or a provider of [[models]] that is named default")?;
         default.model = Some(t.to_owned());
         Ok(())
+    }),
+    setting("mcp.call_wait", "WOPR_MCP_CALL_WAIT", |c, t| {
+        put(&mut c.mcp.call_wait, t)
+    }),
+    setting("mcp.workflow_tools", "WOPR_MCP_WORKFLOW_TOOLS", |c, t| {
+        switch(&mut c.mcp.workflow_tools, t)
     }),
     setting("mcp.servers", "WOPR_MCP_SERVER_URL", |c, t| {
         let url = t
@@ -196,6 +235,32 @@ pub const SETTINGS: &[Setting] = &[
     setting("a2a.poll_interval", "WOPR_A2A_POLL_INTERVAL", |c, t| {
         some(&mut c.a2a.poll_interval, t)
     }),
+    setting("awp.listen", "WORKFLOW_ENGINE_REST_PORT", |c, t| {
+        let listen = match t.parse::<u16>() {
+            Ok(port) => Listen(SocketAddr::from(([127, 0, 0, 1], port))),
+            Err(_) => t
+                .parse()
+                .map_err(|rule| format!("must be a port, or an address with one: {rule}"))?,
+        };
+        c.awp.listen = Some(listen);
+        Ok(())
+    }),
+    setting("awp.wait_budget", "WOPR_AWP_WAIT_BUDGET", |c, t| {
+        put(&mut c.awp.wait_budget, t)
+    }),
+    setting(
+        "awp.signing",
+        "WORKFLOW_ENGINE_DEFINITION_SIGNING_MODE",
+        |c, t| put(&mut c.awp.signing, t),
+    ),
+    setting(
+        "awp.signing_keys",
+        "WORKFLOW_ENGINE_SIGNING_PUBLIC_KEYS",
+        |c, t| {
+            c.awp.signing_keys = SigningKey::of_map(t)?;
+            Ok(())
+        },
+    ),
     setting("idempotency.retention", "WOPR_IDEMPOTENCY_RETENTION", |c, t| {
         put(&mut c.idempotency.retention, t)
     }),
@@ -215,6 +280,11 @@ pub const SETTINGS: &[Setting] = &[
 ];
 
 pub const ENV_KEY_ID: &str = "env";
+
+/// The variables that name the store, each in its own way.
+pub(super) const STORE: &str = "WOPR_STORE";
+pub(super) const ENGINE_STORE: &str = "WORKFLOW_ENGINE_STORE";
+pub(super) const ENGINE_STORE_PATH: &str = "WORKFLOW_ENGINE_STORE_PATH";
 
 /// The variables that make the default peer, each in its own way.
 pub(super) const DEFAULT_PEER_URL: &str = "WOPR_A2A_PEER";

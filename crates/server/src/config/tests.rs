@@ -57,10 +57,23 @@ fn the_table_lists_every_setting() {
             poll_interval: Some(Period::from_secs(30)),
             ..A2a::default()
         },
+        workers: Workers {
+            max_leased: Some(1),
+            max_per_second: Some(1),
+            ..Workers::default()
+        },
         secrets: Secrets {
             key_file: Some("x".into()),
             master_key: Some(Secret::new("x")),
             named: Vec::new(),
+        },
+        awp: Awp {
+            listen: Some(Listen::default()),
+            signing_keys: vec![SigningKey {
+                id: "x".to_owned(),
+                key: "x".to_owned(),
+            }],
+            ..Awp::default()
         },
         ..Config::default()
     };
@@ -273,7 +286,6 @@ fn setting_that_a_transport_lacks_is_refused() {
     for (setting, field) in [
         ("poll_interval_ms = 1", "poll_interval_ms"),
         ("poll_timeout_ms = 99999999999", "poll_timeout_ms"),
-        ("on_input_required = \"park\"", "on_input_required"),
         ("require_signed_card = true", "require_signed_card"),
         ("card_keys = { jwks_file = \"x\" }", "card_keys"),
         ("origins = [\"https://a.test:1\"]", "origins"),
@@ -352,4 +364,62 @@ fn agent_workflow_configuration_makes_the_default_peer() {
     ];
     let error = load(None, &both, Overrides::default()).unwrap_err().to_string();
     assert!(error.contains("both make the peer default"), "{error}");
+}
+
+#[test]
+fn variables_of_the_reference_engine_work_or_are_refused() {
+    let key = "MCowBQYDK2VwAyEA-_wc6pHan2aD2MyBvmSWwoarQ0EWXjtZ-tr3LF_ujOI";
+    let keys = format!("{{\"release\": \"{key}\"}}");
+    let tokens = r#"[{"token": "a", "scopes": ["start"]}, {"token": "a", "scopes": ["read_history"]},
+        {"token": "b", "scopes": ["submit_activity"]}]"#;
+    let env = [
+        ("WORKFLOW_ENGINE_STORE", "sqlite"),
+        ("WORKFLOW_ENGINE_STORE_PATH", "runs.db"),
+        ("WORKFLOW_ENGINE_REST_PORT", "8787"),
+        ("WORKFLOW_ENGINE_DEFINITION_SIGNING_MODE", "require"),
+        ("WORKFLOW_ENGINE_SIGNING_PUBLIC_KEYS", &keys),
+        ("WORKFLOW_ENGINE_AUTH_TOKENS", tokens),
+        ("WORKFLOW_ENGINE_PROFILE", "demo"),
+    ];
+    let config = load(None, &env, Overrides::default()).unwrap();
+    assert_eq!(config.store, StoreUrl::Sqlite("runs.db".into()));
+    assert_eq!(config.awp.listen, Some("127.0.0.1:8787".parse().unwrap()));
+    assert_eq!(config.awp.signing, SigningMode::Require);
+    assert_eq!(config.awp.signing_keys[0].id, "release");
+    let scopes: Vec<_> = config.auth.keys.iter().map(|key| key.scopes.names()).collect();
+    assert_eq!(
+        scopes,
+        [
+            vec![
+                "manifest:read",
+                "runs:create",
+                "runs:read",
+                "runs:cancel",
+                "workflows:write"
+            ],
+            vec!["activities:work"]
+        ]
+    );
+    let both = [("WOPR_STORE", "memory:"), ("WORKFLOW_ENGINE_STORE", "memory")];
+    assert!(load(None, &both, Overrides::default()).is_err(), "two stores");
+    let memory = [
+        ("WORKFLOW_ENGINE_STORE", "memory"),
+        ("WORKFLOW_ENGINE_STORE_PATH", "runs.db"),
+    ];
+    let config = load(None, &memory, Overrides::default()).unwrap();
+    assert_eq!(config.store, StoreUrl::Memory);
+    for (name, value) in [
+        ("WORKFLOW_ENGINE_STORE", "postgres"),
+        ("WORKFLOW_ENGINE_PROFILE", "production"),
+        ("WORKFLOW_ENGINE_STEP_HANDLERS", "{}"),
+        ("WORKFLOW_ENGINE_LLM_CONFIG", "{}"),
+        ("WORKFLOW_ENGINE_SIGNING_PUBLIC_KEYS", "{\"release\": \"no key\"}"),
+        (
+            "WORKFLOW_ENGINE_AUTH_TOKENS",
+            "[{\"token\": \"a\", \"scopes\": [\"fly\"]}]",
+        ),
+    ] {
+        let refused = load(None, &[(name, value)], Overrides::default());
+        assert!(refused.is_err(), "{name}");
+    }
 }

@@ -50,6 +50,8 @@ async fn of_parent(call: &Call, parent: &Parent) -> Result<Value, Problem> {
     let type_id = position.map(|position| view.plan.type_id(position));
     let cause = match type_id {
         Some("core.dispatch") => "core.dispatch",
+        // A model's only children are the calls of its tools, and this is the only published name of such a call.
+        Some("core.ai.callPrompt" | "core.ai.structuredOutput") => "mcp-tool-call",
         Some(_) | None => "core.subWorkflow",
     };
     Ok(json!({

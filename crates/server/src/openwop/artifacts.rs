@@ -13,14 +13,17 @@ use super::{
     problem::{Problem, no_run},
     render::{self, Mask},
 };
-use crate::auth::Scope;
+use crate::{
+    Host,
+    auth::{Caller, Scope},
+};
 
 /// Maximum number of artifacts in a list. The newest are kept.
 const MAX_LISTED: usize = 200;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Artifact {
+pub(crate) struct Artifact {
     artifact_id: String,
     artifact_type: String,
     name: String,
@@ -56,20 +59,30 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
 /// `GET /v1/runs/{runId}/artifacts/{artifactId}`
 pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.visible_run(Scope::ArtifactsRead).await?;
-        let app = call.host.app();
-        let view = app.view(&key).await?.ok_or_else(no_run)?;
-        let mask = Mask::for_caller(&view, call.caller());
-        let seq = view.run.artifact(call.param(1)).ok_or_else(no_artifact)?.seq;
-        let page = app.events(&key, seq, 1).await?.ok_or_else(no_run)?;
-        let artifact = page
-            .events
-            .into_iter()
-            .find_map(|event| read(&key, event, Some(&mask)))
-            .ok_or_else(no_artifact)?;
+        let artifact = artifact(&call.host, call.caller(), call.param(0), call.param(1)).await?;
         json_response(StatusCode::OK, &artifact)
     }
     .boxed()
+}
+
+/// An artifact with its content, as a caller sees it.
+pub(crate) async fn artifact(
+    host: &Host,
+    caller: &Caller,
+    run: &str,
+    artifact: &str,
+) -> Result<Artifact, Problem> {
+    let app = host.app();
+    let key = app.find_run(caller, run, Scope::ArtifactsRead).await?;
+    let view = app.view(&key).await?.ok_or_else(no_run)?;
+    let mask = Mask::for_caller(&view, caller);
+    let seq = view.run.artifact(artifact).ok_or_else(no_artifact)?.seq;
+    let page = app.events(&key, seq, 1).await?.ok_or_else(no_run)?;
+    let found = page.events.into_iter();
+    found
+        .filter_map(|event| read(&key, event, Some(&mask)))
+        .next()
+        .ok_or_else(no_artifact)
 }
 
 fn no_artifact() -> Problem {

@@ -29,6 +29,9 @@ pub(crate) struct Budget {
     cost_usd: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_cost_usd: Option<f64>,
+    time_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_time_ms: Option<u64>,
     on_breach: &'static str,
 }
 
@@ -50,6 +53,8 @@ impl Budget {
             max_tokens: budget.tokens.map(|bound| bound.most),
             cost_usd: usd(row.cost_micros),
             max_cost_usd: budget.cost_micros.map(|bound| usd(bound.most)),
+            time_ms: row.time_ms,
+            max_time_ms: budget.time_ms.map(|bound| bound.most),
             on_breach: match budget.on_breach {
                 OnBreach::Ask { .. } => "ask",
                 OnBreach::Fail => "fail",

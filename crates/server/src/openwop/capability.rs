@@ -23,7 +23,7 @@ use super::{answer::etag, render};
 use crate::{
     Config, a2a,
     config::{CardVersion, DEFAULT_PEER, DEFAULT_TOOL_SERVER, Period, default_tenant},
-    hex::hex,
+    hex,
 };
 
 pub(super) use overlay::Switch;
@@ -275,9 +275,10 @@ impl Capabilities {
             families["testing"] = json!({ "mockProviders": [wopr_connect::Mock::STREAM_TEXT] });
             families["conformance"] = json!({ "mockAgent": true });
         }
-        if let (Some(families), Value::Object(own)) =
-            (families.as_object_mut(), orchestration::families(&self.host_id))
-        {
+        if let (Some(families), Value::Object(own)) = (
+            families.as_object_mut(),
+            orchestration::families(&self.host_id, !self.models.is_empty()),
+        ) {
             families.extend(own);
         }
         let mut document = json!({

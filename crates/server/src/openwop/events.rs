@@ -124,13 +124,13 @@ static NOTHING: Mask = Mask::nothing();
 
 /// Computes the mask of a run on first use.
 #[derive(Debug)]
-pub(super) struct Masking {
+pub(crate) struct Masking {
     reads_artifacts: bool,
     mask: Option<Mask>,
 }
 
 impl Masking {
-    pub(super) fn new(caller: &Caller) -> Self {
+    pub(crate) fn new(caller: &Caller) -> Self {
         Self {
             reads_artifacts: reads_artifacts(caller),
             mask: None,
@@ -138,7 +138,7 @@ impl Masking {
     }
 
     /// The mask of a run, given the first event to show. `None` if the run has been removed.
-    pub(super) async fn of(
+    pub(crate) async fn of(
         &mut self,
         app: &App,
         key: &VisibleRun,

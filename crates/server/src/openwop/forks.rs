@@ -6,7 +6,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
-use wopr_app::{EventDiff, Mask, NewFork, RetryWith, RunDiff, View, VisibleRun};
+use wopr_app::{Error as AppError, EventDiff, Mask, NewFork, RetryWith, RunDiff, View, VisibleRun};
 use wopr_core::{ForkMode, Object, Overlay, RunId, Seq};
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
@@ -36,21 +36,31 @@ async fn known_run(call: &Call) -> Result<VisibleRun, Problem> {
 
 /// Why a run that is not found cannot be forked: its log may have been removed, with all that its agents read.
 fn or_expired(call: &Call, missing: Problem) -> Problem {
+    match call.decode::<ForkRequest>() {
+        Ok(ForkRequest { from_seq, .. }) => expired(call, missing, |gone| gone.with("fromSeq", from_seq)),
+        Err(_) => missing,
+    }
+}
+
+/// Why a run that is not found cannot be tried again, for the same reason. Where it failed is no longer known.
+fn or_retry_expired(call: &Call, missing: Problem) -> Problem {
+    match call.decode::<RetryRequest>() {
+        Ok(RetryRequest { .. }) => expired(call, missing, |gone| gone),
+        Err(_) => missing,
+    }
+}
+
+fn expired(call: &Call, missing: Problem, details: impl FnOnce(Problem) -> Problem) -> Problem {
     let source = call.param(0);
     if missing.status != StatusCode::NOT_FOUND || !call.host.app().may_have_expired(source) {
         return missing;
     }
-    let Ok(ForkRequest { from_seq, .. }) = call.decode::<ForkRequest>() else {
-        return missing;
-    };
-    Problem::new(
+    let gone = Problem::new(
         StatusCode::UNPROCESSABLE_ENTITY,
         "replay_memory_snapshot_unavailable",
         "the run is older than this host keeps the logs of ended runs, and there is no log of it",
-    )
-    .with("sourceRunId", source)
-    .with("fromSeq", from_seq)
-    .with("reason", "retention_expired")
+    );
+    details(gone.with("sourceRunId", source)).with("reason", "retention_expired")
 }
 
 /// `POST /v1/runs/{runId}:fork`
@@ -105,7 +115,8 @@ impl Decode for RetryRequest {
 /// `POST /v1/host/wopr/runs/{runId}:retry`
 pub(super) fn retry(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let source = known_run(&call).await?;
+        let source = known_run(&call).await;
+        let source = source.map_err(|problem| or_retry_expired(&call, problem))?;
         let once = idempotency::Request::of(&call)?;
         let RetryRequest { as_it_was } = call.decode()?;
         let with = match as_it_was {
@@ -120,7 +131,11 @@ pub(super) fn retry(call: Call) -> BoxFuture<'static, Answer> {
         };
         let app = call.host.app();
         let retrying = app.retry_run(call.caller(), &source, with, run.clone(), side_rows);
-        let (done, from) = retrying.await?;
+        // The run may have been removed in between.
+        let (done, from) = retrying.await.map_err(|error| match error {
+            AppError::NoRun => or_retry_expired(&call, error.into()),
+            other => other.into(),
+        })?;
         let body = body(from);
         idempotency::answer(&call, &done, |_| (StatusCode::CREATED, body)).await
     }

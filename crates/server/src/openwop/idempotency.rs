@@ -23,7 +23,13 @@ use super::{
     problem::{Problem, no_run},
     route::Input,
 };
-use crate::{auth::hash_hex, hex::hex, message::Response, tokens::Claims};
+use crate::{
+    Host,
+    auth::{Caller, hash_hex},
+    hex,
+    message::Response,
+    tokens::Claims,
+};
 
 static REPLAY: HeaderName = HeaderName::from_static("openwop-idempotent-replay");
 
@@ -47,15 +53,6 @@ impl Request {
             key: caller.idempotency_key(scope(call), hash_hex(key)),
             digest,
         }))
-    }
-
-    /// Like [`Self::of`], for the outcome of an activity: its token is the key.
-    pub(super) fn of_outcome(call: &Call) -> Result<Self, Problem> {
-        let token = call.param(0);
-        Ok(Self {
-            key: call.caller().idempotency_key(scope(call), hash_hex(token)),
-            digest: digest(&[], &body(call)?),
-        })
     }
 
     /// Like [`Self::of`], for an answer by token. Keys are separate for each interrupt and each token holder.
@@ -91,19 +88,7 @@ impl Request {
         call: &Call,
         respond: impl Fn(&View) -> (StatusCode, Vec<u8>) + Send + Sync + 'static,
     ) -> SideRows {
-        let once = this.map(|request| Idempotency {
-            expires_at: call.host.app().idempotency_expiry(),
-            key: request.key,
-            digest: request.digest,
-            respond: Arc::new(move |view| {
-                let (status, body) = respond(view);
-                encode(status, &body)
-            }),
-        });
-        SideRows {
-            idempotency: once,
-            ..SideRows::default()
-        }
+        rows_of(this, &call.host, respond)
     }
 
     /// Returns the recorded response if the request took effect before.
@@ -139,6 +124,48 @@ impl Request {
     }
 }
 
+/// The operation that ends an activity, in records of requests.
+const OUTCOME: &str = "POST /v1/activities/{activityToken}";
+
+/// The request that ends the activity of a token. It is the same over every face.
+fn outcome_of(caller: &Caller, token: &str, body: &Value) -> Request {
+    Request {
+        key: caller.idempotency_key(OUTCOME.to_owned(), hash_hex(token)),
+        digest: digest(&[], body),
+    }
+}
+
+/// The side rows of the outcome of an activity. `respond` gives what a repeat over REST is answered.
+pub(crate) fn rows_of_outcome(
+    host: &Host,
+    caller: &Caller,
+    token: &str,
+    body: &Value,
+    respond: impl Fn(&View) -> (StatusCode, Vec<u8>) + Send + Sync + 'static,
+) -> SideRows {
+    rows_of(Some(outcome_of(caller, token, body)), host, respond)
+}
+
+fn rows_of(
+    request: Option<Request>,
+    host: &Host,
+    respond: impl Fn(&View) -> (StatusCode, Vec<u8>) + Send + Sync + 'static,
+) -> SideRows {
+    let once = request.map(|request| Idempotency {
+        expires_at: host.app().idempotency_expiry(),
+        key: request.key,
+        digest: request.digest,
+        respond: Arc::new(move |view| {
+            let (status, body) = respond(view);
+            encode(status, &body)
+        }),
+    });
+    SideRows {
+        idempotency: once,
+        ..SideRows::default()
+    }
+}
+
 /// Responds to a command, with a new or the recorded response.
 pub(super) async fn answer(
     call: &Call,
@@ -151,6 +178,18 @@ pub(super) async fn answer(
             Ok(bytes_response(status, body))
         }
         Done::Replayed(record) => replayed(call, record).await,
+    }
+}
+
+/// Status and body of the answer to a command, new or recorded.
+pub(super) async fn parts(
+    call: &Call,
+    done: &Done,
+    fresh: impl FnOnce(&View) -> (StatusCode, Vec<u8>),
+) -> Result<(StatusCode, Vec<u8>), Problem> {
+    match done {
+        Done::Fresh(view) => Ok(fresh(view)),
+        Done::Replayed(record) => recorded(call, record).await,
     }
 }
 
@@ -199,6 +238,15 @@ fn encode(status: StatusCode, body: &[u8]) -> Vec<u8> {
 }
 
 async fn replayed(call: &Call, record: &IdempotencyRecord) -> Answer {
+    let (status, body) = recorded(call, record).await?;
+    let mut response = bytes_response(status, body);
+    response
+        .headers_mut()
+        .insert(REPLAY.clone(), HeaderValue::from_static("true"));
+    Ok(response)
+}
+
+async fn recorded(call: &Call, record: &IdempotencyRecord) -> Result<(StatusCode, Vec<u8>), Problem> {
     if let Some(run) = VisibleRun::of_record(record)
         && call.host.app().summary(&run).await?.is_none()
     {
@@ -212,9 +260,5 @@ async fn replayed(call: &Call, record: &IdempotencyRecord) -> Answer {
             tracing::error!("stored answer cannot be read");
             Problem::internal()
         })?;
-    let mut response = bytes_response(status, body.to_vec());
-    response
-        .headers_mut()
-        .insert(REPLAY.clone(), HeaderValue::from_static("true"));
-    Ok(response)
+    Ok((status, body.to_vec()))
 }

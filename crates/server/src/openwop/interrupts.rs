@@ -39,7 +39,7 @@ use crate::{
 const TOKEN_HOLDER: &str = "interrupt-token";
 
 /// The principal in whose name an answer counts, if it is not the caller.
-fn voter(host: &Host, caller: &Caller, value: &Value) -> Option<Voter> {
+pub(crate) fn voter(host: &Host, caller: &Caller, value: &Value) -> Option<Voter> {
     let name = value.get("voter").and_then(Value::as_str)?;
     (name != caller.principal.as_str()).then(|| Voter {
         principal: name.to_owned(),
@@ -130,7 +130,7 @@ impl From<NodeAnswerError> for Problem {
 }
 
 /// Once a run has ended, its interrupts count as resolved.
-fn late(error: AppError) -> AppError {
+pub(crate) fn late(error: AppError) -> AppError {
     match error {
         AppError::Refused(Refusal::Terminal(_)) => Refusal::AlreadyResolved.into(),
         AppError::Refused(Refusal::WrongState) => Refusal::NoInterrupt.into(),

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     auth::{Scopes, hash_hex},
-    hex::hex,
+    hex,
     message::Body,
 };
 

@@ -10,10 +10,10 @@
 //! errors to codes, and a single module renders runs and events. The capability registry decides what is
 //! advertised.
 
-mod activities;
+pub(crate) mod activities;
 mod ancestry;
 mod answer;
-mod artifacts;
+pub(crate) mod artifacts;
 pub(crate) mod budgets;
 mod call;
 mod calls;
@@ -21,27 +21,28 @@ mod capability;
 mod control;
 mod deliveries;
 mod dispatch;
-mod events;
+pub(crate) mod events;
 mod forks;
-mod idempotency;
+pub(crate) mod idempotency;
 mod interrupt_page;
-mod interrupts;
+pub(crate) mod interrupts;
 mod keys;
 mod openapi;
 mod operations;
 mod poll;
-mod problem;
+pub(crate) mod problem;
 pub mod render;
 mod route;
 mod routes;
-mod runs;
+pub(crate) mod runs;
 mod sample;
 mod schemas;
 mod secrets;
 mod table;
 mod tasks;
-mod waiting;
-mod workflows;
+pub(crate) mod waiting;
+pub(crate) mod workers;
+pub(crate) mod workflows;
 
 pub use capability::{Capabilities, Discovery};
 pub use problem::Problem;

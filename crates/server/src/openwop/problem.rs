@@ -185,7 +185,7 @@ impl From<TokenError> for Problem {
     }
 }
 
-pub(super) fn no_run() -> Problem {
+pub(crate) fn no_run() -> Problem {
     Problem::not_found("no such run")
 }
 
@@ -281,6 +281,12 @@ impl From<AppError> for Problem {
                 "idempotency_key_mismatch",
                 "the idempotency key was used for another request",
             ),
+            AppError::AliasTaken => Self::new(
+                StatusCode::CONFLICT,
+                "run_conflict",
+                "another run has this configurable.executionId: choose another one",
+            )
+            .with("field", "configurable.executionId"),
             AppError::TooManySubscriptions { most } => {
                 let why = format!("the run has {most} receivers already");
                 Self::new(StatusCode::CONFLICT, "run_conflict", why)
@@ -327,7 +333,7 @@ impl From<RegisterError> for Problem {
 }
 
 /// A problem or a warning of a definition, as responses list it.
-pub(super) fn listed_problem(problem: &wopr_core::Problem) -> Value {
+pub(crate) fn listed_problem(problem: &wopr_core::Problem) -> Value {
     let mut listed = json!({ "place": problem.place, "rule": problem.rule, "pointer": problem.pointer });
     if let Some(hint) = &problem.hint {
         listed["hint"] = json!(hint);

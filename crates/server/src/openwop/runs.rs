@@ -6,7 +6,7 @@ use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use wopr_app::{NewRun, RunFilter, Summary, View};
+use wopr_app::{Error as AppError, NewRun, RunFilter, Summary, View};
 use wopr_core::{Object, Origin, RunId, RunStatus, WorkflowId};
 use wopr_wire::{
     json,
@@ -21,9 +21,13 @@ use super::{
     idempotency,
     problem::{Problem, no_run},
     render::{self, Mask},
-    waiting,
+    waiting::{self, InterruptTokens},
 };
-use crate::{auth::Scope, hex::hex};
+use crate::{
+    Host,
+    auth::{Caller, Scope},
+    hex,
+};
 
 /// Maximum number of children in a snapshot. Clients list all children by `parentRunId`.
 const MAX_CHILDREN: usize = 100;
@@ -142,7 +146,7 @@ fn check(call: &Call, request: CreateRunRequest) -> Result<Checked, Problem> {
     if tenant_id.is_some_and(|tenant| tenant != call.caller().tenant.as_str()) {
         return Err(Problem::forbidden("the credential is not bound to this tenant"));
     }
-    check_configurable(&configurable, call)?;
+    check_configurable(&configurable, &call.host, call.caller())?;
     let workflow = workflow_id.as_deref().map(WorkflowId::parse);
     let Some(Ok(workflow)) = workflow else {
         return Err(Problem::not_found("no such workflow"));
@@ -184,13 +188,22 @@ fn drop_nulls(configurable: &mut Object) {
 
 /// Checks the overrides of a fork as those of a new run.
 pub(super) fn check_overrides(configurable: &mut Object, call: &Call) -> Result<(), Problem> {
+    check_overrides_of(configurable, &call.host, call.caller())
+}
+
+/// Like [`check_overrides`], for other faces.
+pub(crate) fn check_overrides_of(
+    configurable: &mut Object,
+    host: &Host,
+    caller: &Caller,
+) -> Result<(), Problem> {
     drop_nulls(configurable);
-    check_configurable(configurable, call)
+    check_configurable(configurable, host, caller)
 }
 
 /// Rejects reserved overrides that need unsupported features.
-fn check_configurable(configurable: &Object, call: &Call) -> Result<(), Problem> {
-    let config = call.host.config();
+fn check_configurable(configurable: &Object, host: &Host, caller: &Caller) -> Result<(), Problem> {
+    let config = host.config();
     if let Some(mock) = configurable.get("mockProvider") {
         let id = mock.get("id").and_then(Value::as_str);
         let is_offered = id == Some(wopr_connect::Mock::STREAM_TEXT);
@@ -223,7 +236,7 @@ fn check_configurable(configurable: &Object, call: &Call) -> Result<(), Problem>
     let is_offered = |name: &Value| {
         let mut models = config.models.iter();
         let model = models.find(|model| name.as_str() == Some(&model.name));
-        model.is_some_and(|model| model.tenants.is_empty() || model.tenants.contains(&call.caller().tenant))
+        model.is_some_and(|model| model.tenants.is_empty() || model.tenants.contains(&caller.tenant))
     };
     if provider.is_some_and(|name| !is_offered(name)) {
         return Err(Problem::field(
@@ -239,15 +252,9 @@ fn check_configurable(configurable: &Object, call: &Call) -> Result<(), Problem>
 pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let key = call.visible_run(Scope::RunsRead).await?;
-        let app = call.host.app();
-        let view = app.view(&key).await?.ok_or_else(no_run)?;
-        app.note_view(call.caller(), &view);
+        let view = call.host.app().view(&key).await?.ok_or_else(no_run)?;
         let mask = Mask::for_caller(&view, call.caller());
-        let mut snapshot = render::snapshot(&view, &mask);
-        snapshot.child_runs = children(&call, &view).await?;
-        snapshot.interrupts = waiting::open_interrupts(&call.host, &view, call.caller()).await?;
-        snapshot.interrupt = snapshot.interrupts.first().cloned();
-        snapshot.activities = activities::of_run(&call.host, call.caller(), &view);
+        let snapshot = document(&call.host, call.caller(), &view, &mask, InterruptTokens::Minted).await?;
         let tag = version(&view, &snapshot, &mask)?;
         if tag.to_str().is_ok_and(|tag| call.has_current(tag)) {
             return Ok(not_modified(&tag));
@@ -260,6 +267,23 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
         Ok(response)
     }
     .boxed()
+}
+
+/// A run as a caller sees it, with its children and open questions. Notes that the caller saw it.
+pub(crate) async fn document(
+    host: &Host,
+    caller: &Caller,
+    view: &View,
+    mask: &Mask,
+    tokens: InterruptTokens,
+) -> Result<RunSnapshot, AppError> {
+    host.app().note_view(caller, view);
+    let mut snapshot = render::snapshot(view, mask);
+    snapshot.child_runs = children(host, view).await?;
+    snapshot.interrupts = waiting::open_interrupts(host, view, caller, tokens).await?;
+    snapshot.interrupt = snapshot.interrupts.first().cloned();
+    snapshot.activities = activities::of_run(host, caller, view);
+    Ok(snapshot)
 }
 
 /// The entity tag of a snapshot: the head of the log, and a hash of the parts that do not come from the log.
@@ -292,8 +316,8 @@ fn version(view: &View, snapshot: &RunSnapshot, mask: &Mask) -> Result<HeaderVal
 }
 
 /// The oldest children of a run, with their current statuses.
-async fn children(call: &Call, view: &View) -> Result<Vec<ChildRun>, Problem> {
-    let children = call.host.app().children(view, MAX_CHILDREN).await?;
+async fn children(host: &Host, view: &View) -> Result<Vec<ChildRun>, AppError> {
+    let children = host.app().children(view, MAX_CHILDREN).await?;
     let shown = children.into_iter().map(|(run, summary)| ChildRun {
         run_id: run.to_string(),
         workflow_id: Some(summary.workflow.to_string()),
@@ -304,7 +328,7 @@ async fn children(call: &Call, view: &View) -> Result<Vec<ChildRun>, Problem> {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Item {
+pub(crate) struct Item {
     run_id: String,
     workflow_id: String,
     workflow_version: String,
@@ -328,7 +352,7 @@ struct List {
 }
 
 impl Item {
-    fn new(run: &RunId, summary: Summary, events: u64) -> Self {
+    pub(crate) fn new(run: &RunId, summary: Summary, events: u64) -> Self {
         let (parent_run_id, parent_node_id) = match summary.parent {
             Some((run, node)) => (Some(run.to_string()), Some(node.to_string())),
             None => (None, None),
@@ -348,7 +372,7 @@ impl Item {
     }
 }
 
-fn unknown_status() -> Problem {
+pub(crate) fn unknown_status() -> Problem {
     let known: Vec<_> = RunStatus::ALL.map(RunStatus::as_str).to_vec();
     Problem::field("status", &format!("must be one of {}", known.join(", ")))
 }
@@ -424,17 +448,17 @@ impl Page {
 }
 
 /// An opaque cursor for a list of runs.
-pub(super) fn cursor(run: &RunId) -> String {
+pub(crate) fn cursor(run: &RunId) -> String {
     URL_SAFE_NO_PAD.encode(run.as_str())
 }
 
-fn read_cursor(text: &str) -> Option<RunId> {
+pub(crate) fn read_cursor(text: &str) -> Option<RunId> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
     RunId::parse(std::str::from_utf8(&bytes).ok()?).ok()
 }
 
 /// Encodes the response to a command.
-pub(super) fn status_body(response: &impl Serialize) -> Vec<u8> {
+pub(crate) fn status_body(response: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(response).expect("a response of texts serialises")
 }
 

@@ -458,6 +458,89 @@ fn activities() -> Value {
             json!({ "token": text(), "nodeId": text(), "ordinal": count(), "queue": text(), "input": true }),
             true,
         ),
+        "LeaseActivitiesRequest": shape(
+            &["queue"],
+            json!({
+                "queue": { "type": "string", "minLength": 1, "maxLength": 128 },
+                "worker": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": 128,
+                    "description": "The name of the worker; the caller's principal where absent.",
+                },
+                "max": { "type": "integer", "minimum": 1, "maximum": 256, "default": 1 },
+                "waitMs": { "type": "integer", "minimum": 0, "maximum": 60_000, "default": 0 },
+            }),
+            true,
+        ),
+        "LeasedActivity": shape(
+            &[
+                "token", "runId", "nodeId", "ordinal", "attempt", "queue", "input", "idempotencyKey", "leaseMs",
+                "availableAt",
+            ],
+            json!({
+                "token": text(),
+                "runId": text(),
+                "nodeId": text(),
+                "ordinal": count(),
+                "attempt": count(),
+                "queue": text(),
+                "input": true,
+                "idempotencyKey": { "type": "string", "description": "The same for every attempt of the step." },
+                "leaseMs": { "type": "integer", "description": "How long the lease lasts without a heartbeat." },
+                "availableAt": instant(),
+                "timeoutMs": { "type": "integer" },
+                "heartbeatMs": { "type": "integer" },
+                "traceparent": text(),
+            }),
+            true,
+        ),
+        "LeasedActivities": shape(&["activities"], json!({ "activities": list_of("LeasedActivity") }), true),
+        "WorkerQueue": shape(
+            &["queue", "waiting", "leased"],
+            json!({ "queue": text(), "waiting": count(), "leased": count(), "oldestAt": instant() }),
+            true,
+        ),
+        "SeenWorker": shape(
+            &["queue", "worker", "waiting", "working", "seenAt"],
+            json!({
+                "queue": text(),
+                "worker": text(),
+                "waiting": { "type": "integer", "description": "Its calls that wait for activities." },
+                "working": { "type": "integer", "description": "Activities that it got from this process and has not ended." },
+                "seenAt": instant(),
+            }),
+            true,
+        ),
+        "WorkerQueues": shape(
+            &["queues", "workers"],
+            json!({ "queues": list_of("WorkerQueue"), "workers": list_of("SeenWorker") }),
+            true,
+        ),
+        "SubmitActivitiesRequest": shape(
+            &["outcomes"],
+            json!({ "outcomes": { "type": "array", "minItems": 1, "maxItems": 256, "items": shape(
+                &["token", "outcome"],
+                json!({ "token": text(), "outcome": outcome }),
+                true,
+            ) } }),
+            true,
+        ),
+        "SubmitActivitiesResponse": shape(
+            &["results"],
+            json!({ "results": { "type": "array", "items": shape(
+                &["token", "ok"],
+                json!({
+                    "token": text(),
+                    "ok": { "type": "boolean" },
+                    "runId": text(),
+                    "status": to("RunStatus"),
+                    "error": to("ErrorEnvelope"),
+                }),
+                true,
+            ) } }),
+            true,
+        ),
         "SubmitActivityRequest": shape(&["outcome"], json!({ "outcome": outcome }), true),
         "SubmitActivityResponse": shape(
             &["runId", "status"],
@@ -564,7 +647,7 @@ fn host() -> Value {
             &["budgets"],
             json!({
                 "budgets": { "type": "array", "items": shape(
-                    &["tenant", "per", "since", "until", "tokens", "costUsd", "onBreach"],
+                    &["tenant", "per", "since", "until", "tokens", "costUsd", "timeMs", "onBreach"],
                     json!({
                         "tenant": text(),
                         "workflow": { "type": "string", "description": "All runs of the tenant where absent." },
@@ -575,6 +658,8 @@ fn host() -> Value {
                         "maxTokens": { "type": "integer" },
                         "costUsd": { "type": "number" },
                         "maxCostUsd": { "type": "number" },
+                        "timeMs": { "type": "integer", "description": "How long the host waited for answers of models." },
+                        "maxTimeMs": { "type": "integer" },
                         "onBreach": { "type": "string", "enum": ["ask", "fail"] },
                     }),
                     true,

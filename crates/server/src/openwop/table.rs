@@ -8,7 +8,7 @@ use super::{
     call::Handler,
     calls, control, deliveries, events, forks, interrupts, keys, operations, poll,
     route::{Access, Exists, Input, Param, Route, Success, Verb},
-    runs, sample, secrets, tasks, workflows,
+    runs, sample, secrets, tasks, workers, workflows,
 };
 use crate::auth::Scope;
 
@@ -353,6 +353,18 @@ pub(super) static ROUTES: &[Route] = &[
     .reads(Input::Required("ResolveInterruptRequest"))
     .answers(200, "ResolveInterruptResponse")
     .fails(&[400, 403, 404, 409, 410, 413, 415, 422, 503]),
+    post("/v1/activities:lease", "leaseActivities", workers::lease)
+        .about("Leases activities of a queue for a worker. Waits up to waitMs for the first one.")
+        .needs(&[Scope::ActivitiesWork])
+        .reads(Input::Required("LeaseActivitiesRequest"))
+        .answers(200, "LeasedActivities")
+        .fails(&[400, 413, 415, 503]),
+    post("/v1/activities:submit", "submitActivities", activities::submit_many)
+        .about("Ends up to 256 steps that wait for workers, each by itself. Results are in the order of the outcomes.")
+        .needs(&[Scope::ActivitiesWork])
+        .reads(Input::Required("SubmitActivitiesRequest"))
+        .answers(200, "SubmitActivitiesResponse")
+        .fails(&[400, 413, 415, 503]),
     post("/v1/activities/{activityToken}", "submitActivity", activities::submit)
         .about("Ends a step that waits for a worker with its outcome. The same outcome again gets the same answer.")
         .needs(&[Scope::ActivitiesWork])
@@ -364,11 +376,11 @@ pub(super) static ROUTES: &[Route] = &[
         "heartbeatActivity",
         activities::heartbeat,
     )
-        .about("Says that the worker of a step is alive, and how far it is.")
+        .about("Says that the worker of a step is alive, and how far it is. Renews its lease.")
         .needs(&[Scope::ActivitiesWork])
         .reads(Input::Optional("HeartbeatActivityRequest"))
         .answers(200, "HeartbeatActivityResponse")
-        .fails(&[400, 404, 413, 415, 503]),
+        .fails(&[400, 404, 409, 413, 415, 503]),
     get("/v1/runs/{runId}/artifacts", "listArtifacts", artifacts::list)
         .about("The run's artifacts, oldest first, without content.")
         .needs(&[Scope::ArtifactsRead])
@@ -421,6 +433,11 @@ pub(super) static ROUTES: &[Route] = &[
         .about("The budgets of the caller's tenant, with what their current windows have taken.")
         .needs(&[Scope::AuditRead])
         .answers(200, "BudgetList")
+        .fails(&[503]),
+    get("/v1/host/wopr/workers", "listWorkers", workers::list)
+        .about("The worker queues of the caller's tenant that hold activities, and the workers that called this process.")
+        .needs(&[Scope::ActivitiesWork])
+        .answers(200, "WorkerQueues")
         .fails(&[503]),
     delete("/v1/host/wopr/secrets/{name}", "removeSecret", secrets::remove)
         .about("Removes a secret of the caller's tenant.")

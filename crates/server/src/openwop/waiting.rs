@@ -15,18 +15,28 @@ use crate::{
     tokens::Claims,
 };
 
-/// Lists the open interrupts of a run, oldest first. Callers who may answer get a token for each. Interrupts
-/// of children appear at the node that mirrors them.
+/// Whether open interrupts are shown with tokens that answer them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum InterruptTokens {
+    /// For callers who may answer.
+    Minted,
+    /// For readers that should not hold one, as the context of a language model.
+    LeftOut,
+}
+
+/// Lists the open interrupts of a run, oldest first. Interrupts of children appear at the node that mirrors them.
 pub(super) async fn open_interrupts(
     host: &Host,
     view: &View,
     caller: &Caller,
+    tokens: InterruptTokens,
 ) -> Result<Vec<InterruptView>, AppError> {
     let questions = host.app().open_questions(view).await?;
     host.app().note_questions(caller, &questions);
-    let shown = questions
-        .iter()
-        .map(|question| with_token(host, question, caller));
+    let shown = questions.iter().map(|question| match tokens {
+        InterruptTokens::Minted => with_token(host, question, caller),
+        InterruptTokens::LeftOut => shown(question),
+    });
     Ok(shown.collect())
 }
 

@@ -18,7 +18,11 @@ use super::{
     problem::{Problem, listed_problem},
 };
 
-use crate::message::{Body, Response};
+use crate::{
+    Host,
+    auth::Caller,
+    message::{Body, Response},
+};
 
 static VERSION: HeaderName = HeaderName::from_static("openwop-workflow-version");
 
@@ -45,7 +49,7 @@ impl Schema {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Item<'a> {
+pub(crate) struct Item<'a> {
     workflow_id: &'a str,
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,7 +65,7 @@ struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    fn of(plan: &'a Plan) -> Self {
+    pub(crate) fn of(plan: &'a Plan) -> Self {
         Self {
             workflow_id: plan.id().as_str(),
             name: plan.name(),
@@ -125,22 +129,12 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
             move || read(&body, &tenant)
         };
         let document = app.compute(caller, call.body.len(), reading).await??;
-        offers(&call, &document)?;
-        let registered = app.register_workflow(caller, document).await?;
-        let status = if registered.is_new {
+        let (is_new, body) = register_read(&call.host, caller, document, call.body.len()).await?;
+        let status = if is_new {
             StatusCode::CREATED
         } else {
             StatusCode::OK
         };
-        let n_bytes = call.body.len();
-        let mut models = call.host.config().models.iter();
-        let has_price = models.any(|model| {
-            let is_offered = model.tenants.is_empty() || model.tenants.contains(&caller.tenant);
-            model.price.is_some() && is_offered
-        });
-        let judging = move || serde_json::to_vec(&Item::with_warnings(&registered.plan, has_price));
-        let body = app.compute(caller, n_bytes, judging).await?;
-        let body = body.expect("an item of texts serialises");
         let response = match once {
             Some(once) => once.remember(&call, status, body).await?,
             None => bytes_response(status, body),
@@ -150,9 +144,35 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
+/// Registers a definition that [`check_document`] accepted. Returns `true` if the version is new, and the item of the
+/// workflow with its warnings. `n_bytes` is the size of the definition.
+pub(crate) async fn register_read(
+    host: &Host,
+    caller: &Caller,
+    document: Value,
+    n_bytes: usize,
+) -> Result<(bool, Vec<u8>), Problem> {
+    offered(host, &document)?;
+    let registered = host.app().register_workflow(caller, document).await?;
+    let mut models = host.config().models.iter();
+    let has_price = models.any(|model| {
+        let is_offered = model.tenants.is_empty() || model.tenants.contains(&caller.tenant);
+        model.price.is_some() && is_offered
+    });
+    let is_new = registered.is_new;
+    let judging = move || serde_json::to_vec(&Item::with_warnings(&registered.plan, has_price));
+    let body = host.app().compute(caller, n_bytes, judging).await?;
+    Ok((is_new, body.expect("an item of texts serialises")))
+}
+
 /// Refuses a definition that needs a capability which the conformance suite has switched off.
 pub(super) fn offers(call: &Call, document: &Value) -> Result<(), Problem> {
-    let Some(missing) = call.host.discovery().missing(document) else {
+    offered(&call.host, document)
+}
+
+/// Like [`offers`], for other faces.
+pub(crate) fn offered(host: &Host, document: &Value) -> Result<(), Problem> {
+    let Some(missing) = host.discovery().missing(document) else {
         return Ok(());
     };
     let message = format!("the workflow needs {missing}, which this host does not offer");
@@ -162,7 +182,13 @@ pub(super) fn offers(call: &Call, document: &Value) -> Result<(), Problem> {
 /// Parses a definition and checks the rules that apply to every API.
 fn read(body: &[u8], tenant: &TenantId) -> Result<Value, Problem> {
     let document = json::parse(body)?;
-    if wopr_app::is_redacted_definition(&document) {
+    check_document(&document, tenant)?;
+    Ok(document)
+}
+
+/// Checks the rules for definitions that do not depend on their language.
+pub(crate) fn check_document(document: &Value, tenant: &TenantId) -> Result<(), Problem> {
+    if wopr_app::is_redacted_definition(document) {
         let message = format!(
             "the definition holds {}, which stands for a value that is not shown",
             wopr_app::REDACTED
@@ -173,7 +199,7 @@ fn read(body: &[u8], tenant: &TenantId) -> Result<Value, Problem> {
     if named.is_some_and(|named| named != tenant.as_str()) {
         return Err(Problem::forbidden("the credential is not bound to this tenant"));
     }
-    Ok(document)
+    Ok(())
 }
 
 /// The part of a registration's response that is repeated in headers.

@@ -66,6 +66,7 @@ hand_on! { Log:
     append(batch: Batch) -> Result<(), AppendError>;
     #[count] load_within(run: &RunKey, most: usize) -> Result<Option<Load>, ReadError>;
     #[count] summary(run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError>;
+    #[count] run_of_alias(tenant: &TenantId, alias: &str) -> Result<Option<RunId>, ReadError>;
     heads(runs: &[RunKey]) -> Result<Vec<Option<Seq>>, ReadError>;
     #[count] events(run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError>;
     #[count] list_runs(tenant: &TenantId, filter: &RunFilter, after: Option<&RunId>, limit: usize) -> Result<RunPage, ReadError>;
@@ -96,6 +97,7 @@ hand_on! { Work:
 
 hand_on! { Registry:
     put_workflow(row: WorkflowRow) -> Result<bool, WriteError>;
+    add_workflow(row: WorkflowRow) -> Result<bool, WriteError>;
     workflow(tenant: &TenantId, id: &WorkflowId, version: &ContentHash) -> Result<Option<WorkflowRow>, ReadError>;
     workflows_since(after: Revision, max_bytes: usize) -> Result<Vec<(Revision, WorkflowRow)>, ReadError>;
     add_key(row: KeyRow) -> Result<bool, WriteError>;
@@ -141,4 +143,10 @@ hand_on! { StoredSecrets:
 hand_on! { Spending:
     spent(of: Spenders<'_>, now: Timestamp, limit: usize) -> Result<Vec<(TenantId, SpentRow)>, ReadError>;
     forget_spent(before: Timestamp, limit: usize) -> Result<usize, WriteError>;
+}
+
+hand_on! { Offers:
+    lease_offers(request: &OfferRequest) -> Result<LeasedOffers, WriteError>;
+    set_offer(run: &RunKey, key: &WorkKey, fence: Fence, ready: Timestamp) -> Result<bool, WriteError>;
+    offered_queues(tenant: &TenantId, now: Timestamp, after: Option<&str>, limit: usize) -> Result<Vec<OfferedQueue>, ReadError>;
 }

@@ -19,6 +19,7 @@ async fn host(url: &str, executor: Arc<Steered>) -> Engine {
         per: BudgetPeriod::Month,
         tokens: Some(Bound { most: 25, grant: 5 }),
         cost_micros: None,
+        time_ms: None,
         on_breach: OnBreach::Ask {
             roles: Vec::new(),
             groups: Vec::new(),

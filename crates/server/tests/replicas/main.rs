@@ -8,8 +8,10 @@
 mod budgets;
 mod clocks;
 mod engines;
+mod executions;
 mod harness;
 mod hosts;
 mod news;
 mod pushes;
 mod registry;
+mod workers;

@@ -224,3 +224,98 @@ async fn probes_of_the_suite_find_what_they_should() {
         "credential_unavailable"
     );
 }
+
+/// Workers that write at the same time do not wait for each other: of one id the last writer wins, and the next turn of
+/// their supervisor reads what all of them wrote.
+#[tokio::test]
+async fn next_turn_reads_what_all_workers_wrote_and_the_last_writer_of_an_id_wins() {
+    const WORKERS: [&str; 4] = ["w1", "w2", "w3", "w4"];
+    let server = Server::start().await;
+    let worker = |id: &str| {
+        let shared = node(
+            "shared",
+            "core.memory.write",
+            json!({ "id": "shared", "content": id }),
+        );
+        let own = node("own", "core.memory.write", json!({ "id": id, "content": id }));
+        let mut worker = chain(id, &[shared, own]);
+        // Both at once, so that the writes of all workers mix.
+        worker["edges"] = json!([]);
+        worker
+    };
+    let rules = json!({
+        "rules": [{
+            "when": "recall is not defined",
+            "decision": { "kind": "next-worker", "nextWorkerIds": WORKERS },
+        }],
+        "decision": { "kind": "terminate", "reason": "goal-reached" },
+    });
+    let mut parent = chain(
+        "parent",
+        &[
+            node("lead", "core.orchestrator.supervisor", rules),
+            node("dispatch", "core.dispatch", json!({ "fanOutPolicy": "parallel" })),
+            node("recall", "core.memory.read", json!({ "limit": 100 })),
+        ],
+    );
+    let back = json!({ "id": "back", "sourceNodeId": "recall", "targetNodeId": "lead" });
+    parent["edges"].as_array_mut().unwrap().push(back);
+    register(&server, &WORKERS.map(worker)).await;
+    register(&server, &[parent]).await;
+    let run = server.run("parent", json!({})).await;
+    server.wait_for(&run, "completed").await;
+    let log = async |run: &str| {
+        let page = server
+            .get(&format!("/v1/runs/{run}/events/poll"))
+            .send()
+            .await
+            .ok(200);
+        page["events"].as_array().unwrap().clone()
+    };
+    let recalled = |log: &[Value]| {
+        let done = log
+            .iter()
+            .find(|event| event["type"] == "node.completed" && event["nodeId"] == "recall");
+        done.unwrap()["payload"]["outputs"].clone()
+    };
+    let events = log(&run).await;
+    let mut writes = Vec::new();
+    for event in events.iter().filter(|event| event["type"] == "node.dispatched") {
+        let child = event["payload"]["childRunId"].as_str().unwrap();
+        let workflow = event["payload"]["childWorkflowId"].as_str().unwrap();
+        for written in log(child).await {
+            if written["type"] == "memory.written" && written["payload"]["memoryId"] == "shared" {
+                let at = written["timestamp"].as_str().unwrap().to_owned();
+                writes.push((
+                    at,
+                    child.to_owned(),
+                    written["sequence"].as_u64().unwrap(),
+                    workflow.to_owned(),
+                ));
+            }
+        }
+    }
+    assert_eq!(writes.len(), WORKERS.len());
+    let (.., last) = writes.iter().max().unwrap();
+    let read = recalled(&events);
+    let entries = read["entries"].as_array().unwrap();
+    let content = |id: &str| {
+        let entry = entries.iter().find(|entry| entry["id"] == id);
+        entry.unwrap()["content"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(entries.len(), 1 + WORKERS.len(), "{read:#}");
+    assert_eq!(content("shared"), *last);
+    for id in WORKERS {
+        assert_eq!(content(id), id);
+    }
+    let fork = json!({ "mode": "replay", "fromSeq": 0 });
+    let fork = server
+        .post(&format!("/v1/runs/{run}:fork"), &fork)
+        .send()
+        .await
+        .ok(201);
+    let fork = fork["runId"].as_str().unwrap().to_owned();
+    server.wait_for(&fork, "completed").await;
+    assert_eq!(recalled(&log(&fork).await), read);
+    server.stop().await;
+}

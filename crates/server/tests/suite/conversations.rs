@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
+    orchestration::looped,
     server::Server,
     workflows::{chain, node},
 };
@@ -115,4 +116,89 @@ async fn discovery_tells_of_conversations_and_memory() {
         assert_eq!(root["agents"]["reasoning"]["streaming"], true);
         assert_eq!(root["conformance"]["mockAgent"], true);
     }
+}
+
+/// Sends a message of A2A 1.0, and returns the task.
+async fn send(server: &Server, id: &str, task: Option<&str>, part: Value) -> Value {
+    let mut message = json!({
+        "messageId": id, "role": "ROLE_USER", "parts": [part], "metadata": { "openwop": { "workflowId": "asks" } },
+    });
+    if let Some(task) = task {
+        message["taskId"] = json!(task);
+    }
+    let body =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": { "message": message } });
+    let call = server.post("/a2a", &body).header("a2a-version", "1.0");
+    call.send().await.ok(200)["result"]["task"].clone()
+}
+
+/// Several turns over both faces, each of which sees what was said over the other, and a replay of them.
+#[tokio::test]
+async fn a_supervisor_asks_in_turns_over_rest_and_a2a() {
+    let server = Server::start().await;
+    let lead = json!({
+        "agentId": "acme.lead", "mockDispatchPlan": [{ "kind": "ask-user", "prompt": "Which color?" }],
+    });
+    let mut document = looped(
+        "asks",
+        lead,
+        json!({ "askUserRouting": "conversation" }),
+        json!([]),
+    );
+    document["channels"] = json!({ "conversation": { "reducer": "message" } });
+    server.post("/v1/workflows", &document).send().await.ok(201);
+
+    let task = send(&server, "m1", None, json!({ "text": "Paint it." })).await;
+    assert_eq!(task["status"]["state"], "TASK_STATE_INPUT_REQUIRED", "{task:#}");
+    assert!(
+        task["status"]["message"].to_string().contains("Which color?"),
+        "{task:#}"
+    );
+    let run = task["id"].as_str().unwrap();
+    let snapshot = server.wait_for(run, "waiting-approval").await;
+    assert_eq!(snapshot["interrupt"]["kind"], "conversation.exchange");
+    assert_eq!(snapshot["interrupt"]["nodeId"], "dispatch");
+
+    let task = send(&server, "m2", Some(run), json!({ "text": "What is there?" })).await;
+    assert_eq!(task["status"]["state"], "TASK_STATE_INPUT_REQUIRED", "{task:#}");
+    let path = format!("/v1/runs/{run}/interrupts/dispatch");
+    let turn = json!({ "resumeValue": { "content": "Red and blue.", "role": "agent" } });
+    server.post(&path, &turn).send().await.ok(200);
+    let close = json!({ "data": { "operation": "close", "content": "Blue." } });
+    let task = send(&server, "m3", Some(run), close).await;
+    assert_eq!(task["status"]["state"], "TASK_STATE_COMPLETED", "{task:#}");
+
+    let ended = server.snapshot(run).await;
+    let said = ended["channels"]["conversation"].as_array().unwrap();
+    let said: Vec<_> = said
+        .iter()
+        .map(|turn| turn["content"].as_str().unwrap())
+        .collect();
+    assert_eq!(said, ["Which color?", "What is there?", "Red and blue.", "Blue."]);
+    let log = events(&server, run).await;
+    let completed = log
+        .iter()
+        .find(|event| event["type"] == "node.completed" && event["nodeId"] == "dispatch")
+        .unwrap();
+    assert_eq!(completed["payload"]["outputs"]["answer"], "Blue.");
+    let opened = log
+        .iter()
+        .find(|event| event["type"] == "conversation.opened")
+        .unwrap();
+    assert_eq!(opened["payload"]["openedBy"], "acme.lead");
+    assert!(
+        !log.iter()
+            .any(|event| event["type"].as_str().unwrap().starts_with("clarification."))
+    );
+
+    let body = json!({ "mode": "replay" });
+    let forked = server
+        .post(&format!("/v1/runs/{run}:fork"), &body)
+        .send()
+        .await
+        .ok(201);
+    let replay = server
+        .wait_for(forked["runId"].as_str().unwrap(), "completed")
+        .await;
+    assert_eq!(replay["channels"], ended["channels"]);
 }

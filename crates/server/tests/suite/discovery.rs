@@ -70,6 +70,28 @@ async fn tools_are_advertised_if_everybody_may_call_some() {
     assert!(document.get("mcp").is_none());
 }
 
+/// Nobody can start a run of the workflow by which a model calls a tool.
+#[tokio::test]
+async fn lists_have_only_workflows_that_callers_can_start() {
+    let server = Server::start_with(|config| {
+        let url = "https://example.com/mcp".parse().unwrap();
+        config.mcp.servers.push(ToolServer::at("default", url));
+    })
+    .await;
+    let listed = server.get("/v1/workflows").send().await.ok(200);
+    let listed = listed["workflows"].as_array().unwrap();
+    let is_listed = |id: &str| listed.iter().any(|workflow| workflow["workflowId"] == id);
+    assert!(
+        is_listed("conformance-noop") && !is_listed("host-mcp-tool"),
+        "{listed:#?}"
+    );
+    server
+        .post("/v1/runs", &json!({ "workflowId": "host-mcp-tool" }))
+        .send()
+        .await
+        .error(400, "validation_error");
+}
+
 #[tokio::test]
 async fn profile_of_a2a_0_3_requires_a_card_that_its_clients_can_read() {
     let server = Server::start_with(|config| config.a2a.card_version = "1.0".parse().unwrap()).await;

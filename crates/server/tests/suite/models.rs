@@ -123,7 +123,8 @@ async fn programmed_answers_become_envelope_events() {
     );
 
     let schema = json!({ "title": "TestEnvelope", "type": "object", "required": ["valid"] });
-    let program = json!([{ "content": "It is valid.", "stopReason": "end_turn" }, valid]);
+    let prose = json!({ "content": "It is valid.", "stopReason": "end_turn" });
+    let program = json!([prose, prose, prose, valid]);
     let (_, events) = run(
         &server,
         "prose",
@@ -286,6 +287,35 @@ async fn a_replay_ends_where_the_scripted_model_refuses_or_answers_instead() {
         };
         server.wait_for(&branch, expected).await;
     }
+    server.stop().await;
+}
+
+/// A repetition of a request is no second fork, so it asks the scripted model nothing.
+#[tokio::test]
+async fn a_replay_that_is_asked_for_twice_asks_the_scripted_model_once() {
+    let server = Server::start().await;
+    let answer = json!({ "content": "{\"valid\": true}", "stopReason": "end_turn" });
+    let refusal = json!({ "refusalText": "I will not", "stopReason": "safety" });
+    let (source, _) = run(
+        &server,
+        "repeated",
+        config(json!({})),
+        json!([answer]),
+        "completed",
+    )
+    .await;
+    let source = source["runId"].as_str().unwrap();
+    program(&server, json!([answer, refusal])).await;
+    let fork = server.post(&format!("/v1/runs/{source}:fork"), &json!({ "mode": "replay" }));
+    let fork = fork.header("idempotency-key", "k1");
+    let first = fork.send().await.ok(201);
+    assert_eq!(fork.send().await.ok(201), first);
+    server
+        .wait_for(first["runId"].as_str().unwrap(), "completed")
+        .await;
+    // The next fork gets the next reply.
+    let (snapshot, _) = replay(&server, source, "failed").await;
+    assert_eq!(snapshot["error"]["code"], "replay_diverged_at_refusal");
     server.stop().await;
 }
 

@@ -741,6 +741,7 @@ async fn discovery_says_what_of_supervisors_and_workers_is_offered() {
     );
     assert!(model(&document)["version"].as_u64().unwrap() >= 6);
     assert_eq!(model(&document)["statefulResume"], true);
+    assert_eq!(model(&document)["crossChildMemoryConcurrency"], "advisory");
     assert_eq!(
         model(&document)["verifier"],
         json!({ "supported": true, "gating": true })

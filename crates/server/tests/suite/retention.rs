@@ -75,6 +75,16 @@ async fn an_ended_run_goes_and_its_key_answers_not_found(server: Server) {
     ] {
         assert_eq!(fork(unknown).send().await.status, status, "{unknown}");
     }
+    let retry = |run: &str| server.post(&format!("/v1/host/wopr/runs/{run}:retry"), &json!({}));
+    let refused = retry(&run)
+        .send()
+        .await
+        .error(422, "replay_memory_snapshot_unavailable");
+    assert_eq!(
+        refused,
+        json!({ "sourceRunId": run, "reason": "retention_expired" })
+    );
+    retry("run_unknown").send().await.error(404, "not_found");
     let cancel = server.post(&format!("/v1/runs/{run}/cancel"), &json!({}));
     cancel.send().await.error(404, "not_found");
 

@@ -1,5 +1,7 @@
 //! Use cases check what their caller may do, whichever face calls them.
 
+use std::time::Duration;
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -48,6 +50,7 @@ async fn use_cases_refuse_callers_without_their_scope() {
             ordinal: 0,
         },
         attempt: 0,
+        lease: None,
     };
     for scope in Scope::ALL {
         assert_eq!(lacks(app.find_run(nobody, id.as_str(), *scope).await), *scope);
@@ -114,6 +117,14 @@ async fn use_cases_refuse_callers_without_their_scope() {
             Scope::ActivitiesWork,
             lacks(app.heartbeat_activity(nobody, run, attempt(), Value::Null).await),
         ),
+        (
+            Scope::ActivitiesWork,
+            lacks(
+                app.lease_activities(nobody, "q".to_owned(), "w".to_owned(), 1, Duration::ZERO)
+                    .await,
+            ),
+        ),
+        (Scope::ActivitiesWork, lacks(app.worker_queues(nobody).await)),
         (Scope::RunsRead, lacks(app.messages(nobody, run, 1).await)),
         (Scope::ArtifactsRead, lacks(app.blob(nobody, run, "b").await)),
         (Scope::KeysManage, lacks(app.keys(nobody).await)),

@@ -60,7 +60,7 @@ impl Clock for ShiftedClock {
     }
 }
 
-fn key(id: &str, secret: &str, tenant: &str, scopes: Scopes) -> Key {
+pub(crate) fn key(id: &str, secret: &str, tenant: &str, scopes: Scopes) -> Key {
     Key {
         id: id.to_owned(),
         secret: Some(Secret::new(secret)),

@@ -26,17 +26,17 @@ use crate::{
 };
 
 /// An agent that answers every look at its task with the same document, until it is given another one.
-struct Agent {
+pub(crate) struct Agent {
     address: SocketAddr,
-    task: Arc<Mutex<Value>>,
+    pub(crate) task: Arc<Mutex<Value>>,
     /// The bodies of submitted tasks.
-    submitted: Arc<Mutex<Vec<Value>>>,
+    pub(crate) submitted: Arc<Mutex<Vec<Value>>>,
     n_looks: watch::Receiver<usize>,
     serving: JoinHandle<()>,
 }
 
 impl Agent {
-    async fn start(task: Value) -> Self {
+    pub(crate) async fn start(task: Value) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (task, submitted) = (Arc::new(Mutex::new(task)), Arc::<Mutex<Vec<_>>>::default());
@@ -67,7 +67,7 @@ impl Agent {
     }
 
     /// Waits for the next look at the task.
-    async fn looked_at(&self) {
+    pub(crate) async fn looked_at(&self) {
         let mut n_looks = self.n_looks.clone();
         n_looks.mark_unchanged();
         n_looks.changed().await.unwrap();
@@ -111,7 +111,7 @@ async fn serve(stream: TcpStream, answer: impl Fn(&str, Vec<u8>) -> Value) {
 }
 
 /// Lets workflows of a host call the agent as its default peer.
-fn know(config: &mut Config, agent: &Agent, folder: &Path, poll_timeout_ms: u64) {
+pub(crate) fn know(config: &mut Config, agent: &Agent, folder: &Path, poll_timeout_ms: u64) {
     let token = folder.join("token");
     fs::write(&token, ALICE).unwrap();
     config.egress.allow = vec!["127.0.0.0/8".parse().unwrap()];

@@ -87,6 +87,7 @@ async fn switches_are_taken_back_together_and_only_known_ones_are_set() {
         json!({ "name": "agents.dispatchMapping", "value": "no" }),
         json!({ "name": "agents.dispatchMapping", "reset": true }),
         json!({ "reset": true, "more": 1 }),
+        json!({ "reset": true, "value": false }),
     ] {
         server
             .post(PATH, &wrong)

@@ -23,6 +23,7 @@ CREATE TABLE runs (
     error_code  text COLLATE "C",
     phase_since bigint NOT NULL,
     run_group   text COLLATE "C",
+    alias       text COLLATE "C",
     PRIMARY KEY (tenant, run)
 );
 
@@ -35,6 +36,9 @@ CREATE INDEX runs_by_parent ON runs (tenant, parent_run, run) WHERE parent_run I
 -- A page of runs by phase says how many match in all; the last three columns let the index alone answer that.
 CREATE INDEX runs_by_phase ON runs (tenant, phase_since, run) INCLUDE (status, error_code, principal);
 CREATE INDEX runs_by_group ON runs (tenant, run_group, phase_since, run) WHERE run_group IS NOT NULL;
+
+-- The names of children follow from those of their parents, so only roots are found by theirs.
+CREATE UNIQUE INDEX runs_by_alias ON runs (tenant, alias) WHERE alias IS NOT NULL AND parent_run IS NULL;
 
 CREATE TABLE events (
     tenant text COLLATE "C" NOT NULL,
@@ -67,11 +71,14 @@ CREATE TABLE work (
     fence  bigint NOT NULL,
     deaths bigint NOT NULL DEFAULT 0,
     woken  bigint,
+    -- A row that workers lease; `ready` is when they can.
+    worker_queue text COLLATE "C",
+    ready  bigint,
     PRIMARY KEY (tenant, run, queue, key)
 );
 
 -- `deaths`, here and below, counts the processes that died while they held the row. At 2 it is handed out beside few
--- others, at 3 it is quarantined, at 4 its run knows. Subscriptions are never quarantined: deliveries can be given up
+-- others, at 3 it is quarantined, at 4 its run knows; an outbox row at 20 and 21. Subscriptions are never quarantined: deliveries can be given up
 -- one by one.
 CREATE INDEX work_free ON work (queue, due, tenant, run, key)
     WHERE epoch IS NULL AND due IS NOT NULL AND deaths < 2;
@@ -81,6 +88,10 @@ CREATE INDEX work_suspect ON work (queue, due, tenant, run, key)
     WHERE due IS NOT NULL AND (deaths = 2 OR deaths > 2 AND queue = 2);
 CREATE INDEX work_quarantined ON work (tenant, run) WHERE deaths = 3 AND queue <> 2;
 CREATE INDEX work_held ON work (queue, due, tenant, run, key) WHERE epoch IS NOT NULL;
+-- What waits in a queue for workers, and what of a tenant they have.
+CREATE INDEX work_offers ON work (tenant, worker_queue, ready, run, key)
+    WHERE worker_queue IS NOT NULL AND deaths < 3;
+CREATE INDEX work_offers_of_tenant ON work (tenant, ready) WHERE worker_queue IS NOT NULL AND deaths < 3;
 -- Deliveries to the peers of calls. The keys of attempts begin with a digit.
 CREATE INDEX work_call_deliveries ON work (tenant, run, key) WHERE queue = 1 AND key >= 'a';
 
@@ -245,7 +256,7 @@ CREATE TABLE outbox (
 );
 
 CREATE INDEX outbox_held ON outbox (epoch) WHERE epoch IS NOT NULL;
-CREATE INDEX outbox_quarantined ON outbox (tenant, run) WHERE deaths = 3;
+CREATE INDEX outbox_quarantined ON outbox (tenant, run) WHERE deaths = 20;
 
 -- What waits for a receiver, and what was given up (`dead_at`).
 CREATE TABLE deliveries (
@@ -305,6 +316,7 @@ CREATE TABLE spending (
     until       bigint NOT NULL,
     tokens      bigint NOT NULL,
     cost_micros bigint NOT NULL,
+    time_ms     bigint NOT NULL,
     PRIMARY KEY (tenant, workflow, per, since)
 );
 

@@ -31,6 +31,7 @@ CREATE TABLE runs (
     error_code  TEXT,
     phase_since INTEGER NOT NULL,
     run_group   TEXT,
+    alias       TEXT,
     PRIMARY KEY (tenant, run)
 ) STRICT, WITHOUT ROWID;
 
@@ -43,6 +44,9 @@ CREATE INDEX runs_by_parent ON runs (tenant, parent_run, run) WHERE parent_run I
 -- A page of runs by phase says how many match in all; the last three columns let the index alone answer that.
 CREATE INDEX runs_by_phase ON runs (tenant, phase_since, run, status, error_code, principal);
 CREATE INDEX runs_by_group ON runs (tenant, run_group, phase_since, run) WHERE run_group IS NOT NULL;
+
+-- The names of children follow from those of their parents, so only roots are found by theirs.
+CREATE UNIQUE INDEX runs_by_alias ON runs (tenant, alias) WHERE alias IS NOT NULL AND parent_run IS NULL;
 
 -- The events of one append share a row, up to a bound: each costs its bytes and not two entries of B-trees. A row is
 -- named by its last event, so that the first row from a position on is the one that holds it.
@@ -77,11 +81,14 @@ CREATE TABLE work (
     fence  INTEGER NOT NULL,
     deaths INTEGER NOT NULL DEFAULT 0,
     woken  INTEGER,
+    -- A row that workers lease; `ready` is when they can.
+    worker_queue TEXT,
+    ready  INTEGER,
     PRIMARY KEY (tenant, run, queue, key)
 ) STRICT;
 
 -- `deaths`, here and below, counts the processes that died while they held the row. At 2 it is handed out beside few
--- others, at 3 it is quarantined, at 4 its run knows. Subscriptions are never quarantined: deliveries can be given up
+-- others, at 3 it is quarantined, at 4 its run knows; an outbox row at 20 and 21. Subscriptions are never quarantined: deliveries can be given up
 -- one by one. So the conditions of the indexes are those of the queries.
 CREATE INDEX work_free ON work (queue, due, tenant, run, key)
     WHERE epoch IS NULL AND due IS NOT NULL AND deaths < 2;
@@ -92,6 +99,10 @@ CREATE INDEX work_suspect ON work (queue, due, tenant, run, key)
 CREATE INDEX work_quarantined ON work (tenant, run) WHERE deaths = 3 AND queue <> 2;
 -- A start ends the leases of earlier epochs without looking through every row that waits.
 CREATE INDEX work_held ON work (queue, due, tenant, run, key) WHERE epoch IS NOT NULL;
+-- What waits in a queue for workers, and what of a tenant they have.
+CREATE INDEX work_offers ON work (tenant, worker_queue, ready, run, key)
+    WHERE worker_queue IS NOT NULL AND deaths < 3;
+CREATE INDEX work_offers_of_tenant ON work (tenant, ready) WHERE worker_queue IS NOT NULL AND deaths < 3;
 -- Deliveries to the peers of calls. The keys of attempts begin with a digit.
 CREATE INDEX work_call_deliveries ON work (tenant, run, key) WHERE queue = 1 AND key >= 'a';
 
@@ -253,7 +264,7 @@ CREATE TABLE outbox (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX outbox_held ON outbox (tenant, run) WHERE epoch IS NOT NULL;
-CREATE INDEX outbox_quarantined ON outbox (tenant, run) WHERE deaths = 3;
+CREATE INDEX outbox_quarantined ON outbox (tenant, run) WHERE deaths = 20;
 
 -- What waits for a receiver, and what was given up (`dead_at`).
 CREATE TABLE deliveries (
@@ -313,6 +324,7 @@ CREATE TABLE spending (
     until       INTEGER NOT NULL,
     tokens      INTEGER NOT NULL,
     cost_micros INTEGER NOT NULL,
+    time_ms     INTEGER NOT NULL,
     PRIMARY KEY (tenant, workflow, per, since)
 ) STRICT, WITHOUT ROWID;
 

@@ -2,10 +2,10 @@
 
 use std::collections::btree_map::Entry;
 
-use wopr_core::{RunKey, Seq};
+use wopr_core::{RunKey, Seq, TenantId};
 
 use super::{Hand, Run, State, Told};
-use crate::{AppendError, Batch, Guard, Hold, InboxRow, Put, QUARANTINED, Queue, Then};
+use crate::{AppendError, Batch, Guard, Hold, InboxRow, Mailbox, Put, QUARANTINED, Queue, Then};
 
 impl State {
     /// Appends a batch, or changes nothing on error.
@@ -56,8 +56,8 @@ impl State {
     fn check_guard(&self, batch: &Batch) -> Result<(), AppendError> {
         let actual = self.run(&batch.run).map(Run::head);
         let holds = match batch.guard {
-            // A removed run keeps its id until it is swept.
-            Guard::Create => !self.runs.contains_key(&batch.run),
+            // A removed run keeps its id and its alias until it is swept.
+            Guard::Create => !self.runs.contains_key(&batch.run) && !self.is_alias_taken(batch),
             Guard::At(seq) => actual == Some(seq),
         };
         if holds {
@@ -68,6 +68,17 @@ impl State {
                 actual,
             })
         }
+    }
+
+    fn is_alias_taken(&self, batch: &Batch) -> bool {
+        let alias = batch.summary.alias.as_ref();
+        batch.summary.parent.is_none()
+            && alias.is_some_and(|alias| self.holder(&batch.run.tenant, alias).is_some())
+    }
+
+    /// The run without a parent that has an alias, also one that is removed.
+    pub(super) fn holder(&self, tenant: &TenantId, alias: &str) -> Option<&RunKey> {
+        self.aliases.get(tenant)?.get(alias)
     }
 
     fn check_children(&self, batch: &Batch) -> Result<(), AppendError> {
@@ -104,7 +115,13 @@ impl State {
         let at = batch.summary.updated_at;
 
         let run = match self.runs.entry(key.clone()) {
-            Entry::Vacant(entry) => entry.insert(Run::new(batch.summary)),
+            Entry::Vacant(entry) => {
+                if let (None, Some(alias)) = (&batch.summary.parent, &batch.summary.alias) {
+                    let aliases = self.aliases.entry(key.tenant.clone()).or_default();
+                    aliases.insert(alias.clone(), key.clone());
+                }
+                entry.insert(Run::new(batch.summary))
+            }
             Entry::Occupied(entry) => {
                 let run = entry.into_mut();
                 // The other columns never change after creation.
@@ -195,16 +212,16 @@ impl State {
     fn hold(&mut self, run: &RunKey, hold: Hold) {
         let work = self.work.iter_mut().filter(|((of, _), _)| of == run);
         for (_, item) in work.filter(|((_, key), _)| key.queue != Queue::Deliveries) {
-            turn(hold, &mut item.deaths);
+            turn(hold, QUARANTINED, &mut item.deaths);
         }
         for told in self.inboxes.get_mut(run).into_iter().flatten() {
-            if turn(hold, &mut told.hand.deaths) {
+            if turn(hold, Mailbox::Inbox.quarantined(), &mut told.hand.deaths) {
                 told.hand.epoch = None;
             }
         }
         if let Some(note) = self.outbox.get_mut(run)
-            && (hold == Hold::Release || note.hand.deaths >= QUARANTINED)
-            && turn(hold, &mut note.hand.deaths)
+            && (hold == Hold::Release || note.hand.deaths >= Mailbox::Outbox.quarantined())
+            && turn(hold, Mailbox::Outbox.quarantined(), &mut note.hand.deaths)
         {
             note.hand.epoch = None;
         }
@@ -224,11 +241,11 @@ impl State {
     }
 }
 
-/// Quarantines a row, or releases it if it is quarantined. Returns `true` if it was released.
-fn turn(hold: Hold, deaths: &mut u32) -> bool {
+/// Quarantines a row, or releases it if it has as many deaths as quarantine it. Returns `true` if it was released.
+fn turn(hold: Hold, quarantined: u32, deaths: &mut u32) -> bool {
     match hold {
-        Hold::Quarantine => *deaths = QUARANTINED + 1,
-        Hold::Release if *deaths >= QUARANTINED => {
+        Hold::Quarantine => *deaths = quarantined + 1,
+        Hold::Release if *deaths >= quarantined => {
             *deaths = 0;
             return true;
         }

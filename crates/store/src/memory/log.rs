@@ -51,6 +51,12 @@ impl Log for MemoryStore {
         Ok(state.run(run).map(|found| (found.summary.clone(), found.head())))
     }
 
+    async fn run_of_alias(&self, tenant: &TenantId, alias: &str) -> Result<Option<RunId>, ReadError> {
+        let state = self.state.lock();
+        let found = state.holder(tenant, alias).filter(|key| state.run(key).is_some());
+        Ok(found.map(|key| key.run.clone()))
+    }
+
     async fn heads(&self, runs: &[RunKey]) -> Result<Vec<Option<Seq>>, ReadError> {
         let state = self.state.lock();
         let head = |run| Some(state.run(run)?.head());

@@ -6,6 +6,7 @@
 mod agent_memory;
 mod append;
 mod log;
+mod offers;
 mod push;
 mod registry;
 mod retention;
@@ -20,7 +21,7 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 
 use crate::{
     BlobRow, DeliveryRow, Epoch, Fence, IdempotencyKey, IdempotencyRecord, InboxRow, KeyRow, MessageRow,
-    PushRow, Revision, SecretRow, Snapshot, SpentRow, StoredEvent, Summary, WorkKey, WorkflowRow,
+    Offer, PushRow, Revision, SecretRow, Snapshot, SpentRow, StoredEvent, Summary, WorkKey, WorkflowRow,
 };
 
 /// A store in memory, for tests and experiments.
@@ -39,6 +40,8 @@ impl MemoryStore {
 #[derive(Debug, Default)]
 struct State {
     runs: BTreeMap<RunKey, Run>,
+    /// The runs without a parent that have an alias, by tenant and alias.
+    aliases: HashMap<TenantId, HashMap<String, RunKey>>,
     work: BTreeMap<(RunKey, WorkKey), Item>,
     /// Oldest first; a run without rows has no entry.
     inboxes: BTreeMap<RunKey, Vec<Told>>,
@@ -104,6 +107,8 @@ struct Item {
     deaths: u32,
     /// When a row that is leased was woken.
     woken: Option<Timestamp>,
+    /// The worker queue that it waits in, and when it can be leased from there.
+    offer: Option<Offer>,
 }
 
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use wopr_core::{RunKey, Seq, Timestamp};
 
 use super::{Hand, MemoryStore, Note, Push, State};
 use crate::{
-    Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, Fence, OutboxRow, Pending, PushRow,
-    Pushes, Put, Queue, ReadError, Then, Update, WorkKey, WorkRow, WriteError,
+    Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, Fence, Mailbox, OutboxRow, Pending,
+    PushRow, Pushes, Put, Queue, ReadError, Then, Update, WorkKey, WorkRow, WriteError,
 };
 
 impl State {
@@ -117,7 +117,7 @@ impl Pushes for MemoryStore {
             .outbox
             .iter()
             .filter(|(run, _)| after.is_none_or(|after| *run > after) && !state.is_gone(run))
-            .filter(|(_, note)| note.hand.is_for(epoch))
+            .filter(|(_, note)| note.hand.is_for(epoch, Mailbox::Outbox))
             .take(limit)
             .map(|(run, note)| OutboxRow {
                 run: run.clone(),

@@ -34,6 +34,22 @@ impl Registry for MemoryStore {
         }
     }
 
+    async fn add_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError> {
+        let mut state = self.state.lock();
+        let revision = state.next_revision();
+        match state.workflows.entry((row.tenant.clone(), row.id.clone())) {
+            Entry::Occupied(_) => Ok(false),
+            Entry::Vacant(entry) => {
+                entry.insert(Workflow {
+                    current: row.version.clone(),
+                    since: revision,
+                    versions: BTreeMap::from([(row.version.clone(), row)]),
+                });
+                Ok(true)
+            }
+        }
+    }
+
     async fn workflow(
         &self,
         tenant: &TenantId,

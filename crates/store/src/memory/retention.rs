@@ -20,7 +20,12 @@ impl State {
     }
 
     fn forget(&mut self, run: &RunKey) {
-        self.runs.remove(run);
+        let alias = self.runs.remove(run).and_then(|removed| removed.summary.alias);
+        if let (Some(alias), Some(aliases)) = (alias, self.aliases.get_mut(&run.tenant))
+            && aliases.get(&alias) == Some(run)
+        {
+            aliases.remove(&alias);
+        }
         self.inboxes.remove(run);
         self.work.retain(|(owner, _), _| owner != run);
         self.outbox.remove(run);

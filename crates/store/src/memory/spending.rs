@@ -17,14 +17,16 @@ impl State {
     pub(super) fn spend(&mut self, tenant: &TenantId, row: SpentRow) {
         let place = (tenant.clone(), row.workflow.clone(), row.per, row.window.since);
         let sum = |known: u64, more: u64| known.saturating_add(more.min(MOST_ADDED)).min(MOST_SPENT);
-        let (tokens, cost_micros) = (row.tokens, row.cost_micros);
+        let (tokens, cost_micros, time_ms) = (row.tokens, row.cost_micros, row.time_ms);
         let known = self.spending.entry(place).or_insert(SpentRow {
             tokens: 0,
             cost_micros: 0,
+            time_ms: 0,
             ..row
         });
         known.tokens = sum(known.tokens, tokens);
         known.cost_micros = sum(known.cost_micros, cost_micros);
+        known.time_ms = sum(known.time_ms, time_ms);
     }
 }
 

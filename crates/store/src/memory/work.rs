@@ -16,6 +16,7 @@ impl State {
     /// Creates a row of work, or replaces the one with its key.
     pub(super) fn set_work(&mut self, run: &RunKey, row: WorkRow, now: Timestamp) {
         let (due, epoch) = row.state.columns();
+        let offer = row.state.offer().cloned();
         let first = row.first_fence(now);
         let place = (run.clone(), row.key);
         let replaced = self.work.get(&place);
@@ -26,6 +27,7 @@ impl State {
             fence: replaced.map_or(first, |replaced| Fence(replaced.fence.0 + 1)),
             deaths: 0,
             woken: None,
+            offer,
         };
         self.work.insert(place, item);
     }
@@ -44,6 +46,7 @@ impl State {
             item.due = moved.due;
             item.woken = None;
         }
+        item.offer = None;
         self.work.insert((run.clone(), moved.to), item);
     }
 
@@ -161,7 +164,7 @@ impl Work for MemoryStore {
                     .into_iter()
                     .collect(),
             };
-            hands.retain(|hand| hand.deaths < QUARANTINED);
+            hands.retain(|hand| hand.deaths < mailbox.quarantined());
             let is_free = |hand: &&mut Hand| hand.epoch.is_none_or(|holder| holder == epoch);
             if hands.is_empty() || !hands.iter().all(is_free) {
                 continue;
@@ -195,15 +198,17 @@ impl Work for MemoryStore {
         let state = self.state.lock();
         let work = state.work.iter();
         let work = work.filter(|((_, key), item)| key.queue.is_quarantined(item.deaths));
-        let work = work.map(|((run, _), item)| (run, item.deaths));
-        let outbox = state.outbox.iter().map(|(run, note)| (run, note.hand.deaths));
+        let work = work.filter(|(_, item)| item.deaths == QUARANTINED);
+        let work = work.map(|((run, _), _)| run);
+        let is_news = |hand: &Hand, mailbox: Mailbox| hand.deaths == mailbox.quarantined();
+        let outbox = state.outbox.iter();
+        let outbox = outbox.filter(|(_, note)| is_news(&note.hand, Mailbox::Outbox));
         let inboxes = state.inboxes.iter();
-        let inboxes = inboxes.flat_map(|(run, rows)| rows.iter().map(move |told| (run, told.hand.deaths)));
-        let all = work.chain(outbox).chain(inboxes);
-        let runs: BTreeSet<_> = all
-            .filter(|(_, deaths)| *deaths == QUARANTINED)
-            .map(|(run, _)| run.clone())
-            .collect();
+        let inboxes = inboxes.filter(|(_, rows)| rows.iter().any(|told| is_news(&told.hand, Mailbox::Inbox)));
+        let all = work
+            .chain(outbox.map(|(run, _)| run))
+            .chain(inboxes.map(|(run, _)| run));
+        let runs: BTreeSet<_> = all.cloned().collect();
         Ok(runs.into_iter().take(limit).collect())
     }
 
@@ -324,7 +329,7 @@ impl Work for MemoryStore {
             .inboxes
             .iter()
             .filter(|(run, _)| after.is_none_or(|after| *run > after))
-            .filter(|(_, rows)| rows.iter().any(|told| told.hand.is_for(epoch)))
+            .filter(|(_, rows)| rows.iter().any(|told| told.hand.is_for(epoch, Mailbox::Inbox)))
             .take(limit)
             .map(|(run, _)| run.clone())
             .collect())
@@ -333,7 +338,7 @@ impl Work for MemoryStore {
 
 impl Hand {
     /// Returns `true` if an epoch may claim the row.
-    pub(super) fn is_for(&self, epoch: Epoch) -> bool {
-        self.deaths < QUARANTINED && self.epoch.is_none_or(|holder| holder == epoch)
+    pub(super) fn is_for(&self, epoch: Epoch, mailbox: Mailbox) -> bool {
+        self.deaths < mailbox.quarantined() && self.epoch.is_none_or(|holder| holder == epoch)
     }
 }

@@ -178,7 +178,10 @@ async fn refusal(transaction: &Transaction, batch: &Batch, check: Check) -> Resu
         (Check::Missing, _) => Ok(AppendError::Missing),
         (Check::Behind | Check::Claimed | Check::Holds { .. }, _) => {
             let actual = head(transaction, &batch.run).await?;
-            if actual == Head::Missing && batch.guard == Guard::Create {
+            // A run with an alias may be missing because another one has it. If that is gone by now, the caller
+            // finds no such run and appends again.
+            let may_be_named = batch.summary.alias.is_some() && batch.summary.parent.is_none();
+            if actual == Head::Missing && batch.guard == Guard::Create && !may_be_named {
                 return Err(Fault::Taken("a run that was there is gone".into()));
             }
             Ok(AppendError::Conflict {

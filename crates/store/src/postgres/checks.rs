@@ -42,10 +42,10 @@ use crate::{Batch, Fence, Guard, IdempotencyKey, IdempotencyRecord, Put, Summary
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '100ms'";
 
 const BIRTHS: &str = "INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run,
-         parent_node, created_at, updated_at, next_seq, waiting_on, error_code, phase_since, run_group)
+         parent_node, created_at, updated_at, next_seq, waiting_on, error_code, phase_since, run_group, alias)
      SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
          $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::bigint[],
-         $15::text[])
+         $15::text[], $16::text[])
      ON CONFLICT DO NOTHING RETURNING run";
 
 const ADVANCE: &str = concat!(
@@ -290,6 +290,7 @@ fn births<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) -> Option<usize> {
             opt_text(|summary| summary.error_code.as_deref().map(rows::free)),
             number(|birth| birth.summary.phase_since.millis()),
             opt_text(|summary| summary.group.as_deref().map(rows::free)),
+            opt_text(|summary| summary.alias.as_deref().map(rows::free)),
         ],
     ))
 }

@@ -26,6 +26,7 @@ mod groups;
 mod hints;
 mod lists;
 mod maker;
+mod offers;
 mod open;
 mod open_error;
 mod pool;

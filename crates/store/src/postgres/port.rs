@@ -32,6 +32,10 @@ impl Log for PostgresStore {
         Ok(read::summary(&self.pool, run).await?)
     }
 
+    async fn run_of_alias(&self, tenant: &TenantId, alias: &str) -> Result<Option<RunId>, ReadError> {
+        Ok(read::run_of_alias(&self.pool, tenant, alias).await?)
+    }
+
     async fn heads(&self, runs: &[RunKey]) -> Result<Vec<Option<Seq>>, ReadError> {
         Ok(read::heads(&self.pool, runs).await?)
     }
@@ -108,7 +112,7 @@ impl Log for PostgresStore {
 
 impl PostgresStore {
     /// Announces a change to other processes, if hints are enabled.
-    fn tell(&self, hint: Hint) {
+    pub(super) fn tell(&self, hint: Hint) {
         if let Some(hints) = &self.hints {
             hints.tell(hint);
         }
@@ -237,6 +241,14 @@ impl Registry for PostgresStore {
         let is_new = registry::put_workflow(&self.pool, &row).await?;
         self.tell(Hint::Registry);
         Ok(is_new)
+    }
+
+    async fn add_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError> {
+        let is_added = registry::add_workflow(&self.pool, &row).await?;
+        if is_added {
+            self.tell(Hint::Registry);
+        }
+        Ok(is_added)
     }
 
     async fn workflow(

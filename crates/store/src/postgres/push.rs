@@ -85,7 +85,7 @@ const DROP: &str = "WITH the_run AS (
 
 const OUTBOX: &str = concat!(
     "SELECT tenant, run, from_seq, to_seq FROM outbox
-     WHERE (tenant, run) > ($1, $2) AND deaths < 3 AND (epoch IS NULL OR epoch = $4)",
+     WHERE (tenant, run) > ($1, $2) AND deaths < 20 AND (epoch IS NULL OR epoch = $4)",
     listed!("outbox"),
     " ORDER BY tenant, run LIMIT $3"
 );

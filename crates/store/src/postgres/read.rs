@@ -2,7 +2,7 @@
 //! with one snapshot.
 
 use tokio_postgres::Row;
-use wopr_core::{RunId, RunKey, Seq};
+use wopr_core::{RunId, RunKey, Seq, TenantId};
 
 use super::{
     fault::Fault,
@@ -67,6 +67,11 @@ const INBOX: &str = "SELECT source, source_seq, body FROM (
      WHERE total <= $3::bigint AND total - size < $5::bigint
      ORDER BY place, source, source_seq";
 
+const OF_ALIAS: &str = concat!(
+    "SELECT run FROM runs WHERE tenant = $1 AND alias = $2 AND parent_run IS NULL",
+    present!()
+);
+
 const EVENTS: &str = concat!(
     "SELECT runs.status, runs.next_seq, e.seq, e.body
      FROM runs LEFT JOIN LATERAL (
@@ -124,7 +129,7 @@ pub(super) async fn load(pool: &Pool, run: &RunKey, most: usize) -> Result<Optio
     let Some(summary) = summary.first() else {
         return Ok(None);
     };
-    let weight = usize::try_from(rows::count(summary, 13)?).unwrap_or(usize::MAX);
+    let weight = usize::try_from(rows::count(summary, rows::N_SUMMARY)?).unwrap_or(usize::MAX);
     if weight > most {
         return Ok(Some(Load::Heavy(weight)));
     }
@@ -165,6 +170,22 @@ fn read_snapshot(row: &Row) -> Result<Snapshot, Fault> {
 pub(super) async fn summary(pool: &Pool, run: &RunKey) -> Result<Option<(Summary, Seq)>, Fault> {
     let found = pool.read(&run.tenant, || Round::of(SUMMARY, of(run))).await?;
     found.first().map(|row| rows::summary(row, 0)).transpose()
+}
+
+pub(super) async fn run_of_alias(
+    pool: &Pool,
+    tenant: &TenantId,
+    alias: &str,
+) -> Result<Option<RunId>, Fault> {
+    let found = pool
+        .read(tenant, || {
+            Round::of(OF_ALIAS, vec![value(tenant.as_str()), value(rows::free(alias))])
+        })
+        .await?;
+    found
+        .first()
+        .map(|row| rows::id(row, 0, RunId::parse))
+        .transpose()
 }
 
 pub(super) async fn heads(pool: &Pool, runs: &[RunKey]) -> Result<Vec<Option<Seq>>, Fault> {

@@ -24,6 +24,15 @@ const PUT_WORKFLOW: &str =
      SELECT $1, $2, $3, $4::bytea, $5::bigint, $6 FROM next
      ON CONFLICT (tenant, id, version) DO NOTHING RETURNING 1";
 
+/// Of several that are sent at once, the one that inserts the head adds the workflow.
+const ADD_WORKFLOW: &str =
+    "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision),
+     head AS (
+         INSERT INTO workflow_heads (tenant, id, version, revision) SELECT $1, $2, $3, revision FROM next
+         ON CONFLICT (tenant, id) DO NOTHING RETURNING version)
+     INSERT INTO workflows (tenant, id, version, body, registered_at, dialect)
+     SELECT $1, $2, $3, $4::bytea, $5::bigint, $6 FROM head RETURNING 1";
+
 /// The shared owner is the empty string and sorts last here, after the tenant's own row.
 const WORKFLOW: &str = "SELECT tenant, id, version, body, registered_at, dialect FROM workflows
      WHERE tenant IN ($1, '') AND id = $2 AND version = $3 ORDER BY tenant DESC LIMIT 1";
@@ -55,10 +64,19 @@ const KEYS: &str = "SELECT id, secret_sha256, tenant, principal, scopes, members
      FROM api_keys ORDER BY id, tenant";
 
 pub(super) async fn put_workflow(pool: &Pool, workflow: &WorkflowRow) -> Result<bool, Fault> {
+    register(pool, PUT_WORKFLOW, workflow).await
+}
+
+pub(super) async fn add_workflow(pool: &Pool, workflow: &WorkflowRow) -> Result<bool, Fault> {
+    register(pool, ADD_WORKFLOW, workflow).await
+}
+
+/// Runs a statement that stores a version. Returns whether it did.
+async fn register(pool: &Pool, statement: &'static str, workflow: &WorkflowRow) -> Result<bool, Fault> {
     let tenant = workflow.tenant.as_ref().map_or(SHARED, TenantId::as_str);
     let round = || {
         Round::of(
-            PUT_WORKFLOW,
+            statement,
             vec![
                 value(tenant),
                 value(workflow.id.as_str()),

@@ -18,7 +18,7 @@ use crate::{Fence, IdempotencyKey, IdempotencyRecord, KeyRow, StoredEvent, Summa
 macro_rules! summary_columns {
     () => {
         "workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, waiting_on,
-         error_code, phase_since, run_group, next_seq"
+         error_code, phase_since, run_group, alias, next_seq"
     };
 }
 pub(super) use summary_columns;
@@ -175,6 +175,8 @@ pub(super) fn run_key(row: &Row, column: usize) -> Result<RunKey, Fault> {
 
 /// The columns that [`summary`] reads.
 pub(super) const SUMMARY: &str = summary_columns!();
+/// How many columns these are.
+pub(super) const N_SUMMARY: usize = 14;
 
 /// Reads the columns of [`SUMMARY`], starting at `at`.
 pub(super) fn summary(row: &Row, at: usize) -> Result<(Summary, Seq), Fault> {
@@ -199,10 +201,11 @@ pub(super) fn summary(row: &Row, at: usize) -> Result<(Summary, Seq), Fault> {
         principal: id(row, at + 3, PrincipalId::parse)?,
         parent,
         group: opt_free_text(row, at + 11)?,
+        alias: opt_free_text(row, at + 12)?,
         created_at: time(row, at + 6)?,
         updated_at: time(row, at + 7)?,
     };
-    Ok((summary, seq(row, at + 12)?))
+    Ok((summary, seq(row, at + N_SUMMARY - 1)?))
 }
 
 pub(super) fn status(row: &Row, column: usize) -> Result<RunStatus, Fault> {

@@ -17,19 +17,22 @@ use crate::{
 };
 
 /// The tenant as a whole is the workflow without a name.
-const ADD: &str = "INSERT INTO spending AS known (tenant, workflow, per, since, until, tokens, cost_micros)
-     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
+const ADD: &str = "INSERT INTO spending AS known (tenant, workflow, per, since, until, tokens, cost_micros, time_ms)
+     SELECT * FROM unnest(
+         $1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])
      ON CONFLICT (tenant, workflow, per, since) DO UPDATE SET
-         tokens = least(known.tokens + excluded.tokens, $8::bigint),
-         cost_micros = least(known.cost_micros + excluded.cost_micros, $8::bigint)";
+         tokens = least(known.tokens + excluded.tokens, $9::bigint),
+         cost_micros = least(known.cost_micros + excluded.cost_micros, $9::bigint),
+         time_ms = least(known.time_ms + excluded.time_ms, $9::bigint)";
 
-const SELECT: &str = "SELECT tenant, workflow, per, since, until, tokens, cost_micros FROM spending
+const SELECT: &str = "SELECT tenant, workflow, per, since, until, tokens, cost_micros, time_ms FROM spending
      WHERE ($1::text IS NULL OR tenant = $1) AND ($2::text IS NULL OR workflow IN ('', $2))
          AND since <= $3::bigint AND until > $3::bigint
      ORDER BY tenant, workflow, per LIMIT $4::bigint";
 
 /// The same for one tenant, by the primary key.
-const SELECT_OF: &str = "SELECT tenant, workflow, per, since, until, tokens, cost_micros FROM spending
+const SELECT_OF: &str =
+    "SELECT tenant, workflow, per, since, until, tokens, cost_micros, time_ms FROM spending
      WHERE tenant = $1::text AND ($2::text IS NULL OR workflow IN ('', $2))
          AND since <= $3::bigint AND until > $3::bigint
      ORDER BY tenant, workflow, per LIMIT $4::bigint";
@@ -44,7 +47,7 @@ type Key<'b> = (&'b str, &'b str, &'b str, i64, i64);
 /// Adds what batches say. It is the last write of a transaction, and in the order of the keys: runs of a tenant share
 /// these rows, so a transaction that waits for one of them holds none that another waits for.
 pub(super) fn add<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
-    let mut sums: BTreeMap<Key<'_>, (u64, u64)> = BTreeMap::new();
+    let mut sums: BTreeMap<Key<'_>, [u64; 3]> = BTreeMap::new();
     for batch in batches {
         for row in &batch.spent {
             let sum = sums
@@ -56,8 +59,9 @@ pub(super) fn add<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
                     row.window.until.millis(),
                 ))
                 .or_default();
-            sum.0 += row.tokens.min(MOST_ADDED);
-            sum.1 += row.cost_micros.min(MOST_ADDED);
+            for (sum, added) in sum.iter_mut().zip([row.tokens, row.cost_micros, row.time_ms]) {
+                *sum += added.min(MOST_ADDED);
+            }
         }
     }
     if sums.is_empty() {
@@ -70,8 +74,9 @@ pub(super) fn add<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
         value(keys().map(|key| key.2).collect::<Vec<_>>()),
         value(keys().map(|key| key.3).collect::<Vec<_>>()),
         value(keys().map(|key| key.4).collect::<Vec<_>>()),
-        value(sums.values().map(|sum| rows::int(sum.0)).collect::<Vec<_>>()),
-        value(sums.values().map(|sum| rows::int(sum.1)).collect::<Vec<_>>()),
+        value(sums.values().map(|sum| rows::int(sum[0])).collect::<Vec<_>>()),
+        value(sums.values().map(|sum| rows::int(sum[1])).collect::<Vec<_>>()),
+        value(sums.values().map(|sum| rows::int(sum[2])).collect::<Vec<_>>()),
         value(rows::int(MOST_SPENT)),
     ];
     round.add(ADD, values);
@@ -120,6 +125,7 @@ impl Spending for PostgresStore {
                     },
                     tokens: rows::count(row, 5)?,
                     cost_micros: rows::count(row, 6)?,
+                    time_ms: rows::count(row, 7)?,
                 },
             ))
         };

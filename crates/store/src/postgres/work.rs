@@ -234,7 +234,7 @@ const BURY: &str = "WITH dead AS (
 
 /// Rows claimed by another epoch are skipped. The claim ends when that epoch is found dead.
 macro_rules! claim {
-    ($table:literal, $run:literal) => {
+    ($table:literal, $run:literal, $most:literal) => {
         concat!(
             "WITH found AS (
                  SELECT x.tenant, x.",
@@ -244,10 +244,12 @@ macro_rules! claim {
             $table,
             " AS x ON x.tenant = r.tenant AND x.",
             $run,
-            " = r.run WHERE x.deaths < 3 GROUP BY 1, 2
+            " = r.run WHERE x.deaths < ",
+            $most,
+            " GROUP BY 1, 2
                  HAVING bool_and(x.epoch IS NULL OR x.epoch = $1)),
              chosen AS (SELECT * FROM found WHERE deaths < 2
-                 UNION ALL (SELECT * FROM found WHERE deaths = 2 ORDER BY tenant, run LIMIT $4)),
+                 UNION ALL (SELECT * FROM found WHERE deaths >= 2 ORDER BY tenant, run LIMIT $4)),
              taken AS (
                  UPDATE ",
             $table,
@@ -256,14 +258,16 @@ macro_rules! claim {
                  FROM chosen AS c
                  WHERE x.tenant = c.tenant AND x.",
             $run,
-            " = c.run AND x.deaths < 3 AND (x.epoch IS NULL OR x.epoch = $1) RETURNING c.tenant, c.run)
+            " = c.run AND x.deaths < ",
+            $most,
+            " AND (x.epoch IS NULL OR x.epoch = $1) RETURNING c.tenant, c.run)
              SELECT DISTINCT tenant, run FROM taken"
         )
     };
 }
 
-const CLAIM_INBOX: &str = claim!("inbox", "target");
-const CLAIM_OUTBOX: &str = claim!("outbox", "run");
+const CLAIM_INBOX: &str = claim!("inbox", "target", 3);
+const CLAIM_OUTBOX: &str = claim!("outbox", "run", 20);
 
 const GRANT: &str = "UPDATE runs AS r
      SET descendants = greatest(o.descendants, least(o.descendants + $3::bigint, $4::bigint))
@@ -272,7 +276,7 @@ const GRANT: &str = "UPDATE runs AS r
 
 const QUARANTINED: &str = "SELECT tenant, run FROM work WHERE deaths = 3 AND queue <> 2
      UNION SELECT tenant, target FROM inbox WHERE deaths = 3
-     UNION SELECT tenant, run FROM outbox WHERE deaths = 3 LIMIT $1";
+     UNION SELECT tenant, run FROM outbox WHERE deaths = 20 LIMIT $1";
 
 const FORGET: &str = "DELETE FROM idempotency WHERE (tenant, principal, scope, key) IN (
          SELECT tenant, principal, scope, key FROM idempotency
@@ -436,7 +440,7 @@ pub(super) async fn lease(
     Ok(leased)
 }
 
-fn read_leased(queue: Queue, row: &Row) -> Result<Leased, Fault> {
+pub(super) fn read_leased(queue: Queue, row: &Row) -> Result<Leased, Fault> {
     let name = rows::free_text(row, 2)?;
     Ok(Leased {
         run: rows::run_key(row, 0)?,
@@ -449,7 +453,7 @@ fn read_leased(queue: Queue, row: &Row) -> Result<Leased, Fault> {
 }
 
 /// The first parameters of statements about one row.
-fn of_row<'v>(run: &'v RunKey, key: &'v WorkKey) -> Vec<Value<'v>> {
+pub(super) fn of_row<'v>(run: &'v RunKey, key: &'v WorkKey) -> Vec<Value<'v>> {
     vec![
         value(run.tenant.as_str()),
         value(run.run.as_str()),

@@ -39,14 +39,17 @@ const MOVE: &str = "UPDATE work SET
          due = CASE WHEN epoch IS NULL OR $7::boolean THEN $6::bigint ELSE due END,
          woken = CASE WHEN epoch IS NULL OR $7::boolean THEN NULL ELSE woken END,
          fence = fence + CASE WHEN $7::boolean THEN 1 ELSE 0 END,
-         deaths = CASE WHEN $7::boolean THEN 0 ELSE deaths END
+         deaths = CASE WHEN $7::boolean THEN 0 ELSE deaths END,
+         worker_queue = NULL, ready = NULL
      WHERE tenant = $1 AND run = $2 AND queue = $3 AND key = $4";
 
-const SET_WORK: &str = "INSERT INTO work (tenant, run, queue, key, due, body, epoch, fence)
+const SET_WORK: &str =
+    "INSERT INTO work (tenant, run, queue, key, due, body, epoch, fence, worker_queue, ready)
      SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[], $6::bytea[],
-         $7::bigint[], $8::bigint[])
+         $7::bigint[], $8::bigint[], $9::text[], $10::bigint[])
      ON CONFLICT (tenant, run, queue, key) DO UPDATE SET due = excluded.due, body = excluded.body,
-         epoch = excluded.epoch, fence = work.fence + 1, deaths = 0, woken = NULL";
+         epoch = excluded.epoch, fence = work.fence + 1, deaths = 0, woken = NULL,
+         worker_queue = excluded.worker_queue, ready = excluded.ready";
 
 const CONSUME: &str = "DELETE FROM inbox USING unnest($3::text[], $4::bigint[]) AS c (source, source_seq)
      WHERE inbox.tenant = $1 AND inbox.target = $2 AND inbox.source = c.source
@@ -96,6 +99,8 @@ pub(super) fn rest<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
         columns.push(work.column(|_, row| row.body.as_slice()));
         columns.push(work.column(|_, row| row.state.columns().1.map(|epoch| rows::int(epoch.0))));
         columns.push(work.column(|batch, row| rows::int(row.first_fence(batch.summary.updated_at).0)));
+        columns.push(work.column(|_, row| row.state.offer().map(|offer| rows::free(&offer.queue))));
+        columns.push(work.column(|_, row| row.state.offer().map(|offer| offer.since.millis())));
         round.add(SET_WORK, columns);
     }
     add(
@@ -189,13 +194,13 @@ fn events<'b>(batches: &[&'b Batch]) -> Option<Vec<Value<'b>>> {
 const QUARANTINE: [&str; 3] = [
     "UPDATE work SET deaths = 4 WHERE tenant = $1 AND run = $2 AND queue <> 2",
     "UPDATE inbox SET deaths = 4 WHERE tenant = $1 AND target = $2",
-    "UPDATE outbox SET deaths = 4 WHERE tenant = $1 AND run = $2 AND deaths >= 3",
+    "UPDATE outbox SET deaths = 21 WHERE tenant = $1 AND run = $2 AND deaths >= 20",
 ];
 
 const RELEASE: [&str; 3] = [
     "UPDATE work SET deaths = 0 WHERE tenant = $1 AND run = $2 AND queue <> 2 AND deaths >= 3",
     "UPDATE inbox SET deaths = 0, epoch = NULL WHERE tenant = $1 AND target = $2 AND deaths >= 3",
-    "UPDATE outbox SET deaths = 0, epoch = NULL WHERE tenant = $1 AND run = $2 AND deaths >= 3",
+    "UPDATE outbox SET deaths = 0, epoch = NULL WHERE tenant = $1 AND run = $2 AND deaths >= 20",
 ];
 
 /// Quarantines the work rows of runs, or releases quarantined ones.

@@ -29,8 +29,8 @@ use crate::{AppendError, Batch, Guard, StoredEvent, Summary, Then, vitals::Vital
 /// The statements of every append; see [`Session`].
 const INSERT_RUN: &str = "\
     INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run, parent_node,
-     created_at, updated_at, next_seq, waiting_on, error_code, phase_since, run_group)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+     created_at, updated_at, next_seq, waiting_on, error_code, phase_since, run_group, alias)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
      ON CONFLICT DO NOTHING";
 const INSERT_EVENTS: &str = "INSERT INTO events (tenant, run, last_seq, bodies) VALUES (?1, ?2, ?3, ?4)";
 const INSERT_MESSAGE: &str = "\
@@ -258,6 +258,7 @@ fn insert_run(conn: &Session<'_>, run: &RunKey, summary: &Summary, head: Seq) ->
             summary.error_code,
             summary.phase_since.millis(),
             summary.group,
+            summary.alias,
         ])
     })?;
     Ok(written)

@@ -64,6 +64,10 @@ impl Registry for Guest {
         self.write(|conn| registry::put_workflow(conn, &row))
     }
 
+    async fn add_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError> {
+        self.write(|conn| registry::add_workflow(conn, &row))
+    }
+
     async fn workflow(
         &self,
         tenant: &TenantId,

@@ -17,6 +17,7 @@ mod inspect;
 mod job;
 mod lanes;
 mod lists;
+mod offers;
 mod open;
 mod place;
 mod port;

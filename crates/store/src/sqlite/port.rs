@@ -138,6 +138,14 @@ impl Log for SqliteStore {
         .await
     }
 
+    async fn run_of_alias(&self, tenant: &TenantId, alias: &str) -> Result<Option<RunId>, ReadError> {
+        let (tenant, alias) = (tenant.clone(), alias.to_owned());
+        self.read(Lane::Look(tenant.clone()), move |conn| {
+            read::run_of_alias(conn, &tenant, &alias)
+        })
+        .await
+    }
+
     async fn heads(&self, runs: &[RunKey]) -> Result<Vec<Option<Seq>>, ReadError> {
         let runs = runs.to_vec();
         self.read(Lane::Work, move |conn| read::heads(conn, &runs)).await
@@ -374,6 +382,12 @@ impl Registry for SqliteStore {
     async fn put_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError> {
         let bytes = SMALL + row.body.len();
         self.write(bytes, move |conn| registry::put_workflow(conn, &row))
+            .await
+    }
+
+    async fn add_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError> {
+        let bytes = SMALL + row.body.len();
+        self.write(bytes, move |conn| registry::add_workflow(conn, &row))
             .await
     }
 

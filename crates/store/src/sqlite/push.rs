@@ -31,7 +31,7 @@ const OF_RUN: &str = concat!(
 
 const OUTBOX: &str = concat!(
     "SELECT tenant, run, from_seq, to_seq FROM outbox
-     WHERE (tenant, run) > (?1, ?2) AND deaths < 3",
+     WHERE (tenant, run) > (?1, ?2) AND deaths < 20",
     listed!("outbox"),
     " ORDER BY tenant, run LIMIT ?3"
 );

@@ -1,7 +1,7 @@
 //! Reads of one run, each as of one moment.
 
 use rusqlite::{Connection, params};
-use wopr_core::{RunId, RunKey, Seq};
+use wopr_core::{RunId, RunKey, Seq, TenantId};
 
 use super::{fault::Fault, retention::present, rows};
 use crate::{
@@ -53,13 +53,30 @@ fn weight(conn: &Connection, run: &RunKey) -> Result<usize, Fault> {
 pub(super) fn summary(conn: &Connection, run: &RunKey) -> Result<Option<(Summary, Seq)>, Fault> {
     const SELECT: &str = concat!(
         "SELECT workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, waiting_on,
-             error_code, phase_since, run_group, next_seq
+             error_code, phase_since, run_group, alias, next_seq
          FROM runs WHERE tenant = ?1 AND run = ?2",
         present!()
     );
     let mut statement = conn.prepare_cached(SELECT)?;
     let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
     found.next()?.map(|row| rows::summary(row, 0)).transpose()
+}
+
+pub(super) fn run_of_alias(
+    conn: &Connection,
+    tenant: &TenantId,
+    alias: &str,
+) -> Result<Option<RunId>, Fault> {
+    const SELECT: &str = concat!(
+        "SELECT run FROM runs WHERE tenant = ?1 AND alias = ?2 AND parent_run IS NULL",
+        present!()
+    );
+    let mut statement = conn.prepare_cached(SELECT)?;
+    let mut found = statement.query(params![tenant.as_str(), alias])?;
+    found
+        .next()?
+        .map(|row| rows::id(row, 0, RunId::parse))
+        .transpose()
 }
 
 pub(super) fn heads(conn: &Connection, runs: &[RunKey]) -> Result<Vec<Option<Seq>>, Fault> {

@@ -39,6 +39,18 @@ pub(super) fn put_workflow(conn: &Connection, workflow: &WorkflowRow) -> Result<
     Ok(stored == 1)
 }
 
+pub(super) fn add_workflow(conn: &Connection, workflow: &WorkflowRow) -> Result<bool, Fault> {
+    let tenant = workflow.tenant.as_ref().map_or(SHARED, TenantId::as_str);
+    let is_taken = conn
+        .prepare_cached("SELECT 1 FROM workflow_heads WHERE tenant = ?1 AND id = ?2")?
+        .exists(params![tenant, workflow.id.as_str()])?;
+    // There is only one writer, so the check and the insert cannot race.
+    match is_taken {
+        true => Ok(false),
+        false => put_workflow(conn, workflow),
+    }
+}
+
 /// Allocates the revision of a change. A rollback of the change releases it.
 fn next_revision(conn: &Connection) -> Result<i64, Fault> {
     conn.prepare_cached("UPDATE last_revision SET revision = revision + 1")?

@@ -18,7 +18,7 @@ use crate::{Fence, IdempotencyKey, IdempotencyRecord, KeyRow, Summary, WorkflowR
 /// The columns that [`summary`] reads.
 pub(super) const SUMMARY: &str =
     "workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, waiting_on,
-     error_code, phase_since, run_group, next_seq";
+     error_code, phase_since, run_group, alias, next_seq";
 
 /// Converts a number to SQLite's type. Stored numbers never reach the limit, but a client's may.
 pub(super) fn int(n: u64) -> i64 {
@@ -129,10 +129,11 @@ pub(super) fn summary(row: &Row<'_>, at: usize) -> Result<(Summary, Seq), Fault>
         principal: id(row, at + 3, PrincipalId::parse)?,
         parent,
         group: opt_text(row, at + 11)?.map(str::to_owned),
+        alias: opt_text(row, at + 12)?.map(str::to_owned),
         created_at: time(row, at + 6)?,
         updated_at: time(row, at + 7)?,
     };
-    Ok((summary, seq(row, at + 12)?))
+    Ok((summary, seq(row, at + 13)?))
 }
 
 pub(super) fn status(row: &Row<'_>, column: usize) -> Result<RunStatus, Fault> {

@@ -1,4 +1,4 @@
-//! Counts the tokens and the cost of models, in SQL.
+//! Counts the tokens, the cost and the time of models, in SQL.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
@@ -12,25 +12,26 @@ use crate::{
 
 /// The tenant as a whole is the workflow without a name.
 const ADD: &str = "\
-    INSERT INTO spending (tenant, workflow, per, since, until, tokens, cost_micros)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+    INSERT INTO spending (tenant, workflow, per, since, until, tokens, cost_micros, time_ms)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
      ON CONFLICT (tenant, workflow, per, since) DO UPDATE SET
-         tokens = min(tokens + excluded.tokens, ?8), cost_micros = min(cost_micros + excluded.cost_micros, ?8)";
+         tokens = min(tokens + excluded.tokens, ?9), cost_micros = min(cost_micros + excluded.cost_micros, ?9),
+         time_ms = min(time_ms + excluded.time_ms, ?9)";
 
 const SELECT: &str = "\
-    SELECT tenant, workflow, per, since, until, tokens, cost_micros FROM spending
+    SELECT tenant, workflow, per, since, until, tokens, cost_micros, time_ms FROM spending
      WHERE (?1 IS NULL OR tenant = ?1) AND (?2 IS NULL OR workflow IN ('', ?2)) AND since <= ?3 AND until > ?3
      ORDER BY tenant, workflow, per LIMIT ?4";
 
 /// The same for one tenant and workflow, by the primary key alone.
 const SELECT_OF: &str = "\
-    SELECT tenant, workflow, per, since, until, tokens, cost_micros FROM spending
+    SELECT tenant, workflow, per, since, until, tokens, cost_micros, time_ms FROM spending
      WHERE tenant = ?1 AND workflow IN ('', ?2) AND per IN ('hour', 'day', 'month') AND since <= ?3 AND until > ?3
      ORDER BY tenant, workflow, per LIMIT ?4";
 
 /// The same for one tenant and all of its workflows.
 const SELECT_ALL_OF: &str = "\
-    SELECT tenant, workflow, per, since, until, tokens, cost_micros FROM spending
+    SELECT tenant, workflow, per, since, until, tokens, cost_micros, time_ms FROM spending
      WHERE tenant = ?1 AND (?2 IS NULL) AND since <= ?3 AND until > ?3
      ORDER BY tenant, workflow, per LIMIT ?4";
 
@@ -47,6 +48,7 @@ pub(super) fn add(conn: &Connection, tenant: &TenantId, row: &SpentRow) -> Resul
         row.window.until.millis(),
         rows::int(row.tokens.min(MOST_ADDED)),
         rows::int(row.cost_micros.min(MOST_ADDED)),
+        rows::int(row.time_ms.min(MOST_ADDED)),
         rows::int(MOST_SPENT),
     ])?;
     Ok(())
@@ -90,6 +92,7 @@ fn read(
                 },
                 tokens: rows::count(row, 5)?,
                 cost_micros: rows::count(row, 6)?,
+                time_ms: rows::count(row, 7)?,
             },
         ));
     }

@@ -27,10 +27,12 @@ const SET_LEASE: &str = "UPDATE work SET
          deaths = CASE WHEN ?7 = 2 AND (deaths < 3 OR queue = 2) THEN 0 ELSE deaths END
      WHERE tenant = ?1 AND run = ?2 AND queue = ?3 AND key = ?4 AND fence = ?5 AND epoch IS NOT NULL";
 
-const SET_WORK: &str = "INSERT INTO work (tenant, run, queue, key, due, body, epoch, fence)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+const SET_WORK: &str =
+    "INSERT INTO work (tenant, run, queue, key, due, body, epoch, fence, worker_queue, ready)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
      ON CONFLICT (tenant, run, queue, key) DO UPDATE SET due = excluded.due, body = excluded.body,
-         epoch = excluded.epoch, fence = fence + 1, deaths = 0, woken = NULL";
+         epoch = excluded.epoch, fence = fence + 1, deaths = 0, woken = NULL,
+         worker_queue = excluded.worker_queue, ready = excluded.ready";
 
 /// Makes room for a row that is moved from parameter 4 to 5.
 const DISPLACE: &str = "DELETE FROM work
@@ -45,7 +47,8 @@ const MOVE: &str = "UPDATE work SET
          due = CASE WHEN epoch IS NULL OR ?7 = 1 THEN ?6 ELSE due END,
          woken = CASE WHEN epoch IS NULL OR ?7 = 1 THEN NULL ELSE woken END,
          fence = fence + ?7,
-         deaths = CASE ?7 WHEN 0 THEN deaths ELSE 0 END
+         deaths = CASE ?7 WHEN 0 THEN deaths ELSE 0 END,
+         worker_queue = NULL, ready = NULL
      WHERE tenant = ?1 AND run = ?2 AND queue = ?3 AND key = ?4";
 
 const WAKE: &str = "UPDATE work SET
@@ -74,7 +77,7 @@ const NEXT_INBOX: &str = "SELECT tenant, target FROM inbox
 const QUARANTINED: &str =
     "SELECT tenant, run FROM work INDEXED BY work_quarantined WHERE deaths = 3 AND queue <> 2
      UNION SELECT tenant, target FROM inbox INDEXED BY inbox_quarantined WHERE deaths = 3
-     UNION SELECT tenant, run FROM outbox INDEXED BY outbox_quarantined WHERE deaths = 3
+     UNION SELECT tenant, run FROM outbox INDEXED BY outbox_quarantined WHERE deaths = 20
      LIMIT ?1";
 
 /// Counts a death for every row whose holder did not end cleanly, and releases the row.
@@ -170,9 +173,9 @@ pub(super) fn claim(
              WHERE tenant = ?1 AND target = ?2 AND deaths < 3",
         ),
         Mailbox::Outbox => (
-            "SELECT max(deaths) FROM outbox WHERE tenant = ?1 AND run = ?2 AND deaths < 3",
+            "SELECT max(deaths) FROM outbox WHERE tenant = ?1 AND run = ?2 AND deaths < 20",
             "UPDATE outbox SET epoch = ?3, deaths = max(deaths, ?4)
-             WHERE tenant = ?1 AND run = ?2 AND deaths < 3",
+             WHERE tenant = ?1 AND run = ?2 AND deaths < 20",
         ),
     };
     let (mut claimed, mut left) = (Vec::new(), suspects);
@@ -226,12 +229,12 @@ pub(super) fn hold(conn: &Connection, run: &RunKey, hold: Hold) -> Result<(), Fa
         Hold::Quarantine => [
             "UPDATE work SET deaths = 4 WHERE tenant = ?1 AND run = ?2 AND queue <> 2",
             "UPDATE inbox SET deaths = 4 WHERE tenant = ?1 AND target = ?2",
-            "UPDATE outbox SET deaths = 4 WHERE tenant = ?1 AND run = ?2 AND deaths >= 3",
+            "UPDATE outbox SET deaths = 21 WHERE tenant = ?1 AND run = ?2 AND deaths >= 20",
         ],
         Hold::Release => [
             "UPDATE work SET deaths = 0 WHERE tenant = ?1 AND run = ?2 AND queue <> 2 AND deaths >= 3",
             "UPDATE inbox SET deaths = 0, epoch = NULL WHERE tenant = ?1 AND target = ?2 AND deaths >= 3",
-            "UPDATE outbox SET deaths = 0, epoch = NULL WHERE tenant = ?1 AND run = ?2 AND deaths >= 3",
+            "UPDATE outbox SET deaths = 0, epoch = NULL WHERE tenant = ?1 AND run = ?2 AND deaths >= 20",
         ],
     };
     for sql in statements {
@@ -244,6 +247,7 @@ pub(super) fn hold(conn: &Connection, run: &RunKey, hold: Hold) -> Result<(), Fa
 /// Creates a row of work, or replaces the one with its key.
 pub(super) fn set(conn: &Connection, run: &RunKey, row: &WorkRow, now: Timestamp) -> Result<(), Fault> {
     let (due, epoch) = row.state.columns();
+    let offer = row.state.offer();
     conn.prepare_cached(SET_WORK)?.execute(params![
         run.tenant.as_str(),
         run.run.as_str(),
@@ -253,6 +257,8 @@ pub(super) fn set(conn: &Connection, run: &RunKey, row: &WorkRow, now: Timestamp
         row.body,
         epoch.map(|epoch| rows::int(epoch.0)),
         rows::int(row.first_fence(now).0),
+        offer.map(|offer| offer.queue.as_str()),
+        offer.map(|offer| offer.since.millis()),
     ])?;
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use wopr_core::{InterruptKind, RunStatus, Seq};
-use wopr_store::{AppendError, BlobRow, Guard, MessageRow, Queue, Snapshot, Store};
+use wopr_core::{InterruptKind, RunKey, RunStatus, Seq, TenantId};
+use wopr_store::{AppendError, Batch, BlobRow, Guard, MessageRow, Queue, Snapshot, Store};
 
 use crate::make::*;
 
@@ -24,6 +24,8 @@ crate::behaviours!(
     existing_child_refuses_the_whole_batch,
     conflict_on_the_run_is_reported_before_an_existing_child,
     a_child_starts_at_sequence_zero,
+    an_alias_belongs_to_one_run_of_a_tenant,
+    one_of_many_runs_gets_an_alias,
 );
 
 async fn created_run_reads_back_unchanged(store: Arc<dyn Store>) {
@@ -31,6 +33,7 @@ async fn created_run_reads_back_unchanged(store: Arc<dyn Store>) {
     let mut batch = create(&run, 3);
     batch.summary.parent = Some((run_id(9), node("spawn: \"ünïcode\"")));
     batch.summary.group = Some("ctx".to_owned());
+    batch.summary.alias = Some("a:sub:ü".to_owned());
     batch.summary.status = RunStatus::WaitingApproval;
     batch.summary.waiting_on = Some(InterruptKind::Approval);
     batch.summary.error_code = Some("no_luck".to_owned());
@@ -432,4 +435,75 @@ async fn a_child_starts_at_sequence_zero(store: Arc<dyn Store>) {
     let loaded = store.load(&run(2)).await.expect("load").expect("a child");
     assert_eq!((loaded.head, loaded.inbox.len()), (Seq(2), 0));
     assert_eq!(loaded.summary.parent, Some((parent.run.clone(), node("spawn"))));
+}
+
+fn named(run: &RunKey, alias: &str) -> Batch {
+    let mut batch = create(run, 1);
+    batch.summary.alias = Some(alias.to_owned());
+    batch
+}
+
+async fn an_alias_belongs_to_one_run_of_a_tenant(store: Arc<dyn Store>) {
+    let (first, second) = (run(1), run(2));
+    let tenant = &first.tenant;
+    assert_eq!(store.run_of_alias(tenant, "a").await.expect("read"), None);
+    store.append(named(&first, "a")).await.expect("append");
+    let refused = store.append(named(&second, "a")).await.expect_err("taken");
+    assert!(
+        matches!(
+            refused,
+            AppendError::Conflict {
+                expected: Seq(0),
+                actual: None
+            }
+        ),
+        "{refused:?}"
+    );
+    assert_eq!(store.summary(&second).await.expect("read"), None);
+    assert_eq!(
+        store.run_of_alias(tenant, "a").await.expect("read"),
+        Some(first.run.clone())
+    );
+    store.append(named(&second, "b")).await.expect("another alias");
+
+    // Names of children follow from their parents', and are not found by themselves.
+    let mut child = named(&run(3), "a");
+    child.summary.parent = Some((first.run.clone(), node("n")));
+    store.append(child).await.expect("append");
+    assert_eq!(
+        store.run_of_alias(tenant, "a").await.expect("read"),
+        Some(first.run.clone())
+    );
+    let other = RunKey::new(TenantId::parse("another").expect("valid"), run_id(4));
+    assert_eq!(store.run_of_alias(&other.tenant, "a").await.expect("read"), None);
+    store.append(named(&other, "a")).await.expect("another tenant");
+}
+
+async fn one_of_many_runs_gets_an_alias(store: Arc<dyn Store>) {
+    let mut attempts = tokio::task::JoinSet::new();
+    for n in 0..24 {
+        let store = store.clone();
+        attempts.spawn(async move { (n, store.append(named(&run(n), "a")).await) });
+    }
+    let mut winners = Vec::new();
+    for (n, outcome) in attempts.join_all().await {
+        if outcome.is_ok() {
+            winners.push(n);
+            continue;
+        }
+        let is_conflict = matches!(
+            outcome,
+            Err(AppendError::Conflict {
+                expected: Seq(0),
+                actual: None
+            })
+        );
+        assert!(is_conflict, "{outcome:?}");
+    }
+    assert_eq!(winners.len(), 1);
+    let tenant = run(1).tenant;
+    assert_eq!(
+        store.run_of_alias(&tenant, "a").await.expect("read"),
+        Some(run_id(winners[0]))
+    );
 }

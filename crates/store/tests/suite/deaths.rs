@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use wopr_core::{RunKey, TenantId};
-use wopr_store::{Epoch, Hold, Mailbox, Queue, Quota, Store, WorkRow};
+use wopr_store::{Epoch, HOPELESS, Hold, LAST_CHANCE, Mailbox, Queue, Quota, Store, WorkRow};
 
 use crate::make::*;
 
@@ -12,7 +12,7 @@ crate::behaviours!(
     graceful_shutdown_counts_no_death,
     rows_with_one_attempt_left_are_leased_one_by_one,
     inbox_claimed_at_three_crashes_is_quarantined,
-    outbox_claimed_at_three_crashes_is_quarantined,
+    outbox_claimed_at_twenty_crashes_is_quarantined,
     quarantined_run_is_leased_again_once_released,
     tenant_gets_at_most_its_share_of_effects,
     tenant_gets_at_most_its_share_of_timers,
@@ -132,19 +132,33 @@ async fn inbox_claimed_at_three_crashes_is_quarantined(store: Arc<dyn Store>) {
     assert_eq!(loaded.inbox, []);
 }
 
-async fn outbox_claimed_at_three_crashes_is_quarantined(store: Arc<dyn Store>) {
+async fn outbox_claimed_at_twenty_crashes_is_quarantined(store: Arc<dyn Store>) {
     let mut epoch = store.begin_epoch(at(0)).await.expect("epoch");
     let mut batch = create(&run(1), 1);
     batch.push = along(&run(1), "p");
     store.append(batch).await.expect("append");
-    for suspects in [0, 0, 1] {
+    for n_deaths in 0..HOPELESS {
         assert_eq!(store.outbox(epoch, None, 9).await.expect("outbox").len(), 1);
-        let claimed = store.claim(Mailbox::Outbox, epoch, &[run(1)], suspects).await;
-        assert_eq!(claimed.expect("claims"), [run(1)]);
+        assert_eq!(store.quarantined(9).await.expect("quarantined"), []);
+        let claim = async |suspects| {
+            let claimed = store.claim(Mailbox::Outbox, epoch, &[run(1)], suspects).await;
+            claimed.expect("claims")
+        };
+        if n_deaths >= LAST_CHANCE {
+            assert_eq!(claim(0).await, []);
+        }
+        assert_eq!(claim(usize::from(n_deaths >= LAST_CHANCE)).await, [run(1)]);
         epoch = die(&*store).await;
     }
     assert_eq!(store.outbox(epoch, None, 9).await.expect("outbox"), []);
     assert_eq!(store.quarantined(9).await.expect("quarantined"), [run(1)]);
+    for (hold, n_shown) in [(Hold::Quarantine, 0), (Hold::Release, 1)] {
+        let mut batch = append(&run(1), if n_shown == 0 { 1 } else { 2 }, 1);
+        batch.hold = Some(hold);
+        store.append(batch).await.expect("append");
+        assert_eq!(store.quarantined(9).await.expect("quarantined"), []);
+        assert_eq!(store.outbox(epoch, None, 9).await.expect("outbox").len(), n_shown);
+    }
 }
 
 async fn quarantined_run_is_leased_again_once_released(store: Arc<dyn Store>) {

@@ -21,6 +21,7 @@ mod migrations;
 mod model;
 mod moving;
 mod names;
+mod offers;
 mod outages;
 mod parking;
 mod proxy;

@@ -50,6 +50,7 @@ pub(crate) fn summary(status: RunStatus, updated_at: i64) -> Summary {
         principal: principal("ada"),
         parent: None,
         group: None,
+        alias: None,
         created_at: at(1),
         updated_at: at(updated_at),
     }

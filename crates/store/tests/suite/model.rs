@@ -5,9 +5,9 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use wopr_core::{InterruptKind, RunId, RunKey, RunStatus, Seq};
 use wopr_store::{
     Attempted, Batch, BlobRow, ChildRow, DeliveryCursor, DeliveryFilter, Ended, Epoch, Fence, Guard,
-    IdempotencyRecord, Leased, Match, MemoryStore, MessageRow, Moved, NewPush, Parked, Parking, PhaseCursor,
-    PhaseFilter, PushRow, Queue, Quota, Removal, RunFilter, Snapshot, SqliteStore, Store, Then, Times,
-    Update, WorkKey, WorkRow, WorkState, sqlite::Options,
+    IdempotencyRecord, Leased, Match, MemoryStore, MessageRow, Moved, NewPush, Offer, OfferRequest, Parked,
+    Parking, PhaseCursor, PhaseFilter, PushRow, Queue, Quota, Removal, RunFilter, Snapshot, SqliteStore,
+    Store, Then, Times, Update, WorkKey, WorkRow, WorkState, sqlite::Options,
 };
 
 use crate::{make::*, schema::Schema};
@@ -37,6 +37,12 @@ enum Step {
         key: WorkKey,
         fence: u64,
         then: Then,
+    },
+    /// Leases offers of a queue, and sets the ends of their leases, with the current fence or an older one.
+    LeaseOffers {
+        request: OfferRequest,
+        ready: Option<i64>,
+        stale: bool,
     },
     Wake {
         run: RunKey,
@@ -182,6 +188,27 @@ fn quotas() -> impl Strategy<Value = Quota> {
 }
 
 prop_compose! {
+    fn offer_requests()(
+        (owner, queue) in (select(vec!["acme", "zeta"]), keys()),
+        (now, until) in (0..60_i64, 0..60_i64),
+        (rows, bytes) in (0..4_usize, select(vec![1, 2, usize::MAX])),
+        most_of_queue in prop::option::weighted(0.3, 1..3_usize),
+        most_of_tenant in prop::option::weighted(0.3, 1..4_usize),
+    ) -> OfferRequest {
+        OfferRequest {
+            tenant: tenant(owner),
+            queue: queue.to_owned(),
+            now: at(now),
+            until: at(until),
+            rows,
+            bytes,
+            most_of_queue,
+            most_of_tenant,
+        }
+    }
+}
+
+prop_compose! {
     /// The work items of a batch.
     fn work()(
         timers_set in vec((keys(), 0..40_i64), 0..3),
@@ -189,6 +216,10 @@ prop_compose! {
             (0..60_i64).prop_map(|due| WorkState::Due(at(due))),
             (1..4_u64, 0..60_i64).prop_map(|(epoch, until)| WorkState::Leased(Epoch(epoch), at(until))),
             Just(WorkState::Parked),
+            (keys(), 0..60_i64).prop_map(|(queue, since)| WorkState::Offered(Offer {
+                queue: queue.to_owned(),
+                since: at(since),
+            })),
         ]), 0..3),
         timers_ended in vec(keys(), 0..2),
         effects_ended in vec((keys(), prop::option::of(0..4_u64)), 0..2),
@@ -300,6 +331,8 @@ fn steps() -> impl Strategy<Value = Step> {
             }),
         1 => (runs(), work_keys(), 0..4_u64, thens())
             .prop_map(|(run, key, fence, then)| Step::SetLease { run, key, fence, then }),
+        4 => (offer_requests(), prop::option::of(0..60_i64), 0..8_u8)
+            .prop_map(|(request, ready, luck)| Step::LeaseOffers { request, ready, stale: luck == 0 }),
         2 => (runs(), work_keys(), 0..60_i64).prop_map(|(run, key, now)| Step::Wake { run, key, now }),
         1 => Just(Step::BeginEpoch),
         1 => (records(), 0..60_i64).prop_map(|(record, now)| Step::Remember { record, now }),
@@ -380,6 +413,22 @@ async fn apply(store: &dyn Store, step: &Step) -> String {
             fence,
             then,
         } => format!("{:?}", store.set_lease(run, key, Fence(*fence), *then).await),
+        Step::LeaseOffers {
+            request,
+            ready,
+            stale,
+        } => {
+            let leased = store.lease_offers(request).await;
+            let mut answers = format!("{leased:?}");
+            for Leased { run, key, fence, .. } in leased.expect("leased").rows {
+                if let Some(ready) = ready {
+                    let fence = Fence(fence.0 - u64::from(*stale));
+                    let set = store.set_offer(&run, &key, fence, at(*ready)).await;
+                    answers += &format!("{set:?}");
+                }
+            }
+            answers
+        }
         Step::Wake { run, key, now } => format!("{:?}", store.wake(run, key, at(*now)).await),
         Step::BeginEpoch => format!("{:?}", store.begin_epoch(at(0)).await),
         Step::Remember { record, now } => format!("{:?}", store.remember(record.clone(), at(*now)).await),
@@ -516,6 +565,10 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
                 let roots = store.ended_roots(&tenant(owner), at(before), after, 3).await;
                 read.push(format!("ended {before} {after:?}: {roots:?}"));
             }
+        }
+        for after in [None, Some("a")] {
+            let queues = store.offered_queues(&tenant(owner), at(30), after, 2).await;
+            read.push(format!("queues {after:?}: {queues:?}"));
         }
         let parents = [run_id(2), run_id(1)];
         let children = store.children(&tenant(owner), &parents, None, 2).await;

@@ -9,6 +9,8 @@ use crate::{database::Database, make::*};
 
 crate::behaviours!(
     a_version_is_new_once,
+    a_workflow_is_added_only_where_there_is_none,
+    one_of_many_racing_adds_of_a_workflow_wins,
     storing_a_known_version_makes_it_current_again,
     every_version_stays_readable,
     tenants_own_workflow_takes_precedence_over_the_shared_one,
@@ -76,6 +78,38 @@ async fn a_version_is_new_once(store: Arc<dyn Store>) {
         store.put_workflow(version(None, "b", "v1")).await.expect("put"),
         "another name"
     );
+}
+
+async fn a_workflow_is_added_only_where_there_is_none(store: Arc<dyn Store>) {
+    let first = version(Some("acme"), "a", "v1");
+    assert!(store.add_workflow(first.clone()).await.expect("add"));
+    for taken in [first.clone(), version(Some("acme"), "a", "v2")] {
+        assert!(!store.add_workflow(taken).await.expect("add"));
+    }
+    assert_eq!(current(&store).await, [first]);
+    let (id, version_2) = (workflow("a"), ContentHash::of(b"v2"));
+    let read = store.workflow(&acme(), &id, &version_2).await.expect("read");
+    assert_eq!(read, None, "what was not added is not there");
+    assert!(
+        store.add_workflow(version(None, "a", "v1")).await.expect("add"),
+        "another owner"
+    );
+    store.put_workflow(version(None, "b", "v1")).await.expect("put");
+    assert!(!store.add_workflow(version(None, "b", "v2")).await.expect("add"));
+}
+
+async fn one_of_many_racing_adds_of_a_workflow_wins(store: Arc<dyn Store>) {
+    let add = |n: u8| {
+        let store = Arc::clone(&store);
+        let row = version(Some("acme"), "a", &format!("v{n}"));
+        tokio::spawn(async move { store.add_workflow(row).await.expect("add") })
+    };
+    let adding: Vec<_> = (0..8).map(add).collect();
+    let mut n_added = 0;
+    for added in adding {
+        n_added += usize::from(added.await.expect("no panic"));
+    }
+    assert_eq!((n_added, current(&store).await.len()), (1, 1));
 }
 
 async fn storing_a_known_version_makes_it_current_again(store: Arc<dyn Store>) {

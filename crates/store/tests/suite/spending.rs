@@ -29,6 +29,7 @@ fn row(of: Option<&str>, tokens: u64, cost_micros: u64) -> SpentRow {
         window: DAY,
         tokens,
         cost_micros,
+        time_ms: tokens,
     }
 }
 

@@ -7,11 +7,13 @@
 //!    |  SubscribeToTask, SendMessage {approve: true} -> artifact, completed
 //! ```
 //!
-//! `wopr demo second-opinion` starts three hosts instead: see [`opinion`].
+//! `wopr demo second-opinion` and `wopr demo coding-crew` start several hosts instead: see [`opinion`] and [`coding`].
 //!
 //! Nothing is simulated: the host is this binary with ordinary flags, and all calls go over HTTP. The child
 //! processes and the folder are removed when the command ends, even on errors.
 
+mod coding;
+mod hosts;
 mod opinion;
 mod process;
 mod story;
@@ -39,12 +41,12 @@ const PACE: Duration = Duration::from_millis(900);
 /// Time limit of the demo, not counting pauses.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Watch an A2A task survive kill -9, or a workflow ask two agents and you.
+/// Watch an A2A task survive kill -9, or workflows ask agents and you.
 ///
 /// Starts a host on a new SQLite database and sends it a message as an A2A client. Kills the host with
 /// SIGKILL while the task waits for approval, starts it again, approves, and shows the result and the log.
-/// `wopr demo second-opinion` starts two agents and a host that asks them instead. Needs no setup and removes
-/// its files.
+/// `wopr demo second-opinion` starts two agents and a host that asks them instead, `wopr demo coding-crew` an agent
+/// that codes for a document of the Agent Workflow Protocol. Needs no setup and removes its files.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Demo {
@@ -61,13 +63,16 @@ pub(crate) struct Demo {
 /// The other demos.
 #[derive(Debug, Subcommand)]
 enum Other {
+    CodingCrew(coding::CodingCrew),
     SecondOpinion(opinion::SecondOpinion),
 }
 
 impl Demo {
     pub(crate) async fn run(self) -> Result<Exit> {
-        if let Some(Other::SecondOpinion(demo)) = self.other {
-            return demo.run().await;
+        match self.other {
+            Some(Other::CodingCrew(demo)) => return demo.run().await,
+            Some(Other::SecondOpinion(demo)) => return demo.run().await,
+            None => {}
         }
         let mut signals = Signals::catch()?;
         let folder = tempfile::Builder::new()

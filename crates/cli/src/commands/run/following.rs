@@ -1,5 +1,7 @@
 //! Follows a run to its end: shows it, and answers what it asks.
 
+use std::collections::HashMap;
+
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use wopr_wire::openwop::{
@@ -15,12 +17,15 @@ use crate::{
     commands::interrupts::artifact_of,
     drawing::Drawing,
     exit::{Exit, Failure},
-    follow::Follower,
+    follow_tree::Tree,
     output::{self, Paint},
     render,
     signals::Signals,
     spending::Spending,
 };
+
+/// The most definitions of child runs that are read.
+const MAX_DEFINITIONS: usize = 64;
 
 /// How following the run ended.
 pub(crate) enum End {
@@ -63,6 +68,14 @@ impl View {
         }
     }
 
+    /// Whether it shows what child runs do.
+    fn wants_children(&self) -> bool {
+        match self {
+            Self::Quiet | Self::Lines => false,
+            Self::Drawn(_) => true,
+        }
+    }
+
     fn take(&mut self, event: &RunEventDoc) -> Result<()> {
         match self {
             Self::Quiet => Ok(()),
@@ -93,6 +106,7 @@ fn is_line(event_type: &str) -> bool {
                 | "core.workflowChain.event"
                 | "core.workflowChain.confidence-escalated"
                 | "agent.verified"
+                | "context.summarized"
         )
 }
 
@@ -100,9 +114,11 @@ fn is_line(event_type: &str) -> bool {
 pub(crate) struct Following<'a> {
     client: &'a Client,
     run: &'a str,
-    events: Follower<'a>,
+    events: Tree<'a>,
     answers: std::vec::IntoIter<Value>,
     view: View,
+    /// Of child runs, by workflow.
+    definitions: HashMap<String, Value>,
     /// The run's outputs so far.
     outputs: Value,
 }
@@ -118,9 +134,10 @@ impl<'a> Following<'a> {
         Ok(Self {
             client,
             run,
-            events: Follower::start(client, run, view.mode()).await?,
+            events: Tree::start(client, run, view.mode(), view.wants_children()).await?,
             answers: answers.into_iter(),
             view,
+            definitions: HashMap::new(),
             outputs: Value::Null,
         })
     }
@@ -151,10 +168,19 @@ impl<'a> Following<'a> {
     /// Prints events until the run ends or waits for an answer.
     async fn read_events(&mut self) -> Result<()> {
         while let Some(event) = self.events.next().await? {
-            if let (View::Drawn(drawing), Some(child)) = (&mut self.view, completed_child(&event)) {
-                drawing.spend(child, Spending::of_tree(self.client, child).await);
+            if let View::Drawn(drawing) = &mut self.view {
+                if let Some(child) = completed_child(&event) {
+                    drawing.spend(child, Spending::of_tree(self.client, child).await);
+                }
+                self.view.take(&event)?;
+                self.describe(&event).await;
+            } else {
+                self.view.take(&event)?;
             }
-            self.view.take(&event)?;
+            // A child run goes on or ends by itself.
+            if event.run_id != self.run {
+                continue;
+            }
             match event.event_type.as_str() {
                 "run.completed" => self.outputs = event.payload.get("outputs").cloned().unwrap_or_default(),
                 // The last event before the run waits, and what happens while a conversation goes on.
@@ -163,6 +189,27 @@ impl<'a> Following<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Tells the view what the nodes of a child run are called that begins with an event.
+    async fn describe(&mut self, event: &RunEventDoc) {
+        let View::Drawn(drawing) = &mut self.view else {
+            return;
+        };
+        if event.event_type != "node.dispatched" {
+            return;
+        }
+        let [child, workflow] =
+            ["childRunId", "childWorkflowId"].map(|name| render::text(&event.payload, name));
+        if !self.definitions.contains_key(workflow) && self.definitions.len() < MAX_DEFINITIONS {
+            let path = format!("/v1/workflows/{}", escape(workflow));
+            // Without it the lines have fewer names.
+            let definition = self.client.get(&path).await.unwrap_or_default();
+            self.definitions.insert(workflow.to_owned(), definition);
+        }
+        if let Some(definition) = self.definitions.get(workflow) {
+            drawing.describe(child, definition);
+        }
     }
 
     /// Answers the open interrupt with the next `--answer`, or else prompts the user. Returns `false` if

@@ -5,13 +5,14 @@
 use wopr_kernel::{MAX_SET, NodeTypes};
 
 use crate::node::{
-    BINDINGS, CANCEL_TASK, CONVERSATION, CONVERSE, DISCOVER, FAN_OUTS, GET_TASK, HTTP_MAX_TIMEOUT_MS,
-    ISOLATIONS, JOIN_MODES, MAX_ACTIVITY_MS, MAX_CONVERSATION, MAX_CRITERIA, MAX_CRITERION,
-    MAX_MEMORY_TTL_MS, MAX_MESSAGES, MAX_MODES, MAX_NAMES, MAX_PIECES, MAX_QUESTIONS, MAX_READ, MAX_REPAIRS,
-    MAX_REVISIONS, MAX_RULES, MAX_SCOPE, MAX_SCRIPTED, MAX_TAGS, MAX_TOOL_ROUNDS, MAX_TOOLS, MAX_TURNS,
-    MAX_TURNS_LIMIT, MAX_WINDOW, MAX_WORKERS, MEMORY_COMPACT, MEMORY_READ, MEMORY_WRITE, MOCK_AGENT,
-    MODEL_MAX_TIMEOUT_MS, MOST_TOKENS, ON_CHILD_FAILURE, ON_TIMEOUT, PROFILES, ROUTINGS, SEND,
-    STREAM_MAX_INTERVAL_MS, TOOL_CALL, TOOL_MAX_TIMEOUT_MS, VERSIONS, known_keys,
+    BINDINGS, CANCEL_TASK, CONVERSATION, CONVERSE, COUNTERS, DISCOVER, FAN_OUTS, GET_TASK,
+    HTTP_MAX_TIMEOUT_MS, ISOLATIONS, JOIN_MODES, MAX_ACTIVITY_MS, MAX_CONVERSATION, MAX_CRITERIA,
+    MAX_CRITERION, MAX_KEPT, MAX_MEMORY_TTL_MS, MAX_MESSAGES, MAX_MODES, MAX_NAMES, MAX_PIECES,
+    MAX_QUESTIONS, MAX_READ, MAX_REPAIRS, MAX_REVISIONS, MAX_RULES, MAX_SCOPE, MAX_SCRIPTED, MAX_TAGS,
+    MAX_TOOL_ROUNDS, MAX_TOOLS, MAX_TRANSCRIPT, MAX_TURNS, MAX_TURNS_LIMIT, MAX_WINDOW, MAX_WORKERS,
+    MEMORY_COMPACT, MEMORY_READ, MEMORY_WRITE, MIN_TRANSCRIPT, MOCK_AGENT, MODEL_MAX_TIMEOUT_MS, MOST_TOKENS,
+    ON_CHILD_FAILURE, ON_TIMEOUT, PROFILES, ROUTINGS, SEND, STREAM_MAX_INTERVAL_MS, TOOL_CALL,
+    TOOL_MAX_TIMEOUT_MS, VERSIONS, known_keys,
 };
 
 use crate::decide::MAX_CALLS;
@@ -719,6 +720,12 @@ static SUPERVISOR: Members = closed(&[
     )
     .or_null(),
     may(
+        "contextBudget",
+        Shape::Object(&CONTEXT_BUDGET),
+        "Limits the transcript that the model reads in each turn.",
+    )
+    .or_null(),
+    may(
         "verifier",
         Shape::Object(&VERIFIER),
         "Who judges the work before a decision to terminate is followed.",
@@ -756,6 +763,29 @@ static SUPERVISOR: Members = closed(&[
         "A decision to take, or to hold; only in conformance mode.",
     ),
 ]);
+
+static CONTEXT_BUDGET: Members = closed(&[
+    may(
+        "transcriptTokenBudget",
+        Shape::Whole(MIN_TRANSCRIPT as u64, MAX_TRANSCRIPT as u64),
+        "The most characters; with summarization at least 11,000 for each kept turn, and 5,500 for the summary.",
+    )
+    .or_null(),
+    may("tokenCounter", Shape::Choice(&COUNTERS), "Only `chars`.").or_null(),
+    may(
+        "summarization",
+        Shape::Object(&SUMMARIZATION),
+        "Has the model summarize older turns. Without it, the oldest are dropped.",
+    )
+    .or_null(),
+]);
+
+static SUMMARIZATION: Members = closed(&[may(
+    "keepLastTurns",
+    Shape::Whole(1, MAX_KEPT as u64),
+    "How many of the latest turns are told as they are; 2 where absent.",
+)
+.or_null()]);
 
 static VERIFIER: Members = closed(&[
     may(

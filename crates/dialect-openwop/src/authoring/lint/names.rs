@@ -508,6 +508,10 @@ fn outputs(plan: &Plan, index: usize) -> Option<Vec<&str>> {
         },
         NodeKind::Supervisor(_) => &["kind", "decision", "iteration", "contentTrust"],
         NodeKind::Dispatch(_) => &[
+            "conversationId",
+            "turnCount",
+            "turns",
+            "outcome",
             "childRunId",
             "childStatus",
             "error",

@@ -14,7 +14,7 @@ use wopr_core::{
 use wopr_engine::{CommandError, Create, Done, Engine, Idempotency, SideRows, Start, View};
 use wopr_store::{IdempotencyKey, ReadError};
 
-use super::{cluster::Cluster, postman, workflows};
+use super::{cluster::Cluster, documents, postman, workflows};
 use crate::harness::{principal, tenant};
 
 /// How long a client waits for a response before it asks again.
@@ -69,9 +69,10 @@ impl Client {
     }
 
     fn choose(&self) -> &'static str {
-        let total: u64 = workflows::KINDS.iter().map(|(_, weight)| weight).sum();
+        let kinds = || workflows::KINDS.into_iter().chain(documents::KINDS);
+        let total: u64 = kinds().map(|(_, weight)| weight).sum();
         let mut at = self.cluster.fate.below(total + 1);
-        for (kind, weight) in workflows::KINDS {
+        for (kind, weight) in kinds() {
             if at < weight {
                 return kind;
             }
@@ -83,11 +84,16 @@ impl Client {
     /// Creates the run, usually several times under one key, sometimes at two processes at once.
     async fn create(&self, workflow: &str) -> RunKey {
         let fate = &self.cluster.fate;
-        let configurable = if fate.once_in(12) {
-            json!({ "runTimeoutMs": 1 + fate.below(4_000) })
-        } else {
-            json!({})
-        };
+        let mut configurable = json!({});
+        if fate.once_in(12) {
+            configurable["runTimeoutMs"] = (1 + fate.below(4_000)).into();
+        }
+        if documents::is_document(workflow) && fate.once_in(2) {
+            configurable["activityExecutionMode"] = "in_process".into();
+        }
+        if documents::is_document(workflow) && fate.once_in(2) {
+            configurable["parallelActivities"] = true.into();
+        }
         let mut known: Option<RunId> = None;
         for n_answers in 0..=fate.below(3) {
             let run = loop {
@@ -337,6 +343,7 @@ impl Client {
             CommandError::NotFound
             | CommandError::Refused(_)
             | CommandError::KeyReused
+            | CommandError::AliasTaken
             | CommandError::TooManyReceivers { .. }
             | CommandError::Busy { .. }
             | CommandError::Unavailable(_) => {}

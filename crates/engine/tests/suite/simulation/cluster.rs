@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use wopr_core::{HostBounds, NodeTypes};
-use wopr_engine::{Engine, Options};
+use wopr_engine::{Engine, Options, WorkerOptions};
 
 use super::{
     aging::KEPT_FOR,
@@ -68,6 +68,10 @@ impl Cluster {
                 lease: Duration::from_millis(2_000 + fate.below(6_000)),
                 poll: Duration::from_millis(200 + fate.below(1_000)),
                 retention: Some(KEPT_FOR),
+                workers: WorkerOptions {
+                    lease: Duration::from_millis(1_000 + fate.below(4_000)),
+                    ..WorkerOptions::default()
+                },
                 push: postman::options(),
                 ..Options::default()
             },

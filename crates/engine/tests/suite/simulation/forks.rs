@@ -28,8 +28,8 @@ impl Client {
         };
         let view = heir.view(source).await;
         let n_events = view.run.head.0;
-        // The language of the other runs is an example that begins no step again.
-        let may_branch = view.plan.dialect() == DialectId::Openwop;
+        // The language of the lists is an example that begins no step again.
+        let may_branch = view.plan.dialect() != DialectId::Toy;
         let mode = match may_branch && fate.once_in(2) {
             true => ForkMode::Branch,
             false => ForkMode::Replay,

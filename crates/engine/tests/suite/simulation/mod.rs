@@ -16,6 +16,7 @@
 //! | peers ask again and again, go on without an answer, are told while processes die | [`questions`] |
 //! | processes are replaced by ones with other workflows, or one of them alone registers a new one | [`cluster`] |
 //! | run trees expire after a day and are removed by processes that fail and die | [`aging`] |
+//! | workers lease activities and die, outlast their lease, end them twice and at two processes | [`workers`] |
 //! | every step at some runs panics, in separate worlds | [`mines`] |
 //! | nothing, in separate worlds where reads are counted | [`idle`] |
 //! | an uncertain commit is written just after a check did not find it, in separate worlds | [`late`] |
@@ -42,6 +43,7 @@
 mod aging;
 mod client;
 mod cluster;
+mod documents;
 mod executor;
 mod fate;
 mod forks;
@@ -55,6 +57,7 @@ mod questions;
 mod store;
 mod turns;
 mod witness;
+mod workers;
 mod workflows;
 mod world;
 

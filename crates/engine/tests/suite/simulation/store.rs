@@ -19,10 +19,10 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 use wopr_store::{
     AgentMemory, AppendError, Batch, BlobRow, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Child,
     EndedRoots, Epoch, EventPage, Fence, Guard, Hint, IdempotencyKey, IdempotencyRecord, KeyRow, Leased,
-    Load, Log, Mailbox, MemoryEntry, MemoryQuery, MemoryStore, MemoryUse, MessageRow, Parking, PhaseCursor,
-    PhaseFilter, PhasePage, Queue, Quota, ReadError, Registry, Removal, Retention, Revision, RunFilter,
-    RunPage, SecretRow, Spenders, Spending, SpentRow, StoredSecrets, Summary, Swept, Then, Times, Work,
-    WorkKey, WorkflowRow, WriteError,
+    LeasedOffers, Load, Log, Mailbox, MemoryEntry, MemoryQuery, MemoryStore, MemoryUse, MessageRow,
+    OfferRequest, OfferedQueue, Offers, Parking, PhaseCursor, PhaseFilter, PhasePage, Queue, Quota,
+    ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, SecretRow, Spenders, Spending,
+    SpentRow, StoredSecrets, Summary, Swept, Then, Times, Work, WorkKey, WorkflowRow, WriteError,
 };
 
 use super::{
@@ -335,6 +335,11 @@ impl Log for Connection {
         self.server.store.summary(run).await
     }
 
+    async fn run_of_alias(&self, tenant: &TenantId, alias: &str) -> Result<Option<RunId>, ReadError> {
+        self.read("run of alias").await?;
+        self.server.store.run_of_alias(tenant, alias).await
+    }
+
     async fn heads(&self, runs: &[RunKey]) -> Result<Vec<Option<Seq>>, ReadError> {
         self.read("heads").await?;
         self.server.store.heads(runs).await
@@ -560,6 +565,14 @@ impl Registry for Connection {
         self.written("registered", is_new).await
     }
 
+    async fn add_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError> {
+        self.write("register").await?;
+        self.server.witness.registered(&row);
+        let is_added = self.server.store.add_workflow(row).await?;
+        self.server.tell_others(self.process.number, &[Hint::Registry]);
+        self.written("registered", is_added).await
+    }
+
     async fn workflow(
         &self,
         tenant: &TenantId,
@@ -697,6 +710,41 @@ impl StoredSecrets for Connection {
     async fn remove_secret(&self, tenant: &TenantId, name: &str) -> Result<bool, WriteError> {
         self.write("no secret").await?;
         self.server.store.remove_secret(tenant, name).await
+    }
+}
+
+#[async_trait]
+impl Offers for Connection {
+    async fn lease_offers(&self, request: &OfferRequest) -> Result<LeasedOffers, WriteError> {
+        self.write("lease offers").await?;
+        let leased = self.server.store.lease_offers(request).await?;
+        for row in &leased.rows {
+            self.server.witness.leased(row, self.process.number);
+        }
+        self.written("leased offers", leased).await
+    }
+
+    async fn set_offer(
+        &self,
+        run: &RunKey,
+        key: &WorkKey,
+        fence: Fence,
+        ready: Timestamp,
+    ) -> Result<bool, WriteError> {
+        self.write("set offer").await?;
+        let is_held = self.server.store.set_offer(run, key, fence, ready).await?;
+        self.written("offer set", is_held).await
+    }
+
+    async fn offered_queues(
+        &self,
+        tenant: &TenantId,
+        now: Timestamp,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<OfferedQueue>, ReadError> {
+        self.read("offered queues").await?;
+        self.server.store.offered_queues(tenant, now, after, limit).await
     }
 }
 

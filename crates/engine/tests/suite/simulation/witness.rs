@@ -438,7 +438,7 @@ impl Seen {
                 continue;
             }
             let stored = known.enqueue(row)?;
-            if stored.idempotency_key != invocation(&key, &known.plan, &stored.step) {
+            if stored.idempotency_key != invocation(&key, known, &stored.step) {
                 return Err("an effect has another key than its execution".to_owned());
             }
             let invocation = self.invocations.entry(stored.idempotency_key).or_default();
@@ -755,9 +755,7 @@ impl Known {
                         .and_then(|n| usize::try_from(n).ok())
                         .and_then(|n| calls.get(n));
                     match made {
-                        Some((of, by))
-                            if Some(*by) != holder || *of != invocation(key, &self.plan, &step) =>
-                        {
+                        Some((of, by)) if Some(*by) != holder || *of != invocation(key, self, &step) => {
                             return Err(format!("the outcome is p{by}'s, the lease {holder:?}'s"));
                         }
                         Some(_) | None => {}
@@ -881,7 +879,7 @@ impl Known {
                 self.holders.insert(row.key.clone(), epoch.0);
                 OutstandingWork::FIRST_LEASE
             }
-            WorkState::Due(_) | WorkState::Parked => 0,
+            WorkState::Due(_) | WorkState::Parked | WorkState::Offered(_) => 0,
         };
         self.outstanding.begin(stored.step.clone(), stored.attempt, lease);
         Ok(stored)
@@ -937,16 +935,27 @@ fn effect_of(key: &WorkKey) -> Result<(StepId, u32), String> {
 
 /// The stable key of an execution's call to the outside, derived independently from the specification
 /// (OpenWOP v1 §17.2), which other languages follow under their own names.
-fn invocation(run: &RunKey, plan: &Plan, step: &StepId) -> String {
+fn invocation(run: &RunKey, known: &Known, step: &StepId) -> String {
     let ordinal = step.ordinal.to_string();
-    let kind = format!("{}:activity:v2", plan.dialect().name());
+    let kind = format!("{}:activity:v2", known.plan.dialect().name());
+    let mut scheduled = known
+        .log
+        .iter()
+        .rev()
+        .filter_map(|recorded| recorded.event.kernel());
+    let provider = scheduled.find_map(|event| match event {
+        KernelEvent::EffectScheduled {
+            step: of, provider, ..
+        } if of == step => Some(provider.as_str()),
+        _ => None,
+    });
     let parts = [
         kind.as_str(),
         run.tenant.as_str(),
         run.run.as_str(),
         step.node.as_str(),
         &ordinal,
-        "core.conformance.side-effect",
+        provider.unwrap_or_default(),
     ];
     URL_SAFE_NO_PAD.encode(Sha256::digest(parts.join("\0")))
 }

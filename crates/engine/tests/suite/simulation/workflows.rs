@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 use wopr_testkit::Workflow;
 
+use super::documents;
+
 /// Workflows that exist from the start, each with its weight in a client's choice.
 pub(crate) const KINDS: [(&str, u64); 22] = [
     ("pure", 4),
@@ -103,6 +105,7 @@ pub(crate) fn all(edition: u64) -> Vec<Value> {
     .chain([list(edition)])
     .chain(sets())
     .chain(crews())
+    .chain(documents::all())
     .collect()
 }
 

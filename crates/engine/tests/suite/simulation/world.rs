@@ -16,6 +16,7 @@ use super::{
     fate::Fate,
     forks,
     witness::lines,
+    workers::{Ledger, work},
 };
 use crate::harness::answer;
 
@@ -35,6 +36,8 @@ pub(crate) struct Lived {
     n_recalled: u64,
     n_asked: u64,
     n_answered: u64,
+    n_worked: u64,
+    n_stale: u64,
     n_deaths: u64,
     n_stops: u64,
     n_faults: u64,
@@ -53,13 +56,15 @@ impl Lived {
             n_recalled,
             n_asked,
             n_answered,
+            n_worked,
+            n_stale,
             n_deaths,
             n_stops,
             n_faults,
         } = self;
         [
-            n_runs, n_forks, n_events, n_calls, n_parked, n_told, n_recalled, n_asked, n_answered, n_deaths,
-            n_stops, n_faults,
+            n_runs, n_forks, n_events, n_calls, n_parked, n_told, n_recalled, n_asked, n_answered, n_worked,
+            n_stale, n_deaths, n_stops, n_faults,
         ]
         .iter()
         .all(|n| *n > 0)
@@ -75,6 +80,8 @@ impl Lived {
         self.n_recalled += other.n_recalled;
         self.n_asked += other.n_asked;
         self.n_answered += other.n_answered;
+        self.n_worked += other.n_worked;
+        self.n_stale += other.n_stale;
         self.n_deaths += other.n_deaths;
         self.n_stops += other.n_stops;
         self.n_faults += other.n_faults;
@@ -85,7 +92,7 @@ impl fmt::Display for Lived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} runs, {} of them forks, {} events, {} calls, {} parked, {} told of a cancel, {} recalled, {} questions of peers, {} answered, {} faults, {} processes died, {} were replaced",
+            "{} runs, {} of them forks, {} events, {} calls, {} parked, {} told of a cancel, {} recalled, {} questions of peers, {} answered, {} ended by workers, {} outcomes refused as stale, {} faults, {} processes died, {} were replaced",
             self.n_runs,
             self.n_forks,
             self.n_events,
@@ -95,6 +102,8 @@ impl fmt::Display for Lived {
             self.n_recalled,
             self.n_asked,
             self.n_answered,
+            self.n_worked,
+            self.n_stale,
             self.n_faults,
             self.n_deaths,
             self.n_stops
@@ -145,6 +154,11 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
         let (cluster, toll) = (cluster.clone(), Arc::clone(&toll));
         keepers.spawn(async move { cluster.keep_up(died, &toll).await });
     }
+    let ledger = Arc::new(Mutex::new(Ledger::default()));
+    for index in 0..1 + fate.below(3) {
+        let name = format!("worker {index}");
+        keepers.spawn(work(cluster.clone(), name, Arc::clone(&ledger)));
+    }
     fate.set_cruel(true);
     let mut clients = JoinSet::new();
     for index in 0..8 + fate.below(12) {
@@ -192,6 +206,7 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
     keepers.shutdown().await;
     let toll = *toll.lock();
     let witness = &cluster.server.witness;
+    let (n_worked, n_stale) = ledger.lock().counts();
     let keys = witness.keys();
     let logs = keys.iter().filter_map(|key| witness.account(key));
     Lived {
@@ -204,6 +219,8 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
         n_recalled: witness.n_recalled(),
         n_asked: witness.n_asked(),
         n_answered: witness.n_answered(),
+        n_worked,
+        n_stale,
         n_deaths: toll.n_deaths,
         n_stops: toll.n_stops,
         n_faults: fate.n_strikes(),

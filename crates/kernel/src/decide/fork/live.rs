@@ -137,7 +137,8 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
         self.fail_unrecorded()
     }
 
-    pub(super) fn active_steps(&self) -> Vec<StepId> {
+    /// The steps that are under way, in the order of the definition.
+    pub(in crate::decide) fn active_steps(&self) -> Vec<StepId> {
         let nodes = self.run.nodes.iter().enumerate();
         let active = nodes.filter_map(|(position, node)| match &node.phase {
             Phase::Active(active) => Some(self.step(position, active.ordinal)),

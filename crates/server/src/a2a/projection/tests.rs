@@ -130,6 +130,7 @@ fn streamed_text_is_not_sent_again_as_artifact() {
         chunk: "a".to_owned(),
         is_last,
         number: 0,
+        end: None,
     };
     let made = |node: &str| KernelEvent::ArtifactCreated {
         step: step(node),

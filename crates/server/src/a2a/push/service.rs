@@ -27,7 +27,7 @@ use crate::{
         service::{Call, Service, require},
     },
     auth::{Caller, Scope},
-    hex::hex,
+    hex,
 };
 
 /// Maximum characters in the id of a configuration.

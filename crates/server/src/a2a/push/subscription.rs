@@ -15,7 +15,7 @@ use wopr_wire::a2a::{
 };
 
 use crate::{
-    hex::hex,
+    hex,
     secrets::{SealError, Secrets, Subkey},
 };
 

@@ -12,9 +12,9 @@ mod orchestration;
 
 use serde_json::{Value, json};
 use wopr_core::{
-    ApprovalAction, CONTENT_TRUST, Cap, DialectEvent, Event, Failure, InterruptKind, KernelEvent, NodeId,
-    Object, PrincipalId, Recorded, RefusalDivergence, RunId, RunKey, RunStarted, RunStatus, StepId,
-    UNTRUSTED, WorkerFailure,
+    AnswerEnd, ApprovalAction, CONTENT_TRUST, Cap, DialectEvent, Event, Failure, InterruptKind, KernelEvent,
+    ModelStop, NodeId, Object, PrincipalId, Recorded, RefusalDivergence, RunId, RunKey, RunStarted,
+    RunStatus, StepId, UNTRUSTED, WorkerFailure,
     openwop::{self, EnvelopeEvent},
     provider,
 };
@@ -520,6 +520,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             chunk,
             is_last,
             number: _,
+            end,
         } => of(
             step,
             Payload::node(step)
@@ -529,7 +530,8 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                     "chunk",
                     mask.output(&step.node, "text", &Value::from(chunk.as_str())),
                 )
-                .with("isLast", *is_last),
+                .with("isLast", *is_last)
+                .maybe("meta", end.as_deref().map(answer_end)),
         ),
         KernelEvent::CapBreached {
             kind,
@@ -648,7 +650,12 @@ fn openwop_payload(event: &openwop::Event, key: &RunKey, mask: &Mask) -> (Option
             agent::payload(event, key, mask),
         ),
         // The words may contain what readers must not see; the hash tells whether they are the same.
-        openwop::Event::PromptComposed { step, messages, hash } => {
+        openwop::Event::PromptComposed {
+            step,
+            messages,
+            hash,
+            summarizing: _,
+        } => {
             let payload = Payload::node(step)
                 .with("messages", messages.len())
                 .with("hash", hash.as_str());
@@ -872,6 +879,25 @@ fn failure(failure: &Failure) -> Value {
         shown["details"] = Value::Object(details);
     }
     shown
+}
+
+/// The `meta` of the last chunk of a model's answer, with the published names.
+fn answer_end(end: &AnswerEnd) -> Value {
+    let AnswerEnd { model, stop, usage } = end;
+    json!({
+        "finishReason": match stop {
+            ModelStop::End => "stop",
+            ModelStop::Length => "length",
+            ModelStop::Tools => "tool_calls",
+            ModelStop::Refusal => "content_filter",
+        },
+        "model": model,
+        "usage": {
+            "promptTokens": usage.input_tokens,
+            "completionTokens": usage.output_tokens,
+            "totalTokens": usage.input_tokens.saturating_add(usage.output_tokens),
+        },
+    })
 }
 
 /// What a failure says besides its code and its message.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use wopr_app::{Summary, View};
-use wopr_core::{CONTENT_TRUST, ForkMode, NodeId, Object, Plan, Run, RunKey, UNTRUSTED};
+use wopr_core::{CONTENT_TRUST, ForkMode, Object, Plan, Run, RunKey, UNTRUSTED};
 use wopr_wire::openwop::{
     control,
     run::{ForkedFrom, Owner, RunError, RunSnapshot},
@@ -48,7 +48,7 @@ pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
         from_seq: fork.from.0,
         diverged_at_seq: run.forked.and_then(|forked| forked.diverged_at).map(|at| at.0),
     });
-    snapshot.run_orchestrator = orchestrator(view);
+    snapshot.run_orchestrator = view.run.orchestrator(&view.plan);
     snapshot.event_log_schema_version = Some(EVENT_LOG_SCHEMA_VERSION);
     if let Some(started) = &run.started {
         snapshot.inputs = mask.inputs(&started.inputs);
@@ -109,19 +109,6 @@ fn node_states(view: &View) -> Object {
             (node.to_string(), state)
         })
         .collect()
-}
-
-/// The agent that decides: the one that has decided, or else the first that has begun to.
-fn orchestrator(view: &View) -> Option<Object> {
-    let plan = view.plan.openwop()?;
-    let decided = view.run.supervision().map(|known| known.agent.as_str());
-    let has_begun = |node: &NodeId| view.run.latest_ordinal(&view.plan, node).is_some();
-    let mut supervisors = plan.supervisors();
-    let (_, agent) = supervisors.find(|(node, agent)| match decided {
-        Some(decided) => agent.get("agentId").and_then(Value::as_str) == Some(decided),
-        None => has_begun(node),
-    })?;
-    Some(agent)
 }
 
 fn error(run: &Run, plan: &Plan) -> Option<RunError> {

@@ -46,7 +46,8 @@ pub(in super::super) fn toggle_capability(call: Call) -> BoxFuture<'static, Answ
         let Toggle { name, value, reset } = call.decode()?;
         let discovery = call.host.discovery();
         let overlay = match (name.as_deref(), reset) {
-            (None, true) => discovery.reset(),
+            (None, true) if value.is_null() => discovery.reset(),
+            (None, true) => return Err(Problem::field("value", "must not be set beside reset")),
             (Some(PROBE), false) => discovery.overlay(),
             (Some(name), false) => {
                 let switch = Switch::parse(name).ok_or_else(|| {

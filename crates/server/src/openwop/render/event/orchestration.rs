@@ -2,9 +2,12 @@
 //! envelope only.
 
 use serde_json::Value;
-use wopr_core::{RunId, RunKey, openwop::Orchestration};
+use wopr_core::{
+    RunId, RunKey,
+    openwop::{Orchestration, TOKEN_COUNTER},
+};
 
-use super::{Mask, Payload, failure};
+use super::{Mask, Payload, event_id, failure};
 
 pub(super) const fn event_type(event: &Orchestration) -> &'static str {
     match event {
@@ -16,6 +19,7 @@ pub(super) const fn event_type(event: &Orchestration) -> &'static str {
         | Orchestration::Harvested { .. } => "core.workflowChain.event",
         Orchestration::FannedOut { .. } => "core.dispatch.fanOut",
         Orchestration::Joined { .. } => "core.dispatch.join",
+        Orchestration::ContextSummarized { .. } => "context.summarized",
     }
 }
 
@@ -108,6 +112,26 @@ pub(super) fn payload(event: &Orchestration, key: &RunKey, mask: &Mask) -> (Opti
             .with("failedCount", *n_failed)
             .with("cancelledCount", *n_cancelled)
             .with("mergeOrder", order.iter().map(RunId::as_str).collect::<Vec<_>>()),
+        Orchestration::ContextSummarized {
+            step: _,
+            iteration,
+            replaces,
+            artifact,
+            before,
+            after,
+        } => Payload::new()
+            .with("iteration", *iteration)
+            .with(
+                "replacedTurns",
+                replaces
+                    .iter()
+                    .map(|seq| event_id(key, seq.0))
+                    .collect::<Vec<_>>(),
+            )
+            .with("summaryRef", artifact.as_str())
+            .with("tokenCounter", TOKEN_COUNTER)
+            .with("tokensBefore", *before)
+            .with("tokensAfter", *after),
     };
     (Some(event.step().node.to_string()), payload.done())
 }

@@ -324,6 +324,7 @@ fn openwop_samples() -> Vec<openwop::Event> {
                 content: "4711".to_owned(),
             }],
             hash: "abc".to_owned(),
+            summarizing: None,
         },
         openwop::Event::ProviderUsage {
             step: step(),
@@ -335,6 +336,7 @@ fn openwop_samples() -> Vec<openwop::Event> {
                 cache_read_tokens: Some(8),
                 cache_write_tokens: Some(2),
                 cost_usd: Some(0.25),
+                duration_ms: Some(1_500),
             },
         },
     ]
@@ -518,6 +520,7 @@ fn views_hide_sensitive_outputs() {
         chunk: "4711".to_owned(),
         is_last: true,
         number: 0,
+        end: None,
     };
     assert_eq!(rendered(chunk, &mask).payload["chunk"], "[REDACTED]");
 }
@@ -681,7 +684,8 @@ fn payloads_match_published_schemas() {
         let doc = rendered(event, &Mask::default());
         types.insert(doc.event_type.clone());
         let Some(reference) = index.get(&doc.event_type) else {
-            let is_later = ["core.dispatch.fanOut", "core.dispatch.join"].contains(&doc.event_type.as_str());
+            let later = ["core.dispatch.fanOut", "core.dispatch.join", "context.summarized"];
+            let is_later = later.contains(&doc.event_type.as_str());
             assert!(
                 is_later || doc.event_type.starts_with("vendor.wopr."),
                 "{}",
@@ -704,5 +708,5 @@ fn payloads_match_published_schemas() {
             doc.payload
         );
     }
-    assert_eq!(types.len(), 57, "there is a sample of every event");
+    assert_eq!(types.len(), 58, "there is a sample of every event");
 }

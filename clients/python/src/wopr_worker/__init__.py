@@ -1,0 +1,8 @@
+"""Functions that do the work of workflow steps which wopr runs.
+
+A worker leases activities of its queues, calls a function for each, sends heartbeats meanwhile, and submits the outcome.
+"""
+
+from ._worker import Activity, Failure, Worker
+
+__all__ = ["Activity", "Failure", "Worker"]

@@ -1,0 +1,217 @@
+//! Workers of `clients/python` and `clients/typescript` against the built binary: hosts and workers are killed while activities are under way.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    process::{Child, Command},
+    time,
+};
+
+use crate::{
+    calling::{events_of, outputs, register},
+    host::{Host, KEY, place},
+    interop::{LIMIT, OPENWOP, root},
+    quarantine::{ask, create, reaches},
+};
+
+/// The pace of asking.
+const PAUSE: Duration = Duration::from_millis(20);
+
+fn definition() -> Value {
+    let input = json!({ "n": "{{ inputs.n }}", "what": "{{ inputs.what }}" });
+    json!({
+        "id": "job", "name": "Job", "version": "1",
+        "nodes": [{
+            "id": "work", "typeId": "core.activity", "name": "Work", "position": { "x": 0, "y": 0 }, "inputs": {},
+            "config": { "queue": "jobs", "input": input },
+        }],
+        "variables": [{ "name": "n", "type": "string" }, { "name": "what", "type": "string" }],
+        "edges": [], "triggers": [{ "id": "manual", "type": "manual" }], "metadata": {},
+        "settings": { "maxRetries": 3, "retryDelayMs": 1 },
+    })
+}
+
+/// A Python with the client in its path, which needs no other package.
+fn python(address: SocketAddr) -> Command {
+    let mut command = Command::new(OPENWOP.python());
+    command
+        .env("PYTHONPATH", root().join("clients/python/src"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("WOPR_SERVER", format!("http://{address}"))
+        .env("WOPR_API_KEY", KEY)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    command
+}
+
+/// The language of a worker.
+#[derive(Debug, Clone, Copy)]
+enum In {
+    Python,
+    JavaScript,
+}
+
+fn worker(language: In, address: SocketAddr, tally: &Path, name: &str) -> Child {
+    let (mut command, script) = match language {
+        In::Python => (python(address), "worker.py"),
+        In::JavaScript => (node(address), "worker.mjs"),
+    };
+    command
+        .arg(root().join("tests/interop").join(script))
+        .arg(tally)
+        .arg(name);
+    command.spawn().unwrap()
+}
+
+fn node(address: SocketAddr) -> Command {
+    let mut command = Command::new("node");
+    command
+        .env("WOPR_SERVER", format!("http://{address}"))
+        .env("WOPR_API_KEY", KEY)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    command
+}
+
+fn lines(tally: &Path) -> Vec<String> {
+    let text = fs::read_to_string(tally).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Waits until the workers have written so many lines, or one that `is_wanted`.
+async fn noted(tally: &Path, is_wanted: impl Fn(&[String]) -> bool) {
+    let since = Instant::now();
+    while !is_wanted(&lines(tally)) {
+        assert!(since.elapsed() < LIMIT, "the workers noted {:?}", lines(tally));
+        // sleep: the pace of asking
+        time::sleep(PAUSE).await;
+    }
+}
+
+async fn job(address: SocketAddr, n: usize, what: &str) -> String {
+    create(address, "job", json!({ "n": n.to_string(), "what": what })).await
+}
+
+#[tokio::test]
+async fn activities_are_done_once_though_hosts_and_python_workers_are_killed() {
+    done_once(In::Python).await;
+}
+
+#[tokio::test]
+async fn activities_are_done_once_though_hosts_and_javascript_workers_are_killed() {
+    done_once(In::JavaScript).await;
+}
+
+async fn done_once(language: In) {
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    let tally: PathBuf = folder.path().join("tally");
+    let mut host = Host::new().staying().variable("WOPR_WORKER_LEASE", "1s");
+    let address = host.start().await;
+    register(address, definition()).await;
+    let mut first = worker(language, address, &tally, "first");
+    let _second = worker(language, address, &tally, "second");
+    let mut runs = Vec::new();
+    for n in 0..60 {
+        runs.push(job(address, n, "count").await);
+    }
+    noted(&tally, |lines| lines.len() >= 5).await;
+    first.kill().await.unwrap();
+    let mut third = worker(language, address, &tally, "third");
+    noted(&tally, |lines| lines.len() >= 15).await;
+    host.kill().await;
+    host.start().await;
+    for (n, run) in runs.iter().enumerate() {
+        reaches(address, run, "completed").await;
+        assert_eq!(outputs(address, run).await, json!({ "n": n.to_string() }));
+        assert_eq!(events_of(address, run, "node.completed").await.len(), 1);
+        assert_eq!(
+            events_of(address, run, "vendor.wopr.effect.scheduled")
+                .await
+                .len(),
+            1,
+            "no attempt failed"
+        );
+    }
+    let keys: BTreeSet<_> = lines(&tally).into_iter().collect();
+    assert_eq!(keys.len(), 60, "each activity was done under one key");
+
+    // A worker that is told to stop ends in order.
+    let pid = third.id().unwrap().to_string();
+    let told = Command::new("kill").args(["-TERM", &pid]).status().await.unwrap();
+    assert!(told.success());
+    assert!(
+        time::timeout(LIMIT, third.wait())
+            .await
+            .unwrap()
+            .unwrap()
+            .success()
+    );
+    assert!(lines(&tally).contains(&"third has stopped".to_owned()));
+}
+
+#[tokio::test]
+async fn a_python_worker_fails_retries_and_learns_of_a_cancel() {
+    learns_of_a_cancel(In::Python).await;
+}
+
+#[tokio::test]
+async fn a_javascript_worker_fails_retries_and_learns_of_a_cancel() {
+    learns_of_a_cancel(In::JavaScript).await;
+}
+
+async fn learns_of_a_cancel(language: In) {
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    let tally: PathBuf = folder.path().join("tally");
+    let mut host = Host::new().variable("WOPR_WORKER_LEASE", "1s");
+    let address = host.start().await;
+    register(address, definition()).await;
+    let _worker = worker(language, address, &tally, "only");
+
+    let retried = job(address, 1, "fail-once").await;
+    reaches(address, &retried, "completed").await;
+    let keys = lines(&tally);
+    assert_eq!(
+        (keys.len(), &keys[0]),
+        (2, &keys[1]),
+        "both attempts have one key"
+    );
+
+    let broken = job(address, 2, "break").await;
+    reaches(address, &broken, "failed").await;
+    let (_, failed) = ask(address, "GET", &format!("/v1/runs/{broken}"), None).await;
+    assert_eq!(failed["error"]["code"], "worker_failed", "{failed}");
+
+    let waits = job(address, 3, "wait").await;
+    noted(&tally, |lines| lines.len() >= 4).await;
+    let path = format!("/v1/runs/{waits}:cancel");
+    let (status, _) = ask(address, "POST", &path, Some(json!({}))).await;
+    assert_eq!(status, 200);
+    noted(&tally, |lines| lines.iter().any(|line| line == "cancelled True")).await;
+}
+
+#[tokio::test]
+async fn the_worker_of_the_page_prints_letters() {
+    let page = fs::read_to_string(root().join("docs/workers.md")).unwrap();
+    let readme = fs::read_to_string(root().join("clients/python/README.md")).unwrap();
+    let snippet = |text: &str| {
+        let (_, rest) = text.split_once("```python\n").unwrap();
+        rest.split_once("```").unwrap().0.to_owned()
+    };
+    assert_eq!(snippet(&page), snippet(&readme));
+    let mut host = Host::new();
+    let address = host.start().await;
+    let letter = fs::read_to_string(root().join("examples/print-letter/print-letter.json")).unwrap();
+    register(address, serde_json::from_str(&letter).unwrap()).await;
+    let _worker = python(address).args(["-c", &snippet(&page)]).spawn().unwrap();
+    let run = create(address, "print-letter", json!({ "name": "Ann" })).await;
+    reaches(address, &run, "completed").await;
+    assert_eq!(outputs(address, &run).await, json!({ "pages": 1 }));
+}

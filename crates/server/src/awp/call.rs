@@ -1,0 +1,594 @@
+//! The one entry for every surface: an operation with its arguments, and what it answers.
+//!
+//! A call that lets an execution go on waits until it is stable, within the host's budget, and answers with it as it is
+//! then. Every check comes before anything is written.
+
+mod import;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
+use wopr_app::{
+    ActivityAttempt, Done, EndedActivity, Error as AppError, Idempotency, NewRun, NodeAnswer,
+    NodeAnswerError, SideRows, View, VisibleRun,
+};
+use wopr_core::{
+    Object, Origin, Refusal, RunStatus,
+    awp::{self, ActivityMode, Submission},
+};
+
+use super::{
+    arguments::Arguments,
+    definition,
+    error::{Code, Error},
+    execution::{execution_id, find},
+    list, render,
+    stable::{self, Standing},
+    tool::Tool,
+};
+use crate::{
+    Host,
+    auth::{Caller, Scope, hash_hex},
+    hex,
+};
+
+/// An operation to call, as a surface has read it.
+#[derive(Debug)]
+pub struct Request {
+    pub tool: Tool,
+    pub arguments: Object,
+    /// The surface, as the log of a new run names it.
+    pub origin: &'static str,
+    /// Makes the request take effect at most once.
+    pub idempotency_key: Option<String>,
+    /// W3C trace context.
+    pub traceparent: Option<String>,
+    /// The definition is one that the host has accepted before, so nobody has to vouch for it again.
+    pub is_registered: bool,
+    /// Learns which run the call waits for, once it does.
+    pub waiting: Option<watch::Sender<Option<VisibleRun>>>,
+}
+
+impl Request {
+    #[must_use]
+    pub const fn new(tool: Tool, arguments: Object, origin: &'static str) -> Self {
+        Self {
+            tool,
+            arguments,
+            origin,
+            idempotency_key: None,
+            traceparent: None,
+            is_registered: false,
+            waiting: None,
+        }
+    }
+}
+
+/// Calls an operation.
+///
+/// # Errors
+/// An execution that has failed is one, too.
+///
+/// # Cancel safety
+/// A dropped call leaves the execution as it is: it goes on by itself, or waits.
+pub async fn call(host: &Host, caller: &Caller, request: Request) -> Result<Value, Error> {
+    let tool = request.tool;
+    let (surface, arguments) = Surface::of(host, caller, request)?;
+    // Boxed: their futures are large, and a call makes one of them.
+    let called = match tool {
+        Tool::Start => Box::pin(surface.start(arguments)).await,
+        Tool::Status => Box::pin(surface.status(arguments)).await,
+        Tool::Resume => Box::pin(surface.resume(arguments)).await,
+        Tool::SubmitActivity => Box::pin(surface.submit(arguments)).await,
+        Tool::Signal => Box::pin(surface.signal(arguments)).await,
+        Tool::Cancel => Box::pin(surface.cancel(arguments)).await,
+        Tool::List => Box::pin(list::list(host, caller, arguments)).await,
+    };
+    called.map_err(|error| error.for_caller(caller))
+}
+
+/// Creates an execution from its history, as another engine or host has written it. The tool of the request is that of a
+/// start, which this is.
+///
+/// # Errors
+/// The history is not one of a run of the definition, or its name is taken.
+///
+/// # Cancel safety
+/// A dropped call leaves an execution with its whole history, or none.
+pub(super) async fn import(host: &Host, caller: &Caller, request: Request) -> Result<Value, Error> {
+    let (surface, arguments) = Surface::of(host, caller, request)?;
+    let imported = Box::pin(surface.import(arguments)).await;
+    imported.map_err(|error| error.for_caller(caller))
+}
+
+/// The most names of signals that an error lists.
+const MAX_NAMES: usize = 8;
+
+/// What makes a request take effect once.
+#[derive(Debug)]
+struct Once {
+    scope: String,
+    key: String,
+    digest: String,
+}
+
+impl Once {
+    fn of(request: &Request) -> Option<Self> {
+        let key = request.idempotency_key.as_ref()?;
+        let body = Value::Object(request.arguments.clone()).to_string();
+        Some(Self {
+            scope: format!("awp {}", request.tool.name()),
+            key: hash_hex(key),
+            digest: hex(&Sha256::digest(body.as_bytes())),
+        })
+    }
+}
+
+/// A call with who makes it.
+struct Surface<'c> {
+    host: &'c Host,
+    caller: &'c Caller,
+    once: Option<Once>,
+    origin: &'static str,
+    traceparent: Option<String>,
+    is_registered: bool,
+    waiting: Option<watch::Sender<Option<VisibleRun>>>,
+}
+
+impl<'h> Surface<'h> {
+    fn of(host: &'h Host, caller: &'h Caller, request: Request) -> Result<(Self, Arguments), Error> {
+        let once = Once::of(&request);
+        let arguments = Arguments::of(request.tool, request.arguments)?;
+        let surface = Self {
+            host,
+            caller,
+            once,
+            origin: request.origin,
+            traceparent: request.traceparent,
+            is_registered: request.is_registered,
+            waiting: request.waiting,
+        };
+        Ok((surface, arguments))
+    }
+}
+
+impl Surface<'_> {
+    /// Records the request with what it does. A repeated one finds the run, and is answered with it as it is then.
+    fn side_rows(&self) -> SideRows {
+        let app = self.host.app();
+        let once = self.once.as_ref().map(|once| Idempotency {
+            key: self.caller.idempotency_key(once.scope.clone(), once.key.clone()),
+            digest: once.digest.clone(),
+            expires_at: app.idempotency_expiry(),
+            respond: Arc::new(|_| Vec::new()),
+        });
+        SideRows {
+            idempotency: once,
+            ..SideRows::default()
+        }
+    }
+
+    /// The run of a request that took effect before.
+    async fn replayed(&self) -> Result<Option<View>, Error> {
+        let rows = self.side_rows();
+        let Some(once) = &rows.idempotency else {
+            return Ok(None);
+        };
+        match self.host.app().replay(once).await? {
+            Some(done) => self.done(done).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The run that a command took effect on.
+    async fn done(&self, done: Done) -> Result<View, Error> {
+        match done {
+            Done::Fresh(view) => Ok(view),
+            Done::Replayed(record) => {
+                let run = VisibleRun::of_record(&record);
+                let view = match &run {
+                    Some(run) => self.host.app().view(run).await?,
+                    None => None,
+                };
+                view.ok_or_else(|| AppError::NoRun.into())
+            }
+        }
+    }
+
+    /// Waits until an execution is stable, and answers with it.
+    async fn settle(&self, view: View) -> Result<Value, Error> {
+        if let Some(waiting) = &self.waiting {
+            waiting.send_replace(Some(VisibleRun::from(&view)));
+        }
+        let standing = stable::wait(self.host, view).await?;
+        render::outcome(&standing, self.caller)
+    }
+
+    async fn start(&self, mut arguments: Arguments) -> Result<Value, Error> {
+        let permit = self.caller.permit_start()?;
+        let name = arguments.name("execution_id")?;
+        let document = arguments.required_object("definition")?;
+        let input = arguments.required_object("input")?;
+        let options = Options {
+            mode: arguments.mode()?,
+            is_parallel: arguments.optional_flag("parallel_activities")?,
+        };
+        let may_exist = arguments.flag("allow_existing_execution_id")?;
+        let mut configurable = configurable(&mut arguments)?;
+        if configurable.contains_key(awp::PARALLEL_ACTIVITIES) {
+            let message = "configurable.parallelActivities has an argument of its own, parallel_activities";
+            return Err(Error::invalid(Tool::Start, message));
+        }
+        arguments.end()?;
+        if let Some(view) = self.replayed().await? {
+            return self.settle(view).await;
+        }
+        let document = match self.is_registered {
+            true => Value::Object(document),
+            false => definition::trusted(self.host, document)?,
+        };
+        definition::recognize(&document)?;
+        if let Some(name) = &name {
+            match find(self.host, self.caller, name, Scope::RunsCreate).await {
+                Ok(view) if may_exist => {
+                    same_start(&view, &definition::hash(&document), &input, options)?;
+                    return self.settle(view).await;
+                }
+                Ok(_) => return Err(duplicate(name)),
+                Err(error) if error.code == Code::ExecutionNotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let word = options.mode.unwrap_or(ActivityMode::InProcess).as_str();
+        configurable.insert(awp::ACTIVITY_MODE.to_owned(), word.into());
+        if options.is_parallel == Some(true) {
+            configurable.insert(awp::PARALLEL_ACTIVITIES.to_owned(), true.into());
+        }
+        if let Some(name) = &name {
+            configurable.insert(awp::EXECUTION_ID.to_owned(), name.clone().into());
+        }
+        let admitting = definition::admit(self.host, self.caller, permit, document, (&input, &configurable));
+        let plan = admitting.await?;
+        let version = plan.version().clone();
+        let app = self.host.app();
+        let new = NewRun {
+            inputs: input.clone(),
+            configurable,
+            trace: self.traceparent.clone(),
+            side_rows: self.side_rows(),
+            ..NewRun::new(app.new_run_id(), Origin::new(self.origin))
+        };
+        let view = match (app.start_run_of(permit, plan, new).await, name) {
+            (Ok(done), _) => self.done(done).await?,
+            (Err(AppError::AliasTaken), Some(name)) if may_exist => {
+                let view = find(self.host, self.caller, &name, Scope::RunsCreate).await?;
+                same_start(&view, &version, &input, options)?;
+                view
+            }
+            (Err(AppError::AliasTaken), Some(name)) => return Err(duplicate(&name)),
+            (Err(error), _) => return Err(error.into()),
+        };
+        self.settle(view).await
+    }
+
+    async fn status(&self, mut arguments: Arguments) -> Result<Value, Error> {
+        let id = arguments.required_name("execution_id")?;
+        arguments.end()?;
+        let view = find(self.host, self.caller, &id, Scope::RunsRead).await?;
+        let standing = stable::look(self.host.app(), view).await?.0;
+        Ok(render::status(&standing, self.caller))
+    }
+
+    async fn resume(&self, mut arguments: Arguments) -> Result<Value, Error> {
+        self.caller.require(Scope::ApprovalsRespond)?;
+        let id = arguments.required_name("execution_id")?;
+        let document = arguments.required_object("definition")?;
+        let payload = arguments.required_object("resume_payload")?;
+        let mode = arguments.mode()?;
+        arguments.end()?;
+        if let Some(view) = self.replayed().await? {
+            return self.settle(view).await;
+        }
+        let document = definition::trusted(self.host, document)?;
+        let view = find(self.host, self.caller, &id, Scope::ApprovalsRespond).await?;
+        let refused = |message: &str| Error::new(Code::InvalidResumePayload, message);
+        if !definition::is_of(&view, &document) {
+            return Err(refused(OTHER_DEFINITION));
+        }
+        same_mode(&view, mode, Tool::Resume)?;
+        let (plan, run) = (view.plan.awp(), view.run.awp());
+        let (plan, (run, _)) = plan.zip(run).ok_or_else(|| Error::no_execution(&id))?;
+        let asked = awp::question(plan, run).filter(|_| may_be_answered(view.run.status));
+        let Some((node, interrupt)) = asked.map(|open| (open.node.to_string(), open.id())) else {
+            let phase = stable::status(&view).phase;
+            let message = format!("the execution is not interrupted: it is {}", phase.as_str());
+            return Err(refused(&message));
+        };
+        let answer = NodeAnswer {
+            node,
+            interrupt: Some(interrupt),
+            value: Value::Object(payload),
+            voter: None,
+        };
+        let codes = (Code::InvalidResumePayload, Code::InvalidResumePayload);
+        self.answer(view, answer, "resume_payload", codes).await
+    }
+
+    async fn submit(&self, mut arguments: Arguments) -> Result<Value, Error> {
+        self.caller.require(Scope::ActivitiesWork)?;
+        let id = arguments.required_name("execution_id")?;
+        let document = arguments.required_object("definition")?;
+        let input = arguments.required_object("input")?;
+        let node = arguments.required_name("node_id")?;
+        let outcome = arguments.outcome()?;
+        let span = arguments.span()?;
+        let mode = arguments.mode()?;
+        arguments.end()?;
+        if let Some(view) = self.replayed().await? {
+            return self.settle(view).await;
+        }
+        let document = definition::trusted(self.host, document).map_err(|error| Error {
+            code: Code::SubmitValidation,
+            ..error
+        })?;
+        let not_awaiting = |message: &str| Error::new(Code::SubmitNotAwaiting, message);
+        let view = match find(self.host, self.caller, &id, Scope::ActivitiesWork).await {
+            Err(error) if error.code == Code::ExecutionNotFound => {
+                return Err(not_awaiting(&error.message));
+            }
+            found => found?,
+        };
+        let submission = Submission {
+            definition: definition::hash(&document),
+            input,
+            node,
+            span,
+            outcome,
+        };
+        let (run, state) = view.run.awp().ok_or_else(|| Error::no_execution(&id))?;
+        let plan = view.plan.awp().ok_or_else(|| Error::no_execution(&id))?;
+        let submitted = awp::check_submission(plan, (&view.key.run, run, state), submission);
+        let submitted = submitted.map_err(Error::from)?;
+        same_mode(&view, mode, Tool::SubmitActivity)?;
+        let at = ActivityAttempt {
+            step: submitted.step,
+            attempt: submitted.attempt,
+            lease: None,
+        };
+        let (app, run) = (self.host.app(), VisibleRun::from(&view));
+        drop(view);
+        let ending = EndedActivity {
+            details: submitted.details,
+            outcome: submitted.outcome,
+        };
+        let done = app.submit_activity(self.caller, &run, at, ending, self.side_rows());
+        match done.await {
+            Ok(done) => {
+                let view = self.done(done).await?;
+                self.settle(view).await
+            }
+            Err(AppError::Refused(Refusal::Stale | Refusal::Terminal(_) | Refusal::WrongState)) => Err(
+                not_awaiting("the execution does not wait for this activity any more"),
+            ),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn signal(&self, mut arguments: Arguments) -> Result<Value, Error> {
+        self.caller.require(Scope::ApprovalsRespond)?;
+        let id = arguments.required_name("execution_id")?;
+        let document = arguments.required_object("definition")?;
+        let input = arguments.required_object("input")?;
+        let name = arguments.required_name("signal_name")?;
+        let payload = arguments.object("payload")?.unwrap_or_default();
+        let mode = arguments.mode()?;
+        arguments.end()?;
+        if let Some(view) = self.replayed().await? {
+            return self.settle(view).await;
+        }
+        let document = definition::trusted(self.host, document).map_err(|error| Error {
+            code: Code::SignalValidation,
+            ..error
+        })?;
+        let view = find(self.host, self.caller, &id, Scope::ApprovalsRespond).await?;
+        let (plan, run) = (view.plan.awp(), view.run.awp());
+        let (plan, (run, _)) = plan.zip(run).ok_or_else(|| Error::no_execution(&id))?;
+        let mut awaited = match may_be_answered(view.run.status) {
+            true => awp::awaited_signals(plan, run),
+            false => Vec::new(),
+        };
+        if awaited.is_empty() {
+            let message = format!(
+                "the execution does not wait for a signal: it is {}",
+                awp::phase(plan, run).as_str()
+            );
+            return Err(Error::new(Code::SignalNotAwaiting, message));
+        }
+        if !definition::is_of(&view, &document) {
+            return Err(Error::new(Code::SignalValidation, OTHER_DEFINITION));
+        }
+        // Of branches that wait for the same signal, the first one of the document gets it.
+        let Some(wanted) = awaited.iter().position(|signal| signal.name == name) else {
+            let mut names: Vec<_> = awaited
+                .iter()
+                .map(|signal| format!("\"{}\"", signal.name))
+                .collect();
+            names.dedup();
+            names.truncate(MAX_NAMES);
+            let message = format!("the execution waits for the signal {}", names.join(" or "));
+            return Err(Error::new(Code::SignalNameMismatch, message));
+        };
+        let wanted = awaited.swap_remove(wanted);
+        same_input(&view, &input).map_err(|error| Error {
+            code: Code::SignalValidation,
+            ..error
+        })?;
+        same_mode(&view, mode, Tool::Signal)?;
+        let answer = NodeAnswer {
+            node: wanted.node,
+            interrupt: Some(wanted.interrupt),
+            value: Value::Object(payload),
+            voter: None,
+        };
+        let codes = (Code::SignalValidation, Code::SignalNotAwaiting);
+        self.answer(view, answer, "payload", codes).await
+    }
+
+    /// Answers what an execution waits for, and waits for what follows. `member` is the argument that has the answer; the
+    /// codes are those of an answer that is wrong, and of one that nobody waits for any more.
+    async fn answer(
+        &self,
+        view: View,
+        answer: NodeAnswer,
+        member: &str,
+        (wrong, late): (Code, Code),
+    ) -> Result<Value, Error> {
+        let run = VisibleRun::from(&view);
+        // Its memory is needed for the decision.
+        drop(view);
+        let answered = self
+            .host
+            .app()
+            .answer_at_node(self.caller, &run, answer, self.side_rows());
+        match answered.await {
+            Ok(done) => {
+                let view = self.done(done).await?;
+                self.settle(view).await
+            }
+            Err(NodeAnswerError::Failed(AppError::Refused(Refusal::InvalidAnswer(rule)))) => {
+                Err(Error::new(wrong, format!("{member}: {rule}")))
+            }
+            Err(NodeAnswerError::Failed(AppError::Refused(other))) => {
+                Err(Error::new(late, format!("the host cannot {other}")))
+            }
+            Err(NodeAnswerError::Failed(error)) => Err(error.into()),
+            Err(NodeAnswerError::NotTheVoter(forbidden)) => Err(forbidden.into()),
+            Err(NodeAnswerError::Ambiguous(_) | NodeAnswerError::Changed(_)) => {
+                Err(Error::new(late, "the execution waits for something else by now"))
+            }
+        }
+    }
+
+    async fn cancel(&self, mut arguments: Arguments) -> Result<Value, Error> {
+        let id = arguments.required_name("execution_id")?;
+        let reason = arguments.name("reason")?;
+        arguments.end()?;
+        let view = find(self.host, self.caller, &id, Scope::RunsCancel).await?;
+        let not_allowed = |status: RunStatus| {
+            let message = format!("the execution is {}", status.as_str());
+            Error::new(Code::CancelNotAllowed, message)
+        };
+        let run = VisibleRun::from(&view);
+        drop(view);
+        let cancelling = self
+            .host
+            .app()
+            .cancel_run(self.caller, &run, reason, self.side_rows());
+        match cancelling.await {
+            Ok(done) => {
+                let view = self.done(done).await?;
+                self.settle(view).await
+            }
+            Err(AppError::Refused(Refusal::Terminal(RunStatus::Cancelled))) => {
+                let view = self.host.app().view(&run).await?;
+                let view = view.ok_or_else(|| Error::no_execution(&id))?;
+                render::outcome(&Standing::of(view), self.caller)
+            }
+            Err(AppError::Refused(Refusal::Terminal(status))) => Err(not_allowed(status)),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The options of a new run that are no arguments of their own.
+fn configurable(arguments: &mut Arguments) -> Result<Object, Error> {
+    let configurable = arguments.object("configurable")?.unwrap_or_default();
+    for given in [awp::EXECUTION_ID, awp::ACTIVITY_MODE] {
+        if configurable.contains_key(given) {
+            let message = format!("configurable.{given} has an argument of its own");
+            return Err(Error::invalid(Tool::Start, message));
+        }
+    }
+    Ok(configurable)
+}
+
+/// Whether a run takes answers as far as its status says it.
+const fn may_be_answered(status: RunStatus) -> bool {
+    match status {
+        RunStatus::WaitingApproval | RunStatus::WaitingInput | RunStatus::WaitingExternal => true,
+        RunStatus::Pending
+        | RunStatus::Running
+        | RunStatus::Paused
+        | RunStatus::Cancelling
+        | RunStatus::Completed
+        | RunStatus::Failed
+        | RunStatus::Cancelled => false,
+    }
+}
+
+fn duplicate(name: &str) -> Error {
+    let message = format!("Execution \"{name}\" already exists.");
+    let error = Error::new(Code::DuplicateExecutionId, message);
+    error.with(json!({ "execution_id": name }))
+}
+
+const OTHER_DEFINITION: &str = "the definition is not the one with which the execution was started";
+
+/// What a start says of how activities are done.
+#[derive(Debug, Clone, Copy)]
+struct Options {
+    mode: Option<ActivityMode>,
+    is_parallel: Option<bool>,
+}
+
+/// Checks that a start with the id of an execution is the one that began it.
+fn same_start(
+    view: &View,
+    version: &wopr_core::ContentHash,
+    input: &Object,
+    options: Options,
+) -> Result<(), Error> {
+    if view.plan.version() != version {
+        let message = format!("NONDETERMINISM_DETECTED: {OTHER_DEFINITION}");
+        let details = json!({ "cause": message, "execution_id": execution_id(view) });
+        return Err(Error::new(Code::NondeterminismDetected, OTHER_DEFINITION).with(details));
+    }
+    same_input(view, input).map_err(|error| Error {
+        code: Code::Validation,
+        ..error
+    })?;
+    let started = view.run.started.as_ref();
+    let is_parallel = started.is_some_and(|started| awp::is_parallel(&started.configurable));
+    if options.is_parallel.is_some_and(|wanted| wanted != is_parallel) {
+        let message = format!("parallel_activities is {is_parallel} from the start on and cannot change");
+        return Err(Error::invalid(Tool::Start, message));
+    }
+    same_mode(view, options.mode, Tool::Start)
+}
+
+fn same_input(view: &View, input: &Object) -> Result<(), Error> {
+    match &view.run.started {
+        Some(started) => awp::check_input(&started.inputs, input).map_err(Error::from),
+        None => Ok(()),
+    }
+}
+
+/// Checks that a later call does not choose another mode: the log says who does the work from the start on.
+fn same_mode(view: &View, mode: Option<ActivityMode>, tool: Tool) -> Result<(), Error> {
+    let Some(started) = &view.run.started else {
+        return Ok(());
+    };
+    let chosen = ActivityMode::of(&started.configurable);
+    match mode.is_none_or(|mode| mode == chosen) {
+        true => Ok(()),
+        false => {
+            let message = format!(
+                "activity_execution_mode is {} from the start on and cannot change",
+                chosen.as_str()
+            );
+            Err(Error::invalid(tool, message))
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Executions of Agent Workflow documents that two hosts start at the same time.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use wopr_server::Host;
+
+use crate::harness::*;
+
+/// How often the hosts race. Each may be first.
+const ROUNDS: usize = 8;
+
+fn document(name: &str, version: &str) -> Value {
+    json!({
+        "document": { "schema": "https://agent-workflow.dev/schemas/workflow-definition.json", "name": name, "version": version },
+        "state_schema": { "type": "object" },
+        "nodes": [
+            { "id": "start", "type": "start" },
+            { "id": "wait", "type": "wait", "config": { "kind": "signal", "signal": "go" } },
+            { "id": "end", "type": "end" },
+        ],
+        "edges": [
+            { "source": "__start__", "target": "start" }, { "source": "start", "target": "wait" },
+            { "source": "wait", "target": "end" },
+        ],
+    })
+}
+
+async fn post(host: &Arc<Host>, path: &str, body: Value) -> (StatusCode, Value) {
+    let (status, _, body) = ask(host, "POST", path, ALICE, Some(body)).await;
+    (status, body)
+}
+
+async fn hosts() -> (Arc<Host>, Arc<Host>) {
+    let url = schema().await;
+    let (one, two) = tokio::join!(Host::open(config(&url)), Host::open(config(&url)));
+    (one.unwrap(), two.unwrap())
+}
+
+/// The ids of all executions.
+async fn listed(host: &Arc<Host>) -> Vec<String> {
+    let (status, _, list) = ask(host, "GET", "/awp/v1/executions?limit=100", ALICE, None).await;
+    assert_eq!(status, StatusCode::OK, "{list}");
+    let executions = list["executions"].as_array().unwrap();
+    executions
+        .iter()
+        .map(|execution| execution["execution_id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_hosts_starts_an_execution_id() {
+    let (one, two) = hosts().await;
+    let body = json!({ "definition": document("raced", "1") });
+    let (status, registered) = post(&one, "/awp/v1/workflows", body).await;
+    assert_eq!(status, StatusCode::CREATED, "{registered}");
+    let path = "/awp/v1/workflows/raced/executions";
+    for round in 0..ROUNDS {
+        let body = json!({ "execution_id": format!("strict-{round}") });
+        let replies = tokio::join!(post(&one, path, body.clone()), post(&two, path, body));
+        let ((started, begun), (refused, error)) = match replies {
+            (first, second) if first.0 == StatusCode::OK => (first, second),
+            (first, second) => (second, first),
+        };
+        assert_eq!(
+            (started, refused),
+            (StatusCode::OK, StatusCode::CONFLICT),
+            "{error}"
+        );
+        assert_eq!(begun["status"], "awaiting_signal", "{begun}");
+        assert_eq!(error["error"]["code"], "DUPLICATE_EXECUTION_ID", "{error}");
+        assert_eq!(error["error"]["details"]["execution_id"], begun["execution_id"]);
+
+        let body = json!({ "execution_id": format!("lenient-{round}"), "allow_existing_execution_id": true });
+        let (first, second) = tokio::join!(post(&one, path, body.clone()), post(&two, path, body));
+        assert_eq!(
+            (first.0, second.0),
+            (StatusCode::OK, StatusCode::OK),
+            "{first:?} {second:?}"
+        );
+        assert_eq!(first.1, second.1, "both have the one execution");
+    }
+    let ids = listed(&two).await;
+    assert_eq!(ids.len(), 2 * ROUNDS, "{ids:?}");
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "{ids:?}");
+    one.close().await;
+    two.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_hosts_registers_a_workflow() {
+    let (one, two) = hosts().await;
+    for round in 0..ROUNDS {
+        let name = format!("raced-{round}");
+        let body = |version: &str| json!({ "definition": document(&name, version) });
+        let path = "/awp/v1/workflows";
+        let (first, second) = tokio::join!(post(&one, path, body("1")), post(&two, path, body("2")));
+        let (winner, loser) = match first.0 {
+            StatusCode::CREATED => (first, second),
+            _ => (second, first),
+        };
+        assert_eq!(
+            (winner.0, loser.0),
+            (StatusCode::CREATED, StatusCode::CONFLICT),
+            "{winner:?} {loser:?}"
+        );
+        assert_eq!(loser.1["error"]["code"], "DUPLICATE_WORKFLOW_ID");
+        let path = format!("/awp/v1/workflows/{name}");
+        let (_, _, kept) = ask(&one, "GET", &path, ALICE, None).await;
+        assert_eq!(kept, winner.1);
+    }
+    one.close().await;
+    two.close().await;
+}

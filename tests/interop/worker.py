@@ -1,0 +1,37 @@
+"""A worker of clients/python. Appends a line to a file for each activity that it begins, and does what the input says."""
+
+import os
+import sys
+import time
+
+from wopr_worker import Failure, Worker
+
+tally = sys.argv[1]
+worker = Worker(name=sys.argv[2], concurrency=4)
+
+
+def note(text):
+    file = os.open(tally, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(file, (text + "\n").encode())
+    os.close(file)
+
+
+@worker.step("jobs")
+def work(input, activity):
+    note(activity.idempotency_key)
+    what = input["what"]
+    if what == "fail-once" and activity.attempt == 0:
+        raise Failure("busy", "not yet", retryable=True)
+    if what == "break":
+        raise RuntimeError("the machine is on fire")
+    if what == "wait":
+        activity.report({"waits": True})
+        cancelled = activity.cancelled.wait(60)
+        note(f"cancelled {cancelled}")
+        return {}
+    time.sleep(0.02)
+    return {"n": input["n"]}
+
+
+worker.run()
+note(f"{sys.argv[2]} has stopped")
