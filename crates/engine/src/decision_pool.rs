@@ -5,7 +5,8 @@
 //! of work is abandoned and repeated on another thread, so that even a trusted tenant cannot block an I/O
 //! thread for longer. A tenant becomes trusted after a number of short decisions on other threads, and loses
 //! trust with one long decision in place. The required number grows each time, so that almost no decision of
-//! an abusive tenant runs in place.
+//! an abusive tenant runs in place. It starts over after a long series of short decisions in place, because on a busy
+//! machine even the time of a short one is sometimes measured as long.
 //!
 //! On the other threads, tenants take turns; the one with the least processor time used comes first. Each
 //! tenant has a bounded queue. If it is full, the caller gets [`CommandError::Busy`].
@@ -34,6 +35,8 @@ pub(crate) const BRIEF: u64 = 100_000;
 const FIRST_PROOFS: u32 = 16;
 /// Maximum number of short decisions required.
 const MOST_PROOFS: u32 = 1 << 20;
+/// Decisions in place after which a long one counts as the first.
+const FORGIVEN: u32 = 1_000;
 /// Maximum tenants remembered. When the limit is reached, all are forgotten and have to earn trust again.
 const MAX_TENANTS: usize = 16_384;
 /// Maximum waiting decisions of a tenant.
@@ -56,6 +59,8 @@ struct Trust {
     to_prove: u32,
     /// Short decisions required after the next long one.
     next: u32,
+    /// Decisions in place since the last long one.
+    in_place: u32,
 }
 
 impl Default for Trust {
@@ -63,6 +68,7 @@ impl Default for Trust {
         Self {
             to_prove: FIRST_PROOFS,
             next: FIRST_PROOFS,
+            in_place: 0,
         }
     }
 }
@@ -74,7 +80,10 @@ impl Trust {
             self.to_prove = self.to_prove.saturating_sub(1);
         } else {
             if is_in_place {
-                self.next = self.next.saturating_mul(8).min(MOST_PROOFS);
+                let is_forgiven = self.in_place > FORGIVEN;
+                let before = if is_forgiven { FIRST_PROOFS } else { self.next };
+                self.next = before.saturating_mul(8).min(MOST_PROOFS);
+                self.in_place = 0;
             }
             self.to_prove = self.next;
         }
@@ -92,9 +101,14 @@ impl DecisionPool {
         }
     }
 
-    fn is_trusted(&self, tenant: &TenantId) -> bool {
-        let tenants = self.tenants.lock();
-        tenants.get(tenant).is_some_and(|trust| trust.to_prove == 0)
+    /// Whether the next decision of a tenant may run in place. If so, it counts as one that does.
+    fn trusts(&self, tenant: &TenantId) -> bool {
+        let mut tenants = self.tenants.lock();
+        let trust = tenants.get_mut(tenant).filter(|trust| trust.to_prove == 0);
+        trust.is_some_and(|trust| {
+            trust.in_place = trust.in_place.saturating_add(1);
+            true
+        })
     }
 
     fn note(&self, tenant: &TenantId, took: Duration, is_in_place: bool) {
@@ -149,7 +163,7 @@ impl Engine {
     }
 
     fn is_in_place(&self, tenant: &TenantId, n_bytes: usize) -> bool {
-        n_bytes <= SMALL && (self.is_repeatable() || self.shared.decision_pool.is_trusted(tenant))
+        n_bytes <= SMALL && (self.is_repeatable() || self.shared.decision_pool.trusts(tenant))
     }
 
     /// Returns `true` in a simulation, which must be repeatable: the order in which threads finish is not.
@@ -299,14 +313,14 @@ mod tests {
         let tenant = TenantId::parse("acme").expect("valid");
         let prove = |n: u32| {
             for _ in 0..n {
-                assert!(!decision_pool.is_trusted(&tenant));
+                assert!(!decision_pool.trusts(&tenant));
                 decision_pool.note(&tenant, SHORT, false);
             }
-            assert!(decision_pool.is_trusted(&tenant));
+            assert!(decision_pool.trusts(&tenant));
         };
         prove(FIRST_PROOFS);
         decision_pool.note(&tenant, SHORT, true);
-        assert!(decision_pool.is_trusted(&tenant));
+        assert!(decision_pool.trusts(&tenant));
         decision_pool.note(&tenant, LONG, true);
         prove(8 * FIRST_PROOFS);
         decision_pool.note(&tenant, LONG, true);
@@ -314,5 +328,24 @@ mod tests {
         // A long decision on another thread restarts the count.
         decision_pool.note(&tenant, LONG, false);
         prove(64 * FIRST_PROOFS);
+    }
+
+    #[test]
+    fn a_rare_long_decision_in_place_is_forgiven() {
+        let decision_pool = DecisionPool::new(Some(1));
+        let tenant = TenantId::parse("acme").expect("valid");
+        let prove = |n: u32| (0..n).for_each(|_| decision_pool.note(&tenant, SHORT, false));
+        prove(FIRST_PROOFS);
+        for _ in 0..10 {
+            (0..=FORGIVEN).for_each(|_| assert!(decision_pool.trusts(&tenant)));
+            decision_pool.note(&tenant, LONG, true);
+            assert!(!decision_pool.trusts(&tenant));
+            prove(8 * FIRST_PROOFS);
+            assert!(decision_pool.trusts(&tenant));
+        }
+        // One that comes soon after it is not.
+        decision_pool.note(&tenant, LONG, true);
+        prove(64 * FIRST_PROOFS - 1);
+        assert!(!decision_pool.trusts(&tenant));
     }
 }

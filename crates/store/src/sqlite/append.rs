@@ -60,6 +60,10 @@ impl Job for Append {
         self.batch.weight()
     }
 
+    fn runs(&self) -> usize {
+        1 + self.batch.children.len()
+    }
+
     fn settle(mut self: Box<Self>, outcome: Result<(), Failure>) {
         let answer = match (outcome, self.refusal.take()) {
             // The refusal may rest on a write of the same group that was lost, so it is not passed on. A

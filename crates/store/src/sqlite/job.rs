@@ -20,6 +20,11 @@ pub(super) trait Job: Send {
         SMALL
     }
 
+    /// Number of runs written.
+    fn runs(&self) -> usize {
+        1
+    }
+
     /// Replies to the caller. `Ok` means that the transaction is durable.
     fn settle(self: Box<Self>, outcome: Result<(), Failure>);
 }

@@ -43,7 +43,7 @@ pub(super) const MAX_GROUP: usize = 512;
 /// Approximate maximum bytes per commit, so that a group's dirty pages stay within the writer's cache.
 const MAX_GROUP_BYTES: usize = 16 << 20;
 
-/// Number of jobs arriving during one commit from which the writer assumes that more will follow.
+/// Number of runs written by one commit from which the writer assumes that more will follow.
 const CROWD: usize = 8;
 
 /// Group size at which a group under load commits.
@@ -52,7 +52,8 @@ const CROWDS_GROUP: usize = 32;
 /// Maximum time for a group under load to form. It adds this much to the worst latency.
 const TIMEOUT: Duration = Duration::from_millis(3);
 
-/// Gap between arrivals after which the load is considered over.
+/// Shortest gap between arrivals after which the load is considered over. If commits take longer, so may the gap: waiting
+/// for it at most doubles what a write waits, and large writes, as of runs with their children, arrive less often.
 const LULL: Duration = Duration::from_micros(400);
 
 /// Backoff for opening a new connection: doubles from the first to the longest pause.
@@ -132,11 +133,14 @@ impl Writer {
         let mut group = Vec::with_capacity(MAX_GROUP);
         let mut is_crowded = false;
         while self.queue.drain(&mut group, MAX_GROUP, MAX_GROUP_BYTES) {
-            is_crowded |= group.len() >= CROWD;
+            // A single write is no crowd, however large.
+            is_crowded |= group.len() > 1 && group.iter().map(|job| job.runs()).sum::<usize>() >= CROWD;
             group.extend(self.records.due(group.len()));
+            let since = Instant::now();
             self.write(&mut group);
             if is_crowded {
-                is_crowded = self.queue.gather(CROWDS_GROUP, LULL, TIMEOUT) == Gathered::Enough;
+                let lull = since.elapsed().clamp(LULL, TIMEOUT);
+                is_crowded = self.queue.gather(CROWDS_GROUP, lull, TIMEOUT) == Gathered::Enough;
             }
         }
     }

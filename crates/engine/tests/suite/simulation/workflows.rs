@@ -176,3 +176,21 @@ fn crews() -> [Value; 3] {
 pub(crate) fn late() -> Value {
     Workflow::new(LATE).delay("wait", 20).document()
 }
+
+/// Two workflows of one id would replace each other's versions at each registration.
+#[test]
+fn workflows_have_ids_of_their_own() {
+    let mut ids: Vec<_> = all(0).iter().map(id_of).collect();
+    ids.sort_unstable();
+    let n = ids.len();
+    ids.dedup();
+    assert_eq!(ids.len(), n, "{ids:?}");
+}
+
+fn id_of(document: &Value) -> String {
+    let id = match &document["document"] {
+        Value::Null => &document["id"],
+        of_document => &of_document["name"],
+    };
+    id.as_str().expect("every workflow has an id").to_owned()
+}
