@@ -67,6 +67,13 @@ impl App {
         Ok(self.engine.find_workflow(&permit.caller().tenant, id).await?)
     }
 
+    /// Whether the caller's tenant has registered the workflow, rather than the operator for all. Found by
+    /// [`Self::find_workflow`] before.
+    #[must_use]
+    pub fn is_own_workflow(&self, permit: StartPermit<'_>, id: &WorkflowId) -> bool {
+        self.engine.is_own_workflow(&permit.caller().tenant, id)
+    }
+
     /// A version of a workflow, current or not; `None` if the host does not have it.
     pub async fn find_version(
         &self,

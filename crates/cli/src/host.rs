@@ -1,6 +1,12 @@
 //! An in-process host: its flags and configuration, and how it is opened and served.
 
-use std::{env, path::PathBuf, process, sync::Arc, time::Duration};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Result;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -13,7 +19,7 @@ use wopr_core::TenantId;
 use wopr_server::{
     Config, ConfigError, Host, Overrides, ServeError, StartError,
     auth::Scopes,
-    config::{Key, SETTINGS, Secret, StoreUrl},
+    config::{Key, MCP_CONFIG, SETTINGS, Secret, StoreUrl},
     telemetry,
 };
 use wopr_store::{postgres, sqlite::OpenError};
@@ -104,6 +110,15 @@ impl HostArgs {
     /// Loads the configuration with overrides already computed from these flags.
     pub(crate) fn load_with(&self, overrides: Overrides) -> Result<Config> {
         explained(self.read(overrides))
+    }
+
+    /// Like [`Self::load_with`]. A manifest that a flag names counts in the place of the variable's.
+    pub(crate) fn load_with_manifest(&self, overrides: Overrides, manifest: Option<&Path>) -> Result<Config> {
+        let read = |name: &str| match manifest {
+            Some(path) if name == MCP_CONFIG => Some(path.display().to_string()),
+            Some(_) | None => env::var(name).ok(),
+        };
+        explained(Config::load(self.config.as_deref(), &read, overrides))
     }
 
     /// Like [`Self::load`], without these variables: their reader has turned them into flags already.

@@ -21,6 +21,7 @@ pub type Recorded = wopr_kernel::Recorded<DialectEvent>;
 
 pub use wopr_dialect_awp as awp;
 pub use wopr_dialect_awp::TrustPolicy as SignaturePolicy;
+pub use wopr_dialect_awp::{InProcess, InProcessError};
 pub use wopr_dialect_openwop as openwop;
 pub use wopr_dialect_openwop::{
     Definition, Expression, ExpressionError, HTTP_MAX_TIMEOUT_MS, Lint, MAX_EDGES, MAX_NODES, Node, Place,

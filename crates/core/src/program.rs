@@ -216,6 +216,24 @@ impl Plan {
         }
     }
 
+    /// Adds what the host does activities with to the options that a caller has given a new run, in languages that leave
+    /// activities to the host.
+    ///
+    /// # Errors
+    /// The caller has given an option that only the host may.
+    pub fn add_in_process(
+        &self,
+        configurable: &mut Object,
+        host: Option<&awp::InProcess>,
+    ) -> Result<(), Refusal> {
+        match self {
+            Self::Awp(_) => awp::add_in_process(configurable, host),
+            Self::Openwop(_) => Ok(()),
+            #[cfg(feature = "toy")]
+            Self::Toy(_) => Ok(()),
+        }
+    }
+
     /// The name that a run of this workflow with a name gives a child with these options.
     #[must_use]
     pub fn child_alias<'o>(&self, configurable: &'o Object) -> Option<&'o str> {

@@ -26,6 +26,8 @@ mod awp_fixtures;
 mod awp_history;
 #[path = "suite/awp_import.rs"]
 mod awp_import;
+#[path = "suite/awp_in_process.rs"]
+mod awp_in_process;
 #[path = "suite/awp_names.rs"]
 mod awp_names;
 #[path = "suite/awp_parallel.rs"]

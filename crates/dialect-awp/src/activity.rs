@@ -1,4 +1,4 @@
-//! Activities: the work of a step, a model or a tool, which a worker does, or this host with a mock.
+//! Activities: the work of a step, a model or a tool, which a worker does, or [this host](crate::in_process).
 
 use serde_json::{Value, json};
 use wopr_kernel::{Activity, Attempted, Call, Failure, Object, Seq, StepId, cost, fields};
@@ -6,8 +6,8 @@ use wopr_kernel::{Activity, Attempted, Call, Failure, Object, Seq, StepId, cost,
 use crate::{
     decide::{Next, complete, fail, failure},
     definition::{Kind, Node},
-    delegate,
-    options::{ActivityMode, MOCK_OUTPUTS},
+    delegate, in_process,
+    options::ActivityMode,
 };
 
 /// The error code of an attempt that timed out.
@@ -30,10 +30,7 @@ pub(crate) fn begin(
     more: Object,
 ) {
     match mode(next) {
-        ActivityMode::InProcess => {
-            let output = mock_output(next, step);
-            ended(next, step, cause, Ok(output));
-        }
+        ActivityMode::InProcess => in_process::begin(next, position, (step, attempt), cause),
         ActivityMode::HostMediated => {
             let node = next.plan.at(position);
             let request = request(next, node, step, more);
@@ -76,20 +73,11 @@ pub(crate) fn mode(next: &Next<'_>) -> ActivityMode {
     })
 }
 
-/// What the mock gives for a node.
-fn mock_output(next: &Next<'_>, step: &StepId) -> Object {
-    let started = next.run.started.as_ref();
-    let outputs = started.and_then(|started| started.configurable.get(MOCK_OUTPUTS));
-    let output = outputs.and_then(|outputs| outputs.get(step.node.as_str()));
-    output.and_then(Value::as_object).cloned().unwrap_or_default()
-}
-
 /// Goes on after an attempt. An output that does not match its schema is a failed attempt.
 pub(crate) fn ended(next: &mut Next<'_>, step: &StepId, cause: Seq, outcome: Result<Object, Failure>) {
-    let Some((position, active)) = next.active(step) else {
+    let Some((position, _)) = next.active(step) else {
         return;
     };
-    let attempt = active.attempt;
     let plan = next.plan;
     let outcome = match (outcome, &plan.at(position).kind) {
         (
@@ -104,16 +92,8 @@ pub(crate) fn ended(next: &mut Next<'_>, step: &StepId, cause: Seq, outcome: Res
                 Ok(()) => Ok(fields(output)),
                 Err(invalid) => {
                     let message = format!("the output does not match the output_schema: {invalid}");
-                    let attempted = Attempted {
-                        attempt,
-                        retry_after_ms: None,
-                        failure: Failure::new(OUTPUT_SCHEMA_VIOLATION, message),
-                    };
-                    match next.retry(position, step, cause, attempted) {
-                        // The next attempt is due later.
-                        None => return,
-                        Some(failure) => Err(failure),
-                    }
+                    let failure = Failure::new(OUTPUT_SCHEMA_VIOLATION, message);
+                    return attempt_failed(next, step, cause, failure);
                 }
             }
         }
@@ -121,17 +101,59 @@ pub(crate) fn ended(next: &mut Next<'_>, step: &StepId, cause: Seq, outcome: Res
     };
     match outcome {
         Ok(output) => complete(next, step, cause, output),
-        Err(error) => {
-            let (reason, code) = match plan.at(position).kind {
-                Kind::Delegate { .. } => ("delegate_failed", delegate::code(&error)),
-                _ => ("activity_failed", code(&error)),
-            };
-            fail(next, step, cause, failure(reason, code, error.message.clone()));
-        }
+        Err(error) => failed_for_good(next, step, cause, &error),
     }
 }
 
-/// The code of a failure in the words of this language.
+/// Goes on after an attempt that failed by what this language says of it: with another one, if the node allows that.
+pub(crate) fn attempt_failed(next: &mut Next<'_>, step: &StepId, cause: Seq, failure: Failure) {
+    let Some((position, active)) = next.active(step) else {
+        return;
+    };
+    let attempted = Attempted {
+        attempt: active.attempt,
+        retry_after_ms: None,
+        failure,
+    };
+    // Otherwise the next attempt is due later.
+    if let Some(failure) = next.retry(position, step, cause, attempted) {
+        failed_for_good(next, step, cause, &failure);
+    }
+}
+
+fn failed_for_good(next: &mut Next<'_>, step: &StepId, cause: Seq, error: &Failure) {
+    let kind = next
+        .active(step)
+        .map(|(position, _)| &next.plan.at(position).kind);
+    let reason = match kind {
+        Some(Kind::Delegate { .. }) => "delegate_failed",
+        Some(_) | None => "activity_failed",
+    };
+    let code = kind
+        .map_or(error.code.as_str(), |kind| code_of(kind, error))
+        .to_owned();
+    fail(next, step, cause, failure(reason, &code, error.message.clone()));
+}
+
+/// The code of a failure of a node in the words of this language.
+pub(crate) fn code_of<'f>(kind: &Kind, failure: &'f Failure) -> &'f str {
+    match kind {
+        Kind::Delegate { .. } => delegate::code(failure),
+        Kind::Llm { .. } => in_process::code_of_model(failure),
+        Kind::Tool => in_process::code_of_tool(failure),
+        Kind::Start { .. }
+        | Kind::End { .. }
+        | Kind::Step
+        | Kind::Switch { .. }
+        | Kind::Interrupt { .. }
+        | Kind::Parallel { .. }
+        | Kind::Wait(_)
+        | Kind::SetState(_)
+        | Kind::Subworkflow { .. } => code(failure),
+    }
+}
+
+/// The code of any failure in the words of this language.
 pub(crate) fn code(failure: &Failure) -> &str {
     match failure.code.as_str() {
         "activity_timeout" | "activity_silent" | "remote_timeout" => TIMEOUT,

@@ -13,9 +13,9 @@ use wopr_kernel::{
 use crate::{
     activity,
     definition::{Kind, Wait},
-    delegate,
+    delegate, in_process,
     jq::{JqError, is_true},
-    options,
+    options::{self, ActivityMode},
     plan::Plan,
     state::State,
     subworkflow,
@@ -95,8 +95,8 @@ impl Dialect for Awp {
 
     fn is_untrusted(next: &Next<'_>, event: &Event<NoEvent>) -> bool {
         let is_from_outside = match event {
-            // What another agent has answered.
-            Event::Kernel(KernelEvent::NodeCompleted { step, .. }) if is_of_agent(next, step) => true,
+            // What another agent or a tool has answered.
+            Event::Kernel(KernelEvent::NodeCompleted { step, .. }) if is_of_outsider(next, step) => true,
             Event::Kernel(event) => event.comes_from_outside(next.outside.is_some()),
             Event::Dialect(_) => next.outside.is_some(),
         };
@@ -108,13 +108,14 @@ impl Dialect for Awp {
     }
 }
 
-/// Whether a step ends with the answer of an agent that this host has called.
-fn is_of_agent(next: &Next<'_>, step: &StepId) -> bool {
+/// Whether a step ends with the answer of an agent or a tool that this host has called.
+fn is_of_outsider(next: &Next<'_>, step: &StepId) -> bool {
     let Some((_, active)) = next.active(step) else {
         return next.outside.is_some();
     };
+    let outsiders = [kernel::provider::AGENT, kernel::provider::TOOL];
     let is_call =
-        matches!(&active.wait, kernel::Wait::Effect(pending) if pending.provider == kernel::provider::AGENT);
+        matches!(&active.wait, kernel::Wait::Effect(pending) if outsiders.contains(&&*pending.provider));
     is_call || next.outside.is_some()
 }
 
@@ -178,6 +179,9 @@ fn follow(trigger: Trigger, next: &mut Next<'_>) -> Result<(), Refusal> {
             let position = next.active(&step).map(|(position, _)| position);
             match position.map(|position| &next.plan.at(position).kind) {
                 Some(Kind::Delegate { .. }) => delegate::ended(next, &step, cause, outcome),
+                Some(_) if activity::mode(next) == ActivityMode::InProcess => {
+                    in_process::ended(next, &step, cause, outcome);
+                }
                 Some(_) | None => activity::ended(next, &step, cause, outcome),
             }
         }

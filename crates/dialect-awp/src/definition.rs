@@ -246,8 +246,12 @@ impl Definition {
     }
 }
 
+/// The most bytes of a name in an id that has its hash, too.
+const MAX_SLUG: usize = 64;
+
 /// The workflow id of a document: its name in lower case. Each run of characters other than ASCII letters and digits
-/// becomes one `-`; leading and trailing ones are dropped.
+/// becomes one `-`; leading and trailing ones are dropped. Where that is no id, `wf-` comes first; where it says too little
+/// or too much of the name, the name's hash comes last.
 #[must_use]
 pub fn workflow_id(name: &str) -> Option<WorkflowId> {
     let mut slug = String::new();
@@ -258,7 +262,21 @@ pub fn workflow_id(name: &str) -> Option<WorkflowId> {
             slug.push('-');
         }
     }
-    WorkflowId::parse(slug.trim_matches('-')).ok()
+    let slug = slug.trim_matches('-');
+    if let Ok(id) = WorkflowId::parse(slug) {
+        return Some(id);
+    }
+    let says_it = !slug.is_empty() && slug.len() <= MAX_SLUG;
+    let id = match says_it {
+        true => format!("wf-{slug}"),
+        false => {
+            let hash = ContentHash::of(name.as_bytes()).to_string();
+            let hash: String = hash.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+            let slug = &slug[..slug.len().min(MAX_SLUG)];
+            format!("wf-{slug}-{hash}").replace("--", "-")
+        }
+    };
+    WorkflowId::parse(&id).ok()
 }
 
 struct Reading {
@@ -286,11 +304,12 @@ impl Reading {
             let version = self.reader.text(&head, "version")?;
             let description = head.fields.get("description");
             if description.is_some_and(|text| !text.is_string()) {
-                self.reader.add(head.path("description"), "type", "must be string");
+                self.reader
+                    .add(head.path("description"), "type", "must be string");
             }
             let workflow = workflow_id(name);
             if workflow.is_none() {
-                let rule = "must have a letter before its first digit, and at most 128 characters: the workflow's id is made of it";
+                let rule = "must be a text that the id of a workflow can be made of";
                 self.reader.add(head.path("name"), "profile", rule);
             }
             let description = description.and_then(Value::as_str).map(str::to_owned);
@@ -849,7 +868,19 @@ fn timestamp(text: &str) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
-    use super::Retry;
+    use super::{Retry, workflow_id};
+
+    #[test]
+    fn every_name_has_an_id_that_says_as_much_of_it_as_an_id_can() {
+        let id = |name: &str| workflow_id(name).unwrap().to_string();
+        assert_eq!(id("Nightly Report"), "nightly-report");
+        assert_eq!(id("2024 report"), "wf-2024-report");
+        let (japanese, stars) = (id("\u{65e5}\u{672c}"), id("***"));
+        assert!(japanese.starts_with("wf-") && stars.starts_with("wf-") && japanese != stars);
+        let long = "x".repeat(300);
+        let (one, other) = (id(&format!("{long}1")), id(&format!("{long}2")));
+        assert!(one.len() <= 128 && one != other);
+    }
 
     #[test]
     fn delays_grow_to_their_maximum() {

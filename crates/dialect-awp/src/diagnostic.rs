@@ -51,7 +51,10 @@ pub(crate) fn problems(diagnostics: Vec<Diagnostic>) -> Problems {
             "" => "document",
             path => path,
         };
-        Problem::new(place, diagnostic.message).at(diagnostic.instance_path.clone(), Spot::Value)
+        Problem {
+            keyword: Some(diagnostic.keyword),
+            ..Problem::new(place, diagnostic.message).at(diagnostic.instance_path.clone(), Spot::Value)
+        }
     };
     Problems(diagnostics.into_iter().map(problem).collect())
 }

@@ -14,6 +14,7 @@ mod duration;
 mod graph;
 mod history;
 mod import;
+mod in_process;
 mod interrupt;
 mod jq;
 mod mapping;
@@ -36,14 +37,15 @@ pub use definition::workflow_id;
 pub use diagnostic::Diagnostic;
 pub use history::{History, HistoryPosition, HistoryWriter, RECORD_SCHEMA_VERSION, Row, RowKind, Wanted};
 pub use import::{Import, ImportError, import};
+pub use in_process::{InProcess, InProcessError};
 pub use jq::{Filter, JqError, is_true};
 pub use options::{
-    ACTIVITY_MODE, ActivityMode, CHILD_MARK, EXECUTION_ID, PARALLEL_ACTIVITIES, alias, child_alias,
-    child_execution_id, is_parallel,
+    ACTIVITY_MODE, ActivityMode, CHILD_MARK, EXECUTION_ID, PARALLEL_ACTIVITIES, add_in_process, alias,
+    child_alias, child_execution_id, is_parallel,
 };
 pub use phase::{
-    AwaitedActivity, AwaitedDelegate, AwaitedSignal, ExecutionPhase, ExecutionStatus, awaited_signals, phase,
-    question, status,
+    AgentQuestion, AwaitedActivity, AwaitedDelegate, AwaitedSignal, ExecutionPhase, ExecutionStatus,
+    agent_questions, awaited_signals, phase, question, status,
 };
 pub use plan::{Plan, validate};
 pub use rows::{GivenRows, MAX_ROWS, REDACTED, RowError, is_secret};

@@ -3,12 +3,14 @@
 use serde_json::Value;
 use wopr_kernel::{Object, Refusal, RunId, RunStarted, StepId};
 
+use crate::in_process::InProcess;
+
 /// Who does the work of activities, as the caller of a run says under `activityExecutionMode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ActivityMode {
     /// A worker, which submits the outcome.
     HostMediated,
-    /// This host, with the outputs of `configurable.mockOutputs`: nothing is called.
+    /// This host, with what it is configured with and the outputs of `configurable.mockOutputs`.
     InProcess,
 }
 
@@ -18,6 +20,9 @@ pub const ACTIVITY_MODE: &str = "activityExecutionMode";
 pub const PARALLEL_ACTIVITIES: &str = "parallelActivities";
 /// The outputs that activities have in process, by node id; an empty object for all others.
 pub(crate) const MOCK_OUTPUTS: &str = "mockOutputs";
+
+/// What the host does activities with in process, as the run was started with; mocks where absent. The host adds it.
+pub(crate) const IN_PROCESS: &str = "inProcess";
 
 /// The id by which the caller names the run, in histories and to agents; the run's own id where absent.
 pub const EXECUTION_ID: &str = "executionId";
@@ -31,7 +36,13 @@ const DEFAULT_TENANT: &str = "default";
 pub const CHILD_MARK: &str = ":sub:";
 
 /// The options of a run that the kernel does not know.
-const NAMES: [&str; 4] = [ACTIVITY_MODE, PARALLEL_ACTIVITIES, MOCK_OUTPUTS, EXECUTION_ID];
+const NAMES: [&str; 5] = [
+    ACTIVITY_MODE,
+    PARALLEL_ACTIVITIES,
+    MOCK_OUTPUTS,
+    EXECUTION_ID,
+    IN_PROCESS,
+];
 /// Those that it does.
 const OF_THE_KERNEL: [&str; 2] = ["recursionLimit", "runTimeoutMs"];
 
@@ -97,6 +108,28 @@ pub(crate) fn check(configurable: &Object) -> Result<(), Refusal> {
         if name == MOCK_OUTPUTS && !is_outputs(value) {
             return invalid(name, "must be an object with an object for each node id");
         }
+        if name == IN_PROCESS && InProcess::read(value).is_none() {
+            return invalid(name, "must say what the host does activities with");
+        }
+    }
+    Ok(())
+}
+
+/// Adds what the host does activities with to the options that a caller has given a new run.
+///
+/// # Errors
+/// The caller has said it, which only the host may.
+pub fn add_in_process(configurable: &mut Object, host: Option<&InProcess>) -> Result<(), Refusal> {
+    if configurable.contains_key(IN_PROCESS) {
+        return Err(Refusal::InvalidInput {
+            field: format!("configurable.{IN_PROCESS}"),
+            rule: "is not known to this language".to_owned(),
+        });
+    }
+    if let Some(host) = host
+        && ActivityMode::of(configurable) == ActivityMode::InProcess
+    {
+        configurable.insert(IN_PROCESS.to_owned(), host.to_value());
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use wopr_kernel::{
-    InterruptKind, OpenInterrupt, Phase as NodePhase, Planned, Run, RunId, RunStatus, StepId, Wait,
+    Asked, InterruptKind, OpenInterrupt, Phase as NodePhase, Planned, Run, RunId, RunStatus, StepId, Wait,
 };
 
 use crate::{
@@ -62,6 +62,20 @@ pub struct ExecutionStatus {
     pub child: Option<(RunId, StepId)>,
     /// The task of the agent that this host waits for.
     pub external_task_id: Option<String>,
+    /// What an agent that this host has called asks, if the run waits for the answer and for no activity.
+    pub question: Option<AgentQuestion>,
+}
+
+/// A question of an agent that this host has called. An outcome that is submitted for the node answers it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentQuestion {
+    pub node: String,
+    /// The id of the interrupt that the answer resolves.
+    pub interrupt: String,
+    pub agent_id: String,
+    pub protocol: &'static str,
+    /// What the agent says, which nobody vouches for.
+    pub prompt: Option<String>,
 }
 
 /// An activity that a run waits for.
@@ -159,6 +173,40 @@ fn first_question<'r>(plan: &'r Plan, run: &'r Run) -> Option<(usize, OpenInterr
     open.min_by_key(|(position, _)| *position)
 }
 
+/// The questions of agents that this host has called, in the order of the document.
+#[must_use]
+pub fn agent_questions(plan: &Plan, run: &Run) -> Vec<AgentQuestion> {
+    let mut questions: Vec<_> = run
+        .interrupts(plan)
+        .filter_map(|open| {
+            let position = plan.position(open.node)?;
+            let Kind::Delegate {
+                agent_id, protocol, ..
+            } = &plan.at(position).kind
+            else {
+                return None;
+            };
+            let Asked::Here(asked) = open.asked else {
+                return None;
+            };
+            let question = AgentQuestion {
+                node: open.node.to_string(),
+                interrupt: open.id(),
+                agent_id: agent_id.clone(),
+                protocol: protocol.as_str(),
+                prompt: asked
+                    .data
+                    .get("message")
+                    .and_then(Value::as_str)
+                    .map(str::to_owned),
+            };
+            Some((position, question))
+        })
+        .collect();
+    questions.sort_by_key(|(position, _)| *position);
+    questions.into_iter().map(|(_, question)| question).collect()
+}
+
 /// The signals that a run waits for, in the order of the document.
 #[must_use]
 pub fn awaited_signals(plan: &Plan, run: &Run) -> Vec<AwaitedSignal> {
@@ -248,6 +296,12 @@ pub fn status(plan: &Plan, (id, run, state): (&RunId, &Run, &State)) -> Executio
         delegate_correlation_id: (state.delegate)
             .and_then(|(position, ordinal, attempt)| correlation_of(position, ordinal, attempt)),
         external_task_id: shown.and_then(|position| task_of_agent(run, position)),
+        question: match phase {
+            ExecutionPhase::AwaitingActivity if awaited(plan, run).next().is_none() => {
+                agent_questions(plan, run).into_iter().next()
+            }
+            _ => None,
+        },
         current_node,
         last_error: failed
             .map(|(failure, _)| failure.message.clone())

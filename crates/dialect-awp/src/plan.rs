@@ -14,7 +14,6 @@ use crate::{
     activity,
     canonical::definition_hash,
     definition::{Definition, Kind, Node, Wait},
-    delegate,
     diagnostic::{Diagnostic, problems},
     graph::Graph,
     interrupt::AnyObject,
@@ -192,10 +191,7 @@ impl Planned for Plan {
             return false;
         }
         let listed = &node.retry.non_retryable;
-        let code = match node.kind {
-            Kind::Delegate { .. } => delegate::code(failure),
-            _ => activity::code(failure),
-        };
+        let code = activity::code_of(&node.kind, failure);
         // What a replay does not find in its source will not be there the next time.
         failure.code != SOURCE_MISSING && !listed.iter().any(|listed| listed == code)
     }

@@ -8,7 +8,8 @@ use crate::{
     definition::workflow_id,
     mapping::Mapping,
     options::{
-        ACTIVITY_MODE, EXECUTION_ID, MOCK_OUTPUTS, PARALLEL_ACTIVITIES, child_execution_id, execution_id,
+        ACTIVITY_MODE, EXECUTION_ID, IN_PROCESS, MOCK_OUTPUTS, PARALLEL_ACTIVITIES, child_execution_id,
+        execution_id,
     },
 };
 
@@ -17,6 +18,9 @@ pub(crate) const FINAL_STATE: &str = "finalState";
 
 /// The prefix of references that name a workflow by its id.
 const URN: &str = "urn:awp:wf:";
+
+/// The reference that the protocol maps to one of its examples, and the name of that.
+const BUILT_IN: (&str, &str) = ("urn:awp:wf:unit-tests", "r3-unit-tests-child");
 
 /// The workflow that a reference names.
 pub(crate) fn referenced(workflow_ref: &str) -> Option<WorkflowId> {
@@ -46,7 +50,13 @@ fn spawn(
             format!("Unknown workflow_ref \"{workflow_ref}\" (not registered and no built-in mapping)");
         failure("subworkflow_failed", "unknown_child_workflow", message)
     };
-    let workflow = referenced(workflow_ref).ok_or_else(unknown)?;
+    let mut workflow = referenced(workflow_ref).ok_or_else(unknown)?;
+    if workflow_ref == BUILT_IN.0
+        && next.input.catalog.current(&workflow).is_none()
+        && let Some(example) = referenced(BUILT_IN.1)
+    {
+        workflow = example;
+    }
     let inputs = mapping
         .evaluate(next.state.document(), next.input.now, &next.budget)
         .map_err(|(name, error)| {
@@ -77,7 +87,7 @@ fn options_of_child(next: &Next<'_>, step: &StepId) -> Object {
     let Some(started) = next.run.started.as_ref() else {
         return options;
     };
-    for name in [ACTIVITY_MODE, PARALLEL_ACTIVITIES, MOCK_OUTPUTS] {
+    for name in [ACTIVITY_MODE, PARALLEL_ACTIVITIES, MOCK_OUTPUTS, IN_PROCESS] {
         if let Some(value) = started.configurable.get(name) {
             options.insert(name.to_owned(), value.clone());
         }

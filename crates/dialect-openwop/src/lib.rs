@@ -18,7 +18,6 @@ mod envelope;
 mod event;
 mod exposure;
 mod expression;
-mod fence;
 mod node;
 mod offers;
 mod overrides;
@@ -42,7 +41,6 @@ pub use event::{
     Verbosity, Verdict,
 };
 pub use expression::{Expression, ExpressionError, Read, Template};
-pub use fence::fence;
 pub use node::{
     HTTP_MAX_TIMEOUT_MS, MAX_FAN_OUT, MAX_TRANSCRIPT, MAX_WINDOW as MAX_TRANSCRIPT_WINDOW, TOKEN_COUNTER,
     agent_workflow, agent_workflow_id, tool_workflow, tool_workflow_id,
@@ -51,6 +49,7 @@ pub use plan::Plan;
 pub use redaction::assigns;
 pub use state::{State, Supervision};
 pub use trust::Untrusted;
+pub use wopr_kernel::fence;
 pub use wopr_schema::{SchemaProblem, check_schema};
 
 use wopr_kernel::{

@@ -7,11 +7,10 @@
 use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
-use wopr_kernel::{ListedTool, ModelTool};
+use wopr_kernel::{ListedTool, ModelTool, fence, neutral};
 
 use crate::{
     Failure, Object,
-    fence::{fence, neutral},
     node::{Arguments, MAX_DESCRIPTION, MAX_TOOLS, ServerTool, Target, Tools, name_of},
     schema::Schema,
 };

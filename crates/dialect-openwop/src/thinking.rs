@@ -7,12 +7,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_kernel::{
     AskedMore, BudgetKey, ListedTool, ModelCall, ModelMessage, ModelReply, ModelUsage, RunId, Seq, ToolCall,
-    cost,
+    cost, fence,
 };
 
 use crate::{
     Act, Summarizing,
-    fence::fence,
     node::{MOCK, ModelAnswer, ModelNode, name_of},
     overrides::Overrides,
     transcript::told_summary,

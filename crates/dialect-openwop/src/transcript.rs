@@ -3,10 +3,9 @@
 //! A turn is a decision and what followed from it. Where all turns are too much, the oldest are left out, or a model
 //! sums them up first. Which turns that are is a function of the log alone, so every repetition chooses the same.
 
-use wopr_kernel::Seq;
+use wopr_kernel::{Seq, fence};
 
 use crate::{
-    fence::fence,
     node::Bounds,
     state::{MAX_PAST, MAX_TOLD, Past, Summary},
 };

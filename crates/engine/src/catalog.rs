@@ -365,6 +365,11 @@ impl Catalog {
         self.current.read().get(tenant, id).map(Arc::clone)
     }
 
+    /// Whether the tenant itself has registered the workflow, which may hide a shared one.
+    pub(crate) fn is_own(&self, tenant: &TenantId, id: &WorkflowId) -> bool {
+        self.current.read().own(tenant).contains_key(id)
+    }
+
     /// The only current version that `is_wanted` accepts. Stops at the second one.
     pub(crate) fn only(&self, tenant: &TenantId, is_wanted: impl Fn(&Plan) -> bool) -> Option<Arc<Plan>> {
         let current = self.current.read();
@@ -447,6 +452,12 @@ impl Engine {
         let admitted = self.admitted(tenant, document).await?;
         let (catalog, store) = (&self.shared.catalog, &*self.shared.store);
         catalog.put(store, tenant.cloned(), admitted, now).await
+    }
+
+    /// Whether the tenant itself has registered the workflow, as far as this process knows.
+    #[must_use]
+    pub fn is_own_workflow(&self, tenant: &TenantId, id: &WorkflowId) -> bool {
+        self.shared.catalog.is_own(tenant, id)
     }
 
     /// Registers the first version of a tenant's workflow. Returns `None` and changes nothing if the tenant has a workflow

@@ -71,9 +71,10 @@ impl Engine {
         let Create {
             run,
             workflow: plan,
-            start,
+            mut start,
             side_rows,
         } = create;
+        plan.add_in_process(&mut start.configurable, self.shared.options.in_process.as_deref())?;
         let now = self.now();
         let key = RunKey::new(start.tenant.clone(), run);
         let principal = start.principal.clone();

@@ -74,7 +74,7 @@ impl Engine {
             source,
             mode,
             from,
-            overlay,
+            mut overlay,
             workflow,
             side_rows,
         } = request;
@@ -93,6 +93,10 @@ impl Engine {
             }
             None => pinned,
         };
+        if let Some(overlay) = &mut overlay {
+            let host = self.shared.options.in_process.as_deref();
+            plan.add_in_process(&mut overlay.configurable, host)?;
+        }
         if let Some(overlay) = &overlay
             && let Some(name) = plan.alias(&overlay.configurable)?
         {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use wopr_core::{HostBounds, NodeTypes, SignaturePolicy};
+use wopr_core::{HostBounds, InProcess, NodeTypes, SignaturePolicy};
 
 use crate::{Budget, NoSecrets, Notifier, PushOptions, Secrets, WorkerOptions};
 
@@ -12,6 +12,8 @@ pub struct Options {
     pub bounds: HostBounds,
     /// Optional node types that this host offers.
     pub node_types: NodeTypes,
+    /// What this host does activities with; in languages that leave them to the host, mocks do them where absent.
+    pub in_process: Option<Arc<InProcess>>,
     /// Whose signatures of definitions are good, and whether there must be one.
     pub signatures: Arc<SignaturePolicy>,
     /// Threads for decisions; `None` means one less than there are processors.
@@ -54,6 +56,7 @@ impl Default for Options {
                 run_duration_ms: None,
             },
             node_types: NodeTypes::default(),
+            in_process: None,
             signatures: Arc::default(),
             deciders: None,
             max_descendants: 20_000,

@@ -13,6 +13,7 @@ mod decide;
 mod dialect;
 mod event;
 mod failure;
+mod fence;
 mod given;
 mod id;
 pub mod invariant;
@@ -51,6 +52,7 @@ pub use event::{
     Limits, MemoryWritten, Object, Origin, Parent, Recorded, RecordedRef, RunStarted, StepId,
 };
 pub use failure::{Failure, REJECTED, WorkerFailure};
+pub use fence::{fence, neutral};
 pub use given::{Given, GivenAnswer, GivenEnd, GivenOutcome, GivenResult};
 pub use id::{
     ContentHash, Entropy, IdError, NodeId, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId,

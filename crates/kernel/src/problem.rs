@@ -31,6 +31,8 @@ pub struct Problem {
     pub spot: Spot,
     /// How to fix the problem.
     pub hint: Option<String>,
+    /// The keyword of the schema that is broken, if a schema is.
+    pub keyword: Option<&'static str>,
 }
 
 impl Problem {
@@ -41,6 +43,7 @@ impl Problem {
             pointer: String::new(),
             spot: Spot::Value,
             hint: None,
+            keyword: None,
         }
     }
 

@@ -366,6 +366,7 @@ impl Host {
             node_types: NodeTypes {
                 conformance: config.conformance,
             },
+            in_process: config.awp.in_process().map(Arc::new),
             signatures: Arc::new(config.awp.trust()),
             max_descendants: config.limits.max_descendants,
             max_workflows: config.limits.max_workflows,

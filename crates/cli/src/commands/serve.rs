@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Read as _},
+    path::PathBuf,
     pin::pin,
     thread,
 };
@@ -27,6 +28,15 @@ pub(crate) struct Serve {
     #[command(flatten)]
     host: HostArgs,
 
+    /// Serve the paths of the Agent Workflow Protocol's reference, such as /v1/executions, on this port of 127.0.0.1, too
+    /// [env: WORKFLOW_ENGINE_REST_PORT]
+    #[arg(long, value_name = "PORT")]
+    port: Option<String>,
+
+    /// A manifest of that protocol: its servers become tool servers of this host [env: WORKFLOW_ENGINE_MCP_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    mcp_config: Option<PathBuf>,
+
     /// Stop when standard input is closed, so that a host never outlives the program that started it
     #[arg(long, hide = true)]
     while_stdin: bool,
@@ -36,7 +46,10 @@ impl Serve {
     pub(crate) async fn run(self) -> Result<Exit> {
         // Installed first, so that a signal during a long startup works too.
         let mut signals = Signals::catch()?;
-        let config = self.host.load()?;
+        let overrides = self.host.overrides()?.with("awp.listen", self.port);
+        let config = self
+            .host
+            .load_with_manifest(overrides, self.mcp_config.as_deref())?;
         host::init_logs(&config)?;
         let end = if self.while_stdin {
             Some(stdin_end()?)

@@ -27,6 +27,7 @@ mod hops;
 mod host;
 mod hostile_agents;
 mod hostile_grpc;
+mod in_process;
 mod interop;
 mod interop_agents;
 mod interop_calls;

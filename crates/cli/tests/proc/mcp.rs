@@ -119,7 +119,7 @@ fn approval() -> PathBuf {
 }
 
 /// Opens as a client does.
-async fn open(talk: &mut Talk) -> Value {
+pub(crate) async fn open(talk: &mut Talk) -> Value {
     let params = json!({
         "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" },
     });

@@ -15,7 +15,7 @@ use super::{
     card::Found,
     cards::{Cards, Lookup},
     error::Error,
-    peer::{Credential, Peer, bearer},
+    peer::{Credential, Peer, Transport, bearer},
     token::Tokens,
 };
 use crate::egress::Gate;
@@ -50,6 +50,10 @@ pub(super) struct Presented {
 impl Known {
     pub(super) fn new(peer: Peer, gate: &Gate) -> Self {
         let (own, named) = match &peer.tls {
+            // Nothing but the operator says where its tasks are: there is no card.
+            None if let Transport::TasksHttp(_) = peer.transport => {
+                (gate.to_configured([&peer.url]), gate.clone())
+            }
             None => (gate.clone(), gate.clone()),
             Some(tls) => (gate.with_tls(&tls.own), gate.with_tls(&tls.named)),
         };

@@ -34,6 +34,17 @@ pub enum CidrError {
 }
 
 impl Cidr {
+    /// The block of one address. One that embeds an IPv4 address stands for that.
+    #[must_use]
+    pub fn of(address: IpAddr) -> Self {
+        let network = judged(address);
+        let prefix = match network {
+            IpAddr::V4(_) => 32,
+            IpAddr::V6(_) => 128,
+        };
+        Self { network, prefix }
+    }
+
     /// Returns `true` if the address is in the block. IPv4-mapped and NAT64 addresses count as the IPv4
     /// address they embed, so an IPv6 block never allows one.
     #[must_use]

@@ -88,6 +88,7 @@ const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 
 /// One TLS configuration for each choice of protocols.
+#[derive(Clone)]
 pub(super) struct Tls {
     http1: TlsConnector,
     either: TlsConnector,

@@ -8,6 +8,7 @@
 use std::{
     fmt,
     hash::{DefaultHasher, Hash as _, Hasher as _},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
     time::Duration,
 };
@@ -22,10 +23,11 @@ use hyper_util::{
 use rustls::ClientConfig;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
-use url::Url;
+use url::{Host, Url};
 use wopr_core::HTTP_MAX_TIMEOUT_MS;
 
 use super::{
+    cidr::Cidr,
     connector::{Alpn, ConnectError, Connector, Inner, Tls},
     dial::{Dial, SystemDial},
     error::EgressError,
@@ -195,6 +197,32 @@ impl Gate {
             resolver: Arc::clone(&inner.resolver),
             dial: Arc::clone(&inner.dial),
             tls: Ok(Tls::new(config)),
+            timeout: inner.timeout,
+        };
+        Self {
+            shared: Arc::new(Shared::new(*limits, Arc::clone(held), inner)),
+            seams: self.seams,
+        }
+    }
+
+    /// A gate for requests to places that the operator has configured, with connections of its own. It also lets through
+    /// to the addresses in their URLs, `localhost` among them; limits and the memory of responses are shared.
+    #[must_use]
+    pub fn to_configured<'u>(&self, places: impl IntoIterator<Item = &'u Url>) -> Self {
+        let Shared {
+            limits, held, inner, ..
+        } = &*self.shared;
+        let addresses = places.into_iter().flat_map(literal_addresses).map(Cidr::of);
+        let mut policy = (*inner.policy).clone();
+        policy.allow.extend(addresses);
+        if policy == *inner.policy {
+            return self.clone();
+        }
+        let inner = Inner {
+            policy: Arc::new(policy),
+            resolver: Arc::clone(&inner.resolver),
+            dial: Arc::clone(&inner.dial),
+            tls: inner.tls.clone(),
             timeout: inner.timeout,
         };
         Self {
@@ -422,6 +450,16 @@ impl fmt::Debug for Gate {
             .field("limits", &self.shared.limits)
             .field("seams", &self.seams)
             .finish_non_exhaustive()
+    }
+}
+
+/// The addresses that a URL names without a lookup.
+fn literal_addresses(url: &Url) -> Vec<IpAddr> {
+    match url.host() {
+        Some(Host::Ipv4(address)) => vec![address.into()],
+        Some(Host::Ipv6(address)) => vec![address.into()],
+        Some(Host::Domain("localhost")) => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+        Some(Host::Domain(_)) | None => Vec::new(),
     }
 }
 

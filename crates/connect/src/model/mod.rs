@@ -88,7 +88,7 @@ impl Models {
     #[must_use]
     pub fn new(gate: Gate, providers: Vec<Provider>, secrets: NamedSecrets, mock: Option<Mock>) -> Self {
         Self {
-            gate,
+            gate: gate.to_configured(providers.iter().map(|provider| &provider.base_url)),
             providers: providers.into(),
             secrets,
             mock,

@@ -4,14 +4,15 @@
 //! step with an outcome in the log. Whatever a model may read of content that nobody vouches for is between markers.
 
 use serde_json::{Value, json};
-use wopr_kernel::{Call, ContentHash, ModelMessage, ModelReply, ModelStop, OverBudget, Seq, StepId, fields};
+use wopr_kernel::{
+    Call, ContentHash, ModelMessage, ModelReply, ModelStop, OverBudget, Seq, StepId, fence, fields,
+};
 
 use crate::{
     EnvelopeEvent, EnvelopeFault, Event, Failure, Object, Summarizing,
     cost::{self, Exhausted},
     envelope::{self, Found, Missing},
     expression::Template,
-    fence::fence,
     measure::too_deep,
     node::{Lead, Led, MAX_MESSAGES, ModelAnswer, ModelNode, ModelRole, NodeKind, Wanted},
     plan::Port,

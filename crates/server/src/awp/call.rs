@@ -16,7 +16,7 @@ use wopr_app::{
 };
 use wopr_core::{
     Object, Origin, Refusal, RunStatus,
-    awp::{self, ActivityMode, Submission},
+    awp::{self, ActivityMode, AgentQuestion, HostOutcome, Submission},
 };
 
 use super::{
@@ -349,6 +349,12 @@ impl Surface<'_> {
         };
         let (run, state) = view.run.awp().ok_or_else(|| Error::no_execution(&id))?;
         let plan = view.plan.awp().ok_or_else(|| Error::no_execution(&id))?;
+        let mut questions = awp::agent_questions(plan, run).into_iter();
+        if may_be_answered(view.run.status)
+            && let Some(question) = questions.find(|question| question.node == submission.node)
+        {
+            return self.answer_agent(view, question, submission, mode).await;
+        }
         let submitted = awp::check_submission(plan, (&view.key.run, run, state), submission);
         let submitted = submitted.map_err(Error::from)?;
         same_mode(&view, mode, Tool::SubmitActivity)?;
@@ -376,6 +382,35 @@ impl Surface<'_> {
         }
     }
 
+    /// Answers a question of an agent with the result that is submitted for its node.
+    async fn answer_agent(
+        &self,
+        view: View,
+        question: AgentQuestion,
+        submission: Submission,
+        mode: Option<ActivityMode>,
+    ) -> Result<Value, Error> {
+        let invalid = |message: &str| Error::new(Code::SubmitValidation, message);
+        if submission.definition != *view.plan.version() {
+            return Err(invalid(OTHER_DEFINITION));
+        }
+        same_input(&view, &submission.input)?;
+        same_mode(&view, mode, Tool::SubmitActivity)?;
+        let HostOutcome::Completed { result, .. } = submission.outcome else {
+            return Err(invalid(
+                "outcome.ok must be true: the agent asks, and what it asks can only be answered",
+            ));
+        };
+        let answer = NodeAnswer {
+            node: question.node,
+            interrupt: Some(question.interrupt),
+            value: result,
+            voter: None,
+        };
+        let codes = (Code::SubmitValidation, Code::SubmitNotAwaiting);
+        self.answer(view, answer, "outcome.result", codes).await
+    }
+
     async fn signal(&self, mut arguments: Arguments) -> Result<Value, Error> {
         self.caller.require(Scope::ApprovalsRespond)?;
         let id = arguments.required_name("execution_id")?;
@@ -399,6 +434,9 @@ impl Surface<'_> {
             true => awp::awaited_signals(plan, run),
             false => Vec::new(),
         };
+        if awaited.is_empty() && may_be_answered(view.run.status) {
+            awaited = stable::signals_of_children(self.host.app(), &view).await?;
+        }
         if awaited.is_empty() {
             let message = format!(
                 "the execution does not wait for a signal: it is {}",

@@ -66,7 +66,8 @@ pub(super) async fn known(
 }
 
 /// The plan of a definition. One that the host does not have yet is registered for the caller's tenant, once a run of
-/// it could start with these inputs and options.
+/// it could start with these inputs and options. It becomes the current version of its workflow, unless that is the
+/// operator's, or another one whose name only reads alike: a call that starts something replaces neither.
 pub(super) async fn admit(
     host: &Host,
     caller: &Caller,
@@ -78,11 +79,19 @@ pub(super) async fn admit(
     let name = document.pointer("/document/name").and_then(Value::as_str);
     if let Some(workflow) = name.and_then(awp::workflow_id)
         && let Some(known) = host.app().find_workflow(permit, &workflow).await?
-        && *known.version() == hash
-        && known.awp().is_some()
-        && known.is_active()
     {
-        return Ok(known);
+        if *known.version() == hash && known.awp().is_some() && known.is_active() {
+            return Ok(known);
+        }
+        let is_same = known.awp().is_some() && Some(known.name()) == name;
+        if !is_same || !host.app().is_own_workflow(permit, &workflow) {
+            let message = format!(
+                "the host has another workflow \"{workflow}\", which this definition would replace: give the document \
+                 another name, or register it as that workflow"
+            );
+            let error = Error::new(Code::DuplicateWorkflowId, message);
+            return Err(error.with(json!({ "wf_id": workflow.as_str() })));
+        }
     }
     awp::alias(configurable)?;
     // What is wrong with a definition is for the registration to say.

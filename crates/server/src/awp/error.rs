@@ -239,7 +239,13 @@ impl From<Problems> for Error {
         let listed: Vec<_> = problems
             .iter()
             .take(MAX_LISTED)
-            .map(|problem| json!({ "instancePath": problem.pointer, "message": problem.rule }))
+            .map(|problem| {
+                let mut listed = json!({ "instancePath": problem.pointer, "message": problem.rule });
+                if let Some(keyword) = problem.keyword {
+                    listed["keyword"] = keyword.into();
+                }
+                listed
+            })
             .collect();
         Self::new(Code::Validation, "The workflow definition is invalid.").with(json!({ "errors": listed }))
     }

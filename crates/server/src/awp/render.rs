@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use wopr_app::{Caller, Mask, Summary, View, reads_result, reads_result_of};
 use wopr_core::{
     Object,
-    awp::{self, AwaitedActivity, ExecutionPhase, ParallelSpan},
+    awp::{self, AgentQuestion, AwaitedActivity, ExecutionPhase, ExecutionStatus, ParallelSpan},
 };
 
 use wopr_wire::time::Timestamp;
@@ -16,6 +16,9 @@ use super::{
     execution::{child_id, execution_id},
     stable::Standing,
 };
+
+/// What a caller does whose call has waited as long as it may.
+const LOOK_AGAIN: &str = "The execution goes on without this call. Look at it again with workflow_status, over REST with GET /executions/{execution_id}.";
 
 /// What a call that let an execution go on answers: the execution as it is now. One that waits for a child shows what the
 /// child waits for.
@@ -32,8 +35,13 @@ pub(super) fn outcome(standing: &Standing, caller: &Caller) -> Result<Value, Err
     let mut set = |name: &str, value: Value| answer.insert(name.to_owned(), value);
     set("execution_id", execution_id(&standing.view).into());
     set("status", status.phase.as_str().into());
+    let child = standing.status.child.as_ref();
     if let Some(child) = standing.child() {
         set("child_execution_id", execution_id(&child.view).into());
+    } else if let Some((child, step)) = child
+        && !view.run.status.is_terminal()
+    {
+        set("child_execution_id", child_id(view, child, step).into());
     }
     let has_ended = view.run.status.is_terminal();
     if let (false, Some(node)) = (has_ended, &status.current_node) {
@@ -52,6 +60,9 @@ pub(super) fn outcome(standing: &Standing, caller: &Caller) -> Result<Value, Err
     }
     if let Some(signal) = &status.signal_name {
         set("signal_name", signal.clone().into());
+    }
+    if status.phase == ExecutionPhase::Running {
+        set("next", LOOK_AGAIN.into());
     }
     awaited(&mut answer, shown, caller);
     all_awaited(&mut answer, standing, caller);
@@ -105,9 +116,32 @@ pub(super) fn status(standing: &Standing, caller: &Caller) -> Value {
 
 /// Adds what the execution waits for, if that is an activity: the first one of the document.
 fn awaited(answer: &mut Object, standing: &Standing, caller: &Caller) {
+    let reads = reads_result(caller, &standing.view);
     if let Some(first) = standing.status.activities.first() {
-        answer.extend(activity(first, reads_result(caller, &standing.view)));
+        answer.extend(activity(first, reads));
     }
+    if let Some(question) = &standing.status.question {
+        answer.extend(asked(question, &standing.status, reads));
+    }
+}
+
+/// What an answer says of a question of an agent that this host has called.
+fn asked(question: &AgentQuestion, status: &ExecutionStatus, reads_prompt: bool) -> Object {
+    let mut said = Object::new();
+    let mut set = |name: &str, value: Value| said.insert(name.to_owned(), value);
+    set("agent_id", question.agent_id.clone().into());
+    set("protocol", question.protocol.into());
+    let texts = [
+        ("delegate_correlation_id", &status.delegate_correlation_id),
+        ("external_task_id", &status.external_task_id),
+        ("prompt", if reads_prompt { &question.prompt } else { &None }),
+    ];
+    for (name, text) in texts {
+        if let Some(text) = text {
+            set(name, text.clone().into());
+        }
+    }
+    said
 }
 
 /// Adds all activities that an execution and its children wait for, if branches are under way at once.

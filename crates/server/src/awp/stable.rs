@@ -7,8 +7,8 @@ use std::pin::pin;
 use futures_util::future::{BoxFuture, FutureExt as _, select_all};
 use wopr_app::{App, View, VisibleRun};
 use wopr_core::{
-    PrincipalId, RunId,
-    awp::{self, AwaitedActivity, ExecutionPhase, ExecutionStatus},
+    Asked, InterruptKind, PrincipalId, RunId,
+    awp::{self, AwaitedActivity, AwaitedSignal, ExecutionPhase, ExecutionStatus},
 };
 
 use super::{error::Error, execution::execution_id};
@@ -69,8 +69,11 @@ impl Standing {
         self.child.as_deref().filter(|_| is_running)
     }
 
+    /// Whether nothing happens until the host does something. What a child asks is asked by its parent, too, a moment later:
+    /// only then can it be answered there.
     fn is_stable(&self) -> bool {
-        self.status.phase != ExecutionPhase::Running || self.child.is_some()
+        let waits_for_work = |child: &Self| child.status.phase == ExecutionPhase::AwaitingActivity;
+        self.status.phase != ExecutionPhase::Running || self.child.as_deref().is_some_and(waits_for_work)
     }
 }
 
@@ -87,6 +90,10 @@ pub(super) fn status(view: &View) -> ExecutionStatus {
 /// Looks at an execution and at the children it waits for. Returns it with those that are under way.
 pub(super) async fn look(app: &App, view: View) -> Result<(Standing, Vec<VisibleRun>), Error> {
     let mut standing = Standing::of(view);
+    if standing.status.phase == ExecutionPhase::AwaitingSignal && standing.status.signal_name.is_none() {
+        let signals = signals_of_children(app, &standing.view).await?;
+        standing.status.signal_name = signals.into_iter().next().map(|signal| signal.name);
+    }
     let mut found = Found::default();
     let next = waits_for(&standing);
     found.add(app, &standing.view, next).await?;
@@ -98,6 +105,66 @@ pub(super) async fn look(app: &App, view: View) -> Result<(Standing, Vec<Visible
     standing.child = child.map(Box::new);
     standing.others = others;
     Ok((standing, waited_for))
+}
+
+/// The signals that children of an execution wait for, and theirs. Each is answered at the execution itself, by the id of
+/// the interrupt with which it asks what its child asks.
+pub(super) async fn signals_of_children(app: &App, view: &View) -> Result<Vec<AwaitedSignal>, Error> {
+    let mut signals = Vec::new();
+    let Some((run, _)) = view.run.awp() else {
+        return Ok(signals);
+    };
+    let open: Vec<_> = run
+        .interrupts(&**view.plan)
+        .filter(|open| open.kind() == InterruptKind::ExternalEvent)
+        .filter_map(|open| match open.asked {
+            Asked::Child(child, _, id) => Some((open.node.to_string(), child.clone(), id.to_owned())),
+            Asked::Here(_) => None,
+        })
+        .take(MAX_CHILDREN)
+        .collect();
+    for (node, child, interrupt) in open {
+        if let Some(name) = signal_of(app, view, child, &interrupt).await? {
+            signals.push(AwaitedSignal {
+                name,
+                node,
+                interrupt,
+            });
+        }
+    }
+    Ok(signals)
+}
+
+/// The signal for which the child waits, or one of its children, to which the interrupt leads.
+fn signal_of<'a>(
+    app: &'a App,
+    parent: &'a View,
+    child: RunId,
+    interrupt: &'a str,
+) -> BoxFuture<'a, Result<Option<String>, Error>> {
+    Box::pin(async move {
+        let Some((_, rest)) = interrupt.split_once('/') else {
+            return Ok(None);
+        };
+        let Some(view) = app.child(parent, &child).await? else {
+            return Ok(None);
+        };
+        let (Some(plan), Some((run, _))) = (view.plan.awp(), view.run.awp()) else {
+            return Ok(None);
+        };
+        let own = awp::awaited_signals(plan, run);
+        if let Some(own) = own.into_iter().find(|signal| signal.interrupt == rest) {
+            return Ok(Some(own.name));
+        }
+        let next = run.interrupts(plan).find_map(|open| match open.asked {
+            Asked::Child(child, _, id) if id == rest => Some(child.clone()),
+            Asked::Child(..) | Asked::Here(_) => None,
+        });
+        match next {
+            Some(next) => signal_of(app, &view, next, rest).await,
+            None => Ok(None),
+        }
+    })
 }
 
 /// The children that an execution waits for.

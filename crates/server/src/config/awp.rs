@@ -3,12 +3,15 @@
 use std::{collections::BTreeMap, fs, str::FromStr};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use url::Url;
 use wopr_core::{
-    PrincipalId,
+    InProcess, Object, PrincipalId, TenantId,
     awp::{SignatureMode, TrustPolicy},
 };
 
-use super::{Config, ConfigError, Key, Listen, Period, Secret, default_tenant};
+use super::{
+    Config, ConfigError, Key, Listen, ModelKind, ModelProvider, NamedSecret, Period, Secret, default_tenant,
+};
 use crate::{auth::Scopes, awp::TokenScope};
 
 /// The longest time that a call waits, in milliseconds: clients give up sooner.
@@ -18,7 +21,7 @@ const MAX_FILE: u64 = 1 << 20;
 /// The most keys that documents may be signed with.
 const MAX_KEYS: usize = 100;
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Awp {
     /// An additional address whose paths are those of the protocol, `/v1/executions` for example.
@@ -31,6 +34,13 @@ pub struct Awp {
     /// Whose signatures of documents are trusted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub signing_keys: Vec<SigningKey>,
+    /// What the host does activities with that callers want done in process. Mocks do them where nothing is set.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub in_process: InProcess,
+}
+
+fn is_nothing(in_process: &InProcess) -> bool {
+    *in_process == InProcess::default()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -116,45 +126,73 @@ pub(super) fn keys_of_tokens(text: &str) -> Result<Vec<Key>, String> {
     Ok(scopes.into_iter().enumerate().map(key).collect())
 }
 
-/// Variables of the reference engine that mean nothing here, and what to do instead.
-const REFUSED: [(&str, &str); 4] = [
-    (
-        "WORKFLOW_ENGINE_STEP_HANDLERS",
-        "is not supported: give the outputs of steps with configurable.mockOutputs, or have a worker do them",
-    ),
-    (
-        "WORKFLOW_ENGINE_LLM_CONFIG",
-        "is not supported: have a worker do the activities of the queue awp.llm_call",
-    ),
-    (
-        "WORKFLOW_ENGINE_MCP_CONFIG",
-        "is not supported: have a worker do the activities of the queue awp.tool_call",
-    ),
-    (
-        "WORKFLOW_ENGINE_MCP_ALLOW_COMMANDS",
-        "is not supported: this host starts no tool servers for activities",
-    ),
-];
+/// The provider of models, and its secret, that `WORKFLOW_ENGINE_LLM_CONFIG` makes.
+const LLM: &str = "workflow-engine";
 
-/// Refuses variables of the reference engine whose effect this host does not have.
-pub(super) fn check_variables(variable: impl Fn(&str) -> Option<String>) -> Result<(), ConfigError> {
-    let refuse = |name: &str, rule: &str| {
-        Err(ConfigError::Setting {
-            key: "awp".to_owned(),
-            source_name: format!("the environment variable {name}"),
-            rule: rule.to_owned(),
-        })
+/// What the reference engine asks models with.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct LlmConfig {
+    base_url: Option<Url>,
+    api_key_env: Option<String>,
+    api_key_secret_ref: Option<String>,
+}
+
+/// Adds the provider of `WORKFLOW_ENGINE_LLM_CONFIG`, which `llm_call` nodes then ask in process.
+pub(super) fn add_llm(config: &mut Config, text: &str) -> Result<(), String> {
+    let LlmConfig {
+        base_url,
+        api_key_env,
+        api_key_secret_ref,
+    } = json_or_file(text)?;
+    let (env, file) = match (api_key_env, api_key_secret_ref) {
+        (Some(_), Some(_)) => return Err("must have apiKeyEnv or apiKeySecretRef, not both".to_owned()),
+        (Some(name), None) => (Some(name), None),
+        (None, Some(reference)) => match reference.split_once(':') {
+            Some(("env", name)) => (Some(name.to_owned()), None),
+            Some(("file", path)) => (None, Some(path.into())),
+            Some(_) | None => return Err("apiKeySecretRef must be env:NAME or file:PATH".to_owned()),
+        },
+        (None, None) => (None, None),
     };
-    for (name, rule) in REFUSED {
-        if variable(name).is_some_and(|value| !value.is_empty()) {
-            return refuse(name, rule);
-        }
+    let has_key = env.is_some() || file.is_some();
+    config.secrets.named.retain(|secret| secret.name != LLM);
+    if has_key {
+        config.secrets.named.push(NamedSecret {
+            name: LLM.to_owned(),
+            env,
+            file,
+            stored: false,
+            hosts: Vec::new(),
+            tenants: Vec::<TenantId>::new(),
+        });
     }
-    // In process, mocks do what nothing else is configured for: what the profile asks for.
-    match variable("WORKFLOW_ENGINE_PROFILE").as_deref() {
-        None | Some("" | "demo") => Ok(()),
-        Some(_) => refuse("WORKFLOW_ENGINE_PROFILE", "must be demo, or not be set"),
+    config.models.retain(|model| model.name != LLM);
+    config.models.push(ModelProvider {
+        name: LLM.to_owned(),
+        kind: ModelKind::OpenAi,
+        base_url,
+        secret: has_key.then(|| LLM.to_owned()),
+        model: None,
+        tenants: Vec::new(),
+        price: None,
+    });
+    config.awp.in_process.model = Some(LLM.to_owned());
+    Ok(())
+}
+
+/// The outputs of steps by their handlers, as `WORKFLOW_ENGINE_STEP_HANDLERS` has them.
+pub(super) fn steps_of(text: &str) -> Result<Object, String> {
+    json_or_file(text)
+}
+
+/// The profile that `WORKFLOW_ENGINE_PROFILE` asks for: mocks do what nothing else is configured for.
+pub(super) fn profile(config: &mut Config, text: &str) -> Result<(), String> {
+    match text {
+        "demo" => config.awp.in_process.mocks = true,
+        _ => return Err("must be demo, or not be set".to_owned()),
     }
+    Ok(())
 }
 
 /// Reads JSON, or the path of a file with it, with or without `file:` before it.
@@ -181,6 +219,7 @@ impl Default for Awp {
             wait_budget: Period::from_secs(25),
             signing: SigningMode::default(),
             signing_keys: Vec::new(),
+            in_process: InProcess::default(),
         }
     }
 }
@@ -190,6 +229,12 @@ impl Awp {
     #[must_use]
     pub fn trust(&self) -> TrustPolicy {
         self.policy().unwrap_or_default()
+    }
+
+    /// What the host does activities with; `None` if mocks do all of them.
+    #[must_use]
+    pub fn in_process(&self) -> Option<InProcess> {
+        self.in_process.has_any().then(|| self.in_process.clone())
     }
 
     fn policy(&self) -> Result<TrustPolicy, wopr_core::awp::SignatureError> {
@@ -216,6 +261,18 @@ impl Config {
         }
         if self.awp.signing_keys.len() > MAX_KEYS {
             return invalid("signing_keys", format!("must be at most {MAX_KEYS}"));
+        }
+        let in_process = &self.awp.in_process;
+        if let Some(model) = &in_process.model
+            && !self.models.iter().any(|known| known.name == *model)
+        {
+            return invalid("in_process.model", "must be the name of one of models".to_owned());
+        }
+        if in_process.tools && self.mcp.servers.is_empty() {
+            return invalid("in_process.tools", "needs one of mcp.servers".to_owned());
+        }
+        if let Err(error) = in_process.check() {
+            return invalid("in_process.steps", error.to_string());
         }
         match self.awp.policy() {
             Ok(_) => Ok(()),

@@ -9,6 +9,7 @@
 
 mod awp;
 mod budget;
+mod manifest;
 mod mcp;
 mod model;
 mod oidc;
@@ -31,6 +32,7 @@ use crate::auth::Scopes;
 
 pub use awp::{Awp, SigningKey, SigningMode};
 pub use budget::{Budget, BudgetBreach};
+pub use manifest::{MCP_ALLOW_COMMANDS, MCP_CONFIG, MCP_MANIFEST, ToolManifest, allowed_commands};
 pub use mcp::{DEFAULT_TOOL_SERVER, Mcp, SecretSetting, ToolAgent, ToolServer, ToolSetting};
 pub use model::{DEFAULT_MODEL, DEFAULT_MODEL_KEY, ModelKind, ModelPrice, ModelProvider};
 pub use oidc::{Oidc, TokenAlgorithm};
@@ -454,7 +456,6 @@ impl Config {
             None => Self::default(),
             Some(path) => Self::read(path)?,
         };
-        awp::check_variables(env)?;
         let is_set = |variable: &str| env(variable).is_some_and(|text| !text.is_empty());
         if is_set(settings::DEFAULT_PEER_URL) && is_set(settings::DELEGATE_CONFIG) {
             return Err(ConfigError::Invalid {
@@ -487,6 +488,7 @@ impl Config {
                 rule,
             })?;
         }
+        manifest::add_from(&mut config, env)?;
         for (key, text) in overrides.settings {
             let setting = SETTINGS.iter().find(|setting| setting.key == key);
             let set = setting.map_or(Err("is not a setting".to_owned()), |setting| {

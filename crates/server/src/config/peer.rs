@@ -285,9 +285,22 @@ impl AgentPeer {
             poll_timeout_ms,
             on_input_required,
         } = serde_json::from_str(&json).map_err(|error| rule(&error))?;
+        // A reference of the reference engine, or the name of a secret of this host.
+        let (by_ref, token_file, token_secret_ref) = match api_key_secret_ref {
+            Some(reference) => match reference.split_once(':') {
+                Some(("env", name)) => (Some(name.to_owned()), None, None),
+                Some(("file", path)) => (None, Some(PathBuf::from(path)), None),
+                Some(_) | None => (None, None, Some(reference)),
+            },
+            None => (None, None, None),
+        };
+        if api_key_env.is_some() && by_ref.is_some() {
+            return Err("must have apiKeyEnv or apiKeySecretRef, not both".to_owned());
+        }
         Ok(Self {
-            token_env: api_key_env,
-            token_secret_ref: api_key_secret_ref,
+            token_env: api_key_env.or(by_ref),
+            token_file,
+            token_secret_ref,
             transport: Transport::TasksHttp,
             poll_interval_ms,
             poll_timeout_ms,

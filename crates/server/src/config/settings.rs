@@ -261,6 +261,23 @@ pub const SETTINGS: &[Setting] = &[
             Ok(())
         },
     ),
+    setting("awp.in_process.model", "WOPR_AWP_MODEL", |c, t| {
+        c.awp.in_process.model = Some(t.to_owned());
+        Ok(())
+    }),
+    // For --set, the setting before it counts.
+    setting("awp.in_process.model", "WORKFLOW_ENGINE_LLM_CONFIG", awp::add_llm),
+    setting("awp.in_process.tools", "WOPR_AWP_TOOLS", |c, t| {
+        switch(&mut c.awp.in_process.tools, t)
+    }),
+    setting("awp.in_process.steps", "WORKFLOW_ENGINE_STEP_HANDLERS", |c, t| {
+        c.awp.in_process.steps = Some(awp::steps_of(t)?);
+        Ok(())
+    }),
+    setting("awp.in_process.mocks", "WOPR_AWP_MOCKS", |c, t| {
+        switch(&mut c.awp.in_process.mocks, t)
+    }),
+    setting("awp.in_process.mocks", "WORKFLOW_ENGINE_PROFILE", awp::profile),
     setting("idempotency.retention", "WOPR_IDEMPOTENCY_RETENTION", |c, t| {
         put(&mut c.idempotency.retention, t)
     }),

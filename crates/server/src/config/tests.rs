@@ -69,6 +69,12 @@ fn the_table_lists_every_setting() {
         },
         awp: Awp {
             listen: Some(Listen::default()),
+            in_process: wopr_core::InProcess {
+                model: Some("x".to_owned()),
+                tools: true,
+                steps: Some(wopr_core::Object::new()),
+                mocks: true,
+            },
             signing_keys: vec![SigningKey {
                 id: "x".to_owned(),
                 key: "x".to_owned(),
@@ -84,7 +90,14 @@ fn the_table_lists_every_setting() {
     for (name, value) in root {
         match value {
             toml::Value::Table(section) => {
-                names.extend(section.keys().map(|key| format!("{name}.{key}")));
+                for (key, value) in section {
+                    match value {
+                        toml::Value::Table(members) if key == "in_process" => {
+                            names.extend(members.keys().map(|member| format!("{name}.{key}.{member}")));
+                        }
+                        _ => names.push(format!("{name}.{key}")),
+                    }
+                }
             }
             _ => names.push(name),
         }
@@ -92,7 +105,7 @@ fn the_table_lists_every_setting() {
     names.sort();
     let mut table: Vec<_> = SETTINGS.iter().map(|setting| setting.key.to_owned()).collect();
     table.sort();
-    // Two variables make the default peer.
+    // Several variables make the default peer, and what is done in process.
     table.dedup();
     assert_eq!(names, table);
 }
@@ -367,6 +380,72 @@ fn agent_workflow_configuration_makes_the_default_peer() {
 }
 
 #[test]
+fn what_the_reference_engine_does_in_process_is_done_here() {
+    let env = [
+        ("WORKFLOW_ENGINE_STEP_HANDLERS", r#"{"urn:a": {"n": 1}}"#),
+        (
+            "WORKFLOW_ENGINE_LLM_CONFIG",
+            r#"{"baseUrl": "http://127.0.0.1:9/v1", "apiKeySecretRef": "env:LLM_KEY"}"#,
+        ),
+        (
+            "WORKFLOW_ENGINE_MCP_CONFIG",
+            r#"{"mcpServers": {"files": {"command": "node"}}, "delegateAgents": {"scribe": {"server": "files", "tool": "t"}}}"#,
+        ),
+        ("WORKFLOW_ENGINE_MCP_ALLOW_COMMANDS", "npx, node"),
+        ("WORKFLOW_ENGINE_PROFILE", "demo"),
+    ];
+    let config = load(None, &env, Overrides::default()).unwrap();
+    let in_process = config.awp.in_process().unwrap();
+    assert_eq!(
+        in_process.steps.as_ref().unwrap()["urn:a"],
+        serde_json::json!({ "n": 1 })
+    );
+    assert!(in_process.tools && in_process.mocks);
+    let provider = config
+        .models
+        .iter()
+        .find(|model| Some(&model.name) == in_process.model.as_ref());
+    let provider = provider.unwrap();
+    assert_eq!(
+        provider.base_url.as_ref().unwrap().as_str(),
+        "http://127.0.0.1:9/v1"
+    );
+    let secret = provider.secret.as_ref().unwrap();
+    let secret = config
+        .secrets
+        .named
+        .iter()
+        .find(|named| named.name == *secret)
+        .unwrap();
+    assert_eq!(secret.env.as_deref(), Some("LLM_KEY"));
+    assert_eq!(config.mcp.servers[0].name, "files");
+    assert_eq!(config.mcp.agents[0].name, "scribe");
+    let not_allowed = [env[2], ("WORKFLOW_ENGINE_MCP_ALLOW_COMMANDS", "npx")];
+    assert!(load(None, &not_allowed, Overrides::default()).is_err());
+    let only_mocks = load(None, &env[4..], Overrides::default()).unwrap();
+    assert_eq!(only_mocks.awp.in_process(), None);
+}
+
+#[test]
+fn what_a_host_does_in_process_is_checked() {
+    for (toml, key) in [
+        ("[awp.in_process]\nmodel = \"nowhere\"", "awp.in_process.model"),
+        ("[awp.in_process]\ntools = true", "awp.in_process.tools"),
+        ("[awp.in_process]\nmodels = true", "models"),
+    ] {
+        let error = load(Some(toml), &[], Overrides::default()).unwrap_err();
+        assert!(error.to_string().contains(key), "{error}");
+    }
+    let large = format!("{{\"urn:a\": \"{}\"}}", "x".repeat(70_000));
+    let refused = load(
+        None,
+        &[("WORKFLOW_ENGINE_STEP_HANDLERS", &large)],
+        Overrides::default(),
+    );
+    assert!(refused.unwrap_err().to_string().contains("awp.in_process.steps"));
+}
+
+#[test]
 fn variables_of_the_reference_engine_work_or_are_refused() {
     let key = "MCowBQYDK2VwAyEA-_wc6pHan2aD2MyBvmSWwoarQ0EWXjtZ-tr3LF_ujOI";
     let keys = format!("{{\"release\": \"{key}\"}}");
@@ -411,8 +490,16 @@ fn variables_of_the_reference_engine_work_or_are_refused() {
     for (name, value) in [
         ("WORKFLOW_ENGINE_STORE", "postgres"),
         ("WORKFLOW_ENGINE_PROFILE", "production"),
-        ("WORKFLOW_ENGINE_STEP_HANDLERS", "{}"),
-        ("WORKFLOW_ENGINE_LLM_CONFIG", "{}"),
+        ("WORKFLOW_ENGINE_STEP_HANDLERS", "[]"),
+        (
+            "WORKFLOW_ENGINE_LLM_CONFIG",
+            r#"{"apiKeyEnv": "A", "apiKeySecretRef": "env:B"}"#,
+        ),
+        ("WORKFLOW_ENGINE_LLM_CONFIG", r#"{"apiKeySecretRef": "vault:B"}"#),
+        ("WORKFLOW_ENGINE_LLM_CONFIG", r#"{"temperature": 1}"#),
+        ("WORKFLOW_ENGINE_MCP_CONFIG", r#"{"mcpServers": {}}"#),
+        ("WORKFLOW_ENGINE_MCP_ALLOW_COMMANDS", "node"),
+        ("AGENT_WORKFLOW_MCP_MANIFEST", "/nowhere.json"),
         ("WORKFLOW_ENGINE_SIGNING_PUBLIC_KEYS", "{\"release\": \"no key\"}"),
         (
             "WORKFLOW_ENGINE_AUTH_TOKENS",

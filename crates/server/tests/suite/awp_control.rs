@@ -305,10 +305,75 @@ async fn a_parent_shows_what_its_child_waits_for() {
     );
 }
 
+fn sub(workflow: &str) -> Value {
+    json!({ "id": "sub", "type": "subworkflow", "config": { "workflow_ref": workflow, "input_mapping": {} } })
+}
+
+#[tokio::test]
+async fn a_parent_takes_the_signals_and_answers_that_its_children_wait_for() {
+    let server = Server::start().await;
+    for document in [
+        document("awp-low", &[signal()]),
+        document("awp-mid", &[sub("awp-low")]),
+        document("awp-asks", &[review()]),
+    ] {
+        post(&server, "/workflows", json!({ "definition": document }))
+            .await
+            .ok(201);
+    }
+    let top = document("awp-top", &[sub("awp-mid")]);
+    let started = start(&server, &top, json!({ "execution_id": "t-1" }))
+        .await
+        .ok(200);
+    assert_eq!(
+        (&started["status"], &started["signal_name"]),
+        (&json!("awaiting_signal"), &json!("approved")),
+        "{started}"
+    );
+    let status = get(&server, "/executions/t-1").await.ok(200);
+    assert_eq!(
+        (&status["phase"], &status["signal_name"]),
+        (&json!("awaiting_signal"), &json!("approved")),
+        "{status}"
+    );
+    let send = |name: &str| json!({ "definition": top, "signal_name": name, "payload": { "by": "ann" } });
+    let refused = post(&server, "/executions/t-1:signal", send("denied")).await;
+    assert_eq!(code(&refused, 409), "SIGNAL_NAME_MISMATCH");
+    let done = post(&server, "/executions/t-1:signal", send("approved"))
+        .await
+        .ok(200);
+    assert_eq!(
+        (&done["status"], &done["final_state"]),
+        (&json!("completed"), &json!({ "by": "ann" })),
+        "{done}"
+    );
+
+    // What a start answers can be answered at once.
+    let parent = document("awp-parent", &[sub("awp-asks")]);
+    for n in 0..20 {
+        let id = format!("p-{n}");
+        let started = start(&server, &parent, json!({ "execution_id": id }))
+            .await
+            .ok(200);
+        assert_eq!(started["status"], "interrupted", "{started}");
+        assert_eq!(
+            started["child_execution_id"],
+            format!("{id}:sub:sub"),
+            "{started}"
+        );
+        let status = get(&server, &format!("/executions/{id}")).await.ok(200);
+        assert_eq!(status["phase"], "interrupted", "{status}");
+        let answer = json!({ "definition": parent, "resume_payload": { "ok": true } });
+        let done = post(&server, &format!("/executions/{id}:resume"), answer)
+            .await
+            .ok(200);
+        assert_eq!(done["status"], "completed", "{done}");
+    }
+}
+
 #[tokio::test]
 async fn a_parent_shows_what_the_child_of_its_child_waits_for() {
     let server = Server::start().await;
-    let sub = |workflow: &str| json!({ "id": "sub", "type": "subworkflow", "config": { "workflow_ref": workflow, "input_mapping": {} } });
     for document in [
         document("awp-low", &[work()]),
         document("awp-mid", &[sub("awp-low")]),

@@ -96,6 +96,45 @@ async fn answer_to_a_parked_question_is_the_result_of_the_delegate() {
 }
 
 #[tokio::test]
+async fn a_parked_question_is_shown_and_answered_by_a_submission_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let asks = json!({ "id": "t-1", "status": "input-required", "output": { "prompt": "Which style?" } });
+    let agent = Agent::start(asks).await;
+    let server = Server::start_with(|config| parking(config, &agent, folder.path())).await;
+    let run = start(&server, "a2a", "mend it").await;
+    server.wait_for(&run, "waiting-input").await;
+    let status = server.get("/awp/v1/executions/nightly-7").send().await.ok(200);
+    assert_eq!(status["phase"], "awaiting_activity", "{status}");
+    assert_eq!(
+        (&status["agent_id"], &status["external_task_id"]),
+        (&json!("coder"), &json!("t-1")),
+        "{status}"
+    );
+    assert!(
+        status["prompt"].as_str().unwrap().contains("Which style?"),
+        "{status}"
+    );
+    let submit = |node: &str, outcome: Value| {
+        json!({
+            "definition": document("a2a"), "input": { "task": "mend it" }, "node_id": node, "outcome": outcome,
+        })
+    };
+    let path = "/awp/v1/executions/nightly-7:submit_activity";
+    let failed = submit("implement", json!({ "ok": false, "error": "no" }));
+    let refused = server.post(path, &failed).send().await;
+    assert_eq!(refused.status, 400, "{}", refused.json());
+    let other = submit("start", json!({ "ok": true, "result": {} }));
+    assert_eq!(server.post(path, &other).send().await.status, 409);
+    let answer = submit(
+        "implement",
+        json!({ "ok": true, "result": { "patch": "by hand" } }),
+    );
+    let done = server.post(path, &answer).send().await.ok(200);
+    assert_eq!(done["status"], "completed", "{done}");
+    assert_eq!(done["final_state"]["patch"], "by hand", "{done}");
+}
+
+#[tokio::test]
 async fn question_fails_the_run_with_the_documented_text_unless_it_is_parked() {
     let folder = tempfile::tempdir().unwrap();
     let agent = Agent::start(json!({ "id": "t-1", "status": "input-required" })).await;

@@ -886,3 +886,57 @@ async fn what_is_masked_elsewhere_is_masked_here() {
     assert!(!shown.contains("hushed-1234"), "{shown}");
     assert!(shown.contains("pin"), "{shown}");
 }
+
+/// A document with one node that waits.
+fn waiting(name: &str, signal: &str) -> Value {
+    json!({
+        "document": { "schema": "https://agent-workflow.dev/schemas/workflow-definition.json", "name": name, "version": "1" },
+        "state_schema": { "type": "object" },
+        "nodes": [
+            { "id": "start", "type": "start" },
+            { "id": "wait", "type": "wait", "config": { "kind": "signal", "signal": signal } },
+            { "id": "end", "type": "end" },
+        ],
+        "edges": [
+            { "source": "__start__", "target": "start" }, { "source": "start", "target": "wait" },
+            { "source": "wait", "target": "end" },
+        ],
+    })
+}
+
+#[tokio::test]
+async fn a_start_replaces_no_workflow_but_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = waiting("Operator's", "a");
+    std::fs::write(folder.path().join("shared.json"), shared.to_string()).unwrap();
+    let server = start(|config| config.workflows = vec![folder.path().to_owned()]).await;
+    // These tools have no schema of what they give.
+    let begin = async |definition: &Value| {
+        let arguments = json!({ "definition": definition, "input": {} });
+        let params = json!({ "name": "workflow_start", "arguments": arguments });
+        ask(&server, ALICE, "tools/call", params).await["structuredContent"].clone()
+    };
+    for signal in ["a", "b"] {
+        let started = begin(&waiting("Mine", signal)).await;
+        assert_eq!(started["signal_name"], signal, "{started}");
+    }
+    // Another one, whose id is the same.
+    let refused = begin(&waiting("mine!", "c")).await;
+    assert_eq!(refused["error"]["code"], "DUPLICATE_WORKFLOW_ID", "{refused}");
+    let started = begin(&shared).await;
+    assert_eq!(started["signal_name"], "a", "{started}");
+    let refused = begin(&waiting("Operator's", "b")).await;
+    assert_eq!(refused["error"]["code"], "DUPLICATE_WORKFLOW_ID", "{refused}");
+}
+
+#[tokio::test]
+async fn a_definition_is_checked_with_the_signatures_that_the_host_wants() {
+    let server = start(|config| {
+        config.awp.signing = wopr_server::config::SigningMode::Require;
+        config.workflows.clear();
+    })
+    .await;
+    let definition = json!({ "definition": waiting("unsigned", "a") });
+    let checked = call(&server, "wopr_validate_workflow", definition).await;
+    assert_eq!(checked["valid"], false, "{checked}");
+}

@@ -10,33 +10,26 @@
 //! A variable counts only where neither a flag nor a variable of ours says something else.
 
 use std::{
-    collections::BTreeMap,
     env, fs,
     path::{Path, PathBuf},
 };
 
 use anyhow::Result;
-use serde::Deserialize;
 use wopr_server::{
     Config,
-    config::{ToolAgent, ToolServer, ToolSetting},
+    config::{MCP_ALLOW_COMMANDS, MCP_CONFIG, MCP_MANIFEST, ToolManifest, allowed_commands},
 };
 
 use crate::exit::{Exit, Failure};
 
 const STORE: &str = "WORKFLOW_ENGINE_STORE";
 const STORE_PATH: &str = "WORKFLOW_ENGINE_STORE_PATH";
-const MCP_CONFIG: &str = "WORKFLOW_ENGINE_MCP_CONFIG";
-const MANIFEST: &str = "AGENT_WORKFLOW_MCP_MANIFEST";
-const ALLOW_COMMANDS: &str = "WORKFLOW_ENGINE_MCP_ALLOW_COMMANDS";
-/// All of them that `wopr serve` reads in another way or refuses.
-pub(super) const VARIABLES: [&str; 4] = [STORE, STORE_PATH, MCP_CONFIG, ALLOW_COMMANDS];
+/// All of them that `wopr serve` reads in another way.
+pub(super) const VARIABLES: [&str; 5] = [STORE, STORE_PATH, MCP_CONFIG, MCP_MANIFEST, MCP_ALLOW_COMMANDS];
 /// Those that are about manifests.
-pub(super) const OF_MANIFESTS: [&str; 3] = [MCP_CONFIG, MANIFEST, ALLOW_COMMANDS];
+pub(super) const OF_MANIFESTS: [&str; 3] = [MCP_CONFIG, MCP_MANIFEST, MCP_ALLOW_COMMANDS];
 /// The store of `sqlite` without a path.
 const DATABASE: &str = "./wopr.db";
-/// Maximum size of a manifest in bytes.
-const MAX_MANIFEST: usize = 1 << 20;
 
 /// What was given in the reference's terms.
 #[derive(Debug, Default)]
@@ -44,36 +37,9 @@ pub(super) struct Given {
     /// `memory` or `sqlite`, from the flag or the variable.
     kind: Option<(String, &'static str)>,
     path: Option<(PathBuf, &'static str)>,
-    manifest: Option<Manifest>,
+    manifest: Option<ToolManifest>,
     /// The commands that a manifest may name; all where absent.
     allowed: Option<Vec<String>>,
-}
-
-/// The reference's operator manifest. Unknown members are refused, as there.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Manifest {
-    mcp_servers: BTreeMap<String, Command>,
-    #[serde(default)]
-    delegate_agents: BTreeMap<String, Binding>,
-}
-
-/// The tool that an agent is.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Binding {
-    server: String,
-    tool: String,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Command {
-    command: String,
-    #[serde(default)]
-    args: Vec<String>,
-    #[serde(default)]
-    env: BTreeMap<String, String>,
 }
 
 impl Given {
@@ -106,20 +72,17 @@ impl Given {
             None => variable(STORE_PATH).map(|path| (PathBuf::from(path), STORE_PATH)),
         };
         let manifest = match manifest {
-            Some(path) => Some(Manifest::from_file("--mcp-config", path)?),
-            None => match (variable(MCP_CONFIG), variable(MANIFEST)) {
+            Some(path) => Some(read_manifest("--mcp-config", path)?),
+            None => match (variable(MCP_CONFIG), variable(MCP_MANIFEST)) {
                 (Some(text), _) if text.trim_start().starts_with('{') => {
-                    Some(Manifest::parse(MCP_CONFIG, text.as_bytes())?)
+                    Some(parse_manifest(MCP_CONFIG, text.as_bytes())?)
                 }
-                (Some(path), _) => Some(Manifest::from_file(MCP_CONFIG, Path::new(&path))?),
-                (None, Some(path)) => Some(Manifest::from_file(MANIFEST, Path::new(&path))?),
+                (Some(path), _) => Some(read_manifest(MCP_CONFIG, Path::new(&path))?),
+                (None, Some(path)) => Some(read_manifest(MCP_MANIFEST, Path::new(&path))?),
                 (None, None) => None,
             },
         };
-        let allowed = variable(ALLOW_COMMANDS).map(|list| {
-            let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
-            names.map(str::to_owned).collect()
-        });
+        let allowed = variable(MCP_ALLOW_COMMANDS).as_deref().map(allowed_commands);
         Ok(Self {
             kind,
             path,
@@ -161,7 +124,7 @@ impl Given {
             return match self.allowed {
                 Some(_) => {
                     let text =
-                        format!("{ALLOW_COMMANDS} is for the commands of a manifest, and none is given");
+                        format!("{MCP_ALLOW_COMMANDS} is for the commands of a manifest, and none is given");
                     Err(Failure::new(Exit::Config, text)
                         .hint("the commands of [[mcp.servers]] are the operator's own; unset the variable")
                         .into())
@@ -169,77 +132,31 @@ impl Given {
                 None => Ok(()),
             };
         };
-        for (name, server) in &manifest.mcp_servers {
-            let Command { command, args, env } = server;
-            if !self.allows(command) {
-                let text = format!(
-                    "the manifest's server {name} runs {command}, which {ALLOW_COMMANDS} does not allow"
-                );
-                return Err(Failure::new(Exit::Config, text).into());
-            }
-            if config.mcp.servers.iter().any(|known| known.name == *name) {
-                let text = format!("the manifest's server {name} is in the configuration, too");
-                return Err(Failure::new(Exit::Config, text).into());
-            }
-            let env = env.iter();
-            let env = env.map(|(name, value)| (name.clone(), ToolSetting::Plain(value.clone())));
-            config
-                .mcp
-                .servers
-                .push(ToolServer::command(name, command, args.clone(), env.collect()));
-        }
-        for (name, Binding { server, tool }) in &manifest.delegate_agents {
-            if config.mcp.agents.iter().any(|known| known.name == *name) {
-                let text = format!("the manifest's agent {name} is in the configuration, too");
-                return Err(Failure::new(Exit::Config, text).into());
-            }
-            config.mcp.agents.push(ToolAgent {
-                name: name.clone(),
-                server: server.clone(),
-                tool: tool.clone(),
-            });
-        }
+        let added = manifest.add_to(config, self.allowed.as_deref());
+        added.map_err(|text| Failure::new(Exit::Config, text))?;
         let checked = config.check_tool_servers();
         checked.map_err(|error| Failure::cannot(Exit::Config, &error))?;
         Ok(())
     }
-
-    /// Whether a manifest may name a command: by its path, or by its file's name.
-    fn allows(&self, command: &str) -> bool {
-        let Some(allowed) = &self.allowed else { return true };
-        let name = Path::new(command).file_name().and_then(|name| name.to_str());
-        let name = name.map(|name| name.strip_suffix(".exe").unwrap_or(name));
-        allowed
-            .iter()
-            .any(|allowed| allowed == command || Some(allowed.as_str()) == name)
-    }
 }
 
-impl Manifest {
-    fn from_file(source: &str, path: &Path) -> Result<Self> {
-        let bytes = fs::read(path).map_err(|error| {
-            let text = format!("cannot read {}, which {source} names: {error}", path.display());
-            Failure::new(Exit::of_reading(&error), text)
-        })?;
-        Self::parse(source, &bytes)
-    }
+fn read_manifest(source: &str, path: &Path) -> Result<ToolManifest> {
+    let bytes = fs::read(path).map_err(|error| {
+        let text = format!("cannot read {}, which {source} names: {error}", path.display());
+        Failure::new(Exit::of_reading(&error), text)
+    })?;
+    parse_manifest(source, &bytes)
+}
 
-    fn parse(source: &str, bytes: &[u8]) -> Result<Self> {
-        let invalid = |why: &dyn std::fmt::Display| {
-            Failure::new(
-                Exit::Config,
-                format!("the manifest of {source} is invalid: {why}"),
-            )
-        };
-        if bytes.len() > MAX_MANIFEST {
-            return Err(invalid(&format!("it has more than {MAX_MANIFEST} bytes")).into());
-        }
-        let manifest: Self = serde_json::from_slice(bytes).map_err(|error| invalid(&error))?;
-        if manifest.mcp_servers.is_empty() {
-            return Err(invalid(&"mcpServers must name a server").into());
-        }
-        Ok(manifest)
-    }
+fn parse_manifest(source: &str, bytes: &[u8]) -> Result<ToolManifest> {
+    let parsed = ToolManifest::parse(bytes);
+    let parsed = parsed.map_err(|why| {
+        Failure::new(
+            Exit::Config,
+            format!("the manifest of {source} is invalid: {why}"),
+        )
+    });
+    Ok(parsed?)
 }
 
 #[cfg(test)]
@@ -316,9 +233,9 @@ mod tests {
             (made[0].name.as_str(), made[0].command.as_deref()),
             ("files", Some("/usr/bin/node"))
         );
-        assert!(servers(&[(ALLOW_COMMANDS, "npx, node")]).is_ok());
-        assert!(servers(&[(ALLOW_COMMANDS, "/usr/bin/node")]).is_ok());
-        assert!(servers(&[(ALLOW_COMMANDS, "npx")]).is_err());
+        assert!(servers(&[(MCP_ALLOW_COMMANDS, "npx, node")]).is_ok());
+        assert!(servers(&[(MCP_ALLOW_COMMANDS, "/usr/bin/node")]).is_ok());
+        assert!(servers(&[(MCP_ALLOW_COMMANDS, "npx")]).is_err());
     }
 
     #[test]

@@ -160,7 +160,8 @@ fn validate(ask: Ask, arguments: Object) -> BoxFuture<'static, Outcome> {
             conformance: ask.host.config().conformance,
         };
         let n_bytes = wopr_core::value_size(&document);
-        let checking = move || match Plan::admit(document, node_types) {
+        let trust = ask.host.config().awp.trust();
+        let checking = move || match Plan::admit_signed(document, node_types, &trust) {
             Ok(plan) => {
                 let warnings = plan.warnings().into_iter().map(|warning| {
                     let mut listed = listed_problem(&warning.problem);

@@ -25,7 +25,8 @@ pub fn fence(source: &str, text: &str) -> String {
 }
 
 /// The text without anything that reads like a marker.
-pub(crate) fn neutral(text: &str) -> String {
+#[must_use]
+pub fn neutral(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for (at, c) in text.char_indices() {
         if is_bracket(c) && names_marker(&text[at + c.len_utf8()..]) {
