@@ -5,9 +5,9 @@ export interface WorkerOptions {
   server?: string;
   /** An API key with the scope `activities:work`: `WOPR_API_KEY`. */
   key?: string;
-  /** The name of the worker, for people who look. */
+  /** The name of the worker, for people who list the workers. */
   name?: string;
-  /** The most activities at the same time; 8 where absent. */
+  /** The most activities at the same time; 8 by default. */
   concurrency?: number;
 }
 
@@ -38,11 +38,19 @@ export class Failure extends Error {
   readonly retryable: boolean;
 }
 
+/** The server refuses to hand out work, for example because the key is wrong or lacks `activities:work`. */
+export class WorkRefused extends Error {
+  readonly status: number;
+}
+
 export class Worker {
   constructor(options?: WorkerOptions);
   /** Makes a function do the activities of a queue. */
   step<Input = any>(queue: string, work: Step<Input>): Step<Input>;
-  /** Works until `stop`, SIGINT or SIGTERM, and ends what is at hand. */
+  /**
+   * Works until `stop`, SIGINT or SIGTERM, and ends what is at hand. Rejects with `WorkRefused` if the server refuses to
+   * hand out work.
+   */
   run(): Promise<void>;
   /** Leases nothing more. `run` resolves once the activities at hand have ended. */
   stop(): void;

@@ -12,6 +12,10 @@ const ANSWER_MS = 30_000;
 /** How long an outcome is submitted again while the server does not answer. */
 const SUBMIT_FOR_MS = 600_000;
 const LONGEST_PAUSE_MS = 5_000;
+/** The server knows no such activity, another worker has it, or the key may not submit: a failure would fare no better. */
+const NOT_OURS = [401, 403, 404, 409];
+/** Refusals of a call for work after which the worker calls again. Any other one would be repeated for ever. */
+const MAY_PASS = [404, 409];
 
 export class Failure extends Error {
   constructor(code, message = "", options = {}) {
@@ -27,6 +31,17 @@ class Refused extends Error {
   constructor(status, document) {
     super(`${status} ${document?.error ?? ""}: ${document?.message ?? ""}`);
     this.status = status;
+  }
+}
+
+/** The server refuses to hand out work, for example because the key is wrong or lacks `activities:work`. */
+export class WorkRefused extends Error {
+  constructor(queue, refused) {
+    const isKey = refused.status === 401 || refused.status === 403;
+    const hint = isKey ? "; check the key, and that it has the scope activities:work" : "";
+    super(`the server refuses to hand out work of ${queue}: ${refused.message}${hint}`);
+    this.name = "WorkRefused";
+    this.status = refused.status;
   }
 }
 
@@ -55,7 +70,7 @@ class Server {
     } catch (error) {
       throw new Unreachable(String(error?.cause ?? error));
     }
-    if (answer.status >= 500 || answer.status === 429) {
+    if (answer.status >= 500 || answer.status === 408 || answer.status === 429) {
       throw new Unreachable(`the server answered ${answer.status}`);
     }
     let document = {};
@@ -125,6 +140,7 @@ class Activity {
   async submit(outcome) {
     const until = Date.now() + SUBMIT_FOR_MS;
     const pauses = new Pauses();
+    let isReplaced = false;
     for (;;) {
       try {
         await this.#server.post(this.#path, { outcome });
@@ -132,7 +148,11 @@ class Activity {
       } catch (error) {
         if (!(error instanceof Unreachable) || Date.now() > until) {
           console.warn(`the outcome of ${this.nodeId} in ${this.runId} is not taken: ${error.message}`);
-          return;
+          if (isReplaced || !(error instanceof Refused) || NOT_OURS.includes(error.status)) return;
+          // Without an outcome the lease would end, and the activity would be done again, for ever.
+          outcome = failed("outcome_refused", `the server refused the outcome: ${error.message}`, false);
+          isReplaced = true;
+          continue;
         }
       }
       await sleep(pauses.next());
@@ -147,6 +167,7 @@ export class Worker {
   #steps = new Map();
   #stopping = new AbortController();
   #atHand = new Set();
+  #refused;
   /** Queues that wait for places, the first to get one in front. */
   #line = [];
   /** Calls for work, each of which holds the places of all activities that it may get. */
@@ -175,12 +196,17 @@ export class Worker {
 
   async run() {
     const stop = () => this.stop();
-    process.once("SIGINT", stop);
-    process.once("SIGTERM", stop);
-    await Promise.all([...this.#steps].map(([queue, work]) => this.#lease(queue, work)));
-    await Promise.all(this.#atHand);
-    process.off("SIGINT", stop);
-    process.off("SIGTERM", stop);
+    // Not `once`: a second signal would then kill the process in the middle of its activities.
+    process.on("SIGINT", stop);
+    process.on("SIGTERM", stop);
+    try {
+      await Promise.all([...this.#steps].map(([queue, work]) => this.#lease(queue, work)));
+      await Promise.all(this.#atHand);
+    } finally {
+      process.off("SIGINT", stop);
+      process.off("SIGTERM", stop);
+    }
+    if (this.#refused) throw this.#refused;
   }
 
   async #lease(queue, work) {
@@ -197,6 +223,10 @@ export class Worker {
         ({ activities: leased } = await this.#server.post(path, body, this.#stopping.signal, WAIT_MS + ANSWER_MS));
         pauses = new Pauses();
       } catch (error) {
+        if (error instanceof Refused && !MAY_PASS.includes(error.status)) {
+          this.#refused = new WorkRefused(queue, error);
+          this.stop();
+        }
         if (this.#stopping.signal.aborted) break;
         console.warn(`cannot lease from ${queue}: ${error.message}`);
         this.#nCalls -= 1;

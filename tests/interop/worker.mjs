@@ -22,9 +22,18 @@ worker.step("jobs", async (input, activity) => {
     note("cancelled True");
     return {};
   }
+  if (input.what === "large") return { n: "x".repeat(12_000_000) };
+  if (input.what === "signals") {
+    for (let n = 0; n < 200; n += 1) process.kill(process.pid, "SIGTERM");
+  }
   await new Promise((resolve) => setTimeout(resolve, 20));
   return { n: input.n };
 });
 
-await worker.run();
+try {
+  await worker.run();
+} catch (error) {
+  note(`${error.name} ${error.status}`);
+  throw error;
+}
 note(`${name} has stopped`);

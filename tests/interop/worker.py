@@ -1,10 +1,11 @@
 """A worker of clients/python. Appends a line to a file for each activity that it begins, and does what the input says."""
 
 import os
+import signal
 import sys
 import time
 
-from wopr_worker import Failure, Worker
+from wopr_worker import Failure, Worker, WorkRefused
 
 tally = sys.argv[1]
 worker = Worker(name=sys.argv[2], concurrency=4)
@@ -29,9 +30,18 @@ def work(input, activity):
         cancelled = activity.cancelled.wait(60)
         note(f"cancelled {cancelled}")
         return {}
+    if what == "large":
+        return {"n": "x" * 12_000_000}
+    if what == "signals":
+        for _ in range(200):
+            os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.02)
     return {"n": input["n"]}
 
 
-worker.run()
+try:
+    worker.run()
+except WorkRefused as refused:
+    note(f"WorkRefused {refused.status}")
+    raise
 note(f"{sys.argv[2]} has stopped")

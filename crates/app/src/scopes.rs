@@ -88,7 +88,7 @@ impl Scopes {
     /// Parses scope names.
     ///
     /// # Errors
-    /// Names the first text that is not a scope.
+    /// Names the first text that is not a scope, and all scopes.
     pub fn parse<T: AsRef<str>>(names: &[T]) -> Result<Self, String> {
         let mut set = Self(0);
         for name in names {
@@ -96,7 +96,13 @@ impl Scopes {
                 "*" => return Ok(Self::ALL),
                 name => match Scope::parse(name) {
                     Some(scope) => set.0 |= 1 << scope as u8,
-                    None => return Err(format!("'{name}' is not a scope")),
+                    None => {
+                        let known: Vec<_> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
+                        return Err(format!(
+                            "'{name}' is not a scope; the scopes are {}, or * for all",
+                            known.join(", ")
+                        ));
+                    }
                 },
             }
         }
@@ -148,9 +154,10 @@ mod tests {
             assert!(Scopes::ALL.has(*scope));
             assert_eq!(Scope::parse(scope.as_str()), Some(*scope));
         }
-        assert_eq!(
-            Scopes::parse(&["runs:fly"]).unwrap_err(),
-            "'runs:fly' is not a scope"
+        let unknown = Scopes::parse(&["runs:fly"]).unwrap_err();
+        assert!(
+            unknown.starts_with("'runs:fly' is not a scope; the scopes are manifest:read, runs:create, "),
+            "{unknown}"
         );
         assert_eq!(Scopes::parse(&["runs:read", "*"]).unwrap().names(), ["*"]);
     }

@@ -45,6 +45,15 @@ impl Authorities {
     }
 }
 
+/// Reads the maximum length of a list.
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(_) => Err("must be a whole number".to_owned()),
+    }
+}
+
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
 
 /// Output format.

@@ -276,12 +276,13 @@ impl Client {
     }
 
     async fn answer(&self, mut request: Request) -> Result<Value> {
+        let asked = asked_for(&request);
         request.timeout = Some(ANSWER);
         request.expects_json = true;
         let response = self.gate.request(Seam::HttpNode, request).await;
         let response = response.map_err(|error| self.unreachable(&error))?;
         if !response.status.is_success() {
-            return Err(self.refused(response.status, &response.body).into());
+            return Err(self.refused(response.status, &response.body, asked).into());
         }
         if response.body.is_empty() {
             return Ok(Value::Null);
@@ -340,6 +341,7 @@ impl Client {
     ) -> Result<impl Stream<Item = Result<RunEventDoc>> + Unpin + use<>> {
         let path = format!("/v1/runs/{}/events?streamMode={mode}", escape(run));
         let mut request = self.request(Method::GET, &path, sse::CONTENT_TYPE)?;
+        let asked = asked_for(&request);
         if let Some(last) = last {
             let last = HeaderValue::from_str(last);
             let last = last.map_err(|_| Failure::new(Exit::Usage, "the event id is not one"))?;
@@ -357,7 +359,7 @@ impl Client {
         let status = response.status();
         if !status.is_success() {
             let body = self.refusal(response.into_body()).await?;
-            return Err(self.refused(status, &body).into());
+            return Err(self.refused(status, &body, asked).into());
         }
         let events = wopr_connect::events(response.into_body(), MAX_EVENT);
         Ok(Box::pin(events.map(|event| {
@@ -380,7 +382,7 @@ impl Client {
     }
 
     /// Converts an error response for display.
-    fn refused(&self, status: StatusCode, body: &[u8]) -> Failure {
+    fn refused(&self, status: StatusCode, body: &[u8], asked: Option<Asked>) -> Failure {
         let envelope: Option<ErrorEnvelope> = serde_json::from_slice(body).ok();
         let listed = envelope.as_ref().map(problems).unwrap_or_default();
         let text = match &envelope {
@@ -388,7 +390,12 @@ impl Client {
             Some(_) if listed.len() > 1 => {
                 format!("the workflow definition is invalid:\n  {}", listed.join("\n  "))
             }
-            Some(envelope) => format!("{} ({})", envelope.message, envelope.error),
+            Some(envelope) => match &asked {
+                Some(asked) if envelope.message == asked.what => {
+                    format!("{} '{}' ({})", envelope.message, asked.id, envelope.error)
+                }
+                Some(_) | None => format!("{} ({})", envelope.message, envelope.error),
+            },
             None => match coded(body) {
                 Some(text) => text,
                 None => format!("{} answered {status}", self.base),
@@ -415,8 +422,50 @@ impl Client {
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
                 failure.hint("try again in a moment")
             }
+            StatusCode::NOT_FOUND => match asked {
+                Some(asked) if envelope.is_some_and(|envelope| envelope.message == asked.what) => {
+                    failure.hint(asked.hint)
+                }
+                Some(_) | None => failure,
+            },
             _ => failure,
         }
+    }
+}
+
+/// The run or workflow that a request is about.
+struct Asked {
+    /// What the server says if there is none.
+    what: &'static str,
+    id: String,
+    hint: &'static str,
+}
+
+/// What a request asks for. Servers do not repeat it in their errors.
+fn asked_for(request: &Request) -> Option<Asked> {
+    let run = |id: String| Asked {
+        what: "no such run",
+        id,
+        hint: "`wopr runs list` lists the runs that this key may see",
+    };
+    let workflow = |id: String| Asked {
+        what: "no such workflow",
+        id,
+        hint: "`wopr workflows list` lists the workflows of the server",
+    };
+    let (_, path) = request.url.path().rsplit_once("/v1/")?;
+    let path = path.strip_prefix("host/wopr/").unwrap_or(path);
+    let (kind, rest) = path.split_once('/').unwrap_or((path, ""));
+    let id = rest.split(['/', ':']).next().unwrap_or_default();
+    let id = (!id.is_empty()).then(|| id.to_owned());
+    match (kind, id) {
+        ("runs", Some(id)) if !id.is_empty() => Some(run(id)),
+        ("workflows", Some(id)) if !id.is_empty() => Some(workflow(id)),
+        ("runs", _) => {
+            let body: Value = serde_json::from_slice(&request.body).ok()?;
+            Some(workflow(render::text(&body, "workflowId").to_owned()))
+        }
+        (_, _) => None,
     }
 }
 

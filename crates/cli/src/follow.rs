@@ -17,10 +17,10 @@ use crate::{
 };
 
 /// Backoff before the first reconnect; it doubles with every attempt.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const MAX_PAUSE: Duration = Duration::from_secs(5);
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// Gives up if the stream keeps breaking for this long without an event.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 type Events = Pin<Box<dyn Stream<Item = Result<RunEventDoc>> + Send>>;
 
@@ -49,12 +49,23 @@ pub(crate) struct Follower<'c> {
 impl<'c> Follower<'c> {
     /// Follows a run from its first event.
     pub(crate) async fn start(client: &'c Client, run: &str, mode: &'static str) -> Result<Self> {
-        let events = client.follow(run, mode, None).await?;
+        Self::start_after(client, run, mode, None).await
+    }
+
+    /// Follows a run from the event after this one.
+    pub(crate) async fn start_after(
+        client: &'c Client,
+        run: &str,
+        mode: &'static str,
+        after: Option<u64>,
+    ) -> Result<Self> {
+        let last = after.map(|sequence| sequence.to_string());
+        let events = client.follow(run, mode, last.as_deref()).await?;
         Ok(Self {
             client,
             run: run.to_owned(),
             mode,
-            last: None,
+            last,
             source: Source::Events(Box::pin(events)),
             pause: FIRST_PAUSE,
             failing_since: None,
@@ -126,7 +137,7 @@ impl<'c> Follower<'c> {
 }
 
 /// Returns `true` if the error may be temporary.
-fn is_passing(error: &anyhow::Error) -> bool {
+pub(crate) fn is_passing(error: &anyhow::Error) -> bool {
     let exit = error.downcast_ref::<Failure>().map(Failure::exit);
     matches!(exit, Some(Exit::Unreachable | Exit::Busy))
 }

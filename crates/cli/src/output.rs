@@ -143,8 +143,10 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Minimum width of a table, and its width if standard output is not a terminal.
+/// Minimum width of a table on a terminal.
 const WIDTH: usize = 80;
+/// Width of a table that no terminal shows: a line for each row, and no cell shortened, so that other programs can read it.
+const UNBOUNDED: usize = usize::MAX / 2;
 /// A shortened cell keeps at least this many characters.
 const LEAST: usize = 12;
 /// Indentation of the continuation lines of a row.
@@ -190,9 +192,9 @@ pub(crate) const fn age(heading: &'static str) -> Column {
     Column { heading, kind }
 }
 
-/// Writes a table to standard output, as wide as the terminal or [`WIDTH`].
+/// Writes a table to standard output, as wide as the terminal.
 pub(crate) fn table(columns: &[Column], rows: &[Vec<String>]) -> Result<()> {
-    let width = terminal_width().unwrap_or(WIDTH).max(WIDTH);
+    let width = terminal_width().unwrap_or(UNBOUNDED).max(WIDTH);
     for text in laid_out(Paint::stdout(), columns, rows, width, SystemClock.now().millis()) {
         line(text)?;
     }
@@ -459,6 +461,13 @@ mod tests {
             3,
             "one line each where there is room"
         );
+        let piped = laid_out(paint, &columns, &rows, UNBOUNDED, now_ms);
+        assert_eq!(
+            piped.len(),
+            3,
+            "the header and every row have one line: {piped:#?}"
+        );
+        assert!(piped[1].contains(long.trim_end()), "{piped:#?}");
         let coloured = laid_out(Paint { is_on: true }, &columns, &rows, 80, now_ms).join("\n");
         assert!(
             coloured.contains("\u{1b}[33mwaiting-approval\u{1b}[0m"),

@@ -4,6 +4,7 @@ use serde_json::Value;
 use wopr_wire::{
     a2a::model::{Artifact, Message, Part, PartContent, TaskState},
     openwop::{event::RunEventDoc, run::InterruptView},
+    time::Timestamp,
 };
 
 use crate::output::{Paint, plain};
@@ -120,7 +121,8 @@ fn detail(event: &RunEventDoc) -> String {
     });
     let found = match event.event_type.as_str() {
         "run.started" => named("workflowId"),
-        "run.failed" | "node.failed" | "node.retried" => {
+        "node.retried" => Some(retry(payload, event.timestamp)),
+        "run.failed" | "node.failed" => {
             let cause = payload
                 .get("error")
                 .and_then(|error| failed_worker(error.get("details")?));
@@ -168,6 +170,17 @@ fn detail(event: &RunEventDoc) -> String {
         _ => None,
     };
     short(&found.unwrap_or_default())
+}
+
+/// Why the next attempt of a node comes, and when, from the event at this time.
+pub(crate) fn retry(payload: &Value, at: Timestamp) -> String {
+    let error = payload.get("lastError").unwrap_or(&Value::Null);
+    let [code, message] = ["code", "message"].map(|name| text(error, name));
+    let delay = payload.get("delayMs").and_then(Value::as_i64).unwrap_or_default();
+    let due = Timestamp::from_millis(at.as_millis().saturating_add(delay));
+    let failed = [code, message].into_iter().filter(|text| !text.is_empty());
+    let failed = failed.collect::<Vec<_>>().join(": ");
+    format!("attempt {} at {due}, after {failed}", number(payload, "attempt"))
 }
 
 /// What a supervisor has decided, on one line.
@@ -493,6 +506,14 @@ mod tests {
                 "cap.breached",
                 json!({ "kind": "loop-iterations", "limit": 3, "observed": 4 }),
                 "loop-iterations: 4 of at most 3",
+            ),
+            (
+                "node.retried",
+                json!({
+                    "attempt": 2, "delayMs": 90_000,
+                    "lastError": { "code": "boom", "message": "it broke", "retryable": true },
+                }),
+                "attempt 2 at 2026-01-01T00:01:30.000Z, after boom: it broke",
             ),
             (
                 "run.failed",

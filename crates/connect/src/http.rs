@@ -15,7 +15,7 @@ use wopr_core::{SecretHeader, TenantId};
 use wopr_engine::{HttpCall, Keep, Outcome};
 
 use crate::{
-    egress::{EgressError, Gate, Refusal, Request, Response, Seam},
+    egress::{EgressError, Gate, Request, Response, Seam},
     redact::Secrets,
     secret_header,
     secrets::NamedSecrets,
@@ -65,6 +65,7 @@ impl Http {
             Err(rule) => return refused(rule),
         };
         request.tenant = Some(tenant.clone());
+        let place = request.url.clone();
         let mut redacted = Secrets::default();
         for header in &secret_headers {
             if let Err(outcome) = self.carry(tenant, header, &mut request, &mut redacted).await {
@@ -82,7 +83,7 @@ impl Http {
                 }
                 outcome
             }
-            Err(error) => failure(&error),
+            Err(error) => failure(&error, &place),
         }
     }
 }
@@ -202,26 +203,34 @@ pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
     Some(date(asked)?.duration_since(now).unwrap_or_default())
 }
 
-pub(crate) fn failure(error: &EgressError) -> Outcome {
+/// The failure of a request to a place.
+pub(crate) fn failure(error: &EgressError, place: &Url) -> Outcome {
     match error {
         EgressError::Unresolved(_)
         | EgressError::Connect(_)
         | EgressError::Certificate { .. }
-        | EgressError::Exchange(_)
-        | EgressError::Busy
-        | EgressError::ConnectTimeout
-        | EgressError::Timeout
-        | EgressError::Stalled => failed("external_call_failed", format!("failed to {error}"), true),
+        | EgressError::ConnectTimeout => {
+            // The origin has no credential and no query.
+            let origin = place.origin().ascii_serialization();
+            failed(
+                "external_call_failed",
+                format!("failed to {error} ({origin})"),
+                true,
+            )
+        }
+        EgressError::Exchange(_) | EgressError::Busy | EgressError::Timeout | EgressError::Stalled => {
+            failed("external_call_failed", format!("failed to {error}"), true)
+        }
         EgressError::HeadersTooLarge { .. }
         | EgressError::ResponseTooLarge { .. }
         | EgressError::TooManyValues(_) => failed("response_too_large", format!("refused to {error}"), false),
-        EgressError::Refused(refusal) => refused_target(*refusal),
-        EgressError::Closed(_)
+        EgressError::Refused(_)
+        | EgressError::Closed(_)
         | EgressError::Method
         | EgressError::Header(_)
         | EgressError::RequestTooLarge { .. }
         | EgressError::Form(_)
-        | EgressError::Tls(_) => refused(error),
+        | EgressError::Tls(_) => failed("egress_refused", refused_by_gate(error), false),
     }
 }
 
@@ -229,14 +238,17 @@ fn refused(rule: impl std::fmt::Display) -> Outcome {
     failed("egress_refused", format!("refused to {rule}"), false)
 }
 
-/// If the operator can allow the target, the message names the setting.
-fn refused_target(refusal: Refusal) -> Outcome {
-    if refusal.can_be_allowed() {
-        refused(format_args!(
-            "{refusal}; WOPR_EGRESS_ALLOW (egress.allow) can allow its address"
-        ))
+/// What the gate refused, with [`allow_hint`].
+pub(crate) fn refused_by_gate(error: &EgressError) -> String {
+    format!("refused to {error}{}", allow_hint(error))
+}
+
+/// Names the setting that can allow a target that the gate refused; empty if none can.
+pub(crate) fn allow_hint(error: &EgressError) -> &'static str {
+    if matches!(error, EgressError::Refused(refusal) if refusal.can_be_allowed()) {
+        "; WOPR_EGRESS_ALLOW (egress.allow) can allow its address"
     } else {
-        refused(refusal)
+        ""
     }
 }
 

@@ -145,6 +145,7 @@ pub(crate) fn code(failure: &Failure) -> &str {
         "remote_failed" | "rejected_by_remote" => "A2A_TASK_FAILED",
         "credential_missing" => "A2A_CREDENTIALS_MISSING",
         "external_call_failed"
+        | "egress_refused"
         | "input_required_by_remote"
         | "auth_required_by_remote"
         | "too_many_questions"

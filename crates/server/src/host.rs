@@ -124,7 +124,8 @@ enum Opened {
 }
 
 impl Opened {
-    async fn open(url: &StoreUrl) -> Result<Self, StartError> {
+    /// Opens the store. `keeps_key` if the master key of a SQLite database lies beside it.
+    async fn open(url: &StoreUrl, keeps_key: bool) -> Result<Self, StartError> {
         match url {
             StoreUrl::Memory => Ok(Self::Memory(Arc::new(MemoryStore::new()))),
             StoreUrl::Postgres(url) => {
@@ -142,6 +143,14 @@ impl Opened {
                             database = %path.display(),
                             key = %key.display(),
                             "a new database was made beside the master key of one that is not there"
+                        );
+                    }
+                    if !is_new && opened.is_ok() && keeps_key && !key.exists() {
+                        tracing::warn!(
+                            database = %path.display(),
+                            key = %key.display(),
+                            "the master key of this database is not there, and a new one is made: tokens and secrets \
+                             made under the old one cannot be read; stop the host and put the old file back to keep them"
                         );
                     }
                     opened
@@ -244,7 +253,8 @@ impl Host {
         if !has_callers && !holds_keys(&config.store).await? {
             return Err(StartError::NoKeys);
         }
-        let store = Opened::open(&config.store).await?;
+        let keeps_key = config.secrets.master_key.is_none() && config.secrets.key_file.is_none();
+        let store = Opened::open(&config.store, keeps_key).await?;
         Box::pin(Self::open_opened(config, store, files, tls, clock, embedding)).await
     }
 

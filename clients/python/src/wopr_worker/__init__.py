@@ -3,6 +3,6 @@
 A worker leases activities of its queues, calls a function for each, sends heartbeats meanwhile, and submits the outcome.
 """
 
-from ._worker import Activity, Failure, Worker
+from ._worker import Activity, Failure, Worker, WorkRefused
 
-__all__ = ["Activity", "Failure", "Worker"]
+__all__ = ["Activity", "Failure", "WorkRefused", "Worker"]

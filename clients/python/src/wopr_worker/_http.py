@@ -63,12 +63,17 @@ class Server:
 
     def send(self, connection: http.client.HTTPConnection, path: str, data: bytes) -> dict:
         try:
-            connection.request("POST", self._prefix + path, data, self._headers)
+            try:
+                connection.request("POST", self._prefix + path, data, self._headers)
+            except (BrokenPipeError, ConnectionResetError):
+                # A server that refuses a large body closes without reading all of it. Its answer may be there.
+                if connection.sock is None:
+                    raise
             answer = connection.getresponse()
             text = answer.read()
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(str(error)) from error
-        if answer.status >= 500 or answer.status == 429:
+        if answer.status >= 500 or answer.status in (408, 429):
             raise Unreachable(f"the server answered {answer.status}")
         try:
             document = json.loads(text)

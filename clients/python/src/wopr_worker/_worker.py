@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import queue as queues
 import random
 import signal
 import socket
@@ -31,6 +32,10 @@ MOST = 32
 SUBMIT_FOR = 600.0
 #: The longest pause before another try, in seconds.
 LONGEST_PAUSE = 5.0
+#: The server knows no such activity, another worker has it, or the key may not submit: a failure would fare no better.
+NOT_OURS = (401, 403, 404, 409)
+#: Refusals of a call for work after which the worker calls again. Any other one would be repeated for ever.
+MAY_PASS = (404, 409)
 
 Function = Callable[[Any, "Activity"], Any]
 
@@ -43,6 +48,15 @@ class Failure(Exception):
         self.code = code
         self.message = message
         self.retryable = retryable
+
+
+class WorkRefused(Exception):
+    """The server refuses to hand out work, for example because the key is wrong or lacks ``activities:work``."""
+
+    def __init__(self, queue: str, refused: Refused):
+        hint = "; check the key, and that it has the scope activities:work" if refused.status in (401, 403) else ""
+        super().__init__(f"the server refuses to hand out work of {queue!r}: {refused}{hint}")
+        self.status = refused.status
 
 
 class Activity:
@@ -94,6 +108,7 @@ class Activity:
     def _submit(self, outcome: dict) -> None:
         until = time.monotonic() + SUBMIT_FOR
         pauses = Pauses()
+        is_replaced = False
         while True:
             try:
                 self._server.post(self._path, {"outcome": outcome})
@@ -104,7 +119,11 @@ class Activity:
                 time.sleep(pauses.next())
             except Refused as refused:
                 log.warning("the outcome of %s in %s is not taken: %s", self.node_id, self.run_id, refused)
-                return
+                if is_replaced or refused.status in NOT_OURS:
+                    return
+                # Without an outcome the lease would end, and the activity would be done again, for ever.
+                outcome = failed("outcome_refused", f"the server refused the outcome: {refused}", False)
+                is_replaced = True
             else:
                 return
 
@@ -191,6 +210,10 @@ class Worker:
         self._concurrency = concurrency
         self._functions: dict[str, Function] = {}
         self._stopping = threading.Event()
+        #: Requests to stop. A signal handler may put one at any moment: this is the queue whose ``put`` can be interrupted
+        #: by itself. The lock of an event cannot, so a handler that set one could wait for itself.
+        self._stops: queues.SimpleQueue[None] = queues.SimpleQueue()
+        self._refused: WorkRefused | None = None
         self._lock = threading.Lock()
         self._at_hand: set[Activity] = set()
         self._calls: set = set()
@@ -207,10 +230,27 @@ class Worker:
         return add
 
     def run(self) -> None:
-        """Works until :meth:`stop`, or in the main thread until SIGINT or SIGTERM, and ends what is at hand."""
+        """Works until :meth:`stop`, or in the main thread until SIGINT or SIGTERM, and ends what is at hand.
+
+        Raises :class:`WorkRefused` if the server refuses to hand out work.
+        """
+        before = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: self.stop())
+                before[number] = signal.signal(number, lambda *_: self.stop())
+        try:
+            self._run()
+        finally:
+            for number, handler in before.items():
+                # None is a handler that was not set from Python, and cannot be set again.
+                if handler is not None:
+                    signal.signal(number, handler)
+        if self._refused is not None:
+            raise self._refused
+
+    def _run(self) -> None:
+        stopper = threading.Thread(target=self._await_stop, daemon=True)
+        stopper.start()
         done = threading.Event()
         beating = threading.Thread(target=self._beat, args=(done,), daemon=True)
         with ThreadPoolExecutor(self._concurrency) as pool:
@@ -225,9 +265,18 @@ class Worker:
                 thread.join()
         done.set()
         beating.join()
+        self.stop()
+        stopper.join()
 
     def stop(self) -> None:
-        """Leases nothing more. :meth:`run` returns once the activities at hand have ended."""
+        """Leases nothing more. :meth:`run` returns once the activities at hand have ended.
+
+        Threads and signal handlers may call it, as often as they like.
+        """
+        self._stops.put(None)
+
+    def _await_stop(self) -> None:
+        self._stops.get()
         self._stopping.set()
         for connection in list(self._calls):
             hang_up(connection)
@@ -248,6 +297,10 @@ class Worker:
                 if connection is not None:
                     connection.close()
                 connection = None
+                if isinstance(error, Refused) and error.status not in MAY_PASS:
+                    self._refused = WorkRefused(queue, error)
+                    self.stop()
+                    return
                 if not self._stopping.is_set():
                     log.warning("cannot lease from %s: %s", queue, error)
                     pause = pauses.next()

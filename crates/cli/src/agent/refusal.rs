@@ -17,7 +17,7 @@ pub(super) fn failure(error: &Error, endpoint: &str, has_key: bool) -> Failure {
     match error {
         Error::Remote(error) => refused_by_a2a(error),
         Error::Status(status) => refused(status, has_key),
-        Error::Unreachable(cause)
+        Error::Unreachable { cause, .. }
         | Error::Interrupted(cause)
         | Error::TimedOut(cause)
         | Error::Policy(cause) => unreachable_failure(endpoint, cause),

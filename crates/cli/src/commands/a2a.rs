@@ -6,18 +6,20 @@ mod place;
 mod push_config;
 mod verify;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use clap::{Args, Subcommand};
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{StreamExt as _, stream};
 use serde::Serialize;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use wopr_wire::a2a::model::{Part, SendMessageRequest, SendMessageResponse, StreamResponse, Task, TaskState};
 
 use self::place::Place;
 use crate::{
-    agent::{self, Item},
+    agent::{self, Agent, Items},
     client::parse_url,
     exit::{Exit, Failure},
+    follow::{FIRST_PAUSE, MAX_PAUSE, TIMEOUT, is_passing},
     output::{self, Paint, Spinner},
     render,
     signals::Signals,
@@ -159,7 +161,8 @@ impl A2a {
             Verb::Stream { message, place } => {
                 let request = message.request()?;
                 let agent = place.agent().await?;
-                place.follow(agent.stream(request).await?).await
+                let items = agent.stream(request).await?;
+                place.follow(&agent, items, Until::Question).await
             }
             Verb::Get {
                 task,
@@ -179,9 +182,8 @@ impl A2a {
             } => {
                 let place = place.at(agent);
                 let agent = place.agent().await?;
-                place
-                    .follow(agent.subscribe(&task, after.as_deref()).await?)
-                    .await
+                let items = agent.subscribe(&task, after.as_deref()).await?;
+                place.follow(&agent, items, Until::End).await
             }
             Verb::Cancel { task, agent, place } => {
                 let place = place.at(agent);
@@ -254,8 +256,8 @@ impl Place {
         Ok(exit_of(task.status.state))
     }
 
-    /// Prints a stream until it ends or a signal arrives.
-    async fn follow(&self, mut items: impl Stream<Item = Result<Item>> + Unpin) -> Result<Exit> {
+    /// Prints a stream until it ends or a signal arrives. A stream that breaks off goes on by a subscription to its task.
+    async fn follow(&self, agent: &Agent, mut items: Items, until: Until) -> Result<Exit> {
         #[derive(Serialize)]
         struct Line<'a> {
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -266,13 +268,35 @@ impl Place {
         let mut signals = Signals::catch()?;
         let spinner = (!self.format.json).then(|| Spinner::start("following the task"));
         let mut exit = Exit::Ok;
+        let mut seen = Seen::default();
+        let mut is_subscribed = false;
         loop {
             let item = tokio::select! {
                 item = items.next() => item,
                 () = signals.next() => return Ok(Exit::Interrupted),
             };
             let Some(item) = item else { break };
-            let (id, item) = item?;
+            let (id, item) = match item {
+                Ok(item) => item,
+                Err(error) => {
+                    let again = tokio::select! {
+                        again = seen.again(agent, error) => again?,
+                        () = signals.next() => return Ok(Exit::Interrupted),
+                    };
+                    match again {
+                        Again::Stream(more) => {
+                            items = more;
+                            is_subscribed = true;
+                            continue;
+                        }
+                        Again::Ended(task) => {
+                            items = Box::pin(stream::empty());
+                            (None, StreamResponse::Task(task))
+                        }
+                    }
+                }
+            };
+            seen.note(id.as_deref(), &item);
             if let Some(state) = state_of(&item) {
                 exit = exit_of(state);
             }
@@ -287,8 +311,89 @@ impl Place {
                     }
                 }
             }
+            // The stream of a message ends by itself when the task asks; a subscription goes on.
+            if until == Until::Question && is_subscribed && exit == Exit::Waiting {
+                break;
+            }
         }
         Ok(exit)
+    }
+}
+
+/// Where a stream ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// When the task asks, at the latest.
+    Question,
+    End,
+}
+
+/// What a stream has shown so far, from which another one goes on.
+#[derive(Debug, Default)]
+struct Seen {
+    task: Option<String>,
+    /// The id of the last event.
+    last: Option<String>,
+    /// When the first of the failures since the last event was.
+    failing_since: Option<Instant>,
+    /// Subscriptions since the last event.
+    n_tries: u32,
+}
+
+/// How a stream that broke off goes on.
+enum Again {
+    Stream(Items),
+    /// The task ended meanwhile, so nothing can be subscribed to.
+    Ended(Task),
+}
+
+impl Seen {
+    fn note(&mut self, id: Option<&str>, item: &StreamResponse) {
+        let task = match item {
+            StreamResponse::Task(task) => Some(&task.id),
+            StreamResponse::StatusUpdate(update) => Some(&update.task_id),
+            StreamResponse::ArtifactUpdate(update) => Some(&update.task_id),
+            StreamResponse::Message(_) => None,
+        };
+        if let Some(task) = task {
+            self.task = Some(task.clone());
+        }
+        if let Some(id) = id {
+            self.last = Some(id.to_owned());
+        }
+        self.failing_since = None;
+        self.n_tries = 0;
+    }
+
+    /// Subscribes to the task until the agent takes it, for a minute at most.
+    async fn again(&mut self, agent: &Agent, broken: Error) -> Result<Again> {
+        let Some(task) = self.task.clone().filter(|_| is_passing(&broken)) else {
+            return Err(broken);
+        };
+        if self.n_tries == 0 {
+            output::note(format!("{broken:#}; subscribing to the task again"))?;
+        }
+        let mut failed = broken;
+        loop {
+            let since = *self.failing_since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= TIMEOUT {
+                let failure = Failure::new(Exit::Unreachable, format!("{failed:#}"));
+                let hint = format!("`wopr a2a subscribe {task}` follows the task later");
+                return Err(failure.hint(hint).into());
+            }
+            tokio::time::sleep((FIRST_PAUSE * 2_u32.pow(self.n_tries.min(10))).min(MAX_PAUSE)).await;
+            self.n_tries += 1;
+            failed = match agent.subscribe(&task, self.last.as_deref()).await {
+                Ok(items) => return Ok(Again::Stream(items)),
+                Err(error) if is_passing(&error) => error,
+                // An agent takes no subscription to a task that has ended.
+                Err(error) => match agent.get(&task, None).await {
+                    Ok(task) if task.status.state.is_terminal() => return Ok(Again::Ended(task)),
+                    Err(passing) if is_passing(&passing) => passing,
+                    Ok(_) | Err(_) => return Err(error),
+                },
+            };
+        }
     }
 }
 

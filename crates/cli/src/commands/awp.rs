@@ -52,6 +52,9 @@ enum Verb {
         /// Write the definition of the execution's workflow to this file
         #[arg(long, value_name = "FILE")]
         definition: Option<PathBuf>,
+        /// Replace files that exist
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         remote: Remote,
     },
@@ -92,9 +95,15 @@ impl Awp {
                 out,
                 sqlite,
                 definition,
+                force,
                 remote,
             } => {
                 let client = Client::new(&remote)?;
+                if !force {
+                    for path in [&out, &definition].into_iter().flatten() {
+                        refuse_to_replace(path)?;
+                    }
+                }
                 export(&client, &execution, (out, sqlite), definition).await
             }
             Verb::Import {
@@ -160,13 +169,38 @@ async fn export(
     if let Some(path) = definition {
         let document = definition_of(client, &histories[0]).await?;
         write(&path, &format!("{document:#}\n"))?;
+        output::note(format!("wrote the definition to {}", path.display()))?;
     }
+    let n_rows: usize = histories.iter().map(|history| history.rows.len()).sum();
+    let wrote = |path: &Path| {
+        let n_executions = histories.len();
+        output::note(format!(
+            "wrote {n_rows} rows of {n_executions} execution(s) to {}",
+            path.display()
+        ))
+    };
     match (out, sqlite) {
-        (_, Some(path)) => file::add_to_database(&path, &histories)?,
-        (Some(path), None) => write(&path, &file::lines(&histories))?,
+        (_, Some(path)) => {
+            file::add_to_database(&path, &histories)?;
+            wrote(&path)?;
+        }
+        (Some(path), None) => {
+            write(&path, &file::lines(&histories))?;
+            wrote(&path)?;
+        }
         (None, None) => output::line(file::lines(&histories).trim_end())?,
     }
     Ok(Exit::Ok)
+}
+
+fn refuse_to_replace(path: &Path) -> Result<()> {
+    if fs::symlink_metadata(path).is_err() {
+        return Ok(());
+    }
+    let text = format!("{} is there already", path.display());
+    Err(Failure::new(Exit::Usage, text)
+        .hint("name another file, or replace it with --force")
+        .into())
 }
 
 fn is_not_found(error: &anyhow::Error) -> bool {

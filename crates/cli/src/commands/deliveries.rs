@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use crate::{
-    args::{Format, Remote},
+    args::{self, Format, Remote},
     client::{Client, escape},
     exit::Exit,
     output::{self, age, cut, state, whole},
@@ -35,7 +35,7 @@ enum Verb {
         #[arg(long)]
         given_up: bool,
         /// Maximum number to list
-        #[arg(long, default_value_t = 50)]
+        #[arg(long, default_value_t = 50, value_parser = args::at_least_one)]
         limit: usize,
         #[command(flatten)]
         remote: Remote,

@@ -139,7 +139,7 @@ async fn ask(server: &str, findings: &mut Findings) -> Result<Exit> {
 
 /// Checks everything that a host with this configuration would use.
 async fn examine(config: &Config, findings: &mut Findings) {
-    findings.add("configuration", Verdict::Ok, "it holds");
+    findings.add("configuration", Verdict::Ok, "it is valid");
     clock(findings);
     let stored = store(config, findings).await;
     keys(config, stored, findings);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wopr_wire::openwop::run::InterruptView;
 
 use crate::{
-    args::{Format, Remote},
+    args::{self, Format, Remote},
     ask,
     client::{Client, escape},
     exit::{Exit, Failure},
@@ -29,7 +29,7 @@ enum Verb {
     /// List open interrupts
     List {
         /// Maximum number to list
-        #[arg(long, default_value_t = 50)]
+        #[arg(long, default_value_t = 50, value_parser = args::at_least_one)]
         limit: usize,
         #[command(flatten)]
         remote: Remote,
@@ -195,11 +195,17 @@ async fn show(client: &Client, run: &str, node: Option<String>, format: Format) 
     if let Some(at) = &view.requested_at {
         fact("since", &at.to_string())?;
     }
-    if let Some(at) = &view.expires_at {
-        fact("answer by", &at.to_string())?;
-    }
-    if let Some(page) = &view.callback_url {
-        fact("page", page)?;
+    // A link ends before the question does, unless the question's own deadline is sooner.
+    let until = view.expires_at.as_ref().map(ToString::to_string);
+    match (&view.callback_url, until) {
+        (None, Some(until)) => fact("answer by", &until)?,
+        (None, None) => {}
+        (Some(page), until) => {
+            fact("page", page)?;
+            if let Some(until) = until {
+                fact("", &format!("this link works until {until}"))?;
+            }
+        }
     }
     if let Some(artifact) = &artifact {
         output::line("")?;

@@ -40,7 +40,7 @@ pub(crate) struct Run {
     #[arg(value_name = "FILE|ID")]
     target: String,
 
-    /// An input: name=text, or name:=JSON; may be given several times
+    /// An input: name=text, name:=JSON, or name:=@FILE with JSON; may be given several times
     #[arg(long = "input", short = 'i', value_name = "NAME=VALUE")]
     input: Vec<String>,
 
@@ -198,10 +198,14 @@ impl Run {
                 .split_once('=')
                 .ok_or_else(|| usage(format!("--input {text} is not of the form name=value")))?;
             let (name, value) = match name.strip_suffix(':') {
-                None => (name, Value::from(value)),
+                None => {
+                    warn_of_file(name, value)?;
+                    (name, Value::from(value))
+                }
                 Some(name) => {
-                    let value = serde_json::from_str(value)
-                        .map_err(|error| usage(format!("--input {name}:= is not JSON: {error}")))?;
+                    let option = format!("--input {name}:=");
+                    let value = serde_json::from_str(&given_or_in_file(&option, value)?)
+                        .map_err(|error| usage(format!("{option} is not JSON: {error}")))?;
                     (name, value)
                 }
             };
@@ -387,18 +391,33 @@ pub(crate) fn show_products(artifacts: &[Value], outputs: &Value) -> Result<()> 
     }
 }
 
+/// The value of an option, or the content of the file that it names as @FILE.
+fn given_or_in_file(option: &str, given: &str) -> Result<String> {
+    match given.strip_prefix('@') {
+        None => Ok(given.to_owned()),
+        Some(file) => Ok(fs::read_to_string(file).map_err(|error| {
+            let text = format!("{option}: cannot read {file}: {error}");
+            Failure::new(Exit::of_reading(&error), text)
+        })?),
+    }
+}
+
+/// Warns of a text that names a file as other options do, and is taken as it is.
+fn warn_of_file(name: &str, value: &str) -> Result<()> {
+    match value.strip_prefix('@') {
+        Some(file) if Path::new(file).is_file() => output::note(format!(
+            "warning: the input '{name}' is the text '{value}'; --input {name}:={value} reads JSON from that file"
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// Reads an option that is a JSON object, or @FILE with one. Without the option the object is empty.
 fn object(option: &str, given: Option<&str>) -> Result<Map<String, Value>> {
     let Some(given) = given else {
         return Ok(Map::new());
     };
-    let text = match given.strip_prefix('@') {
-        None => given.to_owned(),
-        Some(file) => fs::read_to_string(file).map_err(|error| {
-            let text = format!("{option}: cannot read {file}: {error}");
-            Failure::new(Exit::of_reading(&error), text)
-        })?,
-    };
+    let text = given_or_in_file(option, given)?;
     let usage = |text: String| anyhow::Error::from(Failure::new(Exit::Usage, text));
     match serde_json::from_str(&text) {
         Ok(Value::Object(object)) => Ok(object),

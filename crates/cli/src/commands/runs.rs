@@ -1,6 +1,8 @@
-//! `wopr runs`: lists, shows and controls the runs of a server. Forks are in `runs/forks.rs`.
+//! `wopr runs`: lists, shows and controls the runs of a server. Forks are in `runs/forks.rs`, and what a run waits for in
+//! `runs/waits.rs`.
 
 mod forks;
+mod waits;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -8,7 +10,7 @@ use serde_json::{Value, json};
 use wopr_wire::openwop::{event::RunEventDoc, run::RunError};
 
 use crate::{
-    args::{Format, Remote},
+    args::{self, Format, Remote},
     client::{Client, escape},
     exit::{Exit, Failure},
     follow::Follower,
@@ -34,7 +36,7 @@ enum Verb {
         #[arg(long, value_name = "ID")]
         workflow: Option<String>,
         /// Maximum number to list
-        #[arg(long, default_value_t = 50)]
+        #[arg(long, default_value_t = 50, value_parser = args::at_least_one)]
         limit: usize,
         #[command(flatten)]
         remote: Remote,
@@ -57,6 +59,9 @@ enum Verb {
         /// Keep following until the run ends
         #[arg(long, short = 'f')]
         follow: bool,
+        /// Only events after this one
+        #[arg(long, visible_alias = "last-event-id", value_name = "SEQ")]
+        after: Option<u64>,
         #[command(flatten)]
         remote: Remote,
         #[command(flatten)]
@@ -140,9 +145,10 @@ impl Runs {
             Verb::Events {
                 run,
                 follow,
+                after,
                 remote,
                 format,
-            } => events(&Client::new(&remote)?, &run, follow, format).await,
+            } => events(&Client::new(&remote)?, &run, (follow, after), format).await,
             Verb::Release {
                 run,
                 reason,
@@ -276,6 +282,11 @@ async fn show(client: &Client, run: &str, format: Format) -> Result<Exit> {
             ),
         )?;
     }
+    if !snapshot.status.is_terminal() {
+        for wait in waits::of(client, run).await {
+            fact("waits for", &wait)?;
+        }
+    }
     for artifact in super::run::artifacts(client, run).await? {
         fact(
             "artifact",
@@ -355,10 +366,15 @@ async fn place_of_failure(
     Ok(facts)
 }
 
-async fn events(client: &Client, run: &str, follow: bool, format: Format) -> Result<Exit> {
+async fn events(
+    client: &Client,
+    run: &str,
+    (follow, after): (bool, Option<u64>),
+    format: Format,
+) -> Result<Exit> {
     let paint = Paint::stdout();
     if follow {
-        let mut events = Follower::start(client, run, "debug").await?;
+        let mut events = Follower::start_after(client, run, "debug", after).await?;
         while let Some(event) = events.next().await? {
             if format.json {
                 output::json_line(&event)?;
@@ -368,7 +384,14 @@ async fn events(client: &Client, run: &str, follow: bool, format: Format) -> Res
         }
         return Ok(Exit::Ok);
     }
-    let log = client.log(run).await?;
+    let mut log = client.log(run).await?;
+    if let Some(after) = after {
+        log.retain(|event| {
+            event["sequence"]
+                .as_u64()
+                .is_some_and(|sequence| sequence > after)
+        });
+    }
     if format.json {
         output::json(&json!({ "runId": run, "events": log }))?;
         return Ok(Exit::Ok);

@@ -99,6 +99,48 @@ fn run_is_followed_across_interrupted_streams_to_its_terminal_event() {
     );
 }
 
+#[test]
+fn a2a_stream_that_breaks_off_goes_on_by_a_subscription() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let origin = format!("http://{}", listener.local_addr().unwrap());
+    let card = json!({
+        "name": "a", "description": "", "version": "1", "capabilities": {"streaming": true}, "skills": [],
+        "defaultInputModes": [], "defaultOutputModes": [],
+        "supportedInterfaces": [{"url": format!("{origin}/"), "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}],
+    });
+    let answering = thread::spawn(move || {
+        let frame = |id: &str, state: &str| {
+            let task = json!({"id": "t-1", "contextId": "c", "status": {"state": state}});
+            let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {"task": task}});
+            let frame = format!("id: {id}\ndata: {answer}\n\n");
+            format!("{:x}\r\n{frame}\r\n", frame.len())
+        };
+        let head = |media: &str| format!("HTTP/1.1 200 OK\r\ncontent-type: {media}\r\nconnection: close\r\n");
+        let stream = format!("{}transfer-encoding: chunked\r\n\r\n", head("text/event-stream"));
+        let mut asked = Vec::new();
+        for answer in [
+            format!(
+                "{}content-length: {}\r\n\r\n{card}",
+                head("application/json"),
+                card.to_string().len()
+            ),
+            // Cut: without the last chunk.
+            format!("{stream}{}", frame("3", "TASK_STATE_WORKING")),
+            format!("{stream}{}0\r\n\r\n", frame("4", "TASK_STATE_COMPLETED")),
+        ] {
+            let (mut socket, _) = listener.accept().unwrap();
+            asked.push(last_event_id(&socket));
+            socket.write_all(answer.as_bytes()).unwrap();
+        }
+        asked
+    });
+    let said = Place::new().ends(0, &["a2a", "stream", "hello", "--json", "--server", &origin]);
+    assert!(said.err.contains("subscribing to the task again"), "{said:#?}");
+    assert_eq!(said.out.lines().count(), 2, "{said:#?}");
+    assert!(said.out.contains("TASK_STATE_COMPLETED"), "{said:#?}");
+    assert_eq!(answering.join().unwrap(), [None, None, Some("3".to_owned())]);
+}
+
 /// Runs the binary with a terminal as its standard streams. Returns what it wrote there.
 fn on_a_terminal(place: &Place, args: &[&str]) -> String {
     const SPAWN: &str = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";

@@ -112,6 +112,19 @@ fn files_that_are_no_histories_are_refused_with_the_reason() {
     start(&place, "m-1");
     place.ends(0, &["awp", "export", "m-1", "--out", "m-1.jsonl"]);
     let lines = fs::read_to_string(place.path().join("m-1.jsonl")).unwrap();
+    let again = ["awp", "export", "m-1", "--out", "m-1.jsonl"];
+    let said = place.ends(2, &again);
+    assert!(
+        said.err.contains("m-1.jsonl is there already") && said.err.contains("--force"),
+        "{said:#?}"
+    );
+    let said = place.ends(0, &[&again[..], &["--force"]].concat());
+    let rows = lines.lines().count();
+    assert!(
+        said.err
+            .contains(&format!("wrote {rows} rows of 1 execution(s) to m-1.jsonl")),
+        "{said:#?}"
+    );
     let import =
         |file: &str| ["awp", "import", file, "--definition", "moves.json", "--as", "c"].map(str::to_owned);
     place.write("text.jsonl", "hello\n");

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::binary::{Place, examples, members};
+use crate::binary::{Place, examples, first_line, members};
 
 #[test]
 fn run_needs_no_server() {
@@ -147,7 +147,11 @@ fn run_on_a_host_survives_it_and_is_answered_later() {
     for wanted in [run.as_str(), "approval", "draft-0", "Approve the campaign"] {
         assert!(table.contains(wanted), "{table}");
     }
-    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    assert_eq!(
+        table.lines().count(),
+        2,
+        "a header, and a line for the row: {table}"
+    );
 
     let shown = place.ends(0, &["interrupts", "show", &run]).out;
     for wanted in [
@@ -160,6 +164,11 @@ fn run_on_a_host_survives_it_and_is_answered_later() {
     ] {
         assert!(shown.contains(wanted), "{wanted}: {shown}");
     }
+    // The gate has no deadline; only the link has.
+    assert!(
+        shown.contains("this link works until 20") && !shown.contains("answer by"),
+        "{shown}"
+    );
     let shown = place.json(&["interrupts", "show", &run, "approval", "--json"]);
     assert_eq!(shown["interrupt"]["data"]["artifactId"], "draft-0");
     assert_eq!(shown["artifact"]["artifactType"], "campaign.draft");
@@ -239,14 +248,26 @@ fn runs_are_listed_filtered_and_cancelled() {
     let said = place.ends(1, &["runs", "cancel", done]);
     assert!(said.err.contains("had ended as completed"), "{said:#?}");
 
-    place.ends(4, &["runs", "show", "run_nope"]);
-    place.ends(4, &["runs", "events", "run_nope"]);
+    for verb in ["show", "events", "cancel"] {
+        let said = place.ends(4, &["runs", verb, "run_nope"]);
+        assert!(
+            said.err.contains("no such run 'run_nope'") && said.err.contains("wopr runs list"),
+            "{said:#?}"
+        );
+    }
+    let said = place.ends(4, &["run", "nope", "--detach"]);
+    assert!(
+        said.err.contains("no such workflow 'nope'") && said.err.contains("wopr workflows list"),
+        "{said:#?}"
+    );
+    let said = place.ends(2, &["runs", "list", "--limit", "0"]);
+    assert!(said.err.contains("must be at least 1"), "{said:#?}");
     let said = place.ends(5, &["runs", "list", "--key", "wrong"]);
     assert!(said.err.contains("hint: "), "{said:#?}");
 }
 
 #[test]
-fn lists_fit_80_columns_and_keep_ids_whole() {
+fn piped_lists_have_a_line_for_each_row_and_keep_ids_whole() {
     let mut place = Place::new();
     let _host = place.serve();
     place.ends(0, &["run", "hello"]);
@@ -279,22 +300,24 @@ fn lists_fit_80_columns_and_keep_ids_whole() {
     }
     let file = place.write("gone.json", &definition.to_string());
     place.ends(0, &["workflows", "register", file.to_str().unwrap()]);
-    for args in [
-        ["runs", "list"],
-        ["interrupts", "list"],
-        ["workflows", "list"],
-        ["keys", "list"],
-        ["a2a", "list"],
-        ["a2a", "card"],
+    for (args, last_heading) in [
+        (["runs", "list"], "STARTED"),
+        (["interrupts", "list"], "QUESTION"),
+        (["workflows", "list"], "DESCRIPTION"),
+        (["keys", "list"], "SCOPES"),
+        (["a2a", "list"], "CONTEXT"),
     ] {
         let said = place.ends(0, &args);
-        for line in said.out.lines().filter(|line| !line.contains("http")) {
-            assert!(line.chars().count() <= 80, "{args:?}: {line}");
-            assert!(
-                !line.contains('\u{1b}'),
-                "{args:?}: no colour without a terminal: {line}"
-            );
-        }
+        let header = said.out.lines().next().unwrap();
+        assert!(header.trim_end().ends_with(last_heading), "{args:?}: {header}");
+        assert!(
+            said.out.lines().all(|line| !line.starts_with(' ')),
+            "{args:?}: no row goes on in another line: {said:#?}"
+        );
+        assert!(
+            !said.out.contains('\u{1b}'),
+            "{args:?}: no colour without a terminal: {said:#?}"
+        );
     }
     let run = place.json(&["runs", "list", "--json"])["runs"][0]["runId"]
         .as_str()
@@ -318,28 +341,40 @@ fn lists_fit_80_columns_and_keep_ids_whole() {
 #[test]
 fn failed_run_is_shown_with_node_attempts_and_reason() {
     let mut place = Place::new();
+    place.set("WOPR_A2A_PEER", "http://127.0.0.1:1");
     let _host = place.serve();
-    let node = serde_json::json!({
-        "id": "call", "typeId": "core.http.request", "name": "call", "position": {"x": 0, "y": 0},
-        "config": {"method": "GET", "url": "https://127.0.0.1:1/"}, "inputs": {},
-    });
-    let definition = serde_json::json!({
-        "id": "calls", "name": "Calls", "version": "1.0", "nodes": [node], "edges": [], "triggers": [],
-        "variables": [], "metadata": {}, "settings": {"timeout": 0},
-    });
-    let file = place.write("calls.json", &definition.to_string());
-    let said = place.run(&["run", file.to_str().unwrap(), "--json"]);
-    assert_eq!(said.code, 1, "{said:#?}");
-    let run = place.json(&["runs", "list", "--json", "--workflow", "calls"])["runs"][0]["runId"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    let shown = place.ends(0, &["runs", "show", &run]).out;
-    assert!(shown.contains("call (1 attempt)"), "{shown}");
-    assert!(
-        shown.contains("egress_refused: ") && shown.contains("WOPR_EGRESS_ALLOW"),
-        "{shown}"
-    );
+    let get = serde_json::json!({"method": "GET", "url": "https://127.0.0.1:1/"});
+    for (id, kind, config) in [
+        ("calls", "core.http.request", get),
+        ("asks", "core.a2a.invoke", serde_json::json!({"message": "hello"})),
+        // The failure to fetch the card is still known.
+        (
+            "asks-again",
+            "core.a2a.invoke",
+            serde_json::json!({"message": "hello"}),
+        ),
+    ] {
+        let node = serde_json::json!({
+            "id": "call", "typeId": kind, "name": "call", "position": {"x": 0, "y": 0}, "config": config, "inputs": {},
+        });
+        let definition = serde_json::json!({
+            "id": id, "name": "Calls", "version": "1.0", "nodes": [node], "edges": [], "triggers": [],
+            "variables": [], "metadata": {}, "settings": {"timeout": 0},
+        });
+        let file = place.write("calls.json", &definition.to_string());
+        let said = place.run(&["run", file.to_str().unwrap(), "--json"]);
+        assert_eq!(said.code, 1, "{said:#?}");
+        let run = place.json(&["runs", "list", "--json", "--workflow", id])["runs"][0]["runId"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let shown = place.ends(0, &["runs", "show", &run]).out;
+        assert!(shown.contains("call (1 attempt)"), "{shown}");
+        assert!(
+            shown.contains("egress_refused: ") && shown.contains("WOPR_EGRESS_ALLOW"),
+            "{shown}"
+        );
+    }
 }
 
 #[test]
@@ -416,6 +451,18 @@ fn errors_have_helpful_hints() {
     let said = place.ends(0, &["run", "hello", "--input", "nmae=Ada", "--input", "prompt=x"]);
     assert!(said.err.contains("declares no input 'nmae'"), "{said:#?}");
     assert!(!said.err.contains("'prompt'"), "{said:#?}");
+    place.write("name.json", "\"Ada\"");
+    let said = place.ends(0, &["run", "hello", "--input", "name=@name.json"]);
+    assert!(
+        said.err.contains("--input name:=@name.json reads JSON") && said.out.contains("@name.json"),
+        "{said:#?}"
+    );
+    let said = place.ends(0, &["run", "hello", "--input", "name:=@name.json"]);
+    assert!(
+        !said.err.contains("warning") && said.out.contains("Ada"),
+        "{said:#?}"
+    );
+    place.ends(4, &["run", "hello", "--input", "name:=@missing.json"]);
     let example = examples().join("hello.json").display().to_string();
     let mut alone = place.command(&["run", &example, "--input", "nmae=Ada"]);
     alone.env_remove("WOPR_SERVER").env_remove("WOPR_API_KEY");
@@ -425,4 +472,92 @@ fn errors_have_helpful_hints() {
         said.status.success() && err.contains("declares no input 'nmae'"),
         "{err}"
     );
+}
+
+#[test]
+fn a_run_that_goes_on_says_what_it_waits_for() {
+    let mut place = Place::new();
+    let host = place.serve();
+    let node = |id: &str, kind: &str, config: Value| {
+        serde_json::json!({
+            "id": id, "typeId": kind, "name": id, "position": {"x": 0, "y": 0}, "config": config, "inputs": {},
+        })
+    };
+    let started = |id: &str, node: Value| {
+        let definition = serde_json::json!({
+            "id": id, "name": id, "version": "1.0", "nodes": [node], "edges": [], "triggers": [],
+            "variables": [], "metadata": {}, "settings": {"maxRetries": 3, "retryDelayMs": 60_000},
+        });
+        let file = place.write(&format!("{id}.json"), &definition.to_string());
+        place.ends(0, &["workflows", "register", file.to_str().unwrap()]);
+        place.ends(0, &["run", id, "--detach"]).out.trim().to_owned()
+    };
+    let shown = |run: &str| place.ends(0, &["runs", "show", run]).out;
+
+    let letter = started(
+        "letter",
+        node("print", "core.activity", serde_json::json!({"queue": "printers"})),
+    );
+    let text = shown(&letter);
+    assert!(
+        text.contains("waits for  a worker of the queue 'printers', since 20")
+            && text.contains("no worker has called for it in the last ten minutes (print)"),
+        "{text}"
+    );
+    let nap = started(
+        "nap",
+        node("sleep", "core.delay", serde_json::json!({"delayMs": 600_000})),
+    );
+    assert!(
+        shown(&nap).contains("waits for  a timer, since 20"),
+        "{}",
+        shown(&nap)
+    );
+    let parent = serde_json::json!({"workflowId": "letter", "waitForCompletion": true});
+    let parent = started("parent", node("sub", "core.subWorkflow", parent));
+    assert!(shown(&parent).contains("of letter (sub)"), "{}", shown(&parent));
+    drop(host);
+}
+
+#[test]
+fn a_call_that_is_retried_says_where_and_when() {
+    let mut place = Place::new();
+    place.set("WOPR_EGRESS_ALLOW", "127.0.0.0/8");
+    let _host = place.serve();
+    let definition = serde_json::json!({
+        "id": "calls", "name": "Calls", "version": "1.0", "edges": [], "triggers": [], "variables": [], "metadata": {},
+        "nodes": [{
+            "id": "call", "typeId": "core.http.request", "name": "call", "position": {"x": 0, "y": 0}, "inputs": {},
+            "config": {"method": "GET", "url": "http://127.0.0.1:1/path?key=secret"},
+        }],
+        "settings": {"maxRetries": 3, "retryDelayMs": 60_000},
+    });
+    let file = place.write("calls.json", &definition.to_string());
+    place.ends(0, &["workflows", "register", file.to_str().unwrap()]);
+    let run = place.ends(0, &["run", "calls", "--detach"]).out.trim().to_owned();
+    let error = "external_call_failed: failed to connect to the peer (http://127.0.0.1:1)";
+    let mut follow = place
+        .command(&["runs", "events", &run, "--follow", "--after", "1"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let retried = first_line(&mut follow, |line| line.contains("node.retried")).unwrap();
+    follow.kill().unwrap();
+    follow.wait().unwrap();
+    assert!(
+        retried.contains("attempt 1 at 20") && retried.contains(error) && !retried.contains("secret"),
+        "{retried}"
+    );
+    let text = place.ends(0, &["runs", "show", &run]).out;
+    assert!(
+        text.contains("waits for  a retry: attempt 1 at 20") && text.contains(error),
+        "{text}"
+    );
+    let all = place.json(&["runs", "events", &run, "--json"])["events"]
+        .as_array()
+        .unwrap()
+        .len();
+    let after = place.json(&["runs", "events", &run, "--json", "--after", "1"]);
+    let after = after["events"].as_array().unwrap();
+    assert_eq!((after.len(), after[0]["sequence"].as_u64()), (all - 2, Some(2)));
 }

@@ -41,6 +41,14 @@ fn unknown_variables_and_new_databases_are_logged_at_start() {
         !second.contains("created a master key") && !second.contains("a new database"),
         "{second}"
     );
+    std::fs::remove_file(place.path().join("wopr.db.key")).unwrap();
+    let other_key = log_of(&mut place);
+    assert!(
+        !first.contains("the master key of this database is not there")
+            && other_key.contains("WARN")
+            && other_key.contains("the master key of this database is not there"),
+        "{other_key}"
+    );
     std::fs::remove_file(place.path().join("wopr.db")).unwrap();
     let anew = log_of(&mut place);
     assert!(

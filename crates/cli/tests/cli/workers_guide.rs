@@ -1,4 +1,4 @@
-//! What `docs/workers.md` says of a first worker, verbatim.
+//! What `docs/workers.md` says of a first worker, and `docs/agent-workflow.md` of a first execution, verbatim.
 
 use crate::snippets::{Session, snippets};
 
@@ -18,6 +18,27 @@ fn a_first_worker_does_what_the_page_says() {
         "printers",
         "\"cancelRequested\":false",
         "\"status\":\"completed\"",
+    ] {
+        assert!(worked.contains(part), "{part}: {worked}");
+    }
+}
+
+#[test]
+fn an_execution_with_curl_does_what_the_page_says() {
+    let mut session = Session::new();
+    let page = snippets("docs/agent-workflow.md", "## An execution with curl\n");
+    let [serve, register, work] = page.as_slice() else {
+        panic!("the page has three snippets: {page:?}");
+    };
+    session.serve(serve);
+    let registered = session.run(&register.body);
+    assert!(registered.contains("\"wf_id\":\"review\""), "{registered}");
+    let worked = session.run(&work.body);
+    for part in [
+        "\"status\":\"awaiting_activity\"",
+        "\"status\":\"interrupted\"",
+        "\"status\":\"completed\"",
+        "\"phase\":\"completed\"",
     ] {
         assert!(worked.contains(part), "{part}: {worked}");
     }

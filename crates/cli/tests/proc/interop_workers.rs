@@ -60,15 +60,16 @@ enum In {
 }
 
 fn worker(language: In, address: SocketAddr, tally: &Path, name: &str) -> Child {
-    let (mut command, script) = match language {
+    let (mut command, script) = program(language, address);
+    command.arg(script).arg(tally).arg(name).spawn().unwrap()
+}
+
+fn program(language: In, address: SocketAddr) -> (Command, PathBuf) {
+    let (command, script) = match language {
         In::Python => (python(address), "worker.py"),
         In::JavaScript => (node(address), "worker.mjs"),
     };
-    command
-        .arg(root().join("tests/interop").join(script))
-        .arg(tally)
-        .arg(name);
-    command.spawn().unwrap()
+    (command, root().join("tests/interop").join(script))
 }
 
 fn node(address: SocketAddr) -> Command {
@@ -195,6 +196,131 @@ async fn learns_of_a_cancel(language: In) {
     let (status, _) = ask(address, "POST", &path, Some(json!({}))).await;
     assert_eq!(status, 200);
     noted(&tally, |lines| lines.iter().any(|line| line == "cancelled True")).await;
+}
+
+#[tokio::test]
+async fn an_outcome_that_the_host_refuses_fails_the_step_in_python() {
+    refused_outcome_fails(In::Python).await;
+}
+
+#[tokio::test]
+async fn an_outcome_that_the_host_refuses_fails_the_step_in_javascript() {
+    refused_outcome_fails(In::JavaScript).await;
+}
+
+async fn refused_outcome_fails(language: In) {
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    let tally: PathBuf = folder.path().join("tally");
+    let mut host = Host::new();
+    let address = host.start().await;
+    register(address, definition()).await;
+    let _worker = worker(language, address, &tally, "only");
+    let large = job(address, 1, "large").await;
+    reaches(address, &large, "failed").await;
+    let (_, failed) = ask(address, "GET", &format!("/v1/runs/{large}"), None).await;
+    assert_eq!(failed["error"]["code"], "outcome_refused", "{failed}");
+    let message = failed["error"]["message"].as_str().unwrap();
+    assert!(message.contains("413 payload_too_large"), "{message}");
+    assert_eq!(lines(&tally).len(), 1, "it was done once");
+    let small = job(address, 2, "count").await;
+    reaches(address, &small, "completed").await;
+}
+
+#[tokio::test]
+async fn many_signals_at_once_stop_a_python_worker_after_its_activity() {
+    stops_at_many_signals(In::Python).await;
+}
+
+#[tokio::test]
+async fn many_signals_at_once_stop_a_javascript_worker_after_its_activity() {
+    stops_at_many_signals(In::JavaScript).await;
+}
+
+async fn stops_at_many_signals(language: In) {
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    let tally: PathBuf = folder.path().join("tally");
+    let mut host = Host::new();
+    let address = host.start().await;
+    register(address, definition()).await;
+    let mut worker = worker(language, address, &tally, "only");
+    let run = job(address, 1, "signals").await;
+    let ended = time::timeout(LIMIT, worker.wait()).await;
+    assert!(ended.expect("it stops").unwrap().success());
+    assert!(lines(&tally).contains(&"only has stopped".to_owned()));
+    reaches(address, &run, "completed").await;
+}
+
+#[tokio::test]
+async fn a_python_worker_with_a_wrong_key_ends() {
+    ends_with_a_wrong_key(In::Python).await;
+}
+
+#[tokio::test]
+async fn a_javascript_worker_with_a_wrong_key_ends() {
+    ends_with_a_wrong_key(In::JavaScript).await;
+}
+
+async fn ends_with_a_wrong_key(language: In) {
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    let tally: PathBuf = folder.path().join("tally");
+    let mut host = Host::new();
+    let address = host.start().await;
+    let (mut command, script) = program(language, address);
+    command
+        .env("WOPR_API_KEY", "not-the-key-of-this-host")
+        .arg(script)
+        .arg(&tally)
+        .arg("stranger")
+        .stderr(Stdio::piped());
+    let ended = time::timeout(LIMIT, command.output()).await;
+    let output = ended.expect("it ends").unwrap();
+    assert!(!output.status.success());
+    assert_eq!(lines(&tally), ["WorkRefused 401"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("check the key"), "{said}");
+}
+
+/// Installs the Python client as its page says, but with the build tools that are there, and imports it from there.
+#[tokio::test]
+async fn the_python_client_installs_from_a_clone() {
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    for page in ["README.md", "docs/workers.md", "clients/python/README.md"] {
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        assert!(
+            text.contains("pip install ./clients/python"),
+            "{page} says how to install the client"
+        );
+    }
+    let packages = folder.path().join("packages");
+    let installed = Command::new(OPENWOP.python())
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+        .args([
+            "--no-index",
+            "--no-build-isolation",
+            "./clients/python",
+            "--target",
+        ])
+        .arg(&packages)
+        .current_dir(root())
+        .env_remove("PYTHONPATH")
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&installed.stderr);
+    assert!(installed.status.success(), "{said}");
+    let imported = Command::new(OPENWOP.python())
+        .args([
+            "-c",
+            "import wopr_worker; print(wopr_worker.__file__, wopr_worker.WorkRefused)",
+        ])
+        .current_dir(folder.path())
+        .env("PYTHONPATH", &packages)
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&imported.stdout);
+    let place = packages.join("wopr_worker");
+    assert!(said.starts_with(&place.display().to_string()), "{said}");
 }
 
 #[tokio::test]

@@ -38,6 +38,7 @@ use super::{
     peer::CardKeys,
 };
 use crate::egress::{Gate, Protocol, Request, Response, Seam, StreamLimits};
+use crate::http::allow_hint;
 use crate::redact::Secrets;
 
 /// The places of a card below an address: of today, and of A2A 0.2.
@@ -116,8 +117,15 @@ impl Kept {
 enum Broken {
     Invalid(String),
     Unsigned,
-    Missing { place: String, status: StatusCode },
-    NotFetched { why: String, is_transient: bool },
+    Missing {
+        place: String,
+        status: StatusCode,
+    },
+    NotFetched {
+        why: String,
+        code: &'static str,
+        is_transient: bool,
+    },
 }
 
 impl Broken {
@@ -131,9 +139,15 @@ impl Broken {
                 place: place.clone(),
                 status: *status,
             }),
-            Error::Policy(_) | Error::Unreachable(_) | Error::Interrupted(_) | Error::TimedOut(_) => {
+            Error::Policy(cause) => Some(Self::NotFetched {
+                why: format!("{cause}{}", allow_hint(cause)),
+                code: error.code(),
+                is_transient: false,
+            }),
+            Error::Unreachable { .. } | Error::Interrupted(_) | Error::TimedOut(_) => {
                 Some(Self::NotFetched {
                     why: error.to_string(),
+                    code: error.code(),
                     is_transient: error.is_transient(),
                 })
             }
@@ -164,7 +178,15 @@ impl From<Broken> for Error {
             Broken::Invalid(why) => Self::CardInvalid(why),
             Broken::Unsigned => Self::CardUnsigned,
             Broken::Missing { place, status } => Self::CardMissing { place, status },
-            Broken::NotFetched { why, is_transient } => Self::CardNotFetched { why, is_transient },
+            Broken::NotFetched {
+                why,
+                code,
+                is_transient,
+            } => Self::CardNotFetched {
+                why,
+                code,
+                is_transient,
+            },
         }
     }
 }
@@ -423,7 +445,10 @@ impl Lookup<'_> {
             total: TIMEOUT,
             body: max,
         };
-        let (head, body) = gate.stream(seam, request, limits).await?.into_parts();
+        let place = request.url.clone();
+        let response = gate.stream(seam, request, limits).await;
+        let response = response.map_err(|error| Error::of_request(error, &place))?;
+        let (head, body) = response.into_parts();
         let (body, share) = body.collect(true).await?;
         Ok(Response {
             status: head.status,

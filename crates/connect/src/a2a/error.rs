@@ -11,6 +11,7 @@ use std::{
 
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
+use url::Url;
 use wopr_wire::{
     a2a::{
         error::Kind,
@@ -42,8 +43,13 @@ pub enum Error {
     #[error("{0}")]
     Policy(#[source] EgressError),
     /// No connection was made; nothing was sent.
-    #[error("{0}")]
-    Unreachable(#[source] EgressError),
+    #[error("{cause}{}", InBrackets(.origin))]
+    Unreachable {
+        #[source]
+        cause: EgressError,
+        /// The origin that was to be reached; empty if it is not known.
+        origin: String,
+    },
     /// The connection broke after the request may have been sent.
     #[error("{0}")]
     Interrupted(#[source] EgressError),
@@ -75,6 +81,8 @@ pub enum Error {
     CardNotFetched {
         /// The text of the failure then.
         why: String,
+        /// Its code.
+        code: &'static str,
         is_transient: bool,
     },
     /// The card cannot be read, or no signature of it is valid.
@@ -133,6 +141,18 @@ impl fmt::Display for RemoteError {
     }
 }
 
+/// An origin in brackets, if there is one.
+struct InBrackets<'a>(&'a str);
+
+impl fmt::Display for InBrackets<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            "" => Ok(()),
+            origin => write!(f, " ({origin})"),
+        }
+    }
+}
+
 struct Listed<'a>(&'a [String]);
 
 impl fmt::Display for Listed<'_> {
@@ -158,7 +178,7 @@ impl Error {
             | Self::CredentialMissing { .. }
             | Self::Token(..)
             | Self::Policy(_)
-            | Self::Unreachable(_)
+            | Self::Unreachable { .. }
             | Self::CardMissing { .. }
             | Self::CardNotFetched { .. }
             | Self::CardInvalid(_)
@@ -174,7 +194,7 @@ impl Error {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unreachable(error) | Self::Interrupted(error) | Self::TimedOut(error) => {
+            Self::Unreachable { cause: error, .. } | Self::Interrupted(error) | Self::TimedOut(error) => {
                 error.is_transient()
             }
             Self::CardNotFetched { is_transient, .. } => *is_transient,
@@ -226,14 +246,14 @@ impl Error {
             Self::Undecodable(_) | Self::OtherTask | Self::NoStream | Self::TooLarge { .. } => {
                 "remote_failed"
             }
+            Self::Policy(_) | Self::Token(_, Some(EgressError::Refused(_))) => "egress_refused",
+            Self::CardNotFetched { code, .. } => code,
             Self::Token(..)
-            | Self::Policy(_)
-            | Self::Unreachable(_)
+            | Self::Unreachable { .. }
             | Self::Interrupted(_)
             | Self::TimedOut(_)
             | Self::Status(_)
             | Self::CardMissing { .. }
-            | Self::CardNotFetched { .. }
             | Self::NotOffered { .. }
             | Self::Unwritable(_) => "external_call_failed",
         }
@@ -257,7 +277,7 @@ impl Error {
             | Self::CredentialMissing { .. }
             | Self::Token(..)
             | Self::Policy(_)
-            | Self::Unreachable(_)
+            | Self::Unreachable { .. }
             | Self::Interrupted(_)
             | Self::TimedOut(_)
             | Self::TooLarge { .. }
@@ -276,7 +296,7 @@ impl Error {
 
     /// Returns `true` if there was no connection to the interface, so that it cannot have taken the request.
     pub(super) fn is_unconnected(&self) -> bool {
-        matches!(self, Self::Unreachable(_))
+        matches!(self, Self::Unreachable { .. })
             || matches!(self, Self::TimedOut(error) if !error.may_have_been_sent())
     }
 
@@ -291,6 +311,17 @@ impl Error {
                 | Self::OtherTask
                 | Self::NoStream
         )
+    }
+
+    /// The error of a request to a place. Without a connection the text names the origin, which has no credential and no query.
+    pub(super) fn of_request(error: EgressError, place: &Url) -> Self {
+        match Self::from(error) {
+            Self::Unreachable { cause, .. } => Self::Unreachable {
+                cause,
+                origin: place.origin().ascii_serialization(),
+            },
+            error => error,
+        }
     }
 
     pub(super) fn is_unauthorized(&self) -> bool {
@@ -406,10 +437,12 @@ impl From<EgressError> for Error {
             EgressError::Tls(_)
             | EgressError::Certificate { .. }
             | EgressError::Unresolved(_)
-            | EgressError::Connect(_) => Self::Unreachable(error),
-            EgressError::ConnectTimeout | EgressError::Timeout | EgressError::Stalled => {
-                Self::TimedOut(error)
-            }
+            | EgressError::ConnectTimeout
+            | EgressError::Connect(_) => Self::Unreachable {
+                cause: error,
+                origin: String::new(),
+            },
+            EgressError::Timeout | EgressError::Stalled => Self::TimedOut(error),
             EgressError::Exchange(_) | EgressError::Busy => Self::Interrupted(error),
             EgressError::HeadersTooLarge { limit } | EgressError::ResponseTooLarge { limit } => {
                 Self::TooLarge { limit }
@@ -541,10 +574,26 @@ mod tests {
             (missing(StatusCode::BAD_GATEWAY), "external_call_failed"),
             (version, "version_not_supported"),
             (EgressError::Timeout.into(), "external_call_failed"),
+            (EgressError::ConnectTimeout.into(), "external_call_failed"),
+            (EgressError::Method.into(), "egress_refused"),
             (Error::NoStream, "remote_failed"),
         ] {
             assert_eq!(error.code(), code, "{error:?}");
         }
+    }
+
+    #[test]
+    fn without_a_connection_the_text_names_the_origin_only() {
+        let place = "https://user:password@planner.example.com:8443/a2a?key=secret";
+        let place = place.parse().unwrap();
+        let error = Error::of_request(EgressError::ConnectTimeout, &place);
+        assert_eq!(
+            error.to_string(),
+            "connect to the peer in time (https://planner.example.com:8443)"
+        );
+        assert!(error.is_transient() && !error.may_have_been_sent());
+        let error = Error::of_request(EgressError::Timeout, &place);
+        assert_eq!(error.to_string(), "get a complete answer in time");
     }
 
     #[test]

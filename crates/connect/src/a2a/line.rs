@@ -136,7 +136,8 @@ impl Line {
             Binding::JsonRpc | Binding::HttpJson => Protocol::Negotiated,
             Binding::Grpc => Protocol::Http2,
         };
-        Ok(self.gate.stream(Seam::A2a, request, limits).await?)
+        let response = self.gate.stream(Seam::A2a, request, limits).await;
+        response.map_err(|error| Error::of_request(error, &self.found.address))
     }
 
     fn limits(&self, operation: Operation) -> StreamLimits {

@@ -189,7 +189,9 @@ impl TaskApi {
             body: MAX_ANSWER,
         };
         let gate = self.known.gate_to(&request.url);
-        let answer: Answer = read(gate.stream(Seam::A2a, request, limits).await?).await?;
+        let place = request.url.clone();
+        let response = gate.stream(Seam::A2a, request, limits).await;
+        let answer: Answer = read(response.map_err(|error| Error::of_request(error, &place))?).await?;
         let secrets = &presented.secrets;
         if !answer.status.is_success() {
             return Err(Error::of_http(

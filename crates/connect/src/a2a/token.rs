@@ -21,6 +21,7 @@ use super::{
 use crate::redact::Secrets;
 use crate::{
     egress::{EgressError, Gate, Request, Seam},
+    http::allow_hint,
     secret_header,
 };
 
@@ -100,7 +101,10 @@ struct Granted {
 async fn request(gate: &Gate, oauth2: &OAuth2) -> Result<Token, Error> {
     let failed = |why: String| Error::Token(why, None);
     let response = gate.request(Seam::A2a, form(oauth2)?).await;
-    let response = response.map_err(|error| Error::Token(error.to_string(), Some(error)))?;
+    let response = response.map_err(|error| {
+        let why = format!("{error}{}", allow_hint(&error));
+        Error::Token(why, Some(error))
+    })?;
     if !response.status.is_success() {
         let document: Value = serde_json::from_slice(&response.body).unwrap_or_default();
         let code = document.get("error").and_then(Value::as_str).unwrap_or_default();

@@ -5,7 +5,7 @@ use wopr_engine::Outcome;
 use wopr_wire::a2a::error::Kind;
 
 use super::{Handle, MAX_RETRY_AFTER, given_up};
-use crate::a2a;
+use crate::{a2a, http::refused_by_gate};
 
 /// Longest text of an agent in a failure, in bytes.
 const MAX_REASON: usize = 2_000;
@@ -49,7 +49,10 @@ pub(super) fn lost(handle: &Handle, error: &a2a::Error) -> Outcome {
 
 /// An error as clients of the run see it.
 fn told(error: &a2a::Error) -> String {
-    let mut message = format!("failed to {error}");
+    let mut message = match error {
+        a2a::Error::Policy(error) => refused_by_gate(error),
+        error => format!("failed to {error}"),
+    };
     if let a2a::Error::Remote(remote) = error
         && !remote.message.is_empty()
     {

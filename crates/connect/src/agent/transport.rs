@@ -13,7 +13,10 @@ use serde_json::Value;
 use wopr_core::TenantId;
 
 use super::tasks_http::{CREDENTIALS_MISSING, PROVIDER_ERROR};
-use crate::a2a::{Error, Polling, RemoteTask, TaskApi};
+use crate::{
+    a2a::{Error, Polling, RemoteTask, TaskApi},
+    http::refused_by_gate,
+};
 
 /// A way to an agent. Every method may be called again after a restart, with the same arguments.
 #[async_trait]
@@ -114,9 +117,10 @@ impl From<Error> for TransportError {
             Error::Remote(remote) => remote.message.as_str(),
             _ => "",
         };
-        let message = match said {
-            "" => format!("failed to {error}"),
-            said => format!("failed to {error}: {said}"),
+        let message = match (&error, said) {
+            (Error::Policy(refused), _) => refused_by_gate(refused),
+            (_, "") => format!("failed to {error}"),
+            (_, said) => format!("failed to {error}: {said}"),
         };
         Self {
             code: code.to_owned(),

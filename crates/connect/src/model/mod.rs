@@ -252,9 +252,10 @@ impl Models {
     }
 
     async fn whole(&self, wire: &dyn Wire, request: Request, keep: &Keep) -> Result<Answer, Outcome> {
+        let place = request.url.clone();
         let response = match self.gate.request(Seam::Model, request).await {
             Ok(response) => response,
-            Err(error) => return Err(failure(&error)),
+            Err(error) => return Err(failure(&error, &place)),
         };
         keep.until_recorded(response.share.clone());
         refused(response.status, &response.headers)?;

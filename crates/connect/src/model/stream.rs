@@ -50,8 +50,9 @@ pub(super) async fn streamed(
         total,
         body: MAX_ANSWER,
     };
+    let place = request.url.clone();
     let response = gate.stream(Seam::Model, request, limits).await;
-    let (head, body) = response.map_err(|error| failure(&error))?.into_parts();
+    let (head, body) = response.map_err(|error| failure(&error, &place))?.into_parts();
     refused(head.status, &head.headers)?;
     let mut answer = Answer::default();
     let mut pieces = Pieces::new(secrets, progress);
@@ -65,7 +66,7 @@ pub(super) async fn streamed(
             }
         };
         let Some(event) = next else { break };
-        let event = event.map_err(|error| failure(&error))?;
+        let event = event.map_err(|error| failure(&error, &place))?;
         if event.data.trim() == "[DONE]" {
             break;
         }

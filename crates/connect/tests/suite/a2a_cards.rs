@@ -240,16 +240,12 @@ async fn pass(time: Duration) {
 #[tokio::test]
 async fn unreachable_card_is_not_asked_for_by_every_call() {
     let unused = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let peer = Peer::new(
-        "planner",
-        format!("http://{}", unused.local_addr().unwrap())
-            .parse()
-            .unwrap(),
-    );
+    let origin = format!("http://{}", unused.local_addr().unwrap());
+    let peer = Peer::new("planner", origin.parse().unwrap());
     drop(unused);
     let client = Client::new(open_gate(), [peer]);
     let first = client.card("planner").await.unwrap_err();
-    assert!(matches!(first, Error::Unreachable(_)), "{first:?}");
+    assert!(matches!(first, Error::Unreachable { .. }), "{first:?}");
     let error = client.card("planner").await.unwrap_err();
     assert!(
         matches!(error, Error::CardNotFetched { .. }) && error.is_transient() && !error.may_have_been_sent(),
@@ -258,11 +254,11 @@ async fn unreachable_card_is_not_asked_for_by_every_call() {
     assert_eq!(error.code(), first.code());
     assert_eq!(
         error.to_string(),
-        "fetch the card: a moment ago it was not possible to connect to the peer"
+        format!("fetch the card: a moment ago it was not possible to connect to the peer ({origin})")
     );
     pass(Duration::from_secs(1)).await;
     let error = client.card("planner").await.unwrap_err();
-    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
 }
 
 #[tokio::test]

@@ -126,23 +126,24 @@ async fn certificate_problem_is_named_without_secrets() {
         ),
     ] {
         let mut peer = agent.peer();
+        let origin = peer.url.origin().ascii_serialization();
         peer.credential = Credential::Bearer(Secret::new("hunter22-x").unwrap());
         peer.tls = tls;
         let client = Client::new(open_gate(), [peer]);
         let error = client.card("planner").await.unwrap_err();
         assert!(
-            matches!(&error, Error::Unreachable(EgressError::Certificate { problem, .. }) if *problem == wanted),
+            matches!(&error, Error::Unreachable { cause: EgressError::Certificate { problem, .. }, .. } if *problem == wanted),
             "{wanted:?}: {error:?}"
         );
         assert_eq!(error.code(), "external_call_failed");
         assert!(!error.may_have_been_sent());
-        assert_eq!(error.to_string(), format!("agree on tls: {wanted}"));
+        assert_eq!(error.to_string(), format!("agree on tls: {wanted} ({origin})"));
         assert!(!format!("{error:?}").contains("hunter22"));
     }
     // The authorities of one peer are not those of the host.
     let client = Client::new(open_gate(), [open.peer()]);
     let error = client.card("planner").await.unwrap_err();
-    assert!(matches!(&error, Error::Unreachable(_)), "{error:?}");
+    assert!(matches!(&error, Error::Unreachable { .. }), "{error:?}");
 }
 
 #[tokio::test]
@@ -167,7 +168,7 @@ async fn place_that_only_the_card_names_gets_neither_certificate_nor_trust() {
     let found = find(peer.clone()).await;
     assert!(!found.receives_credential());
     let error = found.get_task("t", None).await.unwrap_err();
-    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     // Unless the operator says that it is the peer as well.
     peer.origins = vec![elsewhere.origin().parse().unwrap()];
     let found = find(peer).await;

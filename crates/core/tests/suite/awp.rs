@@ -608,6 +608,7 @@ fn protocol_says_what_an_agent_is_and_its_failures_have_the_documented_codes() {
             ("rejected_by_remote", "A2A_TASK_FAILED"),
             ("input_required_by_remote", "A2A_PROVIDER_ERROR"),
             ("external_call_failed", "A2A_PROVIDER_ERROR"),
+            ("egress_refused", "A2A_PROVIDER_ERROR"),
             ("credential_missing", "A2A_CREDENTIALS_MISSING"),
             ("DELEGATE_AGENT_NOT_FOUND", "DELEGATE_AGENT_NOT_FOUND"),
             ("remote_timeout", "TIMEOUT"),

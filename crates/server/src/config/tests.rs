@@ -27,9 +27,12 @@ fn the_example_equals_the_default_and_lists_every_setting() {
     assert_eq!(example, Config::default());
     for setting in SETTINGS {
         let name = setting.key.rsplit('.').next().unwrap();
+        // A table of an array is commented out: the list itself beside it would be a second one of the name.
+        let [one, table] = [format!("{name} ="), format!("[[{}]]", setting.key)];
         let is_mentioned = EXAMPLE
             .lines()
-            .any(|line| line.trim_start_matches("# ").starts_with(&format!("{name} =")));
+            .map(|line| line.trim_start_matches("# "))
+            .any(|line| line.starts_with(&one) || line.starts_with(&table));
         // The master key must not be in a file.
         assert!(
             is_mentioned || setting.key == "secrets.master_key",
@@ -38,6 +41,64 @@ fn the_example_equals_the_default_and_lists_every_setting() {
         );
         assert!(EXAMPLE.contains(setting.variable), "{}", setting.variable);
     }
+}
+
+/// The tables that the example has in comments, each with the lines from its header to the next one that is neither a
+/// setting nor a remark about one.
+fn commented_tables() -> Vec<Vec<usize>> {
+    let mut tables: Vec<Vec<usize>> = Vec::new();
+    let mut is_inside = false;
+    for (number, line) in EXAMPLE.lines().enumerate() {
+        let text = line.strip_prefix("# ").unwrap_or_default();
+        if text.starts_with('[') {
+            tables.push(Vec::new());
+            is_inside = true;
+        }
+        let is_remark = line
+            .strip_prefix('#')
+            .is_some_and(|text| text.trim_start().starts_with('#'));
+        is_inside &= text.starts_with('[') || text.contains(" = ") || is_remark;
+        if is_inside {
+            tables.last_mut().expect("it has begun").push(number);
+        }
+    }
+    tables
+}
+
+#[test]
+fn every_table_of_the_example_can_be_uncommented() {
+    let with = |lines: &[usize]| {
+        let uncommented = |(number, line): (usize, &str)| match lines.contains(&number) {
+            true => line.trim_start_matches("# ").to_owned(),
+            false => line.to_owned(),
+        };
+        let text: Vec<_> = EXAMPLE.lines().enumerate().map(uncommented).collect();
+        toml::from_str::<Config>(&text.join("\n"))
+    };
+    let lines: Vec<_> = EXAMPLE.lines().collect();
+    let tables = commented_tables();
+    assert!(tables.len() > 12, "{tables:?}");
+    let mut above: &[usize] = &[];
+    for table in &tables {
+        let header = lines[table[0]];
+        // A table of the peer or the issuer above needs that one.
+        let is_part = header.starts_with("# [a2a.peers.") || header.starts_with("# [auth.oidc.");
+        let wanted = match is_part {
+            true => [above, table].concat(),
+            false => table.clone(),
+        };
+        if !is_part {
+            above = table;
+        }
+        let config = with(&wanted).unwrap_or_else(|error| panic!("{header}: {error}"));
+        assert_ne!(config, Config::default(), "{header}");
+    }
+    let all = with(&tables.concat()).unwrap();
+    assert_eq!(
+        (all.budgets.len(), all.models.len(), all.a2a.peers.len()),
+        (1, 1, 2)
+    );
+    assert!(all.budgets[0].max_time.is_some() && all.budgets[0].grant_time.is_some());
 }
 
 #[test]

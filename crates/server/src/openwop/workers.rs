@@ -15,6 +15,7 @@ use wopr_wire::{
 use super::{
     answer::{Answer, json_response},
     call::Call,
+    problem::Problem,
     render,
 };
 use crate::Host;
@@ -62,7 +63,7 @@ pub(super) fn lease(call: Call) -> BoxFuture<'static, Answer> {
 }
 
 /// Leases activities, and waits for the first one as long as the request says.
-pub(crate) async fn leased(host: &Host, caller: &Caller, request: Request) -> Result<Leased, AppError> {
+pub(crate) async fn leased(host: &Host, caller: &Caller, request: Request) -> Result<Leased, Problem> {
     let Request {
         queue,
         worker,
@@ -84,12 +85,24 @@ pub(crate) async fn leased(host: &Host, caller: &Caller, request: Request) -> Re
     let leased = tokio::select! {
         biased;
         _ = closing.changed() => Vec::new(),
-        leased = leasing => leased?,
+        leased = leasing => leased.map_err(at_limit)?,
     };
     let activities = leased.into_iter().map(|leased| shown(host, &worker, leased));
     Ok(Leased {
         activities: activities.collect(),
     })
+}
+
+/// A call that is refused as busy meets the limit of calls that wait.
+fn at_limit(error: AppError) -> Problem {
+    let is_full = matches!(error, AppError::Busy { .. });
+    let mut problem = Problem::from(error);
+    if is_full {
+        problem.envelope.message =
+            "as many calls of the tenant wait for activities as workers.max_waiting allows".to_owned();
+        problem = problem.with("limit", "workers.max_waiting");
+    }
+    problem
 }
 
 fn shown(host: &Host, worker: &str, leased: LeasedActivity) -> Activity {

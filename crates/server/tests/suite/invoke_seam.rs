@@ -143,7 +143,7 @@ async fn failures_have_a_code_and_the_gate_is_not_left() {
     // The address of a peer is not exempt from the policy of the gate.
     let closed = Server::start().await;
     let refused = invoke(&closed, json!({ "peerUrl": remote.url() })).await;
-    refused.error(502, "external_call_failed");
+    refused.error(502, "egress_refused");
     assert!(remote.seen().is_empty());
 }
 

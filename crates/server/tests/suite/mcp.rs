@@ -236,8 +236,18 @@ async fn a_run_is_started_answered_and_ends() {
     assert_eq!(started["status"], "waiting-approval", "{started:#}");
     let question = &started["run"]["interrupts"][0];
     assert!(question["interruptToken"].is_null() && question["callbackUrl"].is_null());
-    assert!(started["next"].as_str().unwrap().contains("wopr_answer"));
+    let next = started["next"].as_str().unwrap();
+    assert!(
+        next.contains("wopr_answer") && next.contains(r#"{"action": "accept"}"#),
+        "{next}"
+    );
     let run = &started["runId"];
+    let wrong = json!({ "runId": run, "nodeId": question["nodeId"], "value": { "answers": {} } });
+    let refused = call_by(&server, ALICE, "wopr_answer", wrong).await;
+    assert_eq!(
+        refused["structuredContent"]["error"]["details"]["field"], "value",
+        "{refused:#}"
+    );
     let arguments = json!({
         "runId": run, "nodeId": question["nodeId"], "interruptId": question["interruptId"], "value": { "action": "accept" },
     });

@@ -353,7 +353,8 @@ async fn a_tenant_has_a_limited_number_of_waiting_calls() {
     are_waiting(&server, "w1", 1).await;
     let refused = server.post(LEASE, &json!({ "queue": "other" })).send().await;
     assert!(refused.header("retry-after").is_some());
-    assert_eq!(refused.status, 503);
+    let details = refused.error(503, "service_unavailable");
+    assert_eq!(details["limit"], "workers.max_waiting");
     let of_rival = server
         .call("POST", LEASE)
         .key(BOB)

@@ -67,11 +67,17 @@ pub(super) async fn perform(cast: &Cast, watching: &Watching) -> Result<Exit> {
         host.kill().await;
     }
     let told = told.map_err(|error| match hosts.last() {
-        Some(last) => super::explain(error, last),
-        None => error,
+        // Nothing is wrong with a host whose run waits for an answer.
+        Some(last) if !is_waiting(&error) => super::explain(error, last),
+        Some(_) | None => error,
     });
     folder.close().context("remove the demo's folder")?;
     told
+}
+
+fn is_waiting(error: &anyhow::Error) -> bool {
+    let failure = error.downcast_ref::<Failure>();
+    failure.is_some_and(|failure| failure.exit() == Exit::Waiting)
 }
 
 /// The part of [`perform`] after which the hosts are killed; on drop at the latest.

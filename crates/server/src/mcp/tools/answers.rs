@@ -18,12 +18,27 @@ use crate::{
     },
 };
 
+/// What answers look like, by the kind of the question.
+macro_rules! shapes {
+    () => {
+        "approval: {\"action\": \"accept\"}, {\"action\": \"reject\", \"feedback\": \"why\"} or another of data.actions; \
+         clarification: {\"answers\": {\"ID\": \"text\"}} with the ids of data.questions; \
+         conversation: {\"operation\": \"exchange\", \"content\": \"text\"}; \
+         external-event: an object that matches the event's correlation; custom: any JSON"
+    };
+}
+pub(super) const SHAPES: &str = shapes!();
+
 pub(super) const TOOLS: &[Tool] = &[Tool {
     name: "wopr_answer",
     title: "Answer a question of a run",
-    description: "Answer a question that a run waits for (run.interrupts of wopr_get_run), then wait until the run ends or \
-                  needs another answer. An approval takes a value such as {\"approve\": true}; other questions say in their \
-                  data what they take. Ask the person in charge before you approve anything on their behalf.",
+    description: concat!(
+        "Answer a question that a run waits for (run.interrupts of wopr_get_run), then wait until the run ends or needs another \
+         answer. The value depends on the kind of the question. ",
+        shapes!(),
+        ". A resumeSchema of the question says exactly what it takes. Ask the person in charge before you approve anything on \
+         their behalf.",
+    ),
     hints: Hints::Adds { repeats: false },
     input: || {
         arguments(
@@ -34,7 +49,7 @@ pub(super) const TOOLS: &[Tool] = &[Tool {
                     "type": "string", "minLength": 1,
                     "description": "The interruptId of the question; needed if the node asks several",
                 },
-                "value": { "description": "The answer" },
+                "value": { "description": "The answer, as the kind of the question wants it" },
                 "waitMs": schema::wait_ms(),
             }),
             &["runId", "nodeId", "value"],
@@ -79,11 +94,22 @@ fn answer(ask: Ask, arguments: Object) -> BoxFuture<'static, Outcome> {
 }
 
 fn refused(error: NodeAnswerError) -> Failure {
-    let problem = match error {
+    let mut problem = match error {
         NodeAnswerError::Failed(error) => late(error).into(),
         NodeAnswerError::NotTheVoter(_) | NodeAnswerError::Ambiguous(_) | NodeAnswerError::Changed(_) => {
             Problem::from(error)
         }
     };
+    // The answer is an argument of another name here than over REST.
+    let field = problem
+        .envelope
+        .details
+        .as_mut()
+        .and_then(|details| details.get_mut("field"));
+    if let Some(field) = field
+        && *field == "resumeValue"
+    {
+        *field = "value".into();
+    }
     problem.into()
 }

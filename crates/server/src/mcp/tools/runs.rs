@@ -11,6 +11,7 @@ use wopr_wire::json::{DecodeError, Fields, Object};
 
 use super::{
     Ask, Failure, Hints, Outcome, Output, Tool,
+    answers::SHAPES,
     schema::{self, arguments, result},
 };
 use crate::{
@@ -471,8 +472,10 @@ fn next(status: RunStatus, (id, head): (&str, u64), shows: Shows, may: impl Fn(S
     };
     match (is_asking, may(Scope::ApprovalsRespond)) {
         (true, true) if shows.questions => {
-            return "The run waits for an answer to a question of run.interrupts: give it with wopr_answer."
-                .to_owned();
+            return format!(
+                "The run waits for an answer to a question of run.interrupts: give it with wopr_answer. Its value, by the \
+                 kind of the question: {SHAPES}."
+            );
         }
         (true, true) if !may(Scope::RunsRead) => {
             return "The run waits for an answer. To see its question takes the scope runs:read; wopr_answer answers it."
