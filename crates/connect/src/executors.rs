@@ -81,12 +81,7 @@ impl Executors {
                 options.origin,
                 options.transports,
             ),
-            models: Models::new(
-                gate.clone(),
-                options.models,
-                options.secrets.clone(),
-                options.mock,
-            ),
+            models: Models::new(&gate, options.models, options.secrets.clone(), options.mock),
             tools: ToolServers::new(&gate, options.tool_servers),
             tool_agents: options.tool_agents.into(),
             http: Http::new(gate, options.secrets),

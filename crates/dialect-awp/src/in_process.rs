@@ -9,7 +9,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use wopr_kernel::{
-    Call, Failure, ModelCall, ModelMessage, ModelStop, Object, Seq, StepId, ToolRequest, cost, fence, fields,
+    Call, Failure, ModelCall, ModelMessage, ModelStop, Object, OverBudget, Seq, StepId, ToolRequest, cost,
+    fence, fields,
 };
 
 use crate::{
@@ -33,6 +34,7 @@ const NO_PROMPT: &str = "Respond according to the system instructions.";
 const NOT_CONFIGURED: &str = "COMPOSITE_EXECUTOR_NOT_CONFIGURED";
 const MODEL_INVALID: &str = "LLM_CONFIG_INVALID";
 const MODEL_FAILED: &str = "LLM_PROVIDER_ERROR";
+const OVER_BUDGET: &str = "BUDGET_EXCEEDED";
 
 /// What a host does activities with.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -239,6 +241,10 @@ pub(crate) fn ended(next: &mut Next<'_>, step: &StepId, cause: Seq, outcome: Res
     };
     let plan = next.plan;
     let outcome = match (&plan.at(position).kind, outcome) {
+        // This language has no question for more, and another attempt would find the same.
+        (Kind::Llm { .. }, Ok(reply)) if let Some(over) = OverBudget::read(&reply) => {
+            Err(Failure::new(OVER_BUDGET, over.message()))
+        }
         (Kind::Llm { output_schema }, Ok(reply)) => match said(next, &reply, output_schema.is_some()) {
             Ok(output) => Ok(output),
             Err(failure) => return attempt_failed(next, step, cause, failure),

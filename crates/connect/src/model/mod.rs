@@ -86,7 +86,7 @@ pub struct Models {
 
 impl Models {
     #[must_use]
-    pub fn new(gate: Gate, providers: Vec<Provider>, secrets: NamedSecrets, mock: Option<Mock>) -> Self {
+    pub fn new(gate: &Gate, providers: Vec<Provider>, secrets: NamedSecrets, mock: Option<Mock>) -> Self {
         Self {
             gate: gate.to_configured(providers.iter().map(|provider| &provider.base_url)),
             providers: providers.into(),

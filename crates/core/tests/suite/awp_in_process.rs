@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wopr_core::{Call, Failure, ForkMode, ModelMessage, NodeTypes, Plan};
+use wopr_core::{
+    BudgetKey, BudgetPeriod, BudgetScope, BudgetUnit, Call, Failure, ForkMode, ModelMessage, NodeTypes,
+    OnOverBudget, OverBudget, Plan, Timestamp,
+};
 use wopr_testkit::Script;
 
 use crate::awp::document;
@@ -238,6 +241,22 @@ fn what_a_model_says_becomes_state() {
         .outcome("work", Ok(reply("I will not", "refusal")))
         .expect("under way");
     assert_eq!(failure(&script).code, "LLM_PROVIDER_ERROR");
+    let mut script = run(ask(json!({})), host.clone(), json!({}));
+    let over = OverBudget {
+        key: BudgetKey {
+            scope: BudgetScope::Tenant,
+            per: BudgetPeriod::Day,
+            unit: BudgetUnit::Tokens,
+            until: Timestamp::from_millis(86_400_000),
+        },
+        spent: 100,
+        limit: 100,
+        on_breach: OnOverBudget::Fail,
+    };
+    script
+        .outcome("work", Ok(over.outcome().into()))
+        .expect("under way");
+    assert_eq!(failure(&script).code, "BUDGET_EXCEEDED");
     for (code, said) in [
         ("model_unknown", "LLM_CONFIG_INVALID"),
         ("credential_missing", "LLM_CREDENTIALS_MISSING"),
