@@ -9,13 +9,21 @@
 //! the command. Definitions may not be recursive; `recurse`, `until`, `while` and `repeat` are there. Objects are in the
 //! order of their names.
 
+mod alternatives;
+mod automaton;
 mod binding;
 mod builtins;
 mod compile;
+mod dates;
+mod formats;
 mod machine;
 mod math;
+mod numbers;
 mod paths;
+mod pattern;
 mod prelude;
+mod search;
+mod shapes;
 mod term;
 mod text;
 mod updates;

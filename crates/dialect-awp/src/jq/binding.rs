@@ -10,9 +10,9 @@ use serde_json::Value;
 use wopr_kernel::cost::Meter;
 
 use super::{
-    machine::{Flow, Item, Machine, Next, STEP},
+    machine::{Flow, Item, Machine, Next, STEP, Stop},
     paths,
-    term::{Fold, FoldKind, Pattern, Term},
+    term::{Alternatives, Fold, FoldKind, Pattern, Term},
 };
 
 /// The bindings of names, innermost first.
@@ -79,7 +79,39 @@ impl<'t> Machine<'t, '_> {
             }
             Pattern::List(parts) => self.bind_list(parts, 0, &value, scope, next),
             Pattern::Object(parts) => self.bind_object(parts, &value, scope, scope, next),
+            Pattern::Alternatives(alternatives) => self.bind_first(alternatives, &value, scope, next),
         })
+    }
+
+    /// Binds the first pattern with which the rest of the filter does not fail. What it gave until then is given.
+    fn bind_first(
+        &self,
+        alternatives: &'t Alternatives,
+        value: &Value,
+        scope: &Scope<'t>,
+        next: &mut dyn FnMut(&Scope<'t>) -> Flow,
+    ) -> Flow {
+        let level = scope.n_levels();
+        let mut flow = Ok(());
+        for (pattern, places) in &alternatives.patterns {
+            flow = self.bind(pattern, Cow::Borrowed(value), scope, &mut |bound| {
+                let mut all = scope.clone();
+                for place in places {
+                    let value = match place {
+                        Some(place) => bound.get(level + place, self.meter)?,
+                        None => None,
+                    };
+                    self.meter.charge(STEP)?;
+                    all = all.with(value.unwrap_or_else(|| Bound::Value(Rc::new(Value::Null))));
+                }
+                next(&all)
+            });
+            match &flow {
+                Err(Stop::Error(_)) => {}
+                Ok(()) | Err(Stop::Break(_) | Stop::TooDeep | Stop::Spent) => break,
+            }
+        }
+        flow
     }
 
     fn bind_list(

@@ -13,15 +13,15 @@ use wopr_kernel::cost::{self, merge_sort};
 
 use super::{
     binding::Scope,
-    is_true,
+    dates, formats, is_true,
     machine::{Flow, Item, Machine, Next, Stop, catch},
     math, paths,
     term::Term,
     text::{self, shown, type_of},
 };
 
-/// Units for setting up a search for a pattern, besides compiling it.
-const PATTERN: u64 = 20_000;
+/// As much of an unknown name as a message shows.
+const MAX_NAME: usize = 40;
 
 macro_rules! builtins {
     ($($variant:ident $name:literal $n_arguments:literal,)*) => {
@@ -51,15 +51,9 @@ builtins! {
     KeysUnsorted "keys_unsorted" 0,
     Type "type" 0,
     Add "add" 0,
-    Floor "floor" 0,
-    Ceil "ceil" 0,
-    Round "round" 0,
-    Trunc "trunc" 0,
-    Sqrt "sqrt" 0,
-    Fabs "fabs" 0,
-    Abs "abs" 0,
     ToString "tostring" 0,
     ToNumber "tonumber" 0,
+    ToBoolean "toboolean" 0,
     ToJson "tojson" 0,
     FromJson "fromjson" 0,
     Downcase "ascii_downcase" 0,
@@ -75,6 +69,7 @@ builtins! {
     Now "now" 0,
     IsNan "isnan" 0,
     IsInfinite "isinfinite" 0,
+    IsNormal "isnormal" 0,
     Nan "nan" 0,
     Infinite "infinite" 0,
     Sort "_sort" 0,
@@ -87,7 +82,6 @@ builtins! {
     StripEnd "rtrimstr" 1,
     StartsWith "startswith" 1,
     EndsWith "endswith" 1,
-    Test "test" 1,
     Indices "indices" 1,
     Flatten "flatten" 1,
     GetPath "getpath" 1,
@@ -104,6 +98,19 @@ builtins! {
     Repeat "repeat" 1,
     While "while" 2,
     Until "until" 2,
+    Walk "walk" 1,
+    ToStream "tostream" 0,
+    FromStream "fromstream" 1,
+    Combinations "combinations" 0,
+    Transpose "transpose" 0,
+    SearchSorted "bsearch" 1,
+    GmTime "gmtime" 0,
+    LocalTime "localtime" 0,
+    MakeTime "mktime" 0,
+    FormatTime "strftime" 1,
+    FormatLocalTime "strflocaltime" 1,
+    ParseTime "strptime" 1,
+    FormatAs "format" 1,
 }
 
 impl<'t> Machine<'t, '_> {
@@ -130,15 +137,17 @@ impl<'t> Machine<'t, '_> {
         if let Builtin::Error = builtin {
             return Err(Stop::Error(Box::new(self.own(input.value)?)));
         }
+        if let Builtin::ToStream = builtin {
+            return self.to_stream(input, next);
+        }
+        if let Builtin::Combinations = builtin {
+            return self.combinations(&input.value, input.again(), next);
+        }
         let value = self.value_of(builtin, &input.value)?;
         self.make(input, value, next)
     }
 
     fn value_of(&self, builtin: Builtin, value: &Value) -> Flow<Value> {
-        let of_number = |change: fn(f64) -> f64| match value.as_f64() {
-            Some(n) => Ok(math::number(change(n))),
-            None => Err(Stop::error(format!("{} number required", shown(value)))),
-        };
         let of_text = |change: fn(&str) -> String| match value {
             Value::String(text) => {
                 self.meter.bytes(text.len())?;
@@ -162,14 +171,17 @@ impl<'t> Machine<'t, '_> {
             Builtin::Keys | Builtin::KeysUnsorted => self.keys(value),
             Builtin::Type => Ok(type_of(value).into()),
             Builtin::Add => self.sum(value),
-            Builtin::Floor => of_number(f64::floor),
-            Builtin::Ceil => of_number(f64::ceil),
-            Builtin::Round => of_number(f64::round),
-            Builtin::Trunc => of_number(f64::trunc),
-            Builtin::Sqrt => of_number(f64::sqrt),
-            Builtin::Fabs | Builtin::Abs => of_number(f64::abs),
             Builtin::ToString => text::plain(value, self.meter).map(Value::String),
             Builtin::ToNumber => self.to_number(value),
+            Builtin::ToBoolean => match value {
+                Value::Bool(_) => Ok(value.clone()),
+                Value::String(text) if text == "true" => Ok(Value::Bool(true)),
+                Value::String(text) if text == "false" => Ok(Value::Bool(false)),
+                other => Err(Stop::error(format!(
+                    "{} cannot be parsed as a boolean",
+                    shown(other)
+                ))),
+            },
             Builtin::ToJson => text::json(value, self.meter).map(Value::String),
             Builtin::FromJson => self.parsed(value),
             Builtin::Downcase => of_text(str::to_ascii_lowercase),
@@ -186,10 +198,15 @@ impl<'t> Machine<'t, '_> {
             Builtin::Now => Ok(math::number(self.now.millis() as f64 / 1000.0)),
             // JSON has neither, so no value is either.
             Builtin::IsNan | Builtin::IsInfinite => Ok(Value::Bool(false)),
+            Builtin::IsNormal => Ok(Value::Bool(value.as_f64().is_some_and(f64::is_normal))),
             Builtin::Nan => Ok(Value::Null),
             Builtin::Infinite => Ok(math::number(f64::INFINITY)),
             Builtin::Sort => self.sorted(value).map(Value::Array),
             Builtin::Group => self.grouped(value),
+            Builtin::Transpose => self.transpose(value),
+            Builtin::GmTime => dates::gmtime(value, "gmtime", self.meter),
+            Builtin::LocalTime => dates::gmtime(value, "localtime", self.meter),
+            Builtin::MakeTime => dates::mktime(value, self.meter),
             other => Err(Stop::error(format!("{other:?} needs arguments"))),
         }
     }
@@ -257,7 +274,7 @@ impl<'t> Machine<'t, '_> {
                         .all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'-' | b'+' | b'e' | b'E'));
                 let n = text.parse::<f64>().ok().filter(|_| is_number);
                 n.map(math::number)
-                    .ok_or_else(|| Stop::error(format!("Cannot parse {} as a number", shown(value))))
+                    .ok_or_else(|| Stop::error(format!("{} cannot be parsed as a number", shown(value))))
             }
             other => Err(Stop::error(format!(
                 "{} cannot be parsed as a number",
@@ -282,19 +299,34 @@ impl<'t> Machine<'t, '_> {
 
     fn explode(&self, value: &Value) -> Flow<Value> {
         let Value::String(text) = value else {
-            return Err(Stop::error(format!("{} cannot be exploded", shown(value))));
+            return Err(Stop::error("explode input must be a string"));
         };
         self.meter.values(text.len())?;
         Ok(text.chars().map(u32::from).collect())
     }
 
     fn implode(&self, value: &Value) -> Flow<Value> {
-        let wrong = || Stop::error(format!("{} cannot be imploded", shown(value)));
-        let items = value.as_array().ok_or_else(wrong)?;
+        let items = value.as_array();
+        let items = items.ok_or_else(|| Stop::error("implode input must be an array"))?;
         self.meter.values(items.len())?;
+        // What is no code point becomes the replacement character.
         let letter = |item: &Value| {
-            let code = item.as_u64().and_then(|code| u32::try_from(code).ok());
-            code.and_then(char::from_u32).ok_or_else(wrong)
+            let code = item.as_f64().ok_or_else(|| {
+                let shown = shown(item);
+                Stop::error(format!(
+                    "{shown} can't be imploded, unicode codepoint needs to be numeric"
+                ))
+            })?;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "checked to be in range"
+            )]
+            let code = (0.0..=f64::from(u32::MAX)).contains(&code).then_some(code as u32);
+            Flow::Ok(
+                code.and_then(char::from_u32)
+                    .unwrap_or(char::REPLACEMENT_CHARACTER),
+            )
         };
         items
             .iter()
@@ -434,6 +466,8 @@ impl<'t> Machine<'t, '_> {
                 let first = self.first(argument, scope, value)?;
                 self.make(input, Value::Bool(first.is_none()), next)
             }
+            Builtin::Walk => self.transform(argument, scope, input, next),
+            Builtin::FromStream => self.of_stream(argument, scope, input, next),
             Builtin::Recurse => self.grow(scope, input, next, None, argument),
             Builtin::Repeat => self.grow(scope, input, next, None, argument),
             Builtin::GetPath => self.run(argument, scope, input.plain(), &mut |path| {
@@ -486,29 +520,28 @@ impl<'t> Machine<'t, '_> {
                 math::split(text, by, self.meter)
             }
             Builtin::Join => self.join(value, argument),
-            Builtin::StripStart => Ok(match (value, argument) {
-                (Value::String(text), Value::String(part)) => {
-                    self.meter.bytes(text.len())?;
-                    text.strip_prefix(part.as_str()).unwrap_or(text).into()
-                }
-                _ => self.own(Cow::Borrowed(value))?,
-            }),
-            Builtin::StripEnd => Ok(match (value, argument) {
-                (Value::String(text), Value::String(part)) => {
-                    self.meter.bytes(text.len())?;
-                    text.strip_suffix(part.as_str()).unwrap_or(text).into()
-                }
-                _ => self.own(Cow::Borrowed(value))?,
-            }),
+            Builtin::StripStart => {
+                texts("startswith()").map(|(text, part)| text.strip_prefix(part).unwrap_or(text).into())
+            }
+            Builtin::StripEnd => {
+                texts("endswith()").map(|(text, part)| text.strip_suffix(part).unwrap_or(text).into())
+            }
             Builtin::StartsWith => texts("startswith()").map(|(text, part)| text.starts_with(part).into()),
             Builtin::EndsWith => texts("endswith()").map(|(text, part)| text.ends_with(part).into()),
-            Builtin::Test => {
-                let (text, pattern) = texts("test()")?;
-                self.meter
-                    .charge(PATTERN + 100 * wopr_schema::pattern_work(pattern) as u64)?;
-                let pattern = wopr_schema::Pattern::parse(pattern).map_err(Stop::error)?;
-                self.meter.bytes(pattern.size())?;
-                Ok(Value::Bool(pattern.is_match(text, self.meter)?))
+            Builtin::SearchSorted => self.search_sorted(value, argument),
+            Builtin::FormatTime => dates::strftime(value, argument, "strftime", self.meter),
+            Builtin::FormatLocalTime => dates::strftime(value, argument, "strflocaltime", self.meter),
+            Builtin::ParseTime => dates::strptime(value, argument, self.meter),
+            Builtin::FormatAs => {
+                let format = argument.as_str().and_then(formats::find);
+                let format = format.ok_or_else(|| match argument {
+                    Value::String(name) => {
+                        let name = &name[..name.floor_char_boundary(MAX_NAME)];
+                        Stop::error(format!("{name} is not a valid format"))
+                    }
+                    other => Stop::error(format!("{} is not a valid format", shown(other))),
+                })?;
+                formats::write(format, value, self.meter).map(Value::String)
             }
             Builtin::Indices => self.indices(value, argument),
             Builtin::Flatten => {
@@ -679,11 +712,11 @@ impl<'t> Machine<'t, '_> {
     ) -> Flow {
         match builtin {
             Builtin::Limit => self.run(first, scope, input.plain(), &mut |n| {
-                let n = count(&n.value)?;
+                let n = count(&n.value, "limit")?;
                 self.limit(n, second, scope, input.again(), next)
             }),
             Builtin::Skip => self.run(first, scope, input.plain(), &mut |n| {
-                let mut left = count(&n.value)?;
+                let mut left = count(&n.value, "skip")?;
                 self.run(second, scope, input.again(), &mut |item| {
                     if left > 0 {
                         left -= 1;
@@ -806,14 +839,17 @@ fn path_of(value: &Value) -> Flow<&[Value]> {
         .ok_or_else(|| Stop::error("Path must be specified as an array"))
 }
 
-fn count(value: &Value) -> Flow<u64> {
+fn count(value: &Value, name: &str) -> Flow<u64> {
     let n = value
         .as_f64()
-        .ok_or_else(|| Stop::error("Invalid arguments to a limit"))?;
+        .ok_or_else(|| Stop::error(format!("{} is not a number of outputs", shown(value))))?;
+    if n < 0.0 {
+        return Err(Stop::error(format!("{name} doesn't support negative count")));
+    }
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "negative numbers count as none, and large ones as the largest"
+        reason = "not negative, and a number that is too large is the largest one"
     )]
-    Ok(n.ceil().max(0.0) as u64)
+    Ok(n.ceil() as u64)
 }

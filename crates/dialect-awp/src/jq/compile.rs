@@ -11,10 +11,13 @@ use serde_json::Value;
 
 use super::{
     JqError, MAX_BRACKETS, MAX_NESTING_WORDS, MAX_SOURCE,
+    alternatives::{self, MARK},
     builtins::Builtin,
-    math,
+    formats, math, numbers,
+    pattern::{self, Flags},
     prelude::DEFINITIONS,
-    term::{Change, Fold, FoldKind, Format, Hop, Part, Pattern, Piece, Program, Term},
+    search::Kind,
+    term::{Alternatives, Change, Fold, FoldKind, Format, Hop, Part, Pattern, Piece, Program, Term},
 };
 
 /// Words and signs that nest what follows, one level each, up to the end of their brackets.
@@ -31,6 +34,8 @@ const MAX_LIST: usize = 1_000;
 const MAX_PARTS: usize = 50;
 /// Bytes that an allocation takes besides what is in it, and what small ones leave unused.
 const ALLOCATION: usize = 32;
+/// Bytes of what `$__loc__` stands for.
+const LOCATION: usize = 700;
 /// Bytes of a part of a path besides its term.
 const HOP: usize = size_of::<Hop>() - size_of::<Term>();
 
@@ -49,8 +54,12 @@ pub(super) fn program(source: &str) -> Result<Program, JqError> {
             limit: MAX_NESTING_WORDS,
         });
     }
+    let tokens = alternatives::grouped(tokens);
     let main = parse(&tokens, Parser::term)?;
-    let mut compiler = Compiler::default();
+    let mut compiler = Compiler {
+        source,
+        ..Compiler::default()
+    };
     let main = compiler.term(main)?;
     Ok(Program {
         functions: compiler.functions,
@@ -193,8 +202,19 @@ enum Name<'s> {
     },
 }
 
+impl<'s> Name<'s> {
+    fn variable(&self) -> Option<&'s str> {
+        match self {
+            Self::Variable { name, .. } => Some(name),
+            Self::Label { .. } | Self::Argument { .. } | Self::Function { .. } => None,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Compiler<'s> {
+    /// The text of the filter.
+    source: &'s str,
     functions: Vec<Term>,
     /// The innermost last.
     names: Vec<Name<'s>>,
@@ -440,9 +460,51 @@ impl<'s> Compiler<'s> {
     /// Compiles a pattern; the names that it binds are at the levels from the current one on.
     fn pattern(&mut self, syntax: SyntaxPattern<&'s str>) -> Compiled<(Pattern, Vec<Name<'s>>)> {
         let mut names = Vec::new();
-        let pattern = self.pattern_part(syntax, &mut names)?;
+        let pattern = match syntax {
+            SyntaxPattern::Arr(patterns) if matches!(patterns.first(), Some(SyntaxPattern::Var(name)) if *name == MARK) => {
+                self.alternatives(patterns.into_iter().skip(1), &mut names)?
+            }
+            syntax => self.pattern_part(syntax, &mut names)?,
+        };
         few(names.len(), "variables of a pattern")?;
         Ok((pattern, names))
+    }
+
+    /// Compiles `p ?// q`, which binds the variables of all of its patterns.
+    fn alternatives(
+        &mut self,
+        patterns: impl Iterator<Item = SyntaxPattern<&'s str>>,
+        names: &mut Vec<Name<'s>>,
+    ) -> Compiled<Pattern> {
+        let mut compiled = Vec::new();
+        let mut all: Vec<&'s str> = Vec::new();
+        for pattern in patterns {
+            let mut own = Vec::new();
+            let pattern = self.pattern_part(pattern, &mut own)?;
+            let own: Vec<_> = own.iter().filter_map(Name::variable).collect();
+            for name in &own {
+                if !all.contains(name) {
+                    all.push(name);
+                }
+            }
+            few(all.len(), "variables of a pattern")?;
+            compiled.push((pattern, own));
+        }
+        few(compiled.len(), "patterns between ?//")?;
+        self.n_bytes +=
+            compiled.len() * (size_of::<Pattern>() + ALLOCATION + all.len() * size_of::<Option<usize>>());
+        names.extend(all.iter().enumerate().map(|(n, name)| Name::Variable {
+            name,
+            level: self.level + n,
+        }));
+        let placed = compiled.into_iter().map(|(pattern, own)| {
+            let places = all.iter().map(|name| own.iter().rposition(|own| own == name));
+            (pattern, places.collect())
+        });
+        Ok(Pattern::Alternatives(Alternatives {
+            n_variables: all.len(),
+            patterns: placed.collect(),
+        }))
     }
 
     fn pattern_part(
@@ -536,6 +598,16 @@ impl<'s> Compiler<'s> {
         });
         match (found, name) {
             (Some(level), _) => Ok(Term::Variable { level }),
+            (None, "$__loc__") => {
+                // The name is a part of the text.
+                let at = (name.as_ptr() as usize).saturating_sub(self.source.as_ptr() as usize);
+                let before = self.source.get(..at).unwrap_or_default();
+                let line = before.matches('\n').count() + 1;
+                self.n_bytes += LOCATION;
+                Ok(Term::Literal(
+                    serde_json::json!({ "file": "<top-level>", "line": line }),
+                ))
+            }
             (None, "$ENV") => Err(unknown(
                 "$ENV is not offered: a filter reads the state document alone",
             )),
@@ -591,8 +663,13 @@ impl<'s> Compiler<'s> {
         if let Some(builtin) = Builtin::find(name, n_arguments) {
             return Ok(Term::Builtin(builtin, arguments));
         }
-        if let Some(format) = name.strip_prefix('@') {
-            let _ = format;
+        if let Some(function) = numbers::find(name, n_arguments) {
+            return Ok(Term::Number(function, arguments));
+        }
+        if let Some(search) = search(name, &arguments)? {
+            return Ok(search(arguments));
+        }
+        if name.starts_with('@') {
             return Ok(Term::Text(
                 format_of(name)?,
                 Box::new([Piece::Term(Term::Identity)]),
@@ -683,13 +760,51 @@ fn unknown(what: &str) -> JqError {
 }
 
 fn format_of(name: &str) -> Compiled<Format> {
-    match name {
-        "@text" => Ok(Format::Text),
-        "@json" => Ok(Format::Json),
-        "@uri" => Ok(Format::Uri),
-        "@base64" => Ok(Format::Base64),
-        _ => Err(unknown(&format!("the format {name} is not offered"))),
+    let format = name.strip_prefix('@').and_then(formats::find);
+    format.ok_or_else(|| unknown(&format!("the format {name} is not offered")))
+}
+
+/// Makes a term of its arguments.
+type Make = fn(Box<[Term]>) -> Term;
+
+/// How a filter that searches for a pattern is made of its arguments, if the name is that of one. A pattern that is
+/// written out is checked.
+fn search(name: &str, arguments: &[Term]) -> Compiled<Option<Make>> {
+    let make: Make = match (name, arguments.len()) {
+        ("match", 1 | 2) => |arguments| Term::Search(Kind::Match, arguments),
+        ("test", 1 | 2) => |arguments| Term::Search(Kind::Test, arguments),
+        ("capture", 1 | 2) => |arguments| Term::Search(Kind::Capture, arguments),
+        ("scan", 1 | 2) => |arguments| Term::Search(Kind::Scan, arguments),
+        ("split", 2) => |arguments| Term::Search(Kind::Split, arguments),
+        ("splits", 1 | 2) => |arguments| Term::Search(Kind::Splits, arguments),
+        ("sub", 2 | 3) => |arguments| Term::Substitute {
+            is_global: false,
+            arguments,
+        },
+        ("gsub", 2 | 3) => |arguments| Term::Substitute {
+            is_global: true,
+            arguments,
+        },
+        _ => return Ok(None),
+    };
+    let flags = match (name, arguments) {
+        ("sub" | "gsub", [_, _, flags]) => Some(flags),
+        ("sub" | "gsub", _) => None,
+        (_, [_, flags]) => Some(flags),
+        _ => None,
+    };
+    let flags = match flags {
+        None | Some(Term::Literal(Value::Null)) => Some(Flags::default()),
+        Some(Term::Literal(Value::String(flags))) => match Flags::parse(flags) {
+            Some(flags) => Some(flags),
+            None => return Err(unknown(&format!("{name}: '{}' are no flags", clipped(flags)))),
+        },
+        Some(_) => None,
+    };
+    if let (Some(Term::Literal(Value::String(source))), Some(flags)) = (arguments.first(), flags) {
+        pattern::check(source, flags).map_err(|wrong| unknown(&format!("the pattern of {name}: {wrong}")))?;
     }
+    Ok(Some(make))
 }
 
 fn number(text: &str) -> Compiled<Value> {

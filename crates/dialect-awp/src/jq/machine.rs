@@ -11,7 +11,10 @@
     reason = "a filter is given its input: some take it over, and all are called alike"
 )]
 
-use std::{borrow::Cow, cell::Cell};
+use std::{
+    borrow::Cow,
+    cell::{Cell, RefCell},
+};
 
 use jaq_core::ops::{Cmp, Math};
 use serde_json::Value;
@@ -26,6 +29,7 @@ use super::{
     binding::{Bound, Scope},
     is_true, math,
     paths::Trail,
+    search::Kept,
     term::{Hop, Pattern, Program, Term},
     text,
 };
@@ -33,6 +37,8 @@ use super::{
 /// Maximum nesting of what waits for an output: filters, parts of a path, and parts of a pattern. Without optimization,
 /// a level takes up to 6 KiB of the stack, and 5 KiB on average, so that all of them fit into 1 MiB.
 const MAX_DEPTH: usize = 128;
+/// As many bytes of an error that is no text as are shown.
+const MAX_RAISED: usize = 200;
 /// The cost of a step, besides what it reads and makes.
 pub(super) const STEP: u64 = 4;
 
@@ -56,7 +62,7 @@ impl Stop {
         match self {
             Self::Error(value) => JqError::Raised(match *value {
                 Value::String(message) => message,
-                other => format!("{} (not a string)", text::shown(&other)),
+                other => format!("(not a string): {}", text::begin(&other, MAX_RAISED)),
             }),
             Self::Break(_) => JqError::Raised("break".to_owned()),
             Self::TooDeep => JqError::TooDeep,
@@ -119,6 +125,8 @@ pub(super) struct Machine<'t, 'm> {
     pub(super) meter: &'m Meter<'m>,
     depth: Cell<usize>,
     n_labels: Cell<u64>,
+    /// The patterns that were compiled last.
+    pub(super) patterns: RefCell<Vec<Kept>>,
 }
 
 impl<'t, 'm> Machine<'t, 'm> {
@@ -129,6 +137,7 @@ impl<'t, 'm> Machine<'t, 'm> {
             meter,
             depth: Cell::new(0),
             n_labels: Cell::new(0),
+            patterns: RefCell::default(),
         }
     }
 
@@ -193,6 +202,11 @@ impl<'t, 'm> Machine<'t, 'm> {
             Term::Argument { level } => self.argument(*level, scope, input, next),
             Term::Variable { level } => self.variable(*level, scope, input, next),
             Term::Builtin(builtin, arguments) => self.builtin(*builtin, arguments, scope, input, next),
+            Term::Number(function, arguments) => self.number(*function, arguments, scope, input, next),
+            Term::Search(kind, arguments) => self.search(*kind, arguments, scope, input, next),
+            Term::Substitute { is_global, arguments } => {
+                self.substitute(*is_global, arguments, scope, input, next)
+            }
             Term::Path(head, hops) => self.follow(head, hops, scope, input, next),
         }
     }

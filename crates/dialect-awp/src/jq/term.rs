@@ -3,7 +3,7 @@
 use jaq_core::ops::{Cmp, Math};
 use serde_json::Value;
 
-use super::builtins::Builtin;
+use super::{builtins::Builtin, numbers::Function, search::Kind};
 
 /// A filter with the definitions that it uses.
 #[derive(Debug)]
@@ -56,6 +56,15 @@ pub(super) enum Term {
         level: usize,
     },
     Builtin(Builtin, Box<[Term]>),
+    /// A function of numbers.
+    Number(Function, Box<[Term]>),
+    /// A search for a pattern, with flags or without.
+    Search(Kind, Box<[Term]>),
+    /// `sub` and `gsub`: a pattern, what replaces it, and flags if there are any.
+    Substitute {
+        is_global: bool,
+        arguments: Box<[Term]>,
+    },
     Path(Box<Term>, Box<[Hop]>),
 }
 
@@ -87,8 +96,16 @@ pub(super) enum Piece {
 pub(super) enum Format {
     Text,
     Json,
+    Csv,
+    Tsv,
+    Html,
     Uri,
+    UriDecoded,
+    Shell,
     Base64,
+    Base64Decoded,
+    Base32,
+    Base32Decoded,
 }
 
 /// What an assignment does.
@@ -109,6 +126,19 @@ pub(super) enum Pattern {
     Variable,
     List(Box<[Pattern]>),
     Object(Box<[(Term, Pattern)]>),
+    /// `p ?// q`: the first whose body does not fail.
+    Alternatives(Alternatives),
+}
+
+/// Where the variables of all alternatives are among those of one.
+pub(super) type Places = Box<[Option<usize>]>;
+
+/// Patterns of which one is enough.
+#[derive(Debug)]
+pub(super) struct Alternatives {
+    pub(super) n_variables: usize,
+    /// Each with the places of the variables among those that it binds itself. Those that it lacks are null.
+    pub(super) patterns: Box<[(Pattern, Places)]>,
 }
 
 impl Pattern {
@@ -118,6 +148,7 @@ impl Pattern {
             Self::Variable => 1,
             Self::List(parts) => parts.iter().map(Self::n_variables).sum(),
             Self::Object(parts) => parts.iter().map(|(_, part)| part.n_variables()).sum(),
+            Self::Alternatives(alternatives) => alternatives.n_variables,
         }
     }
 }

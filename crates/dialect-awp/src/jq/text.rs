@@ -1,11 +1,13 @@
 //! Texts: values as JSON, interpolation, and the formats.
 
-use base64::{Engine, prelude::BASE64_STANDARD};
+use std::io;
+
 use serde_json::Value;
 use wopr_kernel::{cost::Meter, measure::size_of};
 
 use super::{
     binding::Scope,
+    formats,
     machine::{Flow, Item, Machine, Next, Stop},
     term::{Format, Piece, Term},
 };
@@ -51,29 +53,10 @@ impl<'t> Machine<'t, '_> {
         input: &Item<'_>,
     ) -> Flow<Vec<String>> {
         let outputs = self.collect(term, scope, input.plain())?;
-        let texts = outputs.iter().map(|value| match format {
-            Format::Json => json(value, self.meter),
-            Format::Text => plain(value, self.meter),
-            Format::Uri => plain(value, self.meter).and_then(|text| self.uri(&text)),
-            Format::Base64 => plain(value, self.meter).and_then(|text| {
-                self.meter.bytes(2 * text.len())?;
-                Ok(BASE64_STANDARD.encode(text))
-            }),
-        });
+        let texts = outputs
+            .iter()
+            .map(|value| formats::write(format, value, self.meter));
         texts.collect()
-    }
-
-    fn uri(&self, text: &str) -> Flow<String> {
-        self.meter.bytes(4 * text.len())?;
-        let mut escaped = String::new();
-        for byte in text.bytes() {
-            if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
-                escaped.push(char::from(byte));
-            } else {
-                escaped.push_str(&format!("%{byte:02X}"));
-            }
-        }
-        Ok(escaped)
     }
 
     /// Two texts, one after the other.
@@ -131,15 +114,44 @@ pub(super) const fn type_of(value: &Value) -> &'static str {
 /// A value in a message: its type, and its beginning.
 pub(super) fn shown(value: &Value) -> String {
     /// As many bytes of a value as jq shows.
-    const MAX_SHOWN: usize = 11;
-    let text = match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::String(text) => {
-            let clipped = &text[..text.floor_char_boundary(MAX_SHOWN)];
-            Value::from(clipped).to_string()
-        }
-        Value::Array(items) => format!("{} items", items.len()),
-        Value::Object(fields) => format!("{} fields", fields.len()),
+    const MAX_SHOWN: usize = 14;
+    format!("{} ({})", type_of(value), begin(value, MAX_SHOWN))
+}
+
+/// A value as JSON text of at most so many bytes. A longer one ends with dots.
+pub(super) fn begin(value: &Value, most: usize) -> String {
+    const DOTS: &str = "...";
+    let mut start = Start {
+        bytes: Vec::new(),
+        most: most + 1,
     };
-    format!("{} ({text})", type_of(value))
+    // It fails where the rest of the value is not wanted any more.
+    let _ = serde_json::to_writer(&mut start, value);
+    let is_whole = start.bytes.len() <= most;
+    let text = String::from_utf8_lossy(&start.bytes);
+    match is_whole {
+        true => text.into_owned(),
+        false => format!("{}{DOTS}", &text[..text.floor_char_boundary(most - DOTS.len())]),
+    }
+}
+
+/// Takes the first bytes of what is written.
+struct Start {
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+impl io::Write for Start {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let left = self.most - self.bytes.len();
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(left)]);
+        match bytes.len() > left {
+            true => Err(io::ErrorKind::WriteZero.into()),
+            false => Ok(bytes.len()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
