@@ -35,7 +35,7 @@ pub use decide::{Awp, NoEvent};
 pub use definition::workflow_id;
 pub use diagnostic::Diagnostic;
 pub use history::{History, HistoryPosition, HistoryWriter, RECORD_SCHEMA_VERSION, Row, RowKind, Wanted};
-pub use import::{Import, ImportError, import};
+pub use import::{GivenChild, Import, ImportError, Imported, ImportedChild, import};
 pub use jq::{Filter, JqError, is_true};
 pub use options::{
     ACTIVITY_MODE, ActivityMode, CHILD_MARK, EXECUTION_ID, PARALLEL_ACTIVITIES, alias, child_alias,
