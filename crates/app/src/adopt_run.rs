@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wopr_core::{Decision, Plan, PrincipalId, RunId, TenantId};
-use wopr_engine::{Adopt, Beginning, Done, SideRows};
+use wopr_engine::{Adopt, AdoptedChild, Beginning, Done, SideRows};
 
 use crate::{App, Error, StartPermit};
 
@@ -23,18 +23,22 @@ impl App {
         self.engine.new_beginning()
     }
 
-    /// Creates a run of the caller with the log that was decided for it, all of it or nothing.
+    /// Creates a run of the caller with the log that was decided for it, and the runs below it with theirs, all of it or
+    /// nothing.
     pub async fn adopt_run(
         &self,
         permit: StartPermit<'_>,
         (run, workflow): (RunId, Arc<Plan>),
-        decision: Decision,
+        (decision, children): (Decision, Vec<AdoptedChild>),
         side_rows: SideRows,
     ) -> Result<Done, Error> {
         let (tenant, principal) = permit.owner();
-        let started = decision.run.started.as_ref();
-        // The log says whose run it is.
-        if !started.is_some_and(|started| started.tenant == tenant && started.principal == principal) {
+        // The logs say whose runs they are.
+        let is_own = |decision: &Decision| {
+            let started = decision.run.started.as_ref();
+            started.is_some_and(|started| started.tenant == tenant && started.principal == principal)
+        };
+        if !is_own(&decision) || !children.iter().all(|child| is_own(&child.decision)) {
             return Err(Error::Internal(
                 "the log that is adopted names another owner".into(),
             ));
@@ -43,6 +47,7 @@ impl App {
             run,
             workflow,
             decision,
+            children,
             side_rows,
         };
         Ok(self.engine.adopt(adopt).await?)

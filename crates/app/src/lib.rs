@@ -58,9 +58,10 @@ pub use workflows::NotRegistered;
 
 // Types that use cases take and return besides their own.
 pub use wopr_engine::{
-    Beginning, CallMessage, Decided, Delivery, Done, EndedActivity, Events, Idempotency, LeasedActivity,
-    ListedCallDelivery, NewMessage, NewSubscription, Notifier, OnBreach, Opened, RegisterError, Registered,
-    SeenWorker, SideRows, Spent, Tail, Undelivered, View, WorkerLease, WorkflowLimit,
+    AdoptedChild, Beginning, CallMessage, Decided, Delivery, Done, EndedActivity, Events, Idempotency,
+    LeasedActivity, ListedCallDelivery, NewMessage, NewSubscription, Notifier, OnBreach, Opened,
+    RegisterError, Registered, SeenWorker, SideRows, Spent, Tail, Undelivered, View, WorkerLease,
+    WorkflowLimit,
 };
 pub use wopr_store::{
     BlobRow, CallDeliveryCursor, DeliveryCursor, Fence, IdempotencyKey, IdempotencyRecord, Match, MessageRow,

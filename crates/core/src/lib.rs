@@ -10,8 +10,8 @@ pub mod invariant;
 mod program;
 
 pub use program::{
-    AwpHistory, Decision, DialectEvent, DialectId, Plan, Run, State, decide, decide_counted,
-    decide_counted_within, decide_fork, decide_within, import_awp,
+    AwpHistory, Decision, DialectEvent, DialectId, Imported, ImportedChild, Plan, Run, State, decide,
+    decide_counted, decide_counted_within, decide_fork, decide_within, import_awp,
 };
 
 /// An event of a run of any dialect.

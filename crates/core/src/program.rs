@@ -5,7 +5,11 @@
 //!
 //! The file is long because the list is closed: what the host asks of every language is one exhaustive match each.
 
-use std::{fmt, ops::Deref, sync::LazyLock};
+use std::{
+    fmt,
+    ops::Deref,
+    sync::{Arc, LazyLock},
+};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,9 +18,9 @@ use wopr_dialect_openwop::{self as openwop, AgentRef, Openwop};
 #[cfg(feature = "toy")]
 use wopr_dialect_toy::{self as toy, Toy};
 use wopr_kernel::{
-    self as kernel, Activity, ApplyError, Command, ContentHash, Dialect, EventRef, Failure, Input, NodeId,
-    NodeTypes, Object, OpenInterrupt, Planned, Problems, RecordedRef, Refusal, RunId, Seq, Source, Startable,
-    StepId, Streaming, Work, WorkflowId, cost::Budget,
+    self as kernel, Activity, ApplyError, Command, ContentHash, Dialect, EventRef, Failure, Input, NewChild,
+    NodeId, NodeTypes, Object, OpenInterrupt, Planned, Problems, RecordedRef, Refusal, RunId, Seq, Source,
+    Startable, StepId, Streaming, Work, WorkflowId, cost::Budget,
 };
 
 use crate::{Recorded, SignaturePolicy, Untrusted, Warning};
@@ -777,16 +781,56 @@ impl Run {
     }
 }
 
-/// Decides again what a history of the Agent Workflow language says, as the first decision of a run. `None` if the plan is
-/// in another language.
+/// Runs that are decided again from their histories: what one append creates.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Imported {
+    /// The first decision of the root. Its messages are for those of the children that have not ended.
+    pub decision: Decision,
+    /// The runs below it, parents first.
+    pub children: Vec<ImportedChild>,
+}
+
+/// A run below one that is decided again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImportedChild {
+    pub child: NewChild,
+    /// Its first decision. Its messages are those that its parent and its children have not heard.
+    pub decision: Decision,
+}
+
+/// Decides again what histories of the Agent Workflow language say, as the first decisions of runs. `children` are those of
+/// the sub-workflows, with their plans. `None` if a plan is in another language.
 #[must_use]
 pub fn import_awp(
     plan: &Plan,
     given: &awp::GivenRows,
+    children: &[(Arc<Plan>, awp::GivenRows)],
     import: &awp::Import,
-) -> Option<Result<Decision, awp::ImportError>> {
-    let decided = awp::import(plan.awp()?, given, import);
-    Some(decided.map(listed))
+) -> Option<Result<Imported, awp::ImportError>> {
+    let children: Option<Vec<_>> = children
+        .iter()
+        .map(|(plan, rows)| {
+            Some(awp::GivenChild {
+                plan: plan.awp()?,
+                startable: Arc::clone(plan) as Arc<dyn Startable>,
+                rows,
+            })
+        })
+        .collect();
+    let decided = awp::import(plan.awp()?, given, &children?, import);
+    Some(decided.map(|imported| {
+        Imported {
+            decision: listed(imported.decision),
+            children: imported
+                .children
+                .into_iter()
+                .map(|awp::ImportedChild { child, decision }| ImportedChild {
+                    child,
+                    decision: listed(decision),
+                })
+                .collect(),
+        }
+    }))
 }
 
 /// Makes the rows of the history of a run in the Agent Workflow language, event by event from the first one on.

@@ -32,7 +32,7 @@ use serde_json::{Map, Value, json};
 use wopr_core::{
     AwpHistory, Catalog, Command, DialectId, Entropy, Input, MAX_DECISION_WORK, NodeTypes, Object, Plan,
     Recorded, Run, RunId, RunMessage, RunStatus, Startable, Timer, Timestamp, WorkflowId, awp,
-    decide_counted, parsed_limit, parsed_size,
+    decide_counted, import_awp, parsed_limit, parsed_size,
 };
 use wopr_testkit::{Script, Workflow};
 
@@ -43,6 +43,11 @@ const MAX_DOCUMENT: usize = 64 * 1024;
 const MAX_INPUT: usize = 1024 * 1024;
 const MAX_MEMORY: usize = 64 * 1024 * 1024;
 const MAX_MILLIS: f64 = 100.0;
+/// The most of a history that is imported, in bytes: about as much as a request may have.
+const MAX_HISTORY: usize = 8 * 1024 * 1024;
+/// An import decides as much as sixteen decisions may, and holds the log besides.
+const MAX_IMPORT_MILLIS: f64 = 17.0 * MAX_MILLIS;
+const MAX_IMPORT_MEMORY: usize = 3 * MAX_MEMORY;
 /// A decision takes further run messages until a tenth of its budget is spent.
 const MAX_MESSAGES_WORK: u64 = MAX_DECISION_WORK + MAX_DECISION_WORK / 10;
 /// Number of children that end at the same time.
@@ -175,10 +180,60 @@ fn attack_once(name: &str, document: &Value, inputs: &Value, worst: &mut Worst) 
             .iter()
             .any(|(timer, _)| *timer == Timer::Continue)
         {
-            return;
+            break;
         }
         run = decision.run;
         command = Command::Timer(Timer::Continue);
+    }
+    decide_again(name, &plan, &id, &log, worst);
+}
+
+/// Imports the history of a document's run, as far as a request may hold it.
+fn decide_again(name: &str, plan: &Plan, id: &RunId, log: &[Recorded], worst: &mut Worst) {
+    if plan.dialect() != DialectId::Awp {
+        return;
+    }
+    let wanted = awp::Wanted::Rows {
+        numbers: 1..u64::MAX,
+        most_bytes: MAX_HISTORY,
+    };
+    let mut history = AwpHistory::new(plan, id, wanted).unwrap();
+    log.iter().for_each(|recorded| history.record(recorded));
+    let rows = history.finish().rows;
+    let rows = rows.iter().map(|row| {
+        json!({ "seq": row.seq, "kind": row.kind.as_str(), "name": row.name, "payload": row.payload,
+            "created_at": row.created_at.to_text() })
+    });
+    let rows = awp::GivenRows::read(rows.collect()).unwrap();
+    let start = Script::start_run(json!({}));
+    let import = awp::Import {
+        run: id.clone(),
+        now: Timestamp::from_millis(2_000),
+        entropy: Entropy([7; 16]),
+        tenant: start.tenant,
+        principal: start.principal,
+        origin: start.origin,
+        trace: None,
+        bounds: start.bounds,
+        name: None,
+        input: None,
+        configurable: Object::new(),
+        mode: Some(awp::ActivityMode::HostMediated),
+    };
+    MEMORY.reset_peak_memory();
+    let began = millis();
+    let imported = import_awp(plan, &rows, &[], &import).unwrap();
+    let (took, memory) = (millis() - began, MEMORY.get_peak_memory());
+    if memory > MAX_IMPORT_MEMORY || (!cfg!(debug_assertions) && took > MAX_IMPORT_MILLIS) {
+        let exceeded = format!("{name}, imported, took {} KiB, {took:.1} ms", memory / 1024);
+        println!("EXCEEDED {exceeded}");
+        worst.exceeded.push(exceeded);
+    }
+    if let Err(error) = imported {
+        assert!(
+            error.to_string().contains("more work than an import may do"),
+            "{name}: {error}"
+        );
     }
 }
 

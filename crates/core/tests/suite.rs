@@ -26,6 +26,12 @@ mod awp_fixtures;
 mod awp_history;
 #[path = "suite/awp_import.rs"]
 mod awp_import;
+#[path = "suite/awp_import_branches.rs"]
+mod awp_import_branches;
+#[path = "suite/awp_import_children.rs"]
+mod awp_import_children;
+#[path = "suite/awp_import_hostile.rs"]
+mod awp_import_hostile;
 #[path = "suite/awp_in_process.rs"]
 mod awp_in_process;
 #[path = "suite/awp_names.rs"]

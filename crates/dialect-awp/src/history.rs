@@ -95,6 +95,46 @@ struct Notes {
     child: Option<String>,
 }
 
+/// What a decision was given for a step, as far as the rows of its end say it.
+#[derive(Debug, Clone, PartialEq)]
+enum Came {
+    /// The result of its child.
+    Result(Option<Value>),
+    /// The task of the agent that has answered.
+    Task(Option<Value>),
+    /// A failure, after which the mock has answered.
+    Mocked,
+}
+
+impl Came {
+    fn of(given: &Given) -> Option<(StepId, Self)> {
+        match given {
+            Given::ChildEnded(end) => Some((end.step.clone(), Self::Result(result_of(end)))),
+            Given::Effect { step, outcome, .. } => {
+                let came = match outcome.as_deref() {
+                    None => Self::Task(None),
+                    Some(GivenOutcome::Ok(answer)) => {
+                        Self::Task(answer.get("taskId").filter(|task| task.is_string()).cloned())
+                    }
+                    Some(GivenOutcome::Failed(_)) => Self::Mocked,
+                };
+                Some((step.clone(), came))
+            }
+            Given::Cancel
+            | Given::Pause
+            | Given::Resume
+            | Given::Answer(_)
+            | Given::Set(_)
+            | Given::Timer(_)
+            | Given::EffectCancelled { .. }
+            | Given::News
+            | Given::Child(_)
+            | Given::Live
+            | Given::Abandoned(_) => None,
+        }
+    }
+}
+
 /// Makes the rows of a history from its log, event by event from the first one on.
 #[derive(Debug)]
 pub struct HistoryWriter<'p> {
@@ -114,6 +154,9 @@ pub struct HistoryWriter<'p> {
     n_checkpoints: u64,
     /// What later rows say of the steps that are under way, by the positions of their nodes.
     notes: HashMap<usize, Notes>,
+    /// What the decision was given that recorded the last events. Only the first one of them says it, and that is not the end
+    /// of the step if a question was open.
+    came: Option<(StepId, Came)>,
     /// Whether the failure of the run was the failure of a node.
     failed: bool,
     rows: Vec<Row>,
@@ -137,6 +180,7 @@ impl<'p> HistoryWriter<'p> {
             at: Timestamp::default(),
             n_checkpoints: 0,
             notes: HashMap::new(),
+            came: None,
             failed: false,
             rows: Vec::new(),
             n_rows: 0,
@@ -217,6 +261,9 @@ impl<'p> HistoryWriter<'p> {
         let EventRef::Kernel(event) = recorded.event else {
             return;
         };
+        if let Some(given) = recorded.given {
+            self.came = Came::of(given);
+        }
         // Where the step was: the end of a node moves its token on.
         let span = if let KernelEvent::NodeCompleted { step, .. } = event {
             self.span(step)
@@ -229,7 +276,7 @@ impl<'p> HistoryWriter<'p> {
             KernelEvent::RunStarted(started) => self.started(started),
             KernelEvent::NodeStarted { step, attempt, .. } => self.node_started(step, *attempt),
             KernelEvent::NodeCompleted { step, outputs, .. } => {
-                self.node_completed(step, outputs, recorded.given, span.as_ref());
+                self.node_completed(step, outputs, span.as_ref());
                 self.left(&left);
             }
             KernelEvent::NodeFailed {
@@ -315,6 +362,12 @@ impl<'p> HistoryWriter<'p> {
     fn notes(&mut self, step: &StepId) -> Option<&mut Notes> {
         let position = self.plan.position(&step.node)?;
         Some(self.notes.entry(position).or_default())
+    }
+
+    /// What the decision was given for a step.
+    fn came_for(&self, step: &StepId) -> Option<&Came> {
+        let (of, came) = self.came.as_ref()?;
+        (of == step).then_some(came)
     }
 
     fn child(&self, step: &StepId) -> Option<&str> {
@@ -446,13 +499,7 @@ impl<'p> HistoryWriter<'p> {
     }
 
     /// `span` is the branch that the step was in.
-    fn node_completed(
-        &mut self,
-        step: &StepId,
-        output: &Object,
-        given: Option<&Given>,
-        span: Option<&ParallelSpan>,
-    ) {
+    fn node_completed(&mut self, step: &StepId, output: &Object, span: Option<&ParallelSpan>) {
         let plan = self.plan;
         let Some(position) = plan.position(&step.node) else {
             return;
@@ -474,7 +521,13 @@ impl<'p> HistoryWriter<'p> {
                 has_checkpoint = is_delegate || is_in_branch || self.mode == ActivityMode::HostMediated;
                 let correlation = is_delegate.then(|| self.correlation(step, notes.attempt));
                 let external_task = match (&correlation, self.mode) {
-                    (Some(correlation), ActivityMode::InProcess) => task_of(given, correlation),
+                    (Some(correlation), ActivityMode::InProcess) => match self.came_for(step) {
+                        Some(Came::Task(task)) => task.clone(),
+                        // The mock has a task for each call.
+                        Some(Came::Mocked | Came::Result(_)) | None => {
+                            Some(delegate::mock_task(correlation).into())
+                        }
+                    },
                     (Some(_), ActivityMode::HostMediated) | (None, _) => notes.external_task,
                 };
                 self.event("ActivityCompleted", |_| {
@@ -489,9 +542,9 @@ impl<'p> HistoryWriter<'p> {
                 self.event("TimerFired", |_| json!({ "nodeId": step.node, "kind": kind }));
             }
             Kind::Subworkflow { workflow_ref, .. } => {
-                let result = match given {
-                    Some(Given::ChildEnded(end)) => result_of(end),
-                    Some(_) | None => None,
+                let result = match self.came_for(step) {
+                    Some(Came::Result(result)) => result.clone(),
+                    Some(Came::Task(_) | Came::Mocked) | None => None,
                 };
                 self.event("SubworkflowCompleted", |writer| {
                     json!({
@@ -710,21 +763,6 @@ impl<'p> HistoryWriter<'p> {
                 "childExecutionId": child,
             })
         });
-    }
-}
-
-/// The task of the agent that has answered in process; the mock has one for each call.
-fn task_of(given: Option<&Given>, correlation: &str) -> Option<Value> {
-    match given {
-        Some(Given::Effect { outcome: None, .. }) => None,
-        Some(Given::Effect {
-            outcome: Some(outcome),
-            ..
-        }) => match &**outcome {
-            GivenOutcome::Ok(answer) => answer.get("taskId").filter(|task| task.is_string()).cloned(),
-            GivenOutcome::Failed(_) => Some(delegate::mock_task(correlation).into()),
-        },
-        Some(_) | None => Some(delegate::mock_task(correlation).into()),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Runs whose log was decided elsewhere: they are created with all of it, by one append, or not at all.
+//! Runs whose log was decided elsewhere: they are created with all of it, and with the runs below them, by one append, or
+//! not at all.
 //!
 //! What the log says has happened is not done again. What is left of its work begins once the append is durable, like
 //! that of any other decision.
@@ -9,7 +10,7 @@ use wopr_core::{Decision, Entropy, HostBounds, Plan, Refusal, Run, RunId, RunKey
 use wopr_store::Summary;
 
 use crate::{
-    CommandError, Done, Engine, SideRows, View,
+    AdoptedChild, CommandError, Done, Engine, SideRows, View,
     commanding::{MAX_ATTEMPTS, RETRY_AFTER_MS},
     descendants::Allowance,
     load_budget::LoadPermit,
@@ -34,6 +35,8 @@ pub struct Adopt {
     pub workflow: Arc<Plan>,
     /// The whole log, and the work that is left. It starts no children.
     pub decision: Decision,
+    /// The runs below it, parents first.
+    pub children: Vec<AdoptedChild>,
     /// Rows committed together with the log.
     pub side_rows: SideRows,
 }
@@ -53,17 +56,28 @@ impl Engine {
     /// Creates a run with its log.
     ///
     /// # Errors
-    /// Another run has its name, or the decision starts nothing or starts children.
+    /// Another run has its name, there are more runs than a tree may have, or the decision starts nothing or starts children.
     pub async fn adopt(&self, adopt: Adopt) -> Result<Done, CommandError> {
         let Adopt {
             run,
             workflow: plan,
             decision,
+            children,
             side_rows,
         } = adopt;
         let started = decision.run.started.clone().ok_or(Refusal::WrongState)?;
         if !decision.work.children.is_empty() || started.parent.is_some() {
             return Err(Refusal::WrongState.into());
+        }
+        let most = self.shared.options.max_descendants;
+        if children.len() as u64 > most {
+            return Err(Refusal::InvalidInput {
+                field: "children".to_owned(),
+                rule: format!(
+                    "must be at most {most}, as many as a tree of runs may have (limits.max_descendants)"
+                ),
+            }
+            .into());
         }
         let now = self.now();
         let began = decision.run.started_at.unwrap_or(now);
@@ -90,7 +104,11 @@ impl Engine {
         let mut uncertain = UncertainCommits::default();
         for attempt in 0..MAX_ATTEMPTS {
             let allowance = Arc::new(Allowance::new(self, &view.key, true));
-            let made = (decision.clone(), WholeChildren::default(), allowance);
+            let made = (
+                decision.clone(),
+                WholeChildren::of_adopted(children.clone()),
+                allowance,
+            );
             let committed = self.commit_new(&view, made, &mut uncertain, &side_rows, now);
             if let Some(done) = Box::pin(committed).await? {
                 return Ok(done);

@@ -16,6 +16,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 
 use crate::{
     Executor, HttpCall, Request, View,
+    adopted_children::{self, AdoptedRows},
     budgets::Budgets,
     call_deliveries::{answer_row, cancel_row},
     recalls, remembering,
@@ -23,7 +24,7 @@ use crate::{
 };
 
 /// A snapshot is stored each time the log passes a multiple of this length.
-const SNAPSHOT_EVERY: u64 = 256;
+pub(crate) const SNAPSHOT_EVERY: u64 = 256;
 /// A snapshot is also stored when the events after the last one exceed this size, because each load reads
 /// them.
 pub(crate) const SNAPSHOT_BYTES: usize = 4 << 20;
@@ -110,7 +111,7 @@ pub(crate) struct Prepared {
     pub(crate) next_timer: Option<Timestamp>,
     /// The decision stopped at its limit, and whoever asked for it continues it.
     pub(crate) is_left_to_caller: bool,
-    /// Peers are to be told of cancelled calls or answers, or calls are to be recalled.
+    /// Peers are to be told of cancelled calls or answers, calls are to be recalled, or attempts are to be leased.
     pub(crate) has_told: bool,
     /// When a parked effect is due.
     pub(crate) next_check: Option<Timestamp>,
@@ -306,7 +307,27 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
             body,
         });
     }
-    let next_timer = timers_set.iter().map(|(_, due)| *due).min();
+    let mut next_timer = timers_set.iter().map(|(_, due)| *due).min();
+    let (mut has_told, mut n_children) = (has_told, n_children);
+    for adopted in whole.into_adopted() {
+        let (status, code) = (adopted.decision.run.status, &adopted.decision.run.error);
+        if status.is_terminal() {
+            let code = code.as_ref().map(|(error, _)| error.code.clone());
+            ended_children.push((adopted.child.run.clone(), status, code));
+        }
+        let AdoptedRows {
+            row,
+            sent,
+            has_effects,
+            next_timer: timer,
+        } = adopted_children::rows(context, adopted);
+        n_children += 1;
+        has_told |= has_effects;
+        next_timer = next_timer.into_iter().chain(timer).min();
+        told.extend(sent.iter().map(|row| row.target.clone()));
+        batch.inbox_sent.extend(sent);
+        batch.children.push(row);
+    }
     let next_check = batch.work_parked.iter().filter_map(|row| row.due).min();
     Prepared {
         batch,
@@ -360,6 +381,8 @@ fn child_rows(
             run: child.run.clone(),
             summary: summary.after(status, None, error_code.as_deref(), now),
             events,
+            snapshot: None,
+            work: Vec::new(),
         };
         return (row, None);
     }
@@ -374,19 +397,21 @@ fn child_rows(
             run: child.run.clone(),
             summary,
             events: Vec::new(),
+            snapshot: None,
+            work: Vec::new(),
         },
         Some(start),
     )
 }
 
 /// The kind of the interrupt that gives a waiting run its status.
-fn waiting_on(run: &Run, plan: &Plan) -> Option<InterruptKind> {
+pub(crate) fn waiting_on(run: &Run, plan: &Plan) -> Option<InterruptKind> {
     run.interrupt(plan)
         .map(|open| open.kind())
         .filter(|_| run.status.is_waiting())
 }
 
-fn encode_message(message: &wopr_core::RunMessage) -> Vec<u8> {
+pub(crate) fn encode_message(message: &wopr_core::RunMessage) -> Vec<u8> {
     serde_json::to_vec(message).expect("a notice has string keys")
 }
 
@@ -398,7 +423,7 @@ pub(crate) fn effect_key(step: &StepId, attempt: u32, number: u32) -> WorkKey {
     }
 }
 
-fn stored_effect(run: (&RunKey, &str), trace: Option<&String>, effect: Effect) -> StoredEffect {
+pub(crate) fn stored_effect(run: (&RunKey, &str), trace: Option<&String>, effect: Effect) -> StoredEffect {
     let Effect {
         step,
         attempt,

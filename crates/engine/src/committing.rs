@@ -172,6 +172,7 @@ impl Engine {
             n_run_bytes,
             n_tail_bytes,
             offered: (batch.work_set.iter())
+                .chain(batch.children.iter().flat_map(|child| &child.work))
                 .filter_map(|row| match &row.state {
                     WorkState::Offered(offer) => Some(offer.queue.clone()),
                     WorkState::Due(_) | WorkState::Leased(..) | WorkState::Parked => None,

@@ -10,6 +10,7 @@
 //! A waiting run takes no memory: it exists only as rows. Recovery is the first round of each loop, which
 //! reads work rows and never all runs. This crate contains no HTTP and no SQL.
 
+mod adopted_children;
 mod adopting;
 mod budgeting;
 mod budgets;
@@ -69,6 +70,7 @@ mod worker_queues;
 mod worker_roster;
 mod workers;
 
+pub use adopted_children::AdoptedChild;
 pub use adopting::{Adopt, Beginning};
 pub use budgets::{Bound, Budget, Estimate, OnBreach};
 pub use call_deliveries::{CallMessage, ListedCallDelivery};

@@ -20,6 +20,8 @@ use wopr_core::{
 };
 use wopr_store::StoredEvent;
 
+use crate::AdoptedChild;
+
 /// The log of a child that has ended, and what its row says of it.
 #[derive(Debug)]
 pub(crate) struct WholeChild {
@@ -28,13 +30,29 @@ pub(crate) struct WholeChild {
     pub(crate) error_code: Option<Box<str>>,
 }
 
-/// The children that one decision took to their end.
+/// The children that are created with their logs.
 #[derive(Debug, Default)]
-pub(crate) struct WholeChildren(HashMap<RunId, WholeChild>);
+pub(crate) struct WholeChildren {
+    /// Those that one decision took to their end.
+    ended: HashMap<RunId, WholeChild>,
+    /// Those of an adopted run, and theirs.
+    adopted: Vec<AdoptedChild>,
+}
 
 impl WholeChildren {
+    pub(crate) fn of_adopted(adopted: Vec<AdoptedChild>) -> Self {
+        Self {
+            adopted,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn remove(&mut self, child: &RunId) -> Option<WholeChild> {
-        self.0.remove(child)
+        self.ended.remove(child)
+    }
+
+    pub(crate) fn into_adopted(self) -> Vec<AdoptedChild> {
+        self.adopted
     }
 }
 
@@ -81,7 +99,7 @@ impl Deciding {
         };
         let n_events = child.1.events.len();
         let n_bytes = child.1.events.iter().map(|event| event.body.len()).sum();
-        self.0.lock().0.insert(child.0, child.1);
+        self.0.lock().ended.insert(child.0, child.1);
         Ok(EndedChild {
             message,
             n_events,

@@ -1,7 +1,8 @@
 //! What one append writes: the [`Batch`] and its rows.
 //!
 //! A batch commits as a whole or not at all. It appends to one run. Messages to other runs are inbox rows of
-//! those runs; each child it creates is a new run with an empty log and one inbox row that says how to start.
+//! those runs; each child it creates is a new run with an empty log and one inbox row that says how to start, or with a
+//! log of its own and the work that it leaves.
 
 use wopr_core::{
     ContentHash, InterruptKind, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp,
@@ -136,6 +137,7 @@ impl Batch {
         let response = idempotency.map_or(0, |record| record.response.len());
         let logs = self.children.iter().flat_map(|child| &child.events);
         let children = self.children.len() * OVERHEAD / 2 + logs.map(|event| event.body.len()).sum::<usize>();
+        let left = self.children.iter().map(ChildRow::weight_of_rest).sum::<usize>();
         let push = self.push.as_ref().map_or(0, |push| push.row.body.len());
         let memory: usize = self.memory.iter().map(MemoryRow::size).sum();
         OVERHEAD
@@ -149,7 +151,16 @@ impl Batch {
             + snapshot
             + response
             + children
+            + left
             + push
+    }
+}
+
+impl ChildRow {
+    /// Approximate memory in bytes of what the child has besides its log.
+    fn weight_of_rest(&self) -> usize {
+        let snapshot = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.body.len());
+        snapshot + self.work.iter().map(|row| row.body.len()).sum::<usize>()
     }
 }
 
@@ -439,6 +450,10 @@ pub struct ChildRow {
     pub summary: Summary,
     /// The log of a child that was decided with its parent. Empty if the child starts by a message.
     pub events: Vec<StoredEvent>,
+    /// A fold of all these events.
+    pub snapshot: Option<Snapshot>,
+    /// The work that they leave. No two rows have the same key.
+    pub work: Vec<WorkRow>,
 }
 
 /// A message from one run to another. Keyed by (target, source, source sequence), so inserting it twice has

@@ -11,7 +11,7 @@ use crate::Batch;
 ///
 /// # Panics
 /// If the events do not continue the log, the snapshot is not at the new head, a child is named twice or is
-/// its own parent, or a new child gets a subscription.
+/// its own parent, has work without a log, or gets a subscription.
 pub(crate) fn assert_sound(batch: &Batch) {
     for (n, event) in batch.events.iter().enumerate() {
         assert_eq!(
@@ -37,6 +37,17 @@ pub(crate) fn assert_sound(batch: &Batch) {
             assert!(
                 seqs.eq(0..child.events.len() as u64),
                 "the log of child {} has no gap",
+                child.run
+            );
+            let head = child.snapshot.as_ref().map(|snapshot| snapshot.head.0);
+            assert!(
+                head.is_none_or(|head| head == child.events.len() as u64),
+                "the snapshot of child {} folds every event",
+                child.run
+            );
+            assert!(
+                child.work.is_empty() || !child.events.is_empty(),
+                "child {} has no work before its first event",
                 child.run
             );
             assert_ne!(child.run, batch.run.run, "a run is not its own child");

@@ -12,9 +12,9 @@ use std::{
 use serde_json::{Value, json};
 use wopr_core::{
     Authority, CancelledCall, Catalog, Command, Decision, DrainPolicy, Effect, Entropy, Failure, Fork,
-    ForkMode, HostBounds, Input, NodeId, Object, Origin, Overlay, Plan, PrincipalId, Recorded, Refusal,
-    RefusalDivergence, Resolve, Run, RunId, RunMessage, Seq, StartFork, StartRun, Startable, TenantId, Timer,
-    Timestamp, WorkflowId, decide, decide_fork, format,
+    ForkMode, HostBounds, Imported, ImportedChild, Input, NodeId, Object, Origin, Overlay, Plan, PrincipalId,
+    Recorded, Refusal, RefusalDivergence, Resolve, Run, RunId, RunMessage, Seq, StartFork, StartRun,
+    Startable, TenantId, Timer, Timestamp, WorkflowId, decide, decide_fork, format,
     invariant::{self, ChildStatus, LogChecker, OutstandingWork, Violation},
 };
 
@@ -250,6 +250,37 @@ impl Script {
     pub fn adopt(&mut self, id: RunId, decision: &Decision) {
         self.runs.push(Hosted::new(id, self.root.clone()));
         self.runs[0].commit(decision);
+    }
+
+    /// Adds the root run, and the runs below it, with logs that were decided elsewhere. What they have yet to hear of each
+    /// other is delivered like the messages of a command.
+    ///
+    /// # Panics
+    /// If a decision violates an invariant.
+    pub fn adopt_all(&mut self, id: RunId, imported: &Imported) {
+        self.adopt(id.clone(), &imported.decision);
+        let mut decisions = vec![(id, &imported.decision)];
+        for ImportedChild { child, decision } in &imported.children {
+            let plan = self.workflows.0[&child.workflow].clone();
+            assert_eq!(*plan.version(), child.version);
+            let mut hosted = Hosted::new(child.run.clone(), plan);
+            hosted.commit(decision);
+            self.runs.push(hosted);
+            decisions.push((child.run.clone(), decision));
+        }
+        for (from, decision) in decisions {
+            assert!(decision.work.children.is_empty(), "all children are there");
+            self.mail
+                .extend(decision.work.messages.iter().map(|(to, _, message)| Mail {
+                    to: to.clone(),
+                    from: from.clone(),
+                    message: message.clone(),
+                }));
+        }
+        self.check_families();
+        if !self.holds_mail {
+            self.deliver();
+        }
     }
 
     /// Adds the root run without starting it.

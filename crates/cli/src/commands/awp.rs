@@ -5,6 +5,7 @@
 mod file;
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -52,19 +53,25 @@ enum Verb {
         /// Write the definition of the execution's workflow to this file
         #[arg(long, value_name = "FILE")]
         definition: Option<PathBuf>,
+        /// Write the definitions of its sub-workflows to this folder, each to a file with the name of the workflow
+        #[arg(long, value_name = "FOLDER")]
+        child_definitions: Option<PathBuf>,
         /// Replace files that exist
         #[arg(long)]
         force: bool,
         #[command(flatten)]
         remote: Remote,
     },
-    /// Create an execution from its history, which goes on where it was
+    /// Create an execution from its history, which goes on where it was, and its sub-workflows from theirs
     Import {
         /// JSON lines, or a SQLite database
         file: PathBuf,
         /// The definition with which the execution was started
         #[arg(long, value_name = "FILE")]
         definition: PathBuf,
+        /// The definition of a sub-workflow; can be repeated
+        #[arg(long = "child-definition", value_name = "FILE", num_args = 1..)]
+        child_definitions: Vec<PathBuf>,
         /// The execution, if the file has several
         #[arg(long, value_name = "ID")]
         execution: Option<String>,
@@ -80,6 +87,9 @@ enum Verb {
         /// Where activities run: in_process or host_mediated [default: as the history shows]
         #[arg(long, value_name = "MODE")]
         mode: Option<String>,
+        /// Whether branches are under way at once [default: as the history shows]
+        #[arg(long, value_name = "BOOL")]
+        parallel_activities: Option<bool>,
         #[command(flatten)]
         remote: Remote,
         #[command(flatten)]
@@ -95,6 +105,7 @@ impl Awp {
                 out,
                 sqlite,
                 definition,
+                child_definitions,
                 force,
                 remote,
             } => {
@@ -104,24 +115,35 @@ impl Awp {
                         refuse_to_replace(path)?;
                     }
                 }
-                export(&client, &execution, (out, sqlite), definition).await
+                let definitions = (definition, child_definitions, force);
+                export(&client, &execution, (out, sqlite), definitions).await
             }
             Verb::Import {
                 file,
                 definition,
+                child_definitions,
                 execution,
                 name,
                 input,
                 configurable,
                 mode,
+                parallel_activities,
                 remote,
                 format,
             } => {
-                let history = History::read(&file, execution.as_deref())?;
+                let mut histories = History::read(&file, execution.as_deref())?.into_iter();
                 let mut body = json!({
                     "definition": document(&definition)?,
-                    "rows": history.rows,
+                    "rows": histories.next().map(|history| history.rows),
                 });
+                let children: Vec<_> = histories.map(|history| history.rows).collect();
+                if !children.is_empty() {
+                    body["child_rows"] = children.into();
+                }
+                if !child_definitions.is_empty() {
+                    let documents = child_definitions.iter().map(|path| document(path));
+                    body["child_definitions"] = documents.collect::<Result<Vec<_>>>()?.into();
+                }
                 for (member, file) in [("input", input), ("configurable", configurable)] {
                     if let Some(file) = file {
                         body[member] = document(&file)?;
@@ -131,6 +153,9 @@ impl Awp {
                     if let Some(value) = value {
                         body[member] = value.into();
                     }
+                }
+                if let Some(is_parallel) = parallel_activities {
+                    body["parallel_activities"] = is_parallel.into();
                 }
                 imported(&Client::new(&remote)?, &body, format).await
             }
@@ -142,7 +167,7 @@ async fn export(
     client: &Client,
     execution: &str,
     (out, sqlite): (Option<PathBuf>, Option<PathBuf>),
-    definition: Option<PathBuf>,
+    (definition, child_definitions, may_replace): (Option<PathBuf>, Option<PathBuf>, bool),
 ) -> Result<Exit> {
     let mut histories = Vec::new();
     let mut wanted = vec![execution.to_owned()];
@@ -170,6 +195,10 @@ async fn export(
         let document = definition_of(client, &histories[0]).await?;
         write(&path, &format!("{document:#}\n"))?;
         output::note(format!("wrote the definition to {}", path.display()))?;
+    }
+    if let Some(folder) = child_definitions {
+        write_child_definitions(client, &histories[1..], &folder, may_replace).await?;
+        output::note(format!("wrote the definitions of sub-workflows to {}", folder.display()))?;
     }
     let n_rows: usize = histories.iter().map(|history| history.rows.len()).sum();
     let wrote = |path: &Path| {
@@ -201,6 +230,42 @@ fn refuse_to_replace(path: &Path) -> Result<()> {
     Err(Failure::new(Exit::Usage, text)
         .hint("name another file, or replace it with --force")
         .into())
+}
+
+/// Writes the definitions of sub-workflows, each once.
+async fn write_child_definitions(
+    client: &Client,
+    children: &[History],
+    folder: &Path,
+    may_replace: bool,
+) -> Result<()> {
+    fs::create_dir_all(folder).map_err(|error| {
+        Failure::new(
+            Exit::Failed,
+            format!("cannot create {}: {error}", folder.display()),
+        )
+    })?;
+    let mut written = BTreeSet::new();
+    for child in children {
+        let of = ["workflowName", "workflowVersion"];
+        let of = of.map(|member| child.of_event("ExecutionStarted", member));
+        let hash = child.of_event("CheckpointWritten", "definitionHash");
+        if !written.insert((of, hash)) {
+            continue;
+        }
+        let document = definition_of(client, child).await?;
+        let name = document.pointer("/document/name").and_then(Value::as_str);
+        // The host has run it, so its name is that of a workflow.
+        let Some(id) = name.and_then(awp::workflow_id) else {
+            continue;
+        };
+        let path = folder.join(format!("{id}.json"));
+        if !may_replace {
+            refuse_to_replace(&path)?;
+        }
+        write(&path, &format!("{document:#}\n"))?;
+    }
+    Ok(())
 }
 
 fn is_not_found(error: &anyhow::Error) -> bool {

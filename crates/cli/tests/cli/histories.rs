@@ -204,3 +204,85 @@ fn a_database_with_a_write_ahead_log_is_read() {
     );
     assert_eq!(said.out, "c  interrupted at review\n");
 }
+
+#[test]
+fn an_execution_moves_with_its_sub_workflow() {
+    let mut first = Place::new();
+    let _host = first.serve();
+    let mut child = document();
+    child["document"]["name"] = "child".into();
+    let mut parent = document();
+    parent["document"]["name"] = "parent".into();
+    parent["nodes"][1] = json!({ "id": "review", "type": "subworkflow", "config": {
+        "workflow_ref": "child", "input_mapping": { "n": "${ .n }" },
+    } });
+    for (file, document) in [("child.json", &child), ("parent.json", &parent)] {
+        first.write(file, &document.to_string());
+        first.ends(0, &["workflows", "register", file]);
+    }
+    for options in [json!({ "executionId": "p-1" }), json!({})] {
+        let options = options.to_string();
+        let inputs = ["--inputs", r#"{"n":1}"#, "--configurable", &options];
+        first.json(&[&["run", "parent.json"][..], &inputs, &["--detach", "--json"]].concat());
+    }
+    let export = [
+        "awp",
+        "export",
+        "p-1",
+        "--definition",
+        "parent.out",
+        "--child-definitions",
+        "parts",
+    ];
+    first.ends(0, &[&export[..], &["--out", "p-1.jsonl"]].concat());
+    first.ends(0, &[&export[..], &["--sqlite", "p-1.db"]].concat());
+    let written = fs::read_to_string(first.path().join("parts/child.json")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&written).unwrap(), child);
+    // Nobody has named the other one, nor its child.
+    let runs = first.json(&["runs", "list", "--json"]);
+    let unnamed = runs["runs"].as_array().unwrap().iter().find(|run| {
+        let history = first.ends(0, &["awp", "export", run["runId"].as_str().unwrap()]);
+        run["workflowId"] == "parent" && !history.out.contains("p-1")
+    });
+    let unnamed = unnamed.unwrap()["runId"].as_str().unwrap().to_owned();
+    for (flag, file) in [("--out", "unnamed.jsonl"), ("--sqlite", "unnamed.db")] {
+        first.ends(0, &["awp", "export", &unnamed, flag, file]);
+    }
+
+    let mut other = Place::new();
+    let _other_host = other.serve();
+    let from = |name: &str| first.path().join(name).to_str().unwrap().to_owned();
+    let (definition, of_child) = (from("parent.out"), from("parts/child.json"));
+    let import = |file: &str, more: &[&str]| {
+        let file = from(file);
+        let args = ["awp", "import", &file, "--definition", &definition].into_iter();
+        args.chain(more.iter().copied())
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let said = other.ends(1, &import("p-1.jsonl", &[]));
+    assert!(
+        said.err.contains("the sub-workflow \"p-1:sub:review\""),
+        "{said:#?}"
+    );
+    let with = ["--child-definition", &of_child];
+    other.ends(0, &import("p-1.jsonl", &with));
+    other.ends(
+        0,
+        &import(
+            "p-1.db",
+            &[&with[..], &["--as", "p-2", "--parallel-activities", "false"]].concat(),
+        ),
+    );
+    for file in ["unnamed.jsonl", "unnamed.db"] {
+        other.ends(0, &import(file, &with));
+    }
+    for name in ["p-1", "p-1:sub:review"] {
+        let export = ["awp", "export", name];
+        assert_eq!(other.ends(0, &export).out, first.ends(0, &export).out);
+    }
+    let runs = other.json(&["runs", "list", "--json"]);
+    assert_eq!(runs["runs"].as_array().unwrap().len(), 8, "{runs}");
+    let listed = other.json(&["interrupts", "list", "--json"]);
+    assert!(listed.to_string().contains("review"), "{listed}");
+}

@@ -195,14 +195,20 @@ fn plans(blocks: &[Block]) -> [Arc<Plan>; 3] {
     ]
 }
 
-fn rows(script: &Script) -> Vec<Row> {
+fn rows(script: &Script, run: usize) -> Vec<Row> {
     let wanted = Wanted::Rows {
         numbers: 1..u64::MAX,
         most_bytes: usize::MAX,
     };
-    let mut history = AwpHistory::new(script.plan(0), script.id(0), wanted).expect("of this language");
-    script.events(0).iter().for_each(|event| history.record(event));
+    let mut history = AwpHistory::new(script.plan(run), script.id(run), wanted).expect("of this language");
+    script.events(run).iter().for_each(|event| history.record(event));
     history.finish().rows
+}
+
+/// The rows of all runs in the language.
+fn all_rows(script: &Script) -> Vec<Vec<Row>> {
+    let runs = (0..script.n_runs()).filter(|run| script.plan(*run).awp().is_some());
+    runs.map(|run| rows(script, run)).collect()
 }
 
 fn written(rows: &[Row]) -> Vec<Value> {
@@ -215,7 +221,13 @@ fn written(rows: &[Row]) -> Vec<Value> {
 
 /// Rows without what has another name in a copy.
 fn unnamed(rows: &[Row]) -> Vec<(u64, &'static str, Timestamp, Object)> {
-    let names = ["executionId", "delegateCorrelationId", "externalTaskId"];
+    let names = [
+        "executionId",
+        "delegateCorrelationId",
+        "externalTaskId",
+        "childExecutionId",
+        "parentExecutionId",
+    ];
     let row = |row: &Row| {
         let mut payload = row.payload.clone();
         payload.retain(|name, _| !names.contains(&name.as_str()));
@@ -224,11 +236,25 @@ fn unnamed(rows: &[Row]) -> Vec<(u64, &'static str, Timestamp, Object)> {
     rows.iter().map(row).collect()
 }
 
-/// Imports the history of a run, and gives the copy the clock of its source.
-fn imported(script: &Script, limit: u32, mode: ActivityMode) -> Result<Script, ImportError> {
-    let given = GivenRows::read(written(&rows(script)))?;
+/// Imports the histories of all runs, and gives the copies the clock of their source.
+fn imported(
+    script: &Script,
+    limit: u32,
+    mode: ActivityMode,
+    is_parallel: Option<bool>,
+) -> Result<Script, ImportError> {
+    let given = GivenRows::read(written(&rows(script, 0)))?;
+    let children = (1..script.n_runs()).filter(|run| script.plan(*run).awp().is_some());
+    let children = children.map(|run| {
+        let rows = GivenRows::read(written(&rows(script, run)))?;
+        Ok((script.plan(run).clone(), rows))
+    });
+    let children: Vec<_> = children.collect::<Result<_, ImportError>>()?;
     let id = RunId::from_parts(Timestamp::from_millis(7), [7; 10]);
-    let options = json!({ "recursionLimit": limit, "runTimeoutMs": 2_000 });
+    let mut options = json!({ "recursionLimit": limit, "runTimeoutMs": 2_000 });
+    if let Some(is_parallel) = is_parallel {
+        options["parallelActivities"] = is_parallel.into();
+    }
     let import = Import {
         run: id.clone(),
         now: script.now(),
@@ -247,17 +273,20 @@ fn imported(script: &Script, limit: u32, mode: ActivityMode) -> Result<Script, I
         mode: Some(mode),
     };
     let plan = script.plan(0).clone();
-    let decision = import_awp(&plan, &given, &import).expect("of this language")?;
-    let mut copy = Script::of_plans([plan]);
+    let imported = import_awp(&plan, &given, &children, &import).expect("of this language")?;
+    let plans = std::iter::once(plan).chain(children.into_iter().map(|(plan, _)| plan));
+    let mut copy = Script::of_plans(plans);
     copy.skip(u64::try_from(script.now().millis() - copy.now().millis()).expect("later"));
-    copy.adopt(id, &decision);
+    copy.hold_mail();
+    copy.adopt_all(id, &imported);
     Ok(copy)
 }
 
-/// Whether a history does not say why a run has ended, or how it goes on.
+/// Whether histories do not say why a run has ended, or how it goes on.
 fn says_too_little(script: &Script) -> bool {
     let breached = |event: &Recorded| matches!(event.event, Event::Kernel(KernelEvent::CapBreached { .. }));
-    script.n_runs() > 1 || script.events(0).iter().any(breached)
+    let is_other = |run: usize| script.plan(run).awp().is_none() || script.events(run).iter().any(breached);
+    (0..script.n_runs()).any(is_other)
 }
 
 /// How activities are done: in process, and with branches that are under way at once.
@@ -327,23 +356,36 @@ proptest! {
     }
 
     #[test]
-    fn the_history_of_any_document_is_that_of_an_equal_run_which_goes_on_alike(
-        blocks in vec(block(), 1..4), told in vec(told(), 0..25), limit in 5..60_u32, in_process in any::<bool>(),
+    fn histories_of_any_document_are_those_of_equal_runs_which_go_on_alike(
+        blocks in vec(block(), 1..4), told in vec(told(), 0..25), limit in 5..60_u32, mode in mode(), says_order in any::<bool>(),
     ) {
         // No history says that a run is paused.
         let told: Vec<_> = told.into_iter().filter(|told| !matches!(told, Told::Pause)).collect();
-        let mut script = started(&blocks, (in_process, false), limit, &told);
+        let mut script = started(&blocks, mode, limit, &told);
         script.deliver();
+        let (in_process, is_parallel) = mode;
         let mode = if in_process { ActivityMode::InProcess } else { ActivityMode::HostMediated };
-        match imported(&script, limit, mode) {
+        let order = (says_order || is_parallel).then_some(is_parallel);
+        match imported(&script, limit, mode, order) {
             Ok(mut copy) => {
-                prop_assert_eq!(unnamed(&rows(&copy)), unnamed(&rows(&script)));
+                let given: Vec<_> = all_rows(&script).iter().map(|rows| unnamed(rows)).collect();
+                let mut made: Vec<_> = all_rows(&copy).iter().map(|rows| unnamed(rows)).collect();
+                prop_assert_eq!(&made[0], &given[0]);
+                // Children come in the order of their parents.
+                let n_given = given.len();
+                for rows in given {
+                    let same = made.iter().position(|made| *made == rows);
+                    prop_assert!(same.is_some(), "{:#?}\nis none of {:#?}", rows, made);
+                    made.remove(same.expect("found"));
+                }
+                prop_assert!(made.is_empty(), "{} of {n_given}: {made:#?}", made.len());
+                copy.deliver();
                 // A call in process may be the second one of its step, which no history says either.
                 if !in_process {
                     bring_to_an_end(&mut script, 0);
                     bring_to_an_end(&mut copy, 0);
                     if script.n_runs() == 1 {
-                        prop_assert_eq!(unnamed(&rows(&copy)), unnamed(&rows(&script)));
+                        prop_assert_eq!(unnamed(&rows(&copy, 0)), unnamed(&rows(&script, 0)));
                     }
                 }
             }

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use wopr_kernel::{RunId, Seq, Timestamp, cost};
+use wopr_kernel::{RunId, Seq, StepId, Timestamp, cost};
 
-use super::{HistoryWriter, Notes, Wanted};
+use super::{Came, HistoryWriter, Notes, Wanted};
 use crate::{options::ActivityMode, plan::Plan, state::State};
 
 /// All that a [`HistoryWriter`] knows of the events it has read. It follows from them, so it is as good for any later
@@ -19,6 +19,7 @@ pub struct HistoryPosition {
     at: Timestamp,
     n_checkpoints: u64,
     notes: HashMap<usize, Notes>,
+    came: Option<(StepId, Came)>,
     failed: bool,
     n_rows: u64,
     last_checkpoint: Option<u64>,
@@ -44,7 +45,11 @@ impl HistoryPosition {
             .notes
             .values()
             .filter_map(|notes| notes.external_task.as_ref());
-        self.state.weight() + tasks.map(cost::of_value).sum::<u64>()
+        let came = match &self.came {
+            Some((_, Came::Result(Some(value)) | Came::Task(Some(value)))) => cost::of_value(value),
+            Some((_, Came::Result(None) | Came::Task(None) | Came::Mocked)) | None => 0,
+        };
+        self.state.weight() + tasks.map(cost::of_value).sum::<u64>() + came
     }
 }
 
@@ -61,6 +66,7 @@ impl<'p> HistoryWriter<'p> {
             at,
             n_checkpoints,
             notes,
+            came,
             failed,
             n_rows,
             last_checkpoint,
@@ -78,6 +84,7 @@ impl<'p> HistoryWriter<'p> {
             at,
             n_checkpoints,
             notes,
+            came,
             failed,
             rows: Vec::new(),
             n_rows,
@@ -97,6 +104,7 @@ impl<'p> HistoryWriter<'p> {
             at: self.at,
             n_checkpoints: self.n_checkpoints,
             notes: self.notes.clone(),
+            came: self.came.clone(),
             failed: self.failed,
             n_rows: self.n_rows,
             last_checkpoint: self.last_checkpoint,

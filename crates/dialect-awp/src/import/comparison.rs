@@ -66,6 +66,11 @@ impl<'a> Comparison<'a> {
         self.is_same
     }
 
+    /// How many commands both have.
+    pub(super) const fn n_commands(&self) -> usize {
+        self.n_commands
+    }
+
     /// The row of the last command that both have.
     pub(super) const fn last(&self) -> usize {
         self.last

@@ -95,6 +95,46 @@ impl Arguments {
         }
     }
 
+    /// A list of at most so many objects, each of bounded size; empty where it is absent.
+    pub(super) fn objects(&mut self, name: &str, most: usize) -> Result<Vec<Object>, Error> {
+        let items = match self.fields.take(name) {
+            None => return Ok(Vec::new()),
+            Some(Value::Array(items)) if items.len() <= most => items,
+            Some(Value::Array(_)) => return Err(self.rule(name, format!("must have at most {most} items"))),
+            Some(_) => {
+                return Err(refused(
+                    self.tool,
+                    &DecodeError::wrong_type("an array").in_field(name),
+                ));
+            }
+        };
+        let object = |item: Value| match item {
+            item if json_bytes(&item) > MAX_BYTES => Err(self.rule(
+                name,
+                format!("must have items of at most {MAX_BYTES} bytes as JSON"),
+            )),
+            Value::Object(object) => Ok(object),
+            _ => Err(self.rule(name, "must have objects as items")),
+        };
+        items.into_iter().map(object).collect()
+    }
+
+    /// A list of lists, bounded by the request; empty where it is absent.
+    pub(super) fn lists(&mut self, name: &str) -> Result<Vec<Vec<Value>>, Error> {
+        let Some(lists) = self.fields.take(name) else {
+            return Ok(Vec::new());
+        };
+        let Value::Array(lists) = lists else {
+            return Err(self.rule(name, "must be an array of arrays"));
+        };
+        let lists = lists.into_iter().map(|list| match list {
+            Value::Array(items) => Some(items),
+            _ => None,
+        });
+        let lists: Option<_> = lists.collect();
+        lists.ok_or_else(|| self.rule(name, "must be an array of arrays"))
+    }
+
     pub(super) fn flag(&mut self, name: &str) -> Result<bool, Error> {
         let read = self.fields.or_default(name);
         self.read(read)

@@ -5,6 +5,8 @@
 
 mod import;
 
+pub(super) use import::MAX_CHILD_DEFINITIONS;
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};

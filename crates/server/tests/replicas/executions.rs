@@ -113,3 +113,90 @@ async fn one_of_two_hosts_registers_a_workflow() {
     one.close().await;
     two.close().await;
 }
+
+/// The rows of an execution.
+async fn rows(host: &Arc<Host>, execution: &str) -> Value {
+    let path = format!("/awp/v1/executions/{execution}/events?limit=1000");
+    let (status, _, page) = ask(host, "GET", &path, ALICE, None).await;
+    assert_eq!(status, StatusCode::OK, "{page}");
+    page["events"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_hosts_imports_an_execution_and_its_sub_workflow_goes_on_at_either() {
+    let (one, two) = hosts().await;
+    let child = document("imported-child", "1");
+    let mut parent = document("imported-parent", "1");
+    parent["nodes"][1] = json!({ "id": "wait", "type": "subworkflow", "config": {
+        "workflow_ref": "imported-child", "input_mapping": {},
+    } });
+    for document in [&child, &parent] {
+        let (status, registered) = post(&one, "/awp/v1/workflows", json!({ "definition": document })).await;
+        assert_eq!(status, StatusCode::CREATED, "{registered}");
+    }
+    let path = "/awp/v1/workflows/imported-parent/executions";
+    let body = json!({ "execution_id": "source", "activity_execution_mode": "host_mediated" });
+    let (status, begun) = post(&one, path, body).await;
+    assert_eq!(status, StatusCode::OK, "{begun}");
+    let (parent_rows, child_rows) = (rows(&two, "source").await, rows(&two, "source:sub:wait").await);
+    for round in 0..ROUNDS {
+        let name = format!("copy-{round}");
+        let body = json!({
+            "definition": parent, "rows": parent_rows, "child_definitions": [child], "child_rows": [child_rows],
+            "execution_id": name, "activity_execution_mode": "host_mediated",
+        });
+        let import = "/awp/v1/executions:import";
+        let replies = tokio::join!(post(&one, import, body.clone()), post(&two, import, body));
+        let ((created, imported), (refused, error)) = match replies {
+            (first, second) if first.0 == StatusCode::CREATED => (first, second),
+            (first, second) => (second, first),
+        };
+        assert_eq!(
+            (created, refused),
+            (StatusCode::CREATED, StatusCode::CONFLICT),
+            "{imported} {error}"
+        );
+        assert_eq!(error["error"]["code"], "DUPLICATE_EXECUTION_ID", "{error}");
+        // Whichever host has imported it, the other one goes on with it.
+        let signal = json!({ "definition": child, "input": {}, "signal_name": "go" });
+        let path = format!("/awp/v1/executions/{name}:sub:wait:signal");
+        let (status, ended) = post(&two, &path, signal).await;
+        assert_eq!(
+            (status, &ended["status"]),
+            (StatusCode::OK, &json!("completed")),
+            "{ended}"
+        );
+        let ended = wait_for_phase(&one, &name, "completed").await;
+        assert_eq!(ended["execution_id"], name.as_str());
+    }
+    let all = listed(&one).await;
+    assert_eq!(
+        all.iter().filter(|name| name.ends_with(":sub:wait")).count(),
+        ROUNDS + 1,
+        "{all:?}"
+    );
+}
+
+/// Waits until an execution is in a phase.
+async fn wait_for_phase(host: &Arc<Host>, execution: &str, phase: &str) -> Value {
+    let (_, _, runs) = ask(host, "GET", "/v1/runs?workflowId=imported-parent", ALICE, None).await;
+    let run = runs["runs"][0]["runId"].as_str().unwrap().to_owned();
+    let mut seen = 0;
+    loop {
+        let path = format!("/awp/v1/executions/{execution}");
+        let (status, _, found) = ask(host, "GET", &path, ALICE, None).await;
+        assert_eq!(status, StatusCode::OK, "{found}");
+        if found["phase"] == phase {
+            return found;
+        }
+        // Its parent hears of the end by a message, and that is an event.
+        let path = format!("/v1/runs/{run}/events/poll?timeout=30&lastSequence={seen}");
+        let (_, _, poll) = ask(host, "GET", &path, ALICE, None).await;
+        let last = poll["lastEventSeq"].as_u64().unwrap_or(seen);
+        assert!(
+            last > seen || poll["isComplete"] == true,
+            "{execution} is {found}"
+        );
+        seen = last;
+    }
+}

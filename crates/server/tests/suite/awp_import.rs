@@ -382,3 +382,252 @@ async fn a_history_that_does_not_say_who_works_needs_a_mode() {
     let goes_on = post(&server, "/executions/q-2:resume", resume).await.ok(200);
     assert_eq!(goes_on["status"], "awaiting_activity", "{goes_on}");
 }
+
+/// A document that asks a worker in two branches, then starts a sub-workflow, and asks a person.
+fn parent() -> Value {
+    let tool = |id: &str| json!({ "id": id, "type": "tool_call", "config": { "server": "s", "tool": id } });
+    json!({
+        "document": { "schema": "https://agent-workflow.dev/schemas/workflow-definition.json", "name": "big-family", "version": "1.0.0" },
+        "state_schema": { "type": "object", "properties": { "log": { "type": "array", "reducer": "append" } } },
+        "nodes": [
+            { "id": "start", "type": "start" },
+            { "id": "fork", "type": "parallel", "config": { "join": "all", "branches": [
+                { "name": "left", "entry": "left" }, { "name": "right", "entry": "right" },
+            ] } },
+            tool("left"), tool("right"),
+            { "id": "sub", "type": "subworkflow", "config": { "workflow_ref": "small-child", "input_mapping": { "a": "${ .a }" } } },
+            { "id": "end", "type": "end" },
+        ],
+        "edges": [
+            { "source": "__start__", "target": "start" }, { "source": "start", "target": "fork" },
+            { "source": "fork", "target": "sub" }, { "source": "left", "target": "sub" },
+            { "source": "right", "target": "sub" }, { "source": "sub", "target": "end" },
+        ],
+    })
+}
+
+fn child() -> Value {
+    let mut child = document();
+    child["document"]["name"] = "small-child".into();
+    child
+}
+
+/// Starts an execution of the parent whose branches both wait.
+async fn started_family(server: &Server, id: &str) {
+    for document in [child(), parent()] {
+        let registered = post(server, "/workflows", json!({ "definition": document })).await;
+        assert!([201, 409].contains(&registered.status), "{}", registered.json());
+    }
+    let body = json!({
+        "execution_id": id, "input": { "a": 1 }, "activity_execution_mode": "host_mediated", "parallel_activities": true,
+    });
+    let started = post(server, "/workflows/big-family/executions", body)
+        .await
+        .ok(200);
+    assert_eq!(
+        started["awaiting_activities"].as_array().unwrap().len(),
+        2,
+        "{started}"
+    );
+}
+
+async fn submit_branch(server: &Server, id: &str, branch: &str) -> Value {
+    let body = json!({
+        "definition": parent(), "input": { "a": 1 }, "node_id": branch,
+        "outcome": { "ok": true, "result": { "log": branch } },
+        "parallel_span": { "parallel_node_id": "fork", "join_target_id": "sub", "branch_name": branch, "branch_entry_node_id": branch },
+    });
+    let path = format!("/executions/{id}:submit_activity");
+    post(server, &path, body).await.ok(200)
+}
+
+async fn submit_child(server: &Server, id: &str) -> Reply {
+    let body = json!({
+        "definition": child(), "input": { "a": 1 }, "node_id": "work",
+        "outcome": { "ok": true, "result": { "b": 2 } },
+    });
+    post(server, &format!("/executions/{id}:sub:sub:submit_activity"), body).await
+}
+
+async fn resume_child(server: &Server, id: &str) -> Value {
+    let body = json!({ "definition": child(), "resume_payload": { "ok": true } });
+    let path = format!("/executions/{id}:sub:sub:resume");
+    post(server, &path, body).await.ok(200)
+}
+
+/// What is imported of an execution, and of its sub-workflow if it has one.
+async fn import_of_family(server: &Server, id: &str) -> Value {
+    let mut body = json!({ "definition": parent(), "rows": rows(server, id).await });
+    let child_path = format!("/awp/v1/executions/{id}:sub:sub/events?limit=1000");
+    let page = server.get(&child_path).send().await;
+    if page.status == 200 {
+        body["child_rows"] = json!([page.json()["events"]]);
+        body["child_definitions"] = json!([child()]);
+    }
+    body
+}
+
+async fn ended_family(server: &Server, id: &str) -> Value {
+    let path = format!("/awp/v1/executions/{id}");
+    for _ in 0..100 {
+        let status = server.get(&path).send().await.ok(200);
+        if status["phase"] == "completed" {
+            return server
+                .get(&format!("{path}/events?limit=1000"))
+                .send()
+                .await
+                .ok(200);
+        }
+        // The parent hears of its child by a message.
+        let runs = server.get("/v1/runs?workflowId=big-family").send().await.ok(200);
+        let run = runs["runs"][0]["runId"].as_str().unwrap().to_owned();
+        server.wait_for(&run, "completed").await;
+    }
+    panic!("{id} does not end")
+}
+
+async fn family_moves(first: Server, other: Server) {
+    started_family(&first, "f").await;
+    // Both branches wait here, and there.
+    let body = import_of_family(&first, "f").await;
+    let moved = post(&other, "/executions:import", body).await.ok(201);
+    assert_eq!(
+        moved["awaiting_activities"].as_array().unwrap().len(),
+        2,
+        "{moved}"
+    );
+    assert_eq!(rows(&other, "f").await, rows(&first, "f").await);
+
+    submit_branch(&first, "f", "right").await;
+    submit_branch(&first, "f", "left").await;
+    let mut body = import_of_family(&first, "f").await;
+    body["execution_id"] = "g".into();
+    let moved = post(&other, "/executions:import", body).await.ok(201);
+    assert_eq!(moved["child_execution_id"], "g:sub:sub", "{moved}");
+    // Its child's work is in the queue of workers.
+    let other = other.again_on_sqlite().await;
+    let done = submit_child(&other, "g").await.ok(200);
+    assert_eq!(done["status"], "interrupted", "{done}");
+    let questions = other.get("/v1/interrupts").send().await;
+    if questions.status == 200 {
+        let questions = questions.json();
+        assert!(questions.to_string().contains("review"), "{questions}");
+    }
+    resume_child(&other, "g").await;
+    ended_family(&other, "g").await;
+
+    // The child has come to its question by now, and the parent shows it.
+    submit_child(&first, "f").await.ok(200);
+    let mut body = import_of_family(&first, "f").await;
+    body["execution_id"] = "h".into();
+    let moved = post(&other, "/executions:import", body).await.ok(201);
+    assert_eq!(moved["execution_id"], "h", "{moved}");
+    resume_child(&other, "h").await;
+    let ended = ended_family(&other, "h").await;
+
+    resume_child(&first, "f").await;
+    let genuine = ended_family(&first, "f").await;
+    let last = |page: &Value| page["events"].as_array().unwrap().last().unwrap()["payload"]["result"].clone();
+    assert_eq!(last(&ended), last(&genuine));
+    let body = import_of_family(&first, "f").await;
+    let empty = Server::start().await;
+    let moved = post(&empty, "/executions:import", body).await.ok(201);
+    assert_eq!(moved["phase"], "completed", "{moved}");
+    for id in ["f", "f:sub:sub"] {
+        assert_eq!(rows(&empty, id).await, rows(&first, id).await, "{id}");
+    }
+    let runs = empty.get("/v1/runs").send().await.ok(200);
+    assert_eq!(runs["runs"].as_array().unwrap().len(), 2, "{runs}");
+}
+
+#[tokio::test]
+async fn an_execution_moves_with_its_branches_and_its_sub_workflow() {
+    family_moves(Server::start().await, Server::start_on_sqlite().await).await;
+}
+
+#[tokio::test]
+async fn a_family_that_is_refused_leaves_neither_runs_nor_definitions() {
+    let first = Server::start().await;
+    started_family(&first, "f").await;
+    for branch in ["left", "right"] {
+        submit_branch(&first, "f", branch).await;
+    }
+    submit_child(&first, "f").await.ok(200);
+    let body = import_of_family(&first, "f").await;
+    let other = Server::start().await;
+
+    let mut alone = body.clone();
+    alone.as_object_mut().unwrap().remove("child_rows");
+    let refused = post(&other, "/executions:import", alone).await;
+    let refused = error(&refused, 400, "VALIDATION_ERROR");
+    assert!(
+        refused["message"]
+            .as_str()
+            .unwrap()
+            .contains("node \"sub\" has started the sub-workflow \"f:sub:sub\""),
+        "{refused}"
+    );
+    let mut unknown = body.clone();
+    unknown["child_definitions"] = json!([]);
+    let refused = post(&other, "/executions:import", unknown).await;
+    let refused = error(&refused, 400, "VALIDATION_ERROR");
+    assert_eq!(refused["details"]["execution_id"], "f:sub:sub", "{refused}");
+    let mut forged = body.clone();
+    let rows = forged["child_rows"][0].as_array_mut().unwrap();
+    let at = rows
+        .iter()
+        .position(|row| row["name"] == "ActivityCompleted")
+        .unwrap();
+    rows[at]["payload"]["result"] = json!({ "b": 3 });
+    let refused = post(&other, "/executions:import", forged).await;
+    let refused = error(&refused, 400, "VALIDATION_ERROR");
+    assert_eq!(
+        (&refused["details"]["execution_id"], &refused["details"]["row"]),
+        (&json!("f:sub:sub"), &json!(at + 2)),
+        "{refused}"
+    );
+    let mut forged = body.clone();
+    let rows = forged["child_rows"][0].as_array_mut().unwrap();
+    let at = rows.iter().position(|row| row["name"] == "StartTimer").unwrap();
+    rows[at]["name"] = "StartSignalWait".into();
+    let refused = post(&other, "/executions:import", forged).await;
+    let refused = error(&refused, 409, "NONDETERMINISM_DETECTED");
+    assert_eq!(refused["details"]["execution_id"], "f:sub:sub", "{refused}");
+    assert_eq!(
+        refused["details"]["context"]["actual"]["name"], "StartTimer",
+        "{refused}"
+    );
+    let shapes = [
+        ("child_rows", json!([1])),
+        ("child_rows", json!({})),
+        ("child_rows", json!([[]])),
+        ("child_definitions", json!([1])),
+        ("child_definitions", json!({})),
+        ("child_definitions", json!([{}])),
+        ("child_definitions", json!(vec![child(); 101])),
+        ("parallel_activities", json!("yes")),
+        ("configurable", json!({ "parallelActivities": true })),
+    ];
+    for (member, value) in shapes {
+        let mut wrong = body.clone();
+        wrong[member] = value;
+        let refused = post(&other, "/executions:import", wrong).await;
+        error(&refused, 400, "VALIDATION_ERROR");
+    }
+    // The other host has another version of the child: nothing of the parent is registered either.
+    let mut newer = child();
+    newer["document"]["version"] = "2.0.0".into();
+    other.post("/v1/workflows", &newer).send().await.ok(201);
+    let refused = post(&other, "/executions:import", body.clone()).await;
+    error(&refused, 409, "DUPLICATE_WORKFLOW_ID");
+
+    for id in ["f", "f:sub:sub"] {
+        assert_eq!(
+            other.get(&format!("/awp/v1/executions/{id}")).send().await.status,
+            404
+        );
+    }
+    assert_eq!(other.get("/awp/v1/workflows/big-family").send().await.status, 404);
+    let runs = other.get("/v1/runs").send().await.ok(200);
+    assert_eq!(runs["runs"], json!([]), "{runs}");
+}

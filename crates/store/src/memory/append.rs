@@ -177,7 +177,12 @@ impl State {
         for child in batch.children {
             let mut run = Run::new(child.summary);
             run.events = child.events;
-            self.runs.insert(key.sibling(child.run), run);
+            run.snapshot = child.snapshot;
+            let child_key = key.sibling(child.run);
+            self.runs.insert(child_key.clone(), run);
+            for row in child.work {
+                self.set_work(&child_key, row, at);
+            }
         }
 
         for (source, source_seq) in batch.inbox_consumed {

@@ -7,7 +7,7 @@
 use std::{collections::HashMap, hash::Hash};
 
 use tokio_postgres::types::ToSql;
-use wopr_core::{RunKey, Timestamp};
+use wopr_core::{RunId, RunKey, Timestamp};
 
 use super::{
     agent_memory,
@@ -92,16 +92,28 @@ pub(super) fn rest<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
         }),
     );
     for work in rounds_of(batches, |batch| &batch.work_set, |row: &WorkRow| &row.key) {
-        let mut columns = work.of_runs();
-        columns.push(work.column(|_, row| row.key.queue.number()));
-        columns.push(work.column(|_, row| rows::free(&row.key.name)));
-        columns.push(work.column(|_, row| row.state.columns().0.map(Timestamp::millis)));
-        columns.push(work.column(|_, row| row.body.as_slice()));
-        columns.push(work.column(|_, row| row.state.columns().1.map(|epoch| rows::int(epoch.0))));
-        columns.push(work.column(|batch, row| rows::int(row.first_fence(batch.summary.updated_at).0)));
-        columns.push(work.column(|_, row| row.state.offer().map(|offer| rows::free(&offer.queue))));
-        columns.push(work.column(|_, row| row.state.offer().map(|offer| offer.since.millis())));
-        round.add(SET_WORK, columns);
+        let rows = work.0.iter().map(|(batch, row)| (*batch, &batch.run.run, *row));
+        round.add(SET_WORK, work_columns(&rows.collect::<Vec<_>>()));
+    }
+    // Almost no child that is created with its log leaves anything.
+    let children = batches
+        .iter()
+        .flat_map(|batch| batch.children.iter().map(|child| (*batch, child)));
+    let snapshots = children
+        .clone()
+        .filter_map(|(batch, child)| Some((batch, &child.run, child.snapshot.as_ref()?)));
+    let snapshots: Vec<_> = snapshots.collect();
+    if !snapshots.is_empty() {
+        let mut columns = run_columns(&snapshots);
+        columns.push(column(&snapshots, |(_, _, snapshot)| rows::int(snapshot.head.0)));
+        columns.push(column(&snapshots, |(_, _, snapshot)| snapshot.body.as_slice()));
+        round.add(SNAPSHOTS, columns);
+    }
+    let work: Vec<_> = children
+        .flat_map(|(batch, child)| child.work.iter().map(move |row| (batch, &child.run, row)))
+        .collect();
+    if !work.is_empty() {
+        round.add(SET_WORK, work_columns(&work));
     }
     add(
         round,
@@ -157,6 +169,48 @@ pub(super) fn rest<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
         }),
     );
     hold(round, batches);
+}
+
+/// A row of a run, with the batch that writes it.
+type OfRun<'b, T> = (&'b Batch, &'b RunId, &'b T);
+
+fn column<'b, R: Copy, C>(rows: &[R], read: impl Fn(R) -> C) -> Value<'b>
+where
+    C: ToSql + Sync + Send + 'b,
+{
+    value(rows.iter().map(|row| read(*row)).collect::<Vec<_>>())
+}
+
+/// The first two parameters: tenants and runs.
+fn run_columns<'b, T>(rows: &[OfRun<'b, T>]) -> Vec<Value<'b>> {
+    vec![
+        column(rows, |(batch, _, _)| batch.run.tenant.as_str()),
+        column(rows, |(_, run, _)| run.as_str()),
+    ]
+}
+
+/// The parameters of [`SET_WORK`].
+fn work_columns<'b>(work: &[OfRun<'b, WorkRow>]) -> Vec<Value<'b>> {
+    let mut columns = run_columns(work);
+    columns.push(column(work, |(_, _, row)| row.key.queue.number()));
+    columns.push(column(work, |(_, _, row)| rows::free(&row.key.name)));
+    columns.push(column(work, |(_, _, row)| {
+        row.state.columns().0.map(Timestamp::millis)
+    }));
+    columns.push(column(work, |(_, _, row)| row.body.as_slice()));
+    columns.push(column(work, |(_, _, row)| {
+        row.state.columns().1.map(|epoch| rows::int(epoch.0))
+    }));
+    columns.push(column(work, |(batch, _, row)| {
+        rows::int(row.first_fence(batch.summary.updated_at).0)
+    }));
+    columns.push(column(work, |(_, _, row)| {
+        row.state.offer().map(|offer| rows::free(&offer.queue))
+    }));
+    columns.push(column(work, |(_, _, row)| {
+        row.state.offer().map(|offer| offer.since.millis())
+    }));
+    columns
 }
 
 /// The events of the runs that batches append to, and of the children that they create whole.

@@ -24,7 +24,7 @@ use super::{
     totals::Totals,
     work,
 };
-use crate::{AppendError, Batch, Guard, StoredEvent, Summary, Then, vitals::Vitals};
+use crate::{AppendError, Batch, Guard, Snapshot, StoredEvent, Summary, Then, vitals::Vitals};
 
 /// The statements of every append; see [`Session`].
 const INSERT_RUN: &str = "\
@@ -306,16 +306,7 @@ fn write_events(conn: &Session<'_>, run: &RunKey, events: &[StoredEvent]) -> Res
 fn write_work(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
     let run = &batch.run;
     if let Some(snapshot) = &batch.snapshot {
-        conn.prepare_cached(
-            "INSERT INTO snapshots (tenant, run, head, body) VALUES (?1, ?2, ?3, ?4)
-             ON CONFLICT (tenant, run) DO UPDATE SET head = excluded.head, body = excluded.body",
-        )?
-        .execute(params![
-            run.tenant.as_str(),
-            run.run.as_str(),
-            rows::int(snapshot.head.0),
-            snapshot.body
-        ])?;
+        write_snapshot(conn, run, snapshot)?;
     }
     for ended in &batch.work_ended {
         work::end(conn, run, &ended.key)?;
@@ -333,6 +324,20 @@ fn write_work(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
     Ok(())
 }
 
+fn write_snapshot(conn: &Connection, run: &RunKey, snapshot: &Snapshot) -> Result<(), Fault> {
+    conn.prepare_cached(
+        "INSERT INTO snapshots (tenant, run, head, body) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (tenant, run) DO UPDATE SET head = excluded.head, body = excluded.body",
+    )?
+    .execute(params![
+        run.tenant.as_str(),
+        run.run.as_str(),
+        rows::int(snapshot.head.0),
+        snapshot.body
+    ])?;
+    Ok(())
+}
+
 /// Writes children and inbox rows.
 fn write_relations(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
@@ -340,6 +345,12 @@ fn write_relations(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
         let key = batch.run.sibling(child.run.clone());
         insert_run(conn, &key, &child.summary, Seq(0).plus(child.events.len()))?;
         write_events(conn, &key, &child.events)?;
+        if let Some(snapshot) = &child.snapshot {
+            write_snapshot(conn, &key, snapshot)?;
+        }
+        for row in &child.work {
+            work::set(conn, &key, row, batch.summary.updated_at)?;
+        }
     }
     for (source, source_seq) in &batch.inbox_consumed {
         conn.prepare_cached(

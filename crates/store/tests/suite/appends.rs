@@ -21,6 +21,7 @@ crate::behaviours!(
     appends_to_different_runs_do_not_conflict,
     children_are_runs_with_an_empty_log,
     a_child_can_be_created_with_its_log,
+    a_child_that_is_created_with_its_log_may_leave_work,
     existing_child_refuses_the_whole_batch,
     conflict_on_the_run_is_reported_before_an_existing_child,
     a_child_starts_at_sequence_zero,
@@ -374,6 +375,56 @@ async fn a_child_can_be_created_with_its_log(store: Arc<dyn Store>) {
     );
     let next = append(&run(2), 5, 1);
     store.append(next).await.expect("the log goes on where it ended");
+}
+
+async fn a_child_that_is_created_with_its_log_may_leave_work(store: Arc<dyn Store>) {
+    let parent = run(1);
+    let mut batch = create(&parent, 2);
+    batch.work_set = vec![timer("own", 10)];
+    batch.children = vec![child(2, &parent), child(3, &parent), child(4, &parent)];
+    for (n, row) in batch.children.iter_mut().enumerate().skip(1) {
+        row.events = events(0, 3);
+        row.snapshot = Some(Snapshot {
+            head: Seq(3),
+            body: format!("snapshot {n}").into_bytes(),
+        });
+        row.work = vec![
+            timer("own", 10 + i64::try_from(n).expect("small")),
+            effect("call"),
+        ];
+    }
+    // What a run tells another one is there with both.
+    batch.inbox_sent = vec![run_message(&parent, &run(3), 2)];
+    store.append(batch.clone()).await.expect("append");
+
+    let loaded = store.load(&run(4)).await.expect("load").expect("a child");
+    assert_eq!((loaded.head, loaded.tail), (Seq(3), Vec::new()));
+    assert_eq!(loaded.snapshot, batch.children[2].snapshot);
+    let own = timer_key("own");
+    let expected = [run(1), run(3), run(4)].map(|run| (run, own.clone()));
+    assert_eq!(due(&*store, 99, 10).await, expected);
+    let leased = store
+        .lease(Queue::Effects, wopr_store::Epoch(1), times(5, 50), &10.into())
+        .await
+        .expect("lease");
+    let mut leased: Vec<_> = leased
+        .into_iter()
+        .map(|effect| (effect.run, effect.key))
+        .collect();
+    leased.sort_by(|one, other| one.0.run.cmp(&other.0.run));
+    assert_eq!(leased, [run(3), run(4)].map(|run| (run, effect_key("call"))));
+    let loaded = store.load(&parent).await.expect("load").expect("the parent");
+    assert_eq!(loaded.inbox.len(), 1);
+
+    // Refused, it leaves nothing of it.
+    let mut late = batch;
+    late.run = run(5);
+    late.children[1].run = run_id(6);
+    late.children.remove(0);
+    let refused = store.append(late).await.expect_err("exists");
+    assert!(matches!(refused, AppendError::Conflict { .. }), "{refused}");
+    assert_eq!(due(&*store, 99, 10).await, expected);
+    assert!(store.load(&run(6)).await.expect("load").is_none());
 }
 
 async fn existing_child_refuses_the_whole_batch(store: Arc<dyn Store>) {

@@ -169,6 +169,8 @@ pub(crate) fn child(n: u64, parent: &RunKey) -> ChildRow {
         run: run_id(n),
         summary,
         events: Vec::new(),
+        snapshot: None,
+        work: Vec::new(),
     }
 }
 

@@ -292,7 +292,12 @@ prop_compose! {
         batch.inbox_consumed = consumed.into_iter().map(|(n, seq)| (run_id(n), Seq(seq))).collect();
         batch.children = child_run
             .filter(|(n, _)| run_id(*n) != run.run)
-            .map(|(n, n_events)| ChildRow { events: events(0, n_events), ..child(n, &run) })
+            .map(|(n, n_events)| ChildRow {
+                snapshot: (n_events == 2).then(|| Snapshot { head: Seq(2), body: b"child".to_vec() }),
+                work: if n_events == 0 { Vec::new() } else { vec![timer("child", time), effect_at("child", time)] },
+                events: events(0, n_events),
+                ..child(n, &run)
+            })
             .into_iter()
             .collect();
         batch.idempotency = record;

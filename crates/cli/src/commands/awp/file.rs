@@ -4,6 +4,7 @@
 //! bytes.
 
 use std::{
+    collections::{HashMap, HashSet},
     fs::File,
     io::{BufRead as _, BufReader, Read as _},
     path::Path,
@@ -39,32 +40,23 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Reads the history of an execution. Without a name, that of the only one that is no child.
-    pub(super) fn read(path: &Path, execution: Option<&str>) -> Result<Self> {
+    /// Reads the history of an execution, and those of its sub-workflows that the file has, and theirs. Without a name, it
+    /// is the only one that is no child.
+    pub(super) fn read(path: &Path, execution: Option<&str>) -> Result<Vec<Self>> {
         let place = Place(path);
         let mut file = File::open(path).map_err(|error| place.fails(Exit::of_reading(&error), &error))?;
         let mut begin = Vec::new();
         let beginning = (&mut file).take(MAGIC.len() as u64).read_to_end(&mut begin);
         beginning.map_err(|error| place.fails(Exit::Failed, &error))?;
-        let history = match begin == MAGIC {
-            true => place.database(execution)?,
-            false => place.lines(execution)?,
-        };
-        if history.rows.len() > MAX_ROWS {
-            let text = format!(
-                "'{}' has more than {MAX_ROWS} rows, the most of an import",
-                history.execution
-            );
-            return Err(Failure::new(Exit::Failed, text).into());
+        match begin == MAGIC {
+            true => place.database(execution),
+            false => place.lines(execution),
         }
-        Ok(history)
     }
 
     /// The executions that this one has started.
     pub(super) fn children(&self) -> Vec<String> {
-        let started = self.rows.iter().filter(|row| row["name"] == "StartSubworkflow");
-        let children = started.filter_map(|row| row["payload"]["childExecutionId"].as_str());
-        children.map(str::to_owned).collect()
+        self.rows.iter().filter_map(child_of).map(str::to_owned).collect()
     }
 
     /// A text of the first event with this name.
@@ -72,6 +64,12 @@ impl History {
         let row = self.rows.iter().find(|row| row["name"] == name)?;
         row["payload"][member].as_str()
     }
+}
+
+/// The child that a row starts.
+fn child_of(row: &Value) -> Option<&str> {
+    let starts = row["name"] == "StartSubworkflow";
+    row["payload"]["childExecutionId"].as_str().filter(|_| starts)
 }
 
 /// The file of histories.
@@ -112,9 +110,42 @@ impl Place<'_> {
         }
     }
 
-    fn lines(self, execution: Option<&str>) -> Result<History> {
+    /// Reads an execution and its children, `rows` of each.
+    fn with_children(
+        self,
+        execution: String,
+        mut rows: impl FnMut(&str) -> Result<Vec<Value>>,
+    ) -> Result<Vec<History>> {
+        let mut histories: Vec<History> = Vec::new();
+        let mut wanted = vec![execution];
+        let mut n_rows = 0;
+        while let Some(execution) = wanted.pop() {
+            // A forged file may name one twice. The host says what is missing.
+            if histories.iter().any(|known| known.execution == execution) {
+                continue;
+            }
+            let rows = rows(&execution)?;
+            n_rows += rows.len();
+            if n_rows > MAX_ROWS {
+                let first = histories.first().map_or(&execution, |first| &first.execution);
+                let text = format!(
+                    "'{first}' has more than {MAX_ROWS} rows with its sub-workflows, the most of an import"
+                );
+                return Err(Failure::new(Exit::Failed, text).into());
+            }
+            if rows.is_empty() {
+                continue;
+            }
+            let history = History { rows, execution };
+            wanted.extend(history.children());
+            histories.push(history);
+        }
+        Ok(histories)
+    }
+
+    fn lines(self, execution: Option<&str>) -> Result<Vec<History>> {
         let file = File::open(self.0).map_err(|error| self.fails(Exit::of_reading(&error), &error))?;
-        let mut rows = Vec::new();
+        let mut rows: HashMap<String, Vec<Value>> = HashMap::new();
         let mut found: Vec<String> = Vec::new();
         let mut n_bytes = 0;
         for (index, line) in BufReader::new(file.take(MAX_BYTES + 1)).lines().enumerate() {
@@ -133,16 +164,21 @@ impl Place<'_> {
                 let why = format!("line {} is not a row of a history", index + 1);
                 return Err(self.fails(Exit::Config, &why).into());
             };
-            if !found.contains(&name) {
+            let of = rows.entry(name).or_insert_with_key(|name| {
                 found.push(name.clone());
-            }
-            rows.push((name, Value::Object(row)));
+                Vec::new()
+            });
+            of.push(Value::Object(row));
+        }
+        // The children of an execution without a name have no name that says so.
+        let started = rows.values().flatten().filter_map(child_of);
+        let started: HashSet<String> = started.map(str::to_owned).collect();
+        if execution.is_none() {
+            found.retain(|found| !started.contains(found));
         }
         let execution = self.choose(execution, &found)?;
-        let own = rows.into_iter().filter(|(name, _)| *name == execution);
-        Ok(History {
-            rows: own.map(|(_, row)| row).collect(),
-            execution,
+        self.with_children(execution, |execution| {
+            Ok(rows.remove(execution).unwrap_or_default())
         })
     }
 
@@ -156,7 +192,7 @@ impl Place<'_> {
         Some(row)
     }
 
-    fn database(self, execution: Option<&str>) -> Result<History> {
+    fn database(self, execution: Option<&str>) -> Result<Vec<History>> {
         let failed = |error: rusqlite::Error| self.fails(Exit::Config, &error);
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let database = Connection::open_with_flags(self.0, flags).map_err(failed)?;
@@ -183,7 +219,10 @@ impl Place<'_> {
             }
             None => {
                 let all = format!(
-                    "SELECT DISTINCT execution_id FROM history WHERE instr(execution_id, '{CHILD_MARK}') = 0 LIMIT {}",
+                    "SELECT DISTINCT execution_id FROM history WHERE instr(execution_id, '{CHILD_MARK}') = 0 \
+                     AND execution_id NOT IN (SELECT json_extract(payload_json, '$.childExecutionId') FROM history \
+                     WHERE name = 'StartSubworkflow' AND json_valid(payload_json) \
+                     AND json_extract(payload_json, '$.childExecutionId') IS NOT NULL) LIMIT {}",
                     MAX_LISTED + 1
                 );
                 let mut all = database.prepare(&all).map_err(failed)?;
@@ -192,19 +231,27 @@ impl Place<'_> {
             }
         };
         let execution = self.choose(execution, &found)?;
+        let mut n_bytes = 0;
+        self.with_children(execution, |execution| {
+            self.rows_of(&database, execution, &mut n_bytes)
+        })
+    }
+
+    fn rows_of(self, database: &Connection, execution: &str, n_bytes: &mut u64) -> Result<Vec<Value>> {
+        let failed = |error: rusqlite::Error| self.fails(Exit::Config, &error);
         let rows = "SELECT seq, kind, name, payload_json, created_at, record_schema_version FROM history \
                     WHERE execution_id = ?1 ORDER BY seq LIMIT ?2";
         let mut rows = database.prepare(rows).map_err(failed)?;
         let mut rows = rows
             .query(params![execution, MAX_ROWS as i64 + 1])
             .map_err(failed)?;
-        let (mut read, mut n_bytes) = (Vec::new(), 0);
+        let mut read = Vec::new();
         while let Some(row) = rows.next().map_err(failed)? {
             let text: String = row.get(3).map_err(failed)?;
-            n_bytes += text.len() as u64;
-            if n_bytes > MAX_BYTES {
+            *n_bytes += text.len() as u64;
+            if *n_bytes > MAX_BYTES {
                 return Err(self
-                    .fails(Exit::Failed, &"the execution has more than 64 MiB")
+                    .fails(Exit::Failed, &"the executions have more than 64 MiB")
                     .into());
             }
             let seq: i64 = row.get(0).map_err(failed)?;
@@ -226,10 +273,7 @@ impl Place<'_> {
             members.insert("payload".to_owned(), payload);
             read.push(Value::Object(members));
         }
-        Ok(History {
-            rows: read,
-            execution,
-        })
+        Ok(read)
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use wopr_core::awp::{ExecutionPhase, MAX_ROWS};
 
-use crate::awp::error::Code;
+use crate::awp::{call::MAX_CHILD_DEFINITIONS, error::Code};
 
 /// An operation: method, path, id, summary, body, answer with its status, errors.
 struct Operation {
@@ -306,7 +306,11 @@ fn schemas() -> Value {
             ("definition!", any_object()),
             ("rows!", json!({ "type": "array", "minItems": 1, "maxItems": MAX_ROWS, "items": reference("GivenHistoryRow") })),
             ("execution_id", text()), ("input", any_object()), ("activity_execution_mode", mode()),
-            ("configurable", any_object()),
+            ("parallel_activities", json!({ "type": "boolean" })), ("configurable", any_object()),
+            ("child_definitions", json!({ "type": "array", "maxItems": MAX_CHILD_DEFINITIONS, "items": any_object() })),
+            ("child_rows", json!({ "type": "array", "maxItems": MAX_ROWS, "items": {
+                "type": "array", "minItems": 1, "maxItems": MAX_ROWS, "items": reference("GivenHistoryRow"),
+            } })),
         ]),
         "GivenHistoryRow": object(&[
             ("seq!", number()), ("kind!", json!({ "type": "string", "enum": ["command", "event"] })),
