@@ -198,7 +198,10 @@ async fn export(
     }
     if let Some(folder) = child_definitions {
         write_child_definitions(client, &histories[1..], &folder, may_replace).await?;
-        output::note(format!("wrote the definitions of sub-workflows to {}", folder.display()))?;
+        output::note(format!(
+            "wrote the definitions of sub-workflows to {}",
+            folder.display()
+        ))?;
     }
     let n_rows: usize = histories.iter().map(|history| history.rows.len()).sum();
     let wrote = |path: &Path| {

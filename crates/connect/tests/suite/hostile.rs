@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use http::Method;
 use url::Url;
 use wopr_connect::egress::{
-    Channel, Class, Dial, EgressError, Gate, Network, Policy, Reason, Refusal, Request, Resolver, Seam,
-    classify,
+    Channel, Class, Dial, EgressError, Gate, Limits, Network, Policy, Reason, Refusal, Request, Resolver,
+    Seam, classify,
 };
 
 use crate::peer::{Answers, limits, trusting_nobody};
@@ -655,8 +655,8 @@ async fn long_texts_are_refused_before_parsing() {
 
 #[test]
 fn only_requests_to_configured_places_get_to_their_addresses() {
-    let url = |text: &str| text.parse::<url::Url>().unwrap();
-    let gate = wopr_connect::egress::Gate::new(Policy::default(), wopr_connect::egress::Limits::default());
+    let url = |text: &str| text.parse::<Url>().unwrap();
+    let gate = Gate::new(Policy::default(), Limits::default());
     let places = [
         url("http://127.0.0.1:11434/v1"),
         url("http://[::ffff:10.0.0.7]/v1"),

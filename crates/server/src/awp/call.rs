@@ -544,13 +544,15 @@ impl Surface<'_> {
 
 /// The options of a new run that are no arguments of their own.
 fn configurable(arguments: &mut Arguments) -> Result<Object, Error> {
-    let configurable = arguments.object("configurable")?.unwrap_or_default();
+    let mut configurable = arguments.object("configurable")?.unwrap_or_default();
     for given in [awp::EXECUTION_ID, awp::ACTIVITY_MODE] {
         if configurable.contains_key(given) {
             let message = format!("configurable.{given} has an argument of its own");
             return Err(Error::invalid(Tool::Start, message));
         }
     }
+    // What the host has is for the host to say.
+    awp::add_in_process(&mut configurable, None)?;
     Ok(configurable)
 }
 
