@@ -291,7 +291,7 @@ impl Place {
                         }
                         Again::Ended(task) => {
                             items = Box::pin(stream::empty());
-                            (None, StreamResponse::Task(task))
+                            (None, StreamResponse::Task(*task))
                         }
                     }
                 }
@@ -344,7 +344,7 @@ struct Seen {
 enum Again {
     Stream(Items),
     /// The task ended meanwhile, so nothing can be subscribed to.
-    Ended(Task),
+    Ended(Box<Task>),
 }
 
 impl Seen {
@@ -388,7 +388,7 @@ impl Seen {
                 Err(error) if is_passing(&error) => error,
                 // An agent takes no subscription to a task that has ended.
                 Err(error) => match agent.get(&task, None).await {
-                    Ok(task) if task.status.state.is_terminal() => return Ok(Again::Ended(task)),
+                    Ok(task) if task.status.state.is_terminal() => return Ok(Again::Ended(Box::new(task))),
                     Err(passing) if is_passing(&passing) => passing,
                     Ok(_) | Err(_) => return Err(error),
                 },

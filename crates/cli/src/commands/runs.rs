@@ -284,7 +284,8 @@ async fn show(client: &Client, run: &str, format: Format) -> Result<Exit> {
     }
     if !snapshot.status.is_terminal() {
         for wait in waits::of(client, run).await {
-            fact("waits for", &wait)?;
+            // Not "waits for", by which scripts find runs that wait for somebody.
+            fact("pending", &wait)?;
         }
     }
     for artifact in super::run::artifacts(client, run).await? {

@@ -500,7 +500,7 @@ fn a_run_that_goes_on_says_what_it_waits_for() {
     );
     let text = shown(&letter);
     assert!(
-        text.contains("waits for  a worker of the queue 'printers', since 20")
+        text.contains("pending    a worker of the queue 'printers', since 20")
             && text.contains("no worker has called for it in the last ten minutes (print)"),
         "{text}"
     );
@@ -509,7 +509,7 @@ fn a_run_that_goes_on_says_what_it_waits_for() {
         node("sleep", "core.delay", serde_json::json!({"delayMs": 600_000})),
     );
     assert!(
-        shown(&nap).contains("waits for  a timer, since 20"),
+        shown(&nap).contains("pending    a timer, since 20"),
         "{}",
         shown(&nap)
     );
@@ -550,7 +550,7 @@ fn a_call_that_is_retried_says_where_and_when() {
     );
     let text = place.ends(0, &["runs", "show", &run]).out;
     assert!(
-        text.contains("waits for  a retry: attempt 1 at 20") && text.contains(error),
+        text.contains("pending    a retry: attempt 1 at 20") && text.contains(error),
         "{text}"
     );
     let all = place.json(&["runs", "events", &run, "--json"])["events"]

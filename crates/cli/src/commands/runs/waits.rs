@@ -148,15 +148,23 @@ fn taken(queue: &str, workers: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use wopr_wire::time::Timestamp;
 
     use super::*;
 
     fn event(sequence: u64, kind: &str, node: &str, payload: Value) -> RunEventDoc {
-        let event = json!({
-            "eventId": format!("run_1.{sequence}"), "runId": "run_1", "type": kind, "nodeId": node,
-            "sequence": sequence, "timestamp": "2026-01-01T00:00:00.000Z", "schemaVersion": 1, "payload": payload,
-        });
-        serde_json::from_value(event).unwrap()
+        RunEventDoc {
+            event_id: format!("run_1.{sequence}"),
+            run_id: "run_1".to_owned(),
+            node_id: Some(node.to_owned()),
+            event_type: kind.to_owned(),
+            sequence,
+            timestamp: Timestamp::parse("2026-01-01T00:00:00.000Z").unwrap(),
+            schema_version: 1,
+            engine_version: None,
+            causation_id: None,
+            payload,
+        }
     }
 
     fn lines(events: Vec<RunEventDoc>, workers: &Value) -> Vec<String> {
