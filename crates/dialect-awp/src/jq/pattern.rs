@@ -265,7 +265,33 @@ impl<'s> Translator<'s> {
         if self.rest.next_if_eq(&'?').is_some() {
             self.push("?");
         }
-        Ok(())
+        self.nothing_repeated_apart()
+    }
+
+    /// Refuses a repetition of what is repeated already, if spaces or a comment are between the two. Without them, the
+    /// second one would mean something else.
+    fn nothing_repeated_apart(&self) -> Result<(), String> {
+        let mut ahead = self.rest.clone();
+        let mut is_apart = false;
+        loop {
+            let mut comment = ahead.clone();
+            if self.is_extended() && ahead.next_if(char::is_ascii_whitespace).is_some() {
+                is_apart = true;
+            } else if self.is_extended() && ahead.next_if_eq(&'#').is_some() {
+                is_apart = ahead.any(|letter| letter == '\n');
+            } else if [comment.next(), comment.next(), comment.next()] == [Some('('), Some('?'), Some('#')] {
+                is_apart = comment.any(|letter| letter == ')');
+                ahead = comment;
+            } else {
+                break;
+            }
+        }
+        match ahead.peek() {
+            Some('*' | '+' | '?' | '{') if is_apart => {
+                Err("a repetition apart from what it repeats is not offered".to_owned())
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// `{2}`, `{2,}` and `{2,3}` repeat; any other brace stands for itself.
@@ -294,7 +320,7 @@ impl<'s> Translator<'s> {
         if self.rest.next_if_eq(&'?').is_some() {
             self.push("?");
         }
-        Ok(())
+        self.nothing_repeated_apart()
     }
 
     fn group(&mut self) -> Result<(), String> {
