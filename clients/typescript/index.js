@@ -148,9 +148,10 @@ class Activity {
       } catch (error) {
         if (!(error instanceof Unreachable) || Date.now() > until) {
           console.warn(`the outcome of ${this.nodeId} in ${this.runId} is not taken: ${error.message}`);
-          if (isReplaced || !(error instanceof Refused) || NOT_OURS.includes(error.status)) return;
-          // Without an outcome the lease would end, and the activity would be done again, for ever.
-          outcome = failed("outcome_refused", `the server refused the outcome: ${error.message}`, false);
+          if (isReplaced || NOT_OURS.includes(error.status)) return;
+          // Without an outcome the lease would end, and the activity would be done again, for ever. A server that refuses a
+          // large outcome may close the connection while it is written, which looks as if it were away.
+          outcome = failed("outcome_refused", `the server did not take the outcome: ${error.message}`, false);
           isReplaced = true;
           continue;
         }

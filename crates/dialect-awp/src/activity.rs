@@ -130,26 +130,30 @@ fn failed_for_good(next: &mut Next<'_>, step: &StepId, cause: Seq, error: &Failu
         Some(_) | None => "activity_failed",
     };
     let code = kind
-        .map_or(error.code.as_str(), |kind| code_of(kind, error))
+        .map_or(error.code.as_str(), |kind| code_of(kind, mode(next), error))
         .to_owned();
     fail(next, step, cause, failure(reason, &code, error.message.clone()));
 }
 
-/// The code of a failure of a node in the words of this language.
-pub(crate) fn code_of<'f>(kind: &Kind, failure: &'f Failure) -> &'f str {
-    match kind {
-        Kind::Delegate { .. } => delegate::code(failure),
-        Kind::Llm { .. } => in_process::code_of_model(failure),
-        Kind::Tool => in_process::code_of_tool(failure),
-        Kind::Start { .. }
-        | Kind::End { .. }
-        | Kind::Step
-        | Kind::Switch { .. }
-        | Kind::Interrupt { .. }
-        | Kind::Parallel { .. }
-        | Kind::Wait(_)
-        | Kind::SetState(_)
-        | Kind::Subworkflow { .. } => code(failure),
+/// The code of a failure of a node in the words of this language. Those of workers are their own.
+pub(crate) fn code_of<'f>(kind: &Kind, mode: ActivityMode, failure: &'f Failure) -> &'f str {
+    match (kind, mode) {
+        (Kind::Delegate { .. }, _) => delegate::code(failure),
+        (Kind::Llm { .. }, ActivityMode::InProcess) => in_process::code_of_model(failure),
+        (Kind::Tool, ActivityMode::InProcess) => in_process::code_of_tool(failure),
+        (Kind::Llm { .. } | Kind::Tool, ActivityMode::HostMediated) => code(failure),
+        (
+            Kind::Start { .. }
+            | Kind::End { .. }
+            | Kind::Step
+            | Kind::Switch { .. }
+            | Kind::Interrupt { .. }
+            | Kind::Parallel { .. }
+            | Kind::Wait(_)
+            | Kind::SetState(_)
+            | Kind::Subworkflow { .. },
+            _,
+        ) => code(failure),
     }
 }
 

@@ -637,8 +637,8 @@ impl<'p> HistoryWriter<'p> {
     /// The message and the code of a node's failure.
     fn words<'f>(&self, step: &StepId, error: &'f Failure) -> (&'f str, Option<&'f str>) {
         let code = match self.node(step).map(|node| &node.kind) {
-            Some(Kind::Delegate { .. }) => delegate::code(error),
-            Some(_) | None => activity::code(error),
+            Some(kind) => activity::code_of(kind, self.mode, error),
+            None => activity::code(error),
         };
         let message = match code {
             activity::TIMEOUT if error.code != activity::TIMEOUT => "Activity timed out",

@@ -17,7 +17,7 @@ use crate::{
     diagnostic::{Diagnostic, problems},
     graph::Graph,
     interrupt::AnyObject,
-    options,
+    options::{self, ActivityMode},
     signature::{self, TrustPolicy},
 };
 
@@ -191,9 +191,11 @@ impl Planned for Plan {
             return false;
         }
         let listed = &node.retry.non_retryable;
-        let code = activity::code_of(&node.kind, failure);
+        // A plan does not know who does the work, and a document may list either code.
+        let modes = [ActivityMode::HostMediated, ActivityMode::InProcess];
+        let codes = modes.map(|mode| activity::code_of(&node.kind, mode, failure));
         // What a replay does not find in its source will not be there the next time.
-        failure.code != SOURCE_MISSING && !listed.iter().any(|listed| listed == code)
+        failure.code != SOURCE_MISSING && !listed.iter().any(|listed| codes.contains(&listed.as_str()))
     }
 
     fn retry_delay_ms(&self, position: usize, attempt: u32) -> u64 {

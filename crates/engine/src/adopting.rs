@@ -111,6 +111,9 @@ impl Engine {
             );
             let committed = self.commit_new(&view, made, &mut uncertain, &side_rows, now);
             if let Some(done) = Box::pin(committed).await? {
+                if matches!(done, Done::Fresh(_)) {
+                    self.count_adopted(&view.key, children.len()).await;
+                }
                 return Ok(done);
             }
             self.check_alias(&view).await?;
@@ -119,5 +122,17 @@ impl Engine {
         Err(CommandError::Busy {
             retry_after_ms: RETRY_AFTER_MS,
         })
+    }
+
+    /// Counts the runs below an adopted one towards what its tree may have. If that fails, the tree may grow by as many
+    /// more.
+    async fn count_adopted(&self, root: &RunKey, n_children: usize) {
+        if n_children == 0 {
+            return;
+        }
+        let most = self.shared.options.max_descendants;
+        if let Err(error) = self.shared.store.grant(root, n_children as u64, most).await {
+            tracing::warn!(run = %root, %error, "adopted runs are not counted");
+        }
     }
 }

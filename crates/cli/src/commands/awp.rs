@@ -5,7 +5,7 @@
 mod file;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -248,7 +248,7 @@ async fn write_child_definitions(
             format!("cannot create {}: {error}", folder.display()),
         )
     })?;
-    let mut written = BTreeSet::new();
+    let (mut written, mut ids) = (BTreeSet::new(), BTreeMap::new());
     for child in children {
         let of = ["workflowName", "workflowVersion"];
         let of = of.map(|member| child.of_event("ExecutionStarted", member));
@@ -262,7 +262,13 @@ async fn write_child_definitions(
         let Some(id) = name.and_then(awp::workflow_id) else {
             continue;
         };
-        let path = folder.join(format!("{id}.json"));
+        // Visits of a node may have begun other versions.
+        let n_before: &mut usize = ids.entry(id.clone()).or_default();
+        *n_before += 1;
+        let path = folder.join(match *n_before {
+            1 => format!("{id}.json"),
+            n => format!("{id}-{n}.json"),
+        });
         if !may_replace {
             refuse_to_replace(&path)?;
         }

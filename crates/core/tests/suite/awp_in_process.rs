@@ -334,3 +334,25 @@ fn only_the_host_says_what_it_has() {
     plan.add_in_process(&mut here, Some(&host)).expect("taken");
     assert_eq!(here["inProcess"], json!({ "tools": true }));
 }
+
+#[test]
+fn codes_of_workers_are_their_own_and_lists_know_both() {
+    let mut node = tool();
+    node["retry"] = json!({ "max_attempts": 3, "non_retryable_errors": ["tool_failed"] });
+    let document = document(
+        "one",
+        json!({}),
+        &[node.clone()],
+        &[("start", "work"), ("work", "end")],
+    );
+    let mut script = Script::of_plans([plan(document)]).start(json!({}));
+    let broken = || Err(Failure::new("tool_failed", "it broke"));
+    script.outcome("work", broken()).expect("under way");
+    assert_eq!(failure(&script).code, "tool_failed");
+    for listed in ["tool_failed", "MCP_TOOL_EXECUTION_ERROR"] {
+        node["retry"]["non_retryable_errors"] = json!([listed]);
+        let mut script = run(node.clone(), json!({ "tools": true }), json!({}));
+        script.outcome("work", broken()).expect("under way");
+        assert_eq!(failure(&script).code, "MCP_TOOL_EXECUTION_ERROR");
+    }
+}

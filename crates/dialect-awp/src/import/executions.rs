@@ -65,10 +65,14 @@ impl<'a> Executions<'a> {
         };
         let mut begun = BTreeSet::new();
         executions.check_begun(root, &mut begun)?;
-        for child in children {
+        // From the root on: children that start each other belong to nobody.
+        let mut checked = BTreeSet::new();
+        while let Some(next) = begun.difference(&checked).next().copied() {
+            checked.insert(next);
+            let rows = children[next].rows;
             executions
-                .check_begun(child.rows, &mut begun)
-                .map_err(|error| ImportError::from(error).of_child(&child.rows.execution))?;
+                .check_begun(rows, &mut begun)
+                .map_err(|error| ImportError::from(error).of_child(&rows.execution))?;
         }
         match executions
             .by_name

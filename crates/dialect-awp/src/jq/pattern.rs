@@ -214,7 +214,8 @@ impl<'s> Translator<'s> {
 
     /// A character that stands for itself.
     fn literal(&mut self, letter: char) {
-        if letter.is_ascii_punctuation() {
+        // With a backslash these two are the ends of words.
+        if letter.is_ascii_punctuation() && !matches!(letter, '<' | '>') {
             self.done.text.push('\\');
         }
         self.done.text.push(letter);
@@ -538,25 +539,49 @@ impl<'s> Translator<'s> {
             self.push("^");
         }
         let mut is_first = true;
+        // Whether the part before is one character, which may begin a range, and whether a range is open.
+        let (mut may_begin, mut is_open) = (false, false);
         loop {
             let letter = self.rest.next().ok_or("premature end of char-class")?;
+            let mut is_one = true;
             match letter {
                 ']' if !is_first => break,
-                '[' if self.rest.peek() == Some(&':') => self.posix_class()?,
+                '[' if self.rest.peek() == Some(&':') => {
+                    self.posix_class()?;
+                    is_one = false;
+                }
                 '\\' => match self.rest.next().ok_or("end pattern at escape")? {
                     'b' => self.push("\\x08"),
                     letter @ '1'..='7' => self.character(letter)?,
                     'R' | 'X' => return Err("\\R and \\X are not offered in a class".to_owned()),
-                    letter => self.character(letter)?,
+                    letter => {
+                        is_one = !stands_for_several(letter);
+                        self.character(letter)?;
+                    }
                 },
-                // A range, or itself at the end.
-                '-' if !is_first && self.rest.peek().is_some_and(|next| *next != ']') => self.push("-"),
+                // A range; itself at an end, and next to what stands for several characters.
+                '-' if may_begin && self.one_follows() => {
+                    self.push("-");
+                    (may_begin, is_open) = (false, true);
+                    continue;
+                }
                 letter => self.literal(letter),
             }
-            is_first = false;
+            may_begin = is_one && !is_open;
+            (is_first, is_open) = (false, false);
         }
         self.push("]");
         Ok(())
+    }
+
+    /// Whether the next part of a class is one character, which may end a range.
+    fn one_follows(&self) -> bool {
+        let mut ahead = self.rest.clone();
+        match (ahead.next(), ahead.next()) {
+            (None | Some(']'), _) | (Some('['), Some(':')) => false,
+            (Some('\\'), Some(letter)) => !stands_for_several(letter),
+            (Some(_), _) => true,
+        }
     }
 
     fn posix_class(&mut self) -> Result<(), String> {
@@ -578,6 +603,11 @@ impl<'s> Translator<'s> {
         self.push("]");
         Ok(())
     }
+}
+
+/// Whether this letter after a backslash stands for several characters.
+const fn stands_for_several(letter: char) -> bool {
+    matches!(letter, 'w' | 'W' | 'd' | 'D' | 's' | 'S' | 'h' | 'H' | 'p' | 'P')
 }
 
 /// What a class of POSIX has, in brackets.

@@ -436,8 +436,8 @@ impl Surface<'_> {
             true => awp::awaited_signals(plan, run),
             false => Vec::new(),
         };
-        if awaited.is_empty() && may_be_answered(view.run.status) {
-            awaited = stable::signals_of_children(self.host.app(), &view).await?;
+        if may_be_answered(view.run.status) && awaited.iter().all(|signal| signal.name != name) {
+            awaited.extend(stable::signals_of_children(self.host.app(), &view).await?);
         }
         if awaited.is_empty() {
             let message = format!(

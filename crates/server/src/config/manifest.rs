@@ -14,6 +14,8 @@ pub const MCP_CONFIG: &str = "WORKFLOW_ENGINE_MCP_CONFIG";
 pub const MCP_MANIFEST: &str = "AGENT_WORKFLOW_MCP_MANIFEST";
 /// The commands that it may name, with commas in between; all where absent.
 pub const MCP_ALLOW_COMMANDS: &str = "WORKFLOW_ENGINE_MCP_ALLOW_COMMANDS";
+/// Whether `tool_call` nodes call tools in process.
+pub(super) const TOOLS: &str = "WOPR_AWP_TOOLS";
 /// Maximum size of a manifest in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
@@ -44,6 +46,18 @@ struct Command {
     env: BTreeMap<String, String>,
 }
 
+/// A manifest that a variable names.
+struct Given {
+    name: &'static str,
+    manifest: ToolManifest,
+}
+
+/// What is wrong with the manifest that a variable names.
+struct Wrong {
+    name: &'static str,
+    rule: String,
+}
+
 impl ToolManifest {
     /// # Errors
     /// What is wrong with it.
@@ -59,7 +73,7 @@ impl ToolManifest {
     }
 
     /// The manifest that the environment names, if it names one.
-    fn of_environment(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, (&'static str, String)> {
+    fn of_environment(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Given>, Wrong> {
         let variable = |name: &str| env(name).filter(|text| !text.is_empty());
         let (name, text) = match (variable(MCP_CONFIG), variable(MCP_MANIFEST)) {
             (Some(text), _) => (MCP_CONFIG, text),
@@ -71,7 +85,8 @@ impl ToolManifest {
             false => fs::read(&text).map_err(|error| format!("cannot read {text}: {error}")),
         };
         let manifest = bytes.and_then(|bytes| Self::parse(&bytes));
-        manifest.map(Some).map_err(|rule| (name, rule))
+        let manifest = manifest.map_err(|rule| Wrong { name, rule })?;
+        Ok(Some(Given { name, manifest }))
     }
 
     /// Adds the servers and agents to those of a configuration.
@@ -129,6 +144,13 @@ fn allows(allowed: &[String], command: &str) -> bool {
         .any(|allowed| allowed == command || Some(allowed.as_str()) == name)
 }
 
+/// Leaves what a variable of this host says of tools as it was before a manifest was added.
+pub fn keep_tools(config: &mut Config, has_tools: bool, env: &dyn Fn(&str) -> Option<String>) {
+    if env(TOOLS).is_some_and(|text| !text.is_empty()) {
+        config.awp.in_process.tools = has_tools;
+    }
+}
+
 /// Adds the manifest that the environment names.
 pub(super) fn add_from(config: &mut Config, env: &dyn Fn(&str) -> Option<String>) -> Result<(), ConfigError> {
     let wrong = |name: &str, rule: String| {
@@ -138,13 +160,17 @@ pub(super) fn add_from(config: &mut Config, env: &dyn Fn(&str) -> Option<String>
             rule,
         })
     };
+    let has_tools = config.awp.in_process.tools;
     let allowed = env(MCP_ALLOW_COMMANDS).filter(|list| !list.is_empty());
     let allowed = allowed.as_deref().map(allowed_commands);
     match (ToolManifest::of_environment(env), &allowed) {
-        (Err((name, rule)), _) => wrong(name, rule),
-        (Ok(Some(manifest)), allowed) => match manifest.add_to(config, allowed.as_deref()) {
-            Ok(()) => Ok(()),
-            Err(rule) => wrong(MCP_CONFIG, rule),
+        (Err(Wrong { name, rule }), _) => wrong(name, rule),
+        (Ok(Some(Given { name, manifest })), allowed) => match manifest.add_to(config, allowed.as_deref()) {
+            Ok(()) => {
+                keep_tools(config, has_tools, env);
+                Ok(())
+            }
+            Err(rule) => wrong(name, rule),
         },
         (Ok(None), Some(_)) => wrong(
             MCP_ALLOW_COMMANDS,

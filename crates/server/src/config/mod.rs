@@ -32,7 +32,9 @@ use crate::auth::Scopes;
 
 pub use awp::{Awp, SigningKey, SigningMode};
 pub use budget::{Budget, BudgetBreach};
-pub use manifest::{MCP_ALLOW_COMMANDS, MCP_CONFIG, MCP_MANIFEST, ToolManifest, allowed_commands};
+pub use manifest::{
+    MCP_ALLOW_COMMANDS, MCP_CONFIG, MCP_MANIFEST, ToolManifest, allowed_commands, keep_tools,
+};
 pub use mcp::{DEFAULT_TOOL_SERVER, Mcp, SecretSetting, ToolAgent, ToolServer, ToolSetting};
 pub use model::{DEFAULT_MODEL, DEFAULT_MODEL_KEY, ModelKind, ModelPrice, ModelProvider};
 pub use oidc::{Oidc, TokenAlgorithm};

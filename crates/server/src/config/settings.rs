@@ -6,7 +6,7 @@ use wopr_core::{TenantId, WorkflowId};
 
 use super::{
     AgentPeer, Config, DEFAULT_MODEL, DEFAULT_PEER, DEFAULT_TOOL_SERVER, Key, Listen, ModelProvider, Secret,
-    SigningKey, StoreUrl, ToolServer, awp,
+    SigningKey, StoreUrl, ToolServer, awp, manifest,
 };
 use crate::auth::Scopes;
 
@@ -261,13 +261,12 @@ pub const SETTINGS: &[Setting] = &[
             Ok(())
         },
     ),
+    setting("models", "WORKFLOW_ENGINE_LLM_CONFIG", awp::add_llm),
     setting("awp.in_process.model", "WOPR_AWP_MODEL", |c, t| {
         c.awp.in_process.model = Some(t.to_owned());
         Ok(())
     }),
-    // For --set, the setting before it counts.
-    setting("awp.in_process.model", "WORKFLOW_ENGINE_LLM_CONFIG", awp::add_llm),
-    setting("awp.in_process.tools", "WOPR_AWP_TOOLS", |c, t| {
+    setting("awp.in_process.tools", manifest::TOOLS, |c, t| {
         switch(&mut c.awp.in_process.tools, t)
     }),
     setting("awp.in_process.steps", "WORKFLOW_ENGINE_STEP_HANDLERS", |c, t| {

@@ -17,7 +17,7 @@ use std::{
 use anyhow::Result;
 use wopr_server::{
     Config,
-    config::{MCP_ALLOW_COMMANDS, MCP_CONFIG, MCP_MANIFEST, ToolManifest, allowed_commands},
+    config::{MCP_ALLOW_COMMANDS, MCP_CONFIG, MCP_MANIFEST, ToolManifest, allowed_commands, keep_tools},
 };
 
 use crate::exit::{Exit, Failure};
@@ -132,8 +132,10 @@ impl Given {
                 None => Ok(()),
             };
         };
+        let has_tools = config.awp.in_process.tools;
         let added = manifest.add_to(config, self.allowed.as_deref());
         added.map_err(|text| Failure::new(Exit::Config, text))?;
+        keep_tools(config, has_tools, &|name| env::var(name).ok());
         let checked = config.check_tool_servers();
         checked.map_err(|error| Failure::cannot(Exit::Config, &error))?;
         Ok(())

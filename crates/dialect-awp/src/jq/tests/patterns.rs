@@ -356,3 +356,16 @@ fn trails_are_lost_where_a_search_makes_its_output() {
     );
     assert!(Filter::compile(r#"test("a"; "g"; "x")"#).is_err());
 }
+
+#[test]
+fn brackets_of_tags_and_hyphens_next_to_classes_are_themselves() {
+    let found = |source: &str, text: &str| evaluate(source, &json!(text));
+    assert_eq!(found(r#"test("<b>")"#, "a b c"), Ok(json!(false)));
+    assert_eq!(found(r#"gsub("<[^>]+>"; "")"#, "<i>x</i>"), Ok(json!("x")));
+    assert_eq!(found(r#"sub("\\<b\\>"; "-")"#, "<b>x"), Ok(json!("-x")));
+    let mail = r#"[match("[\\w-\\.]+@[\\w-]+"; "g").string]"#;
+    assert_eq!(found(mail, "to a-b.c@d-e now"), Ok(json!(["a-b.c@d-e"])));
+    assert_eq!(found(r#"gsub("[!--a]"; "")"#, "!-a,b"), Ok(json!("b")));
+    assert_eq!(found(r#"gsub("[[:digit:]-x]"; "")"#, "1-x2y"), Ok(json!("y")));
+    assert_eq!(found(r#"gsub("[a-c-e]"; "")"#, "abcde-"), Ok(json!("d")));
+}

@@ -224,7 +224,7 @@ impl Surface<'_> {
     }
 
     /// The plan of the execution, if the host has it, and those of its sub-workflows by their versions. Sub-workflows that
-    /// the host does not have are registered, once it is sure that all may be.
+    /// the host does not have are registered, once it is sure that none replaces a workflow. They stay if the import fails.
     async fn child_plans(
         &self,
         permit: StartPermit<'_>,
