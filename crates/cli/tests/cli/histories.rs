@@ -235,7 +235,9 @@ fn an_execution_moves_with_its_sub_workflow() {
         "parts",
     ];
     first.ends(0, &[&export[..], &["--out", "p-1.jsonl"]].concat());
-    first.ends(0, &[&export[..], &["--sqlite", "p-1.db"]].concat());
+    // What is there already is replaced only on demand.
+    first.ends(2, &[&export[..], &["--sqlite", "p-1.db"]].concat());
+    first.ends(0, &[&export[..], &["--sqlite", "p-1.db", "--force"]].concat());
     let written = fs::read_to_string(first.path().join("parts/child.json")).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&written).unwrap(), child);
     // Nobody has named the other one, nor its child.
