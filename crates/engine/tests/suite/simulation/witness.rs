@@ -30,6 +30,15 @@ use super::{fate::Fate, questions::Questions};
 
 type Kept = Result<(), String>;
 
+/// The steps that these events complete.
+fn completed_steps(events: &[Recorded]) -> Vec<&StepId> {
+    let completed = events.iter().filter_map(|recorded| match &recorded.event {
+        Event::Kernel(KernelEvent::NodeCompleted { step, .. }) => Some(step),
+        Event::Kernel(_) | Event::Dialect(_) => None,
+    });
+    completed.collect()
+}
+
 #[derive(Debug)]
 pub(crate) struct Witness {
     fate: Arc<Fate>,
@@ -63,8 +72,8 @@ struct Seen {
 /// What the peer of an invocation does. It recognizes the message if it gets it again.
 #[derive(Debug)]
 enum Peer {
-    /// It is at it, for this run.
-    Works(RunKey),
+    /// It is at it, for this step of a run.
+    Works(RunKey, StepId),
     /// It has ended the call, and would begin again for one that waits.
     Ended,
     /// It was told to stop, or it was asked and had nothing. A message that comes after that is too late: it was sent
@@ -215,12 +224,12 @@ impl Witness {
         let known = seen.runs.get(run);
         let is_awaited = known.is_some_and(|known| known.outstanding.has_effect(step, attempt));
         match seen.peers.get(idempotency_key) {
-            Some(Peer::Stopped | Peer::Works(_)) => {}
+            Some(Peer::Stopped | Peer::Works(..)) => {}
             // From a process that had stood still while another one got the outcome. No host can take back what such a
             // process sends; the peer knows the message and has its answer.
             Some(Peer::Ended) if !is_awaited => {}
             Some(Peer::Ended) | None => {
-                let works = Peer::Works(run.clone());
+                let works = Peer::Works(run.clone(), step.clone());
                 seen.peers.insert(idempotency_key.to_owned(), works);
             }
         }
@@ -229,7 +238,7 @@ impl Witness {
     /// A peer has ended a call.
     pub(crate) fn ends(&self, idempotency_key: &str) {
         let mut seen = self.seen.lock();
-        if let Some(peer @ Peer::Works(_)) = seen.peers.get_mut(idempotency_key) {
+        if let Some(peer @ Peer::Works(..)) = seen.peers.get_mut(idempotency_key) {
             *peer = Peer::Ended;
         }
     }
@@ -237,7 +246,7 @@ impl Witness {
     /// A peer is asked whether it works at a call.
     pub(crate) fn recalls(&self, idempotency_key: &str) -> bool {
         let mut seen = self.seen.lock();
-        let works = matches!(seen.peers.get(idempotency_key), Some(Peer::Works(_)));
+        let works = matches!(seen.peers.get(idempotency_key), Some(Peer::Works(..)));
         match works {
             true => seen.n_recalled += 1,
             false => _ = seen.peers.insert(idempotency_key.to_owned(), Peer::Stopped),
@@ -413,7 +422,17 @@ impl Seen {
             }
         }
         let known = self.runs.get_mut(&key).ok_or("appended to and not created")?;
+        let n_before = known.log.len();
         let marks = known.append(batch)?;
+        let completed = completed_steps(&known.log[n_before..]);
+        let has_answered = |peer: &&mut Peer| matches!(peer, Peer::Works(run, step) if *run == key && completed.contains(&step));
+        if !completed.is_empty() {
+            // It has given the answer. What it does since a process that had stood still sent the message again, it ends by
+            // itself.
+            for peer in self.peers.values_mut().filter(has_answered) {
+                *peer = Peer::Ended;
+            }
+        }
         known.has_given_up |= known.checker.is_over() && batch.hold == Some(Hold::Quarantine);
         known.settle(&key, batch, &self.calls, &self.questions)?;
         known.follow_moved(batch)?;
@@ -503,7 +522,7 @@ impl Seen {
     /// Whether a peer works at a call of a run.
     fn works_for(&self, key: &RunKey) -> bool {
         let mut peers = self.peers.values();
-        peers.any(|peer| matches!(peer, Peer::Works(run) if run == key))
+        peers.any(|peer| matches!(peer, Peer::Works(run, _) if run == key))
     }
 
     fn check_family(&self, key: &RunKey) -> Kept {
