@@ -237,7 +237,7 @@ pub(crate) fn hides(name: &str, value: &Value) -> bool {
     value == REDACTED && is_secret(name)
 }
 
-/// Whether histories do not show the value of a member with this name.
+/// Whether histories hide the value of a member with this name.
 #[must_use]
 pub fn is_secret(name: &str) -> bool {
     SECRETS.iter().any(|secret| name.eq_ignore_ascii_case(secret))

@@ -6,13 +6,10 @@
 use std::sync::Arc;
 
 use wopr_core::{Decision, NewChild, Plan, RunKey, Timestamp, Work, format};
-use wopr_store::{ChildRow, InboxRow, Offer, Snapshot, StoredEvent, Summary, WorkRow, WorkState};
+use wopr_store::{ChildRow, InboxRow, Snapshot, StoredEvent, Summary, WorkRow, WorkState};
 
-use crate::{
-    Request,
-    commit::{
-        Context, SNAPSHOT_BYTES, SNAPSHOT_EVERY, effect_key, encode_message, stored_effect, waiting_on,
-    },
+use crate::commit::{
+    Context, SNAPSHOT_BYTES, SNAPSHOT_EVERY, effect_key, encode_message, offered, stored_effect, waiting_on,
 };
 
 /// A run below one that is adopted.
@@ -30,7 +27,7 @@ pub struct AdoptedChild {
 pub(crate) struct AdoptedRows {
     pub(crate) row: ChildRow,
     pub(crate) sent: Vec<InboxRow>,
-    /// Whether there is an attempt to lease.
+    /// Whether an attempt waits to be leased.
     pub(crate) has_effects: bool,
     pub(crate) next_timer: Option<Timestamp>,
 }
@@ -101,22 +98,9 @@ pub(crate) fn rows(context: &Context<'_>, adopted: AdoptedChild) -> AdoptedRows 
     for effect in effects {
         let work_key = effect_key(&effect.step, effect.attempt, effect.number);
         let effect = stored_effect((&key, dialect), trace.as_ref(), effect);
-        let state = match &effect.request {
-            Request::Activity(activity) => WorkState::Offered(Offer {
-                queue: activity.queue.clone(),
-                since: context.lease_now,
-            }),
-            Request::Http(_)
-            | Request::Agent(_)
-            | Request::Memory(_)
-            | Request::Model(_)
-            | Request::Tool(_)
-            | Request::ToolList(_)
-            | Request::SideEffect { .. } => {
-                has_effects = true;
-                WorkState::Due(context.lease_now)
-            }
-        };
+        let offered = offered(&effect, context.lease_now);
+        has_effects |= offered.is_none();
+        let state = offered.unwrap_or(WorkState::Due(context.lease_now));
         left.push(WorkRow {
             key: work_key,
             state,

@@ -120,6 +120,23 @@ pub(crate) struct Prepared {
     pub(crate) ended_children: Vec<(RunId, RunStatus, Option<String>)>,
 }
 
+/// The state of an effect that waits for its worker; `None` for those that this host attempts.
+pub(crate) fn offered(effect: &StoredEffect, since: Timestamp) -> Option<WorkState> {
+    match &effect.request {
+        Request::Activity(activity) => Some(WorkState::Offered(Offer {
+            queue: activity.queue.clone(),
+            since,
+        })),
+        Request::Http(_)
+        | Request::Agent(_)
+        | Request::Memory(_)
+        | Request::Model(_)
+        | Request::Tool(_)
+        | Request::ToolList(_)
+        | Request::SideEffect { .. } => None,
+    }
+}
+
 pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: WholeChildren) -> Prepared {
     let Decision {
         run,
@@ -234,20 +251,8 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
     let set = set.map(|(timer, due)| WorkRow::timer(timer.key(), *due));
     let enqueued = effects.iter().map(|(key, effect)| WorkRow {
         key: key.clone(),
-        state: match &effect.request {
-            // Nobody begins it here: it waits for its worker.
-            Request::Activity(activity) => WorkState::Offered(Offer {
-                queue: activity.queue.clone(),
-                since: context.lease_now,
-            }),
-            Request::Http(_)
-            | Request::Agent(_)
-            | Request::Memory(_)
-            | Request::Model(_)
-            | Request::Tool(_)
-            | Request::ToolList(_)
-            | Request::SideEffect { .. } => WorkState::Leased(context.epoch, context.lease_until),
-        },
+        state: offered(effect, context.lease_now)
+            .unwrap_or(WorkState::Leased(context.epoch, context.lease_until)),
         body: serde_json::to_vec(effect).expect("a request has string keys"),
     });
     let cancelled = cancelled

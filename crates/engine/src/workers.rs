@@ -121,7 +121,7 @@ pub(crate) struct Workers {
     pub(crate) queues: WorkerQueues,
     roster: Roster,
     rates: Rates<(TenantId, Option<String>)>,
-    /// Whether an end of a lease can make room for another.
+    /// Whether the end of a lease can make room for another lease.
     has_limits: OnceLock<bool>,
 }
 
@@ -353,7 +353,7 @@ impl Engine {
                 () = at(next), if looks.len() < LOOKS => {}
             }
         }
-        // What they lease goes back, as nobody waits for it any more.
+        // Nobody waits any more for what these looks lease, so it goes back.
         while looks.join_next().await.is_some() {}
     }
 

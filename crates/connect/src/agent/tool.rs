@@ -14,7 +14,7 @@ const PROTOCOL_ERROR: &str = "DELEGATE_PROTOCOL_ERROR";
 /// An agent that is a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolAgent {
-    /// What workflows call it.
+    /// The name by which workflows call it.
     pub name: String,
     /// The name of its server in this host's configuration.
     pub server: String,

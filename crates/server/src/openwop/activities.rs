@@ -99,7 +99,7 @@ struct SubmittedAll {
     results: Vec<SubmittedOne>,
 }
 
-/// What came of one outcome of many.
+/// The result of one outcome of a request with several.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum SubmittedOne {

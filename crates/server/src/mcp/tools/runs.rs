@@ -428,7 +428,7 @@ fn shortened(run: &mut Object) -> Vec<&'static str> {
         if let Some(value) = run.remove(name) {
             total -= size(&value);
             omitted.push(name);
-            // Without the names of its questions nobody could answer the run.
+            // Nobody could answer the run without the names of its questions.
             if name == "interrupts"
                 && let Value::Array(mut questions) = value
             {
