@@ -52,7 +52,7 @@ fn spawn(
     };
     let mut workflow = referenced(workflow_ref).ok_or_else(unknown)?;
     if workflow_ref == BUILT_IN.0
-        && next.input.catalog.current(&workflow).is_none()
+        && !next.input.catalog.knows(&workflow)
         && let Some(example) = referenced(BUILT_IN.1)
     {
         workflow = example;

@@ -468,6 +468,11 @@ pub trait Catalog: std::fmt::Debug + Sync {
     /// The current version, if the workflow exists and may be started.
     fn current(&self, workflow: &WorkflowId) -> Option<Arc<dyn Startable>>;
 
+    /// Whether [`Self::current`] has it. Nothing is started by asking.
+    fn knows(&self, workflow: &WorkflowId) -> bool {
+        self.current(workflow).is_some()
+    }
+
     /// Whether the run tree below `root` may grow by one run.
     fn admits_child(&self, _root: &RunId) -> bool {
         true

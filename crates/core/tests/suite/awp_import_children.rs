@@ -254,6 +254,27 @@ fn a_child_that_could_not_start_is_no_run_here_either() {
 }
 
 #[test]
+fn a_child_with_the_name_of_a_built_in_reference_is_imported() {
+    let node = json!({ "id": "sub", "type": "subworkflow", "config": {
+        "workflow_ref": "urn:awp:wf:unit-tests", "input_mapping": {},
+    } });
+    let parent = document("parent", json!({}), &[node], &[("start", "sub"), ("sub", "end")]);
+    for name in ["unit-tests", "r3-unit-tests-child"] {
+        let work = tool("work");
+        let child = document(name, json!({}), &[work], &[("start", "work"), ("work", "end")]);
+        let mut script = Script::of_plans([plan(parent.clone()), plan(child)]).start(json!({}));
+        loop {
+            let imported = import(&script).expect("imported");
+            assert_eq!(imported.children.len(), 1, "{name}");
+            check_same(&copy_of(&script, &imported), &script, name);
+            if !step(&mut script, 0) {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
 fn histories_that_do_not_belong_together_are_refused_by_name() {
     let mut script = started();
     for n in 0..4 {

@@ -185,4 +185,9 @@ impl Catalog for Offered {
             }
         }
     }
+
+    fn knows(&self, workflow: &WorkflowId) -> bool {
+        let next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        next.iter().any(|child| child.workflow() == workflow)
+    }
 }
