@@ -20,18 +20,33 @@ pub(super) fn load(conn: &Connection, run: &RunKey, most: usize) -> Result<Optio
         return Ok(None);
     };
     let (places, waiting) = waiting(conn, run)?;
-    let weight = weight(conn, run)?.saturating_add(waiting);
-    if weight > most {
-        return Ok(Some(Load::Heavy(weight)));
-    }
-    let snapshot = snapshot(conn, run)?;
-    let folded = snapshot.as_ref().map_or(Seq(0), |snapshot| snapshot.head);
+    let sized = snapshot_size(conn, run)?;
+    let (folded, n_folded) = sized.unwrap_or((Seq(0), 0));
     if folded > head {
         return Err(Fault::Damaged(
             format!("the snapshot of {run} folds {folded} events, the log holds {head}").into(),
         ));
     }
-    let tail = events_from(conn, run, folded, Bound::NONE, head)?;
+    // Most runs are small. So the events are read at once, and weighed only if they turn out to be too many.
+    let room = most.checked_sub(waiting.saturating_add(n_folded));
+    let tail = match room {
+        None => None,
+        Some(room) => {
+            let bound = Bound {
+                events: usize::MAX,
+                bytes: room.saturating_add(1),
+            };
+            let (tail, n_bytes) = events_from(conn, run, folded, bound, head)?;
+            (n_bytes <= room).then_some(tail)
+        }
+    };
+    let Some(tail) = tail else {
+        return Ok(Some(Load::Heavy(weight(conn, run)?.saturating_add(waiting))));
+    };
+    let snapshot = match sized {
+        None => None,
+        Some(_) => snapshot(conn, run)?,
+    };
     Ok(Some(Load::Whole(Box::new(Loaded {
         summary,
         head,
@@ -113,7 +128,7 @@ pub(super) fn events(
         events: limit,
         bytes: PAGE_BYTES,
     };
-    let events = events_from(conn, run, from, bound, head)?;
+    let (events, _) = events_from(conn, run, from, bound, head)?;
     Ok(Some(EventPage { events, head, status }))
 }
 
@@ -124,26 +139,20 @@ struct Bound {
     bytes: usize,
 }
 
-impl Bound {
-    const NONE: Self = Self {
-        events: usize::MAX,
-        bytes: usize::MAX,
-    };
-}
-
-/// Reads events of a log with `head` events, and checks that none is missing.
+/// Reads events of a log with `head` events, and checks that none is missing. Also returns the size of the rows that they
+/// are in.
 fn events_from(
     conn: &Connection,
     run: &RunKey,
     from: Seq,
     bound: Bound,
     head: Seq,
-) -> Result<Vec<StoredEvent>, Fault> {
+) -> Result<(Vec<StoredEvent>, usize), Fault> {
     let expected = usize::try_from(head.0.saturating_sub(from.0))
         .unwrap_or(usize::MAX)
         .min(bound.events);
     if expected == 0 {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), 0));
     }
     let mut statement = conn.prepare_cached(
         "SELECT last_seq, bodies FROM events WHERE tenant = ?1 AND run = ?2 AND last_seq >= ?3 ORDER BY last_seq",
@@ -151,11 +160,12 @@ fn events_from(
     let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str(), rows::int(from.0)])?;
     // The length comes from the run row; limit the allocation in case that row is damaged.
     let mut events = Vec::with_capacity(expected.min(1024));
-    let mut n_bytes = 0;
+    let (mut n_bytes, mut n_row_bytes) = (0, 0);
     'rows: while events.len() < expected
         && n_bytes < bound.bytes
         && let Some(row) = found.next()?
     {
+        n_row_bytes += rows::size(row, 1)?;
         for (seq, body) in rows::events(row)?.skip_while(|(seq, _)| *seq < from) {
             let is_full = events.len() == expected || n_bytes >= bound.bytes;
             if is_full || seq != from.plus(events.len()) {
@@ -172,7 +182,17 @@ fn events_from(
             format!("the log of {run} holds {head} events, but not event {missing}").into(),
         ));
     }
-    Ok(events)
+    Ok((events, n_row_bytes))
+}
+
+/// The head of a run's snapshot, and its size, without reading it.
+fn snapshot_size(conn: &Connection, run: &RunKey) -> Result<Option<(Seq, usize)>, Fault> {
+    let mut statement =
+        conn.prepare_cached("SELECT head, length(body) FROM snapshots WHERE tenant = ?1 AND run = ?2")?;
+    let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
+    let Some(row) = found.next()? else { return Ok(None) };
+    let length = usize::try_from(rows::count(row, 1)?).unwrap_or(usize::MAX);
+    Ok(Some((rows::seq(row, 0)?, length)))
 }
 
 fn snapshot(conn: &Connection, run: &RunKey) -> Result<Option<Snapshot>, Fault> {

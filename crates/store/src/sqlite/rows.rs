@@ -49,6 +49,13 @@ pub(super) fn bytes(row: &Row<'_>, column: usize) -> Result<Vec<u8>, Fault> {
         .map_err(|why| Fault::damaged(row, column, why))
 }
 
+/// The size of a body.
+pub(super) fn size(row: &Row<'_>, column: usize) -> Result<usize, Fault> {
+    let body = value(row, column)?.as_blob();
+    body.map(<[u8]>::len)
+        .map_err(|why| Fault::damaged(row, column, why))
+}
+
 pub(super) fn count(row: &Row<'_>, column: usize) -> Result<u64, Fault> {
     let number = value(row, column)?
         .as_i64()
