@@ -520,12 +520,18 @@ impl Engine {
         let here = match source {
             // To catch up is never brief.
             Some(_) => None,
-            None => self.think_briefly(&key.tenant, n_bytes, || {
-                let command = command.as_ref().clone();
-                self.make(key, is_first, now, entropy, |input| {
-                    decide_within(BRIEF, run.clone(), plan, command, input)
-                })
-            }),
+            None => {
+                let begin = || {
+                    let (engine, of, plan) = (self.clone(), key.clone(), Arc::clone(plan));
+                    let (run, command) = (run.clone(), command.as_ref().clone());
+                    move || {
+                        engine.make(&of, is_first, now, entropy, |input| {
+                            decide_within(BRIEF, run, &plan, command, input)
+                        })
+                    }
+                };
+                self.think_briefly(&key.tenant, n_bytes, begin).await?
+            }
         };
         let made = match here {
             Some(made) => made,

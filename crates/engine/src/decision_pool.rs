@@ -8,8 +8,10 @@
 //! an abusive tenant runs in place. It starts over after a long series of short decisions in place, because on a busy
 //! machine even the time of a short one is sometimes measured as long.
 //!
-//! On the other threads, tenants take turns; the one with the least processor time used comes first. Each
-//! tenant has a bounded queue. If it is full, the caller gets [`CommandError::Busy`].
+//! There are two lanes of other threads: one for work that is brief, because its input is small or because it is abandoned
+//! after [`BRIEF`] units, and one for all other work. So a short decision never waits for a long one, not even that of a
+//! tenant which has not earned trust yet. On both, tenants take turns; the one with the least processor time used
+//! comes first. Each tenant has a bounded queue. If it is full, the caller gets [`CommandError::Busy`].
 
 use std::{
     collections::HashMap,
@@ -48,7 +50,10 @@ const RETRY_AFTER_MS: u64 = 1_000;
 
 #[derive(Debug)]
 pub(crate) struct DecisionPool {
-    turns: Turns,
+    /// Work that takes about a millisecond at most.
+    brief: Turns,
+    /// All other work.
+    long: Turns,
     tenants: Mutex<HashMap<TenantId, Trust>>,
 }
 
@@ -91,12 +96,13 @@ impl Trust {
 }
 
 impl DecisionPool {
-    /// Creates a pool of `threads` threads; by default one less than there are processors.
+    /// Creates a pool with `threads` threads in each lane; by default one less than there are processors.
     pub(crate) fn new(threads: Option<usize>) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         let threads = threads.unwrap_or(processors - 1).max(1);
         Self {
-            turns: Turns::new(threads, MAX_WAITING),
+            brief: Turns::new(threads, MAX_WAITING),
+            long: Turns::new(threads, MAX_WAITING),
             tenants: Mutex::default(),
         }
     }
@@ -147,19 +153,33 @@ impl Engine {
         if self.is_in_place(tenant, n_bytes) {
             return Ok(self.noting(tenant, work));
         }
-        Box::pin(self.think_elsewhere(tenant, work)).await
+        let decision_pool = &self.shared.decision_pool;
+        let lane = match n_bytes <= SMALL {
+            true => &decision_pool.brief,
+            false => &decision_pool.long,
+        };
+        Box::pin(self.think_in(lane, tenant, work)).await
     }
 
-    /// Runs work in place if that is allowed for this tenant and input size. Returns `None` if it is not, or
-    /// if the work itself gives up because it takes too long.
-    pub(crate) fn think_briefly<T>(
+    /// Runs work that gives up after [`BRIEF`] units, which `begin` makes: in place if that is allowed for this tenant and
+    /// input size, otherwise on the lane for brief work. Returns `None` if the work gave up, or the input is too large.
+    ///
+    /// # Errors
+    /// Same as [`Self::think`].
+    pub(crate) async fn think_briefly<T: Send + 'static, W: FnOnce() -> Option<T> + Send + 'static>(
         &self,
         tenant: &TenantId,
         n_bytes: usize,
-        work: impl FnOnce() -> Option<T>,
-    ) -> Option<T> {
-        let is_in_place = self.is_in_place(tenant, n_bytes);
-        is_in_place.then(|| self.noting(tenant, work)).flatten()
+        begin: impl FnOnce() -> W,
+    ) -> Result<Option<T>, CommandError> {
+        if n_bytes > SMALL {
+            return Ok(None);
+        }
+        let work = begin();
+        if self.is_in_place(tenant, n_bytes) {
+            return Ok(self.noting(tenant, work));
+        }
+        Box::pin(self.think_in(&self.shared.decision_pool.brief, tenant, work)).await
     }
 
     fn is_in_place(&self, tenant: &TenantId, n_bytes: usize) -> bool {
@@ -180,12 +200,22 @@ impl Engine {
         done
     }
 
-    /// Runs work for a tenant in its turn, on a blocking thread.
+    /// Runs long work for a tenant in its turn, on a blocking thread.
     ///
     /// # Errors
     /// Same as [`Self::think`].
     pub(crate) async fn think_elsewhere<T: Send + 'static>(
         &self,
+        tenant: &TenantId,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, CommandError> {
+        self.think_in(&self.shared.decision_pool.long, tenant, work).await
+    }
+
+    /// Runs work for a tenant in its turn on a lane.
+    async fn think_in<T: Send + 'static>(
+        &self,
+        lane: &Turns,
         tenant: &TenantId,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CommandError> {
@@ -195,8 +225,7 @@ impl Engine {
         let busy = || CommandError::Busy {
             retry_after_ms: RETRY_AFTER_MS,
         };
-        let decision_pool = &self.shared.decision_pool;
-        let turn = with_timeout(TIMEOUT, decision_pool.turns.take(tenant, 1)).await;
+        let turn = with_timeout(TIMEOUT, lane.take(tenant, 1)).await;
         let mut turn = turn.and_then(Result::ok).ok_or_else(busy)?;
         let (engine, tenant) = (self.clone(), tenant.clone());
         let span = tracing::Span::current();
@@ -293,12 +322,20 @@ mod tests {
         for _ in 0..FIRST_PROOFS {
             decision_pool.note(&tenant, SHORT, false);
         }
-        // The only thread is busy, so the heavy decision times out.
-        let turn = decision_pool.turns.take(&other, 1).await.expect("none waits");
+        // The only thread for long work is busy, so the heavy decision times out.
+        let turn = decision_pool.long.take(&other, 1).await.expect("none waits");
         let light = create(&engine, &tenant, "light").await;
         assert_eq!(light.expect("decided in place"), RunStatus::Completed);
         let heavy = create(&engine, &tenant, "heavy").await;
         assert!(matches!(heavy, Err(CommandError::Busy { .. })), "{heavy:?}");
+        // Nobody knows yet what a new tenant does, and its short decision does not wait for long ones.
+        let newcomer = parse("newcomer");
+        assert!(!decision_pool.trusts(&newcomer));
+        let light = create(&engine, &newcomer, "light").await;
+        assert_eq!(
+            light.expect("decided on the lane for brief work"),
+            RunStatus::Completed
+        );
         drop(turn);
         let heavy = create(&engine, &tenant, "heavy").await;
         assert_eq!(heavy.expect("decided elsewhere"), RunStatus::Completed);

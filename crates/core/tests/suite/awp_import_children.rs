@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wopr_core::{
-    Asked, Command, Event, Failure, Imported, KernelEvent, Object, Plan, RunMessage, awp::ImportError,
+    Asked, Command, Event, Failure, ForkMode, Imported, KernelEvent, Object, Plan, RunMessage,
+    awp::ImportError,
 };
 use wopr_testkit::Script;
 
@@ -185,6 +186,32 @@ fn runs_with_children_are_imported_wherever_they_wait_and_go_on_alike() {
         n += 1;
     }
     assert_eq!(n, 9);
+}
+
+#[test]
+fn replays_of_imported_runs_with_children_equal_them() {
+    let (mut script, mut n) = (started(), 0);
+    loop {
+        let mut copy = copy_of(&script, &import(&script).expect("imported"));
+        let mut at = n;
+        while step(&mut copy, at) {
+            at += 1;
+        }
+        let (completed, state) = (copy.run(0).outputs.clone(), copy.run(0).variables().clone());
+        for from in 0..copy.run(0).head.0 {
+            let fork = copy.fork(0, ForkMode::Replay, from).expect("forked");
+            let fork = copy.run(fork);
+            assert_eq!(fork.status.as_str(), "completed", "step {n}, from {from}");
+            assert_eq!(fork.outputs, completed, "step {n}, from {from}");
+            assert_eq!(*fork.variables(), state, "step {n}, from {from}");
+            let diverged = fork.forked.and_then(|forked| forked.diverged_at);
+            assert_eq!(diverged, None, "step {n}, from {from}");
+        }
+        if !step(&mut script, n) {
+            break;
+        }
+        n += 1;
+    }
 }
 
 #[test]
