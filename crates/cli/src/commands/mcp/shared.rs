@@ -296,6 +296,10 @@ impl Keeper {
                     "stop that process, or run `wopr serve` on this store and set WOPR_SERVER",
                 )))
             }
+            // A process that was killed has two locks on it, which the system frees one after the other.
+            Err(NotOpened::Start(error @ StartError::Store(OpenError::OpenElsewhere(_)))) => {
+                Err(Missed::Taken(host::start_failure(&error)))
+            }
             Err(NotOpened::Start(error)) => Err(Missed::Failed(host::start_failure(&error))),
             Err(NotOpened::Key(failure)) => Err(Missed::Failed(failure)),
         }
