@@ -57,10 +57,12 @@ pub(super) enum NoAnswer {
 impl NoAnswer {
     fn of(base: &str, error: &EgressError) -> Self {
         let why = unreachable_failure(base, error).to_string();
-        match error {
-            EgressError::Connect(_) | EgressError::ConnectTimeout => Self::Undelivered(why),
-            error if error.may_have_been_sent() => Self::Failed(format!("{why}; {GOES_ON}")),
-            _ => Self::Failed(why),
+        if let EgressError::Connect(_) | EgressError::ConnectTimeout = error {
+            return Self::Undelivered(why);
+        }
+        match error.may_have_been_sent() {
+            true => Self::Failed(format!("{why}; {GOES_ON}")),
+            false => Self::Failed(why),
         }
     }
 
