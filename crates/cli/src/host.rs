@@ -19,7 +19,7 @@ use wopr_core::TenantId;
 use wopr_server::{
     Config, ConfigError, Host, Overrides, ServeError, StartError,
     auth::Scopes,
-    config::{Key, MCP_CONFIG, SETTINGS, Secret, StoreUrl},
+    config::{Key, MCP_CONFIG, SETTINGS, Secret},
     telemetry,
 };
 use wopr_store::{postgres, sqlite::OpenError};
@@ -27,7 +27,8 @@ use wopr_store::{postgres, sqlite::OpenError};
 use crate::{
     examples,
     exit::{Exit, Failure},
-    noted, open_files, output,
+    noted::{Noted, Served},
+    open_files, output,
     signals::Signals,
     variables,
 };
@@ -202,6 +203,7 @@ pub(crate) struct Opened {
     /// The URL at which clients on this machine reach the host.
     pub(crate) origin: String,
     listener: TcpListener,
+    noted: Option<Noted>,
 }
 
 /// The line that announces the host's address.
@@ -234,12 +236,7 @@ where
     let host = Box::pin(open(config))
         .await
         .map_err(|error| start_failure(&error))?;
-    noted::write(host.config(), &origin);
-    Ok(Opened {
-        host,
-        origin,
-        listener,
-    })
+    Ok(Opened::noted(host, listener, origin, Served::Alone))
 }
 
 /// Like [`open`], but waits until the database is reachable. Returns `None` if a signal or `stop` comes
@@ -257,7 +254,7 @@ pub(crate) async fn open_unless(
 }
 
 /// Raises the limit on open files, and warns if it is too low for the maximum number of connections.
-fn allow_connections(max_connections: usize) {
+pub(crate) fn allow_connections(max_connections: usize) {
     let Some(allowed) = open_files::raise() else {
         return;
     };
@@ -273,6 +270,17 @@ fn allow_connections(max_connections: usize) {
 }
 
 impl Opened {
+    /// A host that has its store. Notes where it listens.
+    pub(crate) fn noted(host: Arc<Host>, listener: TcpListener, origin: String, served: Served) -> Self {
+        let noted = Noted::write(host.config(), &origin, served);
+        Self {
+            host,
+            origin,
+            listener,
+            noted,
+        }
+    }
+
     /// Registers the embedded examples for every tenant.
     pub(crate) async fn add_examples(&self) -> Result<()> {
         for example in examples::ALL {
@@ -300,7 +308,7 @@ impl Opened {
     /// Serves until a signal or `stop`, then shuts down gracefully. A second signal exits at once.
     pub(crate) async fn serve(self, mut signals: Signals, stop: impl Future<Output = ()>) -> Result<()> {
         let (stopping, stopped) = oneshot::channel();
-        let store = self.host.config().store.clone();
+        let noted = self.noted;
         let server = wopr_server::serve(self.host, self.listener, async {
             // A dropped sender requests a stop as well.
             let _ = stopped.await;
@@ -311,8 +319,10 @@ impl Opened {
                 () = signals.next() => 1,
                 () = stop => 2,
             };
-            // While the database is still this process's: the next one notes its own address.
-            noted::forget(&store);
+            // While the database is still this process's.
+            if let Some(noted) = noted {
+                noted.forget();
+            }
             // The server may have ended on its own.
             let _ = stopping.send(());
             signals.end_at(impatient);
@@ -325,7 +335,6 @@ impl Opened {
     pub(crate) fn in_background(self) -> Background {
         let (stopping, stopped) = oneshot::channel();
         let origin = self.origin.clone();
-        let store = self.host.config().store.clone();
         let host = self.host;
         let listener = self.listener;
         let task = tokio::spawn(async move {
@@ -337,7 +346,7 @@ impl Opened {
         });
         Background {
             origin,
-            store,
+            noted: self.noted,
             stopping,
             task,
         }
@@ -348,7 +357,7 @@ impl Opened {
 #[derive(Debug)]
 pub(crate) struct Background {
     pub(crate) origin: String,
-    store: StoreUrl,
+    noted: Option<Noted>,
     stopping: oneshot::Sender<()>,
     task: JoinHandle<Result<(), ServeError>>,
 }
@@ -359,8 +368,10 @@ const STOP: Duration = Duration::from_secs(10);
 impl Background {
     /// Shuts down gracefully.
     pub(crate) async fn stop(self) {
-        // While the database is still this process's: the next one notes its own address.
-        noted::forget(&self.store);
+        // While the database is still this process's.
+        if let Some(noted) = self.noted {
+            noted.forget();
+        }
         // The receiver is gone if the server has already ended.
         let _ = self.stopping.send(());
         // Acknowledged work is durable, so a shutdown that times out loses nothing.

@@ -1,14 +1,16 @@
 //! Where the host of a SQLite database listens, noted beside the database.
 //!
-//! One process has a database. A command that finds it taken reads here how to reach the host that has it. The note holds
-//! no secret: the command needs a key of the host. It counts only while the database is taken, because a host that was
-//! killed leaves its note behind.
+//! One process has a database. A command that finds it taken reads here how to reach the host that has it. The process that
+//! writes a note keeps a lock on the file until it ends, and only a locked note counts: a host that was killed leaves its note
+//! behind, and another program may have its port since.
 //!
 //! The command sends its key to that address, so a note counts only if nobody else can have written it, and if the key
-//! stays on this machine or is encrypted.
+//! stays on this machine or is encrypted. `wopr mcp` may note a key of its host as well, for other processes of the same
+//! user. Such a note counts only if nobody else can read it. The key is never logged.
 
 use std::{
-    fs::{self, OpenOptions},
+    fmt,
+    fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read as _, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
@@ -17,14 +19,108 @@ use std::{
 use rustix::{fs::OFlags, process::geteuid};
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
-use wopr_server::{Config, config::StoreUrl};
+use wopr_server::{
+    Config,
+    config::{Secret, StoreUrl},
+};
 
 /// Maximum size of a note in bytes.
 const MAX_NOTE: u64 = 4 << 10;
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Note {
+/// Which command serves a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// `wopr serve`, `wopr dev` or `wopr run`.
+    Alone,
+    /// `wopr mcp`. When the process ends, another one that forwards to it takes its place.
+    Together {
+        /// The key of the process, unless its user gave it one.
+        key: Option<Secret>,
+    },
+}
+
+/// A host whose process runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) address: String,
+    pub(crate) served: Served,
+}
+
+/// The content of the file. Not `Debug`, because it holds the key in the clear.
+#[derive(Serialize, Deserialize)]
+struct Text {
     listening: String,
+    /// Whether `wopr mcp` serves the host.
+    #[serde(default)]
+    together: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+}
+
+impl From<&Note> for Text {
+    fn from(note: &Note) -> Self {
+        let (together, key) = match &note.served {
+            Served::Alone => (false, None),
+            Served::Together { key } => (true, key.as_ref()),
+        };
+        Self {
+            listening: note.address.clone(),
+            together,
+            key: key.map(|key| key.expose().to_owned()),
+        }
+    }
+}
+
+impl From<Text> for Note {
+    fn from(text: Text) -> Self {
+        Self {
+            address: text.listening,
+            served: match text.together {
+                false => Served::Alone,
+                true => Served::Together {
+                    key: text.key.map(Secret::new),
+                },
+            },
+        }
+    }
+}
+
+/// The note of this process. It counts until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Noted {
+    path: PathBuf,
+    _locked: File,
+}
+
+impl Noted {
+    /// Notes where this process listens, if its store is a SQLite database.
+    pub(crate) fn write(config: &Config, origin: &str, served: Served) -> Option<Self> {
+        let StoreUrl::Sqlite(database) = &config.store else {
+            return None;
+        };
+        // A certificate is for the public name.
+        let address = match config.server.tls {
+            None => origin.to_owned(),
+            Some(_) => config.public_url(),
+        };
+        let path = beside(database);
+        match replace(&path, &Note { address, served }) {
+            Ok(locked) => Some(Self {
+                path,
+                _locked: locked,
+            }),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "address not noted: `wopr mcp` needs WOPR_SERVER");
+                None
+            }
+        }
+    }
+
+    /// Removes the note. The database must still be this process's: the next one notes its own address.
+    pub(crate) fn forget(self) {
+        // A note that stays does no harm, because it no longer counts.
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 /// The note of a database.
@@ -35,93 +131,94 @@ fn beside(database: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Notes where this process listens.
-pub(crate) fn write(config: &Config, origin: &str) {
-    let StoreUrl::Sqlite(database) = &config.store else {
-        return;
-    };
-    // A certificate is for the public name.
-    let listening = match config.server.tls {
-        None => origin.to_owned(),
-        Some(_) => config.public_url(),
-    };
-    let note = serde_json::to_vec(&Note { listening }).expect("a note of texts serialises");
-    let path = beside(database);
-    if let Err(error) = replace(&path, &note) {
-        tracing::warn!(path = %path.display(), %error, "address not noted: `wopr mcp` needs WOPR_SERVER");
-    }
-}
-
-/// Replaces a file as a whole, whatever was there. Only this user may read or write it.
-fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+/// Replaces a file as a whole, whatever was there. Only this user may read or write it. It is locked before others see it.
+fn replace(path: &Path, note: &Note) -> io::Result<File> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     // Temporary files have mode 0600.
     let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
-    file.write_all(contents)?;
-    file.persist(path)?;
-    Ok(())
+    file.as_file().try_lock()?;
+    file.write_all(&serde_json::to_vec(&Text::from(note))?)?;
+    Ok(file.persist(path)?)
 }
 
-/// The address of the host that has a database, if it noted one.
-pub(crate) fn read(database: &Path) -> Option<String> {
+/// The host that has a database, if it noted its address and its process runs.
+pub(crate) fn read(database: &Path) -> Result<Option<Note>, Distrust> {
     let path = beside(database);
-    match trusted(&path) {
-        Ok(address) => Some(address),
-        Err(Distrust::Read(error)) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "address of the host ignored: set WOPR_SERVER");
-            None
-        }
-    }
+    trusted(&path).map_err(|why| Distrust { path, why })
 }
 
-/// Why a note does not count.
+/// Why the note of a host that runs does not count.
 #[derive(Debug)]
-enum Distrust {
+pub(crate) struct Distrust {
+    path: PathBuf,
+    why: Why,
+}
+
+#[derive(Debug)]
+enum Why {
     Read(io::Error),
     Owner,
     Writable,
+    Readable,
     Form,
     Address,
 }
 
-impl std::fmt::Display for Distrust {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Read(error) => error.fmt(f),
-            Self::Owner => f.write_str("the file belongs to another user"),
-            Self::Writable => f.write_str("other users may write the file"),
-            Self::Form => f.write_str("the file is not a note of a host"),
-            Self::Address => f.write_str("the address is neither https nor on this machine"),
+impl From<io::Error> for Why {
+    fn from(error: io::Error) -> Self {
+        Self::Read(error)
+    }
+}
+
+impl fmt::Display for Distrust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.why {
+            Why::Read(error) => write!(f, "{path} cannot be read: {error}"),
+            Why::Owner => write!(f, "{path} belongs to another user"),
+            Why::Writable => write!(f, "other users may write {path}"),
+            Why::Readable => write!(f, "other users may read {path}, which holds a key"),
+            Why::Form => write!(f, "{path} is not the note of a host"),
+            Why::Address => write!(f, "the address in {path} is neither https nor on this machine"),
         }
     }
 }
 
 /// Reads a note that nobody but this user, or root, can have written.
-fn trusted(path: &Path) -> Result<String, Distrust> {
+fn trusted(path: &Path) -> Result<Option<Note>, Why> {
     // Opening a pipe that nobody writes would wait.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let flags = i32::try_from(flags.bits()).map_err(|_| Distrust::Form)?;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let file = file.map_err(Distrust::Read)?;
-    let about = file.metadata().map_err(Distrust::Read)?;
+    let flags = i32::try_from(flags.bits()).map_err(|_| Why::Form)?;
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let about = file.metadata()?;
     if !about.is_file() || about.len() > MAX_NOTE {
-        return Err(Distrust::Form);
+        return Err(Why::Form);
     }
     if about.uid() != 0 && about.uid() != geteuid().as_raw() {
-        return Err(Distrust::Owner);
+        return Err(Why::Owner);
+    }
+    // Shared, so that two readers do not take each other for the writer.
+    match file.try_lock_shared() {
+        Ok(()) => return Ok(None),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(error)) => return Err(error.into()),
     }
     if about.mode() & 0o022 != 0 {
-        return Err(Distrust::Writable);
+        return Err(Why::Writable);
     }
     let mut text = Vec::new();
-    file.take(MAX_NOTE)
-        .read_to_end(&mut text)
-        .map_err(Distrust::Read)?;
-    let note: Note = serde_json::from_slice(&text).map_err(|_| Distrust::Form)?;
-    match keeps_secrets(&note.listening) {
-        true => Ok(note.listening),
-        false => Err(Distrust::Address),
+    file.take(MAX_NOTE).read_to_end(&mut text)?;
+    let text: Text = serde_json::from_slice(&text).map_err(|_| Why::Form)?;
+    if text.key.is_some() && about.mode() & 0o044 != 0 {
+        return Err(Why::Readable);
+    }
+    match keeps_secrets(&text.listening) {
+        true => Ok(Some(text.into())),
+        false => Err(Why::Address),
     }
 }
 
@@ -138,41 +235,33 @@ fn keeps_secrets(address: &str) -> bool {
     }
 }
 
-/// Removes the note of a database that this process has.
-pub(crate) fn forget(store: &StoreUrl) {
-    if let StoreUrl::Sqlite(database) = store {
-        // There may be none, and one that stays does no harm.
-        let _ = fs::remove_file(beside(database));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
 
+    fn alone(address: &str) -> Note {
+        Note {
+            address: address.to_owned(),
+            served: Served::Alone,
+        }
+    }
+
     #[test]
     fn a_note_counts_only_if_this_user_wrote_it_about_a_safe_address() {
         let folder = tempfile::tempdir().unwrap();
         let database = folder.path().join("wopr.db");
         let note = beside(&database);
-        let noted = |address: &str| {
-            let text = serde_json::to_vec(&Note {
-                listening: address.to_owned(),
-            })
-            .unwrap();
-            replace(&note, &text).unwrap();
-            read(&database)
-        };
-        assert_eq!(read(&database), None);
+        assert_eq!(read(&database).unwrap(), None);
         for address in [
             "http://127.0.0.1:8080",
             "http://[::1]:1",
             "http://localhost:1",
             "https://wopr.test",
         ] {
-            assert_eq!(noted(address).as_deref(), Some(address));
+            let _locked = replace(&note, &alone(address)).unwrap();
+            assert_eq!(read(&database).unwrap(), Some(alone(address)));
         }
         for address in [
             "http://wopr.test",
@@ -181,23 +270,51 @@ mod tests {
             "file:///x",
             "",
         ] {
-            assert_eq!(noted(address), None, "{address}");
+            let _locked = replace(&note, &alone(address)).unwrap();
+            assert!(read(&database).is_err(), "{address}");
         }
-        assert!(noted("http://127.0.0.1:1").is_some());
+        let locked = replace(&note, &alone("http://127.0.0.1:1")).unwrap();
         assert_eq!(fs::metadata(&note).unwrap().mode() & 0o777, 0o600);
+        fs::set_permissions(&note, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(read(&database).unwrap().is_some(), "it holds no key");
         fs::set_permissions(&note, fs::Permissions::from_mode(0o666)).unwrap();
-        assert_eq!(read(&database), None, "others may write it");
+        assert!(read(&database).is_err(), "others may write it");
+        drop(locked);
+        assert_eq!(read(&database).unwrap(), None, "its writer has ended");
 
         // Writing replaces the link, not the file that the link points to.
         let other = folder.path().join("other");
-        fs::write(&other, r#"{"listening": "http://127.0.0.1:1"}"#).unwrap();
-        fs::set_permissions(&other, fs::Permissions::from_mode(0o600)).unwrap();
+        let _locked = replace(&other, &alone("http://127.0.0.1:1")).unwrap();
         fs::remove_file(&note).unwrap();
         symlink(&other, &note).unwrap();
-        assert_eq!(read(&database), None, "it is a link");
-        assert!(noted("http://127.0.0.1:2").is_some());
-        assert!(fs::read_to_string(&other).unwrap().ends_with(":1\"}"));
+        assert!(read(&database).is_err(), "it is a link");
+        let locked = replace(&note, &alone("http://127.0.0.1:2")).unwrap();
+        assert!(read(&database).unwrap().is_some());
+        assert!(fs::read_to_string(&other).unwrap().contains(":1\""));
         fs::write(&note, " ".repeat(5_000)).unwrap();
-        assert_eq!(read(&database), None, "it is too long");
+        assert!(read(&database).is_err(), "it is too long");
+        drop(locked);
+    }
+
+    #[test]
+    fn a_note_with_a_key_counts_only_if_nobody_else_can_read_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("wopr.db");
+        let path = beside(&database);
+        let note = Note {
+            address: "http://127.0.0.1:1".to_owned(),
+            served: Served::Together {
+                key: Some(Secret::new("wopr_secret")),
+            },
+        };
+        assert!(!format!("{note:?}").contains("wopr_secret"));
+        let _locked = replace(&path, &note).unwrap();
+        assert_eq!(read(&database).unwrap(), Some(note));
+        for mode in [0o640, 0o604] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let distrust = read(&database).unwrap_err().to_string();
+            assert!(distrust.contains("may read"), "{distrust}");
+            assert!(!distrust.contains("wopr_secret"), "{distrust}");
+        }
     }
 }

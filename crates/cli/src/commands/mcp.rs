@@ -2,6 +2,7 @@
 
 mod forward;
 mod reference;
+mod shared;
 
 use std::{env, io, os::fd::AsFd, path::PathBuf, sync::Arc};
 
@@ -9,18 +10,20 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use tokio::fs::File;
 use wopr_server::{
-    Config, Host, StartError,
-    config::ENV_KEY_ID,
+    Config, Host,
+    config::{ENV_KEY_ID, StoreUrl},
     mcp::lines::{Local, converse},
 };
-use wopr_store::sqlite::OpenError;
 
+use self::{
+    forward::Remote,
+    shared::{Keeper, Terms},
+};
 use crate::{
     args::Authorities,
     client::Client,
     exit::{Exit, Failure},
     host::{self, HostArgs},
-    noted,
     signals::Signals,
 };
 
@@ -29,10 +32,11 @@ const DEFAULT_STORE: &str = "sqlite:./wopr.db";
 
 /// Serve runs and workflows to an MCP client, such as an editor or an agent, on standard input and output.
 ///
-/// Runs a host in this process, without a listener. If WOPR_SERVER names a server, or another `wopr serve` or `wopr dev`
-/// has the store already, forwards to that host instead, with the key of WOPR_API_KEY. Standard output carries messages
-/// only; logs go to standard error. Ends when standard input does, and on SIGTERM. What was started goes on at the next
-/// start, or on the server.
+/// Runs a host in this process. Other processes of `wopr mcp` on the same SQLite database forward to it, and one of them
+/// takes over when this process ends. If WOPR_SERVER names a server, or a `wopr serve` or `wopr dev` has the store already,
+/// forwards to that host instead, with the key of WOPR_API_KEY. Standard output carries messages only; logs go to standard
+/// error. Ends when standard input does, and on SIGTERM. What was started goes on in the process that takes over, at the
+/// next start, or on the server.
 ///
 /// The flags and variables of the Agent Workflow Protocol's reference server mean the same here: WORKFLOW_ENGINE_STORE,
 /// WORKFLOW_ENGINE_STORE_PATH, WORKFLOW_ENGINE_MCP_CONFIG, AGENT_WORKFLOW_MCP_MANIFEST, WORKFLOW_ENGINE_MCP_ALLOW_COMMANDS.
@@ -141,7 +145,19 @@ impl Mcp {
         Ok(config)
     }
 
-    async fn serve(&self, mut config: Config, mut signals: Signals) -> Result<Exit> {
+    async fn serve(&self, config: Config, signals: Signals) -> Result<Exit> {
+        match &config.store {
+            StoreUrl::Sqlite(database) => {
+                let database = database.clone();
+                self.share(config, database, signals).await
+            }
+            // Several processes reach a PostgreSQL server by themselves, and nobody else reaches this process's memory.
+            StoreUrl::Memory | StoreUrl::Postgres(_) => self.serve_alone(config, signals).await,
+        }
+    }
+
+    /// Runs a host that no other process reaches.
+    async fn serve_alone(&self, mut config: Config, mut signals: Signals) -> Result<Exit> {
         let key = match &self.key {
             Some(key) => key.clone(),
             None => {
@@ -152,30 +168,41 @@ impl Mcp {
             }
         };
         let opened = tokio::select! {
-            opened = Host::open_when_reached(config.clone()) => opened,
+            opened = Host::open_when_reached(config) => opened,
             () = signals.next() => return Ok(Exit::Ok),
         };
-        let host = match opened {
-            Ok(host) => host,
-            Err(StartError::Store(OpenError::Locked(path))) => {
-                let Some(server) = noted::read(&path) else {
-                    let failure = StartError::Store(OpenError::Locked(path));
-                    return Err(host::start_failure(&failure)
-                        .hint("it does not listen (perhaps another `wopr mcp`): run `wopr serve` on this store, and set WOPR_SERVER")
-                        .into());
-                };
-                return self.forward(&server, &config, signals).await;
-            }
-            Err(error) => return Err(host::start_failure(&error).into()),
-        };
-        // It may be left from a host that was killed.
-        noted::forget(&config.store);
+        let host = opened.map_err(|error| host::start_failure(&error))?;
         let limit = host.config().server.max_body_bytes;
         let local = Local::new(Arc::clone(&host), &key).await;
         let local = local.map_err(|error| Failure::cannot(Exit::Failed, &error))?;
         let talked = converse(Arc::new(local), standard()?, limit, signals.next()).await;
         host.begin_close();
         host.close().await;
+        talked.context("read standard input")?;
+        Ok(Exit::Ok)
+    }
+
+    /// Runs the host of a database, or forwards to the process that has it.
+    async fn share(&self, config: Config, database: PathBuf, mut signals: Signals) -> Result<Exit> {
+        let limit = config.server.max_body_bytes;
+        let standard = standard()?;
+        let mut keeper = Keeper::new(Terms {
+            config,
+            database,
+            key: self.key.clone(),
+            trust: self.authorities.read()?,
+            unused: self.for_a_host(),
+        })?;
+        tokio::select! {
+            settled = keeper.settle() => settled?,
+            () = signals.next() => return Ok(Exit::Ok),
+        }
+        let shared = Arc::new(keeper.shared());
+        let talked = tokio::select! {
+            talked = converse(shared, standard, limit, signals.next()) => talked,
+            never = keeper.keep() => match never {},
+        };
+        keeper.close().await;
         talked.context("read standard input")?;
         Ok(Exit::Ok)
     }
@@ -201,19 +228,23 @@ impl Mcp {
     async fn forward(&self, server: &str, config: &Config, mut signals: Signals) -> Result<Exit> {
         let unused = self.for_a_host();
         if !unused.is_empty() {
-            tracing::warn!(
-                server,
-                settings = unused.join(", "),
-                "settings without effect: another host serves this client; give them to that host"
-            );
+            warn_of_unused(server, &unused.join(", "));
         }
         let client = Client::at(server, self.key.clone(), &self.authorities.read()?)?;
-        let remote = Arc::new(forward::Remote::new(client));
+        let remote = Arc::new(Remote::new(client, Arc::default()));
         let limit = config.server.max_body_bytes;
         let talked = converse(remote, standard()?, limit, signals.next()).await;
         talked.context("read standard input")?;
         Ok(Exit::Ok)
     }
+}
+
+fn warn_of_unused(server: &str, settings: &str) {
+    tracing::warn!(
+        server,
+        settings,
+        "settings without effect: another host serves this client; give them to that host"
+    );
 }
 
 /// Standard input and output, without the buffers of the standard library.

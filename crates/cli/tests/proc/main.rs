@@ -43,6 +43,7 @@ mod interop_snippets;
 mod interop_workers;
 mod kills;
 mod mcp;
+mod mcp_shared;
 mod mcp_vectors;
 mod model_tools;
 mod postgres;

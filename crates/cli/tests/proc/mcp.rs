@@ -94,6 +94,11 @@ impl Talk {
         answer["result"]["structuredContent"].clone()
     }
 
+    /// Kills the process with SIGKILL.
+    pub(crate) async fn kill(mut self) {
+        self.child.kill().await.unwrap();
+    }
+
     async fn said(&mut self) -> String {
         let mut text = String::new();
         let mut errors = self.child.stderr.take().unwrap();
@@ -258,22 +263,6 @@ async fn a_host_that_has_the_store_is_forwarded_to() {
         "{lost}"
     );
     talk.end().await;
-}
-
-#[tokio::test]
-async fn a_second_process_says_why_it_cannot_have_the_store() {
-    let folder = tempfile::tempdir_in(place()).unwrap();
-    let start = || {
-        let mut command = command(folder.path());
-        command.args(["--store", &sqlite(folder.path())]);
-        Talk::start(command)
-    };
-    let mut first = start();
-    open(&mut first).await;
-    let (lines, code, said) = start().end().await;
-    assert_eq!((lines, code), (Vec::new(), Some(8)));
-    assert!(said.contains("WOPR_SERVER"), "{said}");
-    first.end().await;
 }
 
 #[tokio::test]
