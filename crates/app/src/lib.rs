@@ -61,7 +61,7 @@ pub use wopr_engine::{
     AdoptedChild, Beginning, CallMessage, Decided, Delivery, Done, EndedActivity, Events, Idempotency,
     LeasedActivity, ListedCallDelivery, NewMessage, NewSubscription, Notifier, OnBreach, Opened,
     RegisterError, Registered, SeenWorker, SideRows, Spent, Tail, Undelivered, View, WorkerLease,
-    WorkflowLimit,
+    WorkflowLimit, WorkflowRemoval,
 };
 pub use wopr_store::{
     BlobRow, CallDeliveryCursor, DeliveryCursor, Fence, IdempotencyKey, IdempotencyRecord, Match, MessageRow,

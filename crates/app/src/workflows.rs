@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use wopr_core::{ContentHash, Plan, TenantId, WorkflowId};
-use wopr_engine::{RegisterError, Registered};
+use wopr_engine::{RegisterError, Registered, WorkflowRemoval};
 
 use crate::{App, Caller, Error, Forbidden, Scope, StartPermit};
 
@@ -36,6 +36,12 @@ impl App {
     ) -> Result<Option<Registered>, NotRegistered> {
         caller.require(Scope::WorkflowsWrite)?;
         Ok(self.engine.register_first(&caller.tenant, document).await?)
+    }
+
+    /// Removes a workflow of the caller's tenant: no run is started from it any more. Its runs go on.
+    pub async fn remove_workflow(&self, caller: &Caller, id: &WorkflowId) -> Result<WorkflowRemoval, Error> {
+        caller.require(Scope::WorkflowsWrite)?;
+        Ok(self.engine.remove_workflow(&caller.tenant, id).await?)
     }
 
     /// Registers a definition of the operator, for all tenants.
@@ -104,7 +110,7 @@ impl App {
         self.engine.public_workflows(tenant)
     }
 
-    /// A counter that grows whenever a workflow becomes current.
+    /// A counter that grows whenever a workflow becomes current or is removed.
     #[must_use]
     pub fn workflows_generation(&self) -> u64 {
         self.engine.workflows_generation()

@@ -5,7 +5,7 @@
 //! poll, and whenever a workflow is missing. A catch-up reads only what has changed since the previous one.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -20,7 +20,7 @@ use wopr_core::{
     ContentHash, DialectId, EndedChild, Input, NewChild, NodeTypes, Plan, Problem, Problems, RunId,
     SignaturePolicy, Startable, TenantId, Timestamp, UndecidedChild, WorkflowId, parsed_size,
 };
-use wopr_store::{Cause, ReadError, Revision, Store, WorkflowRow, WriteError};
+use wopr_store::{Cause, ReadError, Revision, Store, WorkflowChange, WorkflowRow, WriteError};
 
 use crate::{
     CommandError, Engine, Options,
@@ -133,7 +133,7 @@ pub(crate) struct Catalog {
     /// Memory taken by the current versions.
     holdings: Holdings,
     pinned: Pinned,
-    /// Grows when a current version changes.
+    /// Grows when a current version changes or a workflow is removed.
     generation: AtomicU64,
     /// Number of catch-up rounds that have begun.
     rounds: AtomicU64,
@@ -199,9 +199,14 @@ impl Catalog {
                 caught_up.seen = Revision(caught_up.left_out[first].revision.0.saturating_sub(1));
                 caught_up.left_out.truncate(first);
             }
-            for (revision, row) in page {
-                self.catch_up_with(revision, row, &mut caught_up.left_out, compiled)
-                    .await;
+            for (revision, change) in page {
+                let left_out = &mut caught_up.left_out;
+                match change {
+                    WorkflowChange::Current(row) => {
+                        self.catch_up_with(revision, row, left_out, compiled).await;
+                    }
+                    WorkflowChange::Removed { tenant, id } => self.unset(tenant, &id, left_out),
+                }
                 // Updated for each row: if the caller is dropped here, the next round reads only the rest.
                 caught_up.seen = revision;
             }
@@ -295,6 +300,26 @@ impl Catalog {
             Some(tenant) => current.tenants.entry(tenant).or_default(),
         };
         plans.insert(plan.id().clone(), plan);
+        drop(current);
+        self.generation.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Takes in a removal. Runs keep the plan that they have.
+    fn unset(&self, tenant: TenantId, id: &WorkflowId, left_out: &mut Vec<LeftOut>) {
+        let owner = Some(tenant);
+        left_out.retain(|left| left.claim.owner != owner || left.claim.id != *id);
+        if !self.holdings.remove(&owner, id) {
+            return;
+        }
+        let mut current = self.current.write();
+        if let Some(tenant) = owner
+            && let Entry::Occupied(mut plans) = current.tenants.entry(tenant)
+        {
+            plans.get_mut().remove(id);
+            if plans.get().is_empty() {
+                plans.remove();
+            }
+        }
         drop(current);
         self.generation.fetch_add(1, Ordering::SeqCst);
     }

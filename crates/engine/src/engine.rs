@@ -282,7 +282,7 @@ impl Engine {
         Ok(self.workflows_generation() != before)
     }
 
-    /// A counter that grows whenever a workflow becomes current, for invalidating caches.
+    /// A counter that grows whenever a workflow becomes current or is removed, for invalidating caches.
     #[must_use]
     pub fn workflows_generation(&self) -> u64 {
         self.shared.catalog.generation()

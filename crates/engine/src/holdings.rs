@@ -18,11 +18,13 @@ pub(crate) type Owner = Option<TenantId>;
 /// A limit on the current workflows of one tenant that a registration would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WorkflowLimit {
-    #[error("the tenant has {most} workflows, which limits.max_workflows allows")]
+    #[error(
+        "the tenant has {most} workflows, which limits.max_workflows allows; remove one to make room (DELETE /v1/host/wopr/workflows/ID, wopr workflows remove ID)"
+    )]
     Workflows { most: usize },
     /// Total size of the parsed definitions, in bytes.
     #[error(
-        "the workflows of the tenant would take over {most} bytes of memory, which limits.max_workflow_bytes allows; {taken} are taken"
+        "the workflows of the tenant would take over {most} bytes of memory, which limits.max_workflow_bytes allows; {taken} are taken; remove one to make room (DELETE /v1/host/wopr/workflows/ID, wopr workflows remove ID)"
     )]
     Bytes {
         most: usize,
@@ -31,7 +33,7 @@ pub enum WorkflowLimit {
     },
     /// Total size of the compiled patterns, in bytes.
     #[error(
-        "the compiled patterns of all workflows of the tenant would exceed {most} bytes; {taken} are taken"
+        "the compiled patterns of all workflows of the tenant would exceed {most} bytes; {taken} are taken; use fewer patterns, or remove a workflow"
     )]
     Patterns {
         most: usize,
@@ -185,6 +187,22 @@ impl Holdings {
         held.total.add(claim.weight);
     }
 
+    /// Stops counting a workflow. Returns whether it was counted.
+    pub(crate) fn remove(&self, owner: &Owner, id: &WorkflowId) -> bool {
+        let mut owners = self.owners.lock();
+        let Some(held) = owners.get_mut(owner) else {
+            return false;
+        };
+        let removed = held.current.remove(id);
+        if let Some((_, weight)) = removed {
+            held.total.subtract(weight);
+        }
+        if held.reserved.is_empty() && held.current.is_empty() {
+            owners.remove(owner);
+        }
+        removed.is_some()
+    }
+
     fn check_within(&self, held: &Held, claim: &Claim, counts_reserved: bool) -> Result<(), WorkflowLimit> {
         let before = held.current.get(&claim.id).map(|(_, weight)| *weight);
         let (mut n_workflows, mut taken) = (held.current.len(), held.total);
@@ -267,6 +285,27 @@ mod tests {
         drop(holdings.reserve(claim("a", "w4", 20)).expect("room"));
         drop(first);
         assert!(holdings.reserve(claim("a", "w4", 21)).is_err());
+    }
+
+    #[test]
+    fn a_removed_workflow_makes_room() {
+        let holdings = Holdings::new(1, 10);
+        let owner = claim("a", "w1", 10).owner;
+        holdings.add(claim("a", "w1", 10));
+        assert!(holdings.check(&claim("a", "w2", 10)).is_err());
+        let [w1, w2] = ["w1", "w2"].map(|id| WorkflowId::parse(id).expect("valid"));
+        assert!(!holdings.remove(&owner, &w2));
+        assert!(holdings.remove(&owner, &w1) && !holdings.remove(&owner, &w1));
+        assert!(!holdings.has(&claim("a", "w1", 10)));
+        drop(holdings.reserve(claim("a", "w2", 10)).expect("room"));
+        assert!(holdings.owners.lock().is_empty(), "nothing of the tenant is left");
+        // What another registration in progress has reserved stays.
+        holdings.add(claim("a", "w1", 10));
+        let again = holdings.reserve(claim("a", "w1", 10)).expect("the same workflow");
+        assert!(holdings.remove(&owner, &w1));
+        assert!(holdings.reserve(claim("a", "w2", 1)).is_err());
+        drop(again);
+        drop(holdings.reserve(claim("a", "w2", 1)).expect("room"));
     }
 
     #[test]

@@ -51,6 +51,7 @@ mod rates;
 mod recalls;
 mod recent_runs;
 mod remembering;
+mod removing;
 mod request;
 mod retention;
 mod run_backoff;
@@ -94,6 +95,7 @@ pub use remembering::{
     MAX_BYTES as MAX_MEMORY_BYTES, MAX_OF_SCOPE as MAX_MEMORY_OF_SCOPE, MAX_ROWS as MAX_MEMORY_ROWS,
     NoSecrets, Secrets,
 };
+pub use removing::WorkflowRemoval;
 pub use request::{Create, Done, Idempotency, NewMessage, NewSubscription, Respond, SideRows, Start};
 pub use scripted::ScriptedModel;
 pub use spending::{Spent, spent_of};

@@ -1,4 +1,5 @@
-//! Retention: deletes expired idempotency records, memories and counts of spending, and, if a retention period is set, old run trees.
+//! Retention: deletes expired idempotency records, memories and counts of spending, the
+//! versions of removed workflows that no run needs and, if a retention period is set, old run trees.
 //!
 //! A tree is a run without a parent and all its descendants. It is removed once all its runs have ended and
 //! none was appended to for the period. Nothing can change such a tree, so it is safe to read it page by
@@ -181,6 +182,7 @@ impl Engine {
     async fn let_go(&self, looks: &mut Looks) -> Result<(), Trouble> {
         self.forget_expired().await?;
         self.forget_memory(looks).await?;
+        self.forget_workflows().await?;
         self.finish_begun().await?;
         let mut runs = self.sweep_removed().await?;
         if let Some(period) = self.shared.options.retention {
@@ -238,6 +240,17 @@ impl Engine {
             let n_forgotten = self.shared.store.forget_memory(None, now, before, ROWS).await?;
             if n_forgotten == 0 {
                 looks.memory_at = Some(begun + MEMORY_EVERY);
+                return Ok(());
+            }
+            rest(since).await;
+        }
+    }
+
+    /// Deletes the versions of removed workflows that no run has any more.
+    async fn forget_workflows(&self) -> Result<(), Trouble> {
+        loop {
+            let since = Instant::now();
+            if self.forget_removed().await? == 0 {
                 return Ok(());
             }
             rest(since).await;

@@ -99,6 +99,8 @@ mod recalls;
 mod refusals;
 #[path = "suite/remote.rs"]
 mod remote;
+#[path = "suite/removals.rs"]
+mod removals;
 #[path = "suite/retention.rs"]
 mod retention;
 #[path = "suite/scopes.rs"]

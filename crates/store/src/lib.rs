@@ -54,7 +54,7 @@ pub use push::{
     Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, NewPush, OutboxRow, Pending, PushRow, Pushes,
     Put, Update,
 };
-pub use registry::{KeyRow, Registry, Revision, WorkflowRow};
+pub use registry::{KeyRow, Registry, Revision, WorkflowChange, WorkflowRow};
 pub use retention::{Child, EndedRoots, Removal, Retention, Swept};
 pub use secrets::{SecretRow, StoredSecrets};
 pub use spending::{Spenders, Spending, SpentRow};

@@ -40,6 +40,15 @@ pub struct KeyRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Revision(pub u64);
 
+/// A change of the current version of a workflow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WorkflowChange {
+    /// This version became the current one.
+    Current(WorkflowRow),
+    /// The tenant removed its workflow.
+    Removed { tenant: TenantId, id: WorkflowId },
+}
+
 /// Keeps registrations.
 ///
 /// Other processes may change them. A caller that caches them polls for changes after the largest revision it
@@ -47,13 +56,27 @@ pub struct Revision(pub u64);
 #[async_trait]
 pub trait Registry: Send + Sync + 'static {
     /// Stores a version and makes it the current one of its (tenant, id). Storing a known version again only
-    /// makes it current; storing the current version changes nothing. Returns `true` if the version was new.
+    /// makes it current; storing the current version changes nothing. Returns `true` if the version was new, or
+    /// the workflow had been removed.
     async fn put_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError>;
 
     /// Stores the first version of its (tenant, id) and makes it the current one. Returns `false` and changes nothing if
-    /// there is any: of several processes that add one at once, one gets `true`. A commit in doubt may be answered with
+    /// one is current: of several processes that add one at once, one gets `true`. A commit in doubt may be answered with
     /// `false`, too.
     async fn add_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError>;
+
+    /// Removes a tenant's own workflow: none of its versions is current any more. They stay readable until
+    /// [`Retention::forget_workflows`] deletes them, which looks at them at `check_at` for the first time. Returns
+    /// `false` and changes nothing if the tenant has no current version. A commit in doubt may be answered with `false`,
+    /// too.
+    ///
+    /// [`Retention::forget_workflows`]: crate::Retention::forget_workflows
+    async fn remove_workflow(
+        &self,
+        tenant: &TenantId,
+        id: &WorkflowId,
+        check_at: Timestamp,
+    ) -> Result<bool, WriteError>;
 
     /// Reads one version; the tenant's own version wins over a shared one.
     async fn workflow(
@@ -63,14 +86,14 @@ pub trait Registry: Send + Sync + 'static {
         version: &ContentHash,
     ) -> Result<Option<WorkflowRow>, ReadError>;
 
-    /// Reads a page of the workflow versions that became current after a revision, in that order: as many as
+    /// Reads a page of the workflows that changed after a revision, in that order, each as it is now: as many as
     /// fit into `max_bytes` of definitions, and at least one. The page after the last is empty. The default
     /// revision precedes every change.
     async fn workflows_since(
         &self,
         after: Revision,
         max_bytes: usize,
-    ) -> Result<Vec<(Revision, WorkflowRow)>, ReadError>;
+    ) -> Result<Vec<(Revision, WorkflowChange)>, ReadError>;
 
     /// Adds a key. Returns `false` and changes nothing if the tenant already has a key of that id, revoked or
     /// not.

@@ -80,4 +80,15 @@ pub trait Retention: Send + Sync + 'static {
 
     /// Deletes about `limit` rows of removed runs.
     async fn sweep(&self, limit: usize) -> Result<Swept, WriteError>;
+
+    /// Looks at removed workflows whose time for it has come, and deletes the versions of those that have no run and
+    /// had none at the check before: a run whose start was decided before that one has been stored by now. Others are
+    /// checked again at `next_check`, which is after `now`. Returns how many were checked and how many versions were
+    /// deleted, together at most about `limit`; 0 if nothing is due.
+    async fn forget_workflows(
+        &self,
+        now: Timestamp,
+        next_check: Timestamp,
+        limit: usize,
+    ) -> Result<usize, WriteError>;
 }

@@ -16,7 +16,7 @@ use wopr_server::Config;
 
 use crate::{
     args::{Format, Remote},
-    client::Client,
+    client::{Client, escape},
     exit::{Exit, Failure},
     host::HostArgs,
     output::{self, Paint, cut, state, whole},
@@ -25,7 +25,7 @@ use crate::{
 
 use checked::{Checked, Text};
 
-/// Check, list and register workflow definitions.
+/// Check, list, register and remove workflow definitions.
 #[derive(Debug, Args)]
 pub(crate) struct Workflows {
     #[command(subcommand)]
@@ -70,6 +70,16 @@ enum Verb {
         #[command(flatten)]
         format: Format,
     },
+    /// Remove a workflow from a server; its runs go on
+    Remove {
+        /// The workflow
+        #[arg(value_name = "ID")]
+        workflow: String,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        format: Format,
+    },
     /// Register a definition with a server and make it the current version
     Register {
         /// The file
@@ -102,6 +112,11 @@ impl Workflows {
                 ..
             } => rejected(workflows, config, format),
             Verb::List { remote, format, .. } => list(&Client::new(&remote)?, format).await,
+            Verb::Remove {
+                workflow,
+                remote,
+                format,
+            } => remove(&Client::new(&remote)?, &workflow, format).await,
             Verb::Register { file, remote, format } => register(&Client::new(&remote)?, &file, format).await,
         }
     }
@@ -314,6 +329,17 @@ async fn register(client: &Client, file: &Path, format: Format) -> Result<Exit> 
         for warning in warnings.into_iter().flatten() {
             output::note(format!("warning: {}", render::problem(warning)))?;
         }
+    }
+    Ok(Exit::Ok)
+}
+
+async fn remove(client: &Client, workflow: &str, format: Format) -> Result<Exit> {
+    let path = format!("/v1/host/wopr/workflows/{}", escape(workflow));
+    client.delete(&path).await?;
+    if format.json {
+        output::json(&json!({ "workflowId": workflow, "removed": true }))?;
+    } else {
+        output::line(format!("{} is removed", output::plain(workflow)))?;
     }
     Ok(Exit::Ok)
 }

@@ -400,6 +400,17 @@ fn definition_is_registered_and_run_by_its_id() {
         assert!(said.err.contains(missing), "{said:#?}");
     }
     place.ends(4, &["run", "nothing"]);
+
+    let said = place.ends(0, &["workflows", "remove", "hallo"]);
+    assert_eq!(said.out, "hallo is removed\n");
+    place.ends(4, &["run", "hallo", "-i", "name=Ada"]);
+    place.ends(4, &["workflows", "remove", "hallo"]);
+    place.json(&["workflows", "register", "hallo.json", "--json"]);
+    let removed = place.json(&["workflows", "remove", "hallo", "--json"]);
+    assert_eq!(
+        removed,
+        serde_json::json!({ "workflowId": "hallo", "removed": true })
+    );
 }
 
 #[test]

@@ -8,8 +8,8 @@ use wopr_core::{
 };
 use wopr_engine::{Clock, Create, Done, Engine, Idempotency, Options, SideRows, View};
 use wopr_store::{
-    Batch, Guard, IdempotencyKey, Log as _, MemoryStore, Removal, Retention as _, RunFilter, StoredEvent,
-    Summary,
+    Batch, Guard, IdempotencyKey, Log as _, MemoryStore, Registry as _, Removal, Retention as _, RunFilter,
+    StoredEvent, Summary,
 };
 
 use crate::harness::{node, plan, principal, start, steered, tenant, workflow};
@@ -258,4 +258,41 @@ async fn a_repeated_request_is_replayed_after_its_run_is_removed() {
         panic!("the key is free")
     };
     assert_ne!(second.key, first.key);
+}
+
+#[tokio::test(start_paused = true)]
+async fn versions_of_a_removed_workflow_go_with_its_last_run() {
+    let world = World::new(Some(PERIOD)).await;
+    let document = |n: usize| {
+        let mut document = workflow("one", &[node("n", "core.noop", json!({}))], &[]);
+        document["version"] = n.to_string().into();
+        document
+    };
+    let (tenant, id) = (start(json!({})).tenant, WorkflowId::parse("one").expect("valid"));
+    for n in 0..3 {
+        let registered = world.engine.register(Some(&tenant), document(n)).await;
+        registered.expect("registers");
+    }
+    let one = plan(&world.engine, &tenant, "one").await;
+    let create = Create {
+        run: world.engine.new_run_id(),
+        workflow: Arc::clone(&one),
+        start: start(json!({})),
+        side_rows: SideRows::default(),
+    };
+    let Done::Fresh(view) = world.engine.create(create).await.expect("creates") else {
+        panic!("it is fresh")
+    };
+    world.engine.remove_workflow(&tenant, &id).await.expect("removes");
+    let kept = async || {
+        let row = world.store.workflow(&tenant, &id, one.version()).await;
+        row.expect("reads").is_some()
+    };
+    assert!(world.engine.view(&view.key).await.expect("reads").is_some() && kept().await);
+    world.wait(LONG).await;
+    assert!(world.engine.view(&view.key).await.expect("reads").is_none());
+    for _ in 0..5 {
+        world.wait(Duration::from_secs(3_600)).await;
+    }
+    assert!(!kept().await);
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use wopr_core::{TenantId, WorkflowId};
-use wopr_engine::{Engine, Options, RegisterError, SystemClock, WorkflowLimit};
+use wopr_engine::{Engine, Options, RegisterError, SystemClock, WorkflowLimit, WorkflowRemoval};
 use wopr_store::{MemoryStore, SqliteStore, Store};
 
 use crate::harness::{node, steered, tenant, workflow};
@@ -142,6 +142,87 @@ async fn an_engine_starts_with_workflows_beyond_its_limits() {
         assert_eq!(names(&strict, &tenant()), ["w1", "w2", "w3", "w4"]);
         strict.stop().await;
         generous.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_removed_workflow_makes_room_and_every_process_forgets_it() {
+    on_each_store(async |store| {
+        let (one, two) = (engine(&store, 2, 1 << 20).await, engine(&store, 2, 1 << 20).await);
+        for id in ["w1", "w2"] {
+            let registered = one.register(Some(&tenant()), described(id, 400 << 10)).await;
+            registered.expect("room");
+        }
+        two.catch_up().await.expect("reads");
+        let full = one.register(Some(&tenant()), described("w3", 0)).await;
+        let text = full.expect_err("full").to_string();
+        assert!(text.contains("wopr workflows remove"), "{text}");
+        let id = WorkflowId::parse("w1").expect("valid");
+        let remove = async |engine: &Engine| engine.remove_workflow(&tenant(), &id).await.expect("removes");
+        assert_eq!(remove(&one).await, WorkflowRemoval::Removed);
+        assert_eq!(remove(&one).await, WorkflowRemoval::Missing);
+        assert_eq!(names(&one, &tenant()), ["w2"]);
+        // Its place and its bytes are free.
+        one.register(Some(&tenant()), described("w3", 400 << 10))
+            .await
+            .expect("room");
+        assert_eq!(names(&two, &tenant()), ["w1", "w2"]);
+        let generation = two.workflows_generation();
+        assert!(two.catch_up().await.expect("reads"));
+        assert_eq!(names(&two, &tenant()), ["w2", "w3"]);
+        assert!(two.workflows_generation() > generation);
+        // So does a process that starts later.
+        let three = engine(&store, 2, 1 << 20).await;
+        assert_eq!(names(&three, &tenant()), ["w2", "w3"]);
+        let found = three.find_workflow(&tenant(), &id).await;
+        assert!(found.expect("reads").is_none());
+        for engine in [one, two, three] {
+            engine.stop().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_workflow_that_was_left_out_and_is_removed_is_not_offered_when_there_is_room() {
+    on_each_store(async |store| {
+        let generous = engine(&store, 100, 64 << 20).await;
+        for id in ["w1", "w2", "w3"] {
+            let registered = generous.register(Some(&tenant()), described(id, 0)).await;
+            registered.expect("room");
+        }
+        let strict = engine(&store, 1, 64 << 20).await;
+        assert_eq!(names(&strict, &tenant()), ["w1"]);
+        for id in ["w2", "w1"] {
+            let id = WorkflowId::parse(id).expect("valid");
+            let removed = strict.remove_workflow(&tenant(), &id).await;
+            assert_eq!(removed.expect("removes"), WorkflowRemoval::Removed);
+        }
+        assert_eq!(names(&strict, &tenant()), ["w3"]);
+        generous.stop().await;
+        strict.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_shared_workflow_is_current_again_and_is_not_removed() {
+    on_each_store(async |store| {
+        let engine = engine(&store, 100, 64 << 20).await;
+        engine.register(None, described("w", 1)).await.expect("room");
+        let own = engine
+            .register(Some(&tenant()), described("w", 2))
+            .await
+            .expect("room");
+        let id = WorkflowId::parse("w").expect("valid");
+        for wanted in [WorkflowRemoval::Removed, WorkflowRemoval::Shared] {
+            let removed = engine.remove_workflow(&tenant(), &id).await;
+            assert_eq!(removed.expect("removes"), wanted);
+            let plan = engine.workflow(&tenant(), &id).expect("the shared one");
+            assert_ne!(plan.version(), own.plan.version());
+        }
+        engine.stop().await;
     })
     .await;
 }

@@ -33,7 +33,8 @@ pub(super) fn recognize(document: &Value) -> Result<(), Error> {
     Err(Error::new(Code::Validation, message).with(json!({ "field": "definition" })))
 }
 
-/// The plan of a definition that the host has, be it the current version of its workflow or an earlier one.
+/// The plan of a definition that the host has, be it the current version of its workflow or an earlier one. A removed
+/// workflow has none.
 ///
 /// # Errors
 /// The host has another version of the workflow. That one would not be current any more if this one were registered.
@@ -46,16 +47,18 @@ pub(super) async fn known(
     let Some(workflow) = name.and_then(awp::workflow_id) else {
         return Ok(None);
     };
-    if let Some(plan) = host
+    // What is left of a removed workflow is only for its runs.
+    let is_there = host.app().find_workflow(permit, &workflow).await?.is_some();
+    if !is_there {
+        return Ok(None);
+    }
+    match host
         .app()
         .find_version(permit, &workflow, &hash(document))
         .await?
     {
-        return Ok(Some(plan).filter(|plan| plan.awp().is_some()));
-    }
-    match host.app().find_workflow(permit, &workflow).await? {
-        None => Ok(None),
-        Some(_) => {
+        Some(plan) => Ok(Some(plan).filter(|plan| plan.awp().is_some())),
+        None => {
             let message = format!(
                 "the host has another version of the workflow \"{workflow}\", and not this one: register this definition \
                  first, and then the other one again if that is to stay current"

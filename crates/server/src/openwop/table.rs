@@ -444,6 +444,15 @@ pub(super) static ROUTES: &[Route] = &[
         .needs(&[Scope::SecretsManage])
         .answers_as(204, "")
         .fails(&[404, 503]),
+    delete(
+        "/v1/host/wopr/workflows/{workflowId}",
+        "removeWorkflow",
+        workflows::remove,
+    )
+    .about("Removes a workflow of the caller's tenant. Its runs go on; no run is started from it any more.")
+    .needs(&[Scope::WorkflowsWrite])
+    .answers_as(204, "")
+    .fails(&[403, 404, 503]),
     post(
         "/v1/host/wopr/interrupt-tokens",
         "mintInterruptToken",

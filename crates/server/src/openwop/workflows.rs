@@ -8,6 +8,7 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use wopr_app::WorkflowRemoval;
 use wopr_core::{ContentHash, NodeTypes, Plan, TenantId, WorkflowId, definition_schema};
 use wopr_wire::json;
 
@@ -163,6 +164,31 @@ pub(crate) async fn register_read(
     let judging = move || serde_json::to_vec(&Item::with_warnings(&registered.plan, has_price));
     let body = host.app().compute(caller, n_bytes, judging).await?;
     Ok((is_new, body.expect("an item of texts serialises")))
+}
+
+/// `DELETE /v1/host/wopr/workflows/{workflowId}`
+pub(super) fn remove(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        remove_named(&call.host, call.caller(), call.param(0)).await?;
+        Ok(bytes_response(StatusCode::NO_CONTENT, Body::empty()))
+    }
+    .boxed()
+}
+
+/// Removes a workflow of the caller's tenant.
+pub(crate) async fn remove_named(host: &Host, caller: &Caller, id: &str) -> Result<(), Problem> {
+    let missing = || Problem::not_found("no such workflow");
+    let id = WorkflowId::parse(id).map_err(|_| missing())?;
+    match host.app().remove_workflow(caller, &id).await? {
+        WorkflowRemoval::Removed => {
+            tracing::info!(workflow = %id, tenant = %caller.tenant, by = %caller.key_id, "workflow removed");
+            Ok(())
+        }
+        WorkflowRemoval::Shared => Err(Problem::forbidden(
+            "the workflow is the operator's, for all tenants, and no tenant can remove it",
+        )),
+        WorkflowRemoval::Missing => Err(missing()),
+    }
 }
 
 /// Refuses a definition that needs a capability which the conformance suite has switched off.

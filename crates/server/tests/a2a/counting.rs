@@ -98,8 +98,9 @@ hand_on! { Work:
 hand_on! { Registry:
     put_workflow(row: WorkflowRow) -> Result<bool, WriteError>;
     add_workflow(row: WorkflowRow) -> Result<bool, WriteError>;
+    remove_workflow(tenant: &TenantId, id: &WorkflowId, check_at: Timestamp) -> Result<bool, WriteError>;
     workflow(tenant: &TenantId, id: &WorkflowId, version: &ContentHash) -> Result<Option<WorkflowRow>, ReadError>;
-    workflows_since(after: Revision, max_bytes: usize) -> Result<Vec<(Revision, WorkflowRow)>, ReadError>;
+    workflows_since(after: Revision, max_bytes: usize) -> Result<Vec<(Revision, WorkflowChange)>, ReadError>;
     add_key(row: KeyRow) -> Result<bool, WriteError>;
     revoke_key(tenant: &TenantId, id: &str, at: Timestamp) -> Result<bool, WriteError>;
     keys() -> Result<Vec<KeyRow>, ReadError>;
@@ -125,6 +126,7 @@ hand_on! { Retention:
     remove(tenant: &TenantId, removals: &[Removal]) -> Result<(), WriteError>;
     begun_removals(limit: usize) -> Result<Vec<RunKey>, ReadError>;
     sweep(limit: usize) -> Result<Swept, WriteError>;
+    forget_workflows(now: Timestamp, next_check: Timestamp, limit: usize) -> Result<usize, WriteError>;
 }
 
 hand_on! { AgentMemory:

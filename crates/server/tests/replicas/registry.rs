@@ -17,6 +17,7 @@ by_hints_and_by_polling!(
     a_revoked_key_opens_the_other_host_no_more,
     a_stream_ends_when_its_key_is_revoked_on_the_other_host,
     what_one_host_is_given_the_other_advertises,
+    a_removed_workflow_is_not_started_on_the_other_host,
 );
 
 fn noop(id: &str, version: &str) -> Value {
@@ -181,6 +182,38 @@ async fn what_one_host_is_given_the_other_advertises(news: News) {
     }
     let run = create(b.engine(), "conformance-shared").await;
     assert_eq!(run.run.status, RunStatus::Completed);
+    a.close().await;
+    b.close().await;
+}
+
+async fn a_removed_workflow_is_not_started_on_the_other_host(news: News) {
+    let (a, b) = two_hosts(news).await;
+    let body = json!({ "workflowId": "conformance-greet" });
+    for _ in 0..2 {
+        let document = noop("conformance-greet", "1");
+        let (status, _, answer) = ask(&a, "POST", "/v1/workflows", ALICE, Some(document)).await;
+        assert_eq!(status, StatusCode::CREATED, "{answer}");
+        let (status, _, run) = ask(&b, "POST", "/v1/runs", ALICE, Some(body.clone())).await;
+        assert_eq!(status, StatusCode::CREATED, "{run}");
+        let path = "/v1/host/wopr/workflows/conformance-greet";
+        let (status, ..) = ask(&a, "DELETE", path, ALICE, None).await;
+        assert_eq!(status, StatusCode::NO_CONTENT);
+        loop {
+            let (status, ..) = ask(&b, "POST", "/v1/runs", ALICE, Some(body.clone())).await;
+            if status != StatusCode::CREATED {
+                assert_eq!(status, StatusCode::BAD_REQUEST);
+                break;
+            }
+        }
+        let (status, ..) = ask(&b, "GET", "/v1/workflows/conformance-greet", ALICE, None).await;
+        assert_eq!(status, StatusCode::NOT_FOUND);
+        let (status, ..) = ask(&b, "DELETE", path, ALICE, None).await;
+        assert_eq!(status, StatusCode::NOT_FOUND);
+        // Its run is read where nothing is left in memory of the workflow, too.
+        let path = format!("/v1/runs/{}", run["runId"].as_str().unwrap());
+        let (status, _, answer) = ask(&a, "GET", &path, ALICE, None).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+    }
     a.close().await;
     b.close().await;
 }

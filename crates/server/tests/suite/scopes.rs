@@ -135,6 +135,10 @@ async fn use_cases_refuse_callers_without_their_scope() {
             Scope::ManifestRead,
             lacks(app.read_workflow(nobody, &workflow).await),
         ),
+        (
+            Scope::WorkflowsWrite,
+            lacks(app.remove_workflow(nobody, &workflow).await),
+        ),
     ];
     for (n, (wanted, lacked)) in needed.into_iter().enumerate() {
         assert_eq!(wanted, lacked, "use case {n}");

@@ -158,15 +158,20 @@ CREATE TABLE workflows (
     PRIMARY KEY (tenant, id, version)
 );
 
+-- No version: the workflow was removed. At check_at, the versions that are left of it are looked at; they are deleted
+-- once two checks in a row have found no run (is_unused: the last one did).
 CREATE TABLE workflow_heads (
-    tenant  text COLLATE "C" NOT NULL,
-    id      text COLLATE "C" NOT NULL,
-    version text COLLATE "C" NOT NULL,
-    revision bigint NOT NULL,
+    tenant    text COLLATE "C" NOT NULL,
+    id        text COLLATE "C" NOT NULL,
+    version   text COLLATE "C",
+    revision  bigint NOT NULL,
+    check_at  bigint,
+    is_unused boolean NOT NULL DEFAULT false,
     PRIMARY KEY (tenant, id)
 );
 
 CREATE INDEX workflow_heads_by_revision ON workflow_heads (revision);
+CREATE INDEX workflow_heads_by_check ON workflow_heads (check_at) WHERE check_at IS NOT NULL;
 
 CREATE TABLE api_keys (
     tenant        text COLLATE "C" NOT NULL,

@@ -182,15 +182,20 @@ CREATE TABLE workflows (
     PRIMARY KEY (tenant, id, version)
 ) STRICT;
 
+-- No version: the workflow was removed. At check_at, the versions that are left of it are looked at; they are deleted
+-- once two checks in a row have found no run (is_unused: the last one did).
 CREATE TABLE workflow_heads (
-    tenant  TEXT NOT NULL,
-    id      TEXT NOT NULL,
-    version TEXT NOT NULL,
-    revision INTEGER NOT NULL,
+    tenant    TEXT    NOT NULL,
+    id        TEXT    NOT NULL,
+    version   TEXT,
+    revision  INTEGER NOT NULL,
+    check_at  INTEGER,
+    is_unused INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant, id)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX workflow_heads_by_revision ON workflow_heads (revision);
+CREATE INDEX workflow_heads_by_check ON workflow_heads (check_at) WHERE check_at IS NOT NULL;
 
 CREATE TABLE api_keys (
     tenant        TEXT    NOT NULL,

@@ -139,8 +139,13 @@ struct Push {
 
 #[derive(Debug)]
 struct Workflow {
-    current: ContentHash,
-    /// When `current` became current.
+    /// `None` once it is removed.
+    current: Option<ContentHash>,
+    /// When `current` changed.
     since: Revision,
     versions: BTreeMap<ContentHash, WorkflowRow>,
+    /// When to look for runs of a removed workflow.
+    check_at: Option<Timestamp>,
+    /// The last check found no run.
+    is_unused: bool,
 }

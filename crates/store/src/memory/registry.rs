@@ -6,47 +6,64 @@ use async_trait::async_trait;
 use wopr_core::{ContentHash, TenantId, Timestamp, WorkflowId};
 
 use super::{MemoryStore, State, Workflow};
-use crate::{KeyRow, ReadError, Registry, Revision, WorkflowRow, WriteError};
+use crate::{KeyRow, ReadError, Registry, Revision, WorkflowChange, WorkflowRow, WriteError};
 
 #[async_trait]
 impl Registry for MemoryStore {
     async fn put_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError> {
         let mut state = self.state.lock();
         let revision = state.next_revision();
+        let place = (row.tenant.clone(), row.id.clone());
         let workflow = state
             .workflows
-            .entry((row.tenant.clone(), row.id.clone()))
-            .or_insert_with(|| Workflow {
-                current: row.version.clone(),
-                since: revision,
-                versions: BTreeMap::new(),
-            });
-        if workflow.current != row.version {
-            workflow.current = row.version.clone();
-            workflow.since = revision;
+            .entry(place)
+            .or_insert_with(|| Workflow::new(revision));
+        let was_removed = workflow.current.is_none();
+        if workflow.current.as_ref() != Some(&row.version) {
+            workflow.set(row.version.clone(), revision);
         }
         match workflow.versions.entry(row.version.clone()) {
             Entry::Vacant(entry) => {
                 entry.insert(row);
                 Ok(true)
             }
-            Entry::Occupied(_) => Ok(false),
+            Entry::Occupied(_) => Ok(was_removed),
         }
     }
 
     async fn add_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError> {
         let mut state = self.state.lock();
         let revision = state.next_revision();
-        match state.workflows.entry((row.tenant.clone(), row.id.clone())) {
-            Entry::Occupied(_) => Ok(false),
-            Entry::Vacant(entry) => {
-                entry.insert(Workflow {
-                    current: row.version.clone(),
-                    since: revision,
-                    versions: BTreeMap::from([(row.version.clone(), row)]),
-                });
+        let place = (row.tenant.clone(), row.id.clone());
+        let workflow = state
+            .workflows
+            .entry(place)
+            .or_insert_with(|| Workflow::new(revision));
+        if workflow.current.is_some() {
+            return Ok(false);
+        }
+        workflow.set(row.version.clone(), revision);
+        workflow.versions.entry(row.version.clone()).or_insert(row);
+        Ok(true)
+    }
+
+    async fn remove_workflow(
+        &self,
+        tenant: &TenantId,
+        id: &WorkflowId,
+        check_at: Timestamp,
+    ) -> Result<bool, WriteError> {
+        let mut state = self.state.lock();
+        let revision = state.next_revision();
+        match state.workflows.get_mut(&(Some(tenant.clone()), id.clone())) {
+            Some(workflow) if workflow.current.is_some() => {
+                workflow.current = None;
+                workflow.since = revision;
+                workflow.check_at = Some(check_at);
+                workflow.is_unused = false;
                 Ok(true)
             }
+            Some(_) | None => Ok(false),
         }
     }
 
@@ -65,20 +82,29 @@ impl Registry for MemoryStore {
         &self,
         after: Revision,
         max_bytes: usize,
-    ) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
+    ) -> Result<Vec<(Revision, WorkflowChange)>, ReadError> {
         let state = self.state.lock();
-        let changed = state.workflows.values().filter(|workflow| workflow.since > after);
+        let changed = state
+            .workflows
+            .iter()
+            .filter(|(_, workflow)| workflow.since > after);
         let mut found: Vec<_> = changed
-            .filter_map(|workflow| Some((workflow.since, workflow.versions.get(&workflow.current)?)))
+            .filter_map(|((owner, id), workflow)| {
+                Some((workflow.since, workflow.change(owner.as_ref(), id)?))
+            })
             .collect();
         found.sort_by_key(|(revision, _)| *revision);
         let (mut rows, mut left) = (Vec::new(), max_bytes);
-        for (revision, row) in found {
-            if row.body.len() > left && !rows.is_empty() {
+        for (revision, change) in found {
+            let n_bytes = match &change {
+                WorkflowChange::Current(row) => row.body.len(),
+                WorkflowChange::Removed { .. } => 0,
+            };
+            if n_bytes > left && !rows.is_empty() {
                 break;
             }
-            left = left.saturating_sub(row.body.len());
-            rows.push((revision, row.clone()));
+            left = left.saturating_sub(n_bytes);
+            rows.push((revision, change));
         }
         Ok(rows)
     }
@@ -123,6 +149,36 @@ impl Registry for MemoryStore {
             .collect();
         rows.sort_by_key(|(revision, _)| *revision);
         Ok(rows)
+    }
+}
+
+impl Workflow {
+    fn new(since: Revision) -> Self {
+        Self {
+            current: None,
+            since,
+            versions: BTreeMap::new(),
+            check_at: None,
+            is_unused: false,
+        }
+    }
+
+    fn set(&mut self, version: ContentHash, since: Revision) {
+        self.current = Some(version);
+        self.since = since;
+        self.check_at = None;
+        self.is_unused = false;
+    }
+
+    fn change(&self, owner: Option<&TenantId>, id: &WorkflowId) -> Option<WorkflowChange> {
+        match &self.current {
+            Some(version) => self.versions.get(version).cloned().map(WorkflowChange::Current),
+            // A shared workflow is never removed.
+            None => owner.map(|tenant| WorkflowChange::Removed {
+                tenant: tenant.clone(),
+                id: id.clone(),
+            }),
+        }
     }
 }
 

@@ -159,4 +159,36 @@ impl Retention for MemoryStore {
             rows: gone.len(),
         })
     }
+
+    async fn forget_workflows(
+        &self,
+        now: Timestamp,
+        next_check: Timestamp,
+        limit: usize,
+    ) -> Result<usize, WriteError> {
+        let mut state = self.state.lock();
+        let State { workflows, runs, .. } = &mut *state;
+        let mut due: Vec<_> = workflows
+            .iter_mut()
+            .filter(|(_, workflow)| workflow.check_at.is_some_and(|at| at <= now))
+            .collect();
+        due.sort_by_key(|(_, workflow)| workflow.check_at);
+        due.truncate(limit);
+        let mut n_changed = 0;
+        for ((owner, id), workflow) in due {
+            let has_runs = runs
+                .iter()
+                .any(|(key, run)| Some(&key.tenant) == owner.as_ref() && run.summary.workflow == *id);
+            n_changed += 1;
+            if workflow.is_unused && !has_runs {
+                n_changed += workflow.versions.len();
+                workflow.versions.clear();
+                workflow.check_at = None;
+            } else {
+                workflow.is_unused = !has_runs;
+                workflow.check_at = Some(next_check);
+            }
+        }
+        Ok(n_changed)
+    }
 }

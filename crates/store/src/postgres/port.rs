@@ -11,7 +11,7 @@ use crate::{
     AppendError, Batch, BlobRow, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Epoch, EventPage,
     Fence, Hint, IdempotencyKey, IdempotencyRecord, KeyRow, Leased, Load, Log, Mailbox, MessageRow, Parking,
     PhaseCursor, PhaseFilter, PhasePage, Queue, Quota, ReadError, Registry, Revision, RunFilter, RunPage,
-    Summary, Then, Times, Work, WorkKey, WorkflowRow, WriteError, check::assert_sound,
+    Summary, Then, Times, Work, WorkKey, WorkflowChange, WorkflowRow, WriteError, check::assert_sound,
 };
 
 /// Attempts to read a record that is repeatedly created and deleted by others.
@@ -251,6 +251,17 @@ impl Registry for PostgresStore {
         Ok(is_added)
     }
 
+    async fn remove_workflow(
+        &self,
+        tenant: &TenantId,
+        id: &WorkflowId,
+        check_at: Timestamp,
+    ) -> Result<bool, WriteError> {
+        let is_removed = registry::remove_workflow(&self.pool, tenant, id, check_at).await?;
+        self.tell(Hint::Registry);
+        Ok(is_removed)
+    }
+
     async fn workflow(
         &self,
         tenant: &TenantId,
@@ -264,7 +275,7 @@ impl Registry for PostgresStore {
         &self,
         after: Revision,
         max_bytes: usize,
-    ) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
+    ) -> Result<Vec<(Revision, WorkflowChange)>, ReadError> {
         Ok(registry::workflows_since(&self.pool, after, max_bytes).await?)
     }
 

@@ -8,30 +8,72 @@ use super::{
     round::{Round, value},
     rows,
 };
-use crate::{KeyRow, Revision, WorkflowRow};
+use crate::{KeyRow, Revision, WorkflowChange, WorkflowRow};
 
 /// The owner of workflows that every tenant shares; not a valid tenant id.
 const SHARED: &str = "";
 
-/// Locks the row of the last revision first, until the end of the transaction.
+/// Locks the row of the last revision first, until the end of the transaction, and then the head: versions are deleted
+/// only by one who has the head of a removed workflow.
 const PUT_WORKFLOW: &str =
     "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision),
+     before AS MATERIALIZED (
+         SELECT h.version FROM next, workflow_heads AS h WHERE h.tenant = $1 AND h.id = $2 FOR UPDATE OF h),
+     stored AS (
+         INSERT INTO workflows (tenant, id, version, body, registered_at, dialect)
+         SELECT $1, $2, $3, $4::bytea, $5::bigint, $6 FROM next LEFT JOIN before ON true
+         ON CONFLICT (tenant, id, version) DO NOTHING RETURNING 1),
      head AS (
-         INSERT INTO workflow_heads (tenant, id, version, revision) SELECT $1, $2, $3, revision FROM next
-         ON CONFLICT (tenant, id) DO UPDATE SET version = excluded.version, revision = excluded.revision
-         WHERE workflow_heads.version <> excluded.version)
-     INSERT INTO workflows (tenant, id, version, body, registered_at, dialect)
-     SELECT $1, $2, $3, $4::bytea, $5::bigint, $6 FROM next
-     ON CONFLICT (tenant, id, version) DO NOTHING RETURNING 1";
+         INSERT INTO workflow_heads AS h (tenant, id, version, revision) SELECT $1, $2, $3, revision FROM next
+         ON CONFLICT (tenant, id) DO UPDATE
+             SET version = excluded.version, revision = excluded.revision, check_at = NULL, is_unused = false
+             WHERE h.version IS DISTINCT FROM excluded.version)
+     SELECT 1 FROM next WHERE EXISTS (SELECT FROM stored) OR EXISTS (SELECT FROM before WHERE version IS NULL)";
 
-/// Of several that are sent at once, the one that inserts the head adds the workflow.
+/// Of several that are sent at once, the one that sets the head adds the workflow.
 const ADD_WORKFLOW: &str =
     "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision),
      head AS (
-         INSERT INTO workflow_heads (tenant, id, version, revision) SELECT $1, $2, $3, revision FROM next
-         ON CONFLICT (tenant, id) DO NOTHING RETURNING version)
-     INSERT INTO workflows (tenant, id, version, body, registered_at, dialect)
-     SELECT $1, $2, $3, $4::bytea, $5::bigint, $6 FROM head RETURNING 1";
+         INSERT INTO workflow_heads AS h (tenant, id, version, revision) SELECT $1, $2, $3, revision FROM next
+         ON CONFLICT (tenant, id) DO UPDATE
+             SET version = excluded.version, revision = excluded.revision, check_at = NULL, is_unused = false
+             WHERE h.version IS NULL
+         RETURNING version),
+     stored AS (
+         INSERT INTO workflows (tenant, id, version, body, registered_at, dialect)
+         SELECT $1, $2, $3, $4::bytea, $5::bigint, $6 FROM head
+         ON CONFLICT (tenant, id, version) DO NOTHING)
+     SELECT 1 FROM head";
+
+const REMOVE_WORKFLOW: &str =
+    "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision)
+     UPDATE workflow_heads AS h
+     SET version = NULL, revision = next.revision, check_at = $3::bigint, is_unused = false FROM next
+     WHERE h.tenant = $1 AND h.id = $2 AND h.version IS NOT NULL RETURNING 1";
+
+/// A workflow of which versions are deleted stays due, because more may be left.
+const FORGET_WORKFLOWS: &str = "WITH due AS MATERIALIZED (
+         SELECT tenant, id, is_unused FROM workflow_heads WHERE check_at <= $1::bigint
+         ORDER BY check_at LIMIT $3::bigint FOR UPDATE SKIP LOCKED),
+     seen AS MATERIALIZED (
+         SELECT d.*, EXISTS (SELECT FROM runs AS r WHERE r.tenant = d.tenant AND r.workflow = d.id) AS has_runs
+         FROM due AS d),
+     over AS MATERIALIZED (
+         SELECT o.tenant, o.id, o.version
+         FROM seen AS s JOIN workflows AS o ON o.tenant = s.tenant AND o.id = s.id
+         WHERE s.is_unused AND NOT s.has_runs LIMIT $3::bigint),
+     deleted AS (
+         DELETE FROM workflows AS x USING over AS o
+         WHERE x.tenant = o.tenant AND x.id = o.id AND x.version = o.version RETURNING 1),
+     checked AS (
+         UPDATE workflow_heads AS h
+         SET check_at = CASE WHEN s.is_unused AND NOT s.has_runs THEN NULL ELSE $2::bigint END, is_unused = NOT s.has_runs
+         FROM seen AS s
+         WHERE h.tenant = s.tenant AND h.id = s.id
+             AND (s.has_runs OR NOT s.is_unused
+                 OR NOT EXISTS (SELECT FROM workflows AS o WHERE o.tenant = s.tenant AND o.id = s.id))
+         RETURNING 1)
+     SELECT (SELECT count(*) FROM deleted) + (SELECT count(*) FROM checked)";
 
 /// The shared owner is the empty string and sorts last here, after the tenant's own row.
 const WORKFLOW: &str = "SELECT tenant, id, version, body, registered_at, dialect FROM workflows
@@ -39,9 +81,9 @@ const WORKFLOW: &str = "SELECT tenant, id, version, body, registered_at, dialect
 
 /// The length of a stored value is known without reading it. Every change has its own revision.
 const WORKFLOWS_SINCE: &str = "SELECT tenant, id, version, body, registered_at, dialect, revision FROM (
-         SELECT *, sum(octet_length(body)) OVER up_to AS total, row_number() OVER up_to AS place
+         SELECT *, coalesce(sum(octet_length(body)) OVER up_to, 0) AS total, row_number() OVER up_to AS place
          FROM (SELECT * FROM workflow_heads WHERE revision > $1 ORDER BY revision LIMIT 256) AS heads
-             JOIN workflows USING (tenant, id, version)
+             LEFT JOIN workflows USING (tenant, id, version)
          WINDOW up_to AS (ORDER BY revision)) AS found
      WHERE total <= $2::bigint OR place = 1 ORDER BY revision";
 
@@ -90,6 +132,42 @@ async fn register(pool: &Pool, statement: &'static str, workflow: &WorkflowRow) 
     Ok(!pool.write(round).await?.is_empty())
 }
 
+pub(super) async fn remove_workflow(
+    pool: &Pool,
+    tenant: &TenantId,
+    id: &WorkflowId,
+    check_at: Timestamp,
+) -> Result<bool, Fault> {
+    let round = || {
+        let values = vec![
+            value(tenant.as_str()),
+            value(id.as_str()),
+            value(check_at.millis()),
+        ];
+        Round::of(REMOVE_WORKFLOW, values)
+    };
+    Ok(!pool.write(round).await?.is_empty())
+}
+
+pub(super) async fn forget_workflows(
+    pool: &Pool,
+    now: Timestamp,
+    next_check: Timestamp,
+    limit: usize,
+) -> Result<usize, Fault> {
+    let round = || {
+        let values = vec![
+            value(now.millis()),
+            value(next_check.millis()),
+            value(rows::limit(limit)),
+        ];
+        Round::of(FORGET_WORKFLOWS, values)
+    };
+    let found = pool.write(round).await?;
+    let changed = found.first().map_or(Ok(0), |row| rows::count(row, 0))?;
+    Ok(usize::try_from(changed).unwrap_or(usize::MAX))
+}
+
 pub(super) async fn workflow(
     pool: &Pool,
     tenant: &TenantId,
@@ -108,14 +186,23 @@ pub(super) async fn workflows_since(
     pool: &Pool,
     after: Revision,
     max_bytes: usize,
-) -> Result<Vec<(Revision, WorkflowRow)>, Fault> {
+) -> Result<Vec<(Revision, WorkflowChange)>, Fault> {
     let found = pool
         .learn(|| {
             let values = vec![value(rows::int(after.0)), value(rows::limit(max_bytes))];
             Round::of(WORKFLOWS_SINCE, values)
         })
         .await?;
-    let read = |row| Ok((Revision(rows::count(row, 6)?), rows::workflow(row)?));
+    let read = |row| {
+        let change = match rows::opt_text(row, 2)? {
+            Some(_) => WorkflowChange::Current(rows::workflow(row)?),
+            None => WorkflowChange::Removed {
+                tenant: rows::id(row, 0, TenantId::parse)?,
+                id: rows::id(row, 1, WorkflowId::parse)?,
+            },
+        };
+        Ok((Revision(rows::count(row, 6)?), change))
+    };
     found.iter().map(read).collect()
 }
 

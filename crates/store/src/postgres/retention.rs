@@ -15,6 +15,7 @@ use super::{
     PostgresStore,
     fault::Fault,
     pool::Pool,
+    registry,
     round::{Round, value},
     rows,
 };
@@ -321,5 +322,14 @@ impl Retention for PostgresStore {
 
     async fn sweep(&self, limit: usize) -> Result<Swept, WriteError> {
         Ok(sweep(&self.pool, limit).await?)
+    }
+
+    async fn forget_workflows(
+        &self,
+        now: Timestamp,
+        next_check: Timestamp,
+        limit: usize,
+    ) -> Result<usize, WriteError> {
+        Ok(registry::forget_workflows(&self.pool, now, next_check, limit).await?)
     }
 }

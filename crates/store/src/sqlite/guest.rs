@@ -17,7 +17,7 @@ use super::{
     reader::as_of_one_moment,
     registry, schema,
 };
-use crate::{KeyRow, ReadError, Registry, Revision, WorkflowRow, WriteError};
+use crate::{KeyRow, ReadError, Registry, Revision, WorkflowChange, WorkflowRow, WriteError};
 
 /// The registry of a database that a host may have open. Calls block on file access.
 pub struct Guest(Mutex<Connection>);
@@ -68,6 +68,15 @@ impl Registry for Guest {
         self.write(|conn| registry::add_workflow(conn, &row))
     }
 
+    async fn remove_workflow(
+        &self,
+        tenant: &TenantId,
+        id: &WorkflowId,
+        check_at: Timestamp,
+    ) -> Result<bool, WriteError> {
+        self.write(|conn| registry::remove_workflow(conn, tenant, id, check_at))
+    }
+
     async fn workflow(
         &self,
         tenant: &TenantId,
@@ -81,7 +90,7 @@ impl Registry for Guest {
         &self,
         after: Revision,
         max_bytes: usize,
-    ) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
+    ) -> Result<Vec<(Revision, WorkflowChange)>, ReadError> {
         self.read(|conn| registry::workflows_since(conn, after, max_bytes))
     }
 

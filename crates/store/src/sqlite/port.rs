@@ -26,7 +26,7 @@ use crate::{
     EndedRoots, Epoch, EventPage, Fence, IdempotencyKey, IdempotencyRecord, KeyRow, Leased, Load, Log,
     Mailbox, MessageRow, Parking, PhaseCursor, PhaseFilter, PhasePage, Queue, Quota, ReadError, Registry,
     Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, Then, Times, Work, WorkKey,
-    WorkflowRow, WriteError, check::assert_sound,
+    WorkflowChange, WorkflowRow, WriteError, check::assert_sound,
 };
 
 impl SqliteStore {
@@ -391,6 +391,19 @@ impl Registry for SqliteStore {
             .await
     }
 
+    async fn remove_workflow(
+        &self,
+        tenant: &TenantId,
+        id: &WorkflowId,
+        check_at: Timestamp,
+    ) -> Result<bool, WriteError> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.write(SMALL, move |conn| {
+            registry::remove_workflow(conn, &tenant, &id, check_at)
+        })
+        .await
+    }
+
     async fn workflow(
         &self,
         tenant: &TenantId,
@@ -408,7 +421,7 @@ impl Registry for SqliteStore {
         &self,
         after: Revision,
         max_bytes: usize,
-    ) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
+    ) -> Result<Vec<(Revision, WorkflowChange)>, ReadError> {
         self.read(Lane::Work, move |conn| {
             registry::workflows_since(conn, after, max_bytes)
         })
@@ -495,5 +508,17 @@ impl Retention for SqliteStore {
 
     async fn sweep(&self, limit: usize) -> Result<Swept, WriteError> {
         self.write(SMALL, move |conn| retention::sweep(conn, limit)).await
+    }
+
+    async fn forget_workflows(
+        &self,
+        now: Timestamp,
+        next_check: Timestamp,
+        limit: usize,
+    ) -> Result<usize, WriteError> {
+        self.write(SMALL, move |conn| {
+            registry::forget_workflows(conn, now, next_check, limit)
+        })
+        .await
     }
 }

@@ -4,13 +4,41 @@ use rusqlite::{Connection, params};
 use wopr_core::{ContentHash, TenantId, Timestamp, WorkflowId};
 
 use super::{fault::Fault, rows};
-use crate::{KeyRow, Revision, WorkflowRow};
+use crate::{KeyRow, Revision, WorkflowChange, WorkflowRow};
 
 /// The owner of workflows that every tenant shares; not a valid tenant id.
 const SHARED: &str = "";
 
+const SET_HEAD: &str = "INSERT INTO workflow_heads (tenant, id, version, revision) VALUES (?1, ?2, ?3, ?4)
+     ON CONFLICT (tenant, id) DO UPDATE
+         SET version = excluded.version, revision = excluded.revision, check_at = NULL, is_unused = 0
+         WHERE version IS NOT excluded.version";
+
+const REMOVE_HEAD: &str =
+    "UPDATE workflow_heads SET version = NULL, revision = ?3, check_at = ?4, is_unused = 0
+     WHERE tenant = ?1 AND id = ?2 AND version IS NOT NULL";
+
+/// Every change has its own revision, so the index gives the order without sorting.
+const WORKFLOWS_SINCE: &str =
+    "SELECT h.tenant, h.id, h.version, w.body, w.registered_at, w.dialect, h.revision, coalesce(length(w.body), 0)
+     FROM workflow_heads AS h
+         LEFT JOIN workflows AS w ON w.tenant = h.tenant AND w.id = h.id AND w.version = h.version
+     WHERE h.revision > ?1 ORDER BY h.revision LIMIT 256";
+
+const DUE_HEADS: &str = "SELECT tenant, id, is_unused FROM workflow_heads WHERE check_at <= ?1
+     ORDER BY check_at LIMIT ?2";
+
+const HAS_RUNS: &str = "SELECT 1 FROM runs INDEXED BY runs_by_workflow WHERE tenant = ?1 AND workflow = ?2";
+
+const CHECK_HEAD: &str =
+    "UPDATE workflow_heads SET check_at = ?3, is_unused = ?4 WHERE tenant = ?1 AND id = ?2";
+
+const DELETE_VERSIONS: &str = "DELETE FROM workflows WHERE rowid IN (
+         SELECT rowid FROM workflows WHERE tenant = ?1 AND id = ?2 LIMIT ?3)";
+
 pub(super) fn put_workflow(conn: &Connection, workflow: &WorkflowRow) -> Result<bool, Fault> {
     let tenant = workflow.tenant.as_ref().map_or(SHARED, TenantId::as_str);
+    let is_current = has_current(conn, tenant, &workflow.id)?;
     let stored = conn
         .prepare_cached(
             "INSERT INTO workflows (tenant, id, version, body, registered_at, dialect)
@@ -25,30 +53,83 @@ pub(super) fn put_workflow(conn: &Connection, workflow: &WorkflowRow) -> Result<
             workflow.registered_at.millis(),
             workflow.dialect
         ])?;
-    conn.prepare_cached(
-        "INSERT INTO workflow_heads (tenant, id, version, revision) VALUES (?1, ?2, ?3, ?4)
-         ON CONFLICT (tenant, id) DO UPDATE SET version = excluded.version, revision = excluded.revision
-         WHERE version <> excluded.version",
-    )?
-    .execute(params![
+    conn.prepare_cached(SET_HEAD)?.execute(params![
         tenant,
         workflow.id.as_str(),
         workflow.version.as_str(),
         next_revision(conn)?
     ])?;
-    Ok(stored == 1)
+    Ok(stored == 1 || !is_current)
 }
 
 pub(super) fn add_workflow(conn: &Connection, workflow: &WorkflowRow) -> Result<bool, Fault> {
     let tenant = workflow.tenant.as_ref().map_or(SHARED, TenantId::as_str);
-    let is_taken = conn
-        .prepare_cached("SELECT 1 FROM workflow_heads WHERE tenant = ?1 AND id = ?2")?
-        .exists(params![tenant, workflow.id.as_str()])?;
     // There is only one writer, so the check and the insert cannot race.
-    match is_taken {
+    match has_current(conn, tenant, &workflow.id)? {
         true => Ok(false),
         false => put_workflow(conn, workflow),
     }
+}
+
+/// Whether a workflow is registered, and not removed.
+fn has_current(conn: &Connection, tenant: &str, id: &WorkflowId) -> Result<bool, Fault> {
+    let sql = "SELECT 1 FROM workflow_heads WHERE tenant = ?1 AND id = ?2 AND version IS NOT NULL";
+    Ok(conn.prepare_cached(sql)?.exists(params![tenant, id.as_str()])?)
+}
+
+pub(super) fn remove_workflow(
+    conn: &Connection,
+    tenant: &TenantId,
+    id: &WorkflowId,
+    check_at: Timestamp,
+) -> Result<bool, Fault> {
+    let removed = conn.prepare_cached(REMOVE_HEAD)?.execute(params![
+        tenant.as_str(),
+        id.as_str(),
+        next_revision(conn)?,
+        check_at.millis()
+    ])?;
+    Ok(removed == 1)
+}
+
+pub(super) fn forget_workflows(
+    conn: &Connection,
+    now: Timestamp,
+    next_check: Timestamp,
+    limit: usize,
+) -> Result<usize, Fault> {
+    let mut due: Vec<(String, String, bool)> = Vec::new();
+    {
+        let mut statement = conn.prepare_cached(DUE_HEADS)?;
+        let mut found = statement.query(params![now.millis(), rows::limit(limit)])?;
+        while let Some(row) = found.next()? {
+            due.push((row.get(0)?, row.get(1)?, row.get(2)?));
+        }
+    }
+    let mut n_changed = 0;
+    for (tenant, id, was_unused) in due {
+        let has_runs = conn.prepare_cached(HAS_RUNS)?.exists(params![tenant, id])?;
+        let check_at = if was_unused && !has_runs {
+            let left = rows::limit(limit.saturating_sub(n_changed));
+            let deleted = conn
+                .prepare_cached(DELETE_VERSIONS)?
+                .execute(params![tenant, id, left])?;
+            n_changed += deleted;
+            // Where versions were deleted, more may be left: the workflow stays due.
+            match deleted {
+                0 => None,
+                _ => continue,
+            }
+        } else {
+            Some(next_check.millis())
+        };
+        let check = params![tenant, id, check_at, !has_runs];
+        n_changed += conn.prepare_cached(CHECK_HEAD)?.execute(check)?;
+        if n_changed >= limit {
+            break;
+        }
+    }
+    Ok(n_changed)
 }
 
 /// Allocates the revision of a change. A rollback of the change releases it.
@@ -78,13 +159,8 @@ pub(super) fn workflows_since(
     conn: &Connection,
     after: Revision,
     max_bytes: usize,
-) -> Result<Vec<(Revision, WorkflowRow)>, Fault> {
-    // Every change has its own revision, so the index gives the order without sorting.
-    let mut statement = conn.prepare_cached(
-        "SELECT tenant, id, version, body, registered_at, dialect, revision, length(body)
-         FROM workflow_heads JOIN workflows USING (tenant, id, version)
-         WHERE revision > ?1 ORDER BY revision",
-    )?;
+) -> Result<Vec<(Revision, WorkflowChange)>, Fault> {
+    let mut statement = conn.prepare_cached(WORKFLOWS_SINCE)?;
     let mut found = statement.query([rows::int(after.0)])?;
     let (mut workflows, mut left) = (Vec::new(), max_bytes as u64);
     while let Some(row) = found.next()? {
@@ -93,7 +169,14 @@ pub(super) fn workflows_since(
             break;
         }
         left = left.saturating_sub(n_bytes);
-        workflows.push((Revision(rows::count(row, 6)?), rows::workflow(row)?));
+        let change = match rows::opt_text(row, 2)? {
+            Some(_) => WorkflowChange::Current(rows::workflow(row)?),
+            None => WorkflowChange::Removed {
+                tenant: rows::id(row, 0, TenantId::parse)?,
+                id: rows::id(row, 1, WorkflowId::parse)?,
+            },
+        };
+        workflows.push((Revision(rows::count(row, 6)?), change));
     }
     Ok(workflows)
 }
@@ -160,4 +243,24 @@ pub(super) fn keys_since(conn: &Connection, after: Revision) -> Result<Vec<(Revi
         keys.push((Revision(rows::count(row, 8)?), rows::key(row)?));
     }
     Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::schema::tests::{assert_indexed, database};
+
+    #[test]
+    fn polling_the_registry_reads_only_matching_rows() {
+        let (_files, conn) = database();
+        let statements = [
+            WORKFLOWS_SINCE,
+            DUE_HEADS,
+            HAS_RUNS,
+            DELETE_VERSIONS,
+            CHECK_HEAD,
+            REMOVE_HEAD,
+        ];
+        assert_indexed(&conn, statements);
+    }
 }

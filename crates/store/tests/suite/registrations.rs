@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use wopr_core::{ContentHash, Membership, TenantId};
-use wopr_store::{KeyRow, Log as _, Registry as _, Revision, Store, WorkflowRow, sqlite::Guest};
+use wopr_core::{ContentHash, Membership, RunKey, RunStatus, TenantId};
+use wopr_store::{
+    Batch, KeyRow, Log as _, Registry as _, Removal, Revision, Store, Swept, WorkflowChange, WorkflowRow,
+    sqlite::Guest,
+};
 
 use crate::{database::Database, make::*};
 
@@ -18,6 +21,12 @@ crate::behaviours!(
     every_change_has_a_later_revision,
     no_op_changes_have_no_revision,
     current_workflows_are_read_in_pages,
+    a_removed_workflow_is_not_current,
+    a_removal_is_a_change_with_a_revision,
+    a_removed_workflow_can_be_registered_again,
+    racing_removals_and_registrations_end_as_the_last_change_says,
+    versions_of_a_removed_workflow_stay_while_it_has_runs,
+    many_versions_of_removed_workflows_are_deleted_in_steps,
     keys_read_back_by_id,
     a_key_is_revoked_once,
     an_existing_key_is_never_replaced,
@@ -183,7 +192,12 @@ async fn current(store: &Arc<dyn Store>) -> Vec<WorkflowRow> {
         .workflows_since(Revision::default(), usize::MAX)
         .await
         .expect("current");
-    rows.into_iter().map(|(_, row)| row).collect()
+    rows.into_iter()
+        .filter_map(|(_, change)| match change {
+            WorkflowChange::Current(row) => Some(row),
+            WorkflowChange::Removed { .. } => None,
+        })
+        .collect()
 }
 
 async fn every_change_has_a_later_revision(store: Arc<dyn Store>) {
@@ -202,7 +216,7 @@ async fn every_change_has_a_later_revision(store: Arc<dyn Store>) {
         let news = store.workflows_since(seen, usize::MAX).await.expect("read");
         assert_eq!(news.len(), 1, "{news:?}");
         let (revision, changed) = &news[0];
-        assert_eq!(changed, row);
+        assert_eq!(*changed, WorkflowChange::Current(row.clone()));
         let news = store.keys_since(*revision).await.expect("read");
         assert_eq!(news.len(), 1, "{news:?}");
         let (after, _) = &news[0];
@@ -235,15 +249,205 @@ async fn current_workflows_are_read_in_pages(store: Arc<dyn Store>) {
         let page = store.workflows_since(seen, 2_000).await.expect("read");
         let Some((revision, _)) = page.last() else { break };
         seen = *revision;
-        let n_bytes: usize = page.iter().map(|(_, row)| row.body.len()).sum();
-        assert!(n_bytes <= 2_000 || page.len() == 1, "{n_bytes}");
-        largest = largest.max(page.len());
-        found.extend(page.into_iter().map(|(_, row)| row.id.as_str().to_owned()));
+        let rows: Vec<_> = page.into_iter().map(|(_, change)| row_of(change)).collect();
+        let n_bytes: usize = rows.iter().map(|row| row.body.len()).sum();
+        assert!(n_bytes <= 2_000 || rows.len() == 1, "{n_bytes}");
+        largest = largest.max(rows.len());
+        found.extend(rows.into_iter().map(|row| row.id.as_str().to_owned()));
     }
     assert_eq!(found, names);
     assert!(largest > 10);
     let first = store.workflows_since(Revision::default(), 0).await.expect("read");
     assert_eq!(first.len(), 1, "at least one");
+}
+
+fn row_of(change: WorkflowChange) -> WorkflowRow {
+    match change {
+        WorkflowChange::Current(row) => row,
+        WorkflowChange::Removed { id, .. } => panic!("{id} is removed"),
+    }
+}
+
+/// Removes a workflow of acme, whose versions are looked at from 10 on.
+async fn remove(store: &Arc<dyn Store>, name: &str) -> bool {
+    let removed = store.remove_workflow(&acme(), &workflow(name), at(10)).await;
+    removed.expect("remove")
+}
+
+async fn is_kept(store: &Arc<dyn Store>, row: &WorkflowRow) -> bool {
+    let found = store.workflow(&acme(), &row.id, &row.version).await;
+    found.expect("read").is_some()
+}
+
+/// Checks removed workflows as of a time until nothing is due. Returns how many rows were changed.
+async fn forget(store: &Arc<dyn Store>, now: i64, limit: usize) -> usize {
+    let mut n_changed = 0;
+    loop {
+        let step = store.forget_workflows(at(now), at(now + 10), limit).await;
+        match step.expect("forget") {
+            0 => return n_changed,
+            n => n_changed += n,
+        }
+    }
+}
+
+async fn a_removed_workflow_is_not_current(store: Arc<dyn Store>) {
+    let own = version(Some("acme"), "a", "v1");
+    let others = [
+        version(None, "a", "v1"),
+        version(Some("zeta"), "a", "v1"),
+        version(Some("acme"), "b", "v1"),
+    ];
+    assert!(!remove(&store, "a").await, "there is none");
+    store.put_workflow(own.clone()).await.expect("put");
+    for row in &others {
+        store.put_workflow(row.clone()).await.expect("put");
+    }
+    assert!(remove(&store, "a").await);
+    assert!(!remove(&store, "a").await, "not twice");
+    assert_eq!(current(&store).await, others);
+    assert!(is_kept(&store, &own).await, "for its runs");
+}
+
+async fn a_removal_is_a_change_with_a_revision(store: Arc<dyn Store>) {
+    store
+        .put_workflow(version(Some("acme"), "a", "v1"))
+        .await
+        .expect("put");
+    store
+        .put_workflow(version(Some("acme"), "b", "v1"))
+        .await
+        .expect("put");
+    let all = store
+        .workflows_since(Revision::default(), usize::MAX)
+        .await
+        .expect("read");
+    let seen = all[1].0;
+    assert!(remove(&store, "a").await);
+    let removed = WorkflowChange::Removed {
+        tenant: acme(),
+        id: workflow("a"),
+    };
+    // One that has seen the workflow, and one that comes later; a page needs no bytes for it.
+    for (after, max_bytes, wanted) in [(seen, 0, 1), (Revision::default(), usize::MAX, 2)] {
+        let news = store.workflows_since(after, max_bytes).await.expect("read");
+        let (revision, change) = news.last().expect("news");
+        assert_eq!((news.len(), change), (wanted, &removed));
+        assert!(*revision > seen);
+    }
+    let last = store.workflows_since(seen, usize::MAX).await.expect("read")[0].0;
+    assert!(!remove(&store, "a").await);
+    assert_eq!(store.workflows_since(last, usize::MAX).await.expect("read"), []);
+}
+
+async fn a_removed_workflow_can_be_registered_again(store: Arc<dyn Store>) {
+    let row = version(Some("acme"), "a", "v1");
+    store.put_workflow(row.clone()).await.expect("put");
+    assert!(remove(&store, "a").await);
+    assert!(store.put_workflow(row.clone()).await.expect("put"), "as new");
+    assert!(!store.put_workflow(row.clone()).await.expect("put"));
+    assert!(remove(&store, "a").await);
+    assert!(store.add_workflow(row.clone()).await.expect("add"));
+    assert!(!store.add_workflow(row.clone()).await.expect("add"));
+    assert_eq!(current(&store).await, [row.clone()]);
+    assert_eq!(
+        forget(&store, 1_000, 9).await,
+        0,
+        "nothing of a current workflow is due"
+    );
+    // After its versions were deleted, too.
+    assert!(remove(&store, "a").await);
+    for now in [10, 20] {
+        forget(&store, now, 9).await;
+    }
+    assert!(!is_kept(&store, &row).await);
+    assert!(store.add_workflow(row.clone()).await.expect("add"));
+    assert_eq!(current(&store).await, [row.clone()]);
+    assert!(is_kept(&store, &row).await);
+}
+
+async fn racing_removals_and_registrations_end_as_the_last_change_says(store: Arc<dyn Store>) {
+    for n in 0..20 {
+        let name = format!("w{n}");
+        let row = version(Some("acme"), &name, "v1");
+        store.put_workflow(row.clone()).await.expect("put");
+        let (removed, put) = tokio::join!(remove(&store, &name), store.put_workflow(row.clone()));
+        let (removed, is_new) = (removed, put.expect("put"));
+        assert!(removed, "there is one all the time");
+        let changes = store
+            .workflows_since(Revision::default(), usize::MAX)
+            .await
+            .expect("read");
+        let (_, last) = changes.last().expect("changes");
+        // A registration that came second found none, and is there; one that came first changed nothing.
+        match last {
+            WorkflowChange::Current(current) => assert!(is_new && *current == row),
+            WorkflowChange::Removed { id, .. } => assert!(!is_new && *id == row.id),
+        }
+        forget(&store, 10, 9).await;
+        forget(&store, 20, 9).await;
+        assert_eq!(is_kept(&store, &row).await, is_new);
+    }
+}
+
+async fn versions_of_a_removed_workflow_stay_while_it_has_runs(store: Arc<dyn Store>) {
+    // The runs of these tests are of this workflow.
+    let name = summary(RunStatus::Running, 0).workflow;
+    let versions = ["v1", "v2"].map(|body| version(Some("acme"), name.as_str(), body));
+    let other = version(Some("zeta"), name.as_str(), "v1");
+    for row in versions.iter().chain([&other]) {
+        store.put_workflow(row.clone()).await.expect("put");
+    }
+    let kept = || async {
+        [
+            is_kept(&store, &versions[0]).await,
+            is_kept(&store, &versions[1]).await,
+        ]
+    };
+    assert!(remove(&store, name.as_str()).await);
+    assert_eq!(forget(&store, 9, 9).await, 0, "not yet");
+    // The first check finds no run. Then a run appears, whose start was decided before the removal.
+    assert_eq!(forget(&store, 10, 9).await, 1);
+    store.append(ended(&run(1))).await.expect("append");
+    for now in [20, 30, 40] {
+        assert_eq!(forget(&store, now, 9).await, 1);
+        assert_eq!(kept().await, [true; 2]);
+    }
+    let root = Removal {
+        run: run_id(1),
+        root: run_id(1),
+    };
+    store.remove(&acme(), &[root]).await.expect("mark");
+    while store.sweep(9).await.expect("sweep") != Swept::default() {}
+    assert_eq!(forget(&store, 50, 9).await, 1, "found unused for the first time");
+    assert_eq!(kept().await, [true; 2]);
+    forget(&store, 60, 9).await;
+    assert_eq!(kept().await, [false; 2]);
+    assert_eq!(forget(&store, 1_000, 9).await, 0, "that was all");
+    assert_eq!(current(&store).await, [other]);
+}
+
+async fn many_versions_of_removed_workflows_are_deleted_in_steps(store: Arc<dyn Store>) {
+    let rows: Vec<_> = (0..40)
+        .map(|n| version(Some("acme"), ["a", "b"][n % 2], &format!("v{n}")))
+        .collect();
+    for row in &rows {
+        store.put_workflow(row.clone()).await.expect("put");
+    }
+    assert!(remove(&store, "a").await && remove(&store, "b").await);
+    forget(&store, 10, 4).await;
+    let deleted = forget(&store, 20, 4).await;
+    assert!(deleted >= 40, "{deleted}");
+    for row in &rows {
+        assert!(!is_kept(&store, row).await);
+    }
+    assert_eq!(forget(&store, 1_000, 4).await, 0);
+}
+
+fn ended(run: &RunKey) -> Batch {
+    let mut batch = create(run, 1);
+    batch.summary = summary(RunStatus::Completed, 1);
+    batch
 }
 
 async fn no_op_changes_have_no_revision(store: Arc<dyn Store>) {

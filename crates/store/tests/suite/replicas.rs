@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::{sync::broadcast, task::JoinSet};
 use wopr_core::Seq;
 use wopr_store::{
-    AppendError, Fence, Hint, IdempotencyRecord, Log as _, PostgresStore, Queue, Registry as _, Revision,
-    Work as _, WorkflowRow, postgres::Options,
+    AppendError, Fence, Hint, IdempotencyRecord, Log as _, PostgresStore, Queue, Registry as _,
+    Retention as _, Revision, Work as _, WorkflowChange, WorkflowRow, postgres::Options,
 };
 
 use crate::{make::*, schema::Schema};
@@ -310,7 +310,10 @@ async fn reading_new_revisions_misses_none() {
     });
     let (mut seen, mut found) = (Revision::default(), Vec::new());
     while found.len() < usize::from(2 * EACH) {
-        for (revision, row) in two.workflows_since(seen, usize::MAX).await.expect("read") {
+        for (revision, change) in two.workflows_since(seen, usize::MAX).await.expect("read") {
+            let WorkflowChange::Current(row) = change else {
+                panic!("nothing is removed")
+            };
             assert!(revision > seen, "in the order of the changes");
             seen = revision;
             found.push(row.body[0]);
@@ -320,6 +323,57 @@ async fn reading_new_revisions_misses_none() {
     found.sort_unstable();
     assert_eq!(found, (0..2 * EACH).collect::<Vec<_>>());
     while hints.recv().await.expect("the store lives") != Hint::Registry {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_remove_and_register_agree_on_the_last_change() {
+    let (_schema, one, two) = two().await;
+    let row = WorkflowRow {
+        tenant: Some(tenant("acme")),
+        id: workflow("w"),
+        version: wopr_core::ContentHash::of(b"w"),
+        dialect: "any".to_owned(),
+        body: vec![1],
+        registered_at: at(0),
+    };
+    let put = |store: Arc<PostgresStore>, row: WorkflowRow| async move {
+        for _ in 0..40 {
+            store.put_workflow(row.clone()).await.expect("put");
+        }
+    };
+    // Versions are deleted meanwhile, too: each check is due at once.
+    let remove = |store: Arc<PostgresStore>, row: WorkflowRow| async move {
+        for n in 0..40 {
+            let removed = store.remove_workflow(&tenant("acme"), &row.id, at(n)).await;
+            removed.expect("remove");
+            for _ in 0..3 {
+                store.forget_workflows(at(n), at(n), 9).await.expect("forget");
+            }
+        }
+    };
+    tokio::join!(
+        put(Arc::clone(&one), row.clone()),
+        remove(Arc::clone(&two), row.clone())
+    );
+    let last = one
+        .workflows_since(Revision::default(), usize::MAX)
+        .await
+        .expect("read");
+    assert_eq!(
+        two.workflows_since(Revision::default(), usize::MAX)
+            .await
+            .expect("read"),
+        last
+    );
+    let stored = one
+        .workflow(&tenant("acme"), &row.id, &row.version)
+        .await
+        .expect("read");
+    match last.as_slice() {
+        [(_, WorkflowChange::Current(current))] => assert_eq!(Some(current), stored.as_ref()),
+        [(_, WorkflowChange::Removed { .. })] => {}
+        _ => panic!("{last:?}"),
+    }
 }
 
 /// Waits for a hint about a run.

@@ -22,7 +22,8 @@ use wopr_store::{
     LeasedOffers, Load, Log, Mailbox, MemoryEntry, MemoryQuery, MemoryStore, MemoryUse, MessageRow,
     OfferRequest, OfferedQueue, Offers, Parking, PhaseCursor, PhaseFilter, PhasePage, Queue, Quota,
     ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, SecretRow, Spenders, Spending,
-    SpentRow, StoredSecrets, Summary, Swept, Then, Times, Work, WorkKey, WorkflowRow, WriteError,
+    SpentRow, StoredSecrets, Summary, Swept, Then, Times, Work, WorkKey, WorkflowChange, WorkflowRow,
+    WriteError,
 };
 
 use super::{
@@ -573,6 +574,18 @@ impl Registry for Connection {
         self.written("registered", is_added).await
     }
 
+    async fn remove_workflow(
+        &self,
+        tenant: &TenantId,
+        id: &WorkflowId,
+        check_at: Timestamp,
+    ) -> Result<bool, WriteError> {
+        self.write("remove workflow").await?;
+        let is_removed = self.server.store.remove_workflow(tenant, id, check_at).await?;
+        self.server.tell_others(self.process.number, &[Hint::Registry]);
+        self.written("removed workflow", is_removed).await
+    }
+
     async fn workflow(
         &self,
         tenant: &TenantId,
@@ -587,7 +600,7 @@ impl Registry for Connection {
         &self,
         after: Revision,
         max_bytes: usize,
-    ) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
+    ) -> Result<Vec<(Revision, WorkflowChange)>, ReadError> {
         self.read("workflows").await?;
         self.server.store.workflows_since(after, max_bytes).await
     }
@@ -658,6 +671,17 @@ impl Retention for Connection {
         self.write("sweep").await?;
         let swept = self.server.store.sweep(limit).await?;
         self.written("swept", swept).await
+    }
+
+    async fn forget_workflows(
+        &self,
+        now: Timestamp,
+        next_check: Timestamp,
+        limit: usize,
+    ) -> Result<usize, WriteError> {
+        self.write("forget workflows").await?;
+        let n_changed = self.server.store.forget_workflows(now, next_check, limit).await?;
+        self.written("forgot workflows", n_changed).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tools that list, check and register workflows.
+//! Tools that list, check, register and remove workflows.
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use serde_json::{Value, json};
@@ -113,6 +113,21 @@ pub(super) const TOOLS: &[Tool] = &[
         },
         call: register,
     },
+    Tool {
+        name: "wopr_remove_workflow",
+        title: "Remove a workflow",
+        description: "Remove a workflow that was registered here before, with all its versions. No run is started from it \
+                      any more; its runs go on, and can be read. It can be registered again.",
+        hints: Hints::Ends,
+        input: || {
+            arguments(
+                json!({ "workflowId": { "type": "string", "minLength": 1, "description": "The workflow" } }),
+                &["workflowId"],
+            )
+        },
+        output: || result(json!({ "workflowId": { "type": "string" } }), &["workflowId"]),
+        call: remove,
+    },
 ];
 
 fn definition() -> Value {
@@ -206,6 +221,20 @@ fn register(ask: Ask, arguments: Object) -> BoxFuture<'static, Outcome> {
         Ok(Output {
             headline: format!("Workflow {id} is registered."),
             document,
+        })
+    }
+    .boxed()
+}
+
+fn remove(ask: Ask, arguments: Object) -> BoxFuture<'static, Outcome> {
+    async move {
+        let mut fields = Fields::of(Value::Object(arguments))?;
+        let id: String = fields.required("workflowId")?;
+        fields.refuse_unknown()?;
+        workflows::remove_named(&ask.host, &ask.caller, &id).await?;
+        Ok(Output {
+            headline: format!("Workflow {id} is removed."),
+            document: json!({ "workflowId": id }),
         })
     }
     .boxed()
