@@ -7,7 +7,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use wopr_core::{
     ContentHash, Plan, PrincipalId, Run, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
 };
-use wopr_store::{Cause, Epoch, Hint, Loaded, Queue, ReadError, Store, Summary, WriteError};
+use wopr_store::{Cause, Epoch, Hint, Loaded, Outage, Queue, ReadError, Store, Summary, WriteError};
 
 use crate::{
     Clock, CommandError, Decided, Events, Executor, Opened, Options, Stats, Tail, View,
@@ -153,11 +153,13 @@ impl Engine {
         if let Some(time) = store.time().await? {
             clock.follow(time);
         }
-        if let Some(mark) = store.high_water().await? {
+        let mark = store.high_water().await?;
+        if let Some(mark) = mark {
             clock.not_before(mark);
         }
         let epoch = store.begin_epoch(clock.now()).await?;
         let lease_clock = LeaseClock::start(&*store, clock.now()).await?;
+        let (began, _) = lease_clock.lease(Duration::ZERO);
         let catalog = Catalog::load(&*store, &options).await?;
         let decision_pool = DecisionPool::new(options.deciders);
         let executor = Arc::new(Remembering::new(
@@ -182,7 +184,7 @@ impl Engine {
             effects: Pool::new(Queue::Effects, &options),
             deliveries: Pool::new(Queue::Deliveries, &options),
             parks: Parks::default(),
-            workers: Workers::default(),
+            workers: Workers::after(mark.map(|after| Outage { after, until: began })),
             entropy_source: EntropySource::new(options.seed),
             run_ids: RunIds::default(),
             recent_runs: Arc::new(RecentRunCache::new(options.retention)),

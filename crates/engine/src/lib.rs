@@ -38,6 +38,7 @@ mod load_budget;
 mod loading;
 mod locks;
 mod logs;
+mod lost_activities;
 mod notifier;
 mod options;
 mod outboxes;

@@ -25,6 +25,8 @@ pub struct Stats {
     pub activities_leased: u64,
     /// Outcomes of workers that were recorded.
     pub activities_ended: u64,
+    /// Attempts of activities that ended because too many of their leases had no outcome.
+    pub activities_lost: u64,
     /// Calls of workers that wait for activities.
     pub workers_waiting: u64,
     /// Runs quarantined because processes died while working on them, or because their rows cannot be read.
@@ -69,6 +71,7 @@ pub(crate) struct Counters {
     pub(crate) effects_active: AtomicU64,
     pub(crate) activities_leased: AtomicU64,
     pub(crate) activities_ended: AtomicU64,
+    pub(crate) activities_lost: AtomicU64,
     pub(crate) runs_quarantined: AtomicU64,
     pub(crate) runs_removed: AtomicU64,
     pub(crate) pushes_made: AtomicU64,
@@ -134,6 +137,7 @@ impl Counters {
             effects_active: get(&self.effects_active),
             activities_leased: get(&self.activities_leased),
             activities_ended: get(&self.activities_ended),
+            activities_lost: get(&self.activities_lost),
             workers_waiting: 0,
             runs_quarantined: get(&self.runs_quarantined),
             runs_removed: get(&self.runs_removed),

@@ -269,6 +269,8 @@ impl WorkerQueues {
             Some(at) if is_held_back => Next::At(at + AFTER_FREED),
             Some(_) | None => next,
         };
+        // A look that found only rows for no worker is repeated at once, and no call has been looked for.
+        let is_repeated = next == Next::AtOnce && found.as_ref().is_ok_and(Vec::is_empty);
         let (mut rows, failure) = match found {
             Ok(rows) => (VecDeque::from(rows), None),
             Err(cause) => (VecDeque::new(), Some(cause)),
@@ -287,7 +289,7 @@ impl WorkerQueues {
             }
         }
         for call in &mut waiting.calls {
-            call.has_looked |= call.number <= look.newest;
+            call.has_looked |= !is_repeated && call.number <= look.newest;
         }
         let mut left = VecDeque::with_capacity(waiting.calls.len());
         for call in waiting.calls.drain(..) {
@@ -530,6 +532,19 @@ mod tests {
         queues.conclude(&look, Ok(Vec::new()), Next::WhenStirred, false);
         assert!(late.await.expect("an answer").expect("none").is_empty());
         assert_eq!(queues.n_waiting(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_look_that_found_only_rows_for_no_worker_answers_no_call() {
+        let queues = WorkerQueues::default();
+        let letters = place("acme", "letters");
+        let (_, mut call) = queues.call(&letters, 1, true, 9).expect("room");
+        let look = queues.next_look(Instant::now()).expect("a look");
+        queues.conclude(&look, Ok(Vec::new()), Next::AtOnce, false);
+        assert!(call.try_recv().is_err(), "it waits for the next look");
+        let look = queues.next_look(Instant::now()).expect("a look");
+        queues.conclude(&look, Ok(rows(1)), Next::WhenStirred, false);
+        assert_eq!(call.await.expect("an answer").expect("rows").len(), 1);
     }
 
     #[tokio::test]

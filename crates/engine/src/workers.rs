@@ -3,7 +3,8 @@
 //! An activity is an effect whose row is offered in a worker queue ([`wopr_store::Offers`]). A lease of it is a fence:
 //! an outcome under the fence of the newest lease ends the attempt, one under an older fence is refused by the append.
 //! A lease that is not renewed ends, and the activity is handed out again, as the same attempt under the same
-//! idempotency key. The run's log says nothing of leases.
+//! idempotency key, until it has lost so many leases that the host ends the attempt ([`crate::lost_activities`]). The
+//! run's log says nothing of leases.
 
 use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
 
@@ -14,7 +15,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use wopr_core::{Activity, Command, Failure, Object, RunKey, StepId, TenantId, Timestamp};
-use wopr_store::{Fence, Leased, OfferRequest, OfferedQueue, WriteError};
+use wopr_store::{Fence, Leased, OfferRequest, OfferThen, OfferedQueue, Outage, WriteError};
 
 use crate::{
     CommandError, Done, Engine, Request, SeenWorker, SideRows,
@@ -44,6 +45,8 @@ pub struct WorkerOptions {
     pub lease: Duration,
     /// The most calls of one tenant that wait at the same time.
     pub max_waiting: usize,
+    /// The number of leases in a row without an outcome that end an attempt.
+    pub max_lost_leases: u32,
     /// Limits on all activities of a tenant together.
     pub of_tenant: WorkerLimits,
     /// Limits on queues, by name, in each tenant.
@@ -64,6 +67,7 @@ impl Default for WorkerOptions {
         Self {
             lease: Duration::from_mins(1),
             max_waiting: 1_000,
+            max_lost_leases: 10,
             of_tenant: WorkerLimits::default(),
             of_queues: BTreeMap::new(),
         }
@@ -121,8 +125,19 @@ pub(crate) struct Workers {
     pub(crate) queues: WorkerQueues,
     roster: Roster,
     rates: Rates<(TenantId, Option<String>)>,
+    /// The time before this process during which none was up.
+    outage: Option<Outage>,
     /// Whether the end of a lease can make room for another lease.
     has_limits: OnceLock<bool>,
+}
+
+impl Workers {
+    pub(crate) fn after(outage: Option<Outage>) -> Self {
+        Self {
+            outage,
+            ..Self::default()
+        }
+    }
 }
 
 /// A call that waits. If it is dropped, what it was dealt goes back.
@@ -250,7 +265,8 @@ impl Engine {
             .heard(&run.tenant, queue, worker, self.now());
         let (_, until) = shared.lease_clock.lease(shared.options.workers.lease);
         let key = effect_key(step, attempt, 0);
-        Ok(shared.store.set_offer(run, &key, *fence, until).await?)
+        let then = OfferThen::Renew(until);
+        Ok(shared.store.set_offer(run, &key, *fence, then).await?)
     }
 
     /// Ends an activity with the outcome of its worker, under the worker's lease if it has one. An outcome under a
@@ -264,16 +280,7 @@ impl Engine {
         side_rows: SideRows,
     ) -> Result<Done, CommandError> {
         let EndedActivity { details, outcome } = ending.into();
-        let won = lease.map(|lease| Won {
-            key: effect_key(&step, attempt, 0),
-            fence: lease.fence,
-            parked: None,
-            may_go_on: false,
-            // An activity is the first call of its step.
-            call: (step.clone(), 0),
-            goes_on: false,
-            took: None,
-        });
+        let won = lease.map(|lease| won(&step, attempt, lease.fence));
         let progressed = details.map(|details| (step.clone(), details));
         let command = Command::Effect {
             step,
@@ -397,10 +404,16 @@ impl Engine {
             bytes: LOOK_BYTES,
             most_of_queue: of_queue.max_leased,
             most_of_tenant: options.of_tenant.max_leased,
+            max_lost: options.max_lost_leases,
+            outage: workers.outage,
         };
-        let found = shared.store.lease_offers(&request).await;
+        let mut found = shared.store.lease_offers(&request).await;
+        let lost = found
+            .as_mut()
+            .map_or_else(|_| Vec::new(), |found| std::mem::take(&mut found.lost));
         let n_found = found.as_ref().map_or(0, |found| found.rows.len());
         self.not_taken(look, of_queue, wanted - n_found.min(wanted));
+        let n_found = n_found + lost.len();
         let read_at = Instant::now();
         let poll = shared.store.is_shared().then(|| read_at + shared.options.poll);
         let mut is_held_back = false;
@@ -430,6 +443,7 @@ impl Engine {
         };
         let unwanted = workers.queues.conclude(look, found, next, is_held_back);
         self.give_back_activities(unwanted).await;
+        self.end_lost_activities(lost).await;
     }
 
     /// How many activities of those that are wanted the rates allow, or when they allow one.
@@ -469,7 +483,13 @@ impl Engine {
         let shared = &self.shared;
         for row in rows {
             let key = effect_key(&row.step, row.attempt, 0);
-            let returned = shared.store.set_offer(&row.run, &key, row.fence, row.since).await;
+            let ready = match shared.workers.outage {
+                // Each lease that ended in the outage is left out of the count once.
+                Some(outage) if outage.contains(row.since) => outage.until.plus_millis(1),
+                Some(_) | None => row.since,
+            };
+            let then = OfferThen::GiveBack(ready);
+            let returned = shared.store.set_offer(&row.run, &key, row.fence, then).await;
             match returned {
                 Ok(_) => shared
                     .workers
@@ -488,8 +508,22 @@ async fn at(time: Option<Instant>) {
     }
 }
 
+/// The lease under which the attempt of an activity ends.
+pub(crate) fn won(step: &StepId, attempt: u32, fence: Fence) -> Won {
+    Won {
+        key: effect_key(step, attempt, 0),
+        fence,
+        parked: None,
+        may_go_on: false,
+        // An activity is the first call of its step.
+        call: (step.clone(), 0),
+        goes_on: false,
+        took: None,
+    }
+}
+
 /// Reads a row that was leased. One that cannot be read stays leased, so that it does not block the others.
-fn read(row: Leased, lease: Duration) -> Option<LeasedActivity> {
+pub(crate) fn read(row: Leased, lease: Duration) -> Option<LeasedActivity> {
     let effect: StoredEffect = match serde_json::from_slice(&row.body) {
         Ok(effect) => effect,
         Err(error) => {

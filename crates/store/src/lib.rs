@@ -48,7 +48,9 @@ pub use log::{
     RunFilter, RunPage,
 };
 pub use memory::MemoryStore;
-pub use offers::{LeasedOffers, MOST_COUNTED, Offer, OfferRequest, OfferedQueue, Offers};
+pub use offers::{
+    LeasedOffers, LostOffer, MOST_COUNTED, Offer, OfferRequest, OfferThen, OfferedQueue, Offers, Outage,
+};
 pub use postgres::PostgresStore;
 pub use push::{
     Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, NewPush, OutboxRow, Pending, PushRow, Pushes,

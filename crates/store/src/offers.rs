@@ -7,9 +7,13 @@
 //!   given back.
 //! - Each lease has a larger fence than those before, as with any row of work. An outcome with an older fence is
 //!   refused, and one with the current fence counts although the lease has expired.
-//! - No deaths are counted: it is not the host that dies of the work.
+//! - No deaths are counted: it is not the host that dies of the work. Instead each row counts its leases that ended
+//!   with no outcome. When there are as many as the caller allows, the row is leased to the host in place of a worker,
+//!   so that it can end the attempt.
 //!
-//! The column `ready` says when the row can be leased: when it was offered, or when its lease ends.
+//! The column `ready` says when the row can be leased: when it was offered, or when its lease ends. The column `leases`
+//! counts the leases that workers got and did not give back. While the row can be leased, each of them has ended with no
+//! outcome, because an outcome removes the row.
 
 use async_trait::async_trait;
 use wopr_core::{RunKey, TenantId, Timestamp};
@@ -50,15 +54,49 @@ pub struct OfferRequest {
     pub most_of_queue: Option<usize>,
     /// The most rows of the tenant that may be leased at once; no limit where absent.
     pub most_of_tenant: Option<usize>,
+    /// The number of leases with no outcome after which no worker gets a row again.
+    pub max_lost: u32,
+    /// A lease that ended in this time does not count as lost.
+    pub outage: Option<Outage>,
+}
+
+/// A time in which no host was up, so that no worker could renew its lease or submit an outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outage {
+    /// When a host was last known to be up.
+    pub after: Timestamp,
+    /// When the next one was up.
+    pub until: Timestamp,
 }
 
 /// What a call for offers found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LeasedOffers {
-    /// Those that have waited longest first.
+    /// Those for workers, the ones that have waited longest first.
     pub rows: Vec<Leased>,
+    /// Those that are leased to the host, in the same order.
+    pub lost: Vec<LostOffer>,
     /// When the first of the queue's other rows can be leased. That may be in the past, if a limit held rows back.
     pub next: Option<Timestamp>,
+}
+
+/// A row that no worker gets again. It is leased to the host, which ends the attempt under that lease. If the host does
+/// not, the row is found again when the lease ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostOffer {
+    pub leased: Leased,
+    /// How many leases of workers ended with no outcome.
+    pub n_lost: u32,
+}
+
+/// What becomes of the lease of an offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfferThen {
+    /// It lasts until this time, even if it has expired.
+    Renew(Timestamp),
+    /// It ends as if no worker had got it: the row can be leased from this time on, and the lease does not count.
+    /// Until the row is leased again, an outcome with its fence still counts.
+    GiveBack(Timestamp),
 }
 
 /// A worker queue with rows in it.
@@ -77,20 +115,21 @@ pub struct OfferedQueue {
 #[async_trait]
 pub trait Offers: Send + Sync + 'static {
     /// Leases rows of a worker queue that wait in it or whose lease has expired, the longest waiting first. All of
-    /// them are leased in one write. Rows of a quarantined run are passed over.
+    /// them are leased in one write. Rows of a quarantined run are passed over. Rows that have lost
+    /// [`OfferRequest::max_lost`] leases are leased to the host, and that lease is not counted.
     ///
     /// Where processes share the store, two calls at the same moment may together exceed the limits on rows that are
     /// leased at once, because neither sees what the other takes.
     async fn lease_offers(&self, request: &OfferRequest) -> Result<LeasedOffers, WriteError>;
 
-    /// Moves the end of a lease, even if it has expired: to a later time to renew it, or to the past to give the row
-    /// back. Returns `false` and changes nothing if the lease is lost: the row was leased again, set again or removed.
+    /// Renews a lease or gives it back. Returns `false` and changes nothing if the lease is lost: the row was leased
+    /// again, set again or removed.
     async fn set_offer(
         &self,
         run: &RunKey,
         key: &WorkKey,
         fence: Fence,
-        ready: Timestamp,
+        then: OfferThen,
     ) -> Result<bool, WriteError>;
 
     /// Lists at most `limit` worker queues of a tenant that have rows, after the given name, in the order of names.
@@ -102,6 +141,35 @@ pub trait Offers: Send + Sync + 'static {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<OfferedQueue>, ReadError>;
+}
+
+impl Outage {
+    /// Whether a lease that ended at this time is none of the lost ones.
+    #[must_use]
+    pub fn contains(&self, at: Timestamp) -> bool {
+        self.after < at && at <= self.until
+    }
+}
+
+impl OfferThen {
+    /// The column `ready`, and whether the lease does not count.
+    pub(crate) const fn columns(self) -> (Timestamp, bool) {
+        match self {
+            Self::Renew(until) => (until, false),
+            Self::GiveBack(ready) => (ready, true),
+        }
+    }
+}
+
+impl LeasedOffers {
+    /// Adds a row that was leased after so many leases were lost.
+    pub(crate) fn add(&mut self, request: &OfferRequest, leased: Leased, n_lost: u32) {
+        if n_lost < request.max_lost {
+            self.rows.push(leased);
+        } else {
+            self.lost.push(LostOffer { leased, n_lost });
+        }
+    }
 }
 
 impl OfferRequest {

@@ -5,6 +5,7 @@
 mod call_deliveries;
 mod folds;
 mod harness;
+mod lost_activities;
 mod parking;
 mod pushes;
 mod quarantine;

@@ -120,6 +120,11 @@ pub const SETTINGS: &[Setting] = &[
     setting("workers.max_waiting", "WOPR_WORKERS_MAX_WAITING", |c, t| {
         number(&mut c.workers.max_waiting, t)
     }),
+    setting(
+        "workers.max_lost_leases",
+        "WOPR_WORKERS_MAX_LOST_LEASES",
+        |c, t| number(&mut c.workers.max_lost_leases, t),
+    ),
     setting("workers.max_leased", "WOPR_WORKERS_MAX_LEASED", |c, t| {
         let most = t.parse().map_err(|_| "must be a whole number".to_owned())?;
         c.workers.max_leased = Some(most);

@@ -205,6 +205,23 @@ fn the_environment_adds_a_key_with_every_scope() {
 }
 
 #[test]
+fn an_attempt_may_lose_at_least_one_lease() {
+    let message = refused(Some("[workers]\nmax_lost_leases = 0"), &[], Overrides::default());
+    assert!(
+        message.contains("workers.max_lost_leases") && message.contains("at least 1"),
+        "{message}"
+    );
+    let most = [("WOPR_WORKERS_MAX_LOST_LEASES", "1")];
+    assert_eq!(
+        load(None, &most, Overrides::default())
+            .unwrap()
+            .workers
+            .max_lost_leases,
+        1
+    );
+}
+
+#[test]
 fn an_error_names_the_setting_and_its_source() {
     let none = Overrides::default;
     assert_eq!(

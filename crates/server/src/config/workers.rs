@@ -17,6 +17,8 @@ pub struct Workers {
     pub lease: Period,
     /// The most calls of a tenant that wait for activities at the same time.
     pub max_waiting: usize,
+    /// The number of leases in a row without an outcome that end an attempt of an activity.
+    pub max_lost_leases: u32,
     /// The most activities of a tenant that are leased at the same time; unlimited if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_leased: Option<usize>,
@@ -44,6 +46,7 @@ impl Default for Workers {
         Self {
             lease: Period::from_secs(60),
             max_waiting: 1_000,
+            max_lost_leases: 10,
             max_leased: None,
             max_per_second: None,
             queues: Vec::new(),
@@ -63,6 +66,7 @@ impl Workers {
         WorkerOptions {
             lease: self.lease.as_duration(),
             max_waiting: self.max_waiting,
+            max_lost_leases: self.max_lost_leases,
             of_tenant: WorkerLimits {
                 max_leased: self.max_leased,
                 per_second: self.max_per_second,
@@ -84,6 +88,7 @@ impl Config {
         let Workers {
             lease,
             max_waiting,
+            max_lost_leases,
             max_leased,
             max_per_second,
             queues,
@@ -93,6 +98,9 @@ impl Config {
         }
         if *max_waiting == 0 {
             return invalid("max_waiting", "must be at least 1");
+        }
+        if *max_lost_leases == 0 {
+            return invalid("max_lost_leases", "must be at least 1");
         }
         let is_zero = |most: &Option<usize>, rate: &Option<u32>| *most == Some(0) || *rate == Some(0);
         if is_zero(max_leased, max_per_second) {

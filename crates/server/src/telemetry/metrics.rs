@@ -200,6 +200,7 @@ fn render_engine(out: &mut String, stats: &Stats) {
         effects_active,
         activities_leased,
         activities_ended,
+        activities_lost,
         workers_waiting,
         runs_quarantined,
         runs_removed,
@@ -307,6 +308,12 @@ fn render_engine(out: &mut String, stats: &Stats) {
             "counter",
             "Outcomes of workers that were recorded.",
             activities_ended,
+        ),
+        (
+            "wopr_activities_lost_total",
+            "counter",
+            "Attempts of activities that ended because too many of their leases had no outcome.",
+            activities_lost,
         ),
         (
             "wopr_workers_waiting",

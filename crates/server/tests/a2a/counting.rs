@@ -149,6 +149,6 @@ hand_on! { Spending:
 
 hand_on! { Offers:
     lease_offers(request: &OfferRequest) -> Result<LeasedOffers, WriteError>;
-    set_offer(run: &RunKey, key: &WorkKey, fence: Fence, ready: Timestamp) -> Result<bool, WriteError>;
+    set_offer(run: &RunKey, key: &WorkKey, fence: Fence, then: OfferThen) -> Result<bool, WriteError>;
     offered_queues(tenant: &TenantId, now: Timestamp, after: Option<&str>, limit: usize) -> Result<Vec<OfferedQueue>, ReadError>;
 }

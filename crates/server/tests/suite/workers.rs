@@ -253,6 +253,37 @@ async fn heartbeats_keep_a_lease() {
 }
 
 #[tokio::test]
+async fn an_activity_that_loses_its_workers_fails_or_is_retried() {
+    let server = Server::start_with(|config| {
+        config.workers.lease = "1s".parse().unwrap();
+        config.workers.max_lost_leases = 1;
+    })
+    .await;
+    let run = server.run("activity", json!({})).await;
+    let retried = server.run("activity-patient", json!({})).await;
+    let lost = lease(&server, "letters").await.unwrap();
+    let first = lease(&server, "patient").await.unwrap();
+    // Its call outlasts the lease, and finds the second attempt.
+    let again = waiting(&server, "w2", "patient").await.unwrap().ok(200);
+    let second = &again["activities"][0];
+    assert_eq!((&first["attempt"], &second["attempt"]), (&json!(0), &json!(1)));
+    assert_eq!(first["idempotencyKey"], second["idempotencyKey"]);
+    submit(&server, &first).await.error(409, "activity_stale");
+    submit(&server, second).await.ok(200);
+    server.wait_for(&retried, "completed").await;
+
+    // A call that waits makes the host look at the queue.
+    let call = waiting(&server, "w2", "letters");
+    let failed = server.wait_for(&run, "failed").await;
+    assert_eq!(failed["error"]["code"], "worker_lost");
+    submit(&server, &lost).await.error(409, "activity_stale");
+    let metrics = String::from_utf8(server.get("/metrics").send().await.body).unwrap();
+    assert!(metrics.contains("wopr_activities_lost_total 2"), "{metrics}");
+    server.stop().await;
+    assert_eq!(call.await.unwrap().ok(200)["activities"], json!([]));
+}
+
+#[tokio::test]
 async fn the_worker_of_a_cancelled_run_learns_it_from_its_heartbeat() {
     let server = Server::start().await;
     let run = server.run("activity", json!({})).await;

@@ -94,6 +94,14 @@ pub(crate) fn all() -> Vec<Value> {
             "settings",
             json!({ "maxRetries": 1, "retryDelayMs": 1 }),
         ),
+        with(
+            chain(
+                "activity-patient",
+                &[node("work", "core.activity", json!({ "queue": "patient" }))],
+            ),
+            "settings",
+            json!({ "maxRetries": 1, "retryDelayMs": 1 }),
+        ),
         chain("approval", &[gate(json!({}))]),
         chain(
             "approval-brief",

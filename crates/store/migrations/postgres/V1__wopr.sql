@@ -71,9 +71,10 @@ CREATE TABLE work (
     fence  bigint NOT NULL,
     deaths bigint NOT NULL DEFAULT 0,
     woken  bigint,
-    -- A row that workers lease; `ready` is when they can.
+    -- A row that workers lease; `ready` is when they can. `leases` counts their leases that were not given back.
     worker_queue text COLLATE "C",
     ready  bigint,
+    leases bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant, run, queue, key)
 );
 

@@ -81,9 +81,10 @@ CREATE TABLE work (
     fence  INTEGER NOT NULL,
     deaths INTEGER NOT NULL DEFAULT 0,
     woken  INTEGER,
-    -- A row that workers lease; `ready` is when they can.
+    -- A row that workers lease; `ready` is when they can. `leases` counts their leases that were not given back.
     worker_queue TEXT,
     ready  INTEGER,
+    leases INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant, run, queue, key)
 ) STRICT;
 

@@ -109,6 +109,8 @@ struct Item {
     woken: Option<Timestamp>,
     /// The worker queue that it waits in, and when it can be leased from there.
     offer: Option<Offer>,
+    /// Leases of workers that were not given back.
+    leases: u32,
 }
 
 #[derive(Debug)]

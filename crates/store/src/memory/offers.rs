@@ -7,8 +7,8 @@ use wopr_core::{RunKey, TenantId, Timestamp};
 
 use super::{Item, MemoryStore, State};
 use crate::{
-    Fence, Leased, LeasedOffers, Offer, OfferRequest, OfferedQueue, Offers, QUARANTINED, ReadError, WorkKey,
-    WriteError, offers::most_counted,
+    Fence, Leased, LeasedOffers, Offer, OfferRequest, OfferThen, OfferedQueue, Offers, QUARANTINED,
+    ReadError, WorkKey, WriteError, offers::most_counted,
 };
 
 impl State {
@@ -50,7 +50,12 @@ impl Offers for MemoryStore {
             })
             .count();
         let rest = found.split_off(n_taken);
-        let mut rows = Vec::with_capacity(found.len());
+        let leases_end = (!found.is_empty()).then_some(request.until);
+        let next = rest.first().map(|(since, _, _)| *since);
+        let mut leased = LeasedOffers {
+            next: [next, leases_end].into_iter().flatten().min(),
+            ..LeasedOffers::default()
+        };
         for (since, place, _) in found {
             let Some(item) = state.work.get_mut(&place) else {
                 continue;
@@ -59,20 +64,22 @@ impl Offers for MemoryStore {
                 offer.since = request.until;
             }
             item.fence.0 += 1;
+            let is_in_outage = request.outage.is_some_and(|outage| outage.contains(since));
+            let is_excused = item.leases > 0 && is_in_outage;
+            let n_lost = item.leases - u32::from(is_excused);
+            item.leases = n_lost + u32::from(n_lost < request.max_lost);
             let (run, key) = place;
-            rows.push(Leased {
+            let row = Leased {
                 run,
                 key,
                 body: item.body.clone(),
                 since,
                 fence: item.fence,
                 deaths: item.deaths,
-            });
+            };
+            leased.add(request, row, n_lost);
         }
-        let next = rest.first().map(|(since, _, _)| *since);
-        let leased = (!rows.is_empty()).then_some(request.until);
-        let next = [next, leased].into_iter().flatten().min();
-        Ok(LeasedOffers { rows, next })
+        Ok(leased)
     }
 
     async fn set_offer(
@@ -80,20 +87,23 @@ impl Offers for MemoryStore {
         run: &RunKey,
         key: &WorkKey,
         fence: Fence,
-        ready: Timestamp,
+        then: OfferThen,
     ) -> Result<bool, WriteError> {
+        let (ready, is_given_back) = then.columns();
         let mut state = self.state.lock();
         let item = state.work.get_mut(&(run.clone(), key.clone()));
-        let offer = item
-            .filter(|item| item.fence == fence)
-            .and_then(|item| item.offer.as_mut());
-        Ok(match offer {
-            Some(offer) => {
-                offer.since = ready;
-                true
-            }
-            None => false,
-        })
+        let Some(item) = item.filter(|item| item.fence == fence) else {
+            return Ok(false);
+        };
+        let Some(offer) = &mut item.offer else {
+            return Ok(false);
+        };
+        // The lease was given back before if the time is the same.
+        if is_given_back && offer.since != ready {
+            item.leases = item.leases.saturating_sub(1);
+        }
+        offer.since = ready;
+        Ok(true)
     }
 
     async fn offered_queues(

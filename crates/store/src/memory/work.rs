@@ -28,6 +28,7 @@ impl State {
             deaths: 0,
             woken: None,
             offer,
+            leases: 0,
         };
         self.work.insert(place, item);
     }
@@ -47,6 +48,7 @@ impl State {
             item.woken = None;
         }
         item.offer = None;
+        item.leases = 0;
         self.work.insert((run.clone(), moved.to), item);
     }
 

@@ -13,15 +13,19 @@ use super::{
     work::{of_row, read_leased},
 };
 use crate::{
-    Fence, Hint, LeasedOffers, MOST_COUNTED, OfferRequest, OfferedQueue, Offers, Queue, ReadError, WorkKey,
-    WriteError,
+    Fence, Hint, LeasedOffers, MOST_COUNTED, OfferRequest, OfferThen, OfferedQueue, Offers, Queue, ReadError,
+    WorkKey, WriteError,
 };
 
 /// Locks the rows that it leases and passes over those that somebody else has locked. Parameters 7 and 8 are the most
-/// rows that may be leased at once of the queue and of the tenant; null for no limit, and then nothing is counted.
+/// rows that may be leased at once of the queue and of the tenant; null for no limit, and then nothing is counted. After
+/// so many lost leases as parameter 9 says the host leases a row for itself, which is not counted. A lease that ended
+/// between parameters 10 and 11 was not lost.
 const LEASE: &str = concat!(
     "WITH free AS (
-         SELECT tenant, run, queue, key, ready, octet_length(body) AS n_bytes FROM work
+         SELECT tenant, run, queue, key, ready, octet_length(body) AS n_bytes,
+             leases - CASE WHEN leases > 0 AND ready > $10::bigint AND ready <= $11::bigint THEN 1 ELSE 0 END AS lost
+         FROM work
          WHERE tenant = $1 AND worker_queue = $2 AND ready <= $3 AND deaths < 3",
     listed!("work"),
     " ORDER BY ready, run, key
@@ -36,9 +40,11 @@ const LEASE: &str = concat!(
     " LIMIT $8::bigint) AS t)) END))
          FOR UPDATE SKIP LOCKED),
      fitting AS (SELECT *, sum(n_bytes) OVER (ORDER BY ready, run, key) - n_bytes AS before FROM free)
-     UPDATE work AS w SET ready = $4, fence = w.fence + 1 FROM fitting AS t
+     UPDATE work AS w SET ready = $4, fence = w.fence + 1,
+         leases = t.lost + CASE WHEN t.lost < $9::bigint THEN 1 ELSE 0 END
+     FROM fitting AS t
      WHERE t.before < $6::bigint AND w.tenant = t.tenant AND w.run = t.run AND w.queue = t.queue AND w.key = t.key
-     RETURNING w.tenant, w.run, w.key, w.body, t.ready, w.fence, w.deaths"
+     RETURNING w.tenant, w.run, w.key, w.body, t.ready, w.fence, w.deaths, t.lost"
 );
 
 const NEXT: &str = concat!(
@@ -47,10 +53,11 @@ const NEXT: &str = concat!(
     " ORDER BY ready LIMIT 1"
 );
 
-/// Returns whether the row can be leased now, if the lease is held.
-const SET: &str = "UPDATE work SET ready = $6
+/// Returns a row if the lease is held. Parameter 7 is 1 to give the lease back, which counts once.
+const SET: &str = "UPDATE work SET ready = $6,
+         leases = greatest(0, leases - CASE WHEN ready <> $6 THEN $7::bigint ELSE 0 END)
      WHERE tenant = $1 AND run = $2 AND queue = $3 AND key = $4 AND fence = $5 AND worker_queue IS NOT NULL
-     RETURNING ready <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+     RETURNING fence";
 
 /// Finds the queues each by a seek, and counts an equal share of rows in each.
 const QUEUES: &str = concat!(
@@ -94,6 +101,9 @@ impl Offers for PostgresStore {
                     value(rows::limit(request.bytes)),
                     value(request.most_of_queue.map(rows::limit)),
                     value(request.most_of_tenant.map(rows::limit)),
+                    value(i64::from(request.max_lost)),
+                    value(request.outage.map(|outage| outage.after.millis())),
+                    value(request.outage.map(|outage| outage.until.millis())),
                 ],
             )
         };
@@ -101,7 +111,8 @@ impl Offers for PostgresStore {
         let mut leased = Vec::with_capacity(found.len());
         let mut damage = None;
         for row in &found {
-            match read_leased(Queue::Effects, row) {
+            let read = read_leased(Queue::Effects, row);
+            match read.and_then(|leased| Ok((leased, rows::count(row, 7)?))) {
                 Ok(row) => leased.push(row),
                 // This row is leased and its lease will expire; the other leased rows must not wait for that.
                 Err(fault) => {
@@ -113,7 +124,7 @@ impl Offers for PostgresStore {
         if let (Some(fault), true) = (damage, leased.is_empty()) {
             return Err(fault.into());
         }
-        leased.sort_unstable_by(|one, other| {
+        leased.sort_unstable_by(|(one, _), (other, _)| {
             (one.since, &one.run, &one.key).cmp(&(other.since, &other.run, &other.key))
         });
         let next = || {
@@ -131,7 +142,14 @@ impl Offers for PostgresStore {
             }
             Err(fault) => return Err(fault.into()),
         };
-        Ok(LeasedOffers { rows: leased, next })
+        let mut offers = LeasedOffers {
+            next,
+            ..LeasedOffers::default()
+        };
+        for (row, n_lost) in leased {
+            offers.add(request, row, u32::try_from(n_lost).unwrap_or(u32::MAX));
+        }
+        Ok(offers)
     }
 
     async fn set_offer(
@@ -139,20 +157,24 @@ impl Offers for PostgresStore {
         run: &RunKey,
         key: &WorkKey,
         fence: Fence,
-        ready: Timestamp,
+        then: OfferThen,
     ) -> Result<bool, WriteError> {
+        let (ready, is_given_back) = then.columns();
         let set = || {
             let mut values = of_row(run, key);
-            values.extend([value(rows::int(fence.0)), value(ready.millis())]);
+            values.extend([
+                value(rows::int(fence.0)),
+                value(ready.millis()),
+                value(i64::from(is_given_back)),
+            ]);
             Round::of(SET, values)
         };
-        let found = self.pool.write(set).await?;
-        let is_given_back = found.first().map(|row| rows::flag(row, 0)).transpose()?;
-        if is_given_back == Some(true) {
+        let is_held = !self.pool.write(set).await?.is_empty();
+        if is_held && is_given_back {
             // Workers may wait at another process.
             self.tell(Hint::Run(run.clone()));
         }
-        Ok(is_given_back.is_some())
+        Ok(is_held)
     }
 
     async fn offered_queues(

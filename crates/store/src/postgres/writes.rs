@@ -40,7 +40,7 @@ const MOVE: &str = "UPDATE work SET
          woken = CASE WHEN epoch IS NULL OR $7::boolean THEN NULL ELSE woken END,
          fence = fence + CASE WHEN $7::boolean THEN 1 ELSE 0 END,
          deaths = CASE WHEN $7::boolean THEN 0 ELSE deaths END,
-         worker_queue = NULL, ready = NULL
+         worker_queue = NULL, ready = NULL, leases = 0
      WHERE tenant = $1 AND run = $2 AND queue = $3 AND key = $4";
 
 const SET_WORK: &str =
@@ -49,7 +49,7 @@ const SET_WORK: &str =
          $7::bigint[], $8::bigint[], $9::text[], $10::bigint[])
      ON CONFLICT (tenant, run, queue, key) DO UPDATE SET due = excluded.due, body = excluded.body,
          epoch = excluded.epoch, fence = work.fence + 1, deaths = 0, woken = NULL,
-         worker_queue = excluded.worker_queue, ready = excluded.ready";
+         worker_queue = excluded.worker_queue, ready = excluded.ready, leases = 0";
 
 const CONSUME: &str = "DELETE FROM inbox USING unnest($3::text[], $4::bigint[]) AS c (source, source_seq)
      WHERE inbox.tenant = $1 AND inbox.target = $2 AND inbox.source = c.source

@@ -6,22 +6,27 @@ use wopr_core::{RunKey, TenantId, Timestamp};
 
 use super::{SqliteStore, fault::Fault, lanes::Lane, queue::SMALL, retention::listed, rows};
 use crate::{
-    Fence, Leased, LeasedOffers, OfferRequest, OfferedQueue, Offers, ReadError, WorkKey, WriteError,
-    offers::most_counted,
+    Fence, Leased, LeasedOffers, OfferRequest, OfferThen, OfferedQueue, Offers, ReadError, WorkKey,
+    WriteError, offers::most_counted,
 };
 
-/// Rows of a worker queue, those that can be leased first in front.
+/// Rows of a worker queue, those that can be leased first in front, each with its lost leases. A lease that ended
+/// between parameters 4 and 5 is none of them.
 const IN_QUEUE: &str = concat!(
-    "SELECT tenant, run, queue, key, ready, length(body), fence FROM work INDEXED BY work_offers
+    "SELECT tenant, run, queue, key, ready, length(body),
+         leases - CASE WHEN leases > 0 AND ready > ?4 AND ready <= ?5 THEN 1 ELSE 0 END
+     FROM work INDEXED BY work_offers
      WHERE tenant = ?1 AND worker_queue = ?2 AND deaths < 3",
     listed!("work"),
     " ORDER BY ready, run, key LIMIT ?3"
 );
 
-const LEASE: &str = "UPDATE work SET ready = ?5, fence = fence + 1
+const LEASE: &str = "UPDATE work SET ready = ?5, fence = fence + 1, leases = ?6
      WHERE tenant = ?1 AND run = ?2 AND queue = ?3 AND key = ?4 RETURNING body, fence, deaths";
 
-const SET: &str = "UPDATE work SET ready = ?6
+/// Parameter 7 is 1 to give the lease back, which counts once.
+const SET: &str =
+    "UPDATE work SET ready = ?6, leases = max(0, leases - CASE WHEN ready <> ?6 THEN ?7 ELSE 0 END)
      WHERE tenant = ?1 AND run = ?2 AND queue = ?3 AND key = ?4 AND fence = ?5 AND worker_queue IS NOT NULL";
 
 const LEASED_OF_QUEUE: &str = concat!(
@@ -80,6 +85,7 @@ struct Found {
     run: RunKey,
     key: WorkKey,
     since: Timestamp,
+    n_lost: u32,
 }
 
 fn lease(conn: &Connection, request: &OfferRequest) -> Result<LeasedOffers, Fault> {
@@ -90,7 +96,14 @@ fn lease(conn: &Connection, request: &OfferRequest) -> Result<LeasedOffers, Faul
         let mut statement = conn.prepare_cached(IN_QUEUE)?;
         // One more than there is room for, to learn when to look again.
         let most = rows::limit(room.saturating_add(1));
-        let mut queued = statement.query(params![request.tenant.as_str(), request.queue, most])?;
+        let outage = request.outage;
+        let mut queued = statement.query(params![
+            request.tenant.as_str(),
+            request.queue,
+            most,
+            outage.map(|outage| outage.after.millis()),
+            outage.map(|outage| outage.until.millis()),
+        ])?;
         let mut n_bytes = 0;
         while let Some(row) = queued.next()? {
             let since = rows::time(row, 4)?;
@@ -103,11 +116,22 @@ fn lease(conn: &Connection, request: &OfferRequest) -> Result<LeasedOffers, Faul
                 run: rows::run_key(row, 0)?,
                 key: WorkKey::effect(rows::text(row, 3)?),
                 since,
+                n_lost: u32::try_from(rows::count(row, 6)?).unwrap_or(u32::MAX),
             });
         }
     }
-    let mut leased = Vec::with_capacity(found.len());
-    for Found { run, key, since } in found {
+    let lease_ends = (!found.is_empty()).then_some(request.until);
+    let mut leased = LeasedOffers {
+        next: [next, lease_ends].into_iter().flatten().min(),
+        ..LeasedOffers::default()
+    };
+    for found in found {
+        let Found {
+            run,
+            key,
+            since,
+            n_lost,
+        } = found;
         let mut statement = conn.prepare_cached(LEASE)?;
         let mut updated = statement.query(params![
             run.tenant.as_str(),
@@ -115,6 +139,7 @@ fn lease(conn: &Connection, request: &OfferRequest) -> Result<LeasedOffers, Faul
             key.queue.number(),
             key.name,
             request.until.millis(),
+            n_lost + u32::from(n_lost < request.max_lost),
         ])?;
         let Some(row) = updated.next()? else {
             return Err(Fault::Damaged("a row that was just found is gone".into()));
@@ -124,33 +149,27 @@ fn lease(conn: &Connection, request: &OfferRequest) -> Result<LeasedOffers, Faul
         // The update completes only when its statement is done.
         while updated.next()?.is_some() {}
         match read {
-            Ok((body, fence, deaths)) => leased.push(Leased {
-                run,
-                key,
-                body,
-                since,
-                fence,
-                deaths,
-            }),
+            Ok((body, fence, deaths)) => {
+                let row = Leased {
+                    run,
+                    key,
+                    body,
+                    since,
+                    fence,
+                    deaths,
+                };
+                leased.add(request, row, n_lost);
+            }
             // A damaged row must not block the others.
             Err(Fault::Damaged(why)) => tracing::error!(%why, "work row passed over that cannot be read"),
             Err(fault) => return Err(fault),
         }
     }
-    let lease_ends = (!leased.is_empty()).then_some(request.until);
-    Ok(LeasedOffers {
-        rows: leased,
-        next: [next, lease_ends].into_iter().flatten().min(),
-    })
+    Ok(leased)
 }
 
-fn set(
-    conn: &Connection,
-    run: &RunKey,
-    key: &WorkKey,
-    fence: Fence,
-    ready: Timestamp,
-) -> Result<bool, Fault> {
+fn set(conn: &Connection, run: &RunKey, key: &WorkKey, fence: Fence, then: OfferThen) -> Result<bool, Fault> {
+    let (ready, is_given_back) = then.columns();
     let held = conn.prepare_cached(SET)?.execute(params![
         run.tenant.as_str(),
         run.run.as_str(),
@@ -158,6 +177,7 @@ fn set(
         key.name,
         rows::int(fence.0),
         ready.millis(),
+        is_given_back,
     ])?;
     Ok(held == 1)
 }
@@ -214,10 +234,10 @@ impl Offers for SqliteStore {
         run: &RunKey,
         key: &WorkKey,
         fence: Fence,
-        ready: Timestamp,
+        then: OfferThen,
     ) -> Result<bool, WriteError> {
         let (run, key) = (run.clone(), key.clone());
-        self.write(SMALL, move |conn| set(conn, &run, &key, fence, ready))
+        self.write(SMALL, move |conn| set(conn, &run, &key, fence, then))
             .await
     }
 

@@ -32,7 +32,7 @@ const SET_WORK: &str =
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
      ON CONFLICT (tenant, run, queue, key) DO UPDATE SET due = excluded.due, body = excluded.body,
          epoch = excluded.epoch, fence = fence + 1, deaths = 0, woken = NULL,
-         worker_queue = excluded.worker_queue, ready = excluded.ready";
+         worker_queue = excluded.worker_queue, ready = excluded.ready, leases = 0";
 
 /// Makes room for a row that is moved from parameter 4 to 5.
 const DISPLACE: &str = "DELETE FROM work
@@ -48,7 +48,7 @@ const MOVE: &str = "UPDATE work SET
          woken = CASE WHEN epoch IS NULL OR ?7 = 1 THEN NULL ELSE woken END,
          fence = fence + ?7,
          deaths = CASE ?7 WHEN 0 THEN deaths ELSE 0 END,
-         worker_queue = NULL, ready = NULL
+         worker_queue = NULL, ready = NULL, leases = 0
      WHERE tenant = ?1 AND run = ?2 AND queue = ?3 AND key = ?4";
 
 const WAKE: &str = "UPDATE work SET

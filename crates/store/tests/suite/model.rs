@@ -5,9 +5,9 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use wopr_core::{InterruptKind, RunId, RunKey, RunStatus, Seq};
 use wopr_store::{
     Attempted, Batch, BlobRow, ChildRow, DeliveryCursor, DeliveryFilter, Ended, Epoch, Fence, Guard,
-    IdempotencyRecord, Leased, Match, MemoryStore, MessageRow, Moved, NewPush, Offer, OfferRequest, Parked,
-    Parking, PhaseCursor, PhaseFilter, PushRow, Queue, Quota, Removal, RunFilter, Snapshot, SqliteStore,
-    Store, Then, Times, Update, WorkKey, WorkRow, WorkState, sqlite::Options,
+    IdempotencyRecord, Leased, Match, MemoryStore, MessageRow, Moved, NewPush, Offer, OfferRequest,
+    OfferThen, Outage, Parked, Parking, PhaseCursor, PhaseFilter, PushRow, Queue, Quota, Removal, RunFilter,
+    Snapshot, SqliteStore, Store, Then, Times, Update, WorkKey, WorkRow, WorkState, sqlite::Options,
 };
 
 use crate::{make::*, schema::Schema};
@@ -41,7 +41,7 @@ enum Step {
     /// Leases offers of a queue, and sets the ends of their leases, with the current fence or an older one.
     LeaseOffers {
         request: OfferRequest,
-        ready: Option<i64>,
+        then: Option<OfferThen>,
         stale: bool,
     },
     Wake {
@@ -194,6 +194,8 @@ prop_compose! {
         (rows, bytes) in (0..4_usize, select(vec![1, 2, usize::MAX])),
         most_of_queue in prop::option::weighted(0.3, 1..3_usize),
         most_of_tenant in prop::option::weighted(0.3, 1..4_usize),
+        max_lost in 1..4_u32,
+        outage in prop::option::weighted(0.3, (0..60_i64, 0..60_i64)),
     ) -> OfferRequest {
         OfferRequest {
             tenant: tenant(owner),
@@ -204,6 +206,8 @@ prop_compose! {
             bytes,
             most_of_queue,
             most_of_tenant,
+            max_lost,
+            outage: outage.map(|(after, until)| Outage { after: at(after), until: at(until) }),
         }
     }
 }
@@ -336,8 +340,15 @@ fn steps() -> impl Strategy<Value = Step> {
             }),
         1 => (runs(), work_keys(), 0..4_u64, thens())
             .prop_map(|(run, key, fence, then)| Step::SetLease { run, key, fence, then }),
-        4 => (offer_requests(), prop::option::of(0..60_i64), 0..8_u8)
-            .prop_map(|(request, ready, luck)| Step::LeaseOffers { request, ready, stale: luck == 0 }),
+        4 => (offer_requests(), prop::option::of((0..60_i64, any::<bool>())), 0..8_u8)
+            .prop_map(|(request, then, luck)| Step::LeaseOffers {
+                request,
+                then: then.map(|(ready, is_renewed)| match is_renewed {
+                    true => OfferThen::Renew(at(ready)),
+                    false => OfferThen::GiveBack(at(ready)),
+                }),
+                stale: luck == 0,
+            }),
         2 => (runs(), work_keys(), 0..60_i64).prop_map(|(run, key, now)| Step::Wake { run, key, now }),
         1 => Just(Step::BeginEpoch),
         1 => (records(), 0..60_i64).prop_map(|(record, now)| Step::Remember { record, now }),
@@ -418,17 +429,13 @@ async fn apply(store: &dyn Store, step: &Step) -> String {
             fence,
             then,
         } => format!("{:?}", store.set_lease(run, key, Fence(*fence), *then).await),
-        Step::LeaseOffers {
-            request,
-            ready,
-            stale,
-        } => {
+        Step::LeaseOffers { request, then, stale } => {
             let leased = store.lease_offers(request).await;
             let mut answers = format!("{leased:?}");
             for Leased { run, key, fence, .. } in leased.expect("leased").rows {
-                if let Some(ready) = ready {
+                if let Some(then) = then {
                     let fence = Fence(fence.0 - u64::from(*stale));
-                    let set = store.set_offer(&run, &key, fence, at(*ready)).await;
+                    let set = store.set_offer(&run, &key, fence, *then).await;
                     answers += &format!("{set:?}");
                 }
             }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use wopr_core::RunKey;
 use wopr_store::{
-    AppendError, Ended, Epoch, Fence, Hold, Leased, LeasedOffers, Moved, Offer, OfferRequest, OfferedQueue,
-    Queue, Store, WorkKey, WorkRow, WorkState,
+    AppendError, Ended, Epoch, Fence, Hold, Leased, LeasedOffers, Moved, Offer, OfferRequest, OfferThen,
+    OfferedQueue, Outage, Queue, Store, WorkKey, WorkRow, WorkState,
 };
 
 use crate::make::*;
@@ -23,6 +23,11 @@ crate::behaviours!(
     moved_offer_is_offered_no_more,
     queues_are_listed_by_name_with_what_waits_in_them,
     leases_of_offers_survive_the_host,
+    offer_whose_leases_end_too_often_is_leased_to_the_host,
+    lease_that_is_given_back_does_not_count,
+    lease_that_is_renewed_counts_once,
+    lease_that_ended_in_an_outage_does_not_count,
+    offer_that_is_set_again_has_lost_no_lease,
 );
 
 fn offered(name: &str, queue: &str, since: i64) -> WorkRow {
@@ -51,6 +56,8 @@ fn request(queue: &str, now: i64, rows: usize) -> OfferRequest {
         bytes: usize::MAX,
         most_of_queue: None,
         most_of_tenant: None,
+        max_lost: 2,
+        outage: None,
     }
 }
 
@@ -67,6 +74,19 @@ async fn one(store: &dyn Store, now: i64) -> Leased {
     let mut leased = lease(store, request("q", now, 1)).await;
     assert_eq!(leased.rows.len(), 1, "one row can be leased at {now}");
     leased.rows.remove(0)
+}
+
+async fn set(store: &dyn Store, leased: &Leased, then: OfferThen) -> bool {
+    let set = store.set_offer(&leased.run, &leased.key, leased.fence, then);
+    set.await.expect("answers")
+}
+
+/// The lost leases of the row that no worker gets at this time, and the fence of the host's lease.
+async fn lost(store: &dyn Store, now: i64) -> Vec<(u32, u64)> {
+    let leased = lease(store, request("q", now, 1)).await;
+    assert_eq!(leased.rows, [], "no worker gets it at {now}");
+    let lost = leased.lost.iter();
+    lost.map(|lost| (lost.n_lost, lost.leased.fence.0)).collect()
 }
 
 async fn end(store: &dyn Store, n: u64, leased: &Leased) -> Result<(), AppendError> {
@@ -108,8 +128,7 @@ async fn leased_offer_comes_back_when_its_lease_ends_with_a_larger_fence(store: 
     let first = one(store, 10).await;
     let early = lease(store, request("q", 59, 1)).await;
     assert_eq!((early.rows, early.next), (vec![], Some(at(60))));
-    let renewed = store.set_offer(&first.run, &first.key, first.fence, at(70)).await;
-    assert!(renewed.expect("renew"));
+    assert!(set(store, &first, OfferThen::Renew(at(70))).await);
     assert_eq!(lease(store, request("q", 60, 1)).await.next, Some(at(70)));
     assert_eq!((first.fence, one(store, 70).await.fence), (Fence(1), Fence(2)));
 }
@@ -130,10 +149,7 @@ async fn lease_that_is_lost_cannot_be_renewed(store: Arc<dyn Store>) {
     let store = &*store;
     offer(store, &run(1), vec![offered("a", "q", 0)]).await;
     let (first, second) = (one(store, 0).await, one(store, 50).await);
-    let renew = async |leased: &Leased| {
-        let renewed = store.set_offer(&leased.run, &leased.key, leased.fence, at(200));
-        renewed.await.expect("answers")
-    };
+    let renew = async |leased: &Leased| set(store, leased, OfferThen::Renew(at(200))).await;
     assert!(!renew(&first).await);
     assert!(renew(&second).await);
     end(store, 1, &second).await.expect("ends");
@@ -144,10 +160,7 @@ async fn lease_that_is_given_back_is_handed_out_at_once(store: Arc<dyn Store>) {
     let store = &*store;
     offer(store, &run(1), vec![offered("a", "q", 3)]).await;
     let first = one(store, 10).await;
-    let returned = store
-        .set_offer(&first.run, &first.key, first.fence, first.since)
-        .await;
-    assert!(returned.expect("give back"));
+    assert!(set(store, &first, OfferThen::GiveBack(first.since)).await);
     let again = one(store, 10).await;
     assert_eq!((again.since, again.fence), (at(3), Fence(2)));
 }
@@ -283,4 +296,114 @@ async fn leases_of_offers_survive_the_host(store: Arc<dyn Store>) {
         "the worker still has it"
     );
     end(store, 1, &leased).await.expect("its outcome counts");
+}
+
+async fn offer_whose_leases_end_too_often_is_leased_to_the_host(store: Arc<dyn Store>) {
+    let store = &*store;
+    offer(store, &run(1), vec![offered("a", "q", 0), offered("b", "q", 900)]).await;
+    let (_first, second) = (one(store, 0).await, one(store, 50).await);
+    assert_eq!(
+        lease(store, request("q", 99, 1)).await.lost,
+        [],
+        "the second lease lasts"
+    );
+    let of_host = lease(store, request("q", 100, 1)).await;
+    assert_eq!((of_host.rows.len(), of_host.next), (0, Some(at(150))));
+    assert_eq!(
+        lost(store, 149).await,
+        [],
+        "no other host gets it while the lease lasts"
+    );
+    assert_eq!(
+        lost(store, 150).await,
+        [(2, 4)],
+        "the lease of a host that died does not count"
+    );
+    let late = end(store, 1, &second).await.expect_err("the host has it");
+    assert!(matches!(late, AppendError::Fenced(_)), "{late:?}");
+    assert!(!set(store, &second, OfferThen::Renew(at(300))).await);
+    let more = OfferRequest {
+        max_lost: 3,
+        ..request("q", 200, 1)
+    };
+    assert_eq!(
+        names(&lease(store, more).await),
+        [("a", 5)],
+        "it is allowed another one"
+    );
+}
+
+async fn lease_that_is_given_back_does_not_count(store: Arc<dyn Store>) {
+    let store = &*store;
+    offer(store, &run(1), vec![offered("a", "q", 0)]).await;
+    let _first = one(store, 0).await;
+    for _ in 0..4 {
+        let second = one(store, 60).await;
+        assert!(set(store, &second, OfferThen::GiveBack(second.since)).await);
+        assert!(
+            set(store, &second, OfferThen::GiveBack(second.since)).await,
+            "as if once"
+        );
+    }
+    let _second = one(store, 60).await;
+    assert_eq!(lost(store, 110).await, [(2, 7)]);
+}
+
+async fn lease_that_is_renewed_counts_once(store: Arc<dyn Store>) {
+    let store = &*store;
+    offer(store, &run(1), vec![offered("a", "q", 0)]).await;
+    let first = one(store, 0).await;
+    for until in [60, 70, 80, 90] {
+        assert!(set(store, &first, OfferThen::Renew(at(until))).await);
+    }
+    let _second = one(store, 90).await;
+    assert_eq!(lost(store, 140).await, [(2, 3)]);
+}
+
+async fn lease_that_ended_in_an_outage_does_not_count(store: Arc<dyn Store>) {
+    let store = &*store;
+    offer(store, &run(1), vec![offered("a", "q", 30)]).await;
+    let after = async |now: i64, (after, until): (i64, i64)| {
+        let outage = Outage {
+            after: at(after),
+            until: at(until),
+        };
+        let request = OfferRequest {
+            outage: Some(outage),
+            ..request("q", now, 1)
+        };
+        let leased = lease(store, request).await;
+        (leased.rows.len(), leased.lost.len())
+    };
+    assert_eq!(
+        after(40, (20, 40)).await,
+        (1, 0),
+        "it had no lease that could have ended"
+    );
+    assert_eq!(
+        after(90, (90, 90)).await,
+        (1, 0),
+        "the first lease ended when a host was up"
+    );
+    assert_eq!(
+        after(150, (139, 140)).await,
+        (1, 0),
+        "the second one ended in the outage"
+    );
+    assert_eq!(
+        after(200, (200, 210)).await,
+        (0, 1),
+        "the third one ended before the outage"
+    );
+}
+
+async fn offer_that_is_set_again_has_lost_no_lease(store: Arc<dyn Store>) {
+    let store = &*store;
+    offer(store, &run(1), vec![offered("a", "q", 0)]).await;
+    let (_first, _second) = (one(store, 0).await, one(store, 50).await);
+    let mut batch = append(&run(1), 1, 1);
+    batch.work_set = vec![offered("a", "q", 60)];
+    store.append(batch).await.expect("append");
+    let (_third, _fourth) = (one(store, 100).await, one(store, 150).await);
+    assert_eq!(lost(store, 200).await.len(), 1);
 }

@@ -30,7 +30,7 @@ pub(crate) struct Cluster {
     edition: Arc<Mutex<u64>>,
     registered: Arc<Mutex<Option<u64>>>,
     deaths: mpsc::UnboundedSender<u64>,
-    options: Options,
+    pub(crate) options: Options,
     pub(crate) taken: Arc<Taken>,
 }
 
@@ -70,6 +70,7 @@ impl Cluster {
                 retention: Some(KEPT_FOR),
                 workers: WorkerOptions {
                     lease: Duration::from_millis(1_000 + fate.below(4_000)),
+                    max_lost_leases: 1 + u32::try_from(fate.below(3)).expect("small"),
                     ..WorkerOptions::default()
                 },
                 push: postman::options(),

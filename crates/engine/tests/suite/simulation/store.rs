@@ -20,10 +20,10 @@ use wopr_store::{
     AgentMemory, AppendError, Batch, BlobRow, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Child,
     EndedRoots, Epoch, EventPage, Fence, Guard, Hint, IdempotencyKey, IdempotencyRecord, KeyRow, Leased,
     LeasedOffers, Load, Log, Mailbox, MemoryEntry, MemoryQuery, MemoryStore, MemoryUse, MessageRow,
-    OfferRequest, OfferedQueue, Offers, Parking, PhaseCursor, PhaseFilter, PhasePage, Queue, Quota,
-    ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, SecretRow, Spenders, Spending,
-    SpentRow, StoredSecrets, Summary, Swept, Then, Times, Work, WorkKey, WorkflowChange, WorkflowRow,
-    WriteError,
+    OfferRequest, OfferThen, OfferedQueue, Offers, Parking, PhaseCursor, PhaseFilter, PhasePage, Queue,
+    Quota, ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, SecretRow, Spenders,
+    Spending, SpentRow, StoredSecrets, Summary, Swept, Then, Times, Work, WorkKey, WorkflowChange,
+    WorkflowRow, WriteError,
 };
 
 use super::{
@@ -103,6 +103,11 @@ impl Server {
 
     pub(crate) fn next_epoch(&self) -> u64 {
         self.epochs.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// How many processes have been started.
+    pub(crate) fn n_processes(&self) -> u64 {
+        self.epochs.load(Ordering::Relaxed)
     }
 
     /// Makes loading these runs panic, and no others.
@@ -742,7 +747,8 @@ impl Offers for Connection {
     async fn lease_offers(&self, request: &OfferRequest) -> Result<LeasedOffers, WriteError> {
         self.write("lease offers").await?;
         let leased = self.server.store.lease_offers(request).await?;
-        for row in &leased.rows {
+        let lost = leased.lost.iter().map(|lost| &lost.leased);
+        for row in leased.rows.iter().chain(lost) {
             self.server.witness.leased(row, self.process.number);
         }
         self.written("leased offers", leased).await
@@ -753,10 +759,10 @@ impl Offers for Connection {
         run: &RunKey,
         key: &WorkKey,
         fence: Fence,
-        ready: Timestamp,
+        then: OfferThen,
     ) -> Result<bool, WriteError> {
         self.write("set offer").await?;
-        let is_held = self.server.store.set_offer(run, key, fence, ready).await?;
+        let is_held = self.server.store.set_offer(run, key, fence, then).await?;
         self.written("offer set", is_held).await
     }
 

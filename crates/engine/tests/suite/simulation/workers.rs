@@ -3,7 +3,8 @@
 //!
 //! The [`super::witness`] sees every lease at the store and breaks a world in which an outcome counts under any other
 //! than the newest. Here, workers hold the host to what it tells them: an activity has one key, however often it is
-//! handed out, and an outcome under a lease that somebody else has since got is refused.
+//! handed out, an outcome under a lease that somebody else has since got is refused, and no attempt is handed out more
+//! often than leases may be lost. Each start of a process may add one: a lease that ended before it may not count.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -29,13 +30,24 @@ pub(crate) struct Ledger {
     keys: BTreeMap<(RunKey, StepId), String>,
     /// The newest lease of each attempt that a worker has got.
     newest: BTreeMap<(RunKey, StepId, u32), Fence>,
+    /// How many leases of each attempt workers have got.
+    n_leases: BTreeMap<(RunKey, StepId, u32), u64>,
     n_done: u64,
     n_stale: u64,
 }
 
 impl Ledger {
-    /// An activity was handed out.
-    fn leased(&mut self, activity: &LeasedActivity) -> Result<(), String> {
+    /// An activity was handed out, which may happen `most` times.
+    fn leased(&mut self, activity: &LeasedActivity, most: u64) -> Result<(), String> {
+        let n_leases = self.n_leases.entry(attempt(activity)).or_default();
+        *n_leases += 1;
+        if *n_leases > most {
+            return Err(format!(
+                "{} of {} is handed out more than {most} times",
+                activity.step.key(),
+                activity.run
+            ));
+        }
         let step = (activity.run.clone(), activity.step.clone());
         let key = self
             .keys
@@ -84,7 +96,8 @@ pub(crate) async fn work(cluster: Cluster, name: String, ledger: Arc<Mutex<Ledge
         if let Ok(Ok(leased)) = timeout(TIMEOUT, engine.lease_activities(call)).await {
             for activity in leased {
                 fate.tell(|| format!("{name} leases {} of {}", activity.step.key(), activity.run));
-                fate.holds(ledger.lock().leased(&activity));
+                let most = u64::from(cluster.options.workers.max_lost_leases) + cluster.server.n_processes();
+                fate.holds(ledger.lock().leased(&activity, most));
                 hands.spawn(perform(
                     cluster.clone(),
                     name.clone(),

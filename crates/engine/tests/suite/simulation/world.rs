@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::task::JoinSet;
-use wopr_core::{Command, InterruptKind, RunKey, RunStatus};
+use wopr_core::{Command, InterruptKind, KernelEvent, Recorded, RunKey, RunStatus};
 use wopr_engine::SideRows;
 use wopr_store::{Log as _, Pushes as _};
 
@@ -38,6 +38,7 @@ pub(crate) struct Lived {
     n_answered: u64,
     n_worked: u64,
     n_stale: u64,
+    n_lost: u64,
     n_deaths: u64,
     n_stops: u64,
     n_faults: u64,
@@ -58,13 +59,14 @@ impl Lived {
             n_answered,
             n_worked,
             n_stale,
+            n_lost,
             n_deaths,
             n_stops,
             n_faults,
         } = self;
         [
             n_runs, n_forks, n_events, n_calls, n_parked, n_told, n_recalled, n_asked, n_answered, n_worked,
-            n_stale, n_deaths, n_stops, n_faults,
+            n_stale, n_lost, n_deaths, n_stops, n_faults,
         ]
         .iter()
         .all(|n| *n > 0)
@@ -82,6 +84,7 @@ impl Lived {
         self.n_answered += other.n_answered;
         self.n_worked += other.n_worked;
         self.n_stale += other.n_stale;
+        self.n_lost += other.n_lost;
         self.n_deaths += other.n_deaths;
         self.n_stops += other.n_stops;
         self.n_faults += other.n_faults;
@@ -92,7 +95,7 @@ impl fmt::Display for Lived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} runs, {} of them forks, {} events, {} calls, {} parked, {} told of a cancel, {} recalled, {} questions of peers, {} answered, {} ended by workers, {} outcomes refused as stale, {} faults, {} processes died, {} were replaced",
+            "{} runs, {} of them forks, {} events, {} calls, {} parked, {} told of a cancel, {} recalled, {} questions of peers, {} answered, {} ended by workers, {} outcomes refused as stale, {} attempts that lost their workers, {} faults, {} processes died, {} were replaced",
             self.n_runs,
             self.n_forks,
             self.n_events,
@@ -104,6 +107,7 @@ impl fmt::Display for Lived {
             self.n_answered,
             self.n_worked,
             self.n_stale,
+            self.n_lost,
             self.n_faults,
             self.n_deaths,
             self.n_stops
@@ -208,11 +212,15 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
     let witness = &cluster.server.witness;
     let (n_worked, n_stale) = ledger.lock().counts();
     let keys = witness.keys();
-    let logs = keys.iter().filter_map(|key| witness.account(key));
+    let logs: Vec<_> = keys
+        .iter()
+        .filter_map(|key| witness.account(key))
+        .map(|account| account.log)
+        .collect();
     Lived {
         n_runs: keys.len() as u64,
         n_forks: reports.iter().filter(|report| report.fork.is_some()).count() as u64,
-        n_events: logs.map(|account| account.log.len() as u64).sum(),
+        n_events: logs.iter().map(|log| log.len() as u64).sum(),
         n_calls: witness.n_calls() as u64,
         n_parked: witness.n_parked(),
         n_told: witness.n_told(),
@@ -221,10 +229,24 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
         n_answered: witness.n_answered(),
         n_worked,
         n_stale,
+        n_lost: logs
+            .iter()
+            .flatten()
+            .filter(|event| has_lost_workers(event))
+            .count() as u64,
         n_deaths: toll.n_deaths,
         n_stops: toll.n_stops,
         n_faults: fate.n_strikes(),
     }
+}
+
+/// Whether an attempt failed because too many leases had no outcome.
+fn has_lost_workers(recorded: &Recorded) -> bool {
+    let error = match recorded.event.kernel() {
+        Some(KernelEvent::NodeFailed { error, .. } | KernelEvent::NodeRetried { error, .. }) => Some(error),
+        Some(_) | None => None,
+    };
+    error.is_some_and(|error| error.code == "worker_lost")
 }
 
 /// Waits until all runs have ended. Children may end after their parent, and must do so without help. Only a
