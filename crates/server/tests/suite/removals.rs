@@ -116,10 +116,7 @@ async fn a_removed_workflow_is_not_started_and_its_runs_go_on() {
     let none = server.get("/v1/workflows/gone").send().await;
     none.error(404, "not_found");
     let [rest, a2a, mcp] = starts(&server).await;
-    assert_eq!(
-        (rest.as_str(), mcp.as_str()),
-        ("\"validation_error\"", "\"validation_error\"")
-    );
+    assert_eq!((rest.as_str(), mcp.as_str()), ("\"not_found\"", "\"not_found\""));
     assert_eq!(a2a, "-32602");
 
     // The run is read, forked, and ends.
@@ -155,7 +152,8 @@ async fn removing_makes_room_and_the_refusal_says_so() {
         register(&server, &noop(&format!("w{n}"))).await;
     }
     let full = server.post("/v1/workflows", &noop("one-more")).send().await;
-    let full = full.error(409, "conflict");
+    full.error(409, "conflict");
+    let full = full.json();
     let message = full["message"].as_str().unwrap();
     assert!(message.contains("DELETE /v1/host/wopr/workflows/"), "{message}");
     assert_eq!(remove_as(&server, ALICE, "w7").await.status, 204);
@@ -198,8 +196,7 @@ async fn removal_over_mcp_and_starts_of_documents_that_come_with_a_call() {
     let path = "/awp/v1/workflows/gone/executions";
     let refused = server.post(path, &json!({ "input": {} })).send().await;
     assert_eq!(refused.status, 404, "{}", refused.json());
-    let signal =
-        json!({ "execution_id": execution, "definition": definition, "signal_name": "go", "payload": {} });
+    let signal = json!({ "execution_id": execution, "definition": definition, "input": {}, "signal_name": "go", "payload": {} });
     let ended = tool(&server, "workflow_signal", signal).await;
     assert_eq!(ended["status"], "completed", "{ended}");
 
