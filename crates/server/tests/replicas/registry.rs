@@ -201,7 +201,7 @@ async fn a_removed_workflow_is_not_started_on_the_other_host(news: News) {
         loop {
             let (status, ..) = ask(&b, "POST", "/v1/runs", ALICE, Some(body.clone())).await;
             if status != StatusCode::CREATED {
-                assert_eq!(status, StatusCode::BAD_REQUEST);
+                assert_eq!(status, StatusCode::NOT_FOUND);
                 break;
             }
         }

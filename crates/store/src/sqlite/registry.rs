@@ -108,9 +108,12 @@ pub(super) fn forget_workflows(
     }
     let mut n_changed = 0;
     for (tenant, id, was_unused) in due {
+        if n_changed >= limit {
+            break;
+        }
         let has_runs = conn.prepare_cached(HAS_RUNS)?.exists(params![tenant, id])?;
         let check_at = if was_unused && !has_runs {
-            let left = rows::limit(limit.saturating_sub(n_changed));
+            let left = rows::limit(limit - n_changed);
             let deleted = conn
                 .prepare_cached(DELETE_VERSIONS)?
                 .execute(params![tenant, id, left])?;
@@ -125,9 +128,6 @@ pub(super) fn forget_workflows(
         };
         let check = params![tenant, id, check_at, !has_runs];
         n_changed += conn.prepare_cached(CHECK_HEAD)?.execute(check)?;
-        if n_changed >= limit {
-            break;
-        }
     }
     Ok(n_changed)
 }
