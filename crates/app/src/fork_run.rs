@@ -1,6 +1,7 @@
 //! Forks and compares runs.
 //!
-//! A fork belongs to whoever its source belongs to. Whoever forks a run may see it and may start runs.
+//! A fork belongs to whoever its source belongs to. Whoever forks a run may see it and may start runs. A branch acts on
+//! the answers that it takes over, also on approvals, so whoever makes one that takes over any may give answers.
 
 use std::sync::Arc;
 
@@ -61,7 +62,30 @@ impl App {
     pub async fn fork_run(&self, caller: &Caller, source: &VisibleRun, new: NewFork) -> Result<Done, Error> {
         caller.permit_start()?;
         caller.require(Scope::RunsRead)?;
+        match new.mode {
+            // It sends nothing.
+            ForkMode::Replay => {}
+            ForkMode::Branch => self.permit_answers(caller, source, new.from).await?,
+        }
         self.fork_with(source, None, new).await
+    }
+
+    /// Refuses a branch that takes over answers, unless the caller may give answers.
+    async fn permit_answers(&self, caller: &Caller, source: &VisibleRun, from: Seq) -> Result<(), Error> {
+        let Err(refusal) = caller.require(Scope::ApprovalsRespond) else {
+            return Ok(());
+        };
+        let mut at = Seq(0);
+        loop {
+            let page = self.page(source, at, from).await?;
+            if page.is_empty() {
+                return Ok(());
+            }
+            if page.iter().any(is_answer) {
+                return Err(refusal.into());
+            }
+            at = at.plus(page.len());
+        }
     }
 
     /// Forks a failed run where the node began that failed it. Returns the event at which the fork begins.
@@ -82,6 +106,7 @@ impl App {
         };
         let from = self.start_of(source, &view, node).await?;
         let from = from.ok_or(Refusal::NothingToRetry(view.run.status))?;
+        self.permit_answers(caller, source, from).await?;
         let workflow = match with {
             RetryWith::Current => {
                 let found = self.engine.find_workflow(&caller.tenant, view.plan.id()).await?;
@@ -230,6 +255,19 @@ impl App {
             .take_while(|event| event.seq < head)
             .collect())
     }
+}
+
+/// Whether somebody has answered a question, or voted, with this event; or a child may have been answered since.
+fn is_answer(recorded: &Recorded) -> bool {
+    let Event::Kernel(event) = &recorded.event else {
+        return false;
+    };
+    matches!(
+        event,
+        KernelEvent::InterruptResolved { by: Some(_), .. }
+            | KernelEvent::ApprovalVoted { .. }
+            | KernelEvent::NodeSuspended { child: Some(_), .. }
+    )
 }
 
 fn is_same(a: &Event, b: &Event) -> bool {

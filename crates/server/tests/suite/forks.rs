@@ -298,6 +298,54 @@ async fn a_failed_run_is_tried_again_with_a_better_definition() {
 }
 
 #[tokio::test]
+async fn only_who_may_answer_takes_answers_over() {
+    let server = Server::start().await;
+    let gate = node("gate", "core.approvalGate", json!({ "title": "Pay 10?" }));
+    let pay = |code: Value| node("pay", "core.fail", code);
+    let document = chain("paid", &[gate.clone(), pay(json!({ "code": "down" }))]);
+    register(&server, &document).await;
+    let parent = node("sub", "core.subWorkflow", json!({ "workflowId": "paid" }));
+    register(&server, &chain("above", &[parent])).await;
+    let scopes = json!({ "id": "author", "scopes": ["runs:create", "runs:read", "workflows:write"] });
+    let author = server.post("/v1/host/wopr/keys", &scopes).send().await.ok(201);
+    let author = author["secret"].as_str().unwrap().to_owned();
+    for (workflow, node) in [("paid", "gate"), ("above", "sub")] {
+        let run = server.run(workflow, json!({})).await;
+        server.wait_for(&run, "waiting-approval").await;
+        let before = events(&server, &run).await.len();
+        let accept = json!({ "resumeValue": { "action": "accept" } });
+        let path = format!("/v1/runs/{run}/interrupts/{node}");
+        server.post(&path, &accept).send().await.ok(200);
+        server.wait_for(&run, "failed").await;
+        let changed = chain("paid", &[gate.clone(), pay(json!({ "code": "other" }))]);
+        register(&server, &changed).await;
+
+        let all = events(&server, &run).await.len();
+        let retry = format!("/v1/host/wopr/runs/{run}:retry");
+        let fork = format!("/v1/runs/{run}:fork");
+        let by_author = |path: &str, body: &Value| server.call("POST", path).key(&author).json(body);
+        for path in [&retry, &fork] {
+            let body = match path == &retry {
+                true => json!({}),
+                false => json!({ "mode": "branch", "fromSeq": all - 1 }),
+            };
+            // The failed node of the parent began before the question.
+            if path == &fork || workflow == "paid" {
+                let refused = by_author(path, &body).send().await;
+                assert_eq!(refused.status, 403, "{workflow} {path}: {}", refused.json());
+                assert_eq!(refused.json()["details"]["scopeRequired"], "approvals:respond");
+                server.post(path, &body).send().await.ok(201);
+            }
+        }
+        // What asks again, or sends nothing, takes no answer.
+        let early = json!({ "mode": "branch", "fromSeq": before.min(3) });
+        by_author(&fork, &early).send().await.ok(201);
+        let replay = json!({ "mode": "replay" });
+        by_author(&fork, &replay).send().await.ok(201);
+    }
+}
+
+#[tokio::test]
 async fn other_edges_refuse_a_retry() {
     let server = Server::start().await;
     let bad = node("work", "core.fail", json!({}));
