@@ -193,10 +193,7 @@ async fn current(store: &Arc<dyn Store>) -> Vec<WorkflowRow> {
         .await
         .expect("current");
     rows.into_iter()
-        .filter_map(|(_, change)| match change {
-            WorkflowChange::Current(row) => Some(row),
-            WorkflowChange::Removed { .. } => None,
-        })
+        .filter_map(|(_, change)| row_of(change))
         .collect()
 }
 
@@ -249,7 +246,10 @@ async fn current_workflows_are_read_in_pages(store: Arc<dyn Store>) {
         let page = store.workflows_since(seen, 2_000).await.expect("read");
         let Some((revision, _)) = page.last() else { break };
         seen = *revision;
-        let rows: Vec<_> = page.into_iter().map(|(_, change)| row_of(change)).collect();
+        let rows: Vec<_> = page
+            .into_iter()
+            .filter_map(|(_, change)| row_of(change))
+            .collect();
         let n_bytes: usize = rows.iter().map(|row| row.body.len()).sum();
         assert!(n_bytes <= 2_000 || rows.len() == 1, "{n_bytes}");
         largest = largest.max(rows.len());
@@ -261,10 +261,10 @@ async fn current_workflows_are_read_in_pages(store: Arc<dyn Store>) {
     assert_eq!(first.len(), 1, "at least one");
 }
 
-fn row_of(change: WorkflowChange) -> WorkflowRow {
+fn row_of(change: WorkflowChange) -> Option<WorkflowRow> {
     match change {
-        WorkflowChange::Current(row) => row,
-        WorkflowChange::Removed { id, .. } => panic!("{id} is removed"),
+        WorkflowChange::Current(row) => Some(row),
+        WorkflowChange::Removed { .. } => None,
     }
 }
 
@@ -349,7 +349,7 @@ async fn a_removed_workflow_can_be_registered_again(store: Arc<dyn Store>) {
     assert!(remove(&store, "a").await);
     assert!(store.add_workflow(row.clone()).await.expect("add"));
     assert!(!store.add_workflow(row.clone()).await.expect("add"));
-    assert_eq!(current(&store).await, [row.clone()]);
+    assert_eq!(current(&store).await, std::slice::from_ref(&row));
     assert_eq!(
         forget(&store, 1_000, 9).await,
         0,
@@ -362,7 +362,7 @@ async fn a_removed_workflow_can_be_registered_again(store: Arc<dyn Store>) {
     }
     assert!(!is_kept(&store, &row).await);
     assert!(store.add_workflow(row.clone()).await.expect("add"));
-    assert_eq!(current(&store).await, [row.clone()]);
+    assert_eq!(current(&store).await, std::slice::from_ref(&row));
     assert!(is_kept(&store, &row).await);
 }
 
