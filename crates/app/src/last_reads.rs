@@ -35,8 +35,17 @@ struct Memory {
 /// The older half is forgotten at once, which needs no ordered list.
 #[derive(Debug, Default)]
 struct Generations {
-    newer: HashMap<Reader, Seq>,
-    older: HashMap<Reader, Seq>,
+    newer: HashMap<Reader, Known>,
+    older: HashMap<Reader, Known>,
+}
+
+/// What is known of a principal and a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// The principal was shown the log up to here.
+    pub(crate) seen: Seq,
+    /// The end of the log when the principal sent an answer, until it is shown more than that.
+    pub(crate) answering: Option<Seq>,
 }
 
 impl App {
@@ -50,6 +59,13 @@ impl App {
     /// Notes that a caller was shown a run's log up to `head`.
     pub fn note_read(&self, caller: &Caller, run: &VisibleRun, head: Seq) {
         self.last_reads.note(run, &caller.principal, head);
+    }
+
+    /// Notes that a caller answers a question of a run as it is. Until the caller is shown what follows, it may
+    /// repeat the answer, which does not mean the next question.
+    pub fn note_answer(&self, caller: &Caller, view: &View) {
+        self.last_reads
+            .note_answer(&view.key, &caller.principal, view.run.head);
     }
 
     /// Notes that a caller was shown questions of children, and so their logs up to these.
@@ -66,13 +82,30 @@ impl LastReads {
         let reader = (run.run.clone(), principal.clone());
         let mut memory = self.0.lock();
         let known = memory.get(&run.tenant, &reader);
-        if known.is_none_or(|known| known < head) {
-            memory.put(&run.tenant, reader, head);
+        if known.is_none_or(|known| known.seen < head) {
+            let answering = known.and_then(|known| known.answering);
+            let known = Known {
+                seen: head,
+                answering: answering.filter(|answering| *answering >= head),
+            };
+            memory.put(&run.tenant, reader, known);
         }
     }
 
-    /// How far a principal has read a run, if that is remembered.
-    pub(crate) fn of(&self, run: &RunKey, principal: &PrincipalId) -> Option<Seq> {
+    /// Notes that a principal answers a question of a run whose log ends at `head`.
+    fn note_answer(&self, run: &RunKey, principal: &PrincipalId, head: Seq) {
+        let reader = (run.run.clone(), principal.clone());
+        let mut memory = self.0.lock();
+        let known = memory.get(&run.tenant, &reader).unwrap_or_default();
+        let known = Known {
+            answering: Some(head).filter(|head| known.seen <= *head),
+            ..known
+        };
+        memory.put(&run.tenant, reader, known);
+    }
+
+    /// What is remembered of a principal and a run.
+    pub(crate) fn of(&self, run: &RunKey, principal: &PrincipalId) -> Option<Known> {
         self.0
             .lock()
             .get(&run.tenant, &(run.run.clone(), principal.clone()))
@@ -80,13 +113,13 @@ impl LastReads {
 }
 
 impl Memory {
-    fn get(&self, tenant: &TenantId, reader: &Reader) -> Option<Seq> {
+    fn get(&self, tenant: &TenantId, reader: &Reader) -> Option<Known> {
         let generations = self.tenants.get(tenant)?;
         let known = generations.newer.get(reader);
         known.or_else(|| generations.older.get(reader)).copied()
     }
 
-    fn put(&mut self, tenant: &TenantId, reader: Reader, head: Seq) {
+    fn put(&mut self, tenant: &TenantId, reader: Reader, known: Known) {
         if !self.tenants.contains_key(tenant) && self.tenants.len() >= MAX_TENANTS {
             self.forget_tenant();
         }
@@ -96,7 +129,7 @@ impl Memory {
         let generations = self.tenants.entry(tenant.clone()).or_default();
         let before = generations.len();
         generations.older.remove(&reader);
-        generations.newer.insert(reader, head);
+        generations.newer.insert(reader, known);
         let after = generations.len();
         self.n_readers = self.n_readers + after - before;
         let share = MAX / self.tenants.len().max(1);
@@ -174,16 +207,31 @@ mod tests {
         let [ada, bob] = principals();
         seen.note(&run(0, 0), &ada, Seq(4));
         seen.note(&run(0, 0), &ada, Seq(2));
-        assert_eq!(
-            (seen.of(&run(0, 0), &ada), seen.of(&run(0, 0), &bob)),
-            (Some(Seq(4)), None)
-        );
+        let of = |principal| seen.of(&run(0, 0), principal).map(|known| known.seen);
+        assert_eq!((of(&ada), of(&bob)), (Some(Seq(4)), None));
         for n in 1..2 * MAX {
             seen.note(&run(0, n), &bob, Seq(1));
         }
         assert_eq!(seen.of(&run(0, 0), &ada), None);
-        assert_eq!(seen.of(&run(0, 2 * MAX - 1), &bob), Some(Seq(1)));
+        let last = seen.of(&run(0, 2 * MAX - 1), &bob).unwrap();
+        assert_eq!(last.seen, Seq(1));
         assert!(held(&seen) <= MAX);
+    }
+
+    #[test]
+    fn an_answer_is_remembered_until_its_sender_is_shown_what_follows() {
+        let reads = LastReads::default();
+        let [ada, bob] = principals();
+        let answering = || reads.of(&run(0, 0), &ada).and_then(|known| known.answering);
+        reads.note(&run(0, 0), &ada, Seq(4));
+        reads.note_answer(&run(0, 0), &ada, Seq(4));
+        reads.note(&run(0, 0), &ada, Seq(4));
+        reads.note(&run(0, 0), &bob, Seq(9));
+        assert_eq!(answering(), Some(Seq(4)));
+        reads.note(&run(0, 0), &ada, Seq(6));
+        assert_eq!(answering(), None);
+        reads.note_answer(&run(0, 0), &ada, Seq(5));
+        assert_eq!(answering(), None, "it has been shown more already");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use wopr_engine::View;
 
 use crate::{
     App, Caller, Error, MAX_SHOWN, Question,
-    staleness::{Looked, is_stale},
+    staleness::{Among, Looked, is_stale},
 };
 
 /// What an answer says about its question. Empty if it means the only one.
@@ -94,7 +94,7 @@ impl App {
         if id.is_none() && execution.is_none() && question.asked.is_some() {
             let looked = Looked {
                 caller,
-                node,
+                among: node.map_or(Among::All, Among::At),
                 said: said.await?,
             };
             let is_stale = is_stale(&self.engine, &self.last_reads, view, &question.way, looked).await;
@@ -104,6 +104,25 @@ impl App {
             }
         }
         Ok(Selected { question, is_only })
+    }
+
+    /// Returns `true` if a caller that answers the one question it is shown may mean another one than this: if somebody
+    /// else has settled one since it last looked or answered, if it was shown another one then, or if it repeats an
+    /// answer whose outcome it was not shown.
+    pub async fn may_mean_another(
+        &self,
+        caller: &Caller,
+        view: &View,
+        question: &Question,
+    ) -> Result<bool, Error> {
+        let looked = Looked {
+            caller,
+            among: Among::Answered {
+                id: &question.waiting.id(),
+            },
+            said: Seq(0),
+        };
+        Ok(is_stale(&self.engine, &self.last_reads, view, &question.way, looked).await?)
     }
 
     /// The first open question shown at a node that has the given id, if any is given.

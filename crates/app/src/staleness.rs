@@ -4,7 +4,7 @@
 //! question timed out, the open question may be another one, and the answer is refused. The logs show which
 //! questions were asked and who settled them; a child's question is looked up in the child's log.
 
-use wopr_core::{Event, KernelEvent, NodeId, PrincipalId, RunKey, Seq, StepId};
+use wopr_core::{Event, InterruptKind, KernelEvent, NodeId, PrincipalId, RunKey, Seq, StepId};
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 
@@ -25,10 +25,43 @@ const MAX_DEPTH: usize = 40;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Looked<'a> {
     pub(crate) caller: &'a Caller,
-    /// Only questions at this node count.
-    pub(crate) node: Option<&'a NodeId>,
+    pub(crate) among: Among<'a>,
     /// The end of the run's log when the caller's last message was accepted.
     pub(crate) said: Seq,
+}
+
+/// The questions that the caller may mean.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Among<'a> {
+    All,
+    /// Those at this node.
+    At(&'a NodeId),
+    /// Those that are no signals. The caller is shown one of them at a time, and the answer would go to the one with
+    /// this id.
+    Answered {
+        id: &'a str,
+    },
+}
+
+impl Among<'_> {
+    fn has(&self, question: &Waiting) -> bool {
+        match self {
+            Self::All => true,
+            Self::At(node) => question.step.node == **node,
+            Self::Answered { .. } => question.kind != InterruptKind::ExternalEvent,
+        }
+    }
+
+    /// Returns `true` if the caller was shown another question than the one that its answer would go to.
+    fn is_other(&self, shown: &[Waiting]) -> bool {
+        match self {
+            Self::All | Self::At(_) => false,
+            Self::Answered { id } => {
+                let mut shown = shown.iter().filter(|question| self.has(question)).peekable();
+                shown.peek().is_some() && shown.all(|question| question.id() != *id)
+            }
+        }
+    }
 }
 
 /// Returns `true` if somebody else has settled a question since the caller last looked or answered, in the
@@ -41,22 +74,24 @@ pub(crate) async fn is_stale(
     way: &[(RunKey, Seq)],
     looked: Looked<'_>,
 ) -> Result<bool, ReadError> {
-    let Looked { caller, node, said } = looked;
+    let Looked { caller, among, said } = looked;
     let principal = &caller.principal;
-    let seen = |run| last_reads.of(run, principal).unwrap_or_default();
+    let known = |run| last_reads.of(run, principal).unwrap_or_default();
     let own = Since {
         run: &view.key,
-        seq: seen(&view.key).max(said),
+        seq: known(&view.key).seen.max(said),
         principal,
-        node,
+        among,
+        answering: known(&view.key).answering,
     };
     // A parent learns of its child's answers later, and only of the question it mirrors.
     let children = way.iter().map(|(run, head)| {
         let since = Since {
             run,
-            seq: seen(run),
+            seq: known(run).seen,
             principal,
-            node: None,
+            among: Among::All,
+            answering: None,
         };
         (since, *head)
     });
@@ -76,16 +111,18 @@ struct Since<'a> {
     seq: Seq,
     /// The principal that answers.
     principal: &'a PrincipalId,
-    /// Only questions at this node count.
-    node: Option<&'a NodeId>,
+    among: Among<'a>,
+    /// The principal was not shown what came of an answer that it sent when the log ended here.
+    answering: Option<Seq>,
 }
 
-/// Returns `true` if a question was settled since then, by somebody else or by a timeout, and the principal
-/// has not settled one after it.
+/// Returns `true` if a question was settled since then, by somebody else, by a timeout, or by an answer whose
+/// outcome the principal was not shown, and the principal has not settled one after it. Also if it was shown
+/// another question then.
 async fn is_changed(engine: &Engine, since: Since<'_>) -> Result<bool, ReadError> {
     let mut open = OpenInterrupts::default();
     let mut from = Seq(0);
-    let mut is_changed = false;
+    let (mut is_since, mut is_changed) = (false, false);
     for _ in 0..MAX_PAGES {
         let Some(page) = engine.events(since.run, from, PAGE).await? else {
             return Ok(true);
@@ -95,17 +132,22 @@ async fn is_changed(engine: &Engine, since: Since<'_>) -> Result<bool, ReadError
         };
         from = last.seq.next();
         for recorded in &page.events {
-            let before = open.as_slice().to_vec();
-            open.apply(&recorded.event);
             if recorded.seq < since.seq {
+                open.apply(&recorded.event);
                 continue;
             }
+            if !is_since {
+                is_since = true;
+                is_changed = since.among.is_other(open.as_slice());
+            }
+            let before = open.as_slice().to_vec();
+            open.apply(&recorded.event);
             for gone in before {
-                let is_elsewhere = since.node.is_some_and(|node| gone.step.node != *node);
-                if is_elsewhere || open.as_slice().contains(&gone) {
+                if !since.among.has(&gone) || open.as_slice().contains(&gone) {
                     continue;
                 }
-                is_changed = !is_by(engine, since, &gone, &recorded.event).await?;
+                let is_unseen = since.answering.is_some_and(|answering| recorded.seq >= answering);
+                is_changed = is_unseen || !is_by(engine, since, &gone, &recorded.event).await?;
             }
         }
     }

@@ -58,7 +58,7 @@ pub struct ExecutionStatus {
     pub is_parallel: bool,
     /// The correlation id of the task of the agent that was asked last.
     pub delegate_correlation_id: Option<String>,
-    /// The child that was started last, with the execution that started it.
+    /// The child that the current node waits for, with the execution that started it; else the one that was started last.
     pub child: Option<(RunId, StepId)>,
     /// The task of the agent that this host waits for.
     pub external_task_id: Option<String>,
@@ -147,7 +147,17 @@ fn shown_node(plan: &Plan, run: &Run, phase: ExecutionPhase) -> Option<usize> {
             awaited.or_else(|| asking_nodes(run).find(asks))
         }
         ExecutionPhase::Interrupted => first_question(plan, run).map(|(position, _)| position),
-        ExecutionPhase::AwaitingSignal => asking_nodes(run).next(),
+        // Its own signals come before those of its children, wherever they are.
+        ExecutionPhase::AwaitingSignal => {
+            let own = awaited_signals(plan, run).into_iter().next();
+            let own = own.and_then(|signal| {
+                run.waiting
+                    .iter()
+                    .copied()
+                    .find(|at| plan.node(*at).as_str() == signal.node)
+            });
+            own.or_else(|| asking_nodes(run).next())
+        }
         ExecutionPhase::Running
         | ExecutionPhase::Completed
         | ExecutionPhase::Failed
@@ -289,6 +299,7 @@ pub fn status(plan: &Plan, (id, run, state): (&RunId, &Run, &State)) -> Executio
             },
         }
     });
+    let child = child_of(run, phase, current_node.as_deref());
     ExecutionStatus {
         phase,
         activities: activities.collect(),
@@ -307,11 +318,26 @@ pub fn status(plan: &Plan, (id, run, state): (&RunId, &Run, &State)) -> Executio
             .map(|(failure, _)| failure.message.clone())
             .or_else(|| run.cancel_reason.clone()),
         signal_name: signals.into_iter().next().map(|signal| signal.name),
-        child: (run.children.iter().rev())
-            .find(|child| !child.ended)
-            .or(run.children.last())
-            .map(|child| (child.run.clone(), child.step.clone())),
+        child,
     }
+}
+
+/// The child that a status names: the one that its node waits for. A node that waits for something else than a child names
+/// none that another branch waits for, since what the status asks for does not go there.
+fn child_of(run: &Run, phase: ExecutionPhase, node: Option<&str>) -> Option<(RunId, StepId)> {
+    let open = || run.children.iter().rev().filter(|child| !child.ended);
+    let at_node = open().find(|child| Some(child.step.node.as_str()) == node);
+    let last = || match phase {
+        ExecutionPhase::AwaitingActivity | ExecutionPhase::AwaitingSignal | ExecutionPhase::Interrupted => {
+            run.children.last().filter(|_| open().next().is_none())
+        }
+        ExecutionPhase::Running
+        | ExecutionPhase::Completed
+        | ExecutionPhase::Failed
+        | ExecutionPhase::Cancelled => open().next().or(run.children.last()),
+    };
+    let child = at_node.or_else(last)?;
+    Some((child.run.clone(), child.step.clone()))
 }
 
 /// The task that an agent has made of a call of this host, from the handle that was recorded with it.

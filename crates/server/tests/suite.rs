@@ -25,6 +25,8 @@ mod authoring;
 mod authority;
 #[path = "suite/awp.rs"]
 mod awp;
+#[path = "suite/awp_answers.rs"]
+mod awp_answers;
 #[path = "suite/awp_control.rs"]
 mod awp_control;
 #[path = "suite/awp_delegates.rs"]

@@ -3,6 +3,7 @@
 //! A call that lets an execution go on waits until it is stable, within the host's budget, and answers with it as it is
 //! then. Every check comes before anything is written.
 
+mod answer;
 mod import;
 
 pub(super) use import::MAX_CHILD_DEFINITIONS;
@@ -13,12 +14,11 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use wopr_app::{
-    ActivityAttempt, Done, EndedActivity, Error as AppError, Idempotency, NewRun, NodeAnswer,
-    NodeAnswerError, SideRows, View, VisibleRun,
+    ActivityAttempt, Done, EndedActivity, Error as AppError, Idempotency, NewRun, SideRows, View, VisibleRun,
 };
 use wopr_core::{
     Object, Origin, Refusal, RunStatus,
-    awp::{self, ActivityMode, AgentQuestion, HostOutcome, Submission},
+    awp::{self, ActivityMode, Submission},
 };
 
 use super::{
@@ -104,9 +104,6 @@ pub(super) async fn import(host: &Host, caller: &Caller, request: Request) -> Re
     let imported = Box::pin(surface.import(arguments)).await;
     imported.map_err(|error| error.for_caller(caller))
 }
-
-/// The most names of signals that an error lists.
-const MAX_NAMES: usize = 8;
 
 /// What makes a request take effect once.
 #[derive(Debug)]
@@ -205,6 +202,7 @@ impl Surface<'_> {
             waiting.send_replace(Some(VisibleRun::from(&view)));
         }
         let standing = stable::wait(self.host, view).await?;
+        standing.note(self.host.app(), self.caller);
         render::outcome(&standing, self.caller)
     }
 
@@ -280,42 +278,8 @@ impl Surface<'_> {
         arguments.end()?;
         let view = find(self.host, self.caller, &id, Scope::RunsRead).await?;
         let standing = stable::look(self.host.app(), view).await?.0;
+        standing.note(self.host.app(), self.caller);
         Ok(render::status(&standing, self.caller))
-    }
-
-    async fn resume(&self, mut arguments: Arguments) -> Result<Value, Error> {
-        self.caller.require(Scope::ApprovalsRespond)?;
-        let id = arguments.required_name("execution_id")?;
-        let document = arguments.required_object("definition")?;
-        let payload = arguments.required_object("resume_payload")?;
-        let mode = arguments.mode()?;
-        arguments.end()?;
-        if let Some(view) = self.replayed().await? {
-            return self.settle(view).await;
-        }
-        let document = definition::trusted(self.host, document)?;
-        let view = find(self.host, self.caller, &id, Scope::ApprovalsRespond).await?;
-        let refused = |message: &str| Error::new(Code::InvalidResumePayload, message);
-        if !definition::is_of(&view, &document) {
-            return Err(refused(OTHER_DEFINITION));
-        }
-        same_mode(&view, mode, Tool::Resume)?;
-        let (plan, run) = (view.plan.awp(), view.run.awp());
-        let (plan, (run, _)) = plan.zip(run).ok_or_else(|| Error::no_execution(&id))?;
-        let asked = awp::question(plan, run).filter(|_| may_be_answered(view.run.status));
-        let Some((node, interrupt)) = asked.map(|open| (open.node.to_string(), open.id())) else {
-            let phase = stable::status(&view).phase;
-            let message = format!("the execution is not interrupted: it is {}", phase.as_str());
-            return Err(refused(&message));
-        };
-        let answer = NodeAnswer {
-            node,
-            interrupt: Some(interrupt),
-            value: Value::Object(payload),
-            voter: None,
-        };
-        let codes = (Code::InvalidResumePayload, Code::InvalidResumePayload);
-        self.answer(view, answer, "resume_payload", codes).await
     }
 
     async fn submit(&self, mut arguments: Arguments) -> Result<Value, Error> {
@@ -352,7 +316,7 @@ impl Surface<'_> {
         let (run, state) = view.run.awp().ok_or_else(|| Error::no_execution(&id))?;
         let plan = view.plan.awp().ok_or_else(|| Error::no_execution(&id))?;
         let mut questions = awp::agent_questions(plan, run).into_iter();
-        if may_be_answered(view.run.status)
+        if stable::may_be_answered(view.run.status)
             && let Some(question) = questions.find(|question| question.node == submission.node)
         {
             return self.answer_agent(view, question, submission, mode).await;
@@ -381,133 +345,6 @@ impl Surface<'_> {
                 not_awaiting("the execution does not wait for this activity any more"),
             ),
             Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Answers a question of an agent with the result that is submitted for its node.
-    async fn answer_agent(
-        &self,
-        view: View,
-        question: AgentQuestion,
-        submission: Submission,
-        mode: Option<ActivityMode>,
-    ) -> Result<Value, Error> {
-        let invalid = |message: &str| Error::new(Code::SubmitValidation, message);
-        if submission.definition != *view.plan.version() {
-            return Err(invalid(OTHER_DEFINITION));
-        }
-        same_input(&view, &submission.input)?;
-        same_mode(&view, mode, Tool::SubmitActivity)?;
-        let HostOutcome::Completed { result, .. } = submission.outcome else {
-            return Err(invalid(
-                "outcome.ok must be true: the agent asks, and what it asks can only be answered",
-            ));
-        };
-        let answer = NodeAnswer {
-            node: question.node,
-            interrupt: Some(question.interrupt),
-            value: result,
-            voter: None,
-        };
-        let codes = (Code::SubmitValidation, Code::SubmitNotAwaiting);
-        self.answer(view, answer, "outcome.result", codes).await
-    }
-
-    async fn signal(&self, mut arguments: Arguments) -> Result<Value, Error> {
-        self.caller.require(Scope::ApprovalsRespond)?;
-        let id = arguments.required_name("execution_id")?;
-        let document = arguments.required_object("definition")?;
-        let input = arguments.required_object("input")?;
-        let name = arguments.required_name("signal_name")?;
-        let payload = arguments.object("payload")?.unwrap_or_default();
-        let mode = arguments.mode()?;
-        arguments.end()?;
-        if let Some(view) = self.replayed().await? {
-            return self.settle(view).await;
-        }
-        let document = definition::trusted(self.host, document).map_err(|error| Error {
-            code: Code::SignalValidation,
-            ..error
-        })?;
-        let view = find(self.host, self.caller, &id, Scope::ApprovalsRespond).await?;
-        let (plan, run) = (view.plan.awp(), view.run.awp());
-        let (plan, (run, _)) = plan.zip(run).ok_or_else(|| Error::no_execution(&id))?;
-        let mut awaited = match may_be_answered(view.run.status) {
-            true => awp::awaited_signals(plan, run),
-            false => Vec::new(),
-        };
-        if may_be_answered(view.run.status) && awaited.iter().all(|signal| signal.name != name) {
-            awaited.extend(stable::signals_of_children(self.host.app(), &view).await?);
-        }
-        if awaited.is_empty() {
-            let message = format!(
-                "the execution does not wait for a signal: it is {}",
-                awp::phase(plan, run).as_str()
-            );
-            return Err(Error::new(Code::SignalNotAwaiting, message));
-        }
-        if !definition::is_of(&view, &document) {
-            return Err(Error::new(Code::SignalValidation, OTHER_DEFINITION));
-        }
-        // Of branches that wait for the same signal, the first one of the document gets it.
-        let Some(wanted) = awaited.iter().position(|signal| signal.name == name) else {
-            let mut names: Vec<_> = awaited
-                .iter()
-                .map(|signal| format!("\"{}\"", signal.name))
-                .collect();
-            names.dedup();
-            names.truncate(MAX_NAMES);
-            let message = format!("the execution waits for the signal {}", names.join(" or "));
-            return Err(Error::new(Code::SignalNameMismatch, message));
-        };
-        let wanted = awaited.swap_remove(wanted);
-        same_input(&view, &input).map_err(|error| Error {
-            code: Code::SignalValidation,
-            ..error
-        })?;
-        same_mode(&view, mode, Tool::Signal)?;
-        let answer = NodeAnswer {
-            node: wanted.node,
-            interrupt: Some(wanted.interrupt),
-            value: Value::Object(payload),
-            voter: None,
-        };
-        let codes = (Code::SignalValidation, Code::SignalNotAwaiting);
-        self.answer(view, answer, "payload", codes).await
-    }
-
-    /// Answers what an execution waits for, and waits for what follows. `member` is the argument that has the answer; the
-    /// codes are those of an answer that is wrong, and of one that nobody waits for any more.
-    async fn answer(
-        &self,
-        view: View,
-        answer: NodeAnswer,
-        member: &str,
-        (wrong, late): (Code, Code),
-    ) -> Result<Value, Error> {
-        let run = VisibleRun::from(&view);
-        // Its memory is needed for the decision.
-        drop(view);
-        let answered = self
-            .host
-            .app()
-            .answer_at_node(self.caller, &run, answer, self.side_rows());
-        match answered.await {
-            Ok(done) => {
-                let view = self.done(done).await?;
-                self.settle(view).await
-            }
-            Err(NodeAnswerError::Failed(AppError::Refused(Refusal::InvalidAnswer(rule)))) => {
-                Err(Error::new(wrong, format!("{member}: {rule}")))
-            }
-            Err(NodeAnswerError::Failed(AppError::Refused(other))) => {
-                Err(Error::new(late, format!("the host cannot {other}")))
-            }
-            Err(NodeAnswerError::Failed(error)) => Err(error.into()),
-            Err(NodeAnswerError::NotTheVoter(forbidden)) => Err(forbidden.into()),
-            Err(NodeAnswerError::Ambiguous(_) | NodeAnswerError::Changed(_)) => {
-                Err(Error::new(late, "the execution waits for something else by now"))
-            }
         }
     }
 
@@ -554,20 +391,6 @@ fn configurable(arguments: &mut Arguments) -> Result<Object, Error> {
     // What the host has is for the host to say.
     awp::add_in_process(&mut configurable, None)?;
     Ok(configurable)
-}
-
-/// Whether a run takes answers as far as its status says it.
-const fn may_be_answered(status: RunStatus) -> bool {
-    match status {
-        RunStatus::WaitingApproval | RunStatus::WaitingInput | RunStatus::WaitingExternal => true,
-        RunStatus::Pending
-        | RunStatus::Running
-        | RunStatus::Paused
-        | RunStatus::Cancelling
-        | RunStatus::Completed
-        | RunStatus::Failed
-        | RunStatus::Cancelled => false,
-    }
 }
 
 fn duplicate(name: &str) -> Error {

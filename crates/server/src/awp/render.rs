@@ -47,6 +47,9 @@ pub(super) fn outcome(standing: &Standing, caller: &Caller) -> Result<Value, Err
     if let (false, Some(node)) = (has_ended, &status.current_node) {
         set("node_id", node.clone().into());
     }
+    if let Some(id) = interrupt_id(shown) {
+        set("interrupt_id", id.into());
+    }
     if reads_result(caller, view) {
         let state = Mask::for_caller(view, caller).object(view.run.variables());
         let name = if has_ended { "final_state" } else { "state" };
@@ -69,6 +72,13 @@ pub(super) fn outcome(standing: &Standing, caller: &Caller) -> Result<Value, Err
     Ok(Value::Object(answer))
 }
 
+/// The id of the question that an interrupted execution waits for the answer of.
+fn interrupt_id(standing: &Standing) -> Option<String> {
+    let question = standing.question.as_ref();
+    let question = question.filter(|_| standing.status.phase == ExecutionPhase::Interrupted);
+    question.map(|question| question.waiting.id())
+}
+
 /// What a status says of an execution, and of the child that it waits for.
 pub(super) fn status(standing: &Standing, caller: &Caller) -> Value {
     let (view, status) = (&standing.view, &standing.status);
@@ -86,6 +96,9 @@ pub(super) fn status(standing: &Standing, caller: &Caller) -> Value {
         if let Some(text) = text {
             set(name, text.clone().into());
         }
+    }
+    if let Some(id) = interrupt_id(standing) {
+        set("interrupt_id", id.into());
     }
     match (&status.child, &view.summary.parent) {
         (Some((child, step)), _) => {

@@ -5,9 +5,9 @@
 use std::pin::pin;
 
 use futures_util::future::{BoxFuture, FutureExt as _, select_all};
-use wopr_app::{App, View, VisibleRun};
+use wopr_app::{App, Caller, Question, View, VisibleRun};
 use wopr_core::{
-    Asked, InterruptKind, PrincipalId, RunId,
+    Asked, InterruptKind, Planned, PrincipalId, RunId, RunStatus, StepId,
     awp::{self, AwaitedActivity, AwaitedSignal, ExecutionPhase, ExecutionStatus},
 };
 
@@ -22,6 +22,8 @@ const MAX_CHILDREN: usize = 40;
 pub(super) struct Standing {
     pub(super) view: View,
     pub(super) status: ExecutionStatus,
+    /// The question that an answer without the id of one goes to.
+    pub(super) question: Option<Question>,
     /// The first of its children, and theirs, that the execution waits for and that wait for the host.
     child: Option<Box<Standing>>,
     /// The others, which there are only if branches are under way at once.
@@ -52,9 +54,16 @@ impl Standing {
         Self {
             view,
             status,
+            question: None,
             child: None,
             others: Vec::new(),
         }
+    }
+
+    /// Notes that a caller is shown the execution as it is, with the question that it would answer.
+    pub(super) fn note(&self, app: &App, caller: &Caller) {
+        app.note_view(caller, &self.view);
+        app.note_questions(caller, self.question.as_slice());
     }
 
     /// All that wait for the host: the execution, its children and theirs.
@@ -70,10 +79,18 @@ impl Standing {
     }
 
     /// Whether nothing happens until the host does something. What a child asks is asked by its parent, too, a moment later:
-    /// only then can it be answered there.
+    /// only then can it be answered there, and a moment longer than the child asks it.
     fn is_stable(&self) -> bool {
         let waits_for_work = |child: &Self| child.status.phase == ExecutionPhase::AwaitingActivity;
-        self.status.phase != ExecutionPhase::Running || self.child.as_deref().is_some_and(waits_for_work)
+        match self.status.phase {
+            ExecutionPhase::Running => self.child.as_deref().is_some_and(waits_for_work),
+            ExecutionPhase::Interrupted => self.question.is_some(),
+            ExecutionPhase::AwaitingActivity
+            | ExecutionPhase::AwaitingSignal
+            | ExecutionPhase::Completed
+            | ExecutionPhase::Failed
+            | ExecutionPhase::Cancelled => true,
+        }
     }
 }
 
@@ -92,44 +109,94 @@ pub(super) async fn look(app: &App, view: View) -> Result<(Standing, Vec<Visible
     let mut standing = Standing::of(view);
     if standing.status.phase == ExecutionPhase::AwaitingSignal && standing.status.signal_name.is_none() {
         let signals = signals_of_children(app, &standing.view).await?;
-        standing.status.signal_name = signals.into_iter().next().map(|signal| signal.name);
+        if let Some((signal, child)) = signals.into_iter().next() {
+            standing.status.signal_name = Some(signal.name);
+            standing.status.current_node = Some(signal.node);
+            standing.status.child = Some(child);
+        }
     }
+    standing.question = question(app, &standing.view).await?;
     let mut found = Found::default();
-    let next = waits_for(&standing);
-    found.add(app, &standing.view, next).await?;
+    let mut via = None;
+    for next in waits_for(&standing) {
+        found.add(app, &standing.view, vec![next.clone()]).await?;
+        if found.child.is_some() {
+            via.get_or_insert(next);
+        }
+    }
     let Found {
         waited_for,
         child,
         others,
     } = found;
+    // The node is the one that waits for the child that is named, or for a parent of it.
+    let mut children = standing.view.run.children.iter();
+    if standing.status.phase == ExecutionPhase::Running
+        && let Some(child) = children.find(|child| via.as_ref() == Some(&child.run))
+    {
+        standing.status.current_node = Some(child.step.node.to_string());
+        standing.status.child = Some((child.run.clone(), child.step.clone()));
+    }
     standing.child = child.map(Box::new);
     standing.others = others;
     Ok((standing, waited_for))
 }
 
-/// The signals that children of an execution wait for, and theirs. Each is answered at the execution itself, by the id of
-/// the interrupt with which it asks what its child asks.
-pub(super) async fn signals_of_children(app: &App, view: &View) -> Result<Vec<AwaitedSignal>, Error> {
+/// Whether a run takes answers as far as its status says it.
+pub(super) const fn may_be_answered(status: RunStatus) -> bool {
+    match status {
+        RunStatus::WaitingApproval | RunStatus::WaitingInput | RunStatus::WaitingExternal => true,
+        RunStatus::Pending
+        | RunStatus::Running
+        | RunStatus::Paused
+        | RunStatus::Cancelling
+        | RunStatus::Completed
+        | RunStatus::Failed
+        | RunStatus::Cancelled => false,
+    }
+}
+
+/// The question of an execution that an answer without the id of one goes to. There is none while the execution still asks
+/// what its child has the answer of.
+pub(super) async fn question(app: &App, view: &View) -> Result<Option<Question>, Error> {
+    let Some((plan, (run, _))) = view.plan.awp().zip(view.run.awp()) else {
+        return Ok(None);
+    };
+    let asked = awp::question(plan, run).filter(|_| may_be_answered(view.run.status));
+    match asked.map(|open| (open.node.to_string(), open.id())) {
+        Some((node, id)) => Ok(app.question_at_node(view, &node, Some(&id)).await?),
+        None => Ok(None),
+    }
+}
+
+/// The signals that children of an execution wait for, and theirs, in the order of its document, each with its child. Each
+/// is answered at the execution itself, by the id of the interrupt with which it asks what its child asks.
+pub(super) async fn signals_of_children(
+    app: &App,
+    view: &View,
+) -> Result<Vec<(AwaitedSignal, (RunId, StepId))>, Error> {
     let mut signals = Vec::new();
-    let Some((run, _)) = view.run.awp() else {
+    let Some((plan, (run, _))) = view.plan.awp().zip(view.run.awp()) else {
         return Ok(signals);
     };
-    let open: Vec<_> = run
-        .interrupts(&**view.plan)
+    let mut open: Vec<_> = run
+        .interrupts(plan)
         .filter(|open| open.kind() == InterruptKind::ExternalEvent)
         .filter_map(|open| match open.asked {
-            Asked::Child(child, _, id) => Some((open.node.to_string(), child.clone(), id.to_owned())),
+            Asked::Child(child, _, id) => Some((open.step(), child.clone(), id.to_owned())),
             Asked::Here(_) => None,
         })
-        .take(MAX_CHILDREN)
         .collect();
-    for (node, child, interrupt) in open {
-        if let Some(name) = signal_of(app, view, child, &interrupt).await? {
-            signals.push(AwaitedSignal {
+    open.sort_by_key(|(step, ..)| plan.position(&step.node));
+    open.truncate(MAX_CHILDREN);
+    for (step, child, interrupt) in open {
+        if let Some(name) = signal_of(app, view, child.clone(), &interrupt).await? {
+            let signal = AwaitedSignal {
                 name,
-                node,
+                node: step.node.to_string(),
                 interrupt,
-            });
+            };
+            signals.push((signal, (child, step)));
         }
     }
     Ok(signals)

@@ -200,3 +200,37 @@ async fn wait_for_phase(host: &Arc<Host>, execution: &str, phase: &str) -> Value
         seen = last;
     }
 }
+
+/// A document that asks three things, one after the other.
+fn asking() -> Value {
+    let mut asking = document("asking", "1");
+    let ask = |id: &str| {
+        let schema = json!({ "type": "object", "required": ["ok"] });
+        json!({ "id": id, "type": "interrupt", "config": { "prompt": id, "resume_schema": schema } })
+    };
+    asking["nodes"] = json!([
+        { "id": "start", "type": "start" }, ask("a"), ask("b"), ask("c"), { "id": "end", "type": "end" },
+    ]);
+    let ids = ["__start__", "start", "a", "b", "c", "end"];
+    let edge = |pair: &[&str]| json!({ "source": pair[0], "target": pair[1] });
+    asking["edges"] = ids.windows(2).map(edge).collect();
+    asking
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_answers_through_either_host() {
+    let (one, two) = hosts().await;
+    let document = asking();
+    let body = json!({ "definition": document });
+    let (status, registered) = post(&one, "/awp/v1/workflows", body).await;
+    assert_eq!(status, StatusCode::CREATED, "{registered}");
+    let body = json!({ "execution_id": "x-1" });
+    let (status, started) = post(&one, "/awp/v1/workflows/asking/executions", body).await;
+    assert_eq!(status, StatusCode::OK, "{started}");
+    for (host, next) in [(&two, json!("b")), (&one, json!("c")), (&two, Value::Null)] {
+        let body = json!({ "definition": document, "resume_payload": { "ok": true } });
+        let (status, answer) = post(host, "/awp/v1/executions/x-1:resume", body).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+        assert_eq!(answer["node_id"], next, "{answer}");
+    }
+}

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// A document with these nodes, walked in order between `start` and `end`.
-fn document(name: &str, nodes: &[Value]) -> Value {
+pub(crate) fn document(name: &str, nodes: &[Value]) -> Value {
     let ids: Vec<_> = std::iter::once("start")
         .chain(nodes.iter().map(|node| node["id"].as_str().unwrap()))
         .chain(["end"])
@@ -44,16 +44,16 @@ fn signal() -> Value {
     json!({ "id": "wait", "type": "wait", "config": { "kind": "signal", "signal": "approved" } })
 }
 
-async fn post(server: &Server, path: &str, body: Value) -> Reply {
+pub(crate) async fn post(server: &Server, path: &str, body: Value) -> Reply {
     server.post(&format!("/awp/v1{path}"), &body).send().await
 }
 
-async fn get(server: &Server, path: &str) -> Reply {
+pub(crate) async fn get(server: &Server, path: &str) -> Reply {
     server.get(&format!("/awp/v1{path}")).send().await
 }
 
 /// Registers a document and starts an execution of it.
-async fn start(server: &Server, document: &Value, body: Value) -> Reply {
+pub(crate) async fn start(server: &Server, document: &Value, body: Value) -> Reply {
     let registered = post(server, "/workflows", json!({ "definition": document })).await;
     let id = match registered.status {
         201 => registered.json()["wf_id"].clone(),
@@ -68,7 +68,7 @@ async fn start(server: &Server, document: &Value, body: Value) -> Reply {
     .await
 }
 
-fn code(reply: &Reply, status: u16) -> String {
+pub(crate) fn code(reply: &Reply, status: u16) -> String {
     let body = reply.ok(status);
     body["error"]["code"]
         .as_str()
@@ -208,7 +208,8 @@ async fn a_bad_payload_does_not_end_an_interrupted_execution() {
         .ok(200);
     assert_eq!(
         started,
-        json!({ "execution_id": "r-1", "status": "interrupted", "node_id": "review", "state": {} })
+        json!({ "execution_id": "r-1", "status": "interrupted", "node_id": "review", "interrupt_id": "review:0",
+            "state": {} })
     );
     let before = events(&server, "r-1").await;
     let resume = |payload: Value| json!({ "definition": document, "resume_payload": payload });
@@ -401,7 +402,7 @@ async fn a_parent_shows_what_the_child_of_its_child_waits_for() {
 }
 
 /// A parallel node whose branches are these nodes.
-fn branched(name: &str, join: &str, nodes: &[Value]) -> Value {
+pub(crate) fn branched(name: &str, join: &str, nodes: &[Value]) -> Value {
     let id = |node: &Value| node["id"].as_str().unwrap().to_owned();
     let branches: Vec<_> = nodes
         .iter()

@@ -96,7 +96,7 @@ const OPERATIONS: [Operation; 12] = [
         summary: "Resume an interrupted execution",
         body: Some("ResumeExecutionRequest"),
         answer: (200, "ExecutionResult"),
-        errors: &[400, 404, 500],
+        errors: &[400, 404, 409, 500],
     },
     Operation {
         method: "post",
@@ -246,7 +246,11 @@ fn schemas() -> Value {
         ("message!", text()),
         ("details", any_object()),
     ]);
-    let waits = [("signal_name", text()), ("child_execution_id", text())];
+    let waits = [
+        ("signal_name", text()),
+        ("interrupt_id", text()),
+        ("child_execution_id", text()),
+    ];
     let activity_of = [("execution_id!", text()), ("node_id!", text())];
     let activity = [
         ("parallel_span", reference("ParallelSpan")),
@@ -318,7 +322,8 @@ fn schemas() -> Value {
             ("record_schema_version", json!({ "const": 1 })), ("execution_id", text()),
         ]),
         "ResumeExecutionRequest": object(&[
-            ("definition!", any_object()), ("resume_payload!", any_object()), ("activity_execution_mode", mode()),
+            ("definition!", any_object()), ("resume_payload!", any_object()), ("interrupt_id", text()),
+            ("activity_execution_mode", mode()),
         ]),
         "SubmitActivityRequest": object(&[
             ("definition!", any_object()), ("input", any_object()), ("node_id!", text()),

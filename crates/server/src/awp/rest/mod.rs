@@ -24,6 +24,7 @@ use super::{
     error::{Code, Error},
     execution::find,
     history::{self, Part},
+    stable,
     tool::Tool,
 };
 use crate::{
@@ -188,11 +189,18 @@ impl Face {
             Route::Events(id) => {
                 let part = part(query)?;
                 let view = find(host, caller, &id, Scope::RunsRead).await?;
-                return Ok((StatusCode::OK, history::page(host, &view, part).await?));
+                let page = history::page(host, &view, part).await?;
+                // The last page shows what the execution asks.
+                if part.to.is_none() && page.get("next_cursor").is_none() {
+                    stable::look(host.app(), view).await?.0.note(host.app(), caller);
+                }
+                return Ok((StatusCode::OK, page));
             }
             Route::Checkpoint(id) => {
                 let view = find(host, caller, &id, Scope::RunsRead).await?;
-                return Ok((StatusCode::OK, history::checkpoint(host, &view).await?));
+                let checkpoint = history::checkpoint(host, &view).await?;
+                stable::look(host.app(), view).await?.0.note(host.app(), caller);
+                return Ok((StatusCode::OK, checkpoint));
             }
             Route::List => {
                 body = listed(query)?;
