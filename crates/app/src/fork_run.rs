@@ -9,7 +9,7 @@ use wopr_core::{
 };
 use wopr_engine::{Done, ForkRun, SideRows, View};
 
-use crate::{App, Caller, Error, Scope, VisibleRun};
+use crate::{App, Caller, Error, Scope, VisibleRun, start_run::check_metadata};
 
 /// Events of a log that are read at once.
 const PAGE: usize = 512;
@@ -61,6 +61,9 @@ impl App {
     pub async fn fork_run(&self, caller: &Caller, source: &VisibleRun, new: NewFork) -> Result<Done, Error> {
         caller.permit_start()?;
         caller.require(Scope::RunsRead)?;
+        if let Some(overlay) = &new.overlay {
+            check_metadata(&overlay.metadata)?;
+        }
         self.fork_with(source, None, new).await
     }
 
