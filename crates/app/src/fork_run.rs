@@ -10,7 +10,7 @@ use wopr_core::{
 };
 use wopr_engine::{Done, ForkRun, SideRows, View};
 
-use crate::{App, Caller, Error, Scope, VisibleRun};
+use crate::{App, Caller, Error, Scope, VisibleRun, start_run::check_metadata};
 
 /// Events of a log that are read at once.
 const PAGE: usize = 512;
@@ -66,6 +66,9 @@ impl App {
             // It sends nothing.
             ForkMode::Replay => {}
             ForkMode::Branch => self.permit_answers(caller, source, new.from).await?,
+        }
+        if let Some(overlay) = &new.overlay {
+            check_metadata(&overlay.metadata)?;
         }
         self.fork_with(source, None, new).await
     }

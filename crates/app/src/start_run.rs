@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wopr_core::{Object, Origin, Plan, RunId, WorkflowId};
+use wopr_core::{Object, Origin, Plan, Refusal, RunId, WorkflowId, awp};
 use wopr_engine::{Create, Done, SideRows, Start};
 
 use crate::{App, Caller, Error, Forbidden, Scope};
@@ -102,6 +102,7 @@ impl App {
             trace,
             side_rows,
         } = new;
+        check_metadata(&metadata)?;
         let caller = permit.caller();
         let start = Start {
             tenant: caller.tenant.clone(),
@@ -121,5 +122,16 @@ impl App {
             side_rows,
         };
         Ok(self.engine.create(create).await?)
+    }
+}
+
+/// Refuses metadata that the host alone writes: callers read in it that the log of a run was decided elsewhere.
+pub(crate) fn check_metadata(metadata: &Object) -> Result<(), Refusal> {
+    match metadata.contains_key(awp::IMPORTED) {
+        false => Ok(()),
+        true => Err(Refusal::InvalidInput {
+            field: "metadata".to_owned(),
+            rule: format!("{} is only set by an import", awp::IMPORTED),
+        }),
     }
 }

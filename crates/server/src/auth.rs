@@ -12,6 +12,7 @@ mod jwt;
 mod keyring;
 mod lasting;
 mod verdict;
+mod waiting;
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,12 +25,7 @@ use wopr_core::{Membership, PrincipalId, TenantId, Timestamp};
 use wopr_engine::Clock;
 use wopr_store::{ReadError, Store};
 
-use self::{
-    certificates::Certificates,
-    issuer::Issuer,
-    keyring::Keyring,
-    verdict::{Admitted, Validity},
-};
+use self::{certificates::Certificates, issuer::Issuer, keyring::Keyring};
 use crate::config;
 
 pub(crate) use authenticate::admit;
@@ -37,6 +33,8 @@ pub use authenticate::caller;
 pub(crate) use certificates::Certified;
 pub use keyring::{hash, hash_hex};
 pub use verdict::AuthError;
+pub(crate) use verdict::{Admitted, Validity};
+pub(crate) use waiting::{wait, while_valid};
 pub use wopr_app::{Caller, Forbidden, Scope, Scopes};
 
 /// Upper bound for a certificate's remaining lifetime; no connection lasts longer.

@@ -18,7 +18,7 @@ use http_body_util::BodyExt as _;
 use wopr_connect::{Share, Shares, TooManyValues};
 use wopr_engine::TIMES_DECIDED;
 
-use crate::{admission::Admission, credential_id::CredentialId, message::Body};
+use crate::{admission::Admission, auth, credential_id::CredentialId, message::Body};
 
 /// Bytes of bodies held by a host, each until its request has been read. Ten thousand connections with
 /// bodies of the maximum size would exhaust the memory of any machine.
@@ -120,7 +120,7 @@ pub(crate) async fn read(
         return Err(BodyError::TooLarge);
     }
     let share = admission.share_of_body(credential);
-    match tokio::time::timeout(timeout, collect(body, limit, share)).await {
+    match auth::wait(tokio::time::timeout(timeout, collect(body, limit, share))).await {
         Ok(read) => read,
         Err(_) => Err(BodyError::Slow),
     }

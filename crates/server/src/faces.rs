@@ -20,7 +20,7 @@ use crate::{
     Host, a2a,
     admission::{self, Admission, NoRoom, Slot},
     auth::{
-        Caller,
+        self, Caller,
         authenticate::{self, Identified},
     },
     awp, cors,
@@ -114,14 +114,29 @@ impl Faces {
             .then(|| mcp::Face::wanted(request.uri().path()))
             .flatten();
         let of_a2a = (!is_alone).then(|| a2a.wanted(&mut request)).flatten();
+        let lasting = validity.clone();
         let (response, unavailable): (_, fn() -> Response) = match (of_a2a, of_mcp) {
-            (Some(wanted), _) => (a2a.answer(wanted, request).await, a2a::unavailable),
-            // Boxed: the futures take kilobytes, which A2A requests do not need.
-            (None, Some(place)) => (Box::pin(mcp.answer(place, request)).await, mcp::unavailable),
-            (None, None) if awp.is_wanted(&request) => {
-                (Box::pin(awp.answer(request)).await, awp::unavailable)
+            (Some(wanted), _) => {
+                let answered = auth::while_valid(lasting, a2a.answer(wanted, request)).await;
+                let answered = answered.unwrap_or_else(|error| a2a::unauthenticated(error, is_grpc));
+                (answered, a2a::unavailable)
             }
-            (None, None) => (Box::pin(openwop.answer(request)).await, openwop::unavailable),
+            // Boxed: the futures take kilobytes, which A2A requests do not need.
+            (None, Some(place)) => {
+                let answered = auth::while_valid(lasting, Box::pin(mcp.answer(place, request))).await;
+                let answered = answered.unwrap_or_else(|error| mcp::unauthenticated(host, error));
+                (answered, mcp::unavailable)
+            }
+            (None, None) if awp.is_wanted(&request) => {
+                let answered = auth::while_valid(lasting, Box::pin(awp.answer(request))).await;
+                let answered = answered.unwrap_or_else(|_| awp::unauthenticated());
+                (answered, awp::unavailable)
+            }
+            (None, None) => {
+                let answered = auth::while_valid(lasting, Box::pin(openwop.answer(request))).await;
+                let answered = answered.unwrap_or_else(|error| openwop::Problem::from(error).into());
+                (answered, openwop::unavailable)
+            }
         };
         let response = match (caller, slot) {
             (Some(caller), _) => {

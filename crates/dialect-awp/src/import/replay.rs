@@ -19,6 +19,7 @@ use super::{
 use crate::{
     decide::{Awp, NoEvent},
     definition::Kind,
+    import::IMPORTED,
     options::{
         ACTIVITY_MODE, ActivityMode, EXECUTION_ID, MOCK_OUTPUTS, PARALLEL_ACTIVITIES, is_name_of_host,
     },
@@ -26,9 +27,6 @@ use crate::{
     rows::{GivenRow, GivenRows, RowError, agrees, is_redacted},
     state::State,
 };
-
-/// The member of a run's metadata that says where its log comes from.
-const IMPORTED: &str = "imported";
 
 /// What the executions of an import are decided with: one guess at what their rows do not say.
 #[derive(Debug)]

@@ -60,7 +60,8 @@ use wopr_wire::a2a::paths::Verb;
 
 use self::routes::Place;
 use crate::{
-    Host, auth,
+    Host,
+    auth::{self, AuthError},
     message::{Request, Response},
 };
 
@@ -147,6 +148,14 @@ impl Face {
             Place::NoAgent => transport::nothing("there is no such agent"),
         };
         with_extensions(response, activated)
+    }
+}
+
+/// 401, in the words of the binding.
+pub(crate) fn unauthenticated(error: AuthError, is_grpc: bool) -> Response {
+    match is_grpc {
+        true => grpc::unauthenticated(&error),
+        false => transport::unauthenticated(error),
     }
 }
 

@@ -36,7 +36,7 @@ use super::{
     reply, select,
     service::{Call, Service},
 };
-use crate::auth::{Caller, Scope};
+use crate::auth::{self, Caller, Scope};
 
 /// Maximum characters in an id chosen by a client.
 const MAX_ID: usize = 256;
@@ -429,7 +429,7 @@ impl Service {
                 _ = closing.wait_for(|closing| *closing) => {}
             }
         };
-        Ok(self.host.app().wait_run(key, is_fresh, given_up).await?)
+        Ok(auth::wait(self.host.app().wait_run(key, is_fresh, given_up)).await?)
     }
 
     fn timeout(&self) -> Duration {

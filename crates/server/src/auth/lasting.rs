@@ -14,7 +14,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
-use super::verdict::Validity;
+use super::{AuthError, verdict::Validity};
 
 use crate::message::{Body, BoxError};
 
@@ -22,7 +22,7 @@ use crate::message::{Body, BoxError};
 pub(super) struct Lasting {
     /// `None` once it has ended.
     body: Option<Body>,
-    key_ended: BoxFuture<'static, ()>,
+    key_ended: BoxFuture<'static, AuthError>,
     is_grpc: bool,
 }
 

@@ -77,14 +77,18 @@ pub(crate) enum Validity {
 }
 
 impl Validity {
-    /// Waits until the credential is no longer valid.
-    pub(super) async fn ended(self) {
+    /// Waits until the credential is no longer valid, and says why it is not.
+    pub(crate) async fn ended(self) -> AuthError {
         match self {
             Self::Key(mut is_over) => {
                 // A dropped sender means that the key was removed.
                 let _ = is_over.wait_for(|is_over| *is_over).await;
+                AuthError::Revoked
             }
-            Self::Until(instant) => tokio::time::sleep_until(instant).await,
+            Self::Until(instant) => {
+                tokio::time::sleep_until(instant).await;
+                AuthError::Expired
+            }
             Self::Certificate {
                 expires,
                 mut is_refused,
@@ -93,6 +97,7 @@ impl Validity {
                     () = tokio::time::sleep_until(expires) => {}
                     _ = is_refused.wait_for(|is_refused| *is_refused) => {}
                 }
+                AuthError::Expired
             }
         }
     }

@@ -27,5 +27,5 @@ pub use error::{Code, Error};
 pub use tool::Tool;
 
 pub(crate) use positions::Positions;
-pub(crate) use rest::{Face, unavailable};
+pub(crate) use rest::{Face, unauthenticated, unavailable};
 pub(crate) use scope::TokenScope;

@@ -12,7 +12,7 @@ use wopr_core::{
 };
 
 use super::{error::Error, execution::execution_id};
-use crate::Host;
+use crate::{Host, auth};
 
 /// The most children, below each other or in branches that are under way at once, that are looked at.
 const MAX_CHILDREN: usize = 40;
@@ -323,10 +323,13 @@ pub(super) async fn wait(host: &Host, view: View) -> Result<Standing, Error> {
             tails = followed.map(|run| (run.clone(), app.tail(run))).collect();
         } else {
             let changes = tails.iter_mut().map(|(_, tail)| tail.changed().boxed());
-            tokio::select! {
-                _ = select_all(changes) => {}
-                () = &mut given_up => is_over = true,
-            }
+            auth::wait(async {
+                tokio::select! {
+                    _ = select_all(changes) => {}
+                    () = &mut given_up => is_over = true,
+                }
+            })
+            .await;
         }
         let view = app.view(&run).await?;
         let view = view.ok_or_else(|| Error::no_execution(run.run.as_str()))?;

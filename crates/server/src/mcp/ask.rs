@@ -6,7 +6,10 @@ use tokio::sync::watch;
 use wopr_app::{App, Error as AppError, View, VisibleRun};
 
 use super::progress::Progress;
-use crate::{Host, auth::Caller};
+use crate::{
+    Host,
+    auth::{self, Caller},
+};
 
 #[derive(Debug, Clone)]
 pub(super) struct Ask {
@@ -48,9 +51,12 @@ impl Ask {
                 () = self.given_up() => {}
             }
         };
-        tokio::select! {
-            view = self.app().wait_run(run, is_fresh, over) => view,
-            never = self.progress.follow(self.app(), run) => match never {},
-        }
+        auth::wait(async {
+            tokio::select! {
+                view = self.app().wait_run(run, is_fresh, over) => view,
+                never = self.progress.follow(self.app(), run) => match never {},
+            }
+        })
+        .await
     }
 }

@@ -520,7 +520,8 @@ pub(super) fn unavailable() -> Response {
     response
 }
 
-fn unauthenticated(host: &Host, error: AuthError) -> Response {
+/// 401, with the way to a credential.
+pub(super) fn unauthenticated(host: &Host, error: AuthError) -> Response {
     let why = Error::new(Error::SERVER, format!("failed to {error}"));
     let mut response = refused(StatusCode::UNAUTHORIZED, None, &why);
     response

@@ -35,7 +35,7 @@ use super::{
 };
 use crate::{
     Host,
-    auth::{AuthError, Caller},
+    auth::{self, Admitted, AuthError, Caller, Validity},
     body::{self, Weight},
     credential_id::CredentialId,
 };
@@ -372,6 +372,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
 pub struct Local {
     host: Arc<Host>,
     caller: Caller,
+    validity: Option<Validity>,
     leaving: watch::Sender<bool>,
     /// Whether the client has begun with a handshake. Others get no notifications that they did not ask for.
     has_opened: AtomicBool,
@@ -385,13 +386,20 @@ impl Local {
     pub async fn new(host: Arc<Host>, key: &str) -> Result<Self, AuthError> {
         let bearer = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| AuthError::Malformed)?;
         let headers = HeaderMap::from_iter([(header::AUTHORIZATION, bearer)]);
-        let caller = host.auth().identify(&headers).await?.caller;
+        let Admitted { caller, validity } = host.auth().identify(&headers).await?;
         Ok(Self {
             host,
             caller,
+            validity,
             leaving: watch::Sender::new(false),
             has_opened: AtomicBool::new(false),
         })
+    }
+
+    /// Why the caller's key is not accepted any more, if it is not.
+    fn refused(&self) -> Option<AuthError> {
+        let validity = self.validity.clone()?;
+        validity.ended().now_or_never()
     }
 
     /// Whether the client hears of changes of the list of tools.
@@ -421,7 +429,14 @@ impl Peer for Local {
                 host: Arc::clone(host),
             };
             let before = host.app().workflows_generation();
-            let answer = service::answer(ask, request, CHANNEL).await;
+            let answer = match self.refused() {
+                Some(error) => Err(error),
+                None => {
+                    auth::while_valid(self.validity.clone(), service::answer(ask, request, CHANNEL)).await
+                }
+            };
+            let answer =
+                answer.unwrap_or_else(|error| Err(Error::new(Error::SERVER, format!("failed to {error}"))));
             if is_handshake && answer.is_ok() {
                 self.has_opened.store(true, Ordering::Relaxed);
             }

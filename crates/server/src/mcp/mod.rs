@@ -32,6 +32,7 @@ use std::sync::Arc;
 use self::in_flight::InFlight;
 use crate::{
     Host,
+    auth::AuthError,
     message::{Request, Response},
 };
 
@@ -86,4 +87,9 @@ pub(crate) fn resource(public_url: &str) -> String {
 /// 503: there is no memory for the answer.
 pub(crate) fn unavailable() -> Response {
     http::unavailable()
+}
+
+/// 401: the credential is not accepted.
+pub(crate) fn unauthenticated(host: &Host, error: AuthError) -> Response {
+    http::unauthenticated(host, error)
 }

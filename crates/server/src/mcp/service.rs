@@ -1,6 +1,7 @@
 //! Answers requests, whichever transport they came by. Nothing is kept between two requests.
 
 use serde_json::{Value, json};
+use wopr_core::{MAX_NESTING, too_deep};
 
 use super::{
     ask::Ask,
@@ -8,6 +9,9 @@ use super::{
     prompts, resources, tools,
     version::{self, Caching, Era, dress},
 };
+
+/// The method that calls a tool.
+const CALL: &str = "tools/call";
 
 /// What a model is told about this server as a whole.
 const INSTRUCTIONS: &str = "\
@@ -45,6 +49,15 @@ pub(super) async fn answer(ask: Ask, request: Request, channel: Channel) -> Resu
         method,
         params,
     } = request;
+    // The arguments of a tool are its own to check.
+    let mut others = params
+        .iter()
+        .filter(|(name, _)| method != CALL || *name != tools::ARGUMENTS);
+    if others.any(|(_, value)| too_deep(value)) {
+        return Err(Error::invalid(format!(
+            "params nest more than {MAX_NESTING} levels deep"
+        )));
+    }
     let era = version::era(&method, &params)?;
     let has_opening = era == Era::WithOpening;
     let (caching, result) = match method.as_str() {
@@ -64,7 +77,7 @@ pub(super) async fn answer(ask: Ask, request: Request, channel: Channel) -> Resu
             (Caching::Stale, discovered)
         }
         "tools/list" => (Caching::Stale, tools::list(&ask, &params)?),
-        "tools/call" => (Caching::Never, tools::call(ask, params).await?),
+        CALL => (Caching::Never, tools::call(ask, params).await?),
         "resources/list" => {
             only_page(&params)?;
             (Caching::Stale, resources::list(&ask).await?)

@@ -19,7 +19,7 @@ use super::{
     problem::{Problem, no_run},
     render,
 };
-use crate::auth::Scope;
+use crate::auth::{self, Scope};
 
 /// Maximum number of events in a response. `isComplete` stays false while there are more.
 const MAX_EVENTS: usize = 1_000;
@@ -65,11 +65,14 @@ async fn wait(
         if is_done || Instant::now() >= deadline || *closing.borrow_and_update() {
             return Ok(page);
         }
-        tokio::select! {
-            () = tail.changed() => {}
-            () = tokio::time::sleep_until(deadline) => {}
-            _ = closing.changed() => {}
-        }
+        auth::wait(async {
+            tokio::select! {
+                () = tail.changed() => {}
+                () = tokio::time::sleep_until(deadline) => {}
+                _ = closing.changed() => {}
+            }
+        })
+        .await;
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
     problem::Problem,
     render,
 };
-use crate::Host;
+use crate::{Host, auth};
 
 /// Maximum size in bytes of the names of queues and workers.
 const MAX_NAME: usize = 128;
@@ -82,11 +82,14 @@ pub(crate) async fn leased(host: &Host, caller: &Caller, request: Request) -> Re
     let leasing = host
         .app()
         .lease_activities(caller, queue, worker.clone(), max, wait);
-    let leased = tokio::select! {
-        biased;
-        _ = closing.changed() => Vec::new(),
-        leased = leasing => leased.map_err(at_limit)?,
-    };
+    let leased = auth::wait(async {
+        tokio::select! {
+            biased;
+            _ = closing.changed() => Ok(Vec::new()),
+            leased = leasing => leased.map_err(at_limit),
+        }
+    });
+    let leased = leased.await?;
     let activities = leased.into_iter().map(|leased| shown(host, &worker, leased));
     Ok(Leased {
         activities: activities.collect(),

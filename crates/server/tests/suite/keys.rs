@@ -2,12 +2,16 @@
 
 use serde_json::{Value, json};
 use wopr_core::{PrincipalId, TenantId, Timestamp};
-use wopr_server::auth::hash_hex;
+use wopr_server::{
+    auth::hash_hex,
+    config::{PublicUrl, StoreUrl},
+};
 use wopr_store::{KeyRow, Registry as _, sqlite::Guest};
 
 use crate::{
     client::{Call, Events},
     server::{ALICE, BOB, Server},
+    workers,
 };
 
 #[tokio::test]
@@ -245,5 +249,153 @@ async fn a_stream_ends_at_once_when_its_host_revokes_its_key() {
     events.all().await;
     // A client that reconnects learns the reason.
     stream.send().await.error(401, "key_revoked");
+    server.stop().await;
+}
+
+/// A workflow whose step waits for a worker of the queue.
+fn work_of(queue: &str) -> Value {
+    json!({
+        "id": format!("work-of-{queue}"), "name": "Work", "version": "1",
+        "nodes": [{ "id": "work", "typeId": "core.activity", "name": "work", "position": { "x": 0, "y": 0 },
+            "inputs": {}, "config": { "queue": queue } }],
+        "edges": [], "triggers": [{ "id": "m", "type": "manual" }], "variables": [], "metadata": {}, "settings": {},
+    })
+}
+
+/// A document of the Agent Workflow Protocol that waits for a minute.
+fn minute() -> Value {
+    json!({
+        "document": { "schema": "https://agent-workflow.dev/schemas/workflow-definition.json", "name": "minute", "version": "1.0.0" },
+        "state_schema": { "type": "object" },
+        "nodes": [
+            { "id": "start", "type": "start" },
+            { "id": "wait", "type": "wait", "config": { "kind": "duration", "duration_ms": 60_000 } },
+            { "id": "end", "type": "end" },
+        ],
+        "edges": [
+            { "source": "__start__", "target": "start" },
+            { "source": "start", "target": "wait" },
+            { "source": "wait", "target": "end" },
+        ],
+    })
+}
+
+/// The name by which the client calls the host.
+fn named() -> Option<PublicUrl> {
+    Some("http://test".parse().unwrap())
+}
+
+/// One call of every kind that waits, with one key. The leases wait for the queue `later`.
+fn waiting_calls(server: &Server, run: &str, secret: &str) -> Vec<(&'static str, Call)> {
+    let post = |path: &str, body: Value| server.call("POST", path).key(secret).json(&body);
+    let rpc = |method: &str, params: Value| json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    let tool = |name: &str, arguments: Value| {
+        let params = json!({ "name": name, "arguments": arguments });
+        post("/mcp", rpc("tools/call", params)).header("accept", "application/json, text/event-stream")
+    };
+    let message = json!({ "message": { "messageId": "m", "role": "ROLE_USER", "parts": [{ "text": "x" }],
+        "metadata": { "skillId": "work-of-letters" } } });
+    let poll = format!("/v1/runs/{run}/events/poll?lastSequence=1000&timeout=30");
+    let lease = |worker: &str| json!({ "queue": "later", "worker": worker, "waitMs": 30_000 });
+    vec![
+        ("events", server.call("GET", &poll).key(secret)),
+        (
+            "a2a",
+            post("/a2a", rpc("SendMessage", message)).header("a2a-version", "1.0"),
+        ),
+        (
+            "awp",
+            post(
+                "/awp/v1/workflows/minute/executions",
+                json!({ "execution_id": "e" }),
+            ),
+        ),
+        (
+            "mcp run",
+            tool("wopr_start_run", json!({ "workflowId": "work-of-letters" })),
+        ),
+        (
+            "mcp execution",
+            tool(
+                "workflow_start",
+                json!({ "definition": minute(), "input": {}, "execution_id": "f" }),
+            ),
+        ),
+        ("lease", post("/v1/activities:lease", lease("over-rest"))),
+        ("mcp lease", tool("wopr_lease_activities", lease("over-mcp"))),
+    ]
+}
+
+/// Revokes a key while calls of every kind wait with it. All are refused at once, and the work that comes later is that
+/// of others.
+async fn check_waiting_calls(server: &Server, secret: &str, revoke: impl AsyncFnOnce()) {
+    for queue in ["letters", "later"] {
+        let registered = server.post("/v1/workflows", &work_of(queue)).send().await;
+        registered.ok(201);
+    }
+    let definition = json!({ "definition": minute() });
+    server.post("/awp/v1/workflows", &definition).send().await.ok(201);
+    let run = server.run("work-of-letters", json!({})).await;
+    let calls = waiting_calls(server, &run, secret);
+    let calls = calls.into_iter().map(|(name, call)| {
+        let sending = tokio::spawn(async move { call.send().await });
+        (name, sending)
+    });
+    let calls: Vec<_> = calls.collect();
+    for worker in ["over-rest", "over-mcp"] {
+        workers::are_waiting(server, worker, 1).await;
+    }
+    // Those of the message, of the tool and of the test, and the two executions.
+    while server.get("/v1/runs").send().await.ok(200)["runs"]
+        .as_array()
+        .unwrap()
+        .len()
+        < 5
+    {}
+    revoke().await;
+    for (name, call) in calls {
+        assert_eq!(call.await.unwrap().status, 401, "{name}");
+    }
+    let later = server.run("work-of-later", json!({})).await;
+    let lease = json!({ "queue": "later", "waitMs": 20_000 });
+    let leased = server.post("/v1/activities:lease", &lease).send().await.ok(200);
+    let activity = &leased["activities"][0];
+    assert_eq!(
+        (&activity["runId"], &activity["attempt"]),
+        (&json!(later), &json!(0))
+    );
+}
+
+#[tokio::test]
+async fn calls_that_wait_end_at_once_when_their_key_is_revoked() {
+    // The MCP server answers only to its own name.
+    let server = Server::start_with(|config| config.server.public_url = named()).await;
+    let body = json!({ "id": "waiter", "scopes": ["*"] });
+    let made = server.post("/v1/host/wopr/keys", &body).send().await.ok(201);
+    let secret = made["secret"].as_str().unwrap().to_owned();
+    check_waiting_calls(&server, &secret, async || {
+        let revoke = server.call("DELETE", "/v1/host/wopr/keys/waiter").key(ALICE);
+        assert_eq!(revoke.send().await.status, 204);
+    })
+    .await;
+    // A key that revokes itself is answered.
+    let body = json!({ "id": "own", "scopes": ["*"] });
+    let made = server.post("/v1/host/wopr/keys", &body).send().await.ok(201);
+    let own = server.call("DELETE", "/v1/host/wopr/keys/own");
+    let revoked = own.key(made["secret"].as_str().unwrap()).send().await;
+    assert_eq!(revoked.status, 204);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn calls_that_wait_end_when_another_process_revokes_their_key() {
+    let server = Server::start_with(|config| {
+        config.store = StoreUrl::Sqlite("wopr.db".into());
+        config.server.public_url = named();
+    })
+    .await;
+    let beside = Beside::new(&server);
+    let secret = beside.make("waiter").await;
+    check_waiting_calls(&server, &secret, async || beside.revoke("waiter").await).await;
     server.stop().await;
 }

@@ -60,6 +60,32 @@ async fn a_run_is_started_read_and_listed_on_sqlite() {
 }
 
 #[tokio::test]
+async fn only_an_import_says_that_a_run_was_imported() {
+    let server = Server::start_with(|config| {
+        config.server.public_url = Some("http://test".parse().unwrap());
+    })
+    .await;
+    let run = server.run("approval", json!({})).await;
+    let metadata = json!({ "imported": { "executionId": "elsewhere", "rows": 3 } });
+    let start = json!({ "workflowId": "identity", "metadata": metadata });
+    let fork = json!({ "mode": "branch", "fromSeq": 1, "runOptionsOverlay": { "metadata": metadata } });
+    let forks = format!("/v1/runs/{run}:fork");
+    for (path, body) in [("/v1/runs", &start), (&*forks, &fork)] {
+        let refused = server.post(path, body).send().await;
+        let details = refused.error(400, "validation_error");
+        assert_eq!(details["field"], "metadata", "{path}");
+    }
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": { "name": "wopr_start_run", "arguments": start } });
+    let called = server.post("/mcp", &call).send().await.ok(200);
+    let error = &called["result"]["structuredContent"]["error"];
+    assert_eq!(error["code"], "validation_error", "{called}");
+    let runs = server.get("/v1/runs").send().await.ok(200);
+    assert_eq!(runs["runs"].as_array().unwrap().len(), 1, "{runs}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn failed_run_reports_its_error() {
     let server = Server::start().await;
     let run = server.run("fails", json!({})).await;

@@ -744,6 +744,13 @@ async fn public_workflows_are_tools_where_the_operator_wants_it() {
     let result = ask(&server, ALICE, "tools/call", params).await;
     check(&server, "run_identity", &result).await;
     assert_eq!(result["structuredContent"]["status"], "completed", "{result:#}");
+    // A cursor is the name of such a tool, also of one that is gone.
+    for cursor in ["x", "", "wopr_list_runs"] {
+        let code = refused(&server, "tools/list", json!({ "cursor": cursor })).await;
+        assert_eq!(code, -32_602, "{cursor}");
+    }
+    let end = ask(&server, ALICE, "tools/list", json!({ "cursor": "run_zzz" })).await;
+    assert_eq!(end, json!({ "tools": [] }));
     // A caller who may neither read nor start workflows does not learn which there are.
     let list = ask(&server, READER, "tools/list", json!({})).await;
     let listed = list["tools"].as_array().unwrap().iter();
@@ -867,6 +874,22 @@ async fn hostile_messages_are_refused_and_the_server_goes_on() {
     assert_eq!(
         fails(&server, ALICE, "wopr_start_run", arguments).await,
         "validation_error"
+    );
+    // 65 levels are one too many, wherever they are.
+    let nested = |levels: usize| -> Value {
+        serde_json::from_str(&format!("{}{}", "[".repeat(levels), "]".repeat(levels))).unwrap()
+    };
+    for (levels, code) in [(64, Value::Null), (65, json!(-32_602))] {
+        let deep = json!({ "a": nested(levels) });
+        assert_eq!(refused(&server, "ping", deep).await, code, "{levels}");
+        let params = json!({ "name": "wopr_list_runs", "_meta": nested(levels) });
+        assert_eq!(refused(&server, "tools/call", params).await, code, "{levels}");
+    }
+    let failed = call_by(&server, ALICE, "wopr_get_run", json!({ "runId": nested(65) })).await;
+    let text = failed["content"][0]["text"].as_str().unwrap();
+    assert_eq!(
+        text,
+        "validation_error: an argument nests more than 64 levels deep"
     );
     for (accept, status) in [("text/html", 406), ("text/event-stream", 200), ("*/*", 200)] {
         let call = server

@@ -33,7 +33,7 @@ fn waiting(server: &Server, worker: &str, queue: &str) -> JoinHandle<Reply> {
 }
 
 /// Returns once so many calls of a worker wait.
-async fn are_waiting(server: &Server, worker: &str, n: u64) {
+pub(crate) async fn are_waiting(server: &Server, worker: &str, n: u64) {
     loop {
         let listed = server.get("/v1/host/wopr/workers").send().await.ok(200);
         let workers = listed["workers"].as_array().unwrap();

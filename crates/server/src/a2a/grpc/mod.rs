@@ -40,7 +40,8 @@ use super::{
 use crate::{
     Host,
     answers::Crowded,
-    auth, body,
+    auth::{self, AuthError},
+    body,
     credential_id::CredentialId,
     message::{Body, BoxError, Request, Response},
     telemetry::Handled,
@@ -107,6 +108,11 @@ pub(super) async fn respond(host: Arc<Host>, services: &Services, request: Reque
         caller: caller.ok(),
     });
     response
+}
+
+/// The answer to a call whose credential is not accepted.
+pub(super) fn unauthenticated(error: &AuthError) -> Response {
+    answer::refused(&status::unauthenticated(error))
 }
 
 /// Limits a request body: it ends when the client is silent for `timeout`, and fails beyond [`MAX_STANDARD`]

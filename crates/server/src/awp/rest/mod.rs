@@ -56,6 +56,16 @@ pub(crate) fn unavailable() -> Response {
     respond(Err(Error::new(Code::Unavailable, "The host is busy. Try again.")))
 }
 
+/// 401: the request has no credential, or one that is not accepted.
+pub(crate) fn unauthenticated() -> Response {
+    let error = Error::new(Code::AuthError, "The request has no valid credential.");
+    let mut response = respond(Err(error.with(json!({ "reason": "missing_or_invalid" }))));
+    response
+        .headers_mut()
+        .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
+}
+
 impl Face {
     pub(crate) fn new(host: &Arc<Host>) -> Self {
         Self::below(host, PREFIX)
@@ -102,12 +112,7 @@ impl Face {
             return handled(response, template, None);
         }
         let Ok(caller) = auth::caller(&parts.extensions) else {
-            let error = Error::new(Code::AuthError, "The request has no valid credential.");
-            let mut response = respond(Err(error.with(json!({ "reason": "missing_or_invalid" }))));
-            response
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            return handled(response, template, None);
+            return handled(unauthenticated(), template, None);
         };
         let query = parts.uri.query().unwrap_or("");
         let answer = match self.read(&route, &caller, &parts.headers, body).await {

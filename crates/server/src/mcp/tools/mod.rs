@@ -14,6 +14,7 @@ mod workflows;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use wopr_app::{Error as AppError, Forbidden};
+use wopr_core::{MAX_NESTING, too_deep};
 use wopr_wire::json::{DecodeError, Object};
 
 pub(super) use runs::{document as run_document, listed as runs_listed};
@@ -117,6 +118,9 @@ fn table() -> impl Iterator<Item = &'static Tool> {
     TABLE.into_iter().flatten()
 }
 
+/// The member of a call that has the arguments of the tool.
+pub(super) const ARGUMENTS: &str = "arguments";
+
 /// The notification that the list of tools has changed.
 pub(super) const LIST_CHANGED: &str = "notifications/tools/list_changed";
 
@@ -125,12 +129,13 @@ pub(super) const LIST_CHANGED: &str = "notifications/tools/list_changed";
 /// # Errors
 /// If the cursor is none of this list.
 pub(super) fn list(ask: &Ask, params: &Object) -> Result<Value, Error> {
+    let strange = || Error::invalid("cursor is none of this list");
     let after = match params.get("cursor") {
         None | Some(Value::Null) => None,
         Some(Value::String(after)) => Some(after.as_str()),
-        Some(_) => return Err(Error::invalid("cursor is none of this list")),
+        Some(_) => return Err(strange()),
     };
-    let (own, next) = own::page(ask, after);
+    let (own, next) = own::page(ask, after).ok_or_else(strange)?;
     let mut tools = match after {
         None => documents(),
         Some(_) => Vec::new(),
@@ -165,11 +170,15 @@ pub(super) async fn call(ask: Ask, mut params: Object) -> Result<Value, Error> {
     let Some(Value::String(name)) = params.remove("name") else {
         return Err(Error::invalid("name must be the name of a tool"));
     };
-    let arguments = match params.remove("arguments") {
+    let arguments = match params.remove(ARGUMENTS) {
         None | Some(Value::Null) => Object::new(),
         Some(Value::Object(arguments)) => arguments,
         Some(_) => return Err(Error::invalid("arguments must be an object")),
     };
+    if arguments.values().any(too_deep) {
+        let why = format!("an argument nests more than {MAX_NESTING} levels deep");
+        return Ok(result(Err(Problem::invalid(why).into())));
+    }
     if let Some(tool) = table().find(|tool| tool.name == name) {
         return Ok(result((tool.call)(ask, arguments).await));
     }

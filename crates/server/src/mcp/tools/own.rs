@@ -40,8 +40,12 @@ fn offered(ask: &Ask) -> Vec<(String, Arc<Plan>)> {
     named
 }
 
-/// A page of the tools, after the one with this name, and the name that the next page comes after.
-pub(super) fn page(ask: &Ask, after: Option<&str>) -> (Vec<Value>, Option<String>) {
+/// A page of the tools, after the one with this name, and the name that the next page comes after. `None` if the name is
+/// no workflow's tool. That tool itself may be gone by now.
+pub(super) fn page(ask: &Ask, after: Option<&str>) -> Option<(Vec<Value>, Option<String>)> {
+    if after.is_some_and(|after| !after.starts_with(PREFIX) || after.len() > MAX_NAME) {
+        return None;
+    }
     let offered = offered(ask);
     let mut rest = offered
         .iter()
@@ -49,7 +53,7 @@ pub(super) fn page(ask: &Ask, after: Option<&str>) -> (Vec<Value>, Option<String
     let page: Vec<_> = rest.by_ref().take(PAGE).collect();
     let next = rest.next().and(page.last()).map(|(name, _)| name.clone());
     let documents = page.into_iter().map(|(name, plan)| document(name, plan));
-    (documents.collect(), next)
+    Some((documents.collect(), next))
 }
 
 /// Starts a run of the workflow with this tool. `None` if there is no such tool.

@@ -22,7 +22,7 @@ use super::super::{
     render,
     workflows::offers,
 };
-use crate::auth::Scope;
+use crate::auth::{self, Scope};
 
 /// The workflow of each hook.
 const FAN_OUT: &str = "conformance-sample-fanout";
@@ -321,7 +321,7 @@ async fn run(call: &Call, document: Value) -> Result<(VisibleRun, View), Problem
     app.start_run_of(caller.permit_start()?, registered.plan, new)
         .await?;
     let key = app.find_run(caller, run.as_str(), Scope::RunsRead).await?;
-    let view = app.wait_run(&key, |_| true, tokio::time::sleep(PATIENCE)).await?;
+    let view = auth::wait(app.wait_run(&key, |_| true, tokio::time::sleep(PATIENCE))).await?;
     Ok((key, view))
 }
 
@@ -343,7 +343,7 @@ async fn answered(
         .await?;
     let head = asked.run.head;
     let is_fresh = |view: &View| view.run.head > head;
-    Ok(app.wait_run(key, is_fresh, tokio::time::sleep(PATIENCE)).await?)
+    Ok(auth::wait(app.wait_run(key, is_fresh, tokio::time::sleep(PATIENCE))).await?)
 }
 
 async fn events(call: &Call, view: &View) -> Result<Vec<RunEventDoc>, Problem> {
