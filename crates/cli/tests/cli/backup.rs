@@ -17,7 +17,7 @@ use crate::binary::{KEY, Place};
 /// Clients that start runs during the backup.
 const CLIENTS: usize = 8;
 
-fn client() -> Client {
+pub(crate) fn client() -> Client {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -28,7 +28,7 @@ fn client() -> Client {
     builder.build().unwrap()
 }
 
-async fn ask(request: RequestBuilder) -> (u16, Value) {
+pub(crate) async fn ask(request: RequestBuilder) -> (u16, Value) {
     let answer = request.bearer_auth(KEY).send().await.unwrap();
     let status = answer.status().as_u16();
     let text = answer.text().await.unwrap();

@@ -4,7 +4,10 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::binary::{Host, KEY, Place, examples, members, signal};
+use crate::{
+    backup::{ask, client},
+    binary::{Host, KEY, Place, examples, members, signal},
+};
 
 #[test]
 fn host_prints_its_address_and_shuts_down_gracefully() {
@@ -254,4 +257,73 @@ fn failed_run_logs_one_line_with_node_code_and_id() {
         [line(at_once, "out_of_cake"), line(later, "egress_refused")],
         "{log}"
     );
+}
+
+/// A document of the Agent Workflow Protocol whose executions fail.
+fn fails() -> Value {
+    json!({
+        "document": { "schema": "https://agent-workflow.dev/schemas/workflow-definition.json", "name": "fails", "version": "1.0.0" },
+        "state_schema": { "type": "object" },
+        "nodes": [
+            { "id": "start", "type": "start" },
+            { "id": "set", "type": "set_state", "config": { "assignments": { "x": { "jq": "error" } } } },
+            { "id": "end", "type": "end" },
+        ],
+        "edges": [
+            { "source": "__start__", "target": "start" },
+            { "source": "start", "target": "set" },
+            { "source": "set", "target": "end" },
+        ],
+    })
+}
+
+#[tokio::test]
+async fn refusals_for_load_and_failed_executions_do_not_each_log_a_failed_request() {
+    let mut place = Place::new();
+    place.set("WOPR_LOG_FORMAT", "json");
+    place.set("WOPR_WORKERS_MAX_WAITING", "1");
+    let host = place.serve();
+    let client = client();
+    let post = |path: &str, body: Value| {
+        let request = client
+            .post(format!("{}{path}", host.origin))
+            .body(body.to_string());
+        ask(request.header("content-type", "application/json"))
+    };
+    let registered = post("/awp/v1/workflows", json!({ "definition": fails() })).await;
+    assert_eq!(registered.0, 201, "{}", registered.1);
+    for n in 0..5 {
+        let failed = post(
+            "/awp/v1/workflows/fails/executions",
+            json!({ "execution_id": format!("e{n}") }),
+        )
+        .await;
+        assert_eq!(
+            (failed.0, &failed.1["error"]["code"]),
+            (500, &json!("ENGINE_FAILURE"))
+        );
+    }
+    let lease = || post("/v1/activities:lease", json!({ "queue": "q", "waitMs": 60_000 }));
+    // Of two calls one waits and the other is refused, and so is every further one.
+    let (one, other) = (tokio::spawn(lease()), tokio::spawn(lease()));
+    let (refused, waiting) = match futures_util::future::select(one, other).await {
+        futures_util::future::Either::Left((refused, waiting))
+        | futures_util::future::Either::Right((refused, waiting)) => (refused, waiting),
+    };
+    assert_eq!(refused.unwrap().0, 503);
+    for _ in 0..5 {
+        assert_eq!(lease().await.0, 503);
+    }
+    assert!(signal(host.pid(), "TERM"));
+    let (_, log) = host.wait();
+    assert_eq!(waiting.await.unwrap().0, 200);
+    let said = |message: &str| {
+        let lines = log
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.filter(|line| line["fields"]["message"] == message).count()
+    };
+    assert_eq!(said("request failed"), 0, "{log}");
+    assert_eq!(said("request refused"), 1, "{log}");
+    assert_eq!(said("run failed"), 5, "{log}");
 }

@@ -19,6 +19,8 @@ use parking_lot::Mutex;
 use wopr_engine::Stats;
 use wopr_store::{postgres, sqlite};
 
+use super::refusals::Refusals;
+
 /// Media type of the Prometheus text format.
 pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -37,6 +39,7 @@ pub struct Metrics {
     latencies: Mutex<BTreeMap<&'static str, Latency>>,
     streams: Arc<AtomicU64>,
     panics: AtomicU64,
+    pub(super) refusals: Refusals,
 }
 
 /// Statistics of a database since it was opened.

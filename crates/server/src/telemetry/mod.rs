@@ -5,6 +5,7 @@
 //! Credentials and bodies are never logged.
 
 mod metrics;
+mod refusals;
 mod request;
 mod trace;
 
@@ -16,7 +17,7 @@ use tracing_subscriber::{EnvFilter, filter::filter_fn, fmt, fmt::MakeWriter, lay
 use crate::config::{Log, LogFormat};
 
 pub use metrics::{METRICS_TYPE, Metrics, OpenStream, StoreStats};
-pub use request::{Handled, observe};
+pub use request::{Handled, NoFault, observe};
 pub use trace::TraceContext;
 
 #[derive(Debug, thiserror::Error)]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use http::{HeaderValue, header::HeaderName};
+use http::{HeaderValue, StatusCode, header::HeaderName};
 use tracing::{Instrument as _, Level};
 
 use super::trace::{TRACEPARENT, TraceContext};
@@ -35,6 +35,11 @@ pub struct Handled {
     /// The caller, if the request was authenticated.
     pub caller: Option<Caller>,
 }
+
+/// Marks a response whose status is that of a server error, though the host did what it should. It is attached as an
+/// extension.
+#[derive(Debug, Clone, Copy)]
+pub struct NoFault;
 
 /// Answers a request. A handler's panic becomes a 500, and the connection stays open.
 pub async fn observe(
@@ -75,8 +80,15 @@ pub async fn observe(
         None => (face, None),
     };
     host.metrics().answered(&method, route, status, took);
-    if tracing::enabled!(target: "wopr::access", Level::DEBUG) || status.is_server_error() {
-        span.in_scope(|| log(route, caller, status.as_u16(), micros(took)));
+    let is_fault = status.is_server_error() && response.extensions_mut().remove::<NoFault>().is_none();
+    let weight = match (is_fault, status) {
+        (false, _) => Weight::Usual,
+        // Of these a client can have as many as it wants.
+        (true, StatusCode::SERVICE_UNAVAILABLE) => Weight::Refusal(host.metrics().refusals.count(begun)),
+        (true, _) => Weight::Fault,
+    };
+    if tracing::enabled!(target: "wopr::access", Level::DEBUG) || is_fault {
+        span.in_scope(|| log(route, caller, status.as_u16(), micros(took), weight));
     }
     response
 }
@@ -120,13 +132,28 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn log(route: &str, caller: Option<&Caller>, status: u16, micros: u64) {
+/// How much an answer is to an operator.
+#[derive(Debug, Clone, Copy)]
+enum Weight {
+    Usual,
+    /// The host refused the request for load. With how many there were since the last line, if a line is due.
+    Refusal(Option<u64>),
+    Fault,
+}
+
+fn log(route: &str, caller: Option<&Caller>, status: u16, micros: u64, weight: Weight) {
     let key = caller.map(|caller| &*caller.key_id);
     let tenant = caller.map(|caller| caller.tenant.as_str());
-    if status >= 500 {
-        tracing::warn!(target: "wopr::access", route, status, micros, tenant, key, "request failed");
-    } else {
-        tracing::debug!(target: "wopr::access", route, status, micros, tenant, key, "request answered");
+    match weight {
+        Weight::Usual | Weight::Refusal(None) => {
+            tracing::debug!(target: "wopr::access", route, status, micros, tenant, key, "request answered");
+        }
+        Weight::Refusal(Some(refused)) => {
+            tracing::warn!(target: "wopr::access", route, status, micros, tenant, key, refused, "request refused");
+        }
+        Weight::Fault => {
+            tracing::warn!(target: "wopr::access", route, status, micros, tenant, key, "request failed");
+        }
     }
 }
 

@@ -33,7 +33,7 @@ use crate::{
     body::{self, BodyError, Weight},
     credential_id::CredentialId,
     message::{Body, Request, Response},
-    telemetry::Handled,
+    telemetry::{Handled, NoFault},
 };
 
 /// What paths begin with on the host's listener.
@@ -352,11 +352,16 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
 }
 
 fn respond(answer: Result<(StatusCode, Value), Error>) -> Response {
-    let (status, body) = match answer {
-        Ok(answer) => answer,
-        Err(error) => (error.status(), error.body()),
+    let (status, body, is_of_run) = match answer {
+        Ok((status, body)) => (status, body, false),
+        Err(error) => (error.status(), error.body(), error.code == Code::EngineFailure),
     };
-    bytes_response(status, Bytes::from(body.to_string()))
+    let mut response = bytes_response(status, Bytes::from(body.to_string()));
+    // The protocol has a status of the server's for a run that fails.
+    if is_of_run {
+        response.extensions_mut().insert(NoFault);
+    }
+    response
 }
 
 fn bytes_response(status: StatusCode, bytes: Bytes) -> Response {
