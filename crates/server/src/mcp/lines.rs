@@ -432,7 +432,11 @@ impl Peer for Local {
             let answer = match self.refused() {
                 Some(error) => Err(error),
                 None => {
-                    auth::while_valid(self.validity.clone(), service::answer(ask, request, CHANNEL)).await
+                    Box::pin(auth::while_valid(
+                        self.validity.clone(),
+                        service::answer(ask, request, CHANNEL),
+                    ))
+                    .await
                 }
             };
             let answer =
