@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wopr_core::{Object, Origin, Plan, Refusal, RunId, WorkflowId, awp};
+use wopr_core::{IMPORTED, Object, Origin, Plan, Refusal, RunId, WorkflowId};
 use wopr_engine::{Create, Done, SideRows, Start};
 
 use crate::{App, Caller, Error, Forbidden, Scope};
@@ -127,11 +127,11 @@ impl App {
 
 /// Refuses metadata that the host alone writes: callers read in it that the log of a run was decided elsewhere.
 pub(crate) fn check_metadata(metadata: &Object) -> Result<(), Refusal> {
-    match metadata.contains_key(awp::IMPORTED) {
+    match metadata.contains_key(IMPORTED) {
         false => Ok(()),
         true => Err(Refusal::InvalidInput {
             field: "metadata".to_owned(),
-            rule: format!("{} is only set by an import", awp::IMPORTED),
+            rule: format!("{IMPORTED} is only set by an import"),
         }),
     }
 }

@@ -36,9 +36,6 @@ use crate::{
     rows::{GivenRows, MAX_ROWS, RowError, agrees, hides, is_redacted},
 };
 
-/// The member of a run's metadata that says where its log comes from. Only an import sets it.
-pub const IMPORTED: &str = "imported";
-
 /// The most work that the decisions of one import may take, with those of its sub-workflows.
 const MAX_WORK: u64 = 16 * MAX_DECISION_WORK;
 

@@ -36,7 +36,7 @@ pub use decide::{Awp, NoEvent};
 pub use definition::workflow_id;
 pub use diagnostic::Diagnostic;
 pub use history::{History, HistoryPosition, HistoryWriter, RECORD_SCHEMA_VERSION, Row, RowKind, Wanted};
-pub use import::{GivenChild, IMPORTED, Import, ImportError, Imported, ImportedChild, import};
+pub use import::{GivenChild, Import, ImportError, Imported, ImportedChild, import};
 pub use in_process::{InProcess, InProcessError};
 pub use jq::{Filter, JqError, is_true};
 pub use options::{

@@ -66,8 +66,8 @@ pub use problem::{MAX_PROBLEMS, Problem, Problems, Spot};
 pub use refusal::{RefusalDivergence, ReplyKind};
 pub use rules::{AnswerSchema, ApprovalRules, Question, Rules};
 pub use run::{
-    Active, ApplyError, Artifact, Asked, CONTENT_TRUST, Child, ChildEnd, FOLD, Forked, Member, NodeState,
-    Open, OpenInterrupt, Pending, Phase, Run, Streamed, Streaming, UNTRUSTED, Vote, Wait, illegal,
+    Active, ApplyError, Artifact, Asked, CONTENT_TRUST, Child, ChildEnd, FOLD, Forked, IMPORTED, Member,
+    NodeState, Open, OpenInterrupt, Pending, Phase, Run, Streamed, Streaming, UNTRUSTED, Vote, Wait, illegal,
     says_untrusted,
 };
 pub use shared_budget::{

@@ -25,6 +25,8 @@ pub use view::{Asked, OpenInterrupt, Streaming};
 pub const CONTENT_TRUST: &str = "contentTrust";
 /// The value of that key.
 pub const UNTRUSTED: &str = "untrusted";
+/// The key, in the metadata of a run, that says where an imported log comes from. Only imports set it.
+pub const IMPORTED: &str = "imported";
 
 /// The version of the kernel's fold: grows whenever the state of a log is another one, or has another form.
 pub const FOLD: u16 = 1;

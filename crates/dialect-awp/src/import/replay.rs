@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use serde_json::{Value, json};
 use wopr_kernel::{
-    Active, CONTENT_TRUST, Command, Decision, Entropy, Event, Input, KernelEvent, NewChild, Object, Phase,
-    Planned, Recorded, Refusal, Run, RunId, RunMessage, RunStatus, Seq, StartRun, Timer, Timestamp,
+    Active, CONTENT_TRUST, Command, Decision, Entropy, Event, IMPORTED, Input, KernelEvent, NewChild, Object,
+    Phase, Planned, Recorded, Refusal, Run, RunId, RunMessage, RunStatus, Seq, StartRun, Timer, Timestamp,
     UNTRUSTED, Wait, Work, decide,
 };
 
@@ -19,7 +19,6 @@ use super::{
 use crate::{
     decide::{Awp, NoEvent},
     definition::Kind,
-    import::IMPORTED,
     options::{
         ACTIVITY_MODE, ActivityMode, EXECUTION_ID, MOCK_OUTPUTS, PARALLEL_ACTIVITIES, is_name_of_host,
     },

@@ -25,8 +25,9 @@ mod source;
 use std::sync::Arc;
 
 use crate::{
-    Command, Dialect, Event, EventRef, Failure, Fork, ForkMode, HostBounds, KernelEvent, Overlay, Planned,
-    Refusal, RunStarted, Seq, StartFork, StartRun, Timer, Trigger, Work, cost::MAX_DECISION_WORK,
+    CONTENT_TRUST, Command, Dialect, Event, EventRef, Failure, Fork, ForkMode, HostBounds, KernelEvent,
+    Overlay, Planned, Refusal, RunStarted, Seq, StartFork, StartRun, Timer, Trigger, UNTRUSTED, Work,
+    cost::MAX_DECISION_WORK,
 };
 
 use super::{DecisionBuilder, MAX_BYTES};
@@ -128,6 +129,12 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
         started.configurable.extend(configurable);
         started.tags = tags.unwrap_or(started.tags);
         started.metadata.extend(metadata);
+        if source.is_untrusted() {
+            // What its source was given is as untrusted here.
+            started
+                .metadata
+                .insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
+        }
         started.limits = D::check_start(self.plan, &StartRun::again(&started, bounds), &self.budget)?;
         Ok(started)
     }

@@ -298,6 +298,22 @@ async fn a_failed_run_is_tried_again_with_a_better_definition() {
 }
 
 #[tokio::test]
+async fn what_is_untrusted_stays_so_in_a_branch() {
+    let server = Server::start().await;
+    register(&server, &chain("plain", &[node("work", "core.noop", json!({}))])).await;
+    let body = json!({ "workflowId": "plain", "inputs": {}, "metadata": { "contentTrust": "untrusted" } });
+    let started = server.post("/v1/runs", &body).send().await.ok(201);
+    let run = started["runId"].as_str().unwrap();
+    server.wait_for(run, "completed").await;
+    let overlay = json!({ "metadata": { "contentTrust": "trusted", "note": "mine" } });
+    let branch = json!({ "mode": "branch", "fromSeq": 1, "runOptionsOverlay": overlay });
+    let branch = fork(&server, run, branch).await;
+    let snapshot = server.wait_for(&branch, "completed").await;
+    assert_eq!(snapshot["metadata"]["contentTrust"], "untrusted", "{snapshot}");
+    assert_eq!(snapshot["metadata"]["note"], "mine");
+}
+
+#[tokio::test]
 async fn only_who_may_answer_takes_answers_over() {
     let server = Server::start().await;
     let gate = node("gate", "core.approvalGate", json!({ "title": "Pay 10?" }));
