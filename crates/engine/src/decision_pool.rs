@@ -9,8 +9,9 @@
 //! machine even the time of a short one is sometimes measured as long.
 //!
 //! There are two lanes of other threads: one for work that is brief, because its input is small or because it is abandoned
-//! after [`BRIEF`] units, and one for all other work. So a short decision never waits for a long one, not even that of a
-//! tenant which has not earned trust yet. On both, tenants take turns; the one with the least processor time used
+//! after [`BRIEF`] units, and one for all other work. So a short decision does not wait for the long ones of other
+//! tenants, even if its own tenant has not earned trust yet. A tenant whose last decisions were long skips the first
+//! lane: it would only begin them there. On both lanes, tenants take turns; the one with the least processor time used
 //! comes first. Each tenant has a bounded queue. If it is full, the caller gets [`CommandError::Busy`].
 
 use std::{
@@ -33,12 +34,16 @@ const SMALL: usize = 128 << 10;
 const SHORT: Duration = Duration::from_millis(1);
 /// Units of work after which a decision in place is abandoned: about a millisecond.
 pub(crate) const BRIEF: u64 = 100_000;
+/// What work that gave up counts as: it is not short, however soon it gave up.
+const GAVE_UP: Duration = Duration::MAX;
 /// Consecutive short decisions that first earn a tenant trust.
 const FIRST_PROOFS: u32 = 16;
 /// Maximum number of short decisions required.
 const MOST_PROOFS: u32 = 1 << 20;
 /// Decisions in place after which a long one counts as the first.
 const FORGIVEN: u32 = 1_000;
+/// Consecutive long decisions after which the next one is expected to be long. One may have been measured as long.
+const LONG_RUN: u32 = 2;
 /// Maximum tenants remembered. When the limit is reached, all are forgotten and have to earn trust again.
 const MAX_TENANTS: usize = 16_384;
 /// Maximum waiting decisions of a tenant.
@@ -66,6 +71,8 @@ struct Trust {
     next: u32,
     /// Decisions in place since the last long one.
     in_place: u32,
+    /// Consecutive long decisions, up to the last one.
+    n_long: u32,
 }
 
 impl Default for Trust {
@@ -74,6 +81,7 @@ impl Default for Trust {
             to_prove: FIRST_PROOFS,
             next: FIRST_PROOFS,
             in_place: 0,
+            n_long: 0,
         }
     }
 }
@@ -82,8 +90,10 @@ impl Trust {
     /// Accounts for a decision.
     fn note(&mut self, took: Duration, is_in_place: bool) {
         if took <= SHORT {
+            self.n_long = 0;
             self.to_prove = self.to_prove.saturating_sub(1);
         } else {
+            self.n_long = self.n_long.saturating_add(1);
             if is_in_place {
                 let is_forgiven = self.in_place > FORGIVEN;
                 let before = if is_forgiven { FIRST_PROOFS } else { self.next };
@@ -115,6 +125,12 @@ impl DecisionPool {
             trust.in_place = trust.in_place.saturating_add(1);
             true
         })
+    }
+
+    /// Whether the next decision of a tenant is likely to be long.
+    fn expects_long(&self, tenant: &TenantId) -> bool {
+        let tenants = self.tenants.lock();
+        tenants.get(tenant).is_some_and(|trust| trust.n_long >= LONG_RUN)
     }
 
     fn note(&self, tenant: &TenantId, took: Duration, is_in_place: bool) {
@@ -151,18 +167,19 @@ impl Engine {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CommandError> {
         if self.is_in_place(tenant, n_bytes) {
-            return Ok(self.noting(tenant, work));
+            return Ok(self.noting(tenant, work, |_| false));
         }
         let decision_pool = &self.shared.decision_pool;
         let lane = match n_bytes <= SMALL {
             true => &decision_pool.brief,
             false => &decision_pool.long,
         };
-        Box::pin(self.think_in(lane, tenant, work)).await
+        Box::pin(self.think_in(lane, tenant, work, |_| false)).await
     }
 
     /// Runs work that gives up after [`BRIEF`] units, which `begin` makes: in place if that is allowed for this tenant and
-    /// input size, otherwise on the lane for brief work. Returns `None` if the work gave up, or the input is too large.
+    /// input size, otherwise on the lane for brief work. Returns `None` if the work gave up, or is not begun because the
+    /// input is too large or the tenant's last decisions were long.
     ///
     /// # Errors
     /// Same as [`Self::think`].
@@ -175,11 +192,14 @@ impl Engine {
         if n_bytes > SMALL {
             return Ok(None);
         }
-        let work = begin();
         if self.is_in_place(tenant, n_bytes) {
-            return Ok(self.noting(tenant, work));
+            return Ok(self.noting(tenant, begin(), Option::is_none));
         }
-        Box::pin(self.think_in(&self.shared.decision_pool.brief, tenant, work)).await
+        let decision_pool = &self.shared.decision_pool;
+        if decision_pool.expects_long(tenant) {
+            return Ok(None);
+        }
+        Box::pin(self.think_in(&decision_pool.brief, tenant, begin(), Option::is_none)).await
     }
 
     fn is_in_place(&self, tenant: &TenantId, n_bytes: usize) -> bool {
@@ -192,10 +212,13 @@ impl Engine {
     }
 
     /// Runs work in place and accounts for its processor time.
-    fn noting<T>(&self, tenant: &TenantId, work: impl FnOnce() -> T) -> T {
+    fn noting<T>(&self, tenant: &TenantId, work: impl FnOnce() -> T, gave_up: fn(&T) -> bool) -> T {
         let began = processor_time();
         let done = work();
-        let took = processor_time().saturating_sub(began);
+        let took = match gave_up(&done) {
+            true => GAVE_UP,
+            false => processor_time().saturating_sub(began),
+        };
         self.shared.decision_pool.note(tenant, took, true);
         done
     }
@@ -209,7 +232,8 @@ impl Engine {
         tenant: &TenantId,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CommandError> {
-        self.think_in(&self.shared.decision_pool.long, tenant, work).await
+        self.think_in(&self.shared.decision_pool.long, tenant, work, |_| false)
+            .await
     }
 
     /// Runs work for a tenant in its turn on a lane.
@@ -218,6 +242,7 @@ impl Engine {
         lane: &Turns,
         tenant: &TenantId,
         work: impl FnOnce() -> T + Send + 'static,
+        gave_up: fn(&T) -> bool,
     ) -> Result<T, CommandError> {
         if self.is_repeatable() {
             return Ok(work());
@@ -234,9 +259,13 @@ impl Engine {
             let _entered = span.entered();
             let began = processor_time();
             let done = catch_unwind(AssertUnwindSafe(work));
-            let took = processor_time().saturating_sub(began);
+            let spent = processor_time().saturating_sub(began);
+            let took = match done.as_ref().is_ok_and(gave_up) {
+                true => GAVE_UP,
+                false => spent,
+            };
             engine.shared.decision_pool.note(&tenant, took, false);
-            turn.charge(u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1));
+            turn.charge(u64::try_from(spent.as_micros()).unwrap_or(u64::MAX).max(1));
             drop(turn);
             done
         });
@@ -339,6 +368,11 @@ mod tests {
         drop(turn);
         let heavy = create(&engine, &tenant, "heavy").await;
         assert_eq!(heavy.expect("decided elsewhere"), RunStatus::Completed);
+        // Known to be heavy by now, the tenant takes no turn of brief work.
+        let turn = decision_pool.brief.take(&other, 1).await.expect("none waits");
+        let heavy = create(&engine, &tenant, "heavy").await;
+        assert_eq!(heavy.expect("not begun there"), RunStatus::Completed);
+        drop(turn);
         engine.stop().await;
     }
 
