@@ -147,7 +147,7 @@ pub(crate) fn read(database: &Path) -> Result<Option<Note>, Distrust> {
     trusted(&path).map_err(|why| Distrust { path, why })
 }
 
-/// Why the note of a host that runs does not count.
+/// The reason why a process ignores the note of a running host.
 #[derive(Debug)]
 pub(crate) struct Distrust {
     path: PathBuf,
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_with_a_key_counts_only_if_nobody_else_can_read_it() {
+    fn a_note_with_a_key_is_refused_if_other_users_can_read_it() {
         let folder = tempfile::tempdir().unwrap();
         let database = folder.path().join("wopr.db");
         let path = beside(&database);

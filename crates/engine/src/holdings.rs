@@ -18,13 +18,11 @@ pub(crate) type Owner = Option<TenantId>;
 /// A limit on the current workflows of one tenant that a registration would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WorkflowLimit {
-    #[error(
-        "the tenant has {most} workflows, which limits.max_workflows allows; remove one to make room (DELETE /v1/host/wopr/workflows/ID, wopr workflows remove ID)"
-    )]
+    #[error("the tenant has {most} workflows, which limits.max_workflows allows; remove one to make room")]
     Workflows { most: usize },
     /// Total size of the parsed definitions, in bytes.
     #[error(
-        "the workflows of the tenant would take over {most} bytes of memory, which limits.max_workflow_bytes allows; {taken} are taken; remove one to make room (DELETE /v1/host/wopr/workflows/ID, wopr workflows remove ID)"
+        "the workflows of the tenant would take over {most} bytes of memory, which limits.max_workflow_bytes allows; {taken} are taken; remove a workflow to make room"
     )]
     Bytes {
         most: usize,
@@ -299,7 +297,7 @@ mod tests {
         assert!(!holdings.has(&claim("a", "w1", 10)));
         drop(holdings.reserve(claim("a", "w2", 10)).expect("room"));
         assert!(holdings.owners.lock().is_empty(), "nothing of the tenant is left");
-        // What another registration in progress has reserved stays.
+        // A removal does not release what another registration in progress has reserved.
         holdings.add(claim("a", "w1", 10));
         let again = holdings.reserve(claim("a", "w1", 10)).expect("the same workflow");
         assert!(holdings.remove(&owner, &w1));

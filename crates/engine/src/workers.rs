@@ -531,18 +531,9 @@ pub(crate) fn read(row: Leased, lease: Duration) -> Option<LeasedActivity> {
             return None;
         }
     };
-    let activity = match effect.request {
-        Request::Activity(activity) => activity,
-        Request::Http(_)
-        | Request::Agent(_)
-        | Request::Memory(_)
-        | Request::Model(_)
-        | Request::Tool(_)
-        | Request::ToolList(_)
-        | Request::SideEffect { .. } => {
-            tracing::error!(run = %row.run, effect = row.key.name, "a call in a worker queue is no activity");
-            return None;
-        }
+    let Request::Activity(activity) = effect.request else {
+        tracing::error!(run = %row.run, effect = row.key.name, "a call in a worker queue is no activity");
+        return None;
     };
     Some(LeasedActivity {
         run: row.run,

@@ -151,7 +151,7 @@ impl Mcp {
                 let database = database.clone();
                 self.share(config, database, signals).await
             }
-            // Several processes reach a PostgreSQL server by themselves, and nobody else reaches this process's memory.
+            // PostgreSQL serves several processes, and no other process can use the memory of this one.
             StoreUrl::Memory | StoreUrl::Postgres(_) => self.serve_alone(config, signals).await,
         }
     }

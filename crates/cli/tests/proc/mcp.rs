@@ -134,6 +134,13 @@ pub(crate) async fn open(talk: &mut Talk) -> Value {
     opened["result"].clone()
 }
 
+/// Checks that a request fails because no host can be reached.
+pub(crate) async fn finds_no_host(talk: &mut Talk) {
+    let lost = talk.ask("ping", json!({})).await;
+    let why = lost["error"]["message"].as_str().unwrap();
+    assert!(why.contains("cannot reach"), "{lost}");
+}
+
 #[tokio::test]
 async fn runs_survive_the_process_that_an_editor_starts() {
     let folder = tempfile::tempdir_in(place()).unwrap();
@@ -254,14 +261,7 @@ async fn a_host_that_has_the_store_is_forwarded_to() {
     let mut talk = start(KEY);
     open(&mut talk).await;
     host.kill().await;
-    let lost = talk.ask("ping", json!({})).await;
-    assert!(
-        lost["error"]["message"]
-            .as_str()
-            .unwrap()
-            .contains("cannot reach"),
-        "{lost}"
-    );
+    finds_no_host(&mut talk).await;
     talk.end().await;
 }
 

@@ -18,7 +18,7 @@ use crate::{
     host::{Host, KEY, place, sqlite},
     http::{Connection, write_request},
     interop::LIMIT,
-    mcp::{Talk, command, open},
+    mcp::{Talk, command, finds_no_host, open},
 };
 
 /// Interval between two looks at the note.
@@ -350,20 +350,11 @@ async fn a_process_follows_a_server_and_never_takes_its_place() {
     open(&mut talk).await;
     let run = ask_for_approval(&mut talk).await;
     host.kill().await;
-    let lost = talk.ask("ping", json!({})).await;
-    let why = lost["error"]["message"].as_str().unwrap();
-    assert!(why.contains("cannot reach"), "{why}");
+    finds_no_host(&mut talk).await;
     // At another port, which the system chooses.
     host.start().await;
     approve(&mut talk, &run).await;
     host.terminate().await;
-    let lost = talk.ask("ping", json!({})).await;
-    assert!(
-        lost["error"]["message"]
-            .as_str()
-            .unwrap()
-            .contains("cannot reach"),
-        "{lost}"
-    );
+    finds_no_host(&mut talk).await;
     talk.end().await;
 }

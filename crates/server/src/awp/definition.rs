@@ -47,7 +47,7 @@ pub(super) async fn known(
     let Some(workflow) = name.and_then(awp::workflow_id) else {
         return Ok(None);
     };
-    // What is left of a removed workflow is only for its runs.
+    // Versions of a removed workflow may still be stored, but only for the runs that use them.
     let is_there = host.app().find_workflow(permit, &workflow).await?.is_some();
     if !is_there {
         return Ok(None);

@@ -22,7 +22,7 @@ const MAX_CHILDREN: usize = 40;
 pub(super) struct Standing {
     pub(super) view: View,
     pub(super) status: ExecutionStatus,
-    /// The question that an answer without the id of one goes to.
+    /// The question that an answer goes to if it names none.
     pub(super) question: Option<Question>,
     /// The first of its children, and theirs, that the execution waits for and that wait for the host.
     child: Option<Box<Standing>>,
@@ -156,8 +156,8 @@ pub(super) const fn may_be_answered(status: RunStatus) -> bool {
     }
 }
 
-/// The question of an execution that an answer without the id of one goes to. There is none while the execution still asks
-/// what its child has the answer of.
+/// The question of an execution that an answer goes to if it names none. `None` if the child that asked has its answer
+/// already, and the execution has not heard of it yet.
 pub(super) async fn question(app: &App, view: &View) -> Result<Option<Question>, Error> {
     let Some((plan, (run, _))) = view.plan.awp().zip(view.run.awp()) else {
         return Ok(None);

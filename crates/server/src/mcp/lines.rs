@@ -396,7 +396,7 @@ impl Local {
         })
     }
 
-    /// Why the caller's key is not accepted any more, if it is not.
+    /// The error to answer with, once the caller's key has been revoked.
     fn refused(&self) -> Option<AuthError> {
         let validity = self.validity.clone()?;
         validity.ended().now_or_never()

@@ -318,7 +318,8 @@ impl From<RegisterError> for Problem {
         match error {
             RegisterError::Invalid(problems) => problems.into(),
             RegisterError::Full(limit) => {
-                let problem = Self::new(StatusCode::CONFLICT, "conflict", limit.to_string());
+                let message = format!("{limit}: DELETE /v1/host/wopr/workflows/{{workflowId}}");
+                let problem = Self::new(StatusCode::CONFLICT, "conflict", message);
                 match limit {
                     WorkflowLimit::Workflows { most } => problem.with("maxWorkflows", most),
                     WorkflowLimit::Bytes { most, .. } | WorkflowLimit::Patterns { most, .. } => {

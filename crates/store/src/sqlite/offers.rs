@@ -10,8 +10,8 @@ use crate::{
     WriteError, offers::most_counted,
 };
 
-/// Rows of a worker queue, those that can be leased first in front, each with its lost leases. A lease that ended
-/// between parameters 4 and 5 is none of them.
+/// Rows of a worker queue, those that can be leased first in front, each with its lost leases. A lease that
+/// ended between the times in parameters 4 and 5 does not count as lost.
 const IN_QUEUE: &str = concat!(
     "SELECT tenant, run, queue, key, ready, length(body),
          leases - CASE WHEN leases > 0 AND ready > ?4 AND ready <= ?5 THEN 1 ELSE 0 END

@@ -24,7 +24,7 @@ const MAX_ANSWER: usize = 64 << 20;
 const MAX_EVENT: usize = 16 << 20;
 /// The code of errors that are not the host's.
 const SERVER_ERROR: i64 = -32_000;
-/// What a client may not know about a request that was not answered.
+/// Tells a client that a request without an answer may have taken effect.
 const GOES_ON: &str = "what was begun there goes on: wopr_list_runs shows the runs";
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 
@@ -35,7 +35,7 @@ pub(super) struct Remote {
     handshake: Arc<Handshake>,
 }
 
-/// What the handshake agreed on. It holds for every host that serves the client afterwards.
+/// The protocol version that client and host agreed on, and the session. Requests to later hosts repeat both.
 #[derive(Debug, Default)]
 pub(super) struct Handshake(Mutex<Agreed>);
 

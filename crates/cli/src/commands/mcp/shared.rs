@@ -357,7 +357,7 @@ impl Keeper {
     }
 }
 
-/// Why this process does not have the database.
+/// The reason why this process could not open the database.
 enum NotOpened {
     Start(StartError),
     Key(Failure),
