@@ -727,9 +727,12 @@ proptest! {
     #![proptest_config(Config { failure_persistence: None, cases: 64, ..Config::default() })]
 
     #[test]
-    fn a_replay_of_anything_equals_its_source(workflow in workflow(), told in vec(told(), 0..25), limit in 5..40_u32) {
-        let mut script = Script::of_plans(plans(&workflow))
-            .start_configured(json!({}), json!({ "recursionLimit": limit, "runTimeoutMs": 500 }));
+    fn a_replay_of_anything_equals_its_source(workflow in workflow(), told in vec(told(), 0..25), limit in 5..40_u32, log_bytes in 2_000..20_000_u64) {
+        let mut start = Script::start_run(json!({}));
+        start.configurable.extend([("recursionLimit".to_owned(), json!(limit)), ("runTimeoutMs".to_owned(), json!(500))]);
+        start.bounds.log_bytes = log_bytes;
+        let mut script = Script::of_plans(plans(&workflow));
+        script.try_start(start).unwrap();
         for told in &told {
             tell(&mut script, told);
         }

@@ -53,6 +53,7 @@ impl Default for Options {
         Self {
             bounds: HostBounds {
                 node_executions: 1_000,
+                log_bytes: 64 << 20,
                 run_duration_ms: None,
             },
             node_types: NodeTypes::default(),

@@ -231,6 +231,8 @@ impl Overlay {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostBounds {
     pub node_executions: u32,
+    /// Size of the log in bytes, approximately, after which no node starts.
+    pub log_bytes: u64,
     pub run_duration_ms: Option<u64>,
 }
 

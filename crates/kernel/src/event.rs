@@ -198,6 +198,8 @@ pub struct Parent {
 pub struct Limits {
     /// Maximum number of node executions.
     pub node_executions: u32,
+    /// Size of the log in bytes, approximately, after which no node starts.
+    pub log_bytes: u64,
     /// Maximum time in milliseconds, not counting time spent in `waiting-*` and `paused`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_duration_ms: Option<u64>,

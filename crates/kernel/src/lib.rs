@@ -12,6 +12,7 @@ pub mod cost;
 mod decide;
 mod dialect;
 mod event;
+mod event_size;
 mod failure;
 mod fence;
 mod given;

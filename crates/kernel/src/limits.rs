@@ -31,6 +31,7 @@ impl HostBounds {
         let duration = asked("runTimeoutMs", MIN_DURATION_MS, duration_max)?;
         Ok(Limits {
             node_executions: u32::try_from(executions).unwrap_or(self.node_executions),
+            log_bytes: self.log_bytes,
             run_duration_ms: [duration, declared_ms, self.run_duration_ms]
                 .into_iter()
                 .flatten()

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::{
     Activity, ApprovalAction, ContentHash, Dialect, EventRef, Failure, ForkMode, InterruptKind, Join,
     KernelEvent, NodeId, Object, Planned, PrincipalId, RecordedRef, RefusalDivergence, RunId, RunStarted,
-    RunStatus, Seq, StepId, Timestamp, WorkflowId,
+    RunStatus, Seq, StepId, Timestamp, WorkflowId, event_size::size_of_event,
 };
 
 pub use view::{Asked, OpenInterrupt, Streaming};
@@ -29,7 +29,7 @@ pub const UNTRUSTED: &str = "untrusted";
 pub const IMPORTED: &str = "imported";
 
 /// The version of the kernel's fold: grows whenever the state of a log is another one, or has another form.
-pub const FOLD: u16 = 1;
+pub const FOLD: u16 = 2;
 
 /// The state of a run, derived from its log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -58,6 +58,8 @@ pub struct Run {
     /// Indexes of nodes that wait for an answer, in the order in which they asked.
     pub waiting: Vec<usize>,
     pub executions: u32,
+    /// The approximate size of the log in bytes.
+    pub log_bytes: u64,
     pub paused: bool,
     pub cancelling: Option<Cancel>,
     pub active_ms: u64,
@@ -376,6 +378,7 @@ impl Default for Run {
             nodes: Vec::new(),
             waiting: Vec::new(),
             executions: 0,
+            log_bytes: 0,
             paused: false,
             cancelling: None,
             active_ms: 0,
@@ -433,6 +436,7 @@ impl Run {
             EventRef::Dialect(_) => None,
         };
         self.head = self.head.next();
+        self.log_bytes = self.log_bytes.saturating_add(size_of_event::<D>(recorded.event));
         self.updated_at = recorded.at;
         let status = self.derive_status(end);
         match (self.running_since, status == RunStatus::Running) {

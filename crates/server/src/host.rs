@@ -371,6 +371,7 @@ impl Host {
             },
             bounds: HostBounds {
                 node_executions: config.limits.max_node_executions,
+                log_bytes: config.limits.max_log_bytes,
                 run_duration_ms: config.max_run_duration().map(Period::as_millis),
             },
             node_types: NodeTypes {

@@ -120,6 +120,7 @@ impl Script {
             parent: None,
             bounds: HostBounds {
                 node_executions: 100_000,
+                log_bytes: 64 << 20,
                 run_duration_ms: None,
             },
         }

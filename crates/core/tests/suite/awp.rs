@@ -177,6 +177,30 @@ fn endless_loop_ends_at_the_limit_of_node_executions() {
 }
 
 #[test]
+fn a_loop_that_writes_much_ends_at_the_limit_of_its_log() {
+    let nodes = [
+        set("turn", json!({ "t": { "jq": ".t[1:] + .t[:1]" } })),
+        json!({ "id": "more", "type": "switch", "config": { "cases": [{ "when": "true", "target": "turn" }] } }),
+    ];
+    let document = document(
+        "endless",
+        json!({ "t": {} }),
+        &nodes,
+        &[("start", "turn"), ("turn", "more")],
+    );
+    let mut start_run = Script::start_run(json!({ "t": "x".repeat(30_000) }));
+    start_run.bounds.log_bytes = 2 << 20;
+    let mut script = Script::of_plans([plan(document)]);
+    script.try_start(start_run).unwrap();
+    while script.status() == "running" {
+        script.wait(0);
+    }
+    assert_eq!(failure(&script).code, "log_limit_exceeded");
+    assert!(script.run(0).log_bytes < 3 << 20);
+    replays_equally(&mut script);
+}
+
+#[test]
 fn hostile_filter_fails_its_node_and_not_the_host() {
     for filter in [
         "[range(1e9)]",

@@ -265,6 +265,7 @@ fn imported(
         trace: None,
         bounds: HostBounds {
             node_executions: 100_000,
+            log_bytes: 64 << 20,
             run_duration_ms: None,
         },
         name: None,

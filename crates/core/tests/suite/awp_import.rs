@@ -32,6 +32,7 @@ pub(crate) fn terms() -> Import {
         origin: Origin::new("rest"),
         bounds: HostBounds {
             node_executions: 100_000,
+            log_bytes: 64 << 20,
             run_duration_ms: None,
         },
         name: Some("copy".to_owned()),

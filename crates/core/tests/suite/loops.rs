@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use serde_json::json;
-use wopr_core::{HostBounds, Refusal, Timer};
+use wopr_core::{HostBounds, NodeId, Refusal, Timer, format};
 use wopr_testkit::{Script, Workflow};
 
 /// An approval that returns to a revision.
@@ -411,12 +411,61 @@ fn loop_cannot_exceed_a_tight_host_limit() {
     let mut start = Script::start_run(json!({}));
     start.bounds = HostBounds {
         node_executions: 10,
+        log_bytes: 64 << 20,
         run_duration_ms: None,
     };
     start.configurable.insert("recursionLimit".to_owned(), json!(11));
     let refused = Script::of(&[&counter(3)]).try_start(start);
     expect!["start the run: configurable.recursionLimit must be between 1 and 10"]
         .assert_eq(&refused.expect_err("out of bounds").to_string());
+}
+
+#[test]
+fn a_loop_that_writes_much_ends_at_the_limit_of_its_log() {
+    const LIMIT: u64 = 4 << 20;
+    let workflow = Workflow::new("w")
+        .variable("t", "string", json!({ "defaultValue": "x".repeat(50_000) }))
+        .node(
+            "turn",
+            "core.setVariable",
+            json!({ "name": "t", "expression": "t[1:] ~ t[:1]" }),
+        )
+        .edges("turn -> turn");
+    let mut start = Script::start_run(json!({}));
+    start.bounds.log_bytes = LIMIT;
+    let mut script = Script::of(&[&workflow]);
+    script.try_start(start).expect("starts");
+    while script.next_timer().is_some() {
+        script.wait(0);
+    }
+    let run = script.run(0);
+    let (error, node) = run.error.as_ref().expect("failed");
+    assert_eq!(error.code, "log_limit_exceeded");
+    assert_eq!(node.as_ref().map(NodeId::as_str), Some("turn"));
+    // The last execution may exceed the limit, and no other one began.
+    assert!(
+        (LIMIT..LIMIT + 200_000).contains(&run.log_bytes),
+        "{}",
+        run.log_bytes
+    );
+    let stored: usize = script
+        .events(0)
+        .iter()
+        .map(|event| format::encode_event(event).len())
+        .sum();
+    assert!(stored as u64 <= 2 * run.log_bytes, "{stored} {}", run.log_bytes);
+    // A child has the limit of its parent.
+    let parent = Workflow::new("parent").node("call", "core.subWorkflow", json!({ "workflowId": "w" }));
+    let mut start = Script::start_run(json!({}));
+    start.bounds.log_bytes = LIMIT;
+    let mut script = Script::of(&[&parent, &workflow]);
+    script.try_start(start).expect("starts");
+    while script.next_timer().is_some() {
+        script.wait(0);
+    }
+    let (error, _) = script.run(1).error.as_ref().expect("failed");
+    assert_eq!(error.code, "log_limit_exceeded");
+    assert_eq!(script.status(), "failed");
 }
 
 #[test]

@@ -143,6 +143,7 @@ fn kernel_samples() -> Vec<KernelEvent> {
             }),
             limits: Limits {
                 node_executions: 1_000,
+                log_bytes: 64 << 20,
                 run_duration_ms: Some(60_000),
             },
         })),

@@ -327,6 +327,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 }),
                 bounds: HostBounds {
                     node_executions: started.limits.node_executions,
+                    log_bytes: started.limits.log_bytes,
                     run_duration_ms: None,
                 },
             },

@@ -34,7 +34,6 @@ use crate::{
         self, Budget, DECISION_PAUSE, EVENT, Exhausted, MAX_DECISION_WORK, MAX_STATE, MESSAGES_PAUSE,
         STATE_PER_INPUT,
     },
-    measure::{size_of, size_of_object},
 };
 
 use fork::Following;
@@ -244,9 +243,13 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
     }
 
     fn try_push(&mut self, recorded: Recorded<D::Event>) -> Result<(), ApplyError> {
+        let before = self.run.log_bytes;
         self.run
             .apply::<D>(&mut self.state, self.plan, recorded.as_ref())?;
-        self.bytes += size_of_event::<D>(&recorded.event);
+        let more = self.run.log_bytes.saturating_sub(before);
+        self.bytes = self
+            .bytes
+            .saturating_add(usize::try_from(more).unwrap_or(usize::MAX));
         self.events.push(recorded);
         Ok(())
     }
@@ -689,60 +692,4 @@ pub fn fields(value: Value) -> Object {
         Value::Object(fields) => fields,
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Object::new(),
     }
-}
-
-/// A cheap estimate: it counts only what workflows can make large.
-fn size_of_event<D: Dialect>(event: &Event<D::Event>) -> usize {
-    const ENVELOPE: usize = 128;
-    const EDGE: usize = 6;
-    let event = match event {
-        Event::Kernel(event) => event,
-        Event::Dialect(event) => return ENVELOPE + D::size_of(event),
-    };
-    ENVELOPE
-        + match event {
-            KernelEvent::NodeCompleted { outputs, routing, .. } => {
-                size_of_object(outputs) + EDGE * routing.len()
-            }
-            KernelEvent::NodeFailed { routing, .. } => EDGE * routing.len(),
-            KernelEvent::RunCompleted { outputs } => size_of_object(outputs),
-            KernelEvent::ArtifactCreated { content, .. } => size_of(content),
-            KernelEvent::MemoryWritten(written) => written.content.len(),
-            KernelEvent::MemoryCompacted { sources, .. } => sources.iter().map(String::len).sum(),
-            KernelEvent::OutputChunk { chunk, .. } => chunk.len(),
-            KernelEvent::InterruptRequested { data, .. } | KernelEvent::ApprovalRequested { data, .. } => {
-                size_of(data)
-            }
-            KernelEvent::EffectScheduled { activity, .. } => {
-                activity.as_ref().map_or(0, |activity| size_of(&activity.input))
-            }
-            KernelEvent::EffectAccepted { handle: value, .. }
-            | KernelEvent::EffectProgressed { details: value, .. } => size_of(value),
-            KernelEvent::EffectEnded { outcome, .. } => size_of_object(outcome),
-            KernelEvent::RunStarted(started) => {
-                size_of_object(&started.inputs) + size_of_object(&started.metadata)
-            }
-            KernelEvent::RunFailed { .. }
-            | KernelEvent::RunCancelled { .. }
-            | KernelEvent::CancelRequested { .. }
-            | KernelEvent::RunPaused { .. }
-            | KernelEvent::RunResumed { .. }
-            | KernelEvent::NodeStarted { .. }
-            | KernelEvent::NodeRetried { .. }
-            | KernelEvent::NodeSkipped { .. }
-            | KernelEvent::NodeCancelled { .. }
-            | KernelEvent::NodeSuspended { .. }
-            | KernelEvent::NodeResumed { .. }
-            | KernelEvent::NodeDispatched { .. }
-            | KernelEvent::ChildEnded { .. }
-            | KernelEvent::InterruptResolved { .. }
-            | KernelEvent::ApprovalVoted { .. }
-            | KernelEvent::ApprovalReceived { .. }
-            | KernelEvent::ClarificationRequested { .. }
-            | KernelEvent::ClarificationResolved { .. }
-            | KernelEvent::CapBreached { .. }
-            | KernelEvent::ReplayDiverged { .. }
-            | KernelEvent::RefusalDiverged { .. }
-            | KernelEvent::ForkResumed { .. } => 0,
-        }
 }

@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use crate::{
-    Active, Call, CancelledCall, Cap, Dialect, Effect, Failure, KernelEvent, NodeId, Object, Parked, Pending,
-    Planned, Produced, Refusal, RemoteQuestion, Retries, Seq, StepId, Timer, Timestamp, Trigger, Wait, cost,
+    Active, Call, CancelledCall, Cap, Dialect, Effect, Failure, KernelEvent, Limits, NodeId, Object, Parked,
+    Pending, Planned, Produced, Refusal, RemoteQuestion, Retries, Seq, StepId, Timer, Timestamp, Trigger,
+    Wait, cost,
     measure::{MAX_NESTING, too_deep},
 };
 
@@ -16,6 +17,9 @@ const MAX_RETRY_AFTER_MS: u64 = 3_600_000;
 const MAX_DETAILS: u32 = 1_000;
 /// How often the peer of one attempt may change how it goes on, each an event of the run or several.
 const MAX_ACCEPTED: u32 = 200;
+
+/// The code of a run whose log is as long as it may be.
+const LOG_LIMIT_EXCEEDED: &str = "log_limit_exceeded";
 
 /// A failed attempt.
 #[derive(Debug)]
@@ -29,7 +33,7 @@ pub struct Attempted {
 impl<D: Dialect> DecisionBuilder<'_, D> {
     /// Starts a node. Returns its step and the position of the event, or `None` if the run's limit fails it.
     pub fn start_step(&mut self, position: usize) -> Option<(StepId, Seq)> {
-        if !self.within_executions(position) {
+        if !self.is_within_limits(position) {
             return None;
         }
         let step = self.step(position, self.run.nodes[position].next_ordinal);
@@ -512,7 +516,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         if *current + 1 != attempt || self.run.paused || self.run.cancelling.is_some() {
             return Trigger::Advance;
         }
-        if !self.within_executions(position) {
+        if !self.is_within_limits(position) {
             return Trigger::Advance;
         }
         let started = self.record_start(self.last(), position, &step, attempt);
@@ -583,21 +587,31 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         )
     }
 
-    /// Returns `true` if the limit allows one more node execution. Otherwise fails the run.
-    fn within_executions(&mut self, position: usize) -> bool {
-        let started = self.run.started.as_ref();
-        let limit = started.map_or(0, |started| started.limits.node_executions);
-        if self.run.executions < limit {
-            return true;
+    /// Returns `true` if the limits allow one more node execution. Otherwise fails the run.
+    fn is_within_limits(&mut self, position: usize) -> bool {
+        let Some(Limits {
+            node_executions,
+            log_bytes,
+            run_duration_ms: _,
+        }) = self.run.started.as_ref().map(|started| started.limits)
+        else {
+            return false;
+        };
+        let node = || Some(self.plan.node(position).clone());
+        if self.run.executions >= node_executions {
+            let observed = u64::from(self.run.executions) + 1;
+            self.breach(Cap::NodeExecutions, u64::from(node_executions), observed, node());
+            return false;
         }
-        let node = self.plan.node(position).clone();
-        self.breach(
-            Cap::NodeExecutions,
-            u64::from(limit),
-            u64::from(self.run.executions) + 1,
-            Some(node),
-        );
-        false
+        if self.run.log_bytes >= log_bytes {
+            // The protocol has no kind of `cap.breached` for this limit.
+            let message = format!(
+                "the log of the run has reached its limit of {log_bytes} bytes: its nodes write too much, or too often"
+            );
+            self.fail_run(self.last(), Failure::new(LOG_LIMIT_EXCEEDED, message), node());
+            return false;
+        }
+        true
     }
 
     /// Fails the run because it exceeded a limit.

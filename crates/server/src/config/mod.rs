@@ -56,6 +56,8 @@ pub use workers::{WorkerQueue, Workers};
 const MAX_LISTED: usize = 4;
 /// Minimum of `limits.max_workflow_bytes`.
 const LEAST_WORKFLOW_BYTES: usize = 1 << 20;
+/// Minimum of `limits.max_log_bytes`.
+const LEAST_LOG_BYTES: u64 = 1 << 20;
 
 /// The annotated example file: every setting with its default.
 pub const EXAMPLE: &str = include_str!("../../../../wopr.toml");
@@ -130,6 +132,8 @@ pub struct Server {
 pub struct Limits {
     /// Maximum number of node executions per run.
     pub max_node_executions: u32,
+    /// Size of a run's log in bytes, approximately, after which no node of it starts.
+    pub max_log_bytes: u64,
     /// Maximum number of runs below one root, on all levels.
     pub max_descendants: u64,
     /// Maximum number of current workflows per tenant. Shared workflows count separately.
@@ -334,6 +338,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_node_executions: 1_000,
+            max_log_bytes: 64 << 20,
             max_descendants: 20_000,
             max_workflows: 2_000,
             max_workflow_bytes: 64 << 20,
@@ -552,6 +557,9 @@ impl Config {
         }
         if self.limits.max_node_executions == 0 {
             return invalid("limits.max_node_executions", "must be at least 1");
+        }
+        if self.limits.max_log_bytes < LEAST_LOG_BYTES {
+            return invalid("limits.max_log_bytes", "must be at least 1048576");
         }
         if self.limits.max_workflows == 0 {
             return invalid("limits.max_workflows", "must be at least 1");

@@ -99,6 +99,9 @@ pub const SETTINGS: &[Setting] = &[
         "WOPR_MAX_NODE_EXECUTIONS",
         |c, t| number(&mut c.limits.max_node_executions, t),
     ),
+    setting("limits.max_log_bytes", "WOPR_MAX_LOG_BYTES", |c, t| {
+        number(&mut c.limits.max_log_bytes, t)
+    }),
     setting("limits.max_descendants", "WOPR_MAX_DESCENDANTS", |c, t| {
         number(&mut c.limits.max_descendants, t)
     }),

@@ -420,3 +420,35 @@ async fn a_long_log_is_copied_in_parts_and_survives_a_restart() {
     let diff = server.get(&path).send().await.ok(200);
     assert_eq!(diff["divergedAtSeq"], Value::Null, "{diff}");
 }
+
+#[tokio::test]
+async fn a_run_whose_log_is_full_fails_and_its_retry_says_why_too() {
+    let server = Server::start_with(|config| {
+        config.store = StoreUrl::Sqlite("wopr.db".into());
+        config.limits.max_log_bytes = 1 << 20;
+    })
+    .await;
+    let turn = json!({ "name": "t", "expression": "t[1:] ~ t[:1]" });
+    let mut workflow = chain("much", &[node("turn", "core.setVariable", turn)]);
+    let text = "x".repeat(50_000);
+    workflow["variables"] = json!([{ "name": "t", "type": "string", "defaultValue": text }]);
+    workflow["edges"] = json!([{ "id": "again", "sourceNodeId": "turn", "targetNodeId": "turn" }]);
+    register(&server, &workflow).await;
+    let run = server.run("much", json!({})).await;
+    let failed = server.wait_for(&run, "failed").await;
+    assert_eq!(failed["error"]["code"], "log_limit_exceeded", "{failed}");
+    let n_started = |events: &[String]| events.iter().filter(|event| *event == "node.started").count();
+    assert!((5..20).contains(&n_started(&server.event_types(&run).await)));
+    let path = format!("/v1/host/wopr/runs/{run}:retry");
+    let retried = server.post(&path, &json!({})).send().await.ok(201);
+    let again = retried["runId"].as_str().unwrap().to_owned();
+    let failed = server.wait_for(&again, "failed").await;
+    assert_eq!(failed["error"]["code"], "log_limit_exceeded", "{failed}");
+    // A replay ends as its source did.
+    let replay = fork(&server, &run, json!({ "mode": "replay" })).await;
+    server.wait_for(&replay, "failed").await;
+    let path = format!("/v1/runs/{run}:diff?against={replay}");
+    let diff = server.get(&path).send().await.ok(200);
+    assert_eq!(diff["divergedAtSeq"], Value::Null, "{diff}");
+    server.stop().await;
+}

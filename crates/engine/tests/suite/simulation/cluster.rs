@@ -61,6 +61,7 @@ impl Cluster {
             options: Options {
                 bounds: HostBounds {
                     node_executions: NODE_EXECUTIONS,
+                    log_bytes: 64 << 20,
                     run_duration_ms: None,
                 },
                 node_types: NodeTypes { conformance: true },

@@ -105,6 +105,7 @@ fn kernel_samples() -> Vec<KernelEvent> {
         fork: None,
         limits: Limits {
             node_executions: 1,
+            log_bytes: 64 << 20,
             run_duration_ms: None,
         },
     };
