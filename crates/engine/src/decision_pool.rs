@@ -34,6 +34,8 @@ const SMALL: usize = 128 << 10;
 const SHORT: Duration = Duration::from_millis(1);
 /// Units of work after which a decision in place is abandoned: about a millisecond.
 pub(crate) const BRIEF: u64 = 100_000;
+/// Of this many decisions in place, one is measured: reading the clock takes two system calls.
+const SAMPLE: u32 = 8;
 /// What work that gave up counts as: it is not short, however soon it gave up.
 const GAVE_UP: Duration = Duration::MAX;
 /// Consecutive short decisions that first earn a tenant trust.
@@ -60,6 +62,12 @@ pub(crate) struct DecisionPool {
     /// All other work.
     long: Turns,
     tenants: Mutex<HashMap<TenantId, Trust>>,
+}
+
+/// The right to decide in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct InPlace {
+    is_measured: bool,
 }
 
 /// A tenant's progress towards trust.
@@ -118,12 +126,12 @@ impl DecisionPool {
     }
 
     /// Whether the next decision of a tenant may run in place. If so, it counts as one that does.
-    fn trusts(&self, tenant: &TenantId) -> bool {
+    fn trusts(&self, tenant: &TenantId) -> Option<InPlace> {
         let mut tenants = self.tenants.lock();
-        let trust = tenants.get_mut(tenant).filter(|trust| trust.to_prove == 0);
-        trust.is_some_and(|trust| {
-            trust.in_place = trust.in_place.saturating_add(1);
-            true
+        let trust = tenants.get_mut(tenant).filter(|trust| trust.to_prove == 0)?;
+        trust.in_place = trust.in_place.saturating_add(1);
+        Some(InPlace {
+            is_measured: trust.in_place % SAMPLE == 1,
         })
     }
 
@@ -166,8 +174,8 @@ impl Engine {
         n_bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CommandError> {
-        if self.is_in_place(tenant, n_bytes) {
-            return Ok(self.noting(tenant, work, |_| false));
+        if let Some(right) = self.in_place(tenant, n_bytes) {
+            return Ok(self.noting(tenant, right, work, |_| false));
         }
         let decision_pool = &self.shared.decision_pool;
         let lane = match n_bytes <= SMALL {
@@ -192,8 +200,8 @@ impl Engine {
         if n_bytes > SMALL {
             return Ok(None);
         }
-        if self.is_in_place(tenant, n_bytes) {
-            return Ok(self.noting(tenant, begin(), Option::is_none));
+        if let Some(right) = self.in_place(tenant, n_bytes) {
+            return Ok(self.noting(tenant, right, begin(), Option::is_none));
         }
         let decision_pool = &self.shared.decision_pool;
         if decision_pool.expects_long(tenant) {
@@ -202,8 +210,14 @@ impl Engine {
         Box::pin(self.think_in(&decision_pool.brief, tenant, begin(), Option::is_none)).await
     }
 
-    fn is_in_place(&self, tenant: &TenantId, n_bytes: usize) -> bool {
-        n_bytes <= SMALL && (self.is_repeatable() || self.shared.decision_pool.trusts(tenant))
+    fn in_place(&self, tenant: &TenantId, n_bytes: usize) -> Option<InPlace> {
+        if n_bytes > SMALL {
+            None
+        } else if self.is_repeatable() {
+            Some(InPlace { is_measured: false })
+        } else {
+            self.shared.decision_pool.trusts(tenant)
+        }
     }
 
     /// Returns `true` in a simulation, which must be repeatable: the order in which threads finish is not.
@@ -211,15 +225,23 @@ impl Engine {
         self.shared.options.seed.is_some()
     }
 
-    /// Runs work in place and accounts for its processor time.
-    fn noting<T>(&self, tenant: &TenantId, work: impl FnOnce() -> T, gave_up: fn(&T) -> bool) -> T {
-        let began = processor_time();
+    /// Runs work in place, and accounts for its processor time if that is measured.
+    fn noting<T>(
+        &self,
+        tenant: &TenantId,
+        InPlace { is_measured }: InPlace,
+        work: impl FnOnce() -> T,
+        gave_up: fn(&T) -> bool,
+    ) -> T {
+        let began = is_measured.then(processor_time);
         let done = work();
-        let took = match gave_up(&done) {
-            true => GAVE_UP,
-            false => processor_time().saturating_sub(began),
+        let took = match (gave_up(&done), began) {
+            (true, _) => Some(GAVE_UP),
+            (false, began) => began.map(|began| processor_time().saturating_sub(began)),
         };
-        self.shared.decision_pool.note(tenant, took, true);
+        if let Some(took) = took {
+            self.shared.decision_pool.note(tenant, took, true);
+        }
         done
     }
 
@@ -359,7 +381,7 @@ mod tests {
         assert!(matches!(heavy, Err(CommandError::Busy { .. })), "{heavy:?}");
         // Nobody knows yet what a new tenant does, and its short decision does not wait for long ones.
         let newcomer = parse("newcomer");
-        assert!(!decision_pool.trusts(&newcomer));
+        assert_eq!(decision_pool.trusts(&newcomer), None);
         let light = create(&engine, &newcomer, "light").await;
         assert_eq!(
             light.expect("decided on the lane for brief work"),
@@ -384,14 +406,19 @@ mod tests {
         let tenant = TenantId::parse("acme").expect("valid");
         let prove = |n: u32| {
             for _ in 0..n {
-                assert!(!decision_pool.trusts(&tenant));
+                assert_eq!(decision_pool.trusts(&tenant), None);
                 decision_pool.note(&tenant, SHORT, false);
             }
-            assert!(decision_pool.trusts(&tenant));
+            assert!(decision_pool.trusts(&tenant).is_some());
         };
         prove(FIRST_PROOFS);
         decision_pool.note(&tenant, SHORT, true);
-        assert!(decision_pool.trusts(&tenant));
+        // The first one in place is measured, and then every eighth.
+        let n_measured = (0..2 * SAMPLE)
+            .filter_map(|_| decision_pool.trusts(&tenant))
+            .filter(|right| right.is_measured)
+            .count();
+        assert_eq!(n_measured, 2);
         decision_pool.note(&tenant, LONG, true);
         prove(8 * FIRST_PROOFS);
         decision_pool.note(&tenant, LONG, true);
@@ -408,15 +435,15 @@ mod tests {
         let prove = |n: u32| (0..n).for_each(|_| decision_pool.note(&tenant, SHORT, false));
         prove(FIRST_PROOFS);
         for _ in 0..10 {
-            (0..=FORGIVEN).for_each(|_| assert!(decision_pool.trusts(&tenant)));
+            (0..=FORGIVEN).for_each(|_| assert!(decision_pool.trusts(&tenant).is_some()));
             decision_pool.note(&tenant, LONG, true);
-            assert!(!decision_pool.trusts(&tenant));
+            assert_eq!(decision_pool.trusts(&tenant), None);
             prove(8 * FIRST_PROOFS);
-            assert!(decision_pool.trusts(&tenant));
+            assert!(decision_pool.trusts(&tenant).is_some());
         }
         // One that comes soon after it is not.
         decision_pool.note(&tenant, LONG, true);
         prove(64 * FIRST_PROOFS - 1);
-        assert!(!decision_pool.trusts(&tenant));
+        assert_eq!(decision_pool.trusts(&tenant), None);
     }
 }

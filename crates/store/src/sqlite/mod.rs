@@ -17,6 +17,7 @@ mod inspect;
 mod job;
 mod lanes;
 mod lists;
+mod loads;
 mod offers;
 mod open;
 mod place;
@@ -68,6 +69,7 @@ use self::{
     epoch::Owed,
     job::Job,
     lanes::Lanes,
+    loads::Loads,
     open::{At as _, Lock},
     place::Files,
     queue::Queue,
@@ -128,6 +130,7 @@ pub struct SqliteStore {
     writes: Arc<Queue<Box<dyn Job>>>,
     reads: Arc<Queue<Read>>,
     lanes: Lanes,
+    loads: Arc<Loads>,
     totals: Totals,
     counters: Arc<Counters>,
     records: Arc<Records>,
@@ -252,6 +255,7 @@ impl SqliteStore {
             writes,
             reads,
             lanes: Lanes::new(options.readers.max(1), options.waiting),
+            loads: Arc::default(),
             totals: Totals::default(),
             counters,
             records,

@@ -123,11 +123,7 @@ impl Log for SqliteStore {
     }
 
     async fn load_within(&self, run: &RunKey, most: usize) -> Result<Option<Load>, ReadError> {
-        let run = run.clone();
-        self.read(Lane::Look(run.tenant.clone()), move |conn| {
-            read::load(conn, &run, most)
-        })
-        .await
+        self.load_in_turn(run, most).await
     }
 
     async fn summary(&self, run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError> {
