@@ -93,6 +93,36 @@ fn a_replay_of_pure_nodes_equals_its_source() {
 }
 
 #[test]
+fn a_branch_within_a_stream_begins_the_stream_again() {
+    let say = |n: usize| json!({ "chunks": vec!["x"; n] });
+    let workflow = Workflow::new("said")
+        .node("a", "core.stream", say(5))
+        .node(
+            "b",
+            "core.stream",
+            json!({ "chunks": ["y", "z", "!"], "intervalMs": 20 }),
+        )
+        .edges("a -> b");
+    let mut script = Script::started(&workflow);
+    bring_to_an_end(&mut script, 0);
+    check_replays(&mut script, 0);
+    check_branches(&mut script, 0);
+    let n_runs = script.n_runs();
+    for run in 0..n_runs {
+        assert_eq!(script.status_of(run), "completed", "{}", script.log(run));
+    }
+    // One that takes several decisions to catch up.
+    let long = Workflow::new("long")
+        .node("a", "core.stream", say(900))
+        .node("b", "core.stream", say(900));
+    let mut script = Script::started(&long);
+    bring_to_an_end(&mut script, 0);
+    let fork = script.fork(0, ForkMode::Branch, 1_500).unwrap();
+    bring_to_an_end(&mut script, fork);
+    assert_eq!(script.status_of(fork), "completed", "{}", script.log(fork));
+}
+
+#[test]
 fn a_replay_gets_what_its_source_got() {
     let workflow = Workflow::new("given")
         .effect("call")

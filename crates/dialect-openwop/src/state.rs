@@ -330,21 +330,20 @@ impl State {
                 self.nodes[position].describe(error);
                 self.signal(plan, position, Signal::Failure, routing);
             }
-            KernelEvent::ApprovalReceived {
-                step,
-                feedback,
-                action,
-                ..
-            } => {
-                let position = self.position(plan, step, "decision")?;
+            KernelEvent::InterruptResolved { step, action, .. } => {
+                let position = self.position(plan, step, "resolution")?;
                 let is_money = plan.nodes[position].kind.model().is_some();
                 let thinking = self.nodes[position].thinking.as_mut();
                 let more = thinking.and_then(|thinking| thinking.asks_more.take());
+                // With this event, so that a branch that takes it over loses what it grants.
                 match more {
-                    _ if !is_money || *action != ApprovalAction::Accept => {}
+                    _ if !is_money || *action != Some(ApprovalAction::Accept) => {}
                     Some(more) => self.grant(&more),
                     None => self.n_grants += 1,
                 }
+            }
+            KernelEvent::ApprovalReceived { step, feedback, .. } => {
+                let position = self.position(plan, step, "decision")?;
                 // A rejection fails the node next, and its comment belongs to that failure.
                 self.nodes[position].error = feedback
                     .as_ref()
@@ -428,7 +427,6 @@ impl State {
             | KernelEvent::EffectAccepted { .. }
             | KernelEvent::EffectProgressed { .. }
             | KernelEvent::EffectEnded { .. }
-            | KernelEvent::InterruptResolved { .. }
             | KernelEvent::ApprovalRequested { .. }
             | KernelEvent::ApprovalVoted { .. }
             | KernelEvent::ClarificationRequested { .. }

@@ -135,6 +135,30 @@ fn grant_ends_when_the_run_has_taken_it() {
 }
 
 #[test]
+fn a_branch_has_none_of_what_its_source_was_granted() {
+    let mut script = asking("a");
+    let key = key(&script);
+    is_over(&mut script, "a", key, more(1_000, &[]));
+    script
+        .answer("a", json!({ "action": "accept" }))
+        .expect("it may go on");
+    assert_eq!(asked(&script).granted, [key]);
+    let n_asked = script.events(0).len() as u64;
+    let granted = |script: &Script, run: usize| match script.effects_of(run).last().map(|effect| &effect.call)
+    {
+        Some(Call::Model(call)) => call.granted.clone(),
+        other => panic!("{other:?}\n{}", script.log(run)),
+    };
+    for from in 1..=n_asked {
+        let branch = script.fork(0, ForkMode::Branch, from).expect("within the log");
+        // One that begins before the answer waits for its own.
+        if script.status_of(branch) != "waiting-approval" {
+            assert_eq!(granted(&script, branch), [], "from {from}");
+        }
+    }
+}
+
+#[test]
 fn grant_ends_with_its_window() {
     let mut script = asking("a b");
     let key = key(&script);

@@ -93,6 +93,8 @@ impl Walk<'_, '_> {
         attempt: u32,
         cause: Seq,
     ) {
+        // A branch that begins here has none of what its source was granted.
+        self.begin_branch_with(&step);
         if !self.may_spend(&step, cause) {
             return;
         }

@@ -30,6 +30,8 @@ impl Walk<'_, '_> {
     pub(super) fn stream_on(&mut self, pieces: &Pieces, interval_ms: u64, step: &StepId, cause: Seq) {
         let mut cause = cause;
         for _ in 0..AT_ONCE {
+            // A branch that begins here begins the stream again.
+            self.begin_branch_with(step);
             let Some((_, active)) = self.active(step) else {
                 return;
             };

@@ -33,6 +33,12 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
         self.go_live_if_at_branch();
     }
 
+    /// The same for a step that then goes on by itself, and so does not have to begin again.
+    pub fn begin_branch_with(&mut self, step: &StepId) {
+        self.begin_branch();
+        self.begin_again.retain(|again| again != step);
+    }
+
     /// Lets the fork go on by itself.
     pub(super) fn go_live(&mut self) -> Result<(), Refusal> {
         self.given = Some(Box::new(Given::Live));
