@@ -154,10 +154,29 @@ impl Plan {
         };
         let known: Vec<_> = earlier.edges.iter().map(|edge| ends(earlier, edge)).collect();
         let now: Vec<_> = self.edges.iter().map(|edge| ends(self, edge)).collect();
-        if known == now {
-            return Ok(());
+        if known != now {
+            return Err("its edges are others than those that the run has followed".to_owned());
         }
-        Err("its edges are others than those that the run has followed".to_owned())
+        self.keeps_marks_of(earlier)
+    }
+
+    /// Fails if an earlier version marks a value as sensitive that this one would show: whoever gave the run that value
+    /// relied on the mark.
+    fn keeps_marks_of(&self, earlier: &Self) -> Result<(), String> {
+        let mut names = earlier.sensitive.iter();
+        if let Some(name) = names.find(|name| !self.sensitive.contains(*name)) {
+            return Err(format!("it no longer marks '{name}' as sensitive"));
+        }
+        for node in &earlier.definition.nodes {
+            let mut marked = node.marked();
+            if let Some(port) = marked.find(|port| !self.is_sensitive_output(&node.id, port)) {
+                return Err(format!(
+                    "it no longer marks the output '{port}' of the node '{}' as sensitive",
+                    node.id
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Validates a definition and compiles it.

@@ -603,7 +603,14 @@ impl Engine {
 
 /// The child that an interrupt id leads through first, and the interrupt's id in that child.
 fn child_on_path<'r>(run: &'r Run, id: &str) -> Option<(&'r Child, String)> {
-    run.children.iter().find_map(|child| {
+    // An execution of a branch that began again has two children with one path: that of the source, which is none of its
+    // own, and a later one.
+    let mut children = run.children.iter().rev();
+    let is_fork = run.fork().is_some();
+    children.find_map(|child| {
+        if is_fork && child.ended {
+            return None;
+        }
         let rest = id.strip_prefix(child.path().as_str())?.strip_prefix('/')?;
         Some((child, rest.to_owned()))
     })

@@ -362,6 +362,75 @@ async fn only_who_may_answer_takes_answers_over() {
 }
 
 #[tokio::test]
+async fn an_answer_to_a_branch_goes_to_its_own_child() {
+    let server = Server::start().await;
+    register(
+        &server,
+        &chain("kid", &[node("g", "core.approvalGate", json!({}))]),
+    )
+    .await;
+    let sub = node("s", "core.subWorkflow", json!({ "workflowId": "kid" }));
+    register(&server, &chain("par", &[sub])).await;
+    let accept = |with_id: bool| match with_id {
+        true => json!({ "resumeValue": { "action": "accept" }, "interruptId": "s:0/g:0" }),
+        false => json!({ "resumeValue": { "action": "accept" } }),
+    };
+    for with_id in [true, false] {
+        let run = server.run("par", json!({})).await;
+        server.wait_for(&run, "waiting-approval").await;
+        let from = events(&server, &run).await.len();
+        let branch = fork(&server, &run, json!({ "mode": "branch", "fromSeq": from })).await;
+        server.wait_for(&branch, "waiting-approval").await;
+        let answer = async |run: &str| {
+            let path = format!("/v1/runs/{run}/interrupts/s");
+            server.post(&path, &accept(with_id)).send().await.ok(200)
+        };
+        answer(&branch).await;
+        server.wait_for(&branch, "completed").await;
+        let source = server.get(&format!("/v1/runs/{run}")).send().await.ok(200);
+        assert_eq!(source["status"], "waiting-approval", "{source}");
+        // So it does if the source has ended.
+        answer(&run).await;
+        server.wait_for(&run, "completed").await;
+        let late = fork(&server, &run, json!({ "mode": "branch", "fromSeq": from })).await;
+        server.wait_for(&late, "waiting-approval").await;
+        answer(&late).await;
+        server.wait_for(&late, "completed").await;
+    }
+}
+
+#[tokio::test]
+async fn a_definition_that_shows_what_was_sensitive_refuses_a_retry() {
+    let server = Server::start().await;
+    let version = |sensitive: bool, marks: bool, work: Value| {
+        let mut given = node("given", "core.identity", json!({}));
+        given["inputs"] = json!({ "t": { "type": "variable", "variableName": "s" } });
+        given["outputSensitivity"] = json!({ "t": marks });
+        let mut document = chain("secret", &[given, work]);
+        document["variables"] = json!([{ "name": "s", "type": "string", "sensitive": sensitive }]);
+        document
+    };
+    let fail = node("work", "core.fail", json!({}));
+    let mended = node("work", "core.noop", json!({}));
+    register(&server, &version(true, true, fail.clone())).await;
+    let run = server.run("secret", json!({ "s": "hidden" })).await;
+    server.wait_for(&run, "failed").await;
+    let path = format!("/v1/host/wopr/runs/{run}:retry");
+    for (sensitive, marks) in [(false, true), (true, false)] {
+        register(&server, &version(sensitive, marks, mended.clone())).await;
+        // A sensitive variable hides outputs of its own name only.
+        let refused = server.post(&path, &json!({})).send().await.ok(422);
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.contains("no longer marks"), "{message}");
+    }
+    register(&server, &version(true, true, mended)).await;
+    let retried = server.post(&path, &json!({})).send().await.ok(201);
+    let retried = retried["runId"].as_str().unwrap();
+    let done = server.wait_for(retried, "completed").await;
+    assert!(!done.to_string().contains("hidden"), "{done}");
+}
+
+#[tokio::test]
 async fn other_edges_refuse_a_retry() {
     let server = Server::start().await;
     let bad = node("work", "core.fail", json!({}));
