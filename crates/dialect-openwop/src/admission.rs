@@ -13,7 +13,7 @@ use crate::{
     decision::Decision,
     definition::{Definition, Node},
     measure::too_deep,
-    node::tool_workflow,
+    node::{is_of_a_run, tool_workflow},
     plan::Plan,
     schema::{Allowance, Schema},
 };
@@ -328,6 +328,9 @@ fn agent_ref(agent: &Value) -> Vec<String> {
                     rules.push(format!(
                         "agent.{field} is not a string of {min} to {max} characters"
                     ));
+                }
+                if field == "memoryRef" && text.is_some_and(is_of_a_run) {
+                    rules.push("agent.memoryRef begins with 'run:', as the scopes of runs do".to_owned());
                 }
             }
             ("modelClass", None) => {

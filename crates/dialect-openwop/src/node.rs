@@ -69,6 +69,7 @@ pub(crate) use lead::{Lead, Led, MAX_WORKERS};
 pub(crate) use memory::{
     COMPACT as MEMORY_COMPACT, Entry, MAX_READ, MAX_SCOPE, MAX_TAGS, MAX_TTL_MS as MAX_MEMORY_TTL_MS,
     MemoryNode, MemoryTask, PROBE as MEMORY_PROBE, Probe, READ as MEMORY_READ, WRITE as MEMORY_WRITE,
+    is_of_a_run,
 };
 pub(crate) use mock_agent::{MockAgent, Reasoning, TYPE as MOCK_AGENT};
 pub(crate) use model::{

@@ -161,10 +161,18 @@ fn template(config: Config<'_>, field: &str) -> Result<Option<Template>, String>
     parsed.transpose()
 }
 
+/// Whether a name is that of a run's own scope, which only the run and its children share.
+pub(crate) fn is_of_a_run(scope: &str) -> bool {
+    scope.starts_with("run:")
+}
+
 fn check_scope(field: &str, scope: Option<&str>) -> Result<(), String> {
     match scope {
         Some(scope) if !(1..=MAX_SCOPE).contains(&scope.chars().count()) => Err(format!(
             "config.{field} is not a text of 1 to {MAX_SCOPE} characters"
+        )),
+        Some(scope) if is_of_a_run(scope) => Err(format!(
+            "config.{field} begins with 'run:', as the scopes of runs do; leave it out for the run's own scope"
         )),
         Some(_) | None => Ok(()),
     }
