@@ -145,7 +145,9 @@ impl Opened {
                             "a new database was made beside the master key of one that is not there"
                         );
                     }
-                    if !is_new && opened.is_ok() && keeps_key && !key.exists() {
+                    // A database in which only keys of the API were made has had no host, and so no master key.
+                    let has_work = || sqlite::holds_work(&path).unwrap_or(true);
+                    if !is_new && opened.is_ok() && keeps_key && !key.exists() && has_work() {
                         tracing::warn!(
                             database = %path.display(),
                             key = %key.display(),

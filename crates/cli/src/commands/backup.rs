@@ -80,9 +80,7 @@ impl Backup {
         {
             if fs::symlink_metadata(path).is_ok() {
                 let text = format!("{} is there already", path.display());
-                return Err(Failure::new(Exit::Usage, text)
-                    .hint("name a file that is not")
-                    .into());
+                return Err(Failure::new(Exit::Usage, text).hint("choose another name").into());
             }
         }
 

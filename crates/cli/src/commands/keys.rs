@@ -142,10 +142,11 @@ async fn create(wanted: Wanted, place: &Place) -> Result<Exit> {
         return Ok(Exit::Ok);
     }
     output::note(format!(
-        "key {} for {} of tenant {}; the secret is shown only now:",
+        "created key {} (principal {}, tenant {}) in {}; the secret is shown only once:",
         render::text(&document, "id"),
         render::text(&document, "principal"),
         render::text(&document, "tenant"),
+        place.name()?,
     ))?;
     // Only the secret goes to standard output, so that scripts can capture it.
     output::line(render::text(&document, "secret"))?;

@@ -34,13 +34,13 @@ impl MockModel {
             let exit = Exit::of_reading(&error);
             Failure::new(
                 exit,
-                format!("read the script {}: {error}", self.script.display()),
+                format!("cannot read the script {}: {error}", self.script.display()),
             )
         })?;
         let script = Script::parse(&text).map_err(|rule| {
             Failure::new(
                 Exit::Config,
-                format!("read the script {}: {rule}", self.script.display()),
+                format!("cannot read the script {}: {rule}", self.script.display()),
             )
         })?;
         let mut signals = Signals::catch()?;
@@ -49,11 +49,13 @@ impl MockModel {
             .with_context(|| format!("listen on {}", self.listen))?;
         let address = server.address().context("read the address of the listener")?;
         output::line(format!("listening on http://{address}"))?;
-        output::line("for wopr: WOPR_MODEL_NAME=mock WOPR_EGRESS_ALLOW=127.0.0.1/32 and one of")?;
-        output::line(format!("  WOPR_MODEL_URL=http://{address}/v1   (OpenAI)"))?;
+        output::line("for wopr, in the environment (speaks as OpenAI does):")?;
         output::line(format!(
-            "  [[models]] name = \"default\", kind = \"anthropic\", base_url = \"http://{address}\""
+            "  export WOPR_MODEL_NAME=mock WOPR_MODEL_URL=http://{address}/v1"
         ))?;
+        output::line("or in its configuration:")?;
+        output::line("  [[models]]\n  name = \"default\"\n  kind = \"anthropic\"")?;
+        output::line(format!("  base_url = \"http://{address}\""))?;
         tokio::select! {
             () = serve(server) => {}
             () = signals.next() => {}

@@ -105,6 +105,18 @@ impl Place {
         Ok(client)
     }
 
+    /// The server or the database, for people.
+    pub(super) fn name(&self) -> Result<String> {
+        if let Some(server) = self.server.as_ref().filter(|_| self.store.is_none()) {
+            return Ok(server.clone());
+        }
+        Ok(match self.config()?.store {
+            StoreUrl::Sqlite(path) => format!("sqlite:{}", path.display()),
+            StoreUrl::Postgres(_) => "the PostgreSQL database".to_owned(),
+            StoreUrl::Memory => "memory".to_owned(),
+        })
+    }
+
     /// Opens the database. It is created only if `may_create` is set, which is when something is stored.
     pub(super) async fn open(&self, may_create: bool) -> Result<Opened> {
         self.open_configured(self.config()?, may_create).await

@@ -322,8 +322,8 @@ impl Run {
                  {node} --value '{answer}'"
             )),
             None => output::note(format!(
-                "this run lived in memory and is gone; answer it at once with --answer '{answer}', or keep it \
-                 with --store sqlite:PATH"
+                "this run was only in memory and is gone; run the command again with --answer '{answer}', or keep \
+                 runs with --store sqlite:PATH"
             )),
         }
     }
@@ -422,6 +422,9 @@ fn object(option: &str, given: Option<&str>) -> Result<Map<String, Value>> {
     match serde_json::from_str(&text) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(usage(format!("{option} is not a JSON object"))),
+        Err(_) if Path::new(given).is_file() => Err(usage(format!(
+            "{option} is not JSON; {option} @{given} reads that file"
+        ))),
         Err(error) => Err(usage(format!("{option} is not JSON: {error}"))),
     }
 }

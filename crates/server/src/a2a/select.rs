@@ -88,6 +88,10 @@ impl Service {
         let own = is_conformance.then(conformance::skill);
         let default = self.host.config().default_workflow.as_ref().or(own.as_ref());
         let choice = choose(message, metadata, call.interface.as_ref(), default)?;
+        let unknown_default = choice
+            .as_ref()
+            .filter(|choice| choice.field == FIELD && default == Some(&choice.workflow))
+            .map(|choice| choice.workflow.clone());
         let (found, field) = match choice {
             Some(Choice { workflow, field }) => {
                 let found = app.find_workflow(permit, &workflow).await?;
@@ -95,7 +99,7 @@ impl Service {
             }
             None => (app.only_public_workflow(permit), FIELD.to_owned()),
         };
-        let workflow = found.ok_or_else(|| self.no_skill(&call.caller, field))?;
+        let workflow = found.ok_or_else(|| self.no_skill(&call.caller, field, unknown_default))?;
         if own.is_some_and(|own| *workflow.id() == own) {
             let steered = conformance::steer(call.version, message);
             let found = app.find_workflow(permit, &steered).await?;
@@ -104,7 +108,7 @@ impl Service {
         Ok(workflow)
     }
 
-    fn no_skill(&self, caller: &Caller, field: String) -> A2aError {
+    fn no_skill(&self, caller: &Caller, field: String, unknown_default: Option<WorkflowId>) -> A2aError {
         let plans = self.host.app().workflows(&caller.tenant);
         let skills: Vec<_> = plans
             .iter()
@@ -117,7 +121,13 @@ impl Service {
         } else {
             format!("must name one of the skills: {}", skills.join(", "))
         };
-        A2aError::invalid_param(field, rule)
+        match unknown_default {
+            None => A2aError::invalid_param(field, rule),
+            Some(id) => {
+                let rule = format!("{rule}; this host's default workflow, '{id}', is none of them");
+                A2aError::invalid_param(field, rule)
+            }
+        }
     }
 }
 

@@ -26,6 +26,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use tracing::level_filters::LevelFilter;
 use wopr_core::{Membership, PrincipalId, TenantId, WorkflowId};
 
 use crate::auth::Scopes;
@@ -555,6 +556,12 @@ impl Config {
         if self.server.request_timeout.as_duration().is_zero() {
             return invalid("server.request_timeout", "must be over 0");
         }
+        if !is_filter(&self.log.level) {
+            return invalid(
+                "log.level",
+                "must be error, warn, info, debug, trace, off or TARGET=LEVEL, separated by commas",
+            );
+        }
         if self.limits.max_node_executions == 0 {
             return invalid("limits.max_node_executions", "must be at least 1");
         }
@@ -751,6 +758,21 @@ fn name_problem(name: &str) -> Option<&'static str> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let is_fine = (1..=128).contains(&name.len()) && name.chars().all(is_name);
     (!is_fine).then_some("must be 1 to 128 letters, digits, hyphens, underscores or dots")
+}
+
+/// Whether a text is a filter of log lines. A bare word that is no level would be taken for the name of a target, of which
+/// there is none, and nothing would be logged.
+fn is_filter(text: &str) -> bool {
+    let is_level = |text: &str| !text.is_empty() && text.parse::<LevelFilter>().is_ok();
+    // Filters by span hold commas of their own.
+    text.contains('[')
+        || text
+            .split(',')
+            .map(str::trim)
+            .all(|part| match part.split_once('=') {
+                Some((target, level)) => !target.is_empty() && is_level(level),
+                None => part.is_empty() || is_level(part),
+            })
 }
 
 #[cfg(test)]

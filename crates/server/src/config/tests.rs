@@ -184,6 +184,27 @@ fn flags_override_the_environment_which_overrides_the_file() {
 }
 
 #[test]
+fn a_log_level_that_is_none_is_refused() {
+    for level in [
+        "info",
+        "off",
+        "",
+        "info,h2=debug",
+        "wopr::access=debug, warn",
+        "[span{a,b}]=info",
+    ] {
+        assert!(
+            load(None, &[("WOPR_LOG", level)], Overrides::default()).is_ok(),
+            "{level}"
+        );
+    }
+    for level in ["inf", "info,,=x", "wopr=", "wopr::access", "debug;info"] {
+        let refused = load(None, &[("WOPR_LOG", level)], Overrides::default()).expect_err(level);
+        assert!(refused.to_string().contains("log.level"), "{refused}");
+    }
+}
+
+#[test]
 fn the_environment_adds_a_key_with_every_scope() {
     let config = load(
         None,
