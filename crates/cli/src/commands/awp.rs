@@ -198,15 +198,10 @@ async fn export(
     }
     if let Some(folder) = child_definitions {
         write_child_definitions(client, &histories[1..], &folder, may_replace).await?;
-        match histories.len() {
-            1 => {
-                output::note("the execution has no sub-workflows, so none of their definitions were written")?
-            }
-            _ => output::note(format!(
-                "wrote the definitions of sub-workflows to {}",
-                folder.display()
-            ))?,
-        }
+        output::note(match histories.len() {
+            1 => "the execution has no sub-workflows, so no definitions of any were written".to_owned(),
+            _ => format!("wrote the definitions of sub-workflows to {}", folder.display()),
+        })?;
     }
     let n_rows: usize = histories.iter().map(|history| history.rows.len()).sum();
     let wrote = |path: &Path| {

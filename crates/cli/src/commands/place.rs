@@ -38,7 +38,7 @@ pub(super) struct Place {
 
 /// A database, opened for a single command.
 pub(super) enum Opened {
-    Sqlite(SqliteStore),
+    Sqlite(Box<SqliteStore>),
     /// A host has the database open.
     Guest(sqlite::Guest),
     Postgres(PostgresStore),
@@ -47,7 +47,7 @@ pub(super) enum Opened {
 impl Opened {
     pub(super) fn registry(&self) -> &dyn Registry {
         match self {
-            Self::Sqlite(store) => store,
+            Self::Sqlite(store) => &**store,
             Self::Guest(store) => store,
             Self::Postgres(store) => store,
         }
@@ -55,7 +55,7 @@ impl Opened {
 
     pub(super) fn secrets(&self) -> &dyn StoredSecrets {
         match self {
-            Self::Sqlite(store) => store,
+            Self::Sqlite(store) => &**store,
             Self::Guest(store) => store,
             Self::Postgres(store) => store,
         }
@@ -63,7 +63,7 @@ impl Opened {
 
     pub(super) fn spending(&self) -> &dyn Spending {
         match self {
-            Self::Sqlite(store) => store,
+            Self::Sqlite(store) => &**store,
             Self::Guest(store) => store,
             Self::Postgres(store) => store,
         }
@@ -147,7 +147,7 @@ impl Place {
                 };
                 let opened = match SqliteStore::open(&path, options) {
                     Err(sqlite::OpenError::Locked(_)) => sqlite::Guest::open(&path).map(Opened::Guest),
-                    opened => opened.map(Opened::Sqlite),
+                    opened => opened.map(|store| Opened::Sqlite(Box::new(store))),
                 };
                 Ok(opened.map_err(|error| host::open_failure(&error))?)
             }

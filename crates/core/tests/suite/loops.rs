@@ -365,7 +365,7 @@ fn split_run_is_not_completed_by_another_command() {
 
     let mut script = Script::started(&counter(400));
     let stray = Timer::Delay(wopr_core::StepId {
-        node: wopr_core::NodeId::parse("add").expect("id"),
+        node: NodeId::parse("add").expect("id"),
         ordinal: 9,
     });
     script.fire(stray).expect("dropped");
