@@ -17,7 +17,7 @@ pub const REDACTED: &str = "[REDACTED]";
 /// Outputs of gates that contain a whole answer.
 const WHOLE_ANSWERS: [&str; 3] = ["answers", "event", "resumeValue"];
 /// Outputs of gates that contain a part of an answer.
-const PARTS_OF_ANSWERS: [&str; 3] = ["feedback", "refineFeedback", EDITED];
+const PARTS_OF_ANSWERS: [&str; 4] = ["feedback", "refineFeedback", "decision", EDITED];
 /// Prefix of variables that hold the questions a reviewer asked at a gate.
 const EXCHANGES: &str = "_askExchanges:";
 /// The output with which a reviewer replaces an artifact.
@@ -89,8 +89,25 @@ impl Mask {
     #[must_use]
     pub fn hides_answers(&self, node: &NodeId) -> bool {
         let Some(plan) = &self.plan else { return false };
-        let mut ports = WHOLE_ANSWERS.iter().chain(&PARTS_OF_ANSWERS);
-        plan.is_sensitive(node.as_str()) || ports.any(|port| plan.is_sensitive_output(node, port))
+        let mut parts = PARTS_OF_ANSWERS.iter();
+        plan.is_sensitive(node.as_str())
+            || self.hides_whole_answers(node)
+            || parts.any(|port| plan.is_sensitive_output(node, port))
+    }
+
+    /// Returns `true` if a gate's answer becomes a sensitive value as a whole.
+    #[must_use]
+    pub fn hides_whole_answers(&self, node: &NodeId) -> bool {
+        let Some(plan) = &self.plan else { return false };
+        let mut ports = WHOLE_ANSWERS.iter();
+        plan.is_sensitive_answer(node) || ports.any(|port| plan.is_sensitive_output(node, port))
+    }
+
+    /// Returns `true` if a gate's answer becomes the content of an artifact as a whole.
+    fn is_answer_content(&self, node: &NodeId) -> bool {
+        let plan = self.plan.as_ref();
+        let mut outputs = plan.map_or(&[][..], |plan| plan.outputs_of_answer(node)).iter();
+        outputs.any(|port| self.is_content(node, port))
     }
 
     /// Returns `true` if any output of the node is sensitive, and so what it was made of.
@@ -227,7 +244,8 @@ impl Mask {
     #[must_use]
     pub fn answer(&self, node: &NodeId, answer: &Value) -> Value {
         match answer {
-            _ if WHOLE_ANSWERS.iter().any(|port| self.hides_output(node, port)) => redacted(),
+            _ if self.hides_whole_answers(node) => redacted(),
+            _ if self.is_answer_content(node) => reference(node),
             // The answer alone does not say which parts become outputs, and next to which others.
             Value::Object(parts) => {
                 let part = |(name, value): (&String, &Value)| (name.clone(), self.output(node, name, value));

@@ -1,7 +1,11 @@
 //! Replaces a peer's credential where it comes back in an answer.
 //!
-//! An agent that echoes its request would otherwise write the credential into runs, logs and artifacts. Only
-//! the exact text is found, in strings and in names of members; an encoded form of it is not.
+//! An agent that echoes its request would otherwise write the credential into runs, logs and artifacts. It is
+//! found in strings and in names of members, as it is and with any of its characters written as an escape of
+//! JSON: what a model says is read as JSON later, where nobody knows the credential any more. Any other encoded
+//! form of it is not found.
+
+mod spelling;
 
 use std::fmt;
 
@@ -36,25 +40,14 @@ impl Secrets {
 
     /// The length in bytes of the longest end of a text that may be the beginning of a secret.
     pub(crate) fn begun_in(&self, text: &str) -> usize {
-        let text = text.as_bytes();
-        let begun = |secret: &String| {
-            let secret = secret.as_bytes();
-            let longest = secret.len().saturating_sub(1).min(text.len());
-            let mut lengths = (1..=longest).rev();
-            lengths.find(|length| text.ends_with(&secret[..*length]))
-        };
-        self.0.iter().filter_map(begun).max().unwrap_or(0)
+        let begun = |secret: &String| spelling::begun_in(text, secret);
+        self.0.iter().map(begun).max().unwrap_or(0)
     }
 
     /// Where a secret begins that a cut of the text at this byte would divide.
     pub(crate) fn cut_by(&self, text: &str, end: usize) -> Option<usize> {
-        let begins = |secret: &String| {
-            let from = text.floor_char_boundary(end.saturating_sub(secret.len()));
-            let found = text[from..].match_indices(secret.as_str());
-            let mut places = found.map(|(at, _)| from + at);
-            places.find(|start| *start < end && start + secret.len() > end)
-        };
-        self.0.iter().filter_map(begins).min()
+        let cut = |secret: &String| spelling::cut_by(text, secret, end);
+        self.0.iter().filter_map(cut).min()
     }
 
     /// Replaces the secrets in all strings of a document.
@@ -92,12 +85,16 @@ impl Secrets {
             if text.contains(secret) {
                 text = text.replace(secret, REDACTED);
             }
+            if let Some(replaced) = spelling::replaced(&text, secret, REDACTED) {
+                text = replaced;
+            }
         }
         text
     }
 
     fn occurs_in(&self, text: &str) -> bool {
-        self.0.iter().any(|secret| text.contains(secret))
+        let occurs = |secret: &String| text.contains(secret) || spelling::occurs_in(text, secret);
+        self.0.iter().any(occurs)
     }
 }
 
@@ -129,6 +126,43 @@ mod tests {
             })
         );
         assert!(!format!("{secrets:?}").contains("hunter22"));
+    }
+
+    #[test]
+    fn secrets_are_replaced_where_json_writes_them_with_escapes() {
+        let secrets = Secrets::of(["hunter22", "a\\b\"c/d\u{e9}", "key\u{1f511}key"]);
+        for (text, expected) in [
+            (r#"{"k":"\u0068unter22"}"#, r#"{"k":"[redacted]"}"#),
+            (r#"{"k":"hunter2\u0032\u0032"}"#, r#"{"k":"[redacted]\u0032"}"#),
+            // A document within a document.
+            (
+                r#"{"k":"{\"k\":\"\\u0068unter22\"}"}"#,
+                r#"{"k":"{\"k\":\"[redacted]\"}"}"#,
+            ),
+            (r#""a\\b\"c\/d\u00E9""#, r#""[redacted]""#),
+            (r#""\u0061\u005cb\u0022c/dé""#, r#""[redacted]""#),
+            (r#""key\ud83d\uDD11key""#, r#""[redacted]""#),
+            (r#""key\ud83dkey""#, r#""key\ud83dkey""#),
+            (r"hunter2\u003", r"hunter2\u003"),
+            (r"\\\", r"\\\"),
+        ] {
+            assert_eq!(secrets.text(text), expected);
+            let mut document = json!({ text: [text] });
+            secrets.redact(&mut document);
+            assert_eq!(document, json!({ expected: [expected] }));
+        }
+        for (text, length) in [
+            (r"it is \u0068unt", 9),
+            (r"it is hunter2\u00", 11),
+            (r"it is h\", 2),
+            (r"it is \", 1),
+            (r"it is \u0068unter22", 0),
+            (r"it is \n", 0),
+        ] {
+            assert_eq!(secrets.begun_in(text), length, "{text}");
+        }
+        assert_eq!(secrets.cut_by(r"x \u0068unter22", 9), Some(2));
+        assert_eq!(secrets.cut_by(r"x \u0068unter22", 2), None);
     }
 
     #[test]

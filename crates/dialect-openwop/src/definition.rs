@@ -103,7 +103,12 @@ impl Node {
 
     /// Whether a port, or a member of an answer, carries an approver's comment.
     pub(crate) fn hears(&self, port: &str) -> bool {
-        let is_gate = matches!(self.type_id.as_str(), "core.approvalGate" | "core.interrupt");
+        let type_id = self.type_id.as_str();
+        // The last two ask for approvals, too: of decisions, and of what a child gives back.
+        let is_gate = matches!(
+            type_id,
+            "core.approvalGate" | "core.interrupt" | "core.dispatch" | "core.subWorkflow"
+        );
         is_gate && WORDS.contains(&port)
     }
 }

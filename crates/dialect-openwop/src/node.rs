@@ -325,6 +325,48 @@ impl NodeKind {
         }
     }
 
+    /// The outputs that the whole of an answer becomes.
+    pub(crate) const fn outputs_of_answer(&self) -> &'static [&'static str] {
+        match self {
+            Self::Conversation(_) => &["turns", "outcome"],
+            Self::Dispatch(dispatch) => match dispatch.conversation {
+                Some(_) => &["answer", "turns", "outcome"],
+                None => &["answer"],
+            },
+            Self::Interrupt { kind, .. } => match kind {
+                InterruptKind::ExternalEvent | InterruptKind::Custom => &["event", "resumeValue"],
+                InterruptKind::Approval
+                | InterruptKind::Clarification
+                | InterruptKind::LowConfidence
+                | InterruptKind::Conversation => &[],
+            },
+            Self::Pass
+            | Self::Delay { .. }
+            | Self::Fail { .. }
+            | Self::Reject { .. }
+            | Self::Stream { .. }
+            | Self::SetVariable { .. }
+            | Self::Template(_)
+            | Self::ChannelWrite { .. }
+            | Self::SubWorkflow(_)
+            | Self::Supervisor(_)
+            | Self::Http(_)
+            | Self::Activity(_)
+            | Self::Agent(_)
+            | Self::Model(_)
+            | Self::Tool(_)
+            | Self::GivenTool
+            | Self::Memory(_)
+            | Self::MockAgent(_)
+            | Self::Approval(_)
+            | Self::Clarification { .. }
+            | Self::Duplicates
+            | Self::SideEffect
+            | Self::ArtifactEmit { .. }
+            | Self::Requires { .. } => &[],
+        }
+    }
+
     /// Who judges what the node decides, if somebody does.
     pub(crate) fn verifier(&self) -> Option<&Verifier> {
         match self {

@@ -31,6 +31,9 @@ const AGENT_ARTIFACT: &str = "a2a.artifact";
 const DEFAULT_RETRY_DELAY_MS: u64 = 1_000;
 pub(crate) const MAX_RETRIES: u32 = 100;
 
+/// The outputs that repeat what was said in a conversation.
+const TURNS: [&str; 2] = ["turns", "answer"];
+
 #[derive(Debug)]
 pub struct Plan {
     /// The definition it was compiled from.
@@ -485,9 +488,23 @@ impl Plan {
         &self.definition.variables
     }
 
-    fn redacts(&self, node: &Node, port: &str) -> bool {
+    /// Whether views redact an output of the node at this position.
+    fn redacts(&self, position: usize, port: &str) -> bool {
+        let node = &self.definition.nodes[position];
         let are_comments_redacted = || WORDS.iter().any(|word| self.is_sensitive(word));
-        node.marks(port) || self.is_sensitive(port) || (node.hears(port) && are_comments_redacted())
+        // What is said in turns may repeat any output of the node, and is in the conversation's channel.
+        let are_turns_redacted = || {
+            let conversation = self.nodes[position].kind.conversation();
+            conversation.is_some_and(|conversation| {
+                node.marked().next().is_some()
+                    || self.is_sensitive(&conversation.channel)
+                    || TURNS.iter().any(|port| self.is_sensitive(port))
+            })
+        };
+        node.marks(port)
+            || self.is_sensitive(port)
+            || (node.hears(port) && are_comments_redacted())
+            || (TURNS.contains(&port) && are_turns_redacted())
     }
 
     /// Checks per-run overrides against the workflow's schema; returns the first violation as text.

@@ -41,18 +41,20 @@ const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The secrets of a host, for calls that must not store them.
+#[async_trait]
 pub trait Secrets: Send + Sync + fmt::Debug + 'static {
     /// The secrets that a tenant's runs may have seen, by name.
-    fn of(&self, tenant: &TenantId) -> Vec<(String, String)>;
+    async fn of(&self, tenant: &TenantId) -> Result<Vec<(String, String)>, ReadError>;
 }
 
 /// A host without secrets.
 #[derive(Debug)]
 pub struct NoSecrets;
 
+#[async_trait]
 impl Secrets for NoSecrets {
-    fn of(&self, _tenant: &TenantId) -> Vec<(String, String)> {
-        Vec::new()
+    async fn of(&self, _tenant: &TenantId) -> Result<Vec<(String, String)>, ReadError> {
+        Ok(Vec::new())
     }
 }
 
@@ -143,7 +145,10 @@ impl Remembering {
     async fn answer_to(&self, attempt: &Attempt, call: &MemoryCall) -> Result<Value, Trouble> {
         let tenant = &attempt.run.tenant;
         let now = self.clock.now();
-        let secrets = self.secrets.of(tenant);
+        let secrets = self.secrets.of(tenant).await?;
+        let without = |text: &String| redacted(text, &secrets);
+        // What is named in a call has been stored without secrets, too.
+        let removed: Vec<_> = call.remove.iter().map(without).collect();
         let mut written = Vec::with_capacity(call.write.len());
         for (n, entry) in call.write.iter().enumerate() {
             written.push(prepare(attempt, n, entry, &secrets, now)?);
@@ -155,22 +160,26 @@ impl Remembering {
         if let Some(read) = &call.read {
             let query = MemoryQuery {
                 scope: call.scope.clone(),
-                id: read.id.clone(),
-                tag: read.tag.clone(),
+                id: read.id.as_ref().map(without),
+                tag: read.tag.as_ref().map(without),
                 now,
                 as_of: None,
                 limit: read.limit as usize + 1,
             };
-            let stored = self.store.memory(tenant, &query).await?;
+            let mut stored = self.store.memory(tenant, &query).await?;
+            // One that the host did not have when the entry was written.
+            for entry in &mut stored {
+                entry.content = without(&entry.content);
+            }
             // This call also reads the entries that it writes, although they are not stored yet.
             let is_replaced = |entry: &MemoryEntry| {
                 let mut own = written.iter();
-                own.any(|new: &MemoryEntry| new.id == entry.id) || call.remove.contains(&entry.id)
+                own.any(|new: &MemoryEntry| new.id == entry.id) || removed.contains(&entry.id)
             };
             let own = written.iter().rev().filter(|entry| {
                 entry.expires_at.is_none_or(|at| at > now)
-                    && read.id.as_ref().is_none_or(|id| *id == entry.id)
-                    && read.tag.as_ref().is_none_or(|tag| entry.tags.contains(tag))
+                    && query.id.as_ref().is_none_or(|id| *id == entry.id)
+                    && query.tag.as_ref().is_none_or(|tag| entry.tags.contains(tag))
             });
             let stored = stored.iter().filter(|entry| !is_replaced(entry));
             let (mut entries, mut n_bytes) = (Vec::new(), 0);
@@ -194,8 +203,8 @@ impl Remembering {
         if !call.write.is_empty() {
             outputs["written"] = written.iter().map(shown).collect();
         }
-        if !call.remove.is_empty() {
-            outputs["removed"] = json!(call.remove);
+        if !removed.is_empty() {
+            outputs["removed"] = json!(removed);
         }
         Ok(outputs)
     }
@@ -249,17 +258,21 @@ fn prepare(
 ) -> Result<MemoryEntry, Trouble> {
     let mut content = entry.content.clone();
     if let Some(name) = &entry.secret {
-        let secret = secrets.iter().find(|(known, _)| known == name);
+        // One that is too short to be looked for would be stored as it is.
+        let mut long = secrets
+            .iter()
+            .filter(|(_, secret)| secret.len() >= SHORTEST_SECRET);
+        let secret = long.find(|(known, _)| known == name);
         let (_, secret) = secret.ok_or_else(|| {
             Trouble::refused("credential_unavailable", format!("there is no secret '{name}'"))
         })?;
         content.push_str(secret);
     }
     Ok(MemoryEntry {
-        id: entry
-            .id
-            .clone()
-            .unwrap_or_else(|| new_id(&attempt.idempotency_key, n)),
+        id: match &entry.id {
+            Some(id) => redacted(id, secrets),
+            None => new_id(&attempt.idempotency_key, n),
+        },
         content: redacted(&content, secrets),
         tags: entry.tags.iter().map(|tag| redacted(tag, secrets)).collect(),
         created_at: now,

@@ -204,6 +204,18 @@ pub trait Planned: Debug + Send + Sync + 'static {
         false
     }
 
+    /// The outputs that the whole of an answer to the node becomes. Other answers become outputs by their members, which
+    /// have the outputs' names.
+    fn outputs_of_answer(&self, _node: &NodeId) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Returns `true` if views redact whatever an answer to the node says.
+    fn is_sensitive_answer(&self, node: &NodeId) -> bool {
+        let mut outputs = self.outputs_of_answer(node).iter();
+        outputs.any(|port| self.is_sensitive_output(node, port))
+    }
+
     /// Whether texts among the artifacts of the node may repeat any value of the run.
     fn sums_up(&self, _node: &NodeId) -> bool {
         false

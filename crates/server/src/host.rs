@@ -35,6 +35,7 @@ use crate::{
     awp,
     callbacks::Callbacks,
     config::{CidrText, Config, Keep, Period, StoreUrl, default_tenant},
+    known_secrets::KnownSecrets,
     models::{self, ModelError},
     openwop::Discovery,
     paging::Paging,
@@ -336,6 +337,12 @@ impl Host {
         let tool_servers = tools::servers(&config.mcp.servers, &named_secrets);
         let has_tool_servers = !tool_servers.is_empty();
         let models = models::providers(&config.models, &named_secrets, &env)?;
+        let known_secrets = Arc::new(KnownSecrets::new(
+            named_secrets.clone(),
+            port.clone(),
+            SecretCipher::new(&secrets),
+            config.conformance,
+        ));
         let executors = Executors::new(
             gate.clone(),
             wopr_connect::Options {
@@ -384,11 +391,7 @@ impl Host {
             max_descendants: config.limits.max_descendants,
             max_workflows: config.limits.max_workflows,
             max_workflow_bytes: config.limits.max_workflow_bytes,
-            secrets: if config.conformance {
-                Arc::new(crate::test_secret::TestSecret)
-            } else {
-                Arc::new(wopr_engine::NoSecrets)
-            },
+            secrets: known_secrets,
             lease: config.effects.lease.as_duration(),
             workers: config.workers.options(),
             retention: match config.retention.terminal_runs {

@@ -75,7 +75,7 @@ impl SecretCipher {
         Ok((sealed, hex(&print[..FINGERPRINT])))
     }
 
-    fn open(&self, tenant: &TenantId, name: &str, sealed: &[u8]) -> Result<Secret, SealError> {
+    pub(crate) fn open(&self, tenant: &TenantId, name: &str, sealed: &[u8]) -> Result<Secret, SealError> {
         let value = self.key.open(&place(tenant, name), sealed)?;
         let value = String::from_utf8(value).map_err(|_| SealError::Forged)?;
         Secret::new(value).map_err(|_| SealError::Forged)

@@ -341,6 +341,39 @@ async fn key_that_comes_back_is_redacted_even_between_two_pieces() {
     );
 }
 
+/// The text of a model is read as JSON later, where an escape becomes the character.
+#[tokio::test]
+async fn key_that_comes_back_in_json_escapes_is_redacted_even_between_two_pieces() {
+    let escaped: String = KEY
+        .chars()
+        .map(|letter| format!("\\u{:04X}", u32::from(letter)))
+        .collect();
+    let mixed = format!("{}{}", &KEY[..7], &escaped[7 * 6..]);
+    let twice = escaped.replace('\\', "\\\\");
+    let delta = |text: &str| json!({ "choices": [{ "delta": { "content": text } }] });
+    let long = "x".repeat(5_000);
+    for spelled in [&escaped, &mixed, &twice] {
+        for cut in [1, 3, 20, 63, spelled.len() - 1] {
+            let (first, second) = spelled.split_at(cut);
+            let peer = Peer::start(events(&[
+                delta(&format!("{long}{{\"k\":\"{first}")),
+                delta(&format!("{second}\"}}{long}")),
+                json!({ "choices": [{ "delta": { "tool_calls": [{ "index": 0, "id": "c",
+                    "function": { "name": "t", "arguments": format!("{{\"a\":\"{spelled}\"}}") } }] },
+                    "finish_reason": "tool_calls" }] }),
+            ]))
+            .await;
+            let executors = executors(provider(ModelKind::OpenAi, &peer));
+            let (said, outcome) = ask(&executors, call(true)).await;
+            let reply = reply(outcome);
+            let expected = format!("{long}{{\"k\":\"[redacted]\"}}{long}");
+            assert_eq!(reply.text, expected, "{spelled} at {cut}");
+            assert_eq!(said.concat(), reply.text, "{spelled} at {cut}");
+            assert_eq!(reply.tool_calls[0].arguments, json!({ "a": "[redacted]" }));
+        }
+    }
+}
+
 #[tokio::test]
 async fn failures_have_codes_and_hide_what_was_said() {
     let kinds = |code: &str, retryable: bool| (code.to_owned(), retryable);

@@ -178,7 +178,7 @@ impl Planned for Plan {
     /// variable.
     fn is_sensitive_output(&self, node: &NodeId, port: &str) -> bool {
         match self.position(node) {
-            Some(at) => self.redacts(&self.definition.nodes[at], port),
+            Some(at) => self.redacts(at, port),
             None => self.is_sensitive(port),
         }
     }
@@ -189,6 +189,20 @@ impl Planned for Plan {
         self.is_sensitive(node.as_str()) || marked.is_some_and(|mut marked| marked.next().is_some())
     }
 
+    fn outputs_of_answer(&self, node: &NodeId) -> &'static [&'static str] {
+        let kind = self.position(node).map(|at| &self.nodes[at].kind);
+        kind.map_or(&[], NodeKind::outputs_of_answer)
+    }
+
+    /// Of a node that converses, any sensitive output hides all that is said in its turns.
+    fn is_sensitive_answer(&self, node: &NodeId) -> bool {
+        let kind = self.position(node).map(|at| &self.nodes[at].kind);
+        let converses = kind.is_some_and(|kind| kind.conversation().is_some());
+        let mut outputs = self.outputs_of_answer(node).iter();
+        (converses && self.has_sensitive_output(node))
+            || outputs.any(|port| self.is_sensitive_output(node, port))
+    }
+
     fn sums_up(&self, node: &NodeId) -> bool {
         let kind = self.position(node).map(|at| &self.nodes[at].kind);
         matches!(kind, Some(NodeKind::Supervisor(supervisor)) if supervisor.decider.sums_up())
@@ -196,9 +210,9 @@ impl Planned for Plan {
 
     /// Returns `true` if views redact this output of the run: a terminal node has a redacted output of this name.
     fn is_sensitive_result(&self, port: &str) -> bool {
-        let ends = self.definition.nodes.iter().zip(&self.nodes);
+        let ends = self.nodes.iter().enumerate();
         let mut ends = ends.filter(|(_, node)| node.out.iter().all(|&edge| self.edges[edge].slot.is_none()));
-        ends.any(|(node, _)| self.redacts(node, port)) || self.is_sensitive(port)
+        ends.any(|(at, _)| self.redacts(at, port)) || self.is_sensitive(port)
     }
 
     fn is_content(&self, node: &NodeId, port: &str, outputs: &Object) -> bool {

@@ -303,6 +303,114 @@ async fn nobody_sees_secrets_and_only_readers_of_artifacts_see_contents() {
     }
 }
 
+/// Workflows in which a person's words become outputs of other names than those of gates. All but the last mark them.
+fn conversations() -> Vec<Value> {
+    let marked = |id: &str, typed: &str, config: Value, marks: Value| {
+        let mut only = node("only", typed, config);
+        only["outputSensitivity"] = marks;
+        chain(id, vec![only])
+    };
+    let gate = |id: &str, marks: Value| {
+        let config = json!({ "prompt": "Your turn?" });
+        marked(id, "core.conversationGate", config, marks)
+    };
+    let led = |id: &str, config: Value, marks: Value| {
+        let decision = json!({ "kind": "ask-user", "prompt": "PIN?" });
+        let lead = json!({ "agentId": "lead", "decision": decision, "maxLoopIterations": 1 });
+        let mut ask = node("ask", "core.dispatch", config);
+        ask["outputSensitivity"] = marks;
+        chain(id, vec![node("lead", "core.orchestrator.supervisor", lead), ask])
+    };
+    let turns = json!({ "askUserRouting": "conversation" });
+    let mut kept = gate("channel", json!({}));
+    kept["channels"] = json!({ "conversation": { "reducer": "message", "sensitive": true } });
+    let mut named = gate("named", json!({}));
+    named["variables"] = json!([{ "name": "turns", "type": "array", "sensitive": true }]);
+    vec![
+        gate("turns", json!({ "turns": true })),
+        gate("outcome", json!({ "outcome": true })),
+        kept,
+        named,
+        led("answer", json!({}), json!({ "answer": true })),
+        led(
+            "in-turns",
+            turns.clone(),
+            json!({ "answer": true, "turns": true }),
+        ),
+        led("last-turn", turns, json!({ "answer": true })),
+        gate("open", json!({})),
+    ]
+}
+
+#[tokio::test]
+async fn words_in_conversations_are_masked_where_they_become_sensitive_outputs() {
+    let mut config = config();
+    config.auth.keys.push(key("full", "default", &["*"]));
+    let workflows = conversations();
+    let ids: Vec<_> = workflows.iter().map(|workflow| workflow["id"].clone()).collect();
+    let server = Server::with(config, workflows.into_iter().chain([workflow()]).collect()).await;
+    let rest = server.v1().by("full");
+    for id in ids.iter().filter_map(Value::as_str) {
+        for speaker in Speaker::all(&server) {
+            let (speaker, mut seen) = (speaker.by("full"), Seen::default());
+            let name = format!("{id} {}", speaker.name());
+            let begin = speaker.text(&format!("begin-{id}"), "x", id);
+            let task = speaker.send(begin).await.unwrap()["id"]
+                .as_str()
+                .unwrap()
+                .to_owned();
+            let mut said = speaker.answer(&format!("said-{id}"), "secret-turn", &task);
+            said["message"]["metadata"] = json!({ "openwop": { "action": "secret-action" } });
+            let told = speaker.send(said).await.unwrap();
+            seen.add(format!("{name} told"), &told);
+            if id != "answer" {
+                let mut close = speaker.answer(&format!("close-{id}"), "", &task);
+                let data =
+                    json!({ "operation": "close", "content": "secret-end", "outcome": "secret-outcome" });
+                close["message"]["parts"] = json!([{ "data": data }]);
+                seen.add(format!("{name} closed"), &speaker.send(close).await.unwrap());
+            }
+            read_over_a2a(&speaker, &task, &mut seen).await;
+            read_over_rest(&rest, &task, &mut seen).await;
+            if id == "open" {
+                seen.holds_all(&["secret-turn", "secret-end", "secret-outcome"]);
+            } else {
+                seen.holds_none(&["secret-turn", "secret-action", "secret-end"]);
+            }
+        }
+    }
+}
+
+/// What a person decides in place of an agent is an output of the node, too.
+#[tokio::test]
+async fn sensitive_decisions_are_masked_in_the_messages_that_make_them() {
+    let held = json!({ "decision": { "kind": "stub" }, "confidence": 0.5 });
+    let mut lead = node(
+        "lead",
+        "core.conformance.mock-agent",
+        json!({ "mockDecision": held }),
+    );
+    lead["agent"] = json!({ "agentId": "lead" });
+    lead["outputSensitivity"] = json!({ "decision": true });
+    let mut config = config();
+    config.conformance = true;
+    config.auth.keys.push(key("full", "default", &["*"]));
+    let server = Server::with(config, vec![chain("decided", vec![lead])]).await;
+    for speaker in Speaker::all(&server) {
+        let (speaker, mut seen) = (speaker.by("full"), Seen::default());
+        let task = speaker.send(speaker.text("begin", "x", "decided")).await.unwrap();
+        let task = task["id"].as_str().unwrap();
+        let mut answer = speaker.answer("decides", "", task);
+        let decision = json!({ "kind": "secret-decision" });
+        answer["message"]["parts"] = json!([{ "data": { "decision": decision } }]);
+        let told = speaker.send(answer).await.unwrap();
+        assert_eq!(crate::client::state_of(&told), "completed", "{told}");
+        seen.add("told", &told);
+        read_over_a2a(&speaker, task, &mut seen).await;
+        seen.holds_none(&["secret-decision"]);
+    }
+}
+
 #[tokio::test]
 async fn edited_artifacts_are_masked_wherever_the_answer_carries_them() {
     let gate = node(

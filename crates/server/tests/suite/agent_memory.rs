@@ -1,9 +1,10 @@
 //! What agents remember, over REST: between runs, tenants and restarts.
 
 use serde_json::{Value, json};
+use wopr_server::config::{NamedSecret, StoreUrl};
 
 use crate::{
-    server::{BOB, Server},
+    server::{ALICE, BOB, Server},
     workflows::{chain, node},
 };
 
@@ -167,6 +168,53 @@ async fn untrusted_content_stays_marked_through_memory() {
     server.wait_for(&run, "completed").await;
     let read = outputs(&server, "reads", json!({})).await;
     assert_eq!(read["contentTrust"], "untrusted", "{read}");
+}
+
+/// Named secrets of every source, for hosts with and without the types of the conformance suite.
+#[tokio::test]
+async fn values_of_named_secrets_are_replaced_before_anything_is_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    std::fs::write(&file, "of-a-file-1234\n").unwrap();
+    let named = [
+        json!({ "name": "filed", "file": file }),
+        json!({ "name": "kept", "stored": true }),
+        json!({ "name": "others", "stored": true, "tenants": ["rival"] }),
+    ];
+    let named: Vec<NamedSecret> = named
+        .into_iter()
+        .map(|secret| serde_json::from_value(secret).unwrap())
+        .collect();
+    for conformance in [true, false] {
+        let server = Server::start_with(|config| {
+            config.conformance = conformance;
+            config.store = StoreUrl::Sqlite("wopr.db".into());
+            config.secrets.named.clone_from(&named);
+        })
+        .await;
+        for (key, name, value) in [
+            (ALICE, "kept", "kept-by-acme-1234"),
+            (BOB, "kept", "kept-by-rival-1234"),
+            (BOB, "others", "only-of-rival-1234"),
+        ] {
+            let body = json!({ "name": name, "value": value });
+            let set = server.call("POST", "/v1/host/wopr/secrets").key(key).json(&body);
+            set.send().await.ok(200);
+        }
+        let entry = json!({ "id": "is {{ topic }}", "tags": ["t {{ topic }}"] });
+        let found = json!({ "id": "is {{ topic }}", "tag": "t {{ topic }}" });
+        register(&server, &[write(entry), one("reads", "core.memory.read", found)]).await;
+        let topic = json!({ "topic": "of-a-file-1234, kept-by-acme-1234 and kept-by-rival-1234" });
+        let told = "[REDACTED:filed], [REDACTED:kept] and kept-by-rival-1234";
+        let run = server.run("writes", topic.clone()).await;
+        let written = server.wait_for(&run, "completed").await["variables"]["note"]["written"].clone();
+        assert_eq!(written[0]["content"], format!("About {told}"));
+        assert_eq!(written[0]["tags"], json!([format!("t {told}")]));
+        assert_eq!(written[0]["id"], format!("is {told}"));
+        let read = outputs(&server, "reads", topic).await;
+        assert_eq!(contents(&read), [format!("About {told}")]);
+        server.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -76,6 +76,59 @@ async fn sensitive_feedback_is_masked_under_every_name() {
 }
 
 #[tokio::test]
+async fn answers_to_conversations_and_supervisors_are_masked_where_they_become_sensitive_outputs() {
+    let server = Server::start().await;
+    let led = |decision: Value, config: Value| {
+        let lead = json!({ "agentId": "lead", "decision": decision, "maxLoopIterations": 1 });
+        let lead = node("lead", "core.orchestrator.supervisor", lead);
+        vec![lead, node("gate", "core.dispatch", config)]
+    };
+    let asks = || json!({ "kind": "ask-user", "prompt": "PIN?" });
+    let unsure = json!({
+        "kind": "next-worker", "nextWorkerIds": ["conformance-noop"], "confidence": 0.1,
+    });
+    let talk = vec![node(
+        "gate",
+        "core.conversationGate",
+        json!({ "prompt": "Well?" }),
+    )];
+    let in_turns = json!({ "askUserRouting": "conversation" });
+    let close = json!({ "operation": "close", "content": "hushed" });
+    let ends = json!({ "operation": "close", "outcome": "hushed" });
+    for (nodes, mark, answer) in [
+        (talk.clone(), "turns", &close),
+        (talk, "outcome", &ends),
+        (
+            led(asks(), json!({})),
+            "answer",
+            &json!({ "answers": { "answer": "hushed" } }),
+        ),
+        (led(asks(), in_turns.clone()), "answer", &close),
+        (led(asks(), in_turns), "turns", &close),
+        (
+            led(unsure.clone(), json!({})),
+            "feedback",
+            &json!({ "action": "reject", "comment": "hushed" }),
+        ),
+        (
+            led(unsure, json!({})),
+            "comment",
+            &json!({ "action": "reject", "reason": "hushed" }),
+        ),
+    ] {
+        for is_marked in [true, false] {
+            let mut nodes = nodes.clone();
+            if let Some(gate) = nodes.last_mut() {
+                gate["outputSensitivity"] = json!({ mark: is_marked });
+            }
+            let run = answered(&server, &chain("told", &nodes), answer).await;
+            let shown = shown(&server, ALICE, &run).await;
+            assert_eq!(shown.contains("hushed"), !is_marked, "{mark} {answer}: {shown}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn answers_stored_as_artifacts_require_artifact_access() {
     let server = Server::start().await;
     let asking = node(
@@ -88,6 +141,9 @@ async fn answers_stored_as_artifacts_require_artifact_access() {
         "core.approvalGate",
         json!({ "title": "Go?", "actions": ["accept", "refine"] }),
     );
+    let talk = node("gate", "core.conversationGate", json!({ "prompt": "Well?" }));
+    let custom = json!({ "kind": "custom", "data": { "customKind": "any" } });
+    let open = node("gate", "core.interrupt", custom);
     for (kind, answer) in [
         (&asking, json!({ "answers": { "q": "contents" } })),
         (&gate, json!({ "action": "accept", "feedback": "contents" })),
@@ -99,6 +155,8 @@ async fn answers_stored_as_artifacts_require_artifact_access() {
             &gate,
             json!({ "action": "refine", "refineFeedback": { "scope": "whole", "text": "contents" } }),
         ),
+        (&talk, json!({ "operation": "close", "content": "contents" })),
+        (&open, json!("contents")),
     ] {
         let mut kind = kind.clone();
         kind["artifactType"] = json!("notes");

@@ -391,7 +391,9 @@ impl<'a> Names<'a> {
     /// Reports sensitive outputs that the node does not have: views would redact nothing.
     fn sensitive(&mut self, node: usize, warnings: &mut Warnings<'_>) {
         let plan = self.plan;
-        for output in plan.definition.nodes[node].marked() {
+        let definition = &plan.definition.nodes[node];
+        // One name of an approver's comment stands for all of them, which are not all outputs.
+        for output in definition.marked().filter(|output| !definition.hears(output)) {
             if let Some((rule, hint)) = self.output(node, Some(&output.to_owned()), false) {
                 let mut pointer = format!("/nodes/{node}/outputSensitivity");
                 position::push(&mut pointer, output);

@@ -781,9 +781,12 @@ fn run_started(started: &RunStarted, key: &RunKey, mask: &Mask) -> Value {
         .done()
 }
 
-/// Masks answers by question, which become the output `answers`.
+/// Masks answers by question, which become the output `answers`, or another one that has all of them.
 fn given(answers: &Object, step: &StepId, mask: &Mask) -> Object {
-    let shown = |answer: &Value| mask.output(&step.node, "answers", answer);
+    let shown = |answer: &Value| match mask.hides_whole_answers(&step.node) {
+        true => mask.answer(&step.node, answer),
+        false => mask.output(&step.node, "answers", answer),
+    };
     let answers = answers.iter();
     answers
         .map(|(question, answer)| (question.clone(), shown(answer)))

@@ -1,0 +1,176 @@
+//! The ways in which JSON may write a text: each character as it is, or as an escape.
+//!
+//! A document may be a string of another one, whose escapes have further backslashes. So a backslash stands for any
+//! number of them, which finds more than any reader of the text would: a credential is too long to be met by chance.
+
+/// How far before the end of a text a secret may begin, in bytes for each of its own. The longest escape of a document
+/// within two others has nine, and some characters need two.
+const REACH: usize = 20;
+
+/// What a text has of a secret from some byte on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Met {
+    /// All of it, up to this byte.
+    Whole(usize),
+    /// The text ends before the secret.
+    Begun,
+    Not,
+}
+
+/// What a text has of one character from some byte on.
+enum Next {
+    /// The character, up to this byte.
+    Is(usize),
+    /// The text ends within what may be an escape.
+    Ends,
+    Not,
+}
+
+/// The text with the secret replaced where it has escapes; `None` if it is nowhere.
+pub(super) fn replaced(text: &str, secret: &str, replacement: &str) -> Option<String> {
+    let mut found = escaped(text, secret).peekable();
+    found.peek()?;
+    let (mut replaced, mut rest) = (String::with_capacity(text.len()), 0);
+    for (start, end) in found {
+        if start >= rest {
+            replaced.push_str(&text[rest..start]);
+            replaced.push_str(replacement);
+            rest = end;
+        }
+    }
+    replaced.push_str(&text[rest..]);
+    Some(replaced)
+}
+
+/// Whether a text has the secret with escapes.
+pub(super) fn occurs_in(text: &str, secret: &str) -> bool {
+    escaped(text, secret).next().is_some()
+}
+
+/// The length in bytes of the longest end of a text that may be the beginning of the secret.
+pub(super) fn begun_in(text: &str, secret: &str) -> usize {
+    let from = text.len().saturating_sub(secret.len() * REACH);
+    let mut starts = starts(text, from, text.len());
+    let begun = starts.find(|start| met(text, *start, secret) == Met::Begun);
+    begun.map_or(0, |start| text.len() - start)
+}
+
+/// Where the secret begins, however it is written, if a cut of the text at this byte would divide it.
+pub(super) fn cut_by(text: &str, secret: &str, end: usize) -> Option<usize> {
+    let from = end.saturating_sub(secret.len() * REACH);
+    let mut starts = starts(text, from, end.min(text.len()));
+    starts.find(|start| match met(text, *start, secret) {
+        Met::Whole(last) => last > end,
+        Met::Begun | Met::Not => false,
+    })
+}
+
+/// Where a text has the secret, if it has any escapes.
+fn escaped(text: &str, secret: &str) -> impl Iterator<Item = (usize, usize)> {
+    let end = if text.contains('\\') { text.len() } else { 0 };
+    let found = starts(text, 0, end).map(move |start| (start, met(text, start, secret)));
+    found.filter_map(|(start, met)| match met {
+        Met::Whole(end) => Some((start, end)),
+        Met::Begun | Met::Not => None,
+    })
+}
+
+/// Where a secret may begin. Backslashes in a row are one, so that a text of many takes no more time.
+fn starts(text: &str, from: usize, end: usize) -> impl Iterator<Item = usize> {
+    let bytes = text.as_bytes();
+    let is_start = move |at: &usize| {
+        text.is_char_boundary(*at) && (bytes[*at] != b'\\' || *at == 0 || bytes[*at - 1] != b'\\')
+    };
+    (from..end).filter(is_start)
+}
+
+fn met(text: &str, start: usize, secret: &str) -> Met {
+    let (mut at, mut is_escaped) = (start, false);
+    let mut letters = secret.chars().peekable();
+    while let Some(letter) = letters.next() {
+        if at == text.len() {
+            return Met::Begun;
+        }
+        if letter == '\\' && text[at..].starts_with('\\') {
+            while letters.next_if_eq(&'\\').is_some() {}
+            at += backslashes(&text[at..]);
+            // A backslash may be an escape itself.
+            while matches!(text.as_bytes().get(at..at + 5), Some(b"u005c" | b"u005C")) {
+                at += 5;
+                at += backslashes(&text[at..]);
+            }
+            is_escaped = true;
+            continue;
+        }
+        match next(text, at, letter, is_escaped) {
+            Next::Is(end) => (at, is_escaped) = (end, false),
+            Next::Ends => return Met::Begun,
+            Next::Not => return Met::Not,
+        }
+    }
+    Met::Whole(at)
+}
+
+/// Looks for a character. The backslash of its escape may have been taken for one of the secret.
+fn next(text: &str, at: usize, letter: char, is_escaped: bool) -> Next {
+    let rest = &text[at..];
+    let n_backslashes = backslashes(rest);
+    if n_backslashes == 0 && rest.starts_with(letter) {
+        return Next::Is(at + letter.len_utf8());
+    }
+    if n_backslashes == 0 && !is_escaped {
+        return Next::Not;
+    }
+    let named = &rest[n_backslashes..];
+    let at = at + n_backslashes;
+    let short = match letter {
+        '\u{8}' => 'b',
+        '\u{c}' => 'f',
+        '\n' => 'n',
+        '\r' => 'r',
+        '\t' => 't',
+        '"' | '/' => letter,
+        _ => 'u',
+    };
+    if named.is_empty() {
+        return Next::Ends;
+    }
+    if short != 'u' && named.starts_with(short) {
+        return Next::Is(at + 1);
+    }
+    let mut units = [0; 2];
+    let units = letter.encode_utf16(&mut units);
+    let mut end = at;
+    for (n, unit) in units.iter().enumerate() {
+        if n > 0 {
+            let more = backslashes(&text[end..]);
+            if more == 0 && end < text.len() {
+                return Next::Not;
+            }
+            end += more;
+        }
+        let digits = match text.as_bytes().get(end) {
+            None => return Next::Ends,
+            Some(b'u') => text.as_bytes().get(end + 1..end + 5),
+            Some(_) => return Next::Not,
+        };
+        let Some(digits) = digits else {
+            let begun = &text.as_bytes()[end + 1..];
+            return match begun.iter().all(u8::is_ascii_hexdigit) {
+                true => Next::Ends,
+                false => Next::Not,
+            };
+        };
+        let written = str::from_utf8(digits).ok();
+        let written = written.and_then(|digits| u16::from_str_radix(digits, 16).ok());
+        if written != Some(*unit) {
+            return Next::Not;
+        }
+        end += 5;
+    }
+    Next::Is(end)
+}
+
+fn backslashes(text: &str) -> usize {
+    text.bytes().take_while(|byte| *byte == b'\\').count()
+}
