@@ -360,7 +360,10 @@ async fn words_in_conversations_are_masked_where_they_become_sensitive_outputs()
                 .unwrap()
                 .to_owned();
             let mut said = speaker.answer(&format!("said-{id}"), "secret-turn", &task);
-            said["message"]["metadata"] = json!({ "openwop": { "action": "secret-action" } });
+            // A clarification has no actions.
+            if id != "answer" {
+                said["message"]["metadata"] = json!({ "openwop": { "action": "secret-action" } });
+            }
             let told = speaker.send(said).await.unwrap();
             seen.add(format!("{name} told"), &told);
             if id != "answer" {
