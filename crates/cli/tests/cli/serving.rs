@@ -44,12 +44,19 @@ fn unknown_variables_and_new_databases_are_logged_at_start() {
         !second.contains("created a master key") && !second.contains("a new database"),
         "{second}"
     );
+    // Nothing was made under it yet.
+    let lost = "the master key of this database is not there";
+    std::fs::remove_file(place.path().join("wopr.db.key")).unwrap();
+    let unused = log_of(&mut place);
+    assert!(!first.contains(lost) && !unused.contains(lost), "{unused}");
+    let host = place.serve();
+    place.ends(0, &["run", "hello"]);
+    assert!(signal(host.pid(), "TERM"));
+    host.wait();
     std::fs::remove_file(place.path().join("wopr.db.key")).unwrap();
     let other_key = log_of(&mut place);
     assert!(
-        !first.contains("the master key of this database is not there")
-            && other_key.contains("WARN")
-            && other_key.contains("the master key of this database is not there"),
+        other_key.contains("WARN") && other_key.contains(lost),
         "{other_key}"
     );
     std::fs::remove_file(place.path().join("wopr.db")).unwrap();
