@@ -280,11 +280,16 @@ impl Engine {
                 if via.step.node != resolve.node {
                     return Err(Refusal::NoInterrupt.into());
                 }
-                let child = view.key.sibling(via.run.clone());
-                ancestors.push(view.key.clone());
+                let (parent, child) = (view.key.clone(), view.key.sibling(via.run.clone()));
                 // Nothing large is held while another run waits for room.
                 drop(target);
                 target = self.open_existing(&child).await?;
+                // A branch also knows the children that its source created, which answer to that.
+                let of = target.view.summary.parent.as_ref().map(|(run, _)| run);
+                if of != Some(&parent.run) {
+                    return Err(Refusal::NoInterrupt.into());
+                }
+                ancestors.push(parent);
                 resolve.node = match child_on_path(&target.view.run, &rest) {
                     Some((via, _)) => via.step.node.clone(),
                     None => node_of(&target.view, &rest).ok_or(Refusal::NoInterrupt)?,
@@ -603,14 +608,9 @@ impl Engine {
 
 /// The child that an interrupt id leads through first, and the interrupt's id in that child.
 fn child_on_path<'r>(run: &'r Run, id: &str) -> Option<(&'r Child, String)> {
-    // An execution of a branch that began again has two children with one path: that of the source, which is none of its
-    // own, and a later one.
+    // An execution of a branch that began again has two children with one path: that of the source and, later, its own.
     let mut children = run.children.iter().rev();
-    let is_fork = run.fork().is_some();
     children.find_map(|child| {
-        if is_fork && child.ended {
-            return None;
-        }
         let rest = id.strip_prefix(child.path().as_str())?.strip_prefix('/')?;
         Some((child, rest.to_owned()))
     })

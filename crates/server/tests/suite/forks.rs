@@ -387,6 +387,11 @@ async fn an_answer_to_a_branch_goes_to_its_own_child() {
         };
         answer(&branch).await;
         server.wait_for(&branch, "completed").await;
+        if with_id {
+            let path = format!("/v1/runs/{branch}/interrupts/s");
+            let again = server.post(&path, &accept(true)).send().await;
+            again.error(409, "interrupt_already_resolved");
+        }
         let source = server.get(&format!("/v1/runs/{run}")).send().await.ok(200);
         assert_eq!(source["status"], "waiting-approval", "{source}");
         // So it does if the source has ended.
