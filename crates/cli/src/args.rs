@@ -29,7 +29,7 @@ pub(crate) struct Authorities {
     #[arg(long, value_name = "FILE", env = "WOPR_CACERT")]
     cacert: Option<PathBuf>,
 
-    /// Show the client certificate in this PEM file to a server that asks for one
+    /// Present the client certificate in this PEM file to a server that asks for one
     #[arg(long, value_name = "FILE", env = "WOPR_CLIENT_CERT", requires = "client_key")]
     client_cert: Option<PathBuf>,
 

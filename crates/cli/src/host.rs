@@ -63,8 +63,8 @@ pub(crate) struct HostArgs {
     #[arg(long, value_name = "ID")]
     pub(crate) default_workflow: Option<String>,
 
-    /// The form of the logs on standard error: text or json [default: text] [env: WOPR_LOG_FORMAT]
-    #[arg(long, value_name = "FORM")]
+    /// The format of the logs on standard error: text or json [default: text] [env: WOPR_LOG_FORMAT]
+    #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<String>,
 
     /// What is logged: a level, or directives such as info,wopr::access=debug [default: info] [env: WOPR_LOG]

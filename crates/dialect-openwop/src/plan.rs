@@ -488,7 +488,7 @@ impl Plan {
         &self.definition.variables
     }
 
-    /// Whether views redact an output of the node at this position.
+    /// Returns `true` if views redact this output of the node at this position.
     fn redacts(&self, position: usize, port: &str) -> bool {
         let node = &self.definition.nodes[position];
         let are_comments_redacted = || WORDS.iter().any(|word| self.is_sensitive(word));

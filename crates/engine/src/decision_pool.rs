@@ -36,7 +36,7 @@ const SHORT: Duration = Duration::from_millis(1);
 pub(crate) const BRIEF: u64 = 100_000;
 /// Of this many decisions in place, one is measured: reading the clock takes two system calls.
 const SAMPLE: u32 = 8;
-/// What work that gave up counts as: it is not short, however soon it gave up.
+/// The time that work is accounted with if it gave up. However soon it did, it was not short.
 const GAVE_UP: Duration = Duration::MAX;
 /// Consecutive short decisions that first earn a tenant trust.
 const FIRST_PROOFS: u32 = 16;

@@ -147,7 +147,7 @@ impl Remembering {
         let now = self.clock.now();
         let secrets = self.secrets.of(tenant).await?;
         let without = |text: &String| redacted(text, &secrets);
-        // What is named in a call has been stored without secrets, too.
+        // Stored ids contain no secrets, so a call cannot name entries by ids that do.
         let removed: Vec<_> = call.remove.iter().map(without).collect();
         let mut written = Vec::with_capacity(call.write.len());
         for (n, entry) in call.write.iter().enumerate() {

@@ -1,18 +1,18 @@
 //! Sizes of events, by which decisions and logs are bounded.
 //!
-//! A size is an estimate of the bytes that an event takes in the store. It is cheap, because it is taken of every event in
-//! every fold, and counts what a workflow, a caller or a peer can make large. Names, ids and codes are part of a constant.
+//! A size estimates the bytes that an event takes in the store. Every fold computes it for every event, so it is cheap: it
+//! counts the values that a workflow, a caller or a peer can make large, and one constant for names, ids and codes.
 
 use serde_json::Value;
 
 use crate::{
-    Dialect, EventRef, Failure, KernelEvent, Object, RunStarted,
+    Dialect, EventRef, Failure, KernelEvent, RunStarted,
     measure::{size_of, size_of_object},
 };
 
-/// What an event takes besides its values.
+/// Bytes of an event besides its values.
 const ENVELOPE: usize = 128;
-/// What the decision about one edge takes.
+/// Bytes of the decision about one edge.
 const EDGE: usize = 6;
 
 /// The approximate size in bytes of an event in the store.
@@ -82,8 +82,8 @@ impl KernelEvent {
 
 impl RunStarted {
     fn size(&self) -> usize {
-        let of = |fields: &Object| size_of_object(fields);
-        of(&self.inputs) + of(&self.configurable) + of(&self.metadata)
+        let objects = [&self.inputs, &self.configurable, &self.metadata];
+        objects.map(size_of_object).iter().sum()
     }
 }
 

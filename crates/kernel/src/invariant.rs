@@ -259,7 +259,7 @@ impl OutstandingWork {
 /// Checks that a run can progress, and that only active executions have outstanding work.
 pub fn check_run(run: &Run, plan: &dyn Planned, outstanding: &OutstandingWork) -> Result<(), Violation> {
     if run.is_catching_up() {
-        // What its steps wait for is its source's until then.
+        // Until then, timers and effects belong to its source.
         return match outstanding.timers.contains(&Timer::Continue) {
             true => Ok(()),
             false => broken("the fork does not go on to catch up"),

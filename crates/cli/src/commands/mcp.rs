@@ -46,7 +46,7 @@ pub(crate) struct Mcp {
     #[arg(long, value_name = "URL", conflicts_with_all = ["store", "store_path", "workflows", "config", "mcp_config", "set"])]
     server: Option<String>,
 
-    /// The API key of the server, and whose runs those of this process are
+    /// The API key of the server. A host in this process runs everything as the principal of this key
     #[arg(long, value_name = "KEY", env = "WOPR_API_KEY", hide_env_values = true)]
     key: Option<String>,
 
@@ -73,8 +73,8 @@ pub(crate) struct Mcp {
     #[arg(long, value_name = "FILE")]
     mcp_config: Option<PathBuf>,
 
-    /// The form of the logs on standard error: text or json [default: text] [env: WOPR_LOG_FORMAT]
-    #[arg(long, value_name = "FORM")]
+    /// The format of the logs on standard error: text or json [default: text] [env: WOPR_LOG_FORMAT]
+    #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
 
     /// What is logged: a level, or directives such as info,wopr::access=debug [default: warn] [env: WOPR_LOG]

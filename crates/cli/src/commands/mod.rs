@@ -32,8 +32,8 @@ use clap::{Parser, Subcommand};
 use crate::exit::{self, Exit};
 
 /// Durable workflows, served over OpenWOP and A2A.
-/// Every run is kept as a durable log: it survives crashes, is never executed twice, and can be resumed from
-/// any event. Try `wopr demo` first, then `wopr dev`.
+/// Every run is kept as a durable log: it survives crashes, a repeated request starts no second run, and clients can
+/// re-attach from any event. Try `wopr demo` first, then `wopr dev`.
 #[derive(Debug, Parser)]
 #[command(
     name = "wopr",

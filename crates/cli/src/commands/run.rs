@@ -48,7 +48,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "JSON|@FILE")]
     inputs: Option<String>,
 
-    /// What holds for all nodes of the run, as a JSON object or @FILE: {"model": "…", "maxTokens": 500}
+    /// Options for all nodes of the run, as a JSON object or @FILE: {"model": "…", "maxTokens": 500}
     #[arg(long, value_name = "JSON|@FILE")]
     configurable: Option<String>,
 

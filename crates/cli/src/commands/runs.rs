@@ -91,7 +91,7 @@ enum Verb {
         #[command(flatten)]
         format: Format,
     },
-    /// Start a new run with the first events of a run, which goes its own way from there
+    /// Branch a run: start a new one from its first events, or replay it
     Fork {
         /// The run
         run: String,

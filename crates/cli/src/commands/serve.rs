@@ -33,7 +33,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "PORT")]
     port: Option<String>,
 
-    /// A manifest of that protocol: its servers become tool servers of this host [env: WORKFLOW_ENGINE_MCP_CONFIG]
+    /// An MCP manifest of the Agent Workflow Protocol: its servers become tool servers of this host [env: WORKFLOW_ENGINE_MCP_CONFIG]
     #[arg(long, value_name = "FILE")]
     mcp_config: Option<PathBuf>,
 

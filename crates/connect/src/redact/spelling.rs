@@ -7,7 +7,7 @@
 /// within two others has nine, and some characters need two.
 const REACH: usize = 20;
 
-/// What a text has of a secret from some byte on.
+/// How much of a secret a text contains from a given byte on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Met {
     /// All of it, up to this byte.
@@ -17,7 +17,7 @@ enum Met {
     Not,
 }
 
-/// What a text has of one character from some byte on.
+/// Whether a text contains a given character from a given byte on.
 enum Next {
     /// The character, up to this byte.
     Is(usize),
@@ -42,7 +42,7 @@ pub(super) fn replaced(text: &str, secret: &str, replacement: &str) -> Option<St
     Some(replaced)
 }
 
-/// Whether a text has the secret with escapes.
+/// Returns `true` if a text contains the secret written with escapes.
 pub(super) fn occurs_in(text: &str, secret: &str) -> bool {
     escaped(text, secret).next().is_some()
 }
@@ -65,7 +65,7 @@ pub(super) fn cut_by(text: &str, secret: &str, end: usize) -> Option<usize> {
     })
 }
 
-/// Where a text has the secret, if it has any escapes.
+/// The ranges of a text that contain the secret. None if the text has no escapes.
 fn escaped(text: &str, secret: &str) -> impl Iterator<Item = (usize, usize)> {
     let end = if text.contains('\\') { text.len() } else { 0 };
     let found = starts(text, 0, end).map(move |start| (start, met(text, start, secret)));

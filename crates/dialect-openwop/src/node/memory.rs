@@ -161,7 +161,7 @@ fn template(config: Config<'_>, field: &str) -> Result<Option<Template>, String>
     parsed.transpose()
 }
 
-/// Whether a name is that of a run's own scope, which only the run and its children share.
+/// Returns `true` for the name of a run's own scope, which only the run and its children may use.
 pub(crate) fn is_of_a_run(scope: &str) -> bool {
     scope.starts_with("run:")
 }

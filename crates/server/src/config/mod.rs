@@ -760,8 +760,8 @@ fn name_problem(name: &str) -> Option<&'static str> {
     (!is_fine).then_some("must be 1 to 128 letters, digits, hyphens, underscores or dots")
 }
 
-/// Whether a text is a filter of log lines. A bare word that is no level would be taken for the name of a target, of which
-/// there is none, and nothing would be logged.
+/// Returns `true` if a text is a valid log filter. The library takes a bare word that is no level for the name of a target.
+/// So a misspelt level would turn the log off, and is refused here.
 fn is_filter(text: &str) -> bool {
     let is_level = |text: &str| !text.is_empty() && text.parse::<LevelFilter>().is_ok();
     // Filters by span hold commas of their own.

@@ -384,7 +384,7 @@ async fn words_in_conversations_are_masked_where_they_become_sensitive_outputs()
     }
 }
 
-/// What a person decides in place of an agent is an output of the node, too.
+/// The decision that a person makes in place of an agent becomes an output of the node.
 #[tokio::test]
 async fn sensitive_decisions_are_masked_in_the_messages_that_make_them() {
     let held = json!({ "decision": { "kind": "stub" }, "confidence": 0.5 });

@@ -87,8 +87,8 @@ impl Loads {
         (place, answer)
     }
 
-    /// Takes a load and the others of its tenant that have waited for longest. None are left of it if another turn has
-    /// served it.
+    /// Takes a load, and the others of its tenant that have waited for longest. Takes none if another turn has served the
+    /// load already.
     fn take(&self, tenant: &TenantId, number: u64) -> Vec<Waiter> {
         let mut waiting = self.0.lock();
         let Some(waiters) = waiting.by_tenant.get_mut(tenant) else {
@@ -108,7 +108,7 @@ impl Loads {
     }
 }
 
-/// Serves what waits as of one moment, which begins with the first load: all of them came before it.
+/// Serves the loads as of one moment. It begins with the first read, after all of them were requested.
 fn serve(conn: &Connection, waiters: Vec<Waiter>) {
     for Waiter { run, most, reply } in waiters {
         if !reply.is_closed() {

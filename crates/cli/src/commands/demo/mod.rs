@@ -41,7 +41,7 @@ const PACE: Duration = Duration::from_millis(900);
 /// Time limit of the demo, not counting pauses.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Watch an A2A task survive kill -9, or workflows ask agents and you.
+/// Watch an A2A task survive kill -9, or workflows that consult agents and a person.
 ///
 /// Starts a host on a new SQLite database and sends it a message as an A2A client. Kills the host with
 /// SIGKILL while the task waits for approval, starts it again, approves, and shows the result and the log.
