@@ -102,6 +102,7 @@ fn model(data: &[u8], kind: ModelKind, streams: bool) {
         script: None,
         timeout_ms: 1_000,
         granted: Vec::new(),
+        has_run_budget: false,
     };
     let policy = Policy {
         allow: vec![host::PEERS.parse().unwrap()],

@@ -691,6 +691,15 @@ impl Run {
         }
     }
 
+    /// What the models of the run have taken and may take, if its workflow bounds that.
+    #[must_use]
+    pub fn model_spending(&self, plan: &Plan) -> Option<wopr_kernel::RunSpending> {
+        match (&self.state, plan) {
+            (Some(State::Openwop(state)), Plan::Openwop(plan)) => state.spending(plan, &self.run),
+            (Some(_) | None, _) => None,
+        }
+    }
+
     /// What the run's supervisor has decided, if it has one.
     #[must_use]
     pub fn supervision(&self) -> Option<&openwop::Supervision> {

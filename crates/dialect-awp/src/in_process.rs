@@ -231,6 +231,7 @@ fn model(next: &mut Next<'_>, node: &Node, provider: String, has_schema: bool) -
         script: None,
         timeout_ms: node.timeout_ms.unwrap_or(MODEL_TIMEOUT_MS).min(MAX_TIMEOUT_MS),
         granted: Vec::new(),
+        has_run_budget: false,
     })))
 }
 

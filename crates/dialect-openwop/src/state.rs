@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_kernel::{
     ApplyError, ApprovalAction, AskedMore, BudgetKey, BudgetUnit, EventRef, KernelEvent, ModelUsage,
-    OverBudget, Planned as _, RecordedRef, Run, RunStarted, RunStatus, Seq, StepId, WorkerFailure, illegal,
-    micros, provider,
+    OverBudget, OverRunBudget, Planned as _, RecordedRef, Run, RunBound, RunSpending, RunStarted, RunStatus,
+    Seq, StepId, WorkerFailure, illegal, micros, provider,
 };
 
 pub use orchestration::Supervision;
@@ -21,10 +21,11 @@ use crate::{
     channel,
     context::project,
     conversing::Conversing,
+    definition::RunBudget,
     event::EnvelopeEvent,
     node::NodeKind,
     offers::listed_tools,
-    thinking::{Then, Thinking, Turn},
+    thinking::{More, Then, Thinking, Turn},
     trigger::{Readiness, Signal, Slot},
 };
 
@@ -143,6 +144,44 @@ impl State {
             BudgetUnit::CostMicros => micros(self.usage.cost_usd.unwrap_or(0.0)),
             BudgetUnit::TimeMs => self.usage.duration_ms.unwrap_or(0),
         }
+    }
+
+    /// What the run has of its own budget, without that of time, which runs on its own clock.
+    pub(crate) fn bounds(&self, budget: &RunBudget) -> impl Iterator<Item = RunBound> {
+        // Each approval gives as much again.
+        let times = u64::from(self.n_grants) + 1;
+        let bounds = [
+            (BudgetUnit::Tokens, budget.max_tokens),
+            (BudgetUnit::CostMicros, budget.max_cost_usd.map(micros)),
+        ];
+        let bounds = bounds.into_iter().filter_map(|(unit, most)| Some((unit, most?)));
+        bounds.map(move |(unit, most)| RunBound {
+            unit,
+            taken: self.taken(unit),
+            most: most.saturating_mul(times),
+        })
+    }
+
+    /// Whether somebody is asked to give the run its budget again.
+    pub(crate) fn asks_for_budget(&self, run: &Run) -> bool {
+        let mut nodes = self.nodes.iter().zip(&run.nodes);
+        nodes.any(|(node, of_run)| {
+            let more = node
+                .thinking
+                .as_ref()
+                .and_then(|thinking| thinking.asks_more.as_deref());
+            matches!(more, Some(More::OfRun)) && of_run.is_asking()
+        })
+    }
+
+    /// What the models of the run have taken and may take, if the workflow bounds that.
+    #[must_use]
+    pub fn spending(&self, plan: &Plan, run: &Run) -> Option<RunSpending> {
+        let budget = plan.definition.settings.budget.as_ref()?;
+        Some(RunSpending {
+            bounds: self.bounds(budget).collect(),
+            is_asked_for: self.asks_for_budget(run),
+        })
     }
 
     fn grant(&mut self, more: &AskedMore) {
@@ -332,14 +371,14 @@ impl State {
             }
             KernelEvent::InterruptResolved { step, action, .. } => {
                 let position = self.position(plan, step, "resolution")?;
-                let is_money = plan.nodes[position].kind.model().is_some();
                 let thinking = self.nodes[position].thinking.as_mut();
                 let more = thinking.and_then(|thinking| thinking.asks_more.take());
                 // With this event, so that a branch that takes it over loses what it grants.
-                match more {
-                    _ if !is_money || *action != Some(ApprovalAction::Accept) => {}
-                    Some(more) => self.grant(&more),
-                    None => self.n_grants += 1,
+                match more.map(|more| *more) {
+                    _ if *action != Some(ApprovalAction::Accept) => {}
+                    Some(More::Shared(more)) => self.grant(&more),
+                    Some(More::OfRun) => self.n_grants += 1,
+                    None => {}
                 }
             }
             KernelEvent::ApprovalReceived { step, feedback, .. } => {
@@ -355,7 +394,7 @@ impl State {
                 outcome,
                 ..
             } if provider == provider::MODEL => {
-                if OverBudget::read(outcome).is_some() {
+                if OverBudget::read(outcome).is_some() || OverRunBudget::read(outcome).is_some() {
                     return Ok(());
                 }
                 let reply = serde_json::from_value(Value::Object(outcome.clone()));
@@ -379,7 +418,7 @@ impl State {
             KernelEvent::InterruptRequested { step, data, .. } => {
                 let position = self.position(plan, step, "question")?;
                 if let Some(thinking) = &mut self.nodes[position].thinking {
-                    thinking.asks_more = AskedMore::read(data).map(Box::new);
+                    thinking.asks_more = More::read(data).map(Box::new);
                 }
             }
             KernelEvent::ArtifactCreated { step, content, .. } => {

@@ -34,9 +34,31 @@ pub(crate) struct Thinking {
     /// What is summed up first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) summarizing: Option<Box<Summarizing>>,
-    /// What its open approval asks for, if that is more than a shared budget has.
+    /// What its open approval asks for, if that is money.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) asks_more: Option<Box<AskedMore>>,
+    pub(crate) asks_more: Option<Box<More>>,
+}
+
+/// What somebody is asked for when a budget is used up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum More {
+    /// The budget of the run once more.
+    OfRun,
+    /// More than a budget has that the run shares.
+    Shared(AskedMore),
+}
+
+/// The type of the artifact that an approval of more money is about.
+pub(crate) const BUDGET: &str = "budget";
+
+impl More {
+    /// Reads it from the data of a question. `None` if that is about something else.
+    pub(crate) fn read(question: &Value) -> Option<Self> {
+        let is_money = question.get("artifactType").and_then(Value::as_str) == Some(BUDGET);
+        let of_run = is_money.then_some(Self::OfRun);
+        AskedMore::read(question).map(Self::Shared).or(of_run)
+    }
 }
 
 /// A reply, and how the step goes on.
@@ -288,6 +310,7 @@ impl Thinking {
             script: script.filter(|_| provider == MOCK),
             timeout_ms: node.timeout_ms,
             granted,
+            has_run_budget: false,
         };
         if let Some(summarizing) = &self.summarizing {
             let most = overrides.max_tokens().unwrap_or(SUMMARY_TOKENS);

@@ -113,7 +113,7 @@ impl Engine {
         Counters::add(&counters.effects_started, 1);
         Counters::add(&counters.effects_active, 1);
         let keep = Keep::default();
-        let performing = std::pin::pin!(caught(self.shared.executor.run(Attempt {
+        let performing = std::pin::pin!(caught(self.perform(Attempt {
             run: lease.run.clone(),
             step: effect.step.clone(),
             attempt: effect.attempt,

@@ -56,6 +56,7 @@ mod removing;
 mod request;
 mod retention;
 mod run_backoff;
+mod run_budgets;
 mod run_ids;
 mod scripted;
 mod spending;

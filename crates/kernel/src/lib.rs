@@ -29,6 +29,7 @@ mod problem;
 mod refusal;
 mod rules;
 mod run;
+mod run_budget;
 mod shared_budget;
 mod status;
 
@@ -71,6 +72,7 @@ pub use run::{
     NodeState, Open, OpenInterrupt, Pending, Phase, Run, Streamed, Streaming, UNTRUSTED, Vote, Wait, illegal,
     says_untrusted,
 };
+pub use run_budget::{OverRunBudget, RunBound, RunSpending};
 pub use shared_budget::{
     AskedMore, BudgetKey, BudgetPeriod, BudgetScope, BudgetUnit, BudgetWindow, MoreMoney, OnOverBudget,
     OverBudget, dollars, micros,

@@ -1007,6 +1007,18 @@ impl Run {
 
 impl NodeState {
     /// The kind of the first interrupt that is open here or in a child.
+    /// Whether the node waits for an answer to a question of its own.
+    #[must_use]
+    pub const fn is_asking(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Active(Active {
+                wait: Wait::Interrupt(_),
+                ..
+            })
+        )
+    }
+
     fn asks(&self) -> Option<InterruptKind> {
         let Phase::Active(active) = &self.phase else {
             return None;

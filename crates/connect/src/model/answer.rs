@@ -10,6 +10,8 @@ use crate::redact::Secrets;
 const MAX_REASONING: usize = 64 * 1024;
 /// Most tools that a model may ask for in one answer.
 const MAX_TOOLS: usize = 64;
+/// What a token is taken for where a provider does not count them.
+pub(super) const BYTES_PER_TOKEN: usize = 4;
 
 /// A provider sent something that is no answer.
 #[derive(Debug)]
@@ -73,12 +75,35 @@ impl Answer {
         self.tools.get_mut(index).ok_or(Malformed)
     }
 
+    /// What it took. Where the provider does not say so, which no budget would notice, that is reckoned from the bytes.
+    fn took(&self, n_asked: usize) -> ModelUsage {
+        let reckoned = |n_bytes: usize| n_bytes.div_ceil(BYTES_PER_TOKEN) as u64;
+        let tools = self
+            .tools
+            .iter()
+            .map(|tool| tool.name.len() + tool.arguments.len());
+        let refusal = self.refusal.as_ref().map_or(0, String::len);
+        let n_said = self.text.len() + self.reasoning.len() + refusal + tools.sum::<usize>();
+        let or_reckoned = |counted: u64, n_bytes| match counted {
+            0 => reckoned(n_bytes),
+            counted => counted,
+        };
+        ModelUsage {
+            input_tokens: or_reckoned(self.usage.input_tokens, n_asked),
+            output_tokens: or_reckoned(self.usage.output_tokens, n_said),
+            ..self.usage
+        }
+    }
+
+    /// The reply of a model that was asked so many bytes.
     pub(super) fn finish(
         self,
         provider: &Provider,
-        model: &str,
+        (model, n_asked): (&str, usize),
         secrets: &Secrets,
     ) -> Result<ModelReply, Malformed> {
+        let mut usage = self.took(n_asked);
+        usage.cost_usd = provider.price.map(|price| price.of(&usage));
         let mut tool_calls = Vec::with_capacity(self.tools.len());
         for (n, tool) in self.tools.into_iter().enumerate() {
             if tool.name.is_empty() {
@@ -111,8 +136,6 @@ impl Answer {
             // The stream broke off.
             None => return Err(Malformed),
         };
-        let mut usage = self.usage;
-        usage.cost_usd = provider.price.map(|price| price.of(&usage));
         let named = self.model.filter(|named| !named.is_empty() && named.len() <= 256);
         Ok(ModelReply {
             provider: provider.name.clone(),
@@ -128,9 +151,16 @@ impl Answer {
     }
 }
 
-/// A member of an object that is a whole number.
+/// A member of an object that is a count. Some providers write it as `12.0`.
 pub(super) fn count(document: &Value, name: &str) -> Option<u64> {
-    document.get(name).and_then(Value::as_u64)
+    let number = document.get(name)?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it is no negative number, and a larger one than any count stays one"
+    )]
+    let whole = |number: f64| (number >= 0.0).then(|| number.ceil() as u64);
+    number.as_u64().or_else(|| whole(number.as_f64()?))
 }
 
 pub(super) fn text<'v>(document: &'v Value, name: &str) -> Option<&'v str> {
@@ -164,10 +194,49 @@ mod tests {
                 stop: Some(ModelStop::Tools),
                 ..Answer::default()
             };
-            let reply = answer.finish(&provider, "m", &Secrets::default()).unwrap();
+            let reply = answer.finish(&provider, ("m", 8), &Secrets::default()).unwrap();
             reply.tool_calls[0].arguments.clone()
         };
         assert!(arguments(10).is_object());
         assert!(arguments(100).is_string());
+    }
+
+    #[test]
+    fn tokens_that_no_provider_counts_are_reckoned() {
+        let answer = Answer {
+            text: "eight by".to_owned(),
+            reasoning: "hm".to_owned(),
+            ..Answer::default()
+        };
+        let of = |answer: &Answer| {
+            let took = answer.took(13);
+            (took.input_tokens, took.output_tokens)
+        };
+        assert_eq!(of(&answer), (4, 3));
+        let counted = ModelUsage {
+            input_tokens: 1,
+            output_tokens: 2,
+            ..ModelUsage::default()
+        };
+        let answer = Answer {
+            usage: counted,
+            ..answer
+        };
+        assert_eq!(of(&answer), (1, 2));
+    }
+
+    #[test]
+    fn counts_may_be_written_as_fractions() {
+        let counted = |number: Value| count(&serde_json::json!({ "n": number }), "n");
+        for (number, n) in [
+            (12.0, Some(12)),
+            (0.5, Some(1)),
+            (1e30, Some(u64::MAX)),
+            (-1.0, None),
+        ] {
+            assert_eq!(counted(number.into()), n, "{number}");
+        }
+        assert_eq!(counted(u64::MAX.into()), Some(u64::MAX));
+        assert_eq!(counted("12".into()), None);
     }
 }

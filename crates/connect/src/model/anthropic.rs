@@ -170,9 +170,9 @@ fn begun(message: &Value, answer: &mut Answer) {
     let Some(usage) = message.get("usage") else { return };
     let n = |name: &str| count(usage, name);
     let (read, written) = (n("cache_read_input_tokens"), n("cache_creation_input_tokens"));
-    let fresh = n("input_tokens").unwrap_or(0);
+    let parts = [n("input_tokens"), read, written];
     // What was in the cache is no part of the provider's count.
-    answer.usage.input_tokens = fresh + read.unwrap_or(0) + written.unwrap_or(0);
+    answer.usage.input_tokens = parts.into_iter().flatten().fold(0, u64::saturating_add);
     answer.usage.output_tokens = n("output_tokens").unwrap_or(0);
     answer.usage.cache_read_tokens = read;
     answer.usage.cache_write_tokens = written;

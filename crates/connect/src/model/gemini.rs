@@ -115,7 +115,7 @@ impl Wire for Gemini {
             let n = |name: &str| count(usage, name);
             answer.usage.input_tokens = n("promptTokenCount").unwrap_or(0);
             let thoughts = n("thoughtsTokenCount").unwrap_or(0);
-            answer.usage.output_tokens = n("candidatesTokenCount").unwrap_or(0) + thoughts;
+            answer.usage.output_tokens = n("candidatesTokenCount").unwrap_or(0).saturating_add(thoughts);
             answer.usage.cache_read_tokens = n("cachedContentTokenCount");
         }
         // The question itself was refused.

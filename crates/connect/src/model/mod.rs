@@ -36,7 +36,7 @@ use crate::{
     secrets::NamedSecrets,
 };
 
-use answer::{Answer, Malformed};
+use answer::{Answer, BYTES_PER_TOKEN, Malformed};
 use semantic_key::key_of;
 use stream::streamed;
 
@@ -106,7 +106,7 @@ impl Models {
         let mut providers = self.providers.iter();
         let provider = providers.find(|provider| provider.name == call.provider && provider.is_for(tenant));
         let usage = ModelUsage {
-            input_tokens: (call.size() / 4) as u64,
+            input_tokens: call.size().div_ceil(BYTES_PER_TOKEN) as u64,
             output_tokens: call.max_tokens.unwrap_or(0),
             ..ModelUsage::default()
         };
@@ -157,7 +157,7 @@ impl Models {
             Ok(ended) => ended,
             Err(outcome) => return outcome.into(),
         };
-        let (outcome, end) = match answer.finish(provider, model, &secrets) {
+        let (outcome, end) = match answer.finish(provider, (model, call.size()), &secrets) {
             Ok(reply) => {
                 let end = AnswerEnd::of(&reply);
                 let usage = ModelUsage {

@@ -24,6 +24,7 @@ fn document(call: &ModelCall, model: &str) -> Value {
         script,
         timeout_ms: _,
         granted: _,
+        has_run_budget: _,
     } = call;
     let mut document = json!({ "provider": provider, "model": model, "messages": messages });
     if !tools.is_empty() {
@@ -66,6 +67,7 @@ mod tests {
             script: None,
             timeout_ms: 1_000,
             granted: Vec::new(),
+            has_run_budget: false,
         }
     }
 

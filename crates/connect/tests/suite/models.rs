@@ -81,6 +81,7 @@ fn call(streams: bool) -> ModelCall {
         script: None,
         timeout_ms: 20_000,
         granted: Vec::new(),
+        has_run_budget: false,
     }
 }
 

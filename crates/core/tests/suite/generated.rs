@@ -6,7 +6,7 @@ use proptest::{collection::vec, prelude::*};
 use serde_json::json;
 use wopr_core::{
     BudgetKey, BudgetPeriod, BudgetScope, BudgetUnit, Call, Command, Failure, MoreMoney, NodeId, NodeTypes,
-    Object, OnOverBudget, OverBudget, Plan, StepId, Timer, openwop::tool_workflow,
+    Object, OnOverBudget, OverBudget, OverRunBudget, Plan, StepId, Timer, openwop::tool_workflow,
 };
 use wopr_testkit::{Script, Workflow};
 
@@ -49,7 +49,7 @@ pub(crate) fn told() -> impl Strategy<Value = Told> {
     prop_oneof![
         6 => (node.clone(), any::<bool>()).prop_map(|(node, yes)| Told::Answer(node, yes)),
         3 => (node.clone(), any::<bool>()).prop_map(|(child, yes)| Told::AnswerChild(child, yes)),
-        6 => (node.clone(), 0..5_u8).prop_map(|(node, how)| Told::Outcome(node, how)),
+        6 => (node.clone(), 0..6_u8).prop_map(|(node, how)| Told::Outcome(node, how)),
         2 => (node.clone(), 0..3_u8).prop_map(|(node, how)| Told::LostOutcome(node, how)),
         3 => (0..50_u64).prop_map(Told::Wait),
         6 => Just(Told::NextTimer),
@@ -215,6 +215,7 @@ pub(crate) fn tell(script: &mut Script, told: &Told) {
                     (Call::Model(_), 2) => Ok(reply(false)),
                     (Call::ToolList(_), 0 | 2) => Ok(list()),
                     (Call::Model(_), 3 | 4) => Ok(over_budget(script, *how == 3)),
+                    (Call::Model(_), 5) => Ok(OverRunBudget.outcome()),
                     _ => outcome(*how),
                 };
                 let _ = script.outcome(&id, outcome.map(|done| json!(done)));

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use wopr_core::{Call, Failure, ModelCall, ModelMessage, NodeTypes, Object, Plan};
+use wopr_core::{Call, Failure, ModelCall, ModelMessage, NodeTypes, Object, OverRunBudget, Plan};
 use wopr_testkit::{Script, Workflow};
 
 const PROMPT: &str = "core.ai.callPrompt";
@@ -490,6 +490,54 @@ fn used_up_budget_fails_the_run_if_it_says_so() {
     assert!(script.log(0).contains("cap.breached"), "{}", script.log(0));
     let script = budgeted(json!({ "maxTokens": 15, "maxCostUsd": 0.51, "onBreach": "fail" }));
     assert_eq!(script.status(), "running");
+}
+
+#[test]
+fn only_one_of_two_nodes_asks_for_more() {
+    let workflow = Workflow::new("w")
+        .node("n", PROMPT, json!({ "prompt": "?" }))
+        .node("m", PROMPT, json!({ "prompt": "?" }))
+        .set("settings", json!({ "budget": { "maxTokens": 14 } }));
+    let mut script = Script::started(&workflow);
+    let over = || Ok(json!(OverRunBudget.outcome()));
+    let n_calls = |script: &Script, id: &str| {
+        let effects = script.effects().iter();
+        effects.filter(|effect| effect.step.node.as_str() == id).count()
+    };
+    // A host that is too careful only makes the call once more.
+    script.outcome("m", over()).unwrap();
+    assert_eq!((script.status(), n_calls(&script, "m")), ("running", 2));
+
+    script.outcome("n", Ok(reply("one", "end"))).unwrap();
+    let spending = script.run(0).model_spending(script.plan(0)).unwrap();
+    assert!(spending.bounds[0].is_used_up() && !spending.is_asked_for);
+    script.outcome("m", over()).unwrap();
+    assert_eq!(script.status(), "waiting-approval");
+    assert!(script.run(0).model_spending(script.plan(0)).unwrap().is_asked_for);
+    script.answer("m", json!({ "action": "accept" })).unwrap();
+    assert_eq!((script.status(), n_calls(&script, "m")), ("running", 3));
+    let spending = script.run(0).model_spending(script.plan(0)).unwrap();
+    assert_eq!((spending.bounds[0].taken, spending.bounds[0].most), (14, 28));
+    assert!(!spending.is_asked_for);
+
+    // While one node asks, the next leaves it to its host when its call is made.
+    let workflow = Workflow::new("w")
+        .node("n", PROMPT, json!({ "prompt": "?" }))
+        .node("m", PROMPT, json!({ "prompt": "?" }))
+        .node("late", PROMPT, json!({ "prompt": "?" }))
+        .node("after", PROMPT, json!({ "prompt": "?" }))
+        .edges("n -> late, m -> after")
+        .set("settings", json!({ "budget": { "maxTokens": 14 } }));
+    let mut script = Script::started(&workflow);
+    script.outcome("n", Ok(reply("one", "end"))).unwrap();
+    script.outcome("m", Ok(reply("two", "end"))).unwrap();
+    assert_eq!((n_calls(&script, "late"), n_calls(&script, "after")), (0, 1));
+    assert_eq!(script.run(0).interrupts(script.plan(0)).count(), 1);
+    script.answer("late", json!({ "action": "reject" })).unwrap();
+    assert_eq!(
+        failure(&script),
+        "budget_exhausted: the run may not spend more on models"
+    );
 }
 
 #[test]

@@ -1,16 +1,19 @@
 //! Budgets: what models may take before somebody is asked for more, or the run fails.
 //!
-//! That of the run is looked at before each request to a model, so an answer may exceed it, and the next one is not asked
-//! for. Those that it shares with others are looked at by its host: the outcome of a call says which one is used up.
+//! That of the run is looked at before each request to a model, and again by its host, which knows the calls under way. So
+//! an answer may exceed it, and the next one is not asked for. Those that it shares with others are looked at by the host
+//! only: the outcome of a call says which one is used up. While somebody is asked for more, the host holds the calls of
+//! other steps back, so that nobody is asked twice.
 
 use serde_json::json;
-use wopr_kernel::{Answered, BudgetKey, Cap, OnOverBudget, OverBudget, Seq, StepId, dollars, micros};
+use wopr_kernel::{Answered, BudgetKey, Cap, OnOverBudget, OverBudget, RunBound, Seq, StepId};
 
 use crate::{
     ApprovalAction, Failure, InterruptKind, Object,
     definition::{OnBreach, RunBudget},
     node::ModelNode,
     state::Granted,
+    thinking::BUDGET,
 };
 
 use super::Walk;
@@ -40,12 +43,13 @@ impl Walk<'_, '_> {
             OnBreach::Fail => {
                 self.breach(breach.cap, breach.limit, breach.observed, Some(step.node.clone()));
             }
+            OnBreach::Ask if self.state.asks_for_budget(&self.run) => return true,
             OnBreach::Ask => {
                 let data = json!({
                     "title": format!("Spend {} more?", breach.grant),
                     "description": format!("The models of this run have used {}.", breach.used),
                     "artifactId": step.node.as_str(),
-                    "artifactType": "budget",
+                    "artifactType": BUDGET,
                     "actions": ["accept", "reject"],
                 });
                 self.interrupt(step, cause, (InterruptKind::Approval, data), None);
@@ -55,33 +59,14 @@ impl Walk<'_, '_> {
     }
 
     fn breach_of(&self, budget: &RunBudget) -> Option<Breach> {
-        // Each approval gives as much again.
         let times = u64::from(self.state.n_grants) + 1;
-        let usage = &self.state.usage;
-        if let Some(most) = budget.max_tokens
-            && usage.total_tokens() >= most.saturating_mul(times)
-        {
+        if let Some(bound) = self.state.bounds(budget).find(RunBound::is_used_up) {
             return Some(Breach {
-                cap: Cap::BudgetTokens,
-                limit: most.saturating_mul(times),
-                observed: usage.total_tokens(),
-                used: format!("{} tokens", usage.total_tokens()),
-                grant: format!("{most} tokens"),
-            });
-        }
-        let (cost, most) = (
-            micros(usage.cost_usd.unwrap_or(0.0)),
-            budget.max_cost_usd.map(micros),
-        );
-        if let Some(most) = most
-            && cost >= most.saturating_mul(times)
-        {
-            return Some(Breach {
-                cap: Cap::BudgetCost,
-                limit: most.saturating_mul(times),
-                observed: cost,
-                used: format!("{} USD", dollars(cost)),
-                grant: format!("{} USD", dollars(most)),
+                cap: bound.unit.cap(),
+                limit: bound.most,
+                observed: bound.taken,
+                used: bound.unit.words(bound.taken),
+                grant: bound.unit.words(bound.most / times),
             });
         }
         let since = self.run.running_since.unwrap_or(self.input.now);
@@ -134,6 +119,12 @@ impl Walk<'_, '_> {
                 self.interrupt(step, cause, (InterruptKind::Approval, data), Some(left_ms));
             }
         }
+    }
+
+    /// Follows the outcome of a call that was not made, because the run's own budget was used up by calls beside it.
+    pub(super) fn over_run_budget(&mut self, node: &ModelNode, step: &StepId, cause: Seq, outcome: Object) {
+        let cause = self.end_call(step, cause, outcome);
+        self.ask_again(node, step, cause);
     }
 
     fn ask_again(&mut self, node: &ModelNode, step: &StepId, cause: Seq) {

@@ -71,7 +71,7 @@ impl DerefMut for Walk<'_, '_> {
 
 impl Dialect for Openwop {
     const NAME: &'static str = "openwop";
-    const FOLD: u16 = 5;
+    const FOLD: u16 = 6;
 
     type Plan = Plan;
     type State = State;

@@ -5,7 +5,8 @@
 
 use serde_json::{Value, json};
 use wopr_kernel::{
-    Call, ContentHash, ModelMessage, ModelReply, ModelStop, OverBudget, Seq, StepId, fence, fields,
+    Call, ContentHash, ModelCall, ModelMessage, ModelReply, ModelStop, OverBudget, OverRunBudget, Seq,
+    StepId, fence, fields,
 };
 
 use crate::{
@@ -105,7 +106,11 @@ impl Walk<'_, '_> {
         let Some(thinking) = self.state.nodes[position].thinking.as_deref() else {
             return;
         };
-        let request = thinking.request(node, self.overrides(), script, self.granted());
+        let budget = self.plan.definition.settings.budget.as_ref();
+        let request = ModelCall {
+            has_run_budget: budget.is_some_and(|budget| self.state.bounds(budget).next().is_some()),
+            ..thinking.request(node, self.overrides(), script, self.granted())
+        };
         if let Err(failure) = self.spend(cost::bytes(request.size())) {
             return self.fail_node(&step, cause, failure);
         }
@@ -116,6 +121,9 @@ impl Walk<'_, '_> {
     pub(super) fn model_replied(&mut self, node: &ModelNode, step: &StepId, cause: Seq, outcome: Object) {
         if let Some(over) = OverBudget::read(&outcome) {
             return self.over_budget(node, step, cause, outcome, &over);
+        }
+        if OverRunBudget::read(&outcome).is_some() {
+            return self.over_run_budget(node, step, cause, outcome);
         }
         let reply: ModelReply = match serde_json::from_value(Value::Object(outcome.clone())) {
             Ok(reply) => reply,

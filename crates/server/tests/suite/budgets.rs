@@ -200,3 +200,70 @@ async fn only_approvers_of_the_budget_grant_more() {
         .ok(200);
     server.wait_for(&second, "completed").await;
 }
+
+/// Starts a run of eight nodes that ask a model at once, each for fourteen tokens, with this budget.
+async fn ask_at_once(server: &Server, budget: Value) -> String {
+    let nodes: Vec<_> = (0..8).map(|n| format!("ask{n}")).collect();
+    for node in &nodes {
+        let reply =
+            json!({ "content": "so", "stopReason": "end_turn", "inputTokens": 10, "outputTokens": 4 });
+        let program = json!({ "nodeId": node, "program": [reply] });
+        let programmed = server.post("/v1/host/sample/test/mock-ai/program", &program);
+        programmed.send().await.ok(200);
+    }
+    let node = |id: &String| {
+        json!({ "id": id, "typeId": "core.ai.callPrompt", "name": id, "position": { "x": 0, "y": 0 }, "inputs": {},
+            "config": { "provider": "mock", "model": "m", "prompt": "?", "stream": false } })
+    };
+    let workflow = json!({
+        "id": "crowd", "name": "crowd", "version": "1", "edges": [], "variables": [], "metadata": {},
+        "settings": { "budget": budget },
+        "triggers": [{ "id": "manual", "type": "manual" }],
+        "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
+    });
+    server.post("/v1/workflows", &workflow).send().await.ok(201);
+    let made = server.post("/v1/runs", &json!({ "workflowId": "crowd" }));
+    let made = made.send().await.ok(201);
+    made["runId"].as_str().unwrap().to_owned()
+}
+
+fn tokens(snapshot: &Value) -> u64 {
+    let usage = &snapshot["metrics"]["openwopCost"]["tokens"];
+    usage["total"].as_u64().unwrap_or(0)
+}
+
+#[tokio::test]
+async fn nodes_that_ask_at_once_keep_to_the_budget_of_their_run() {
+    let server = Server::start().await;
+    let run = ask_at_once(&server, json!({ "maxTokens": 40 })).await;
+    let mut n_asked = 0;
+    loop {
+        let snapshot = server
+            .wait_for_any(&run, &["waiting-approval", "completed"])
+            .await;
+        if snapshot["status"] == "completed" {
+            break;
+        }
+        let most = 40 * (n_asked + 1);
+        let taken = tokens(&snapshot);
+        assert!(
+            (most..most + 14).contains(&taken),
+            "{taken} tokens of {most}: {snapshot}"
+        );
+        n_asked += 1;
+        let node = snapshot["interrupt"]["nodeId"].as_str().unwrap();
+        let path = format!("/v1/runs/{run}/interrupts/{node}");
+        let accept = json!({ "resumeValue": { "action": "accept" } });
+        server.post(&path, &accept).send().await.ok(200);
+    }
+    assert_eq!(n_asked, 2, "112 tokens are more than 80, and fewer than 120");
+}
+
+#[tokio::test]
+async fn run_that_exceeds_its_budget_at_once_fails_if_it_says_so() {
+    let server = Server::start().await;
+    let run = ask_at_once(&server, json!({ "maxTokens": 40, "onBreach": "fail" })).await;
+    let snapshot = server.wait_for(&run, "failed").await;
+    assert_eq!(snapshot["error"]["code"], "budget_exhausted", "{snapshot}");
+    assert_eq!(tokens(&snapshot), 42);
+}

@@ -194,16 +194,22 @@ impl Server {
 
     /// Long-polls a run until it has a status; every change is an event, so each poll waits for one.
     pub(crate) async fn wait_for(&self, run: &str, status: &str) -> Value {
+        self.wait_for_any(run, &[status]).await
+    }
+
+    /// Waits until a run has one of these statuses.
+    pub(crate) async fn wait_for_any(&self, run: &str, wanted: &[&str]) -> Value {
+        let is_wanted = |status: &Value| status.as_str().is_some_and(|status| wanted.contains(&status));
         let mut after = String::new();
         loop {
             let snapshot = self.snapshot(run).await;
-            if snapshot["status"] == status {
+            if is_wanted(&snapshot["status"]) {
                 return snapshot;
             }
             let path = format!("/v1/runs/{run}/events/poll?timeout=10{after}");
             let poll = self.get(&path).send().await.ok(200);
-            let ended = poll["isComplete"] == true && poll["runStatus"] != status;
-            assert!(!ended, "the run is {status} at some time: {poll}");
+            let ended = poll["isComplete"] == true && !is_wanted(&poll["runStatus"]);
+            assert!(!ended, "the run is {wanted:?} at some time: {poll}");
             after = format!("&lastSequence={}", poll["lastEventSeq"]);
         }
     }
