@@ -338,22 +338,60 @@ impl Ratification {
     }
 }
 
+/// The workers that a decision may name. A person who decides in an agent's place has no more to choose from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum MayName {
+    Any,
+    Only(Vec<String>),
+}
+
+impl MayName {
+    pub(crate) fn check(&self, decision: &Decision) -> Result<(), String> {
+        match (self, decision) {
+            (Self::Only(known), Decision::NextWorker { workers, .. }) => {
+                let unknown = workers.iter().find(|id| !known.contains(id));
+                unknown.map_or(Ok(()), |unknown| {
+                    Err(format!("'{unknown}' is none of the workers"))
+                })
+            }
+            (Self::Any | Self::Only(_), _) => Ok(()),
+        }
+    }
+
+    /// What either may name.
+    pub(crate) fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Only(mut known), Self::Only(more)) => {
+                known.extend(more);
+                Self::Only(known)
+            }
+            (Self::Any, _) | (_, Self::Any) => Self::Any,
+        }
+    }
+}
+
 /// The form of a [`Ratification`].
 #[derive(Debug)]
-pub(crate) struct RatificationForm;
+pub(crate) struct RatificationForm(pub(crate) MayName);
 
 impl AnswerSchema for RatificationForm {
     fn check(&self, value: &Value, _meter: &Meter<'_>) -> Result<(), String> {
-        Ratification::read(value).map(drop)
+        match Ratification::read(value)? {
+            Ratification::Replaced(decision) => self
+                .0
+                .check(&decision)
+                .map_err(|rule| format!("decision: {rule}")),
+            Ratification::Ratified | Ratification::Rejected => Ok(()),
+        }
     }
 }
 
 /// The form of a decision.
 #[derive(Debug)]
-pub(crate) struct DecisionForm;
+pub(crate) struct DecisionForm(pub(crate) MayName);
 
 impl AnswerSchema for DecisionForm {
     fn check(&self, value: &Value, _meter: &Meter<'_>) -> Result<(), String> {
-        Decision::read(value).map(drop)
+        self.0.check(&Decision::read(value)?)
     }
 }

@@ -15,6 +15,7 @@ use crate::{
     AgentRef, MAX_PROBLEMS, NodeId, Object, Problem, Problems, channel,
     context::Context,
     cost::{Budget, Exhausted, Meter},
+    decision::MayName,
     definition::{Definition, EdgeCondition, Node, Operator, TriggerRule, Variable, WORDS},
     expression::{Expression, ExpressionError, Val},
     node::{
@@ -219,7 +220,7 @@ impl Plan {
                 ));
             }
         }
-        let nodes: Vec<_> = definition
+        let mut nodes: Vec<_> = definition
             .nodes
             .iter()
             .filter_map(|node| {
@@ -283,6 +284,7 @@ impl Plan {
                 }
             })
             .collect();
+        restrict_answers(&mut nodes);
         let mut edges = Vec::with_capacity(definition.edges.len());
         let mut edge_ids = HashSet::with_capacity(definition.edges.len());
         for edge in &definition.edges {
@@ -579,6 +581,22 @@ impl Plan {
 }
 
 /// Variables and channels that views redact.
+/// Lets people who decide in the place of the run's agents choose from no more workers than these.
+fn restrict_answers(nodes: &mut [PlanNode]) {
+    let deciders = nodes.iter().filter_map(|node| match &node.kind {
+        NodeKind::Supervisor(supervisor) => Some(supervisor.decider.may_name()),
+        _ => None,
+    });
+    let Some(may_name) = deciders.reduce(MayName::or) else {
+        return;
+    };
+    for node in nodes {
+        if let NodeKind::Dispatch(dispatch) = &mut node.kind {
+            dispatch.restrict(may_name.clone());
+        }
+    }
+}
+
 fn sensitive(definition: &Definition) -> HashSet<String> {
     let marked: HashSet<_> = definition.nodes.iter().flat_map(Node::marked).collect();
     let is_marked = |variable: &&Variable| variable.sensitive || marked.contains(variable.name.as_str());

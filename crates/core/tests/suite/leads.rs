@@ -206,6 +206,36 @@ fn decision_of_an_unsure_model_is_held() {
 }
 
 #[test]
+fn person_who_decides_for_a_model_has_its_workers_to_choose_from() {
+    let instead = |worker: &str| json!({ "kind": "next-worker", "nextWorkerIds": [worker], "confidence": 1 });
+    let mut held = started(json!({}));
+    decides(&mut held, research(0.69));
+    let refused = held.answer("lead", json!({ "decision": instead("root") }));
+    let refused = refused.expect_err("no worker").to_string();
+    assert!(
+        refused.contains("decision: 'root' is none of the workers"),
+        "{refused}"
+    );
+    held.answer("lead", json!({ "decision": instead("researcher") }))
+        .expect("it is asked");
+    assert_eq!(held.n_runs(), 2, "{}", held.log(0));
+
+    let mut escalated = Script::of(&[&led(json!({})), &researcher()])
+        .start_configured(json!({}), json!({ "escalationThreshold": 0 }));
+    decides(&mut escalated, research(0.2));
+    let edited = |worker: &str| json!({ "action": "edit-accept", "editedArtifactData": instead(worker) });
+    let refused = escalated
+        .answer("dispatch", edited("root"))
+        .expect_err("no worker")
+        .to_string();
+    assert!(refused.contains("'root' is none of the workers"), "{refused}");
+    escalated
+        .answer("dispatch", edited("researcher"))
+        .expect("it is asked");
+    assert_eq!(escalated.n_runs(), 2, "{}", escalated.log(0));
+}
+
+#[test]
 fn floor_holds_whatever_the_run_says() {
     let mut script = Script::of(&[&led(json!({})), &researcher()])
         .start_configured(json!({}), json!({ "escalationThreshold": 0 }));

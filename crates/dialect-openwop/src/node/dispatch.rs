@@ -6,7 +6,10 @@ use serde_json::{Map, Value, json};
 use wopr_kernel::{ApprovalRules, MAX_SET, Question, Rules};
 
 use super::{config::Config, conversation::ConversationNode, supervisor::MAX_TURNS_LIMIT};
-use crate::{ApprovalAction, JoinMode, decision::DecisionForm};
+use crate::{
+    ApprovalAction, JoinMode,
+    decision::{DecisionForm, MayName},
+};
 
 /// The most workers of one execution that work at the same time. Others wait for their turn.
 pub const MAX_FAN_OUT: u32 = 64;
@@ -128,26 +131,18 @@ impl Dispatch {
             outputs,
             worker_inputs: by_worker(config, "perWorkerInputMappings")?,
             worker_outputs,
-            approval: Rules::Approval(ApprovalRules {
-                actions: vec![
-                    ApprovalAction::Accept,
-                    ApprovalAction::Reject,
-                    ApprovalAction::EditAccept,
-                ],
-                required: 1,
-                majority: false,
-                approvers: Vec::new(),
-                refs: Vec::new(),
-                has_refs: false,
-                auth_required: false,
-                edited: Some(Box::new(DecisionForm)),
-            }),
+            approval: approval(MayName::Any),
             clarification: Rules::Clarification(vec![Question {
                 id: QUESTION.to_owned(),
                 document: json!({ "id": QUESTION }),
                 schema: None,
             }]),
         })
+    }
+
+    /// Lets a person put only decisions in the place of others that name no other workers.
+    pub(crate) fn restrict(&mut self, may_name: MayName) {
+        self.approval = approval(may_name);
     }
 
     pub(crate) fn approval(&self) -> &Rules {
@@ -197,6 +192,24 @@ impl Dispatch {
         let inputs = self.inputs.iter().chain(self.worker_inputs.values().flatten());
         inputs.map(|(_, name)| name.as_str())
     }
+}
+
+/// Who may answer the approval of a decision, and how.
+fn approval(may_name: MayName) -> Rules {
+    Rules::Approval(ApprovalRules {
+        actions: vec![
+            ApprovalAction::Accept,
+            ApprovalAction::Reject,
+            ApprovalAction::EditAccept,
+        ],
+        required: 1,
+        majority: false,
+        approvers: Vec::new(),
+        refs: Vec::new(),
+        has_refs: false,
+        auth_required: false,
+        edited: Some(Box::new(DecisionForm(may_name))),
+    })
 }
 
 impl Fan {

@@ -9,7 +9,7 @@ use super::{
     model::{ModelNode, STRUCTURED_OUTPUT},
     verifier::MAX_CRITERIA,
 };
-use crate::{Decision, definition::Node, schema::Allowance};
+use crate::{Decision, decision::MayName, definition::Node, schema::Allowance};
 
 /// The most decisions, and results of decisions, that a model is told again: those of 16 turns.
 pub const MAX_WINDOW: usize = 32;
@@ -94,6 +94,10 @@ impl Lead {
         })
     }
 
+    pub(super) fn may_name(&self) -> MayName {
+        MayName::Only(self.workers.iter().map(|worker| worker.id.clone()).collect())
+    }
+
     /// What the model is told of its task.
     pub(crate) fn briefing(&self) -> String {
         let mut text = "You lead the work on the task that the user describes. Others do the work: you decide what happens \
@@ -164,13 +168,7 @@ impl Lead {
             return Err("question is missing".to_owned());
         }
         let decision = Decision::read(&Value::Object(decision))?;
-        if let Decision::NextWorker { workers, .. } = &decision
-            && let Some(unknown) = workers
-                .iter()
-                .find(|id| !self.workers.iter().any(|worker| worker.id == **id))
-        {
-            return Err(format!("'{unknown}' is none of the workers"));
-        }
+        self.may_name().check(&decision)?;
         let confidence = document.get("confidence").and_then(Value::as_f64);
         Ok(Led {
             decision,

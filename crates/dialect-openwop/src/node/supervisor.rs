@@ -5,7 +5,7 @@ use wopr_kernel::{NodeTypes, Rules};
 
 use super::{config::Config, lead::Lead, verifier::Verifier};
 use crate::{
-    decision::{Decision, RatificationForm, read_confidence},
+    decision::{Decision, MayName, RatificationForm, read_confidence},
     definition::Node,
     expression::{Expression, ExpressionError, Template, is_template},
     schema::Allowance,
@@ -98,12 +98,13 @@ impl Supervisor {
         };
         let limits = [turns("maxLoopIterations")?, turns("iterationCap")?];
         let verifier = Verifier::read(node, &agent)?;
+        let decider = Decider::read(node, node_types, allowance, verifier.as_ref())?;
         Ok(Self {
             agent,
-            decider: Decider::read(node, node_types, allowance, verifier.as_ref())?,
+            rules: Rules::Checked(Box::new(RatificationForm(decider.may_name()))),
+            decider,
             verifier,
             max_turns: limits.into_iter().flatten().min(),
-            rules: Rules::Checked(Box::new(RatificationForm)),
         })
     }
 }
@@ -187,6 +188,11 @@ impl Decider {
             Self::Model(lead) => Some(lead),
             Self::Plan(_) | Self::Pending { .. } | Self::Rules(_) => None,
         }
+    }
+
+    /// The workers that its decisions may name.
+    pub(crate) fn may_name(&self) -> MayName {
+        self.lead().map_or(MayName::Any, Lead::may_name)
     }
 
     /// Whether a model sums up what happened before.
