@@ -525,13 +525,21 @@ pub(crate) fn unreachable_failure(base: &str, error: &EgressError) -> Failure {
         | EgressError::ConnectTimeout
         | EgressError::Exchange(_)
         | EgressError::Timeout
-        | EgressError::Stalled => Failure::new(
-            Exit::Unreachable,
-            format!("cannot reach {base}: {}", cause_of(error)),
-        )
-        .hint("is a server running there? `wopr dev` starts one; --server or WOPR_SERVER names another"),
+        | EgressError::Stalled => {
+            let cause = cause_of(error);
+            let hint = match cause.contains(NO_TLS) {
+                true => "the server may not speak TLS: then its address begins with http://",
+                false => {
+                    "is a server running there? `wopr dev` starts one; --server or WOPR_SERVER names another"
+                }
+            };
+            Failure::new(Exit::Unreachable, format!("cannot reach {base}: {cause}")).hint(hint)
+        }
     }
 }
+
+/// What the TLS library says of a peer whose first bytes are none of TLS.
+const NO_TLS: &str = "InvalidContentType";
 
 /// The innermost cause says what happened; the outer ones only say that a request was sent.
 fn cause_of(error: &EgressError) -> String {

@@ -440,6 +440,9 @@ pub(crate) fn open_failure(error: &OpenError) -> Failure {
         OpenError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
             Failure::cannot(Exit::NotFound, error).hint("the folder of the database must exist")
         }
+        OpenError::Io { source, .. } if source.kind() == std::io::ErrorKind::IsADirectory => {
+            Failure::cannot(Exit::Config, error).hint("name a file in it, such as wopr.db")
+        }
         OpenError::Migration { .. } | OpenError::Database { .. } | OpenError::Io { .. } => {
             Failure::cannot(Exit::Failed, error)
         }

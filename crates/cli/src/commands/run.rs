@@ -246,6 +246,7 @@ impl Run {
         }
         let view = View::of(client, workflow, self.format.json, self.events).await;
         let following = Following::start(client, &run, answers, view).await?;
+        let following = following.in_this_process(self.server.is_none());
         let (end, outputs) = following.finish(signals).await?;
         self.conclude(client, &run, end, outputs).await
     }

@@ -7,7 +7,10 @@ mod waits;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use wopr_wire::openwop::{event::RunEventDoc, run::RunError};
+use wopr_wire::openwop::{
+    event::RunEventDoc,
+    run::{RunError, RunStatus},
+};
 
 use crate::{
     args::{self, Format, Remote},
@@ -263,6 +266,17 @@ async fn show(client: &Client, run: &str, format: Format) -> Result<Exit> {
     if !snapshot.inputs.is_empty() {
         fact("inputs", &Value::Object(snapshot.inputs.clone()).to_string())?;
     }
+    if snapshot.status == RunStatus::Completed
+        && let Some(outputs) = outputs(client, run).await?
+    {
+        fact("outputs", &outputs.to_string())?;
+    }
+    if !snapshot.variables.is_empty() {
+        fact(
+            "variables",
+            &Value::Object(snapshot.variables.clone()).to_string(),
+        )?;
+    }
     if let Some(error) = &snapshot.error {
         for (name, value) in failure(client, run, error).await? {
             fact(name, &value)?;
@@ -301,6 +315,14 @@ async fn show(client: &Client, run: &str, format: Format) -> Result<Exit> {
         output::line(render::indented(&content, 11))?;
     }
     Ok(Exit::Ok)
+}
+
+/// What a completed run gave back, if anything.
+async fn outputs(client: &Client, run: &str) -> Result<Option<Value>> {
+    let log = client.log(run).await?;
+    let last = log.last().and_then(|event| event.pointer("/payload/outputs"));
+    let is_something = |outputs: &&Value| outputs.as_object().is_some_and(|outputs| !outputs.is_empty());
+    Ok(last.filter(is_something).cloned())
 }
 
 /// Explains why a run failed: the node, the number of attempts, the error, and why an interrupt was closed

@@ -441,6 +441,15 @@ fn unreachable_server_ends_with_7_and_a_hint() {
 }
 
 #[test]
+fn server_without_tls_is_not_taken_for_none() {
+    let mut place = Place::new();
+    let host = place.serve();
+    let server = host.origin.replace("http://", "https://");
+    let said = place.ends(7, &["runs", "list", "--server", &server]);
+    assert!(said.err.contains("its address begins with http://"), "{said:#?}");
+}
+
+#[test]
 fn errors_have_helpful_hints() {
     let mut place = Place::new();
     let _host = place.serve();
@@ -528,6 +537,24 @@ fn a_run_that_goes_on_says_what_it_waits_for() {
     let parent = started("parent", node("sub", "core.subWorkflow", parent));
     assert!(shown(&parent).contains("of letter (sub)"), "{}", shown(&parent));
     drop(host);
+}
+
+#[test]
+fn a_run_in_this_process_says_that_no_worker_can_reach_it() {
+    let place = Place::new().without_server();
+    let definition = serde_json::json!({
+        "id": "letter", "name": "letter", "version": "1.0", "edges": [], "triggers": [],
+        "variables": [], "metadata": {}, "settings": {},
+        "nodes": [{
+            "id": "print", "typeId": "core.activity", "name": "print", "position": {"x": 0, "y": 0}, "inputs": {},
+            "config": {"queue": "printers", "timeoutMs": 100},
+        }],
+    });
+    let file = place.write("letter.json", &definition.to_string());
+    let said = place.ends(1, &["run", file.to_str().unwrap()]);
+    let needed =
+        "print waits for a worker of the queue 'printers'; no worker can reach a run in this process";
+    assert!(said.err.contains(needed), "{said:#?}");
 }
 
 #[test]

@@ -28,6 +28,8 @@ fn database_is_migrated_once() {
         "{said:#?}"
     );
     place.ends(4, &["migrate", "--store", "sqlite:no/such/folder/wopr.db"]);
+    let said = place.ends(3, &["migrate", "--store", "sqlite:."]);
+    assert!(said.err.contains("hint: name a file in it"), "{said:#?}");
 }
 
 #[test]

@@ -9,7 +9,7 @@
 //! be removed.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
@@ -41,11 +41,17 @@ pub(super) fn log_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Refuses a database whose file is missing or empty beside a non-empty log, or has several hard links.
+/// Refuses a database whose file is missing or empty beside a non-empty log, is a folder, or has several hard links.
 /// Writes nothing.
 pub(super) fn check(path: &Path) -> Result<(), OpenError> {
     check_links(path)?;
     let is_there = match fs::metadata(path) {
+        Ok(file) if file.is_dir() => {
+            return Err(OpenError::Io {
+                path: path.to_owned(),
+                source: io::ErrorKind::IsADirectory.into(),
+            });
+        }
         Ok(file) if file.len() > 0 => return Ok(()),
         Ok(_) => true,
         Err(_) => false,

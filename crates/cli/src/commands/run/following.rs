@@ -1,6 +1,6 @@
 //! Follows a run to its end: shows it, and answers what it asks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -121,6 +121,10 @@ pub(crate) struct Following<'a> {
     definitions: HashMap<String, Value>,
     /// The run's outputs so far.
     outputs: Value,
+    /// The queues whose workers the run waits for, as far as that was said.
+    queues: BTreeSet<String>,
+    /// Whether the host of the run is this process, which no worker knows.
+    is_here: bool,
 }
 
 impl<'a> Following<'a> {
@@ -139,7 +143,16 @@ impl<'a> Following<'a> {
             view,
             definitions: HashMap::new(),
             outputs: Value::Null,
+            queues: BTreeSet::new(),
+            is_here: false,
         })
+    }
+
+    /// Says of steps for workers that none can reach the run.
+    #[must_use]
+    pub(crate) const fn in_this_process(mut self, is_here: bool) -> Self {
+        self.is_here = is_here;
+        self
     }
 
     /// Follows the run across interrupts until it ends or an interrupt stays unanswered. Returns its outputs, too.
@@ -177,6 +190,7 @@ impl<'a> Following<'a> {
             } else {
                 self.view.take(&event)?;
             }
+            self.say_who_is_needed(&event)?;
             // A child run goes on or ends by itself.
             if event.run_id != self.run {
                 continue;
@@ -189,6 +203,25 @@ impl<'a> Following<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Says once for each queue that the run waits for a worker, which may be for ever.
+    fn say_who_is_needed(&mut self, event: &RunEventDoc) -> Result<()> {
+        let queue = render::text(&event.payload, "queue");
+        let is_needed = event.event_type == "vendor.wopr.effect.scheduled" && !queue.is_empty();
+        if !is_needed || matches!(self.view, View::Quiet) || !self.queues.insert(queue.to_owned()) {
+            return Ok(());
+        }
+        self.view.pause()?;
+        let how = match self.is_here {
+            true => {
+                "; no worker can reach a run in this process: start `wopr serve`, and name it with --server"
+            }
+            false => "",
+        };
+        let node = event.node_id.as_deref().unwrap_or_default();
+        let needed = format!("{node} waits for a worker of the queue '{queue}'{how}");
+        output::note(output::plain(&needed))
     }
 
     /// Tells the view what the nodes of a child run are called that begins with an event.
