@@ -167,6 +167,7 @@ fn outcome(response: &Response) -> Outcome {
             retryable: true,
             retry_after: retry_after(&response.headers, SystemTime::now()),
             may_go_on: false,
+            is_timeout: false,
         };
     }
     failed(
@@ -218,8 +219,11 @@ pub(crate) fn failure(error: &EgressError, place: &Url) -> Outcome {
                 true,
             )
         }
-        EgressError::Exchange(_) | EgressError::Busy | EgressError::Timeout | EgressError::Stalled => {
+        EgressError::Exchange(_) | EgressError::Busy => {
             failed("external_call_failed", format!("failed to {error}"), true)
+        }
+        EgressError::Timeout | EgressError::Stalled => {
+            failed("external_call_failed", format!("failed to {error}"), true).timed_out()
         }
         EgressError::HeadersTooLarge { .. }
         | EgressError::ResponseTooLarge { .. }
@@ -259,6 +263,7 @@ pub(crate) fn failed(code: &str, message: String, retryable: bool) -> Outcome {
         retryable,
         retry_after: None,
         may_go_on: false,
+        is_timeout: false,
     }
 }
 
@@ -309,6 +314,23 @@ mod tests {
     }
 
     #[test]
+    fn failure_says_whether_the_peer_took_too_long() {
+        let place: Url = "https://peer.example/".parse().unwrap();
+        for (error, is_late) in [
+            (EgressError::Timeout, true),
+            (EgressError::Stalled, true),
+            (EgressError::ConnectTimeout, false),
+            (EgressError::Busy, false),
+        ] {
+            let outcome = failure(&error, &place);
+            assert!(
+                matches!(outcome, Outcome::Failed { is_timeout, .. } if is_timeout == is_late),
+                "{outcome:?}"
+            );
+        }
+    }
+
+    #[test]
     fn every_status_has_an_outcome() {
         for status in 200..300 {
             assert!(
@@ -328,6 +350,7 @@ mod tests {
                 retryable,
                 retry_after: _,
                 may_go_on: _,
+                is_timeout: _,
             } = outcome(&answer(status, &[], "SECRET"))
             else {
                 panic!("{status} is done");

@@ -82,6 +82,7 @@ impl SideEffect {
                     retryable: true,
                     retry_after: None,
                     may_go_on: false,
+                    is_timeout: false,
                 };
             }
         }

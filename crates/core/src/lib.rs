@@ -40,7 +40,7 @@ pub use wopr_kernel::{
     PrincipalId, Problem, Problems, Produced, REFUSAL_DIVERGED, REJECTED, Refusal, RefusalDivergence,
     RemoteQuestion, ReplyKind, Resolve, RunBound, RunId, RunKey, RunMessage, RunSpending, RunStarted,
     RunStatus, SOURCE_MISSING, SecretHeader, Seq, Spot, StartFork, StartRun, Startable, StepId, Streaming,
-    TenantId, Timer, Timestamp, ToolCall, ToolQuery, ToolRequest, UNTRUSTED, UndecidedChild, Vote,
+    TIMED_OUT, TenantId, Timer, Timestamp, ToolCall, ToolQuery, ToolRequest, UNTRUSTED, UndecidedChild, Vote,
     WantedTools, Work, WorkerFailure, WorkflowId,
     cost::MAX_DECISION_WORK,
     dollars, hex,

@@ -122,25 +122,23 @@ pub(crate) fn attempt_failed(next: &mut Next<'_>, step: &StepId, cause: Seq, fai
 }
 
 fn failed_for_good(next: &mut Next<'_>, step: &StepId, cause: Seq, error: &Failure) {
-    let kind = next
-        .active(step)
-        .map(|(position, _)| &next.plan.at(position).kind);
-    let reason = match kind {
+    let node = next.active(step).map(|(position, _)| next.plan.at(position));
+    let reason = match node.map(|node| &node.kind) {
         Some(Kind::Delegate { .. }) => "delegate_failed",
         Some(_) | None => "activity_failed",
     };
-    let code = kind
-        .map_or(error.code.as_str(), |kind| code_of(kind, mode(next), error))
+    let code = node
+        .map_or(error.code.as_str(), |node| code_of(node, mode(next), error))
         .to_owned();
     fail(next, step, cause, failure(reason, &code, error.message.clone()));
 }
 
 /// The code of a failure of a node in the words of this language. Those of workers are their own.
-pub(crate) fn code_of<'f>(kind: &Kind, mode: ActivityMode, failure: &'f Failure) -> &'f str {
-    match (kind, mode) {
+pub(crate) fn code_of<'f>(node: &Node, mode: ActivityMode, failure: &'f Failure) -> &'f str {
+    match (&node.kind, mode) {
         (Kind::Delegate { .. }, _) => delegate::code(failure),
         (Kind::Llm { .. }, ActivityMode::InProcess) => in_process::code_of_model(failure),
-        (Kind::Tool, ActivityMode::InProcess) => in_process::code_of_tool(failure),
+        (Kind::Tool, ActivityMode::InProcess) => in_process::code_of_tool(node, failure),
         (Kind::Llm { .. } | Kind::Tool, ActivityMode::HostMediated) => code(failure),
         (
             Kind::Start { .. }

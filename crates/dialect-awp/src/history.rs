@@ -636,8 +636,8 @@ impl<'p> HistoryWriter<'p> {
 
     /// The message and the code of a node's failure.
     fn words<'f>(&self, step: &StepId, error: &'f Failure) -> (&'f str, Option<&'f str>) {
-        let code = match self.node(step).map(|node| &node.kind) {
-            Some(kind) => activity::code_of(kind, self.mode, error),
+        let code = match self.node(step) {
+            Some(node) => activity::code_of(node, self.mode, error),
             None => activity::code(error),
         };
         let message = match code {

@@ -9,8 +9,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use wopr_kernel::{
-    Call, Failure, ModelCall, ModelMessage, ModelStop, Object, OverBudget, Seq, StepId, ToolRequest, cost,
-    fence, fields,
+    Call, Failure, ModelCall, ModelMessage, ModelStop, Object, OverBudget, Seq, StepId, TIMED_OUT,
+    ToolRequest, cost, fence, fields,
 };
 
 use crate::{
@@ -291,6 +291,7 @@ fn given(mut answer: Object) -> Object {
 /// The code of a failure to ask a model.
 pub(crate) fn code_of_model(failure: &Failure) -> &str {
     match failure.code.as_str() {
+        _ if is_timeout(failure) => activity::TIMEOUT,
         "model_provider_unknown" | "model_unknown" => MODEL_INVALID,
         "credential_missing" => "LLM_CREDENTIALS_MISSING",
         "model_call_failed"
@@ -303,8 +304,12 @@ pub(crate) fn code_of_model(failure: &Failure) -> &str {
 }
 
 /// The code of a failure to call a tool.
-pub(crate) fn code_of_tool(failure: &Failure) -> &str {
+pub(crate) fn code_of_tool<'f>(node: &Node, failure: &'f Failure) -> &'f str {
     match failure.code.as_str() {
+        _ if is_timeout(failure) => match node.timeout_ms {
+            Some(timeout) if timeout <= TOOL_TIMEOUT_MS => activity::TIMEOUT,
+            Some(_) | None => "ACTIVITY_TIMEOUT",
+        },
         "tool_server_unknown" => "MCP_SERVER_NOT_CONFIGURED",
         "tool_failed" => "MCP_TOOL_EXECUTION_ERROR",
         "tool_arguments_invalid" => "INVALID_TOOL_CALL_CONFIG",
@@ -314,4 +319,9 @@ pub(crate) fn code_of_tool(failure: &Failure) -> &str {
         | "credential_missing" => "MCP_CLIENT_ERROR",
         _ => activity::code(failure),
     }
+}
+
+/// Whether the model or the tool took too long.
+fn is_timeout(failure: &Failure) -> bool {
+    failure.reason.as_deref() == Some(TIMED_OUT)
 }

@@ -193,7 +193,7 @@ impl Planned for Plan {
         let listed = &node.retry.non_retryable;
         // A plan does not know who does the work, and a document may list either code.
         let modes = [ActivityMode::HostMediated, ActivityMode::InProcess];
-        let codes = modes.map(|mode| activity::code_of(&node.kind, mode, failure));
+        let codes = modes.map(|mode| activity::code_of(node, mode, failure));
         // What a replay does not find in its source will not be there the next time.
         failure.code != SOURCE_MISSING && !listed.iter().any(|listed| codes.contains(&listed.as_str()))
     }

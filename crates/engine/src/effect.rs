@@ -265,6 +265,8 @@ pub enum Outcome {
         retry_after: Option<Duration>,
         /// The peer may have the call, and go on with it.
         may_go_on: bool,
+        /// The peer took too long.
+        is_timeout: bool,
     },
     /// This host gives up the call, and the peer may go on with it. The call fails, without another attempt, and
     /// the peer is told to stop until it listens.
@@ -284,6 +286,15 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The same failure, as one of a peer that took too long.
+    #[must_use]
+    pub fn timed_out(mut self) -> Self {
+        if let Self::Failed { is_timeout, .. } = &mut self {
+            *is_timeout = true;
+        }
+        self
+    }
+
     /// Bytes taken until the outcome is recorded.
     pub(crate) fn n_bytes(&self) -> usize {
         match self {

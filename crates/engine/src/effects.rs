@@ -8,7 +8,7 @@ use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use serde_json::{Value, json};
 use wopr_core::{
-    Command, Failure, ModelUsage, Object, Produced, Refusal, RunKey, StepId, Timestamp, value_size,
+    Command, Failure, ModelUsage, Object, Produced, Refusal, RunKey, StepId, TIMED_OUT, Timestamp, value_size,
 };
 use wopr_store::{AppendError, Batch, Cause, Ended, Fence, Guard, Leased, WorkKey};
 
@@ -226,6 +226,7 @@ impl Engine {
                     retryable: false,
                     retry_after: None,
                     may_go_on: false,
+                    is_timeout: false,
                 };
                 Box::pin(self.report(lease, effect, failed.into(), produced)).await
             }
@@ -427,6 +428,7 @@ impl Engine {
                 retryable: is_repeatable,
                 retry_after: None,
                 may_go_on: true,
+                is_timeout: false,
             },
         }
     }
@@ -592,13 +594,14 @@ pub(crate) fn ended(step: StepId, attempt: u32, outcome: Outcome) -> Command {
             retryable,
             retry_after,
             may_go_on: _,
+            is_timeout,
         } => {
             retry_after_ms = retry_after.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
             Err(Failure {
                 code,
                 message,
                 retryable,
-                reason: None,
+                reason: is_timeout.then(|| TIMED_OUT.to_owned()),
                 worker: None,
             })
         }

@@ -138,6 +138,7 @@ impl Remembering {
                 retryable,
                 retry_after: None,
                 may_go_on: false,
+                is_timeout: false,
             };
         }
     }

@@ -6,6 +6,8 @@ use crate::{RunId, RunStatus};
 
 /// The code of a run that declined its request.
 pub const REJECTED: &str = "rejected";
+/// The reason of a failure of a call whose peer took too long.
+pub const TIMED_OUT: &str = "timeout";
 
 /// The error of a node or a run, as the log stores it and every protocol shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -53,7 +53,7 @@ pub use event::{
     Activity, ApprovalAction, Cap, Divergence, DrainPolicy, Event, EventRef, Fork, ForkMode, KernelEvent,
     Limits, MemoryWritten, Object, Origin, Parent, Recorded, RecordedRef, RunStarted, StepId,
 };
-pub use failure::{Failure, REJECTED, WorkerFailure};
+pub use failure::{Failure, REJECTED, TIMED_OUT, WorkerFailure};
 pub use fence::{fence, neutral};
 pub use given::{Given, GivenAnswer, GivenEnd, GivenOutcome, GivenResult};
 pub use id::{

@@ -39,6 +39,7 @@ pub(super) fn not_sent(error: &a2a::Error) -> Outcome {
         retryable: error.is_transient(),
         retry_after: error.retry_after().map(|after| after.min(MAX_RETRY_AFTER)),
         may_go_on: may_go_on(error),
+        is_timeout: matches!(error, a2a::Error::TimedOut(_)),
     }
 }
 
@@ -68,6 +69,7 @@ pub(super) fn failed(code: &str, message: String) -> Outcome {
         retryable: false,
         retry_after: None,
         may_go_on: false,
+        is_timeout: false,
     }
 }
 

@@ -337,5 +337,6 @@ fn refused(error: TransportError) -> Outcome {
         retry_after: error.retry_after.map(|after| after.min(MAX_RETRY_AFTER)),
         // Nothing could be recalled: a task whose id is not known cannot be cancelled.
         may_go_on: false,
+        is_timeout: false,
     }
 }

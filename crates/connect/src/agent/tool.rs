@@ -54,6 +54,7 @@ pub(crate) async fn ask(
             retryable,
             retry_after,
             may_go_on,
+            is_timeout,
         } => Outcome::Failed {
             message: format!("{message} ({code})"),
             code: match code.as_str() {
@@ -63,6 +64,7 @@ pub(crate) async fn ask(
             retryable,
             retry_after,
             may_go_on,
+            is_timeout,
         },
         ended @ (Outcome::GivenUp { .. } | Outcome::Cancelled { .. }) => ended,
     }

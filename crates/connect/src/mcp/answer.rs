@@ -41,6 +41,8 @@ pub(super) fn refused(code: &str, message: String) -> Outcome {
     failed(code, message, false)
 }
 
+const LATE: &str = "the time of the call is over";
+
 /// The failure of a call that may have been made, and that is not made again.
 pub(super) fn unknown(request: &ToolRequest, why: &str) -> Outcome {
     let message = format!(
@@ -74,7 +76,7 @@ pub(super) fn outcome(
                 request.tool
             ),
         ),
-        Answered::Late => may_be_made("the time of the call is over"),
+        Answered::Late => may_be_made(LATE).timed_out(),
         Answered::Error(ServiceError::McpError(error)) => {
             let message = format!(
                 "'{}' answered with the error {}: {}",
@@ -97,7 +99,7 @@ pub(super) fn outcome(
         },
         Answered::Error(ServiceError::TransportClosed) => may_be_made("the connection broke"),
         Answered::Error(ServiceError::Cancelled { .. }) => may_be_made("the server cancelled it"),
-        Answered::Error(ServiceError::Timeout { .. }) => may_be_made("the time of the call is over"),
+        Answered::Error(ServiceError::Timeout { .. }) => may_be_made(LATE).timed_out(),
         Answered::Error(_) => may_be_made("it sent something else than an answer"),
     }
 }
@@ -109,6 +111,7 @@ fn later(request: &ToolRequest, why: &str, retry_after: Option<Duration>) -> Out
         retryable: true,
         retry_after,
         may_go_on: false,
+        is_timeout: false,
     }
 }
 

@@ -112,10 +112,12 @@ impl Unavailable {
                 retryable: true,
                 retry_after: Some(*again),
                 may_go_on: false,
+                is_timeout: false,
             },
-            Self::Process(_) | Self::Greeting | Self::Timeout | Self::NoList => {
+            Self::Process(_) | Self::Greeting | Self::NoList => {
                 failed("tool_server_unavailable", message, true)
             }
+            Self::Timeout => failed("tool_server_unavailable", message, true).timed_out(),
         }
     }
 }

@@ -280,6 +280,7 @@ fn refused(status: StatusCode, headers: &http::HeaderMap) -> Result<(), Outcome>
             retryable: true,
             retry_after: retry_after(headers, std::time::SystemTime::now()),
             may_go_on: false,
+            is_timeout: false,
         },
         false => failed("model_call_rejected", message, false),
     })

@@ -71,6 +71,7 @@ fn failure(outcome: Outcome) -> (String, bool) {
         retryable,
         retry_after: _,
         may_go_on: _,
+        is_timeout: _,
     } = outcome
     else {
         panic!("done: {outcome:?}")

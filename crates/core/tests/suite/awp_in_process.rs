@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wopr_core::{
     BudgetKey, BudgetPeriod, BudgetScope, BudgetUnit, Call, Failure, ForkMode, ModelMessage, NodeTypes,
-    OnOverBudget, OverBudget, Plan, Timestamp,
+    OnOverBudget, OverBudget, Plan, TIMED_OUT, Timestamp,
 };
 use wopr_testkit::Script;
 
@@ -153,6 +153,43 @@ fn tools_are_called_and_what_they_give_is_untrusted() {
         let outcome = Err(Failure::new(code, "it did not work"));
         script.outcome("work", outcome).expect("under way");
         assert_eq!(failure(&script).code, said);
+    }
+}
+
+#[test]
+fn a_model_or_a_tool_that_takes_too_long_has_a_code_of_its_own() {
+    let without_timeout = {
+        let mut node = tool();
+        node.as_object_mut().expect("an object").remove("timeout");
+        node
+    };
+    let host = json!({ "tools": true, "model": "p" });
+    for (node, codes, said) in [
+        (tool(), ["outcome_unknown", "tool_call_failed"], "TIMEOUT"),
+        (
+            without_timeout,
+            ["outcome_unknown", "tool_server_unavailable"],
+            "ACTIVITY_TIMEOUT",
+        ),
+        (
+            ask(json!({})),
+            ["external_call_failed", "model_call_failed"],
+            "TIMEOUT",
+        ),
+    ] {
+        for code in codes {
+            let mut script = run(node.clone(), host.clone(), json!({}));
+            let outcome = Failure::new(code, "the time of the call is over").because(TIMED_OUT);
+            script.outcome("work", Err(outcome)).expect("under way");
+            assert_eq!(failure(&script).code, said);
+            // A document that lists the code wants no other attempt.
+            let mut once = node.clone();
+            once["retry"] = json!({ "max_attempts": 2, "non_retryable_errors": [said] });
+            let mut script = run(once, host.clone(), json!({}));
+            let outcome = Failure::new(code, "the time of the call is over").because(TIMED_OUT);
+            script.outcome("work", Err(outcome)).expect("under way");
+            assert_eq!(script.status(), "failed");
+        }
     }
 }
 

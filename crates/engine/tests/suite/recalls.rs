@@ -72,6 +72,7 @@ impl Executor for Peer {
                 retryable: true,
                 retry_after: None,
                 may_go_on,
+                is_timeout: false,
             })
         };
         let accepted = || Report::Accepted {

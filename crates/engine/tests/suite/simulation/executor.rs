@@ -111,6 +111,7 @@ impl Executor for Fickle {
                 retryable,
                 retry_after: None,
                 may_go_on,
+                is_timeout: false,
             });
         }
         if let Some(asking) = self.asks(&attempt, call) {
