@@ -700,6 +700,17 @@ impl Run {
         }
     }
 
+    /// Whether somebody is asked for more than a budget has that the run shares.
+    #[must_use]
+    pub fn asks_for_more(&self, key: &wopr_kernel::BudgetKey) -> bool {
+        match &self.state {
+            Some(State::Openwop(state)) => state.asks_for_more(&self.run, key),
+            Some(State::Awp(_)) | None => false,
+            #[cfg(feature = "toy")]
+            Some(State::Toy(_)) => false,
+        }
+    }
+
     /// What the run's supervisor has decided, if it has one.
     #[must_use]
     pub fn supervision(&self) -> Option<&openwop::Supervision> {

@@ -162,24 +162,46 @@ impl State {
         })
     }
 
-    /// Whether somebody is asked to give the run its budget again.
-    pub(crate) fn asks_for_budget(&self, run: &Run) -> bool {
-        let mut nodes = self.nodes.iter().zip(&run.nodes);
-        nodes.any(|(node, of_run)| {
-            let more = node
-                .thinking
-                .as_ref()
-                .and_then(|thinking| thinking.asks_more.as_deref());
-            matches!(more, Some(More::OfRun)) && of_run.is_asking()
-        })
+    /// What somebody is asked for.
+    fn asked_for<'s>(&'s self, run: &'s Run) -> impl Iterator<Item = &'s More> {
+        let nodes = self.nodes.iter().zip(&run.nodes);
+        let asking = nodes.filter(|(_, of_run)| of_run.is_asking());
+        asking.filter_map(|(node, _)| node.thinking.as_ref()?.asks_more.as_deref())
     }
 
-    /// What the models of the run have taken and may take, if the workflow bounds that.
+    /// Whether somebody is asked to give the run its budget again.
+    pub(crate) fn asks_for_budget(&self, run: &Run) -> bool {
+        self.asked_for(run).any(|more| matches!(more, More::OfRun))
+    }
+
+    /// Whether somebody is asked for more than a budget has that the run shares.
+    #[must_use]
+    pub fn asks_for_more(&self, run: &Run, key: &BudgetKey) -> bool {
+        let mut shared = self.asked_for(run);
+        shared.any(|more| matches!(more, More::Shared(asked) if asked.key == *key))
+    }
+
+    /// What the models of the run have taken and may take, if anything bounds that.
     #[must_use]
     pub fn spending(&self, plan: &Plan, run: &Run) -> Option<RunSpending> {
-        let budget = plan.definition.settings.budget.as_ref()?;
-        Some(RunSpending {
-            bounds: self.bounds(budget).collect(),
+        let budget = plan.definition.settings.budget.as_ref();
+        let bounds: Vec<_> = budget
+            .into_iter()
+            .flat_map(|budget| self.bounds(budget))
+            .collect();
+        let granted = self.granted.iter().map(|granted| {
+            let unit = granted.key.unit;
+            let bound = RunBound {
+                unit,
+                taken: self.taken(unit),
+                most: granted.up_to,
+            };
+            (granted.key, bound)
+        });
+        let granted: Vec<_> = granted.collect();
+        (!bounds.is_empty() || !granted.is_empty()).then(|| RunSpending {
+            bounds,
+            granted,
             is_asked_for: self.asks_for_budget(run),
         })
     }

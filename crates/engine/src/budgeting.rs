@@ -13,9 +13,10 @@ use crate::{
     Recalling, Report, Request, ScriptedModel,
     budgets::{Budgets, Reservation, Room},
     stats::Counters,
+    waiting::Waiting,
 };
 
-/// After how long a call is looked at again that waits for others, or for the store.
+/// After how long the first call of a tenant looks again that waits for others, or any for the store.
 const LATER: Duration = Duration::from_millis(500);
 /// More counts than a tenant and a workflow can have in current windows.
 const MOST_ROWS: usize = 64;
@@ -28,6 +29,7 @@ pub(crate) struct Budgeting {
     clock: Arc<dyn Clock>,
     budgets: Arc<Budgets>,
     counters: Arc<Counters>,
+    waiting: Waiting<TenantId>,
 }
 
 impl Budgeting {
@@ -37,6 +39,7 @@ impl Budgeting {
         clock: Arc<dyn Clock>,
         budgets: Arc<Budgets>,
         counters: Arc<Counters>,
+        waiting: Waiting<TenantId>,
     ) -> Self {
         Self {
             others,
@@ -44,6 +47,7 @@ impl Budgeting {
             clock,
             budgets,
             counters,
+            waiting,
         }
     }
 
@@ -80,17 +84,31 @@ impl Executor for Budgeting {
         let Request::Model(call) = &attempt.request else {
             return self.others.run(attempt).await;
         };
+        let (tenant, id) = (&attempt.run.tenant, &attempt.idempotency_key);
         match self.look(&attempt.run, call).await {
+            // No budget bounds the tenant.
+            Ok((Room::Yes, None)) => self.others.run(attempt).await,
             Ok((Room::Yes, reservation)) => {
-                attempt.keep.until_recorded(reservation);
+                attempt
+                    .keep
+                    .until_recorded(self.waiting.decided(tenant, id, reservation));
+                // There may be room for more.
+                self.waiting.wake_first(tenant);
                 self.others.run(attempt).await
             }
-            Ok((Room::Later, _)) => Report::Unchanged {
-                check_after: Some(LATER),
-            },
+            Ok((Room::Later, _)) => {
+                let call = (id.as_str(), &attempt.wake);
+                let again = self.waiting.join(tenant, call, LATER, self.clock.now());
+                Report::Unchanged {
+                    check_after: Some(again),
+                }
+            }
             Ok((Room::No(over), _)) => {
                 self.counters.over_budget(over.key.scope);
                 tracing::info!(run = %attempt.run, budget = over.message(), "model not asked");
+                attempt
+                    .keep
+                    .until_recorded(self.waiting.decided(tenant, id, None::<Reservation>));
                 Outcome::Done(over.outcome().into()).into()
             }
             // Without the counts nobody knows whether it may be asked.

@@ -35,6 +35,7 @@ use crate::{
     stats::Counters,
     tail::Tails,
     view::{self, Open, decode_events},
+    waiting::Waiting,
     workers::Workers,
 };
 
@@ -170,6 +171,7 @@ impl Engine {
             Arc::clone(&clock),
             Arc::clone(&options.secrets),
         ));
+        let tasks = TaskTracker::new();
         let (budgets, counters) = (
             Arc::new(Budgets::new(options.budgets.clone())),
             Arc::new(Counters::default()),
@@ -180,6 +182,7 @@ impl Engine {
             Arc::clone(&clock),
             Arc::clone(&budgets),
             Arc::clone(&counters),
+            Waiting::new(tasks.clone(), Handle::current()),
         ));
         let shared = Arc::new(Shared {
             timers: Pool::new(Queue::Timers, &options),
@@ -201,13 +204,13 @@ impl Engine {
             tails: Arc::default(),
             counters,
             budgets,
-            run_budgets: RunBudgets::default(),
+            run_budgets: RunBudgets::new(tasks.clone(), Handle::current()),
             inboxes: Inboxes::default(),
             outboxes: Outboxes::default(),
             wake_hints: WakeHints::default(),
             run_backoff: RunBackoff::default(),
             stop: CancellationToken::new(),
-            tasks: TaskTracker::new(),
+            tasks,
             runtime: Handle::current(),
             locks: Locks::default(),
             descendants: Descendants::default(),

@@ -68,6 +68,7 @@ mod timers;
 mod tries;
 mod uncertain_commit;
 mod view;
+mod waiting;
 mod whole_children;
 mod worker_queues;
 mod worker_roster;

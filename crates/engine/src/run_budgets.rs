@@ -13,22 +13,31 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use wopr_core::{BudgetUnit, ModelCall, OverRunBudget, RunBound, RunKey, RunSpending};
+use serde_json::Value;
+use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
+use wopr_core::{BudgetKey, BudgetUnit, OverBudget, OverRunBudget, RunBound, RunKey, RunSpending};
 
-use crate::{Attempt, Engine, Estimate, Outcome, Report, Request};
+use crate::{Attempt, Engine, Estimate, Outcome, Report, Request, View, waiting::Waiting};
 
-/// After how long a call is looked at again that waits for others, or for the store.
-const LATER: Duration = Duration::from_millis(500);
-/// The longest wait of a call while somebody is asked for more. It begins with [`LATER`], and grows with the time that
+/// After how long the first call of a run looks again that waits for others. It is woken when one of them ends in this
+/// process.
+const LATER: Duration = Duration::from_secs(5);
+/// After how long calls look again that wait for the store.
+const AFTER_TROUBLE: Duration = Duration::from_millis(500);
+/// How long the first call waits at least and at most while somebody is asked for more. The wait grows with the time that
 /// the question has been open.
-const WHILE_ASKED: Duration = Duration::from_secs(60);
+const WHILE_ASKED: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
 /// An attempt that is made.
 type Performing<'a> = Pin<Box<dyn Future<Output = Report> + Send + 'a>>;
 
-/// What the calls under way may take, by run.
-#[derive(Debug, Default)]
-pub(crate) struct RunBudgets(Arc<Mutex<HashMap<RunKey, UnderWay>>>);
+/// What the calls under way may take, by run, and the calls that wait for them.
+#[derive(Debug)]
+pub(crate) struct RunBudgets {
+    under_way: Arc<Mutex<HashMap<RunKey, UnderWay>>>,
+    waiting: Waiting<RunKey>,
+}
 
 /// The calls of a run that are under way.
 #[derive(Debug, Default)]
@@ -76,10 +85,17 @@ enum Room {
 }
 
 impl RunBudgets {
+    pub(crate) fn new(tasks: TaskTracker, runtime: Handle) -> Self {
+        Self {
+            under_way: Arc::default(),
+            waiting: Waiting::new(tasks, runtime),
+        }
+    }
+
     /// Reserves what a call may take. The run is read after that, so that no call is missed by both. Returns `None` if the
     /// other calls may use up what the run had left.
     fn reserve(&self, run: &RunKey, amount: Estimate) -> Option<Reservation> {
-        let mut known = self.0.lock();
+        let mut known = self.under_way.lock();
         let under_way = known.entry(run.clone()).or_default();
         let others = under_way.reserved;
         if under_way.left.is_some_and(|left| others.uses_up(left)) {
@@ -88,25 +104,39 @@ impl RunBudgets {
         under_way.n_calls += 1;
         under_way.reserved = others.with(amount);
         Some(Reservation {
-            known: Arc::clone(&self.0),
+            known: Arc::clone(&self.under_way),
             run: run.clone(),
             amount,
             others,
         })
     }
 
-    fn look(&self, spending: &RunSpending, reservation: &Reservation) -> Room {
-        let left = |unit: BudgetUnit| {
-            let mut bounds = spending.bounds.iter().filter(|bound| bound.unit == unit);
-            bounds
-                .next()
-                .map_or(u64::MAX, |bound| bound.most.saturating_sub(bound.taken))
+    /// Whether a call has room that goes beyond shared budgets with these grants.
+    fn look(&self, spending: &RunSpending, reservation: &Reservation, granted: &[BudgetKey]) -> Room {
+        let grants = granted.iter().map(|key| {
+            let mut grants = spending.granted.iter();
+            grants.find(|(known, _)| known == key).map(|(_, bound)| bound)
+        });
+        let grants: Option<Vec<_>> = grants.collect();
+        // A call with a grant that is no more is made again without it.
+        let Some(grants) = grants.filter(|grants| !grants.iter().any(|bound| bound.is_used_up())) else {
+            return Room::No;
         };
-        let left = Estimate {
-            tokens: left(BudgetUnit::Tokens),
-            cost_micros: left(BudgetUnit::CostMicros),
+        let bounds = spending.bounds.iter().chain(grants);
+        let mut left = Estimate {
+            tokens: u64::MAX,
+            cost_micros: u64::MAX,
         };
-        if let Some(under_way) = self.0.lock().get_mut(&reservation.run) {
+        for bound in bounds {
+            let of_bound = bound.most.saturating_sub(bound.taken);
+            match bound.unit {
+                BudgetUnit::Tokens => left.tokens = left.tokens.min(of_bound),
+                BudgetUnit::CostMicros => left.cost_micros = left.cost_micros.min(of_bound),
+                // Nobody knows before how long an answer takes.
+                BudgetUnit::TimeMs => {}
+            }
+        }
+        if let Some(under_way) = self.under_way.lock().get_mut(&reservation.run) {
             under_way.left = Some(left);
         }
         match spending.bounds.iter().any(RunBound::is_used_up) {
@@ -141,65 +171,106 @@ impl Estimate {
 }
 
 impl Engine {
-    /// Makes an attempt at a call, if the budget of its run has room for it.
+    /// Makes an attempt at a call, if the budgets of its run have room for it.
     pub(crate) fn perform(&self, attempt: Attempt) -> Performing<'_> {
         match &attempt.request {
-            Request::Model(call) if call.has_run_budget => Box::pin(self.perform_within(attempt)),
+            Request::Model(_) => Box::pin(self.ask_model(attempt)),
             _ => self.shared.executor.run(attempt),
         }
     }
 
-    async fn perform_within(&self, attempt: Attempt) -> Report {
-        let Request::Model(call) = &attempt.request else {
-            return self.shared.executor.run(attempt).await;
-        };
-        match self.hold_back(&attempt.run, call).await {
-            Ok(reservation) => {
-                attempt.keep.until_recorded(reservation);
-                self.shared.executor.run(attempt).await
+    async fn ask_model(&self, attempt: Attempt) -> Report {
+        let (run, id) = (attempt.run.clone(), attempt.idempotency_key.clone());
+        let (wake, keep) = (attempt.wake.clone(), attempt.keep.clone());
+        let waiting = &self.shared.run_budgets.waiting;
+        let again = match self.hold_back(&attempt).await {
+            Held::Not(reservation) => {
+                keep.until_recorded(waiting.decided(&run, &id, reservation));
+                // There may be room for more.
+                waiting.wake_first(&run);
+                let report = self.shared.executor.run(attempt).await;
+                match self.is_asked_for(&run, &report).await {
+                    Some(again) => again,
+                    None => return report,
+                }
             }
-            Err(report) => report,
+            Held::ForGood => {
+                tracing::debug!(%run, "model not asked: the budget of the run is used up");
+                keep.until_recorded(waiting.decided(&run, &id, None::<Reservation>));
+                return Outcome::Done(OverRunBudget.outcome().into()).into();
+            }
+            Held::UntilLater(again) => again,
+        };
+        let again = waiting.join(&run, (&id, &wake), again, self.now());
+        Report::Unchanged {
+            check_after: Some(again),
         }
     }
 
-    /// Reserves room for a call. Where there is none, returns what becomes of the attempt.
-    async fn hold_back(&self, run: &RunKey, call: &ModelCall) -> Result<Option<Reservation>, Report> {
-        let later = |wait| Report::Unchanged {
-            check_after: Some(wait),
+    /// How long a call waits that was not made because a budget is used up that the run shares, if the run asks for more
+    /// of that already.
+    async fn is_asked_for(&self, run: &RunKey, report: &Report) -> Option<Duration> {
+        let Report::Ended(Outcome::Done(Value::Object(outcome))) = report else {
+            return None;
+        };
+        let over = OverBudget::read(outcome)?;
+        let view = self.view(run).await.ok().flatten()?;
+        view.run.asks_for_more(&over.key).then(|| self.while_asked(&view))
+    }
+
+    /// How long a call waits for an answer, by how long the question has been open.
+    fn while_asked(&self, view: &View) -> Duration {
+        let asked_ms = self.now().millis_since(view.run.updated_at);
+        Duration::from_millis(asked_ms / 4).clamp(WHILE_ASKED.0, WHILE_ASKED.1)
+    }
+
+    /// Reserves room for a call, if there is some.
+    async fn hold_back(&self, attempt: &Attempt) -> Held {
+        let (run, call) = match &attempt.request {
+            Request::Model(call) if call.has_run_budget => (&attempt.run, call),
+            _ => return Held::Not(None),
         };
         let amount = self.shared.executor.estimate(&run.tenant, call);
         let budgets = &self.shared.run_budgets;
-        let reservation = budgets.reserve(run, amount).ok_or_else(|| later(LATER))?;
-        let view = self.view(run).await.map_err(|error| {
-            // Without the log nobody knows whether the model may be asked.
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(%run, error, "cannot read what the run has spent");
-            later(LATER)
-        })?;
-        // A run that was removed hears no answer.
-        let Some(view) = view else { return Ok(None) };
-        let Some(spending) = view.run.model_spending(&view.plan) else {
-            return Ok(None);
+        let Some(reservation) = budgets.reserve(run, amount) else {
+            return Held::UntilLater(LATER);
         };
-        match budgets.look(&spending, &reservation) {
-            Room::Yes => Ok(Some(reservation)),
-            Room::Later => Err(later(LATER)),
-            Room::WhenAnswered => {
-                let asked_ms = self.now().millis_since(view.run.updated_at);
-                let wait = Duration::from_millis(asked_ms / 4);
-                Err(later(wait.clamp(LATER, WHILE_ASKED)))
+        let view = match self.view(run).await {
+            Ok(Some(view)) => view,
+            // A run that was removed hears no answer.
+            Ok(None) => return Held::Not(None),
+            // Without the log nobody knows whether the model may be asked.
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(%run, error, "cannot read what the run has spent");
+                return Held::UntilLater(AFTER_TROUBLE);
             }
-            Room::No => {
-                tracing::info!(%run, "model not asked: the budget of the run is used up");
-                Err(Outcome::Done(OverRunBudget.outcome().into()).into())
-            }
+        };
+        let Some(spending) = view.run.model_spending(&view.plan) else {
+            return Held::Not(None);
+        };
+        match budgets.look(&spending, &reservation, &call.granted) {
+            Room::Yes => Held::Not(Some(reservation)),
+            Room::Later => Held::UntilLater(LATER),
+            Room::WhenAnswered => Held::UntilLater(self.while_asked(&view)),
+            Room::No => Held::ForGood,
         }
     }
 }
 
+/// Whether a call is held back.
+#[derive(Debug)]
+enum Held {
+    /// Others count with it until the reservation is dropped.
+    Not(Option<Reservation>),
+    /// After this time it looks again, if it is the first.
+    UntilLater(Duration),
+    ForGood,
+}
+
 #[cfg(test)]
 mod tests {
-    use wopr_core::{RunId, TenantId};
+    use wopr_core::{BudgetPeriod, BudgetScope, RunId, TenantId, Timestamp};
 
     use super::*;
 
@@ -226,18 +297,19 @@ mod tests {
         };
         RunSpending {
             bounds: vec![bound],
+            granted: Vec::new(),
             is_asked_for,
         }
     }
 
-    #[test]
-    fn calls_beside_each_other_do_not_exceed_the_budget_together() {
-        let budgets = RunBudgets::default();
+    #[tokio::test]
+    async fn calls_beside_each_other_do_not_exceed_the_budget_together() {
+        let budgets = RunBudgets::new(TaskTracker::new(), Handle::current());
         let reserve = || budgets.reserve(&run(), tokens(60));
         let first = reserve().expect("nothing is known");
-        assert_eq!(budgets.look(&spending(0, false), &first), Room::Yes);
+        assert_eq!(budgets.look(&spending(0, false), &first, &[]), Room::Yes);
         let second = reserve().expect("the first leaves 40");
-        assert_eq!(budgets.look(&spending(0, false), &second), Room::Yes);
+        assert_eq!(budgets.look(&spending(0, false), &second, &[]), Room::Yes);
         assert!(
             reserve().is_none(),
             "the two may take everything, which is known without a look"
@@ -245,33 +317,77 @@ mod tests {
         drop(first);
         let third = reserve().expect("the second leaves 40, as far as is known");
         assert_eq!(
-            budgets.look(&spending(55, false), &third),
+            budgets.look(&spending(55, false), &third, &[]),
             Room::Later,
             "the first took 55"
         );
         drop((second, third));
-        assert!(budgets.0.lock().is_empty());
+        assert!(budgets.under_way.lock().is_empty());
     }
 
-    #[test]
-    fn used_up_budget_is_asked_for_once() {
-        let budgets = RunBudgets::default();
+    #[tokio::test]
+    async fn used_up_budget_is_asked_for_once() {
+        let budgets = RunBudgets::new(TaskTracker::new(), Handle::current());
         let call = budgets.reserve(&run(), tokens(60)).expect("nothing is known");
-        assert_eq!(budgets.look(&spending(99, false), &call), Room::Yes);
-        assert_eq!(budgets.look(&spending(100, false), &call), Room::No);
-        assert_eq!(budgets.look(&spending(100, true), &call), Room::WhenAnswered);
+        assert_eq!(budgets.look(&spending(99, false), &call, &[]), Room::Yes);
+        assert_eq!(budgets.look(&spending(100, false), &call, &[]), Room::No);
+        assert_eq!(budgets.look(&spending(100, true), &call, &[]), Room::WhenAnswered);
     }
 
-    #[test]
-    fn calls_of_unknown_size_do_not_wait_for_each_other() {
-        let budgets = RunBudgets::default();
+    #[tokio::test]
+    async fn calls_of_unknown_size_do_not_wait_for_each_other() {
+        let budgets = RunBudgets::new(TaskTracker::new(), Handle::current());
         let first = budgets
             .reserve(&run(), Estimate::default())
             .expect("nothing is known");
-        assert_eq!(budgets.look(&spending(99, false), &first), Room::Yes);
+        assert_eq!(budgets.look(&spending(99, false), &first, &[]), Room::Yes);
         let second = budgets
             .reserve(&run(), Estimate::default())
             .expect("nothing is reserved");
-        assert_eq!(budgets.look(&spending(99, false), &second), Room::Yes);
+        assert_eq!(budgets.look(&spending(99, false), &second, &[]), Room::Yes);
+    }
+
+    #[tokio::test]
+    async fn calls_share_what_was_granted() {
+        let key = BudgetKey {
+            scope: BudgetScope::Tenant,
+            per: BudgetPeriod::Day,
+            unit: BudgetUnit::Tokens,
+            until: Timestamp::from_millis(1_800_000_000_000),
+        };
+        let granted = |taken| RunSpending {
+            bounds: Vec::new(),
+            granted: spending(taken, false)
+                .bounds
+                .into_iter()
+                .map(|bound| (key, bound))
+                .collect(),
+            is_asked_for: false,
+        };
+        let budgets = RunBudgets::new(TaskTracker::new(), Handle::current());
+        let reserve = || {
+            budgets
+                .reserve(&run(), tokens(60))
+                .expect("room as far as is known")
+        };
+        let first = reserve();
+        assert_eq!(budgets.look(&granted(0), &first, &[key]), Room::Yes);
+        let second = reserve();
+        assert_eq!(budgets.look(&granted(50), &second, &[key]), Room::Later);
+        drop(second);
+        assert_eq!(
+            budgets.look(&granted(100), &first, &[key]),
+            Room::No,
+            "it is used up"
+        );
+        let other = BudgetKey {
+            per: BudgetPeriod::Hour,
+            ..key
+        };
+        assert_eq!(
+            budgets.look(&granted(0), &first, &[other]),
+            Room::No,
+            "it is over"
+        );
     }
 }

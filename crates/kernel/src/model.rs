@@ -39,7 +39,7 @@ pub struct ModelCall {
     /// The shared budgets that the call may go beyond, because somebody has granted the run more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub granted: Vec<BudgetKey>,
-    /// Whether the run has a budget of its own for what models take.
+    /// Whether the host has to hold the call against what the run has left: of a budget of its own, or of a grant.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_run_budget: bool,
 }

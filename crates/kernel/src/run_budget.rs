@@ -5,17 +5,20 @@
 
 use serde_json::json;
 
-use crate::{BudgetUnit, Object};
+use crate::{BudgetKey, BudgetUnit, Object};
 
 /// What the models of a run have taken, and may take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunSpending {
+    /// Those of its own budget.
     pub bounds: Vec<RunBound>,
+    /// What it has been granted beyond budgets that it shares.
+    pub granted: Vec<(BudgetKey, RunBound)>,
     /// Whether somebody is asked for more.
     pub is_asked_for: bool,
 }
 
-/// A bound of the budget of a run.
+/// A bound of what the models of a run may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunBound {
     pub unit: BudgetUnit,
@@ -31,7 +34,7 @@ impl RunBound {
     }
 }
 
-/// Why a host did not ask a model: the run's own budget is used up. The run knows by how much.
+/// Why a host did not ask a model: the run's own budget is used up, or what it was granted. The run knows by how much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OverRunBudget;
 

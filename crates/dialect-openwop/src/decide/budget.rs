@@ -2,8 +2,8 @@
 //!
 //! That of the run is looked at before each request to a model, and again by its host, which knows the calls under way. So
 //! an answer may exceed it, and the next one is not asked for. Those that it shares with others are looked at by the host
-//! only: the outcome of a call says which one is used up. While somebody is asked for more, the host holds the calls of
-//! other steps back, so that nobody is asked twice.
+//! only: the outcome of a call says which one is used up. While somebody is asked for more of either, the host holds the
+//! calls of other steps back, so that nobody is asked twice.
 
 use serde_json::json;
 use wopr_kernel::{Answered, BudgetKey, Cap, OnOverBudget, OverBudget, RunBound, Seq, StepId};
@@ -108,6 +108,12 @@ impl Walk<'_, '_> {
             OnOverBudget::Fail => {
                 let (cap, node) = (over.key.unit.cap(), Some(step.node.clone()));
                 return self.breach_saying(cap, (over.limit, over.spent), node, over.message());
+            }
+            // Granted since the call was made, or another step asks: then the host holds the call back.
+            OnOverBudget::Ask(_)
+                if self.granted().contains(&over.key) || self.state.asks_for_more(&self.run, &over.key) =>
+            {
+                return self.ask_again(node, step, cause);
             }
             OnOverBudget::Ask(more) => more,
         };

@@ -107,9 +107,11 @@ impl Walk<'_, '_> {
             return;
         };
         let budget = self.plan.definition.settings.budget.as_ref();
+        let request = thinking.request(node, self.overrides(), script, self.granted());
+        let is_bounded = budget.is_some_and(|budget| self.state.bounds(budget).next().is_some());
         let request = ModelCall {
-            has_run_budget: budget.is_some_and(|budget| self.state.bounds(budget).next().is_some()),
-            ..thinking.request(node, self.overrides(), script, self.granted())
+            has_run_budget: is_bounded || !request.granted.is_empty(),
+            ..request
         };
         if let Err(failure) = self.spend(cost::bytes(request.size())) {
             return self.fail_node(&step, cause, failure);

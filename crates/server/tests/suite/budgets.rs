@@ -267,3 +267,25 @@ async fn run_that_exceeds_its_budget_at_once_fails_if_it_says_so() {
     assert_eq!(snapshot["error"]["code"], "budget_exhausted", "{snapshot}");
     assert_eq!(tokens(&snapshot), 42);
 }
+
+#[tokio::test]
+async fn nodes_of_a_run_ask_once_for_more_of_a_shared_budget() {
+    let server = start(json!([{ "per": "month", "max_tokens": 28, "grant_tokens": 42 }])).await;
+    let run = ask_at_once(&server, json!({ "maxTokens": 1_000_000 })).await;
+    let mut n_asked = 0;
+    loop {
+        let snapshot = server
+            .wait_for_any(&run, &["waiting-approval", "completed"])
+            .await;
+        if snapshot["status"] == "completed" {
+            break;
+        }
+        assert_eq!(snapshot["interrupts"].as_array().unwrap().len(), 1, "{snapshot}");
+        n_asked += 1;
+        let node = snapshot["interrupt"]["nodeId"].as_str().unwrap();
+        let path = format!("/v1/runs/{run}/interrupts/{node}");
+        let accept = json!({ "resumeValue": { "action": "accept" } });
+        server.post(&path, &accept).send().await.ok(200);
+    }
+    assert_eq!(n_asked, 2, "28 tokens, and twice as many as three answers take");
+}
