@@ -2,6 +2,8 @@
 //!
 //! A subscription is read, replaced and removed by the principal that registered it, and by callers with
 //! `webhooks:manage`. Its body belongs to a protocol, which seals it and names its owner; the rule is here.
+//!
+//! Half of a run's subscriptions are kept for whoever started it: others who may read it cannot use them all up.
 
 use wopr_core::{PrincipalId, Refusal, RunId, RunKey};
 use wopr_engine::NewSubscription;
@@ -33,6 +35,8 @@ pub trait SealSubscription {
 pub struct SubscriptionSlot {
     run: RunKey,
     id: String,
+    /// The most subscriptions of the run with this one; the host's limit where absent.
+    most: Option<usize>,
 }
 
 /// The subscription that a caller asked for.
@@ -53,7 +57,7 @@ impl SubscriptionSlot {
     pub fn of_new_run(caller: &Caller, run: &RunId, id: String) -> Result<Self, Error> {
         caller.require(Scope::RunsRead)?;
         let run = RunKey::new(caller.tenant.clone(), run.clone());
-        Ok(Self { run, id })
+        Ok(Self { run, id, most: None })
     }
 
     #[must_use]
@@ -117,7 +121,32 @@ impl App {
         Ok(SubscriptionSlot {
             run: RunKey::clone(run),
             id,
+            most: self.most_for(caller, run, seal).await?,
         })
+    }
+
+    /// How many subscriptions a run may have with one of this caller, if that is less than the host's limit.
+    async fn most_for<S: SealSubscription>(
+        &self,
+        caller: &Caller,
+        run: &VisibleRun,
+        seal: &S,
+    ) -> Result<Option<usize>, Error> {
+        if caller.may(Scope::WebhooksManage) {
+            return Ok(None);
+        }
+        let view = self.engine.view(run).await?;
+        let starter = view.and_then(|view| Some(view.run.started.as_ref()?.principal.clone()));
+        let Some(starter) = starter.filter(|starter| *starter != caller.principal) else {
+            return Ok(None);
+        };
+        let limit = self.options.max_subscriptions;
+        let mut most = limit.div_ceil(2);
+        for row in self.engine.store().pushes(run).await? {
+            let subscription = seal.open(run, &row.id, &row.body)?;
+            most += usize::from(*S::owner(&subscription) == starter);
+        }
+        Ok(Some(most.min(limit)))
     }
 
     /// Adds a subscription, or replaces the one with the same id.
@@ -127,13 +156,13 @@ impl App {
         seal: &S,
         subscription: &S::Subscription,
     ) -> Result<Put, Error> {
-        let SubscriptionSlot { run, id } = slot;
+        let SubscriptionSlot { run, id, most } = slot;
         let view = self.engine.view(&run).await?;
         if view.is_some_and(|view| view.run.is_replay()) {
             return Err(Refusal::TellsNobody.into());
         }
         let row = self.subscription_row(&run, id, seal, subscription)?;
-        let most = self.options.max_subscriptions;
+        let most = most.unwrap_or(self.options.max_subscriptions);
         Ok(self.engine.put_push(&run, row, most).await?)
     }
 
@@ -144,11 +173,11 @@ impl App {
         seal: &S,
         subscription: &S::Subscription,
     ) -> Result<NewSubscription, Error> {
-        let SubscriptionSlot { run, id } = slot;
+        let SubscriptionSlot { run, id, most } = slot;
         Ok(NewSubscription {
             row: self.subscription_row(&run, id, seal, subscription)?,
             run: run.run,
-            most: self.options.max_subscriptions,
+            most: most.unwrap_or(self.options.max_subscriptions),
         })
     }
 

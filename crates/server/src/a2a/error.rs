@@ -21,7 +21,10 @@ pub(super) enum Error {
 impl Error {
     /// The task has the maximum number of push configurations.
     pub(super) fn full(most: usize) -> Self {
-        A2aError::unsupported(format!("a task has at most {most} push configurations")).into()
+        A2aError::unsupported(format!(
+            "a task has at most {most} push configurations, half of them for whoever started it"
+        ))
+        .into()
     }
 }
 

@@ -659,6 +659,35 @@ async fn readers_manage_their_own_push_configurations_and_no_others() {
     }
 }
 
+#[tokio::test]
+async fn readers_cannot_use_up_the_push_configurations_of_a_task() {
+    let receivers = Receivers::start().await;
+    let mut config = reaching();
+    config.a2a.push_configs = 4;
+    let server = Server::open(config).await;
+    for (speaker, reader) in Speaker::all(&server).into_iter().zip(Speaker::all(&server)) {
+        let (about, reader) = (speaker.name(), reader.by("reader"));
+        let task = asks(&speaker).await;
+        let set = async |speaker: &Speaker, id: &str| {
+            let wanted = wanted(&task, id, &receivers.url("many"));
+            speaker.ask(Operation::CreatePushConfig, wanted).await.map(drop)
+        };
+        for id in ["r1", "r2"] {
+            set(&reader, id).await.unwrap();
+        }
+        let refused = set(&reader, "r3").await.unwrap_err();
+        assert_eq!(refused, "UNSUPPORTED_OPERATION", "{about}");
+        set(&reader, "r1").await.expect("it replaces its own");
+        for id in ["s1", "s2"] {
+            set(&speaker, id).await.unwrap();
+        }
+        let refused = set(&speaker, "s3").await.unwrap_err();
+        assert_eq!(refused, "UNSUPPORTED_OPERATION", "{about}");
+        let refused = set(&reader, "r3").await.unwrap_err();
+        assert_eq!(refused, "UNSUPPORTED_OPERATION", "{about}");
+    }
+}
+
 /// The interrupt in a push equals the one in the task.
 #[tokio::test]
 async fn the_kind_in_a_push_is_the_kind_in_the_task() {
