@@ -691,7 +691,7 @@ impl Run {
         }
     }
 
-    /// What the models of the run have taken and may take, if its workflow bounds that.
+    /// How much the models of the run have used and may use, if anything bounds that.
     #[must_use]
     pub fn model_spending(&self, plan: &Plan) -> Option<wopr_kernel::RunSpending> {
         match (&self.state, plan) {

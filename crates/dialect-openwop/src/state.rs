@@ -146,7 +146,8 @@ impl State {
         }
     }
 
-    /// What the run has of its own budget, without that of time, which runs on its own clock.
+    /// The bounds of the run's own budget on tokens and cost. Its bound on time is checked against the time that the run was
+    /// active.
     pub(crate) fn bounds(&self, budget: &RunBudget) -> impl Iterator<Item = RunBound> {
         // Each approval gives as much again.
         let times = u64::from(self.n_grants) + 1;

@@ -12,7 +12,6 @@ use crate::{
     Answered, Answering, Attempt, CancelError, Cancellation, Clock, Estimate, Executor, Outcome, Recalled,
     Recalling, Report, Request, ScriptedModel,
     budgets::{Budgets, Reservation, Room},
-    stats::Counters,
     waiting::Waiting,
 };
 
@@ -28,7 +27,6 @@ pub(crate) struct Budgeting {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     budgets: Arc<Budgets>,
-    counters: Arc<Counters>,
     waiting: Waiting<TenantId>,
 }
 
@@ -38,7 +36,6 @@ impl Budgeting {
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         budgets: Arc<Budgets>,
-        counters: Arc<Counters>,
         waiting: Waiting<TenantId>,
     ) -> Self {
         Self {
@@ -46,7 +43,6 @@ impl Budgeting {
             store,
             clock,
             budgets,
-            counters,
             waiting,
         }
     }
@@ -104,8 +100,6 @@ impl Executor for Budgeting {
                 }
             }
             Ok((Room::No(over), _)) => {
-                self.counters.over_budget(over.key.scope);
-                tracing::info!(run = %attempt.run, budget = over.message(), "model not asked");
                 attempt
                     .keep
                     .until_recorded(self.waiting.decided(tenant, id, None::<Reservation>));

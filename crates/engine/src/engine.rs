@@ -181,7 +181,6 @@ impl Engine {
             Arc::clone(&store),
             Arc::clone(&clock),
             Arc::clone(&budgets),
-            Arc::clone(&counters),
             Waiting::new(tasks.clone(), Handle::current()),
         ));
         let shared = Arc::new(Shared {

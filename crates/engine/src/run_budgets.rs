@@ -32,11 +32,14 @@ const WHILE_ASKED: (Duration, Duration) = (Duration::from_millis(500), Duration:
 /// An attempt that is made.
 type Performing<'a> = Pin<Box<dyn Future<Output = Report> + Send + 'a>>;
 
-/// What the calls under way may take, by run, and the calls that wait for them.
+/// What the calls under way may take, by run, and the calls that wait.
 #[derive(Debug)]
 pub(crate) struct RunBudgets {
     under_way: Arc<Mutex<HashMap<RunKey, UnderWay>>>,
+    /// Calls that wait for room in the budget of their run.
     waiting: Waiting<RunKey>,
+    /// Calls that wait because their run asks for more of a shared budget.
+    asking: Waiting<RunKey>,
 }
 
 /// The calls of a run that are under way.
@@ -44,7 +47,7 @@ pub(crate) struct RunBudgets {
 struct UnderWay {
     n_calls: usize,
     reserved: Estimate,
-    /// What the run had left when it was last looked at: no more while only calls end.
+    /// What the run had left at the last check. Calls that end since then leave less, not more.
     left: Option<Estimate>,
 }
 
@@ -73,7 +76,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Whether a call may be made.
+/// The result of checking a call against what its run has left.
 #[derive(Debug, PartialEq, Eq)]
 enum Room {
     Yes,
@@ -88,7 +91,8 @@ impl RunBudgets {
     pub(crate) fn new(tasks: TaskTracker, runtime: Handle) -> Self {
         Self {
             under_way: Arc::default(),
-            waiting: Waiting::new(tasks, runtime),
+            waiting: Waiting::new(tasks.clone(), runtime.clone()),
+            asking: Waiting::new(tasks, runtime),
         }
     }
 
@@ -111,7 +115,7 @@ impl RunBudgets {
         })
     }
 
-    /// Whether a call has room that goes beyond shared budgets with these grants.
+    /// Checks a call that uses these grants against what its run has left.
     fn look(&self, spending: &RunSpending, reservation: &Reservation, granted: &[BudgetKey]) -> Room {
         let grants = granted.iter().map(|key| {
             let mut grants = spending.granted.iter();
@@ -182,38 +186,43 @@ impl Engine {
     async fn ask_model(&self, attempt: Attempt) -> Report {
         let (run, id) = (attempt.run.clone(), attempt.idempotency_key.clone());
         let (wake, keep) = (attempt.wake.clone(), attempt.keep.clone());
-        let waiting = &self.shared.run_budgets.waiting;
-        let again = match self.hold_back(&attempt).await {
-            Held::Not(reservation) => {
-                keep.until_recorded(waiting.decided(&run, &id, reservation));
-                // There may be room for more.
-                waiting.wake_first(&run);
-                let report = self.shared.executor.run(attempt).await;
-                match self.is_asked_for(&run, &report).await {
-                    Some(again) => again,
-                    None => return report,
-                }
+        let RunBudgets { waiting, asking, .. } = &self.shared.run_budgets;
+        let unchanged = |again| Report::Unchanged {
+            check_after: Some(again),
+        };
+        let reservation = match self.hold_back(&attempt).await {
+            Held::Not(reservation) => reservation,
+            Held::UntilLater(again) => {
+                return unchanged(waiting.join(&run, (&id, &wake), again, self.now()));
             }
             Held::ForGood => {
                 tracing::debug!(%run, "model not asked: the budget of the run is used up");
                 keep.until_recorded(waiting.decided(&run, &id, None::<Reservation>));
                 return Outcome::Done(OverRunBudget.outcome().into()).into();
             }
-            Held::UntilLater(again) => again,
         };
-        let again = waiting.join(&run, (&id, &wake), again, self.now());
-        Report::Unchanged {
-            check_after: Some(again),
+        waiting.leave(&run, &id);
+        if reservation.is_some() {
+            // There may be room for more.
+            waiting.wake_first(&run);
         }
+        let report = self.shared.executor.run(attempt).await;
+        if let Some(over) = over_shared(&report) {
+            // The call was not made. If the run asks for more already, it waits, and wakes nobody: the next one would only
+            // wait as well.
+            if let Some(again) = self.is_asked_for(&run, &over).await {
+                return unchanged(asking.join(&run, (&id, &wake), again, self.now()));
+            }
+            self.shared.counters.over_budget(over.key.scope);
+            tracing::info!(%run, budget = over.message(), "model not asked");
+        }
+        keep.until_recorded(waiting.decided(&run, &id, reservation));
+        keep.until_recorded(asking.decided(&run, &id, None::<Reservation>));
+        report
     }
 
-    /// How long a call waits that was not made because a budget is used up that the run shares, if the run asks for more
-    /// of that already.
-    async fn is_asked_for(&self, run: &RunKey, report: &Report) -> Option<Duration> {
-        let Report::Ended(Outcome::Done(Value::Object(outcome))) = report else {
-            return None;
-        };
-        let over = OverBudget::read(outcome)?;
+    /// How long a call waits for an answer to the question for more of a budget that the run shares, if one is open.
+    async fn is_asked_for(&self, run: &RunKey, over: &OverBudget) -> Option<Duration> {
         let view = self.view(run).await.ok().flatten()?;
         view.run.asks_for_more(&over.key).then(|| self.while_asked(&view))
     }
@@ -239,7 +248,7 @@ impl Engine {
             Ok(Some(view)) => view,
             // A run that was removed hears no answer.
             Ok(None) => return Held::Not(None),
-            // Without the log nobody knows whether the model may be asked.
+            // Only the log says whether the model may be asked.
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(%run, error, "cannot read what the run has spent");
@@ -258,7 +267,19 @@ impl Engine {
     }
 }
 
-/// Whether a call is held back.
+/// The shared budget because of which a call was not made.
+fn over_shared(report: &Report) -> Option<OverBudget> {
+    match report {
+        Report::Ended(Outcome::Done(Value::Object(outcome))) => OverBudget::read(outcome),
+        Report::Ended(_)
+        | Report::Accepted { .. }
+        | Report::Interrupted { .. }
+        | Report::Unchanged { .. }
+        | Report::Produced { .. } => None,
+    }
+}
+
+/// What the host does with a call.
 #[derive(Debug)]
 enum Held {
     /// Others count with it until the reservation is dropped.

@@ -23,7 +23,7 @@ use crate::Wake;
 const SELDOM: Duration = Duration::from_secs(30);
 /// A call that has not looked for so long is gone: it was cancelled, or another process has it.
 const GONE_MS: u64 = 90_000;
-/// The most calls of a queue. Those beyond look seldom, and nobody wakes them.
+/// The maximum length of a queue. Further calls do not join it: they look again every [`SELDOM`].
 const MOST_CALLS: usize = 4_096;
 /// How many queues there are at least before those are looked for whose calls are gone.
 const MANY_QUEUES: usize = 64;
@@ -33,7 +33,7 @@ pub(crate) struct Waiting<K>(Arc<Shared<K>>);
 
 struct Shared<K> {
     queues: Mutex<Queues<K>>,
-    /// What wakes calls.
+    /// Tracks the tasks that wake calls.
     tasks: TaskTracker,
     runtime: Handle,
 }
@@ -104,7 +104,7 @@ impl<K: Clone + Eq + Hash> Waiting<K> {
     }
 
     /// Takes a call out of a queue.
-    fn leave(&self, place: &K, id: &str) {
+    pub(crate) fn leave(&self, place: &K, id: &str) {
         let mut queues = self.0.queues.lock();
         let Some(queue) = queues.by_place.get_mut(place) else {
             return;

@@ -14,7 +14,7 @@ pub struct RunSpending {
     pub bounds: Vec<RunBound>,
     /// What it has been granted beyond budgets that it shares.
     pub granted: Vec<(BudgetKey, RunBound)>,
-    /// Whether somebody is asked for more.
+    /// Whether an approval of more is open.
     pub is_asked_for: bool,
 }
 

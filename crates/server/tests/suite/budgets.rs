@@ -232,6 +232,14 @@ fn tokens(snapshot: &Value) -> u64 {
     usage["total"].as_u64().unwrap_or(0)
 }
 
+/// Gives a run as much more as it asks for.
+async fn accept(server: &Server, run: &str, snapshot: &Value) {
+    let node = snapshot["interrupt"]["nodeId"].as_str().unwrap();
+    let path = format!("/v1/runs/{run}/interrupts/{node}");
+    let accept = json!({ "resumeValue": { "action": "accept" } });
+    server.post(&path, &accept).send().await.ok(200);
+}
+
 #[tokio::test]
 async fn nodes_that_ask_at_once_keep_to_the_budget_of_their_run() {
     let server = Server::start().await;
@@ -251,10 +259,7 @@ async fn nodes_that_ask_at_once_keep_to_the_budget_of_their_run() {
             "{taken} tokens of {most}: {snapshot}"
         );
         n_asked += 1;
-        let node = snapshot["interrupt"]["nodeId"].as_str().unwrap();
-        let path = format!("/v1/runs/{run}/interrupts/{node}");
-        let accept = json!({ "resumeValue": { "action": "accept" } });
-        server.post(&path, &accept).send().await.ok(200);
+        accept(&server, &run, &snapshot).await;
     }
     assert_eq!(n_asked, 2, "112 tokens are more than 80, and fewer than 120");
 }
@@ -282,10 +287,7 @@ async fn nodes_of_a_run_ask_once_for_more_of_a_shared_budget() {
         }
         assert_eq!(snapshot["interrupts"].as_array().unwrap().len(), 1, "{snapshot}");
         n_asked += 1;
-        let node = snapshot["interrupt"]["nodeId"].as_str().unwrap();
-        let path = format!("/v1/runs/{run}/interrupts/{node}");
-        let accept = json!({ "resumeValue": { "action": "accept" } });
-        server.post(&path, &accept).send().await.ok(200);
+        accept(&server, &run, &snapshot).await;
     }
     assert_eq!(n_asked, 2, "28 tokens, and twice as many as three answers take");
 }
