@@ -1,12 +1,22 @@
 //! What an idle engine asks of the store: its reads do not grow with the parked runs, and calls that are looked at
 //! share their writes. Also outcomes that come soon, which read nothing.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use serde_json::json;
 use tokio::task::JoinSet;
-use wopr_core::{RunStatus, Seq};
+use wopr_core::{
+    BudgetKey, BudgetPeriod, BudgetScope, BudgetUnit, MoreMoney, OnOverBudget, OverBudget, RunStatus, Seq,
+    Timestamp,
+};
 use wopr_engine::{Attempt, Executor, Options, Outcome, Report};
 use wopr_store::{Batch, Guard, Log as _, StoredEvent};
 use wopr_testkit::Workflow;
@@ -168,6 +178,62 @@ async fn looks_that_find_nothing_new_share_their_writes() {
         "each is parked with others"
     );
     calm.end().await;
+}
+
+/// Finds a budget used up at every call, and counts them.
+#[derive(Debug, Default)]
+struct Broke(AtomicU64);
+
+#[async_trait]
+impl Executor for Broke {
+    async fn run(&self, _: Attempt) -> Report {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        let over = OverBudget {
+            key: BudgetKey {
+                scope: BudgetScope::Tenant,
+                per: BudgetPeriod::Day,
+                unit: BudgetUnit::Tokens,
+                until: Timestamp::from_millis(4_000_000_000_000),
+            },
+            spent: 100,
+            limit: 100,
+            on_breach: OnOverBudget::Ask(MoreMoney {
+                grant: 100,
+                approver_roles: Vec::new(),
+                approver_groups: Vec::new(),
+            }),
+        };
+        Outcome::Done(over.outcome().into()).into()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_for_an_answer_look_seldom() {
+    const CALLS: u64 = 50;
+    let executor = Arc::new(Broke::default());
+    let calm = Calm::new(Some(Arc::clone(&executor) as Arc<dyn Executor>)).await;
+    let many = (0..CALLS).fold(Workflow::new("many"), |many, n| {
+        many.node(
+            &format!("n{n}"),
+            "core.ai.callPrompt",
+            json!({"prompt": "Say hello."}),
+        )
+    });
+    calm.register(many).await;
+    let run = calm.create("many").await;
+    reaches(&calm.engine, &run, RunStatus::WaitingApproval).await;
+    tokio::time::sleep(60 * SECOND).await; // sleep: virtual time
+    let asked = executor.0.load(Ordering::Relaxed);
+    assert!(asked >= CALLS, "{asked} looks");
+    tokio::time::sleep(HOUR).await; // sleep: virtual time
+    let looks = executor.0.load(Ordering::Relaxed) - asked;
+    // The others twice a minute, the first one a little more often in the beginning.
+    let most = CALLS * HOUR.as_secs() / 30 + 60;
+    assert!(looks > 0 && looks <= most, "{looks} looks, of {most}");
+    let open = calm.engine.view(&run).await.expect("reads").expect("exists");
+    assert_eq!(open.run.interrupts(&open.plan).count(), 1, "one question");
+    // Not `end`: the witness takes the end of a call for an outcome, and here it is a question.
+    calm.engine.stop().await;
 }
 
 /// Ends each call at once.
