@@ -410,7 +410,8 @@ impl Listed for Toy {
 /// The state of a run, derived from its log.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    run: kernel::Run,
+    /// Boxed: it is large, and runs are moved often.
+    run: Box<kernel::Run>,
     /// Absent before the first event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     state: Option<State>,
@@ -793,7 +794,7 @@ impl Run {
         }
     }
 
-    fn into_parts<D: Listed>(self) -> (kernel::Run, D::State) {
+    fn into_parts<D: Listed>(self) -> (Box<kernel::Run>, D::State) {
         let own = self
             .state
             .and_then(|mut state| D::own_state(&mut state).map(std::mem::take));

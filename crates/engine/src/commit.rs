@@ -100,7 +100,8 @@ pub(crate) struct Context<'a> {
 /// A prepared commit: the batch, and what to do once it is durable.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    pub(crate) batch: Batch,
+    /// Boxed: it is large, and moves through the futures that commit it.
+    pub(crate) batch: Box<Batch>,
     pub(crate) run: Run,
     pub(crate) summary: Summary,
     /// The events of the batch before encoding.
@@ -184,7 +185,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
     let summary = view
         .summary
         .after(run.status, waiting_on(&run, &view.plan), error_code, *now);
-    let mut batch = Batch::new(key.clone(), *guard, stored, summary.clone());
+    let mut batch = Box::new(Batch::new(key.clone(), *guard, stored, summary.clone()));
     if !is_mute {
         // What a fork repeats is remembered already.
         let resumed =

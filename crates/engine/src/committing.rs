@@ -221,9 +221,9 @@ impl Engine {
 
     /// Appends a batch. If the outcome is unknown, looks for the batch in the log at once, which settles most
     /// cases.
-    async fn append(&self, batch: Batch, key: &RunKey) -> Result<Appended, Failed> {
+    async fn append(&self, batch: Box<Batch>, key: &RunKey) -> Result<Appended, Failed> {
         let first = batch.events.first().cloned();
-        match self.shared.store.append(batch).await {
+        match self.shared.store.append(*batch).await {
             Ok(()) => Ok(Appended::Yes),
             Err(AppendError::Conflict { .. }) => {
                 Counters::add(&self.shared.counters.conflicts, 1);

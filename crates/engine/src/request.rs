@@ -96,10 +96,6 @@ impl std::fmt::Debug for Idempotency {
 }
 
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the large variant is the common one and is moved once"
-)]
 pub enum Done {
     /// The command took effect now. Holds the run after it.
     Fresh(View),

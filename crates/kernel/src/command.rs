@@ -522,7 +522,7 @@ pub enum UndecidedChild {
 #[derive(Debug)]
 pub struct Decision<D: Dialect> {
     /// The run with the events applied.
-    pub run: Run,
+    pub run: Box<Run>,
     pub state: D::State,
     pub events: Vec<Recorded<D::Event>>,
     pub work: Work,

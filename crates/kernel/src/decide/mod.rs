@@ -49,7 +49,7 @@ pub const MAX_CHILD_EVENTS: usize = 2_048;
 /// command has no effect. `source` is a part of the log of the run that this one is a fork of, if it is one that still takes
 /// from it.
 pub fn decide<D: Dialect>(
-    run: Run,
+    run: Box<Run>,
     state: D::State,
     plan: &D::Plan,
     command: Command,
@@ -87,7 +87,7 @@ pub fn decide<D: Dialect>(
 /// changes the result.
 pub fn decide_within<D: Dialect>(
     units: u64,
-    run: Run,
+    run: Box<Run>,
     state: D::State,
     plan: &D::Plan,
     command: Command,
@@ -129,7 +129,8 @@ impl Before {
 pub struct DecisionBuilder<'a, D: Dialect> {
     pub plan: &'a D::Plan,
     pub input: Input<'a>,
-    pub run: Run,
+    /// Boxed, as decisions and runs are moved often.
+    pub run: Box<Run>,
     pub state: D::State,
     /// The remaining budget for evaluating and copying.
     pub budget: Budget,
@@ -169,7 +170,13 @@ pub struct DecisionBuilder<'a, D: Dialect> {
 }
 
 impl<'a, D: Dialect> DecisionBuilder<'a, D> {
-    fn new(run: Run, state: D::State, plan: &'a D::Plan, input: &Input<'a>, allowed: Option<u64>) -> Self {
+    fn new(
+        run: Box<Run>,
+        state: D::State,
+        plan: &'a D::Plan,
+        input: &Input<'a>,
+        allowed: Option<u64>,
+    ) -> Self {
         // Clocks of two replicas differ, but time must never go backwards within a log.
         let now = input.now.max(run.updated_at);
         let input = Input { now, ..*input };
