@@ -5,6 +5,7 @@
 
 use std::{collections::HashMap, fmt, hash::Hash, sync::Arc};
 
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 /// The total amount, and the amount taken by each holder.
@@ -16,7 +17,7 @@ pub struct Shares<K> {
 
 struct Taken<K> {
     all: usize,
-    each: HashMap<K, usize>,
+    each: HashMap<K, usize, RandomState>,
 }
 
 impl<K: Copy + Eq + Hash> Shares<K> {
@@ -28,7 +29,7 @@ impl<K: Copy + Eq + Hash> Shares<K> {
             times_free,
             taken: Mutex::new(Taken {
                 all: 0,
-                each: HashMap::new(),
+                each: HashMap::default(),
             }),
         }
     }

@@ -3,6 +3,8 @@
 //! `recursionLimit` and `runTimeoutMs` are limits that every language has; the kernel reads them. Which providers a
 //! caller may name is for the host to say.
 
+use std::fmt::Display;
+
 use serde_json::Value;
 use wopr_kernel::Refusal;
 
@@ -12,6 +14,10 @@ use crate::{
     node::{MAX_MODEL_NAME, MAX_TURNS_LIMIT, MOST_TOKENS},
     whole,
 };
+
+/// Members of `ai`, each with the one key that says the same.
+const PROVIDER: [&str; 2] = ["provider", "ai.provider"];
+const MODEL: [&str; 2] = ["model", "ai.model"];
 
 /// Reads the overrides of a run that [`Overrides::check`] accepted.
 #[derive(Debug, Clone, Copy)]
@@ -27,19 +33,18 @@ impl<'r> Overrides<'r> {
     }
 
     /// A member of `ai`, which may also be one key with a dot.
-    fn ai(self, name: &str) -> Option<&'r Value> {
-        let flat = self.get(&format!("ai.{name}"));
-        flat.or_else(|| self.get("ai")?.get(name))
+    fn ai(self, [name, flat]: [&str; 2]) -> Option<&'r Value> {
+        self.get(flat).or_else(|| self.get("ai")?.get(name))
     }
 
     /// Whom all models of the run are asked of.
     pub(crate) fn provider(self) -> Option<&'r str> {
-        self.ai("provider")?.as_str()
+        self.ai(PROVIDER)?.as_str()
     }
 
     /// The model of all nodes that ask one.
     pub(crate) fn model(self) -> Option<&'r str> {
-        self.ai("model").or_else(|| self.get("model"))?.as_str()
+        self.ai(MODEL).or_else(|| self.get("model"))?.as_str()
     }
 
     pub(crate) fn temperature(self) -> Option<f64> {
@@ -68,7 +73,7 @@ impl<'r> Overrides<'r> {
         asked.and_then(Verbosity::parse).unwrap_or(Verbosity::Summary)
     }
 
-    fn hold(self, key: &str, holds: impl Fn(&Value) -> bool, rule: &str) -> Result<(), Refusal> {
+    fn hold(self, key: &str, holds: impl Fn(&Value) -> bool, rule: impl Display) -> Result<(), Refusal> {
         hold(key, self.get(key), holds, rule)
     }
 
@@ -86,11 +91,12 @@ impl<'r> Overrides<'r> {
                 .as_str()
                 .is_some_and(|text| Verbosity::parse(text).is_some())
         };
-        let of_name = format!("is not a text of 1 to {MAX_MODEL_NAME} bytes");
+        // Formatted only if it is broken: every run is checked.
+        let of_name = format_args!("is not a text of 1 to {MAX_MODEL_NAME} bytes");
         self.hold("ai", Value::is_object, "is not an object")?;
-        hold("ai.provider", self.ai("provider"), is_name, &of_name)?;
-        hold("ai.model", self.ai("model"), is_name, &of_name)?;
-        self.hold("model", is_name, &of_name)?;
+        hold(PROVIDER[1], self.ai(PROVIDER), is_name, of_name)?;
+        hold(MODEL[1], self.ai(MODEL), is_name, of_name)?;
+        self.hold("model", is_name, of_name)?;
         self.hold(
             "temperature",
             |value| is_within(value, 2.0),
@@ -101,7 +107,7 @@ impl<'r> Overrides<'r> {
             self.hold(
                 key,
                 is_count,
-                &format!("is not a whole number within 1 to {most}"),
+                format_args!("is not a whole number within 1 to {most}"),
             )?;
         }
         let of_unit = "is not a number within 0 to 1";
@@ -111,14 +117,13 @@ impl<'r> Overrides<'r> {
             is_verbosity,
             "is none of summary, full and off",
         )?;
-        for name in ["provider", "model"] {
+        for [name, key] in [PROVIDER, MODEL] {
             let nested = self.get("ai").and_then(|ai| ai.get(name));
-            let key = format!("ai.{name}");
-            if nested.is_some() && self.get(&key).is_some() {
-                return Err(refused(&key, "is given twice: also as a member of ai"));
+            if nested.is_some() && self.get(key).is_some() {
+                return Err(refused(key, "is given twice: also as a member of ai"));
             }
         }
-        let models = (self.ai("model"), self.get("model"));
+        let models = (self.ai(MODEL), self.get("model"));
         if matches!(models, (Some(one), Some(other)) if one != other) {
             return Err(refused("model", "is another one than ai.model"));
         }
@@ -138,16 +143,21 @@ fn is_within(value: &Value, most: f64) -> bool {
 }
 
 /// Refuses a value for which a rule does not hold.
-fn hold(key: &str, value: Option<&Value>, holds: impl Fn(&Value) -> bool, rule: &str) -> Result<(), Refusal> {
+fn hold(
+    key: &str,
+    value: Option<&Value>,
+    holds: impl Fn(&Value) -> bool,
+    rule: impl Display,
+) -> Result<(), Refusal> {
     match value {
         Some(value) if !holds(value) => Err(refused(key, rule)),
         Some(_) | None => Ok(()),
     }
 }
 
-fn refused(key: &str, rule: &str) -> Refusal {
+fn refused(key: &str, rule: impl Display) -> Refusal {
     Refusal::InvalidInput {
         field: format!("configurable.{key}"),
-        rule: rule.to_owned(),
+        rule: rule.to_string(),
     }
 }

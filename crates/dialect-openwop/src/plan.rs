@@ -8,6 +8,7 @@ mod planned;
 
 use std::collections::{HashMap, HashSet};
 
+use foldhash::fast::RandomState;
 use serde_json::Value;
 use wopr_kernel::{NodeTypes, Planned, Run};
 
@@ -35,6 +36,9 @@ pub(crate) const MAX_RETRIES: u32 = 100;
 /// The outputs that repeat what was said in a conversation.
 const TURNS: [&str; 2] = ["turns", "answer"];
 
+/// Places of nodes by their ids. Every event of a run looks some up.
+type Index = HashMap<NodeId, usize, RandomState>;
+
 #[derive(Debug)]
 pub struct Plan {
     /// The definition it was compiled from.
@@ -48,7 +52,7 @@ pub struct Plan {
     pub(crate) joins: Vec<usize>,
     /// Whether any node is a supervisor.
     pub(crate) has_supervisor: bool,
-    index: HashMap<NodeId, usize>,
+    index: Index,
     declared: HashMap<String, usize>,
     channels: HashMap<String, channel::Guard>,
     /// Variables and channels that views redact.
@@ -190,7 +194,7 @@ impl Plan {
     pub fn compile(definition: Definition, node_types: NodeTypes) -> Result<Self, Problems> {
         let mut problems = Vec::new();
         let allowance = Allowance::default();
-        let mut index = HashMap::new();
+        let mut index = Index::default();
         for (position, node) in definition.nodes.iter().enumerate() {
             if index.insert(node.id.clone(), position).is_some() {
                 problems.push(Problem::new(
@@ -624,7 +628,7 @@ fn sensitive(definition: &Definition) -> HashSet<String> {
 }
 
 impl Port {
-    fn read(document: &Value, index: &HashMap<NodeId, usize>) -> Result<Self, String> {
+    fn read(document: &Value, index: &Index) -> Result<Self, String> {
         let text = |field: &str| {
             document
                 .get(field)

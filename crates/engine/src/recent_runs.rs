@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use wopr_core::{Recorded, Run, RunKey, Seq, TenantId, Timestamp};
 use wopr_store::Summary;
@@ -67,15 +68,15 @@ pub(crate) struct RecentRunCache {
 
 #[derive(Debug, Default)]
 struct Kept {
-    runs: HashMap<RunKey, Entry>,
+    runs: HashMap<RunKey, Entry, RandomState>,
     /// Runs by insertion number, oldest first.
     order: BTreeMap<u64, RunKey>,
-    tenants: HashMap<TenantId, Share>,
+    tenants: HashMap<TenantId, Share, RandomState>,
     bytes: usize,
     /// The next insertion number.
     next: u64,
     /// Runs with appends in progress.
-    changing: HashMap<RunKey, Changing>,
+    changing: HashMap<RunKey, Changing, RandomState>,
 }
 
 #[derive(Debug)]

@@ -2,9 +2,12 @@
 //! network if it has no credential.
 
 use std::{
-    hash::{DefaultHasher, Hash, Hasher as _},
+    hash::{BuildHasher as _, Hash},
     net::IpAddr,
+    sync::LazyLock,
 };
+
+use foldhash::quality::RandomState;
 
 use crate::auth::Caller;
 
@@ -61,9 +64,8 @@ impl CredentialId {
 }
 
 fn hash(value: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
+    static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+    STATE.hash_one(value)
 }
 
 #[cfg(test)]
