@@ -115,12 +115,12 @@ impl App {
             context,
             trace,
         };
-        let create = Create {
+        let create = Box::new(Create {
             run,
             workflow,
             start,
             side_rows,
-        };
+        });
         Ok(self.engine.create(create).await?)
     }
 }

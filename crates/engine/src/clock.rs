@@ -90,9 +90,10 @@ impl At {
         Self { time, moment }
     }
 
-    /// The time now, assuming that `time` was right at `moment`.
-    fn passed(self) -> Timestamp {
-        self.time.plus_millis(millis(self.moment.elapsed()))
+    /// The time at `now`, assuming that `time` was right at `moment`.
+    fn passed(self, now: Instant) -> Timestamp {
+        let passed = now.saturating_duration_since(self.moment);
+        self.time.plus_millis(millis(passed))
     }
 }
 
@@ -111,15 +112,17 @@ impl SteadyClock {
 
     fn look(&self) -> (Timestamp, Option<Step>) {
         let mut state = self.state.lock();
+        let moment = Instant::now();
         let source = match state.shared {
-            Some(shared) => shared.passed(),
+            Some(shared) => shared.passed(moment),
             None => self.machine.now(),
         };
+        let at = At { time: source, moment };
         let Some(told) = state.told else {
-            state.told = Some(At::now(source));
+            state.told = Some(at);
             return (source, None);
         };
-        let steady = told.passed();
+        let steady = told.passed(moment);
         let gap_ms = source.millis().saturating_sub(steady.millis());
         let step_ms = gap_ms.saturating_sub(state.gap_ms);
         let is_step = step_ms.abs() >= STEP_MS;
@@ -129,7 +132,7 @@ impl SteadyClock {
             state.steps.back += 1;
         }
         let now = if gap_ms > 0 {
-            state.told = Some(At::now(source));
+            state.told = Some(at);
             state.gap_ms = 0;
             source
         } else {

@@ -56,7 +56,8 @@ struct Made {
 
 impl Engine {
     /// Creates a run and executes it as far as possible, in one append.
-    pub async fn create(&self, create: Create) -> Result<Done, CommandError> {
+    pub async fn create(&self, create: impl Into<Box<Create>>) -> Result<Done, CommandError> {
+        let create = create.into();
         let once = create.side_rows.idempotency.clone();
         // Boxed, here and below: the future is kilobytes large and would be copied into every future around
         // it.
@@ -67,13 +68,13 @@ impl Engine {
         }
     }
 
-    async fn create_once(&self, create: Create) -> Result<Done, CommandError> {
+    async fn create_once(&self, create: Box<Create>) -> Result<Done, CommandError> {
         let Create {
             run,
             workflow: plan,
             mut start,
             side_rows,
-        } = create;
+        } = *create;
         plan.add_in_process(&mut start.configurable, self.shared.options.in_process.as_deref())?;
         let now = self.now();
         let key = RunKey::new(start.tenant.clone(), run);

@@ -139,7 +139,7 @@ impl Auth {
         match self.keyring.lookup(secret) {
             Err(AuthError::Unknown) => {
                 let (caller, valid_for) = self.issuer.as_ref()?.recognize(secret)?;
-                Some(Ok(until(caller, valid_for)))
+                Some(Ok(until(Arc::new(caller), valid_for)))
             }
             found => Some(found),
         }
@@ -159,13 +159,13 @@ impl Auth {
         };
         match Box::pin(issuer.caller(secret)).await {
             Err(AuthError::Unknown) => Box::pin(self.keyring.look_again(secret)).await,
-            judged => judged.map(|(caller, valid_for)| until(caller, valid_for)),
+            judged => judged.map(|(caller, valid_for)| until(Arc::new(caller), valid_for)),
         }
     }
 }
 
 /// Admits a caller for as long as its token is valid.
-fn until(caller: Caller, valid_for: Duration) -> Admitted {
+fn until(caller: Arc<Caller>, valid_for: Duration) -> Admitted {
     Admitted {
         caller,
         validity: Some(Validity::Until(Instant::now() + valid_for)),

@@ -12,6 +12,7 @@
 
 use std::{convert::Infallible, sync::Arc};
 
+use futures_util::{FutureExt as _, future::Either};
 use http::Version;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_http::cors::CorsLayer;
@@ -70,24 +71,27 @@ impl Faces {
     }
 
     /// Authenticates a request without waiting, and stores the caller in its extensions.
-    pub(crate) fn recognize<B>(&self, request: &mut http::Request<B>) -> Option<Caller> {
+    pub(crate) fn recognize<B>(&self, request: &mut http::Request<B>) -> Option<Arc<Caller>> {
         authenticate::recognize(&self.0.host, request)
     }
 
-    pub async fn answer(&self, request: Request) -> Response {
-        let Some(cors) = &self.0.cors else {
-            return self.observed(request).await;
-        };
+    pub fn answer(&self, request: Request) -> impl Future<Output = Response> + Send {
+        match &self.0.cors {
+            None => Either::Left(self.observed(request)),
+            Some(cors) => Either::Right(self.shared(cors, request).boxed()),
+        }
+    }
+
+    /// Answers a request that a page of another origin may have made.
+    async fn shared(&self, cors: &CorsLayer, request: Request) -> Response {
         let observed = service_fn(async |request| Ok::<_, Infallible>(self.observed(request).await));
-        let Ok(response) = Box::pin(cors.layer(observed).oneshot(request)).await;
+        let Ok(response) = cors.layer(observed).oneshot(request).await;
         response
     }
 
-    async fn observed(&self, request: Request) -> Response {
-        telemetry::observe(&self.0.host, request, async |request| {
-            self.admitted(request).await
-        })
-        .await
+    /// No `async fn`, here and above: each would hold the request and the future it awaits once more.
+    fn observed(&self, request: Request) -> impl Future<Output = Response> + Send {
+        telemetry::observe(&self.0.host, request, |request| self.admitted(request))
     }
 
     async fn admitted(&self, mut request: Request) -> Response {
@@ -116,12 +120,12 @@ impl Faces {
         let of_a2a = (!is_alone).then(|| a2a.wanted(&mut request)).flatten();
         let lasting = validity.clone();
         let (response, unavailable): (_, fn() -> Response) = match (of_a2a, of_mcp) {
+            // Boxed, like all that follow: the futures take kilobytes, and would be copied several times.
             (Some(wanted), _) => {
-                let answered = auth::while_valid(lasting, a2a.answer(wanted, request)).await;
+                let answered = auth::while_valid(lasting, Box::pin(a2a.answer(wanted, request))).await;
                 let answered = answered.unwrap_or_else(|error| a2a::unauthenticated(error, is_grpc));
                 (answered, a2a::unavailable)
             }
-            // Boxed: the futures take kilobytes, which A2A requests do not need.
             (None, Some(place)) => {
                 let answered = auth::while_valid(lasting, Box::pin(mcp.answer(place, request))).await;
                 let answered = answered.unwrap_or_else(|error| mcp::unauthenticated(host, error));

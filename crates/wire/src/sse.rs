@@ -5,7 +5,7 @@
 //! comments and a byte order mark. It replaces invalid UTF-8 and buffers at most one event of bounded size.
 //! Reconnecting and interpreting ids are left to the caller.
 
-use std::{io::Write as _, time::Duration};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -43,12 +43,16 @@ impl<'a> Head<'a> {
 
 fn write_head(out: &mut Vec<u8>, head: Head<'_>) {
     if let Some(id) = head.id {
-        writeln!(out, "id: {id}").expect("a vector takes every byte");
+        out.extend_from_slice(b"id: ");
+        out.extend_from_slice(id.to_string().as_bytes());
+        out.push(b'\n');
     }
     if let Some(event) = head.event {
         out.extend_from_slice(b"event: ");
         // A line break would end the field and let a name inject further fields.
-        out.extend(event.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')));
+        for part in event.as_bytes().split(|byte| matches!(byte, b'\r' | b'\n')) {
+            out.extend_from_slice(part);
+        }
         out.push(b'\n');
     }
 }

@@ -9,6 +9,8 @@
 //! Every workflow begins with a node type that compiles only in conformance mode. The workflows disappear
 //! when the mode is turned off, although they remain in the store.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use wopr_app::{App, RegisterError};
 use wopr_core::{Plan, PrincipalId, WorkflowId};
@@ -315,14 +317,14 @@ pub(crate) fn skill() -> WorkflowId {
 }
 
 /// The caller for requests without a credential, in open conformance mode.
-pub(crate) fn caller() -> Caller {
-    Caller {
+pub(crate) fn caller() -> Arc<Caller> {
+    Arc::new(Caller {
         key_id: "conformance".into(),
         tenant: default_tenant(),
         principal: PrincipalId::parse("conformance").expect("the name holds"),
         scopes: Scopes::ALL,
-        membership: std::sync::Arc::default(),
-    }
+        membership: Arc::default(),
+    })
 }
 
 /// Task states that the test suite asks for, and the workflows that reach them.

@@ -3,6 +3,8 @@
 //! The bindings report rejections differently, so this module returns errors and leaves their form to the
 //! binding. gRPC metadata are the same fields as HTTP headers.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use wopr_core::WorkflowId;
@@ -80,7 +82,7 @@ pub(super) fn demand_version(uri: &Uri, headers: &HeaderMap, spoken: Version) ->
 
 /// Collects the context of a call for its operation.
 pub(super) fn call(
-    caller: Caller,
+    caller: Arc<Caller>,
     interface: Option<WorkflowId>,
     version: Version,
     headers: &HeaderMap,

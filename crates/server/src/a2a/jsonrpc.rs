@@ -61,7 +61,13 @@ pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: Parts, 
     response
 }
 
-async fn answer(host: Arc<Host>, interface: Interface, caller: Caller, head: Parts, body: Body) -> Response {
+async fn answer(
+    host: Arc<Host>,
+    interface: Interface,
+    caller: Arc<Caller>,
+    head: Parts,
+    body: Body,
+) -> Response {
     if ingress::is_encoded(&head.headers) {
         return transport::encoded();
     }
@@ -109,7 +115,7 @@ struct Asked {
     request: exchange::Request,
 }
 
-fn read(head: &Parts, body: &[u8], caller: Caller, interface: Interface) -> Result<Asked, Refused> {
+fn read(head: &Parts, body: &[u8], caller: Arc<Caller>, interface: Interface) -> Result<Asked, Refused> {
     let headers = &head.headers;
     let asked = ingress::asked_version(&head.uri, headers);
     let is_plain = asked == Ok(Version::V1_0)

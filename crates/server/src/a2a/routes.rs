@@ -66,6 +66,9 @@ pub(super) struct Rest {
 
 /// Finds the target of a path. `None` if the path does not belong to this API.
 pub(super) fn find(method: &Method, path: &str) -> Option<Place> {
+    if !may_be_one(path) {
+        return None;
+    }
     let segments = path::decode(path)?;
     let segments: Vec<&str> = segments.iter().map(Cow::as_ref).collect();
     let verb = Verb::from_name(method.as_str());
@@ -82,6 +85,20 @@ pub(super) fn find(method: &Method, path: &str) -> Option<Place> {
         }),
         [ROOT, rest @ ..] => Some(below(None, verb, rest)),
         _ => None,
+    }
+}
+
+/// Returns `false` if a path certainly belongs to another API, as most do.
+fn may_be_one(path: &str) -> bool {
+    let mut segments = path.split('/').skip(1);
+    match segments.next() {
+        _ if path.contains('%') => true,
+        Some("v1") => segments.next().is_some_and(|next| {
+            let is_call = paths::may_begin(Version::V0_3, next);
+            is_call || next == ROOT
+        }),
+        Some(first) => first == ROOT || first == CARD[0],
+        None => false,
     }
 }
 

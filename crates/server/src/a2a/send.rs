@@ -8,7 +8,7 @@
 //! record, then the task's, with the message. The client gets a response only when both are durable. If the
 //! second append is missing, a repeated message adds it.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{fmt::Display, io, sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::json;
@@ -458,14 +458,18 @@ impl Service {
             Some(run) => format!("a2a:{run}"),
         };
         let named = select::named(metadata);
-        let mut canonical = Hashing(Sha256::new());
-        serde_json::to_writer(&mut canonical, &(interface, message, named)).map_err(|error| {
+        // JSON is written in small pieces, of which each would take as long to hash as a whole block.
+        let mut canonical = io::BufWriter::with_capacity(HASHED, Hashing(Sha256::new()));
+        let written = serde_json::to_writer(&mut canonical, &(interface, message, named));
+        let unhashed = |error: &dyn Display| {
             tracing::error!(%error, "message does not serialise");
             A2aError::Internal
-        })?;
+        };
+        written.map_err(|error| unhashed(&error))?;
+        let Hashing(canonical) = canonical.into_inner().map_err(|error| unhashed(&error))?;
         Ok(Idempotency {
             key: caller.idempotency_key(scope, digest(&[message.message_id.as_bytes()])),
-            digest: URL_SAFE_NO_PAD.encode(canonical.0.finalize()),
+            digest: URL_SAFE_NO_PAD.encode(canonical.finalize()),
             expires_at: self.host.app().idempotency_expiry(),
             // A repeated message returns the current task, so no response is stored.
             respond: Arc::new(|_| Vec::new()),
@@ -479,6 +483,9 @@ struct Prepared {
     new: NewRun,
     message: Message,
 }
+
+/// Bytes that are hashed at once.
+const HASHED: usize = 1 << 10;
 
 /// Hashes what is written, so that a message with files is not copied as a whole.
 struct Hashing(Sha256);

@@ -22,7 +22,7 @@ use crate::{
 /// The context of a request.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    pub(super) caller: Caller,
+    pub(super) caller: Arc<Caller>,
     /// The workflow whose address was used, if any.
     pub(super) interface: Option<WorkflowId>,
     /// The version of the request; signatures depend on it.

@@ -71,7 +71,7 @@ enum Mode {
 #[derive(Debug)]
 pub(super) struct TaskStream {
     service: Service,
-    caller: Caller,
+    caller: Arc<Caller>,
     mask: Mask,
     reads_result: bool,
     key: VisibleRun,

@@ -4,6 +4,8 @@
 //! public even for clients with a wrong credential. A response to an authenticated request lasts no longer than
 //! its credential.
 
+use std::sync::Arc;
+
 use http::{Extensions, HeaderMap};
 
 use super::{
@@ -17,9 +19,9 @@ use crate::{
     message::{Request, Response},
 };
 
-/// The result of authenticating a request.
+/// The result of authenticating a request whose caller was not found without waiting.
 #[derive(Debug, Clone)]
-struct Verdict(Result<Caller, AuthError>);
+struct Verdict(Result<Arc<Caller>, AuthError>);
 
 /// A caller that was found without waiting.
 #[derive(Debug, Clone)]
@@ -28,13 +30,13 @@ struct Recognized(Admitted);
 /// The caller of a request, if any, and how long the response may last, if limited.
 #[derive(Debug)]
 pub(crate) struct Identified {
-    pub(crate) caller: Option<Caller>,
+    pub(crate) caller: Option<Arc<Caller>>,
     pub(crate) validity: Option<Validity>,
 }
 
 /// Authenticates a request without waiting, and stores the caller in its extensions. If this returns `None`,
 /// [`identify`] may still find a caller, as it asks the store and the issuer.
-pub(crate) fn recognize<B>(host: &Host, request: &mut http::Request<B>) -> Option<Caller> {
+pub(crate) fn recognize<B>(host: &Host, request: &mut http::Request<B>) -> Option<Arc<Caller>> {
     let found = host.auth().recognize(request.headers());
     let admitted = certified(host, request, found)?.ok()?;
     let caller = admitted.caller.clone();
@@ -47,13 +49,14 @@ pub(crate) fn recognize<B>(host: &Host, request: &mut http::Request<B>) -> Optio
 /// certificate is ignored for requests made by pages of other origins, as browsers send it along with any
 /// page's request.
 pub(crate) async fn identify(host: &Host, request: &mut Request) -> Identified {
-    let admitted = match request.extensions_mut().remove::<Recognized>() {
-        Some(Recognized(admitted)) => Ok(admitted),
-        None => {
-            let found = host.auth().identify(request.headers()).await;
-            certified(host, request, Some(found)).unwrap_or(Err(AuthError::Missing))
-        }
-    };
+    if let Some(Recognized(Admitted { caller, validity })) = request.extensions_mut().get_mut() {
+        return Identified {
+            caller: Some(Arc::clone(caller)),
+            validity: validity.take(),
+        };
+    }
+    let found = host.auth().identify(request.headers()).await;
+    let admitted = certified(host, request, Some(found)).unwrap_or(Err(AuthError::Missing));
     let (verdict, validity) = match admitted {
         Ok(Admitted { caller, validity }) => (Ok(caller), validity),
         Err(error) => (Err(error), None),
@@ -100,7 +103,7 @@ pub(crate) fn bound(answer: Response, validity: Option<Validity>) -> Response {
 }
 
 /// Treats a request without a credential as one of `somebody`.
-pub(crate) fn admit(extensions: &mut Extensions, somebody: impl FnOnce() -> Caller) {
+pub(crate) fn admit(extensions: &mut Extensions, somebody: impl FnOnce() -> Arc<Caller>) {
     if caller(extensions) == Err(AuthError::Missing) {
         extensions.insert(Verdict(Ok(somebody())));
     }
@@ -110,7 +113,10 @@ pub(crate) fn admit(extensions: &mut Extensions, somebody: impl FnOnce() -> Call
 ///
 /// # Errors
 /// If the request was not authenticated, or never passed authentication.
-pub fn caller(extensions: &Extensions) -> Result<Caller, AuthError> {
+pub fn caller(extensions: &Extensions) -> Result<Arc<Caller>, AuthError> {
+    if let Some(Recognized(admitted)) = extensions.get() {
+        return Ok(Arc::clone(&admitted.caller));
+    }
     let verdict = extensions.get::<Verdict>();
     verdict.map_or(Err(AuthError::Missing), |verdict| verdict.0.clone())
 }

@@ -34,19 +34,23 @@ pub(super) struct Certificates {
 struct Entry {
     san: Option<String>,
     fingerprint: Option<String>,
-    caller: Caller,
+    caller: Arc<Caller>,
 }
 
 /// The caller of a connection's certificate; attached to each request of the connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Certified {
-    caller: Caller,
+    caller: Arc<Caller>,
     expires: Instant,
     is_refused: watch::Receiver<bool>,
 }
 
 impl Certified {
-    pub(super) const fn new(caller: Caller, expires: Instant, is_refused: watch::Receiver<bool>) -> Self {
+    pub(super) const fn new(
+        caller: Arc<Caller>,
+        expires: Instant,
+        is_refused: watch::Receiver<bool>,
+    ) -> Self {
         Self {
             caller,
             expires,
@@ -80,13 +84,13 @@ impl Certificates {
             Some(Entry {
                 san: one.san.clone(),
                 fingerprint: one.fingerprint.clone(),
-                caller: Caller {
+                caller: Arc::new(Caller {
                     key_id: Arc::from(one.id.as_str()),
                     tenant: one.tenant.clone(),
                     principal,
                     scopes: one.scopes,
                     membership: Arc::new(one.membership()),
-                },
+                }),
             })
         };
         Self {
@@ -109,7 +113,7 @@ impl Certificates {
     }
 
     /// Returns the caller and expiry of a certificate; `None` if the expiry cannot be read.
-    pub(super) fn find(&self, certificate: &CertificateDer<'_>) -> Option<(Caller, Timestamp)> {
+    pub(super) fn find(&self, certificate: &CertificateDer<'_>) -> Option<(Arc<Caller>, Timestamp)> {
         let caller = self.caller(certificate)?;
         match expiry(certificate) {
             Ok(expires) => Some((caller, expires)),
@@ -127,7 +131,7 @@ impl Certificates {
     }
 
     /// Finds the caller by fingerprint, then by the first configured alternative name.
-    fn caller(&self, certificate: &CertificateDer<'_>) -> Option<Caller> {
+    fn caller(&self, certificate: &CertificateDer<'_>) -> Option<Arc<Caller>> {
         let print = hex(&Sha256::digest(certificate));
         let by_print = self
             .entries

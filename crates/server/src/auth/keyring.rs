@@ -70,7 +70,7 @@ struct Known {
 #[derive(Clone)]
 struct Entry {
     hash: [u8; 32],
-    caller: Caller,
+    caller: Arc<Caller>,
     is_revoked: bool,
     validity: Option<Validity>,
 }
@@ -256,13 +256,13 @@ impl Known {
         };
         Some(Entry {
             hash,
-            caller: Caller {
+            caller: Arc::new(Caller {
                 key_id: Arc::from(row.id.as_str()),
                 tenant: row.tenant.clone(),
                 principal: row.principal.clone(),
                 scopes,
                 membership: Arc::new(row.membership.clone()),
-            },
+            }),
             is_revoked: row.revoked_at.is_some(),
             validity: Some(Validity::Key(self.is_over.subscribe())),
         })
@@ -286,13 +286,13 @@ fn configured(key: &config::Key) -> Option<Entry> {
     };
     Some(Entry {
         hash,
-        caller: Caller {
+        caller: Arc::new(Caller {
             key_id: Arc::from(key.id.as_str()),
             tenant: key.tenant.clone(),
             principal,
             scopes: key.scopes,
             membership: Arc::new(key.membership()),
-        },
+        }),
         is_revoked: false,
         validity: None,
     })

@@ -1,5 +1,7 @@
 //! The result of checking a credential: a caller and a validity, or an error.
 
+use std::sync::Arc;
+
 use tokio::{sync::watch, time::Instant};
 use wopr_app::Caller;
 
@@ -47,13 +49,14 @@ impl AuthError {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Admitted {
-    pub(crate) caller: Caller,
+    /// Shared: every request of a key clones it several times, on all cores.
+    pub(crate) caller: Arc<Caller>,
     /// `None` if nothing invalidates the credential while the host runs.
     pub(crate) validity: Option<Validity>,
 }
 
-impl From<Caller> for Admitted {
-    fn from(caller: Caller) -> Self {
+impl From<Arc<Caller>> for Admitted {
+    fn from(caller: Arc<Caller>) -> Self {
         Self {
             caller,
             validity: None,

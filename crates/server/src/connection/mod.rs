@@ -241,7 +241,7 @@ impl Connections {
             request.extensions_mut().insert(caller.clone());
         }
         let caller = self.faces.recognize(&mut request);
-        match Slot::take(self.faces.admission(), line, caller.as_ref(), &request, window) {
+        match Slot::take(self.faces.admission(), line, caller.as_deref(), &request, window) {
             Ok(slot) => {
                 request.extensions_mut().insert(slot.clone());
                 Ok((request, slot))
@@ -251,10 +251,6 @@ impl Connections {
                 Err(Box::new(refusal(is_http2, a2a::is_grpc(request.headers()))))
             }
         }
-    }
-
-    async fn answer(&self, request: Request<Body>) -> Response<Body> {
-        self.faces.answer(request).await
     }
 
     /// Answers an HTTP/1.1 request. Afterwards either the next one can follow, or the response closes the
@@ -273,7 +269,7 @@ impl Connections {
         let awaits_go = parts.headers.contains_key(header::EXPECT);
         let (body, rest) = rest::lend(body);
         let mut response = match names_one_host(parts.version, &parts.headers) {
-            true => self.answer(Request::from_parts(parts, body)).await,
+            true => self.faces.answer(Request::from_parts(parts, body)).await,
             false => {
                 drop(body);
                 Problem::invalid("the request must name its host, once").into()
@@ -299,7 +295,7 @@ impl Connections {
         slot: Slot,
     ) -> Result<Response<Body>, Infallible> {
         let held = activity.begin();
-        let mut response = Box::pin(self.answer(request.map(Body::new))).await;
+        let mut response = Box::pin(self.faces.answer(request.map(Body::new))).await;
         // A response must not close an HTTP/2 connection.
         response.headers_mut().remove(header::CONNECTION);
         Ok(response.map(|body| {

@@ -14,7 +14,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(super) struct Ask {
     pub(super) host: Arc<Host>,
-    pub(super) caller: Caller,
+    pub(super) caller: Arc<Caller>,
     pub(super) progress: Progress,
     /// Becomes `true` when the host closes or the client goes away: whatever waits then gives up.
     pub(super) leaving: watch::Receiver<bool>,

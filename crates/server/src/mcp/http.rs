@@ -89,7 +89,7 @@ pub(super) async fn respond(host: Arc<Host>, all: &Arc<InFlight>, head: Parts, b
 async fn post(
     host: Arc<Host>,
     all: &Arc<InFlight>,
-    caller: Caller,
+    caller: Arc<Caller>,
     headers: &HeaderMap,
     body: Body,
 ) -> Response {
@@ -174,7 +174,7 @@ fn heard(all: &InFlight, caller: &Caller, session: &str, notification: Notificat
 /// A request, and what it holds while it is answered.
 struct Asked {
     host: Arc<Host>,
-    caller: Caller,
+    caller: Arc<Caller>,
     request: Request,
     held: Option<Held>,
     weight: Weight,

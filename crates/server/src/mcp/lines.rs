@@ -371,7 +371,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
 #[derive(Debug)]
 pub struct Local {
     host: Arc<Host>,
-    caller: Caller,
+    caller: Arc<Caller>,
     validity: Option<Validity>,
     leaving: watch::Sender<bool>,
     /// Whether the client has begun with a handshake. Others get no notifications that they did not ask for.

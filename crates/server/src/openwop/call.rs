@@ -30,7 +30,7 @@ pub(super) struct Call {
     pub(super) openapi: Bytes,
     /// Present on every route that is not public, and on a public route if the request has a valid
     /// credential.
-    pub(super) caller: Option<Caller>,
+    pub(super) caller: Option<Arc<Caller>>,
     pub(super) params: Vec<String>,
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,

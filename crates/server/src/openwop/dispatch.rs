@@ -129,7 +129,7 @@ fn admit(
     route: &Route,
     params: &[String],
     extensions: &Extensions,
-) -> Result<Option<Caller>, Problem> {
+) -> Result<Option<Arc<Caller>>, Problem> {
     match route.access {
         Access::Public => Ok(auth::caller(extensions).ok()),
         Access::Token => {

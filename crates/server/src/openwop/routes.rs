@@ -37,12 +37,16 @@ struct Template {
     route: &'static Route,
 }
 
-static TEMPLATES: LazyLock<Vec<Template>> = LazyLock::new(|| {
-    let template = |route: &'static Route| Template {
-        segments: route.path[1..].split('/').map(Segment::read).collect(),
-        route,
-    };
-    ROUTES.iter().map(template).collect()
+/// All templates, by their number of segments.
+static TEMPLATES: LazyLock<Vec<Vec<Template>>> = LazyLock::new(|| {
+    let mut templates = Vec::<Vec<Template>>::new();
+    for route in ROUTES {
+        let segments: Vec<_> = route.path[1..].split('/').map(Segment::read).collect();
+        let n_segments = segments.len();
+        templates.resize_with(templates.len().max(n_segments + 1), Vec::new);
+        templates[n_segments].push(Template { segments, route });
+    }
+    templates
 });
 
 impl Segment {
@@ -82,10 +86,8 @@ pub(super) fn find(method: &Method, path: &str, is_conformance: bool) -> Found {
     } else {
         method
     };
-    for template in &*TEMPLATES {
-        if template.segments.len() != segments.len()
-            || (template.route.exists == Exists::Conformance && !is_conformance)
-        {
+    for template in TEMPLATES.get(segments.len()).into_iter().flatten() {
+        if template.route.exists == Exists::Conformance && !is_conformance {
             continue;
         }
         let pairs = || template.segments.iter().zip(&segments);

@@ -4,11 +4,13 @@ use std::{
     any::Any,
     borrow::Cow,
     panic::AssertUnwindSafe,
+    pin::pin,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures_util::FutureExt as _;
-use http::{HeaderValue, StatusCode, header::HeaderName};
+use http::{HeaderValue, Method, StatusCode, header::HeaderName};
 use tracing::{Instrument as _, Level};
 
 use super::trace::{TRACEPARENT, TraceContext};
@@ -33,7 +35,7 @@ pub struct Handled {
     /// The route template.
     pub route: &'static str,
     /// The caller, if the request was authenticated.
-    pub caller: Option<Caller>,
+    pub caller: Option<Arc<Caller>>,
 }
 
 /// Marks a response whose status is that of a server error, though the host did what it should. It is attached as an
@@ -42,31 +44,30 @@ pub struct Handled {
 pub struct NoFault;
 
 /// Answers a request. A handler's panic becomes a 500, and the connection stays open.
-pub async fn observe(
+pub async fn observe<F: Future<Output = Response>>(
     host: &Host,
     mut request: Request,
-    answer: impl AsyncFnOnce(Request) -> Response,
+    answer: impl FnOnce(Request) -> F,
 ) -> Response {
     let begun = Instant::now();
-    let method = request.method().clone();
+    let (method, uri) = (request.method().clone(), request.uri().clone());
     let (traceparent, trace_id) = TraceContext::of(request.headers()).headers();
     let request_id = request_id(&request, &trace_id);
     let face = face(request.uri().path());
     // Faces read this host's span from the header and pass it on to outgoing calls.
     request.headers_mut().insert(TRACEPARENT, traceparent.clone());
-    let span = tracing::info_span!(
-        target: "wopr::access",
-        "request",
-        %method,
-        path = &*shown(request.uri().path()),
-        trace = trace_id.to_str().unwrap_or_default(),
-    );
-    let answered = AssertUnwindSafe(answer(request)).catch_unwind();
+    // Little, as it is formatted for every request. Hexadecimal digits need no quotes.
+    let trace = trace_id.to_str().unwrap_or_default();
+    let span = tracing::info_span!(target: "wopr::access", "request", %trace);
+    // Pinned before it is wrapped, as each wrapper would copy it.
+    let answered = pin!(answer(request));
+    let answered = AssertUnwindSafe(answered).catch_unwind();
     let mut response = match answered.instrument(span.clone()).await {
         Ok(response) => response,
         Err(panic) => {
             host.metrics().panicked();
-            span.in_scope(|| tracing::error!(panic = panic_text(&*panic), "request panicked"));
+            let (path, panic) = (shown(uri.path()), panic_text(&*panic));
+            span.in_scope(|| tracing::error!(%method, path = &*path, panic, "request panicked"));
             Problem::internal().into()
         }
     };
@@ -76,7 +77,7 @@ pub async fn observe(
     let took = begun.elapsed();
     let status = response.status();
     let (route, caller) = match &handled {
-        Some(handled) => (handled.route, handled.caller.as_ref()),
+        Some(handled) => (handled.route, handled.caller.as_deref()),
         None => (face, None),
     };
     host.metrics().answered(&method, route, status, took);
@@ -88,7 +89,13 @@ pub async fn observe(
         (true, _) => Weight::Fault,
     };
     if tracing::enabled!(target: "wopr::access", Level::DEBUG) || is_fault {
-        span.in_scope(|| log(route, caller, status.as_u16(), micros(took), weight));
+        let request = Logged {
+            method: &method,
+            path: &shown(uri.path()),
+            route,
+            caller,
+        };
+        span.in_scope(|| log(request, status.as_u16(), micros(took), weight));
     }
     response
 }
@@ -141,18 +148,33 @@ enum Weight {
     Fault,
 }
 
-fn log(route: &str, caller: Option<&Caller>, status: u16, micros: u64, weight: Weight) {
+/// A request as logged.
+#[derive(Clone, Copy)]
+struct Logged<'r> {
+    method: &'r Method,
+    path: &'r str,
+    route: &'r str,
+    caller: Option<&'r Caller>,
+}
+
+fn log(request: Logged<'_>, status: u16, micros: u64, weight: Weight) {
+    let Logged {
+        method,
+        path,
+        route,
+        caller,
+    } = request;
     let key = caller.map(|caller| &*caller.key_id);
     let tenant = caller.map(|caller| caller.tenant.as_str());
     match weight {
         Weight::Usual | Weight::Refusal(None) => {
-            tracing::debug!(target: "wopr::access", route, status, micros, tenant, key, "request answered");
+            tracing::debug!(target: "wopr::access", %method, path, route, status, micros, tenant, key, "request answered");
         }
         Weight::Refusal(Some(refused)) => {
-            tracing::warn!(target: "wopr::access", route, status, micros, tenant, key, refused, "request refused");
+            tracing::warn!(target: "wopr::access", %method, path, route, status, micros, tenant, key, refused, "request refused");
         }
         Weight::Fault => {
-            tracing::warn!(target: "wopr::access", route, status, micros, tenant, key, "request failed");
+            tracing::warn!(target: "wopr::access", %method, path, route, status, micros, tenant, key, "request failed");
         }
     }
 }

@@ -376,7 +376,7 @@ fn bytes_response(status: StatusCode, bytes: Bytes) -> Response {
     response
 }
 
-fn handled(mut response: Response, route: &'static str, caller: Option<Caller>) -> Response {
+fn handled(mut response: Response, route: &'static str, caller: Option<Arc<Caller>>) -> Response {
     response.extensions_mut().insert(Handled { route, caller });
     response
 }
