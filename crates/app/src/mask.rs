@@ -1,6 +1,6 @@
 //! Redaction of run values: the one filter that every protocol face applies.
 //!
-//! No reader sees a value that a workflow marks as sensitive. Contents of artifacts and files of messages are
+//! No reader sees a value that a workflow marks as sensitive, or that has a name by which its language hides values. Contents of artifacts and files of messages are
 //! visible only with the scope `artifacts:read`. Other readers get references, such as the name of the
 //! producing node or the URL of the artifact. Both rules go by name and do not follow the value.
 
@@ -49,7 +49,7 @@ impl Mask {
 
     #[must_use]
     pub fn for_reader(plan: &Arc<Plan>, reads_artifacts: bool) -> Self {
-        let keeps = plan.has_sensitive() || !reads_artifacts;
+        let keeps = plan.has_sensitive() || !plan.secret_members().is_empty() || !reads_artifacts;
         Self {
             plan: keeps.then(|| Arc::clone(plan)),
             keeps_contents: !reads_artifacts,
@@ -66,11 +66,52 @@ impl Mask {
         self.keeps_contents
     }
 
+    /// Returns `true` if a member with this name is hidden from everybody, wherever it is.
+    fn hides_member(&self, name: &str) -> bool {
+        let names = self.plan.as_ref().map_or(&[][..], |plan| plan.secret_members());
+        names.iter().any(|secret| secret.eq_ignore_ascii_case(name))
+    }
+
+    /// Masks the members of a value that are hidden by their names, at any depth. Everything that is shown of a run and is
+    /// not masked otherwise passes here.
+    #[must_use]
+    pub fn shown(&self, value: &Value) -> Value {
+        let mut value = value.clone();
+        self.hide_members(&mut value);
+        value
+    }
+
+    /// Like [`Mask::shown`], in place.
+    pub fn hide_members(&self, value: &mut Value) {
+        if self
+            .plan
+            .as_ref()
+            .is_none_or(|plan| plan.secret_members().is_empty())
+        {
+            return;
+        }
+        let mut rest = vec![value];
+        while let Some(value) = rest.pop() {
+            match value {
+                Value::Object(members) => {
+                    for (name, value) in members {
+                        match self.hides_member(name) {
+                            true => *value = redacted(),
+                            false => rest.push(value),
+                        }
+                    }
+                }
+                Value::Array(values) => rest.extend(values),
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+    }
+
     /// Returns `true` if an output is sensitive, and so hidden from everybody.
     #[must_use]
     pub fn hides_output(&self, node: &NodeId, port: &str) -> bool {
         let plan = self.plan.as_ref();
-        plan.is_some_and(|plan| plan.is_sensitive_output(node, port))
+        plan.is_some_and(|plan| plan.is_sensitive_output(node, port)) || self.hides_member(port)
     }
 
     /// Returns `true` if an output is hidden from this reader or shown as a reference: it is sensitive, or
@@ -121,7 +162,7 @@ impl Mask {
     /// Returns `true` if an input is sensitive.
     #[must_use]
     pub fn hides_input(&self, name: &str) -> bool {
-        self.plan.as_ref().is_some_and(|plan| plan.is_sensitive(name))
+        self.plan.as_ref().is_some_and(|plan| plan.is_sensitive(name)) || self.hides_member(name)
     }
 
     /// Masks an object whose members are named after variables or channels, or after nodes with their
@@ -142,7 +183,7 @@ impl Mask {
             let value = if self.hides_input(name) {
                 redacted()
             } else {
-                value.clone()
+                self.shown(value)
             };
             (name.clone(), value)
         };
@@ -155,7 +196,7 @@ impl Mask {
         let Some(plan) = &self.plan else {
             return value.clone();
         };
-        if plan.is_sensitive(name) {
+        if plan.is_sensitive(name) || self.hides_member(name) {
             return redacted();
         }
         // Questions of a reviewer are as sensitive as the reviewer's feedback.
@@ -171,7 +212,7 @@ impl Mask {
         }
         match (NodeId::parse(name), value) {
             (Ok(node), Value::Object(outputs)) => Value::Object(self.outputs(&node, outputs)),
-            _ => value.clone(),
+            _ => self.shown(value),
         }
     }
 
@@ -185,7 +226,7 @@ impl Mask {
             } else if is_content {
                 reference(node)
             } else {
-                value.clone()
+                self.shown(value)
             };
             (port.clone(), shown)
         };
@@ -199,7 +240,7 @@ impl Mask {
         } else if self.is_content(node, port) {
             reference(node)
         } else {
-            value.clone()
+            self.shown(value)
         }
     }
 
@@ -226,7 +267,7 @@ impl Mask {
                     .filter(|_| self.keeps_contents)
             };
             let is_node = || NodeId::parse(name).is_ok_and(|node| plan.position(&node).is_some());
-            let shown = if plan.is_sensitive_result(name) {
+            let shown = if plan.is_sensitive_result(name) || self.hides_member(name) {
                 redacted()
             } else if is_node() && value.is_object() {
                 self.value(name, value)
@@ -251,7 +292,7 @@ impl Mask {
                 let part = |(name, value): (&String, &Value)| (name.clone(), self.output(node, name, value));
                 Value::Object(parts.iter().map(part).collect())
             }
-            other => other.clone(),
+            other => self.shown(other),
         }
     }
 
@@ -268,11 +309,11 @@ impl Mask {
             Value::Object(outputs) if self.plan.is_some() => {
                 let member = |(port, value): (&String, &Value)| {
                     let hides = self.hides_output(node, port);
-                    (port.clone(), if hides { redacted() } else { value.clone() })
+                    (port.clone(), if hides { redacted() } else { self.shown(value) })
                 };
                 Value::Object(outputs.iter().map(member).collect())
             }
-            other => other.clone(),
+            other => self.shown(other),
         }
     }
 }

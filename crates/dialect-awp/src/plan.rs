@@ -18,6 +18,7 @@ use crate::{
     graph::Graph,
     interrupt::AnyObject,
     options::{self, ActivityMode},
+    rows::SECRETS,
     signature::{self, TrustPolicy},
 };
 
@@ -141,6 +142,10 @@ impl Planned for Plan {
 
     fn document(&self) -> &Value {
         &self.document
+    }
+
+    fn secret_members(&self) -> &'static [&'static str] {
+        &SECRETS
     }
 
     fn n_nodes(&self) -> usize {

@@ -16,7 +16,7 @@ pub const MAX_ROWS: usize = 10_000;
 const MAX_ID: usize = 1_024;
 
 /// The members of payloads whose values histories do not show.
-const SECRETS: [&str; 4] = ["apikey", "token", "password", "secret"];
+pub(crate) const SECRETS: [&str; 4] = ["apikey", "token", "password", "secret"];
 /// The text that a history shows in place of a secret.
 pub const REDACTED: &str = "[REDACTED]";
 

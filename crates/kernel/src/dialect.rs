@@ -199,6 +199,11 @@ pub trait Planned: Debug + Send + Sync + 'static {
         false
     }
 
+    /// The names of members that views redact in every value, however deep and in whatever case.
+    fn secret_members(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Returns `true` if views redact any output of the node.
     fn has_sensitive_output(&self, _node: &NodeId) -> bool {
         false

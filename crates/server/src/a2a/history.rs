@@ -66,9 +66,14 @@ pub(super) struct Wanted<'a> {
     pub(super) caller: &'a Caller,
 }
 
+/// Whether views of runs hide any value.
+fn hides_any(plan: &Plan) -> bool {
+    plan.has_sensitive() || !plan.secret_members().is_empty()
+}
+
 /// Masks a message that starts a run.
 pub(super) fn beginning(plan: &Arc<Plan>, mut message: Message) -> Message {
-    if !plan.has_sensitive() {
+    if !hides_any(plan) {
         return message;
     }
     let mask = Mask::of(plan);
@@ -79,7 +84,10 @@ pub(super) fn beginning(plan: &Arc<Plan>, mut message: Message) -> Message {
                 *members = mask.inputs(members);
                 false
             }
-            PartContent::Data(_) => mask.hides_input("data"),
+            PartContent::Data(data) => {
+                mask.hide_members(data);
+                mask.hides_input("data")
+            }
             PartContent::Raw(_) | PartContent::Url(_) => mask.hides_input("files"),
         };
         if is_kept {
@@ -95,14 +103,26 @@ pub(super) fn answering<'m>(
     node: Option<&NodeId>,
     message: &'m Message,
 ) -> Cow<'m, Message> {
+    let mask = Mask::of(plan);
     let is_kept = match node {
-        Some(node) => Mask::of(plan).hides_answers(node),
+        Some(node) => mask.hides_answers(node),
         None => plan.has_sensitive(),
     };
-    if !is_kept {
+    if !is_kept && !hides_any(plan) {
         return Cow::Borrowed(message);
     }
     let mut message = message.clone();
+    if !is_kept {
+        for part in &mut message.parts {
+            if let PartContent::Data(data) = &mut part.content {
+                mask.hide_members(data);
+            }
+        }
+        for value in message.metadata.values_mut() {
+            mask.hide_members(value);
+        }
+        return Cow::Owned(message);
+    }
     message.parts = vec![Part::text(REDACTED)];
     // The metadata may contain the answer, too.
     message.metadata.retain(|name, _| !name.starts_with("openwop"));

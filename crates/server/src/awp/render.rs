@@ -51,11 +51,13 @@ pub(super) fn outcome(standing: &Standing, caller: &Caller) -> Result<Value, Err
         set("interrupt_id", id.into());
     }
     if reads_result(caller, view) {
-        let state = Mask::for_caller(view, caller).object(view.run.variables());
+        let mask = Mask::for_caller(view, caller);
+        let state = mask.object(view.run.variables());
         let name = if has_ended { "final_state" } else { "state" };
         set(name, Value::Object(state));
         if let Some(outputs) = &view.run.outputs {
-            set("result", outputs.get("result").cloned().unwrap_or_default());
+            let result = outputs.get("result").map(|result| mask.value("result", result));
+            set("result", result.unwrap_or_default());
         }
     }
     if let (true, Some(reason)) = (has_ended, &view.run.cancel_reason) {

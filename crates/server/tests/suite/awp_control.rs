@@ -555,10 +555,92 @@ async fn histories_are_dense_and_paged_and_hide_secrets() {
 
     let checkpoint = get(&server, "/executions/h-1/checkpoint").await.ok(200);
     assert_eq!(checkpoint["checkpoint"]["nodeId"], "review", "{checkpoint}");
-    // What is hidden in histories stays in the state.
     let resume = json!({ "definition": document, "resume_payload": { "ok": true } });
     let done = post(&server, "/executions/h-1:resume", resume).await.ok(200);
-    assert_eq!(done["final_state"]["token"], "t0p");
+    assert_eq!(done["final_state"]["ok"], true, "{done}");
+    assert_eq!(done["final_state"]["token"], "[REDACTED]", "{done}");
+}
+
+#[tokio::test]
+async fn what_histories_hide_no_other_face_shows() {
+    const STATUS: &str = "/awp/v1/executions/hidden-1";
+    let server =
+        Server::start_with(|config| config.server.public_url = Some("http://test".parse().unwrap())).await;
+    let ask = json!({ "id": "review", "type": "interrupt", "config": { "prompt": "Which password?",
+        "resume_schema": { "type": "object", "properties": { "password": { "type": "string" } } } } });
+    // The state keeps the values: an expression sees what no view shows.
+    let length = json!({ "id": "length", "type": "set_state",
+        "config": { "assignments": { "length": { "jq": ".token | length" } } } });
+    let document = document("hiding", &[ask, length]);
+    let input = json!({ "token": "t0p-given", "deep": [{ "apiKey": "t0p-deep", "kept": 1 }] });
+    let begin = json!({ "execution_id": "hidden-1", "input": input });
+    start(&server, &document, begin).await.ok(200);
+    let run = server.get("/v1/runs?limit=1").send().await.ok(200)["runs"][0]["runId"].clone();
+    let run = run.as_str().unwrap();
+    let task = json!({ "jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": { "id": run } });
+    let tool = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "wopr_get_run", "arguments": { "runId": run } } });
+
+    let text_of = |reply: &Reply| String::from_utf8_lossy(&reply.body).into_owned();
+    let shown = async |when: &str| {
+        let mut all = Vec::new();
+        for path in [
+            format!("/v1/runs/{run}"),
+            format!("/v1/runs/{run}/events/poll"),
+            STATUS.to_owned(),
+            "/awp/v1/executions/hidden-1/events".to_owned(),
+        ] {
+            all.push((path.clone(), text_of(&server.get(&path).send().await)));
+        }
+        let mode = format!("/v1/runs/{run}/events?streamMode=values");
+        let reading = server.get(&mode).header("accept", "application/json");
+        all.push((mode, text_of(&reading.send().await)));
+        for (path, body) in [("/a2a", &task), ("/mcp", &tool)] {
+            let asked = server.post(path, body).header("a2a-version", "1.0");
+            let asked = asked.header("accept", "application/json, text/event-stream");
+            all.push((path.to_owned(), text_of(&asked.send().await)));
+        }
+        for (path, text) in &all {
+            assert!(!text.contains("t0p-"), "{when}: {path}: {text}");
+            let has_none = [STATUS, "/a2a"].contains(&path.as_str());
+            assert!(has_none || text.contains("[REDACTED]"), "{when}: {path}: {text}");
+        }
+        all
+    };
+    let open = shown("while it waits").await;
+    assert!(
+        open.iter()
+            .any(|(_, text)| text.contains("\"password\":{\"type\"")),
+        "a question keeps its schema: {open:?}"
+    );
+    let resume = json!({ "definition": document, "resume_payload": { "password": "t0p-answer" } });
+    let done = post(&server, "/executions/hidden-1:resume", resume).await.ok(200);
+    let state = json!({ "token": "[REDACTED]", "password": "[REDACTED]", "length": 9,
+        "deep": [{ "apiKey": "[REDACTED]", "kept": 1 }] });
+    assert_eq!(done["final_state"], state, "{done}");
+    shown("at its end").await;
+    let snapshot = server.get(&format!("/v1/runs/{run}")).send().await.ok(200);
+    assert_eq!(snapshot["variables"], state, "{snapshot}");
+
+    // A task has the message that began it.
+    let message = json!({ "messageId": "m-1", "role": "ROLE_USER", "parts": [{ "data": { "token": "t0p-sent", "kept": 1 } }] });
+    let send =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": { "message": message } });
+    let sent = server
+        .post("/a2a/w/hiding", &send)
+        .header("a2a-version", "1.0")
+        .send()
+        .await
+        .ok(200);
+    let id = &sent["result"]["task"]["id"];
+    let get = json!({ "jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": { "id": id, "historyLength": 10 } });
+    let task = server
+        .post("/a2a/w/hiding", &get)
+        .header("a2a-version", "1.0")
+        .send()
+        .await
+        .ok(200);
+    let first = &task["result"]["history"][0]["parts"][0]["data"];
+    assert_eq!(*first, json!({ "token": "[REDACTED]", "kept": 1 }), "{task}");
 }
 
 #[tokio::test]

@@ -34,6 +34,13 @@ pub fn event_id(key: &RunKey, seq: u64) -> String {
 #[must_use]
 pub fn event(recorded: &Recorded, key: &RunKey, mask: &Mask) -> RunEventDoc {
     let (node, mut payload) = payload(&recorded.event, key, mask);
+    // A question has a schema, whose properties may have any name, and no values of the run.
+    if !matches!(
+        recorded.event.kernel(),
+        Some(KernelEvent::InterruptRequested { .. })
+    ) {
+        mask.hide_members(&mut payload);
+    }
     if let (true, Value::Object(fields)) = (recorded.is_untrusted && is_open(&recorded.event), &mut payload) {
         fields.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
     }
