@@ -81,6 +81,19 @@ impl Mask {
         value
     }
 
+    /// Like [`Mask::shown`], for an object whose members are no variables of the run.
+    #[must_use]
+    pub fn members(&self, object: &Object) -> Object {
+        let member = |(name, value): (&String, &Value)| {
+            let value = match self.hides_member(name) {
+                true => redacted(),
+                false => self.shown(value),
+            };
+            (name.clone(), value)
+        };
+        object.iter().map(member).collect()
+    }
+
     /// Like [`Mask::shown`], in place.
     pub fn hide_members(&self, value: &mut Value) {
         if self

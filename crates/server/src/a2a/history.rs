@@ -94,6 +94,7 @@ pub(super) fn beginning(plan: &Arc<Plan>, mut message: Message) -> Message {
             *part = Part::text(REDACTED);
         }
     }
+    message.metadata = mask.members(&message.metadata);
     message
 }
 
@@ -118,9 +119,7 @@ pub(super) fn answering<'m>(
                 mask.hide_members(data);
             }
         }
-        for value in message.metadata.values_mut() {
-            mask.hide_members(value);
-        }
+        message.metadata = mask.members(&message.metadata);
         return Cow::Owned(message);
     }
     message.parts = vec![Part::text(REDACTED)];

@@ -3,7 +3,7 @@
 //! A caller who may not read runs learns of those of others what they wait for, and not what is in them.
 
 use serde_json::{Map, Value, json};
-use wopr_app::{Caller, Mask, Summary, View, reads_result, reads_result_of};
+use wopr_app::{Caller, Mask, Scope, Summary, View, reads_result, reads_result_of};
 use wopr_core::{
     Object,
     awp::{self, AgentQuestion, AwaitedActivity, ExecutionPhase, ExecutionStatus, ParallelSpan},
@@ -133,7 +133,7 @@ pub(super) fn status(standing: &Standing, caller: &Caller) -> Value {
 fn awaited(answer: &mut Object, standing: &Standing, caller: &Caller) {
     let reads = reads_result(caller, &standing.view);
     if let Some(first) = standing.status.activities.first() {
-        answer.extend(activity(first, reads));
+        answer.extend(activity(first, Input::for_caller(caller, reads), standing));
     }
     if let Some(question) = &standing.status.question {
         answer.extend(asked(question, &standing.status, reads));
@@ -171,15 +171,35 @@ fn all_awaited(answer: &mut Object, standing: &Standing, caller: &Caller) {
             let mut item = Object::new();
             item.insert("execution_id".to_owned(), waiting.execution.clone().into());
             item.insert("node_id".to_owned(), awaited.node.clone().into());
-            item.extend(activity(awaited, reads));
+            item.extend(activity(awaited, Input::for_caller(caller, reads), standing));
             all.push(Value::Object(item));
         }
     }
     answer.insert("awaiting_activities".to_owned(), all.into());
 }
 
-/// What an answer says of an awaited activity.
-fn activity(activity: &AwaitedActivity, reads_input: bool) -> Object {
+/// How the input of an activity is shown.
+#[derive(Clone, Copy)]
+enum Input {
+    /// As it is, to whoever may do the work.
+    Whole,
+    /// Without what views of the execution hide.
+    Masked,
+    Nothing,
+}
+
+impl Input {
+    const fn for_caller(caller: &Caller, reads: bool) -> Self {
+        match (reads, caller.may(Scope::ActivitiesWork)) {
+            (true, true) => Self::Whole,
+            (true, false) => Self::Masked,
+            (false, _) => Self::Nothing,
+        }
+    }
+}
+
+/// What an answer says of an activity that an execution, or one of its children, waits for.
+fn activity(activity: &AwaitedActivity, input: Input, standing: &Standing) -> Object {
     let mut said = Object::new();
     let mut set = |name: &str, value: Value| said.insert(name.to_owned(), value);
     if let Some(span) = &activity.span {
@@ -192,9 +212,14 @@ fn activity(activity: &AwaitedActivity, reads_input: bool) -> Object {
     if let Some(delegate) = &activity.delegate {
         set("agent_id", delegate.agent_id.clone().into());
         set("protocol", delegate.protocol.into());
-        if reads_input {
-            set("delegate_input", delegate.input.clone());
-        }
+        match input {
+            Input::Whole => set("delegate_input", delegate.input.clone()),
+            Input::Masked => set(
+                "delegate_input",
+                Mask::of(&standing.view.plan).shown(&delegate.input),
+            ),
+            Input::Nothing => None,
+        };
         set("delegate_correlation_id", delegate.correlation_id.clone().into());
     }
     said

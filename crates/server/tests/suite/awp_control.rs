@@ -644,6 +644,29 @@ async fn what_histories_hide_no_other_face_shows() {
 }
 
 #[tokio::test]
+async fn input_of_an_activity_is_whole_for_whoever_may_do_the_work() {
+    let server = Server::start().await;
+    let ask = json!({ "id": "ask", "type": "agent_delegate", "config": { "agent_id": "coder", "protocol": "a2a",
+        "input_mapping": { "token": { "jq": ".given" }, "deep": { "SECRET": "t0p", "kept": 1 } } } });
+    let begin = json!({ "execution_id": "d-1", "activity_execution_mode": "host_mediated", "input": { "given": "t0p" } });
+    let whole = json!({ "token": "t0p", "deep": { "SECRET": "t0p", "kept": 1 } });
+    let started = start(&server, &document("delegating", &[ask]), begin)
+        .await
+        .ok(200);
+    assert_eq!(started["delegate_input"], whole, "{started}");
+    let status = get(&server, "/executions/d-1").await.ok(200);
+    assert_eq!(status["delegate_input"], whole, "{status}");
+    let read = server
+        .call("GET", "/awp/v1/executions/d-1")
+        .key(READER)
+        .send()
+        .await
+        .ok(200);
+    let masked = json!({ "token": "[REDACTED]", "deep": { "SECRET": "[REDACTED]", "kept": 1 } });
+    assert_eq!(read["delegate_input"], masked, "{read}");
+}
+
+#[tokio::test]
 async fn pages_of_any_size_are_the_same_history() {
     let server = Server::start().await;
     let count = json!({ "id": "count", "type": "set_state", "config": { "assignments": { "n": { "jq": "(.n // 0) + 1" } } } });

@@ -53,7 +53,7 @@ pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
     if let Some(started) = &run.started {
         snapshot.inputs = mask.inputs(&started.inputs);
         snapshot.tags.clone_from(&started.tags);
-        snapshot.metadata.clone_from(&started.metadata);
+        snapshot.metadata = mask.members(&started.metadata);
         snapshot.configurable = mask.inputs(&started.configurable);
     }
     snapshot
