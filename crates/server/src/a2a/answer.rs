@@ -4,7 +4,7 @@
 //! | --- | --- | --- | --- |
 //! | `metadata.openwop.action`, `metadata.openwop.interrupt` | unchanged | unchanged | unchanged |
 //! | data | `action`, or `approve` | `answers`, or the answers themselves | unchanged |
-//! | text | accept, approve, yes, reject, no; else a question to the requester, if `ask` is offered | the answer to the only question | custom only |
+//! | text | accept, approve, yes, reject, no; else a question to the requester, if `ask` is offered | the answer to the only question | custom only: the text, or the object that it is as JSON if the question wants one |
 //!
 //! A message that fits no row is rejected with an error that names the accepted forms, and nothing changes. A
 //! message whose parts and metadata contradict each other is rejected, too; repeating a value is allowed. The
@@ -12,9 +12,12 @@
 
 use serde_json::{Value, json};
 use wopr_core::{ApprovalAction, InterruptKind, Object};
-use wopr_wire::a2a::{
-    error::A2aError,
-    model::{Message, Metadata, PartContent},
+use wopr_wire::{
+    a2a::{
+        error::A2aError,
+        model::{Message, Metadata, PartContent},
+    },
+    json,
 };
 
 use super::metadata::{find, interrupt};
@@ -291,7 +294,7 @@ fn by_text(text: &str, asked: Asked<'_>) -> Result<Value, A2aError> {
             _ => Err(refused(asked, "does not say which question it answers")),
         },
         InterruptKind::ExternalEvent => Err(refused(asked, "has no data part")),
-        InterruptKind::Custom => Ok(text.into()),
+        InterruptKind::Custom => Ok(object_in(text, asked.data).unwrap_or_else(|| text.into())),
         InterruptKind::LowConfidence => match keyword(words) {
             Some(ApprovalAction::Accept) => Ok(json!({ "ratified": true })),
             Some(ApprovalAction::Reject) => Ok(json!({ "rejected": true })),
@@ -303,6 +306,13 @@ fn by_text(text: &str, asked: Asked<'_>) -> Result<Value, A2aError> {
         InterruptKind::Conversation if words.is_empty() => Err(refused(asked, "is empty")),
         InterruptKind::Conversation => Ok(json!({ "content": text })),
     }
+}
+
+/// The object that a text is as JSON, if the question can only be answered with an object. Chat clients send texts alone.
+fn object_in(text: &str, data: &Value) -> Option<Value> {
+    let wanted = data.get("resumeSchema")?.get("type")?;
+    let object = || json::parse(text.as_bytes()).ok().filter(Value::is_object);
+    (wanted == "object").then(object)?
 }
 
 /// Maps a one-word text to its action.

@@ -279,7 +279,25 @@ fn events_and_custom_values_pass_unchanged() {
         vec![
             (json!([{"text": " words "}]), none.clone(), Ok(json!(" words "))),
             (json!([{"data": [1]}]), none.clone(), Ok(json!([1]))),
-            (json!([{"data": {"a": 1}}]), none, Ok(json!({"a": 1}))),
+            (json!([{"data": {"a": 1}}]), none.clone(), Ok(json!({"a": 1}))),
+            (
+                json!([{"text": "{\"a\": 1}"}]),
+                none.clone(),
+                Ok(json!("{\"a\": 1}")),
+            ),
+        ],
+    );
+    check(
+        InterruptKind::Custom,
+        &json!({"resumeSchema": {"type": "object"}}),
+        vec![
+            (
+                json!([{"text": " {\"a\": 1}\n"}]),
+                none.clone(),
+                Ok(json!({"a": 1})),
+            ),
+            (json!([{"text": "[1]"}]), none.clone(), Ok(json!("[1]"))),
+            (json!([{"text": "{\"a\""}]), none, Ok(json!("{\"a\""))),
         ],
     );
 }
