@@ -43,7 +43,7 @@ pub use fork_run::{EventDiff, MAX_DIFFERENCES, NewFork, RetryWith, RunDiff};
 pub use keys::{ApiKey, NewKey};
 pub use list_runs::{PhasePage, RunPage};
 pub use mask::{
-    EDITED, Mask, REDACTED, definition, is_redacted_definition, reads_artifacts, reads_result,
+    EDITED, Mask, REDACTED, definition, hide_members, is_redacted_definition, reads_artifacts, reads_result,
     reads_result_of, reference,
 };
 pub use open_interrupts::{OpenInterrupts, Waiting};

@@ -66,10 +66,19 @@ impl Mask {
         self.keeps_contents
     }
 
+    /// Returns `true` if this reader sees every value.
+    #[must_use]
+    pub const fn hides_nothing(&self) -> bool {
+        self.plan.is_none()
+    }
+
+    fn secret_members(&self) -> &'static [&'static str] {
+        self.plan.as_ref().map_or(&[], |plan| plan.secret_members())
+    }
+
     /// Returns `true` if a member with this name is hidden from everybody, wherever it is.
     fn hides_member(&self, name: &str) -> bool {
-        let names = self.plan.as_ref().map_or(&[][..], |plan| plan.secret_members());
-        names.iter().any(|secret| secret.eq_ignore_ascii_case(name))
+        is_one_of(self.secret_members(), name)
     }
 
     /// Masks the members of a value that are hidden by their names, at any depth. Everything that is shown of a run and is
@@ -96,28 +105,7 @@ impl Mask {
 
     /// Like [`Mask::shown`], in place.
     pub fn hide_members(&self, value: &mut Value) {
-        if self
-            .plan
-            .as_ref()
-            .is_none_or(|plan| plan.secret_members().is_empty())
-        {
-            return;
-        }
-        let mut rest = vec![value];
-        while let Some(value) = rest.pop() {
-            match value {
-                Value::Object(members) => {
-                    for (name, value) in members {
-                        match self.hides_member(name) {
-                            true => *value = redacted(),
-                            false => rest.push(value),
-                        }
-                    }
-                }
-                Value::Array(values) => rest.extend(values),
-                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-            }
-        }
+        hide_members(value, self.secret_members());
     }
 
     /// Returns `true` if an output is sensitive, and so hidden from everybody.
@@ -329,6 +317,32 @@ impl Mask {
             other => self.shown(other),
         }
     }
+}
+
+/// Redacts the members with these names, in any case and at any depth.
+pub fn hide_members(value: &mut Value, names: &[&str]) {
+    if names.is_empty() {
+        return;
+    }
+    let mut rest = vec![value];
+    while let Some(value) = rest.pop() {
+        match value {
+            Value::Object(members) => {
+                for (name, value) in members {
+                    match is_one_of(names, name) {
+                        true => *value = redacted(),
+                        false => rest.push(value),
+                    }
+                }
+            }
+            Value::Array(values) => rest.extend(values),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+}
+
+fn is_one_of(names: &[&str], name: &str) -> bool {
+    names.iter().any(|secret| secret.eq_ignore_ascii_case(name))
 }
 
 /// Returns `true` if the caller may see the contents of artifacts.

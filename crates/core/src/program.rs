@@ -701,7 +701,7 @@ impl Run {
         }
     }
 
-    /// Whether somebody is asked for more than a budget has that the run shares.
+    /// Returns `true` if an open approval asks to raise this shared budget.
     #[must_use]
     pub fn asks_for_more(&self, key: &wopr_kernel::BudgetKey) -> bool {
         match &self.state {

@@ -48,7 +48,7 @@ pub use phase::{
     agent_questions, awaited_signals, phase, question, status,
 };
 pub use plan::{Plan, validate};
-pub use rows::{GivenRows, MAX_ROWS, REDACTED, RowError, is_secret};
+pub use rows::{GivenRows, MAX_ROWS, REDACTED, RowError, SECRET_MEMBERS};
 pub use signature::{SignatureError, SignatureMode, TrustPolicy, stripped as unsigned};
 pub use span::ParallelSpan;
 pub use state::State;

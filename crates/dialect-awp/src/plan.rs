@@ -18,7 +18,7 @@ use crate::{
     graph::Graph,
     interrupt::AnyObject,
     options::{self, ActivityMode},
-    rows::SECRETS,
+    rows::SECRET_MEMBERS,
     signature::{self, TrustPolicy},
 };
 
@@ -145,7 +145,7 @@ impl Planned for Plan {
     }
 
     fn secret_members(&self) -> &'static [&'static str] {
-        &SECRETS
+        &SECRET_MEMBERS
     }
 
     fn n_nodes(&self) -> usize {

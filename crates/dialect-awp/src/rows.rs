@@ -15,9 +15,9 @@ pub const MAX_ROWS: usize = 10_000;
 /// The longest id of an execution in a row, in bytes.
 const MAX_ID: usize = 1_024;
 
-/// The members of payloads whose values histories do not show.
-pub(crate) const SECRETS: [&str; 4] = ["apikey", "token", "password", "secret"];
-/// The text that a history shows in place of a secret.
+/// The members whose values no view shows, in any case.
+pub const SECRET_MEMBERS: [&str; 4] = ["apikey", "token", "password", "secret"];
+/// The text that a history shows instead.
 pub const REDACTED: &str = "[REDACTED]";
 
 const COMMANDS: [&str; 14] = [
@@ -238,9 +238,10 @@ pub(crate) fn hides(name: &str, value: &Value) -> bool {
 }
 
 /// Whether histories hide the value of a member with this name.
-#[must_use]
-pub fn is_secret(name: &str) -> bool {
-    SECRETS.iter().any(|secret| name.eq_ignore_ascii_case(secret))
+fn is_secret(name: &str) -> bool {
+    SECRET_MEMBERS
+        .iter()
+        .any(|secret| name.eq_ignore_ascii_case(secret))
 }
 
 /// Whether a history can say `given` where `made` is the value: numbers are doubles, and what is redacted may be anything.

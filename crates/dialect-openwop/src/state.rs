@@ -163,7 +163,7 @@ impl State {
         })
     }
 
-    /// What somebody is asked for.
+    /// The budgets that open approvals ask to raise.
     fn asked_for<'s>(&'s self, run: &'s Run) -> impl Iterator<Item = &'s More> {
         let nodes = self.nodes.iter().zip(&run.nodes);
         let asking = nodes.filter(|(_, of_run)| of_run.is_asking());
@@ -175,14 +175,14 @@ impl State {
         self.asked_for(run).any(|more| matches!(more, More::OfRun))
     }
 
-    /// Whether somebody is asked for more than a budget has that the run shares.
+    /// Returns `true` if an open approval asks to raise this shared budget.
     #[must_use]
     pub fn asks_for_more(&self, run: &Run, key: &BudgetKey) -> bool {
         let mut shared = self.asked_for(run);
         shared.any(|more| matches!(more, More::Shared(asked) if asked.key == *key))
     }
 
-    /// What the models of the run have taken and may take, if anything bounds that.
+    /// The consumption of the run's models and its bounds, if there are any.
     #[must_use]
     pub fn spending(&self, plan: &Plan, run: &Run) -> Option<RunSpending> {
         let budget = plan.definition.settings.budget.as_ref();

@@ -34,7 +34,7 @@ pub(crate) struct Thinking {
     /// What is summed up first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) summarizing: Option<Box<Summarizing>>,
-    /// What the open approval of the step asks for, if it is about a budget.
+    /// The budget that the step's open approval asks to raise, if it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) asks_more: Option<Box<More>>,
 }

@@ -47,7 +47,7 @@ pub(crate) struct RunBudgets {
 struct UnderWay {
     n_calls: usize,
     reserved: Estimate,
-    /// What the run had left at the last check. Calls that end since then leave less, not more.
+    /// The rest of the run's budget at the last check. Calls that have ended since can only have lowered it.
     left: Option<Estimate>,
 }
 
@@ -208,8 +208,8 @@ impl Engine {
         }
         let report = self.shared.executor.run(attempt).await;
         if let Some(over) = over_shared(&report) {
-            // The call was not made. If the run asks for more already, it waits, and wakes nobody: the next one would only
-            // wait as well.
+            // The executor did not make the call. If an approval for more is open already, the call waits without waking the
+            // next one, which could only wait as well.
             if let Some(again) = self.is_asked_for(&run, &over).await {
                 return unchanged(asking.join(&run, (&id, &wake), again, self.now()));
             }

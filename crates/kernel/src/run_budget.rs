@@ -12,7 +12,7 @@ use crate::{BudgetKey, BudgetUnit, Object};
 pub struct RunSpending {
     /// Those of its own budget.
     pub bounds: Vec<RunBound>,
-    /// What it has been granted beyond budgets that it shares.
+    /// The grants of the run beyond shared budgets.
     pub granted: Vec<(BudgetKey, RunBound)>,
     /// Whether an approval of more is open.
     pub is_asked_for: bool,
@@ -34,7 +34,7 @@ impl RunBound {
     }
 }
 
-/// Why a host did not ask a model: the run's own budget is used up, or what it was granted. The run knows by how much.
+/// The host did not ask a model, because the run has used up its own budget or a grant. The run knows by how much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OverRunBudget;
 

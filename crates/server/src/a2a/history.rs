@@ -66,17 +66,12 @@ pub(super) struct Wanted<'a> {
     pub(super) caller: &'a Caller,
 }
 
-/// Whether views of runs hide any value.
-fn hides_any(plan: &Plan) -> bool {
-    plan.has_sensitive() || !plan.secret_members().is_empty()
-}
-
 /// Masks a message that starts a run.
 pub(super) fn beginning(plan: &Arc<Plan>, mut message: Message) -> Message {
-    if !hides_any(plan) {
+    let mask = Mask::of(plan);
+    if mask.hides_nothing() {
         return message;
     }
-    let mask = Mask::of(plan);
     for part in &mut message.parts {
         let is_kept = match &mut part.content {
             PartContent::Text(_) => mask.hides_input("prompt"),
@@ -109,7 +104,7 @@ pub(super) fn answering<'m>(
         Some(node) => mask.hides_answers(node),
         None => plan.has_sensitive(),
     };
-    if !is_kept && !hides_any(plan) {
+    if !is_kept && mask.hides_nothing() {
         return Cow::Borrowed(message);
     }
     let mut message = message.clone();

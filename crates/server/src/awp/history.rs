@@ -5,10 +5,10 @@
 //! under the names of secrets are not shown; the log keeps them.
 
 use serde_json::{Value, json};
-use wopr_app::{View, VisibleRun};
+use wopr_app::{View, VisibleRun, hide_members};
 use wopr_core::{
     AwpHistory, Object, Seq,
-    awp::{History, HistoryPosition, RECORD_SCHEMA_VERSION, REDACTED, Row, Wanted, is_secret},
+    awp::{History, HistoryPosition, RECORD_SCHEMA_VERSION, Row, SECRET_MEMBERS, Wanted},
 };
 
 use super::{
@@ -129,23 +129,9 @@ fn shown(row: Row) -> Value {
     })
 }
 
-/// The payload of a row without the values of secrets, at any depth.
+/// The payload of a row without the values of secrets.
 fn redacted(payload: Object) -> Value {
     let mut payload = Value::Object(payload);
-    let mut rest = vec![&mut payload];
-    while let Some(value) = rest.pop() {
-        match value {
-            Value::Object(members) => {
-                for (name, value) in members {
-                    match is_secret(name) {
-                        true => *value = REDACTED.into(),
-                        false => rest.push(value),
-                    }
-                }
-            }
-            Value::Array(values) => rest.extend(values),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-        }
-    }
+    hide_members(&mut payload, &SECRET_MEMBERS);
     payload
 }

@@ -198,7 +198,7 @@ impl Input {
     }
 }
 
-/// What an answer says of an activity that an execution, or one of its children, waits for.
+/// Renders an activity that an execution or one of its children waits for.
 fn activity(activity: &AwaitedActivity, input: Input, standing: &Standing) -> Object {
     let mut said = Object::new();
     let mut set = |name: &str, value: Value| said.insert(name.to_owned(), value);
