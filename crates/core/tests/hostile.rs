@@ -219,6 +219,7 @@ fn decide_again(name: &str, plan: &Plan, id: &RunId, log: &[Recorded], worst: &m
         input: None,
         configurable: Object::new(),
         mode: Some(awp::ActivityMode::HostMediated),
+        in_process: None,
     };
     MEMORY.reset_peak_memory();
     let began = millis();

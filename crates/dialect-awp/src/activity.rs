@@ -50,6 +50,16 @@ pub(crate) fn begin(
     }
 }
 
+/// An attempt that another host has made, to which an import gives its outcome before any worker can find it.
+pub(crate) fn done_elsewhere(node: &Node, step: &StepId) -> Call {
+    Call::Activity(Box::new(Activity {
+        queue: queue(node),
+        input: json!({ "nodeId": step.node, "nodeType": node.kind.name() }),
+        timeout_ms: None,
+        heartbeat_ms: None,
+    }))
+}
+
 /// What a worker gets: the node, its configuration and the state.
 fn request(next: &mut Next<'_>, node: &Node, step: &StepId, more: Object) -> Result<Value, Failure> {
     let weight =

@@ -14,6 +14,7 @@
 mod comparison;
 mod executions;
 mod next;
+mod outcomes;
 mod replay;
 
 use std::{borrow::Cow, cell::Cell, collections::BTreeSet, sync::Arc};
@@ -31,6 +32,7 @@ use self::{
 use crate::{
     decide::Awp,
     definition::Kind,
+    in_process::InProcess,
     options::{ActivityMode, PARALLEL_ACTIVITIES},
     plan::Plan,
     rows::{GivenRows, MAX_ROWS, RowError, agrees, hides, is_redacted},
@@ -62,6 +64,8 @@ pub struct Import {
     pub configurable: Object,
     /// Who does the work of activities; what fits the rows where absent.
     pub mode: Option<ActivityMode>,
+    /// What this host does activities with that come after the rows.
+    pub in_process: Option<Arc<InProcess>>,
 }
 
 /// A sub-workflow whose history comes with that of its parent.
@@ -172,7 +176,9 @@ pub fn import(
         for mode in &modes {
             let attempt = Attempt::new(import, &executions, (*mode, order), &spent);
             let replay = Replay::of_root(&attempt, plan, given);
-            let replayed = attempt.start(inputs.clone()).and_then(|start| replay.run(start));
+            let replayed = attempt
+                .start(plan, inputs.clone())
+                .and_then(|start| replay.run(start));
             // Only a worker can have done whatever another engine says.
             let is_possible = import.mode.is_some() || *mode == ActivityMode::HostMediated;
             match replayed {

@@ -18,6 +18,7 @@ use crate::{
     decide::Next,
     definition::{Kind, Node},
     options::{IN_PROCESS, MOCK_OUTPUTS},
+    recorded::{Recorded, recorded},
 };
 
 /// The most bytes of the fixed outputs of steps: each run that starts has them in its log.
@@ -97,7 +98,17 @@ impl InProcess {
 
 /// Begins an attempt of an activity.
 pub(crate) fn begin(next: &mut Next<'_>, position: usize, (step, attempt): (&StepId, u32), cause: Seq) {
-    match work(next, next.plan.at(position), step) {
+    let work = match recorded(next, step, attempt) {
+        Some(Recorded::Completed(output)) => Work::Done(output),
+        // No other attempt would find more.
+        Some(Recorded::Failed(failure)) if failure.code == OVER_BUDGET => {
+            return activity::ended(next, step, cause, Err(failure));
+        }
+        Some(Recorded::Failed(failure)) => Work::Failed(failure),
+        Some(Recorded::Later) => Work::Called(activity::done_elsewhere(next.plan.at(position), step)),
+        None => work(next, next.plan.at(position), step),
+    };
+    match work {
         Work::Done(output) => activity::ended(next, step, cause, Ok(output)),
         Work::Failed(failure) => attempt_failed(next, step, cause, failure),
         Work::Called(call) => next.call(step.clone(), attempt, cause, call),
@@ -237,9 +248,13 @@ fn model(next: &mut Next<'_>, node: &Node, provider: String, has_schema: bool) -
 
 /// Goes on after a call: with what the model or the tool gave.
 pub(crate) fn ended(next: &mut Next<'_>, step: &StepId, cause: Seq, outcome: Result<Object, Failure>) {
-    let Some((position, _)) = next.active(step) else {
+    let Some((position, active)) = next.active(step) else {
         return;
     };
+    let attempt = active.attempt;
+    if recorded(next, step, attempt).is_some() {
+        return activity::ended(next, step, cause, outcome);
+    }
     let plan = next.plan;
     let outcome = match (&plan.at(position).kind, outcome) {
         // This language has no question for more, and another attempt would find the same.

@@ -22,6 +22,7 @@ mod options;
 mod phase;
 mod plan;
 mod reader;
+mod recorded;
 mod reducer;
 mod rows;
 mod signature;

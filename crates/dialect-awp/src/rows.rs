@@ -82,6 +82,10 @@ impl GivenRow {
         self.kind == RowKind::Command && self.name == name
     }
 
+    pub(crate) fn is_any_command(&self) -> bool {
+        self.kind == RowKind::Command
+    }
+
     pub(crate) fn is_event(&self, name: &str) -> bool {
         self.kind == RowKind::Event && self.name == name
     }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use wopr_core::{Decision, Entropy, HostBounds, Plan, Refusal, Run, RunId, RunKey, Timestamp};
+use wopr_core::{Decision, Entropy, HostBounds, InProcess, Plan, Refusal, Run, RunId, RunKey, Timestamp};
 use wopr_store::Summary;
 
 use crate::{
@@ -25,6 +25,8 @@ pub struct Beginning {
     pub now: Timestamp,
     pub entropy: Entropy,
     pub bounds: HostBounds,
+    /// What the host does activities with.
+    pub in_process: Option<Arc<InProcess>>,
 }
 
 /// A run to create with a log of its own.
@@ -50,6 +52,7 @@ impl Engine {
             now: self.now(),
             entropy: Entropy(self.shared.entropy_source.roll()),
             bounds: self.shared.options.bounds,
+            in_process: self.shared.options.in_process.clone(),
         }
     }
 

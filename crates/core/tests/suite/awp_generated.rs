@@ -272,6 +272,7 @@ fn imported(
         input: None,
         configurable: options.as_object().expect("an object").clone(),
         mode: Some(mode),
+        in_process: None,
     };
     let plan = script.plan(0).clone();
     let imported = import_awp(&plan, &given, &children, &import).expect("of this language")?;

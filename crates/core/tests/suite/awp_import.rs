@@ -4,14 +4,18 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::{Value, json};
 use wopr_core::{
-    AwpHistory, Command, Decision, Entropy, Failure, HostBounds, Imported, NodeTypes, Object, Origin, Plan,
-    PrincipalId, RunId, TenantId, Timestamp,
+    AwpHistory, Call, Command, Decision, Effect, Entropy, Event, Failure, ForkMode, HostBounds, Imported,
+    InProcess, KernelEvent, NodeTypes, Object, Origin, Plan, PrincipalId, Recorded, RunId, TenantId,
+    Timestamp,
     awp::{ActivityMode, GivenRows, Import, ImportError, RECORD_SCHEMA_VERSION, Row, Wanted},
     import_awp,
 };
 use wopr_testkit::Script;
 
-use crate::awp::{document, set, tool};
+use crate::{
+    awp::{document, set, tool},
+    awp_in_process::replays_equally,
+};
 
 pub(crate) fn plan(document: Value) -> Arc<Plan> {
     Arc::new(Plan::admit(document, NodeTypes::default()).unwrap_or_else(|problems| panic!("{problems}")))
@@ -39,6 +43,7 @@ pub(crate) fn terms() -> Import {
         input: None,
         configurable: Object::new(),
         mode: None,
+        in_process: None,
     }
 }
 
@@ -67,11 +72,7 @@ pub(crate) fn import_all(
     import_awp(plan, &rows, &children, terms).expect("of this language")
 }
 
-fn rows_of<'e>(
-    plan: &Plan,
-    run: &RunId,
-    events: impl IntoIterator<Item = &'e wopr_core::Recorded>,
-) -> Vec<Row> {
+fn rows_of<'e>(plan: &Plan, run: &RunId, events: impl IntoIterator<Item = &'e Recorded>) -> Vec<Row> {
     let wanted = Wanted::Rows {
         numbers: 1..u64::MAX,
         most_bytes: usize::MAX,
@@ -351,11 +352,119 @@ fn a_history_in_process_is_imported_in_process() {
     assert_eq!(unnamed(&rows(script.plan(0), &decision)), unnamed(&given));
     let started = decision.run.started.clone().expect("it has started");
     assert_eq!(started.configurable["activityExecutionMode"], "in_process");
-    assert_eq!(started.configurable["mockOutputs"], mocks);
+    assert_eq!(
+        started.configurable["mockOutputs"],
+        json!({ "more": { "out": 2 } }),
+        "the caller's alone"
+    );
+    assert_eq!(
+        started.metadata["imported"]["activities"],
+        json!({ "work": [[{ "completed": { "out": 1 } }]] })
+    );
     // By a worker, the same rows are a run all the same.
     terms.mode = Some(ActivityMode::HostMediated);
     let decision = import(script.plan(0), given, &terms).expect("imported");
     assert_eq!(decision.run.status.as_str(), "waiting-input");
+}
+
+/// A loop around a tool that may fail, and a question.
+fn asking_loop() -> Script {
+    let mut work = tool("work");
+    work["retry"] = json!({ "max_attempts": 2, "initial_interval": "1s" });
+    let nodes = [
+        work,
+        set("count", json!({ "n": { "jq": "(.n // 0) + 1" } })),
+        json!({ "id": "review", "type": "interrupt", "config": { "prompt": "?", "resume_schema": { "type": "object" } } }),
+        json!({ "id": "again", "type": "switch", "config": {
+            "cases": [{ "when": ".n < 3", "target": "work" }], "default": "end",
+        } }),
+    ];
+    let edges = [
+        ("start", "work"),
+        ("work", "count"),
+        ("count", "review"),
+        ("review", "again"),
+    ];
+    let document = document(
+        "asking",
+        json!({ "text": { "reducer": "append" } }),
+        &nodes,
+        &edges,
+    );
+    let options = json!({ "activityExecutionMode": "in_process", "inProcess": { "tools": true } });
+    Script::of_plans([plan(document)]).start_configured(json!({}), options)
+}
+
+/// Does what the host of a run in process does, or answers it.
+fn serve(script: &mut Script, n: usize) -> bool {
+    let is_tool = |effect: &Effect| matches!(effect.call, Call::Tool(_));
+    assert!(script.effects().iter().all(is_tool));
+    let outcome = match n == 0 {
+        true => Err(Failure::new("tool_failed", "not now")),
+        false => Ok(json!({ "content": [], "text": n.to_string() })),
+    };
+    // Stale where nothing is under way.
+    if !script.effects().is_empty() && script.outcome("work", outcome).is_ok() {
+        return true;
+    }
+    if script.run(0).status.is_terminal() {
+        return false;
+    }
+    match script.status() {
+        "waiting-input" => drop(script.answer("review", json!({ "said": n })).expect("open")),
+        _ => script.wait(1_000),
+    }
+    true
+}
+
+#[test]
+fn a_history_in_process_goes_on_with_what_the_host_has() {
+    let mut script = asking_loop();
+    let mut n = 0;
+    loop {
+        let given = export(&script);
+        let mut terms = terms();
+        terms.mode = Some(ActivityMode::InProcess);
+        terms.now = script.now();
+        terms.in_process = Some(Arc::new(InProcess {
+            tools: true,
+            ..InProcess::default()
+        }));
+        let decision =
+            import(script.plan(0), given.clone(), &terms).unwrap_or_else(|error| panic!("{n}: {error}"));
+        assert_eq!(unnamed(&rows(script.plan(0), &decision)), unnamed(&given), "{n}");
+        let mut copy = Script::of_plans([script.plan(0).clone()]);
+        copy.skip(u64::try_from(script.now().millis() - copy.now().millis()).expect("later"));
+        copy.adopt(id(), &decision);
+        // A replay decides it all again, and a branch takes from the rows only what comes before it.
+        let mut whole = copy.clone();
+        let mut m = n;
+        while serve(&mut whole, m) {
+            m += 1;
+        }
+        replays_equally(&mut whole);
+        let mut from_there = whole.clone();
+        from_there.skip(1);
+        if n > 0 {
+            let begins = |event: &Recorded| matches!(&event.event, Event::Kernel(KernelEvent::NodeStarted { step, .. }) if step.node.as_str() == "work");
+            let first = copy.events(0).iter().position(begins).expect("it has begun") as u64;
+            let branch = from_there.fork(0, ForkMode::Branch, first).expect("forked");
+            let effects = from_there.effects_of(branch);
+            let is_call = effects.iter().any(|effect| matches!(effect.call, Call::Tool(_)));
+            assert!(is_call, "{n} {effects:?}");
+        }
+        let mut source = script.clone();
+        let mut m = n;
+        while serve(&mut source, m) {
+            m += 1;
+        }
+        assert_eq!(unnamed(&export(&whole)), unnamed(&export(&source)), "{n}");
+        if !serve(&mut script, n) {
+            break;
+        }
+        n += 1;
+    }
+    assert!(n > 6, "{n} steps");
 }
 
 /// A row as the reference engine writes it.

@@ -1,7 +1,12 @@
 //! Histories of Agent Workflow runs whose branches were under way at once become equal runs again.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
-use wopr_core::{Command, Failure, awp::ImportError};
+use wopr_core::{
+    Call, Command, Failure, InProcess, Refusal,
+    awp::{ActivityMode, Import, ImportError},
+};
 use wopr_testkit::Script;
 
 use crate::{
@@ -55,10 +60,18 @@ fn branched(join: &Value) -> Value {
 }
 
 pub(crate) fn started(join: &Value) -> Script {
-    Script::of_plans([plan(branched(join))]).start_configured(
-        json!({}),
-        json!({ "executionId": "first", "parallelActivities": true }),
-    )
+    started_with(join, json!({ "activityExecutionMode": "host_mediated" }))
+}
+
+fn started_in_process(join: &Value) -> Script {
+    let options = json!({ "activityExecutionMode": "in_process", "inProcess": { "tools": true } });
+    started_with(join, options)
+}
+
+fn started_with(join: &Value, mut options: Value) -> Script {
+    options["executionId"] = "first".into();
+    options["parallelActivities"] = true.into();
+    Script::of_plans([plan(branched(join))]).start_configured(json!({}), options)
 }
 
 /// What happens to a run, in different orders.
@@ -85,20 +98,24 @@ pub(crate) fn happen(script: &mut Script, what: &str) {
                 Some(node) => (node, true),
                 None => (what, false),
             };
-            let plan = script.plan(0).clone();
-            let awaited = script
-                .run(0)
-                .activities(&plan)
-                .find(|(step, ..)| step.node.as_str() == node);
-            let Some((step, attempt)) = awaited.map(|(step, attempt, _)| (step, attempt)) else {
+            // Those that have ended are stale.
+            let mut begun = script.effects().iter().rev();
+            let Some(effect) = begun.find(|effect| effect.step.node.as_str() == node) else {
                 return;
+            };
+            let (step, attempt) = (effect.step.clone(), effect.attempt);
+            let output = json!({ "log": node });
+            let output = match effect.call {
+                Call::Tool(_) => json!({ "content": [], "structuredContent": output }),
+                Call::Agent(_) => json!({ "data": output, "taskId": "task-1" }),
+                _ => output,
             };
             let outcome = match fails {
                 true => Err(Failure {
                     retryable: true,
                     ..Failure::new("BUSY", "not now")
                 }),
-                false => Ok(object(json!({ "log": node }))),
+                false => Ok(object(output)),
             };
             let command = Command::Effect {
                 step,
@@ -106,7 +123,8 @@ pub(crate) fn happen(script: &mut Script, what: &str) {
                 outcome,
                 retry_after_ms: None,
             };
-            script.tell(0, command).expect("under way");
+            let told = script.tell(0, command);
+            assert!(matches!(told, Ok(()) | Err(Refusal::Stale)), "{told:?}");
         }
     }
 }
@@ -121,6 +139,24 @@ fn joins() -> [Value; 3] {
 
 #[test]
 fn runs_with_branches_under_way_at_once_are_imported_wherever_they_are() {
+    are_imported_wherever_they_are(started, &terms());
+}
+
+#[test]
+fn runs_whose_host_did_several_activities_at_once_are_imported_wherever_they_are() {
+    let in_process = InProcess {
+        tools: true,
+        ..InProcess::default()
+    };
+    let terms = Import {
+        mode: Some(ActivityMode::InProcess),
+        in_process: Some(Arc::new(in_process)),
+        ..terms()
+    };
+    are_imported_wherever_they_are(started_in_process, &terms);
+}
+
+fn are_imported_wherever_they_are(started: impl Fn(&Value) -> Script, terms: &Import) {
     let mut n_open = 0;
     for join in joins() {
         for order in ORDERS {
@@ -129,7 +165,7 @@ fn runs_with_branches_under_way_at_once_are_imported_wherever_they_are() {
             loop {
                 let plan = script.plan(0).clone();
                 let given = export_run(&script, 0);
-                let decision = import(&plan, given.clone(), &terms());
+                let decision = import(&plan, given.clone(), terms);
                 let decision = decision.unwrap_or_else(|error| panic!("{join} {order:?} {left:?}: {error}"));
                 assert_eq!(
                     unnamed(&rows(&plan, &decision)),

@@ -43,7 +43,7 @@ fn failure(script: &Script) -> Failure {
     script.run(0).error.clone().expect("the run has failed").0
 }
 
-fn replays_equally(script: &mut Script) {
+pub(crate) fn replays_equally(script: &mut Script) {
     let fork = script.fork(0, ForkMode::Replay, 0).expect("forked");
     assert_eq!(script.status_of(fork), script.status_of(0));
     assert_eq!(script.run(fork).variables(), script.run(0).variables());

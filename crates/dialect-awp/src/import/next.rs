@@ -387,10 +387,7 @@ impl Next<'_> {
         let failure = Failure {
             // Only of a delegate's failure it matters.
             retryable: will_retry || !is_delegate,
-            ..Failure::new(
-                text(index, row, "code", MAX_CODE)?.unwrap_or_default(),
-                text(index, row, "error", MAX_ERROR)?.unwrap_or_default(),
-            )
+            ..failure(index, row)?
         };
         Ok(Outcome {
             will_retry: Some((step.clone(), will_retry)),
@@ -477,6 +474,14 @@ fn text<'r>(index: usize, row: &'r GivenRow, name: &str, most: usize) -> Result<
         )),
         text => Ok(text),
     }
+}
+
+/// Why an attempt failed, as a row says.
+pub(super) fn failure(index: usize, row: &GivenRow) -> Result<Failure, RowError> {
+    Ok(Failure::new(
+        text(index, row, "code", MAX_CODE)?.unwrap_or_default(),
+        text(index, row, "error", MAX_ERROR)?.unwrap_or_default(),
+    ))
 }
 
 fn one(row: usize, end: usize, command: Command) -> Outcome {

@@ -13,17 +13,15 @@ use super::{
     Import, ImportError, ImportedChild, MAX_WORK,
     comparison::Comparison,
     executions::{Begun, Executions},
-    hidden,
     next::{self, Next, Outcome},
+    outcomes,
 };
 use crate::{
     decide::{Awp, NoEvent},
-    definition::Kind,
-    options::{
-        ACTIVITY_MODE, ActivityMode, EXECUTION_ID, MOCK_OUTPUTS, PARALLEL_ACTIVITIES, is_name_of_host,
-    },
+    options::{self, ACTIVITY_MODE, ActivityMode, EXECUTION_ID, PARALLEL_ACTIVITIES, is_name_of_host},
     plan::Plan,
-    rows::{GivenRow, GivenRows, RowError, agrees, is_redacted},
+    recorded::{ACTIVITIES, AT},
+    rows::{GivenRow, GivenRows, RowError, agrees},
     state::State,
 };
 
@@ -94,7 +92,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// The start of the root.
-    pub(super) fn start(&self, inputs: Object) -> Result<Command, ImportError> {
+    pub(super) fn start(&self, plan: &Plan, inputs: Object) -> Result<Command, ImportError> {
         let Import {
             run: _,
             now: _,
@@ -108,6 +106,7 @@ impl<'a> Attempt<'a> {
             input: _,
             configurable,
             mode: _,
+            in_process,
         } = self.import;
         let rows = self.executions.root();
         let mut configurable = configurable.clone();
@@ -120,9 +119,7 @@ impl<'a> Attempt<'a> {
         if let Some(name) = name.as_ref().or(own) {
             configurable.insert(EXECUTION_ID.to_owned(), name.clone().into());
         }
-        if self.mode == ActivityMode::InProcess {
-            self.mock(&mut configurable)?;
-        }
+        options::add_in_process(&mut configurable, in_process.as_deref())?;
         Ok(Command::Start(Box::new(StartRun {
             tenant: tenant.clone(),
             principal: principal.clone(),
@@ -132,7 +129,7 @@ impl<'a> Attempt<'a> {
             tags: Vec::new(),
             // Whoever wrote the file may have written any of it.
             metadata: Object::from_iter([
-                (IMPORTED.to_owned(), self.imported(rows)),
+                (IMPORTED.to_owned(), self.imported(plan, rows)?),
                 (CONTENT_TRUST.to_owned(), UNTRUSTED.into()),
             ]),
             context: None,
@@ -143,32 +140,16 @@ impl<'a> Attempt<'a> {
     }
 
     /// Where the log of a run comes from.
-    fn imported(&self, rows: &GivenRows) -> Value {
-        json!({
+    fn imported(&self, plan: &Plan, rows: &GivenRows) -> Result<Value, RowError> {
+        let mut imported = json!({
             "executionId": rows.execution,
             "rows": rows.rows.len(),
-            "at": self.import.now.to_text(),
-        })
-    }
-
-    /// Has the mock give what the activities of the rows gave. Children take it over from their parent.
-    fn mock(&self, configurable: &mut Object) -> Result<(), ImportError> {
-        let outputs = configurable
-            .entry(MOCK_OUTPUTS)
-            .or_insert_with(|| Value::Object(Object::new()));
-        let Value::Object(outputs) = outputs else {
-            // The start refuses it.
-            return Ok(());
-        };
-        for (plan, given) in self.executions.all() {
-            mock(plan, given, outputs).map_err(|error| {
-                match given.execution == self.executions.root().execution {
-                    true => error.into(),
-                    false => ImportError::from(error).of_child(&given.execution),
-                }
-            })?;
+            AT: self.import.now.to_text(),
+        });
+        if self.mode == ActivityMode::InProcess {
+            imported[ACTIVITIES] = json!(outcomes::activities(plan, rows)?);
         }
-        Ok(())
+        Ok(imported)
     }
 
     /// The entropy of the next decision.
@@ -190,31 +171,6 @@ impl<'a> Attempt<'a> {
             false => Ok(()),
         }
     }
-}
-
-/// Adds the outputs of activities in these rows to those of the mock.
-fn mock(plan: &Plan, given: &GivenRows, outputs: &mut Object) -> Result<(), RowError> {
-    for (index, row) in given.rows.iter().enumerate() {
-        let Some(node) = row.node().filter(|_| row.is_event("ActivityCompleted")) else {
-            continue;
-        };
-        let position = plan.definition.nodes.iter().find(|own| own.id.as_str() == node);
-        if position.is_none_or(|own| matches!(own.kind, Kind::Delegate { .. })) {
-            continue;
-        }
-        let result = row.payload.get("result").cloned().unwrap_or_default();
-        if is_redacted(&result) {
-            return Err(hidden(index));
-        }
-        let known = outputs.entry(node).or_insert_with(|| result.clone());
-        if !agrees(&result, known) {
-            let reason = format!(
-                "in process, node \"{node}\" has one result, and the history has another one: import it as host_mediated"
-            );
-            return Err(RowError::new(index, reason));
-        }
-    }
-    Ok(())
 }
 
 /// An execution that is decided again.
@@ -380,7 +336,7 @@ impl<'a> Replay<'a> {
 
     fn decided(&mut self, mut child: NewChild, plan: &Plan, rows: &GivenRows) -> Result<Born, ImportError> {
         super::inputs(plan, rows, Some(&child.start.inputs))?;
-        let imported = self.attempt.imported(rows);
+        let imported = self.attempt.imported(plan, rows)?;
         child.start.metadata.insert(IMPORTED.to_owned(), imported);
         let replay = Replay::of(self.attempt, (plan, rows), &child.run, self.at);
         let start = Command::Start(Box::new(child.start.clone()));

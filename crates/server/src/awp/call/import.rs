@@ -174,6 +174,7 @@ impl Surface<'_> {
             input,
             configurable,
             mode,
+            in_process: beginning.in_process,
         };
         // Heavy however small: a few rows may stand for much work.
         let deciding = app.compute(self.caller, usize::MAX, move || histories.decide(&import));
