@@ -18,9 +18,9 @@ use wopr_dialect_openwop::{self as openwop, AgentRef, Openwop};
 #[cfg(feature = "toy")]
 use wopr_dialect_toy::{self as toy, Toy};
 use wopr_kernel::{
-    self as kernel, Activity, ApplyError, Command, ContentHash, Dialect, EventRef, Failure, Input, NewChild,
-    NodeId, NodeTypes, Object, OpenInterrupt, Planned, Problems, RecordedRef, Refusal, RunId, Seq, Source,
-    Startable, StepId, Streaming, Work, WorkflowId, cost::Budget,
+    self as kernel, Activity, ApplyError, Command, ContentHash, Counted, Dialect, EventRef, Failure, Input,
+    NewChild, NodeId, NodeTypes, Object, OpenInterrupt, Planned, Problems, RecordedRef, Refusal, RunId, Seq,
+    Source, Startable, StepId, Streaming, TooMuchWork, Work, WorkflowId, cost::Budget,
 };
 
 use crate::{Recorded, SignaturePolicy, Untrusted, Warning};
@@ -481,27 +481,33 @@ fn decide_from(
     }
 }
 
-/// Like [`decide`], but returns `None` without any effect if the decision needs about `units` of work or
+/// Like [`decide`], but gives up without any effect if the decision needs about `units` of work or
 /// more. If it returns a decision, it is the same one that [`decide`] returns.
+///
+/// # Errors
+/// It gave up.
 pub fn decide_within(
     units: u64,
     run: Run,
     plan: &Plan,
     command: Command,
     input: &Input<'_>,
-) -> Option<Result<Decision, Refusal>> {
+) -> Result<Result<Decision, Refusal>, TooMuchWork> {
     let decided = decide_counted_within(units, run, plan, command, input)?;
-    Some(decided.map(|(decision, _)| decision))
+    Ok(decided.map(|(decision, _)| decision))
 }
 
 /// Like [`decide_within`], and also returns the units of work spent.
+///
+/// # Errors
+/// It gave up.
 pub fn decide_counted_within(
     units: u64,
     run: Run,
     plan: &Plan,
     command: Command,
     input: &Input<'_>,
-) -> Option<Result<(Decision, u64), Refusal>> {
+) -> Result<Counted<Decision>, TooMuchWork> {
     match plan {
         Plan::Openwop(plan) => within::<Openwop>(units, run, plan, command, input),
         Plan::Awp(plan) => within::<Awp>(units, run, plan, command, input),
@@ -533,10 +539,10 @@ fn within<D: Listed>(
     plan: &D::Plan,
     command: Command,
     input: &Input<'_>,
-) -> Option<Result<(Decision, u64), Refusal>> {
+) -> Result<Counted<Decision>, TooMuchWork> {
     let (run, state) = run.into_parts::<D>();
     let decided = kernel::decide_within::<D>(units, run, state, plan, command, input)?;
-    Some(decided.map(|(decision, units)| (listed(decision), units)))
+    Ok(decided.map(|(decision, units)| (listed(decision), units)))
 }
 
 fn listed<D: Listed>(decision: kernel::Decision<D>) -> Decision {

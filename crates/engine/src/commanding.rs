@@ -1,10 +1,10 @@
 //! Commands: load the run, decide, commit, and start over if another writer was first.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, convert::Infallible, sync::Arc, time::Duration};
 
 use wopr_core::{
     Asked, Child, Command, Decision, Entropy, Input, NodeId, Refusal, Resolve, Run, RunKey, StartRun,
-    Timestamp, Work, decide, decide_fork, decide_within,
+    Timestamp, TooMuchWork, Work, decide, decide_fork, decide_within,
 };
 use wopr_store::{Cause, Guard, IdempotencyRecord, Summary};
 
@@ -523,14 +523,24 @@ impl Engine {
         let is_first = guard == Guard::Create;
         let entropy = Entropy(self.shared.entropy_source.roll());
         let source = Box::pin(self.source_of(key, run, &command)).await?;
+        let mut left = Some(command);
         let here = match source {
             // To catch up is never brief.
             Some(_) => None,
             None => {
                 let begin = || {
                     let (engine, of, plan) = (self.clone(), key.clone(), Arc::clone(plan));
-                    let (run, command) = (run.clone(), command.as_ref().clone());
+                    let run = run.clone();
+                    let command = match left.take() {
+                        // Not cloned, as it is large and most of them are brief: it is given back if it is not.
+                        Some(Cow::Owned(start @ Command::Start(_))) => Some(start),
+                        other => {
+                            left = other;
+                            left.as_deref().cloned()
+                        }
+                    };
                     move || {
+                        let command = command.ok_or(TooMuchWork { start: None })?;
                         engine.make(&of, is_first, now, entropy, |input| {
                             decide_within(BRIEF, run, &plan, command, input)
                         })
@@ -540,20 +550,25 @@ impl Engine {
             }
         };
         let made = match here {
-            Some(made) => made,
-            None => {
-                let (engine, command) = (self.clone(), command.into_owned());
-                let (of, plan, run) = (key.clone(), Arc::clone(plan), run.clone());
+            Some(Ok(made)) => made,
+            given_back => {
+                let start = given_back.and_then(|made| made.err()?.start);
+                let start = start.map(|start| Cow::Owned(Command::Start(start)));
+                let command = start.or(left).map(Cow::into_owned);
+                let command =
+                    command.ok_or_else(|| CommandError::Internal("a start was not given back".into()))?;
+                let (engine, of) = (self.clone(), key.clone());
+                let (plan, run) = (Arc::clone(plan), run.clone());
                 let work = move || {
                     engine.make(&of, is_first, now, entropy, |input| {
-                        Some(match &source {
+                        Ok::<_, Infallible>(match &source {
                             Some(source) => decide_fork(run, &plan, command, input, source),
                             None => decide(run, &plan, command, input),
                         })
                     })
                 };
-                let made = Box::pin(self.think_elsewhere(&key.tenant, work)).await?;
-                made.expect("nothing bounds it but the kernel")
+                let Ok(made) = Box::pin(self.think_elsewhere(&key.tenant, work)).await?;
+                made
             }
         };
         let Made {
@@ -572,14 +587,14 @@ impl Engine {
     }
 
     /// Makes a decision with an allowance for new children. If `decide` gives up, the allowance is returned.
-    fn make(
+    fn make<G>(
         &self,
         key: &RunKey,
         is_first: bool,
         now: Timestamp,
         entropy: Entropy,
-        decide: impl FnOnce(&Input<'_>) -> Option<Result<Decision, Refusal>>,
-    ) -> Option<Result<Made, Refusal>> {
+        decide: impl FnOnce(&Input<'_>) -> Result<Result<Decision, Refusal>, G>,
+    ) -> Result<Result<Made, Refusal>, G> {
         let allowance = Arc::new(Allowance::new(self, key, is_first));
         let catalog = TenantCatalog::new(&self.shared.catalog, &key.tenant, &allowance);
         let input = Input {
@@ -591,7 +606,7 @@ impl Engine {
         let decided = decide(&input)?;
         let has_missed = catalog.has_missed();
         let children = catalog.into_children();
-        Some(decided.map(|decision| Made {
+        Ok(decided.map(|decision| Made {
             decision,
             children,
             allowance,

@@ -186,28 +186,34 @@ impl Engine {
     }
 
     /// Runs work that gives up after [`BRIEF`] units, which `begin` makes: in place if that is allowed for this tenant and
-    /// input size, otherwise on the lane for brief work. Returns `None` if the work gave up, or is not begun because the
-    /// input is too large or the tenant's last decisions were long.
+    /// input size, otherwise on the lane for brief work. Returns `None` if it is not begun because the
+    /// input is too large or the tenant's last decisions were long, and the inner error if it gave up.
     ///
     /// # Errors
     /// Same as [`Self::think`].
-    pub(crate) async fn think_briefly<T: Send + 'static, W: FnOnce() -> Option<T> + Send + 'static>(
+    pub(crate) async fn think_briefly<T, G, W>(
         &self,
         tenant: &TenantId,
         n_bytes: usize,
         begin: impl FnOnce() -> W,
-    ) -> Result<Option<T>, CommandError> {
+    ) -> Result<Option<Result<T, G>>, CommandError>
+    where
+        T: Send + 'static,
+        G: Send + 'static,
+        W: FnOnce() -> Result<T, G> + Send + 'static,
+    {
         if n_bytes > SMALL {
             return Ok(None);
         }
         if let Some(right) = self.in_place(tenant, n_bytes) {
-            return Ok(self.noting(tenant, right, begin(), Option::is_none));
+            return Ok(Some(self.noting(tenant, right, begin(), Result::is_err)));
         }
         let decision_pool = &self.shared.decision_pool;
         if decision_pool.expects_long(tenant) {
             return Ok(None);
         }
-        Box::pin(self.think_in(&decision_pool.brief, tenant, begin(), Option::is_none)).await
+        let thinking = self.think_in(&decision_pool.brief, tenant, begin(), Result::is_err);
+        Box::pin(thinking).await.map(Some)
     }
 
     fn in_place(&self, tenant: &TenantId, n_bytes: usize) -> Option<InPlace> {

@@ -88,10 +88,10 @@ impl Deciding {
             decide_counted_within(units, Run::default(), plan, start, &own)
         }));
         let (decision, units) = match decided {
-            Ok(Some(Ok(decided))) => decided,
-            Ok(None) => return Err(UndecidedChild::TooMuchWork),
+            Ok(Ok(Ok(decided))) => decided,
+            Ok(Err(_)) => return Err(UndecidedChild::TooMuchWork),
             // The child meets the same refusal or panic when it starts by its message, and then it is handled.
-            Ok(Some(Err(_))) | Err(_) => return Err(UndecidedChild::Waits(units)),
+            Ok(Ok(Err(_))) | Err(_) => return Err(UndecidedChild::Waits(units)),
         };
         let (message, child) = match ended(decision, child) {
             Some(ended) if !catalog.was_asked() => ended,

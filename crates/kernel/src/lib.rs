@@ -43,8 +43,9 @@ pub use command::{
     StartRun, Timer, UndecidedChild, Work,
 };
 pub use decide::{
-    Attempted, ChildTerms, DecisionBuilder, MAX_BYTES, MAX_CHILD_EVENTS, MAX_EVENTS, MAX_SET,
-    REFUSAL_DIVERGED, SOURCE_MISSING, Source, Spawn, decide, decide_within, fields, too_much_work,
+    Attempted, ChildTerms, Counted, DecisionBuilder, MAX_BYTES, MAX_CHILD_EVENTS, MAX_EVENTS, MAX_SET,
+    REFUSAL_DIVERGED, SOURCE_MISSING, Source, Spawn, TooMuchWork, decide, decide_within, fields,
+    too_much_work,
 };
 pub use dialect::{
     Answered, ChildPolicy, Dialect, NodeTypes, OnFailure, Planned, Retries, Startable, Trigger, Verdict,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wopr_core::{
     Catalog, Command, Decision, Entropy, Input, MAX_EDGES, MAX_EVENTS, Refusal, Run, RunId, Startable, Timer,
-    Timestamp, WorkflowId, decide, decide_counted, decide_within,
+    Timestamp, TooMuchWork, WorkflowId, decide, decide_counted, decide_within,
 };
 use wopr_testkit::{Script, Workflow};
 
@@ -226,11 +226,13 @@ fn started_within(
     };
     let plan = workflow.plan();
     let list: Value = (0..5_000).collect();
-    let command = Command::Start(Box::new(Script::start_run(json!({ "x": list, "y": list }))));
-    (
-        decide_within(units, Run::default(), &plan, command.clone(), &input),
-        decide(Run::default(), &plan, command, &input),
-    )
+    let start = Box::new(Script::start_run(json!({ "x": list, "y": list })));
+    let command = Command::Start(start.clone());
+    let within = decide_within(units, Run::default(), &plan, command.clone(), &input);
+    if let Err(TooMuchWork { start: given_back }) = &within {
+        assert_eq!(given_back.as_ref(), Some(&start), "for another attempt");
+    }
+    (within.ok(), decide(Run::default(), &plan, command, &input))
 }
 
 /// An evaluation, conditions, a node that copies, a handled failure, a loop, and a rejected start.

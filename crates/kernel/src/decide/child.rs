@@ -341,7 +341,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                     self.notify_parent_of_unstarted(*start);
                     return Ok(Trigger::Advance);
                 }
-                match self.start(*start) {
+                match self.start(start) {
                     // Duplicate start messages are ignored.
                     Err(Refusal::WrongState) => Ok(Trigger::Advance),
                     other => other,

@@ -28,8 +28,8 @@ use serde_json::Value;
 
 use crate::{
     Active, ApplyError, Command, Decision, Dialect, Event, Failure, Given, Input, InterruptKind, KernelEvent,
-    NodeId, Object, Phase, Planned, Recorded, Refusal, Run, RunMessage, RunStatus, Seq, StepId, Timer,
-    Timestamp, Trigger, Wait, Work,
+    NodeId, Object, Phase, Planned, Recorded, Refusal, Run, RunMessage, RunStatus, Seq, StartRun, StepId,
+    Timer, Timestamp, Trigger, Wait, Work,
     cost::{
         self, Budget, DECISION_PAUSE, EVENT, Exhausted, MAX_DECISION_WORK, MAX_STATE, MESSAGES_PAUSE,
         STATE_PER_INPUT,
@@ -79,12 +79,25 @@ pub fn decide<D: Dialect>(
     Ok((builder.finish(&before), work))
 }
 
-/// Like [`decide`], but returns `None` without any effect if the decision needs about `units` of work or
+/// The result of a decision, and the units of work that it took.
+pub type Counted<T> = Result<(T, u64), Refusal>;
+
+/// A decision needs more work than it was given. Nothing was decided.
+#[derive(Debug)]
+pub struct TooMuchWork {
+    /// The parameters of the start that it was about, for another attempt. They are large, and callers need no copy.
+    pub start: Option<Box<StartRun>>,
+}
+
+/// Like [`decide`], but gives up without any effect if the decision needs about `units` of work or
 /// more. Events count as work, too. The effective maximum is a tenth of [`MAX_DECISION_WORK`]. It is for runs that
 /// take nothing from a source.
 ///
 /// If it returns a decision, it is the same one that [`decide`] returns, with the same work: reaching the limit never
 /// changes the result.
+///
+/// # Errors
+/// It gave up.
 pub fn decide_within<D: Dialect>(
     units: u64,
     run: Box<Run>,
@@ -92,17 +105,25 @@ pub fn decide_within<D: Dialect>(
     plan: &D::Plan,
     command: Command,
     input: &Input<'_>,
-) -> Option<Result<(Decision<D>, u64), Refusal>> {
+) -> Result<Counted<Decision<D>>, TooMuchWork> {
+    let bounds = if let Command::Start(start) = &command {
+        Some(start.bounds)
+    } else {
+        None
+    };
     let before = Before::of(&run, plan);
     // Below the limits that the decision itself observes, so that this one is reached first.
     let units = units.min(cost::EVALUATION.min(MESSAGES_PAUSE) - 1);
     let mut builder = DecisionBuilder::<D>::new(run, state, plan, input, Some(units));
     let followed = builder.follow(command, None);
     if builder.is_beyond() {
-        return None;
+        let started = builder.run.started.as_ref().zip(bounds);
+        let again = started.map(|(started, bounds)| Box::new(StartRun::again(started, bounds)));
+        let start = builder.unstarted.take().or(again);
+        return Err(TooMuchWork { start });
     }
     let work = builder.worked + builder.budget.spent();
-    Some(followed.map(|()| (builder.finish(&before), work)))
+    Ok(followed.map(|()| (builder.finish(&before), work)))
 }
 
 /// The state before the decision that `finish` compares with.
@@ -167,6 +188,8 @@ pub struct DecisionBuilder<'a, D: Dialect> {
     went_live: bool,
     /// The steps that begin again then.
     begin_again: Vec<StepId>,
+    /// The parameters of a start that was not made.
+    unstarted: Option<Box<StartRun>>,
 }
 
 impl<'a, D: Dialect> DecisionBuilder<'a, D> {
@@ -206,6 +229,7 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
             is_live_again: false,
             went_live: false,
             begin_again: Vec::new(),
+            unstarted: None,
         }
     }
 
@@ -335,7 +359,7 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
         }
         self.given = Given::of(&command).map(Box::new);
         match command {
-            Command::Start(start) => self.start(*start),
+            Command::Start(start) => self.start(start),
             Command::Fork(_) => Err(Refusal::WrongState),
             Command::Cancel { reason, by } => {
                 self.cancel(reason, by, None)?;

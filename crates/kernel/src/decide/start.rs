@@ -7,11 +7,17 @@ use crate::{Dialect, KernelEvent, Planned, Refusal, RunStarted, StartRun, Trigge
 use super::{DecisionBuilder, most_held, weight_of_inputs};
 
 impl<D: Dialect> DecisionBuilder<'_, D> {
-    pub(super) fn start(&mut self, start: StartRun) -> Result<Trigger, Refusal> {
+    pub(super) fn start(&mut self, start: Box<StartRun>) -> Result<Trigger, Refusal> {
         if self.run.started.is_some() || self.run.status.is_terminal() {
             return Err(Refusal::WrongState);
         }
-        let limits = D::check_start(self.plan, &start, &self.budget)?;
+        let limits = match D::check_start(self.plan, &start, &self.budget) {
+            Ok(limits) => limits,
+            Err(refusal) => {
+                self.unstarted = Some(start);
+                return Err(refusal);
+            }
+        };
         let StartRun {
             tenant,
             principal,
@@ -24,7 +30,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             trace,
             parent,
             bounds: _,
-        } = start;
+        } = *start;
         self.record(
             None,
             KernelEvent::RunStarted(Arc::new(RunStarted {
