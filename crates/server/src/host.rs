@@ -14,7 +14,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use futures_util::future::OptionFuture;
+use futures_util::future::{BoxFuture, OptionFuture};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{sync::watch, task::JoinHandle};
@@ -239,12 +239,20 @@ impl Host {
             network,
             ..Embedding::default()
         };
-        // Boxed here and below: the future is large and would otherwise be part of every caller's.
-        Box::pin(Self::open_embedded(config, clock, embedding)).await
+        Self::open_embedded(config, clock, embedding).await
     }
 
     /// Like [`Host::open_with`], with what the program around the host brings along.
-    pub async fn open_embedded(
+    pub fn open_embedded(
+        config: Config,
+        clock: Arc<dyn Clock>,
+        embedding: Embedding,
+    ) -> BoxFuture<'static, Result<Arc<Self>, StartError>> {
+        // A trait object, so the code of a host is compiled in this crate and not in each program that opens one.
+        Box::pin(Self::opened(config, clock, embedding))
+    }
+
+    async fn opened(
         config: Config,
         clock: Arc<dyn Clock>,
         embedding: Embedding,
@@ -262,15 +270,17 @@ impl Host {
     }
 
     /// Like [`Host::open_with`], but on a store that is already open; the configured URL is ignored.
-    pub async fn open_over(
+    pub fn open_over(
         config: Config,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
-    ) -> Result<Arc<Self>, StartError> {
-        let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
-        let files = read_folders(&config.workflows)?;
-        let embedding = Embedding::default();
-        Self::open_opened(config, Opened::Given(store), files, tls, clock, embedding).await
+    ) -> BoxFuture<'static, Result<Arc<Self>, StartError>> {
+        Box::pin(async move {
+            let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
+            let files = read_folders(&config.workflows)?;
+            let embedding = Embedding::default();
+            Self::open_opened(config, Opened::Given(store), files, tls, clock, embedding).await
+        })
     }
 
     async fn open_opened(

@@ -4,8 +4,9 @@
 //! the engine and the store. Acknowledged writes are durable throughout, so all steps together take no longer
 //! than the grace period, even if the database does not answer.
 
-use std::{convert::Infallible, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use rustls::pki_types::CertificateDer;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
@@ -68,10 +69,28 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 ///
 /// # Errors
 /// None today; errors of a connection only end that connection.
-pub async fn serve(
+pub fn serve<'s>(
     host: Arc<Host>,
     listener: TcpListener,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()> + Send + 's,
+) -> BoxFuture<'s, Result<(), ServeError>> {
+    boxed(host, listener, Box::pin(shutdown))
+}
+
+/// A trait object, and not generic: the code of the server is compiled in this crate, once, instead of in each program
+/// that awaits it.
+fn boxed<'s>(
+    host: Arc<Host>,
+    listener: TcpListener,
+    shutdown: BoxFuture<'s, ()>,
+) -> BoxFuture<'s, Result<(), ServeError>> {
+    Box::pin(serve_until(host, listener, shutdown))
+}
+
+async fn serve_until(
+    host: Arc<Host>,
+    listener: TcpListener,
+    mut shutdown: BoxFuture<'_, ()>,
 ) -> Result<(), ServeError> {
     let timeout = host.config().server.request_timeout.as_duration();
     let serves = Connections::new(Faces::new(&host), timeout);
@@ -90,7 +109,6 @@ pub async fn serve(
     let mut refused_connections = RefusedConnections::default();
     let (stop, stopping) = watch::channel(false);
     let mut connections = JoinSet::new();
-    let mut shutdown = pin!(shutdown);
     loop {
         let accepted = async {
             let slot = Arc::clone(&slots).acquire_owned().await;
