@@ -34,10 +34,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether a document is a definition in this language.
+    /// Whether a document is a definition in this language, complete or not. No other one has such a member.
     #[must_use]
     pub fn recognizes(document: &Value) -> bool {
-        document.get("document").is_some_and(Value::is_object) && document.get("state_schema").is_some()
+        document.get("document").is_some_and(Value::is_object)
     }
 
     /// Accepts a new document: checks its signature, and compiles it.

@@ -411,7 +411,7 @@ fn serve(script: &mut Script, n: usize) -> bool {
         return false;
     }
     match script.status() {
-        "waiting-input" => drop(script.answer("review", json!({ "said": n })).expect("open")),
+        "waiting-input" => script.answer("review", json!({ "said": n })).expect("open"),
         _ => script.wait(1_000),
     }
     true

@@ -29,7 +29,7 @@ pub(super) fn recognize(document: &Value) -> Result<(), Error> {
     if awp::Plan::recognizes(document) {
         return Ok(());
     }
-    let message = "definition must have the members document and state_schema";
+    let message = "definition must have the member document, an object";
     Err(Error::new(Code::Validation, message).with(json!({ "field": "definition" })))
 }
 
