@@ -172,7 +172,11 @@ pub fn import(
     };
     let mut best: Option<Replayed> = None;
     let mut refused: Option<(usize, ImportError)> = None;
+    let offers = offers_activities(plan) || executions.plans().any(offers_activities);
+    let goes_on = |replayed: &Replayed| offers && !replayed.decision.run.status.is_terminal();
     for order in orders {
+        // The first one in which this host would write the rows as they are.
+        let mut same: Option<Replayed> = None;
         for mode in &modes {
             let attempt = Attempt::new(import, &executions, (*mode, order), &spent);
             let replay = Replay::of_root(&attempt, plan, given);
@@ -182,7 +186,17 @@ pub fn import(
             // Only a worker can have done whatever another engine says.
             let is_possible = import.mode.is_some() || *mode == ActivityMode::HostMediated;
             match replayed {
-                Ok(replayed) if replayed.is_same => return accepted(replayed, &executions, import, plan),
+                Ok(replayed) if replayed.is_same => {
+                    // What the modes lead to differs, even if the one ends the execution at once.
+                    if same.is_some() {
+                        return Err(unsaid_mode());
+                    }
+                    let is_other = *mode == ActivityMode::InProcess;
+                    if import.mode.is_some() || is_other || !goes_on(&replayed) {
+                        return Ok(replayed.into());
+                    }
+                    same = Some(replayed);
+                }
                 Ok(replayed) if is_possible => best = best.or(Some(replayed)),
                 Err(error) if is_possible => {
                     // Where no order fits, the one that went furthest says what is wrong.
@@ -197,35 +211,37 @@ pub fn import(
                 break;
             }
         }
+        // Without an activity, the rows do not say it either.
+        match same {
+            Some(same) if has_activities => return Ok(same.into()),
+            Some(_) => return Err(unsaid_mode()),
+            None => {}
+        }
     }
     match (best, refused) {
-        (Some(best), _) => accepted(best, &executions, import, plan),
+        (Some(best), _) if import.mode.is_none() && !has_activities && goes_on(&best) => Err(unsaid_mode()),
+        (Some(best), _) => Ok(best.into()),
         (None, Some((_, error))) => Err(error),
         (None, None) => Err(ImportError::whole("nothing was decided")),
     }
 }
 
-/// What an import makes, unless the run goes on and nothing says how.
-fn accepted(
-    replayed: Replayed,
-    executions: &Executions<'_>,
-    import: &Import,
-    plan: &Plan,
-) -> Result<Imported, ImportError> {
-    // The same rows are written in either mode, and what follows is not the same.
-    let says_mode = import.mode.is_some() || executions.has_event("ActivityRequested");
-    let is_open = !replayed.decision.run.status.is_terminal();
-    if !says_mode && is_open && (offers_activities(plan) || executions.plans().any(offers_activities)) {
-        return Err(ImportError::whole(
-            "the history does not say who does the work of activities: choose an activity_execution_mode",
-        ));
+/// The same rows are written in either mode, the execution goes on, and what follows is not the same.
+fn unsaid_mode() -> ImportError {
+    ImportError::whole(
+        "the history does not say who does the work of activities: choose an activity_execution_mode, in_process or host_mediated",
+    )
+}
+
+impl From<Replayed> for Imported {
+    fn from(replayed: Replayed) -> Self {
+        let Replayed {
+            decision,
+            is_same: _,
+            children,
+        } = replayed;
+        Self { decision, children }
     }
-    let Replayed {
-        decision,
-        is_same: _,
-        children,
-    } = replayed;
-    Ok(Imported { decision, children })
 }
 
 fn offers_activities(plan: &Plan) -> bool {

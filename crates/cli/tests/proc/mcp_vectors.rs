@@ -138,26 +138,65 @@ async fn drive(vector: &Value, definition: &Value, child: Option<&Value>) {
     assert_eq!((code, said.as_str()), (Some(0), ""));
 }
 
-#[tokio::test]
-async fn parity_vectors_of_the_protocol_hold() {
+/// The data of the protocol, if it is at hand.
+fn data() -> Option<PathBuf> {
     let folder = PathBuf::from(concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../../shared/fixtures/agent-workflow"
     ));
     if !folder.is_dir() {
         println!("note: the vectors of the Agent Workflow Protocol are not here; nothing was checked");
-        return;
+        return None;
     }
-    let read = |path: &Path| -> Value { serde_json::from_slice(&fs::read(path).unwrap()).unwrap() };
-    // The reference knows this child by itself, as urn:awp:wf:unit-tests.
-    let child = read(&folder.join("examples/r3-unit-tests-child.workflow.json"));
-    let files = fs::read_dir(folder.join("vectors/parity")).unwrap();
+    Some(folder)
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+fn vectors(folder: &Path, kind: &str) -> Vec<Value> {
+    let files = fs::read_dir(folder.join("vectors").join(kind)).unwrap();
     let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
     files.sort();
-    for file in files {
-        let vector = read(&file);
+    files.iter().map(|file| read(file)).collect()
+}
+
+#[tokio::test]
+async fn parity_vectors_of_the_protocol_hold() {
+    let Some(folder) = data() else { return };
+    // The reference knows this child by itself, as urn:awp:wf:unit-tests.
+    let child = read(&folder.join("examples/r3-unit-tests-child.workflow.json"));
+    for vector in vectors(&folder, "parity") {
         let definition = read(&folder.join(vector["definition"].as_str().unwrap()));
         drive(&vector, &definition, Some(&child)).await;
+    }
+}
+
+#[tokio::test]
+async fn schema_vectors_of_the_protocol_hold() {
+    let Some(folder) = data() else { return };
+    let own = tempfile::tempdir_in(place()).unwrap();
+    let mut talk = talk(own.path());
+    for kind in ["schema/invalid", "schema/valid"] {
+        for vector in vectors(&folder, kind) {
+            let definition = read(&folder.join(vector["definition"].as_str().unwrap()));
+            let params =
+                json!({ "name": "wopr_validate_workflow", "arguments": { "definition": definition } });
+            let answer = talk.ask("tools/call", params).await;
+            let found = &answer["result"]["structuredContent"];
+            assert_eq!(
+                found["valid"], vector["expect"]["ok"],
+                "{}: {answer}",
+                vector["id"]
+            );
+            if found["valid"] == true {
+                continue;
+            }
+            let arguments = json!({ "execution_id": "one", "definition": definition, "input": {} });
+            let refused = call(&mut talk, "workflow_start", arguments).await.unwrap_err();
+            assert_eq!(refused["code"], "VALIDATION_ERROR", "{}: {refused}", vector["id"]);
+        }
     }
 }
 

@@ -335,7 +335,7 @@ async fn moves(exported_rows: &[Vec<Value>], document: &Value, documents: &[Valu
     let mode = match exported_rows
         .iter()
         .flatten()
-        .any(|row| row["name"] == "ActivityRequested")
+        .any(|row| row["name"] == "ActivityCompleted" || row["name"] == "ActivityFailed")
     {
         true => Value::Null,
         false => "host_mediated".into(),

@@ -79,7 +79,10 @@ async fn resume(server: &Server, id: &str) -> Value {
 }
 
 fn import(rows: &[Value], name: &str) -> Value {
-    json!({ "definition": document(), "rows": rows, "execution_id": name })
+    // An activity that waits for its first outcome says nothing of the mode.
+    json!({
+        "definition": document(), "rows": rows, "execution_id": name, "activity_execution_mode": "host_mediated",
+    })
 }
 
 fn error(reply: &Reply, status: u16, code: &str) -> Value {
@@ -92,6 +95,14 @@ async fn moves_at_every_wait(first: Server, other: Server) {
     started(&first, "m-1").await;
     let given = rows(&first, "m-1").await;
     // The other host does not know the definition yet.
+    let mut unsaid = import(&given, "c-1");
+    unsaid.as_object_mut().unwrap().remove("activity_execution_mode");
+    let refused = post(&other, "/executions:import", unsaid).await;
+    let reason = &error(&refused, 400, "VALIDATION_ERROR")["details"]["reason"];
+    assert!(
+        reason.as_str().unwrap().contains("in_process or host_mediated"),
+        "{reason}"
+    );
     let moved = post(&other, "/executions:import", import(&given, "c-1"))
         .await
         .ok(201);
@@ -457,7 +468,9 @@ async fn resume_child(server: &Server, id: &str) -> Value {
 
 /// What is imported of an execution, and of its sub-workflow if it has one.
 async fn import_of_family(server: &Server, id: &str) -> Value {
-    let mut body = json!({ "definition": parent(), "rows": rows(server, id).await });
+    let mut body = json!({
+        "definition": parent(), "rows": rows(server, id).await, "activity_execution_mode": "host_mediated",
+    });
     let child_path = format!("/awp/v1/executions/{id}:sub:sub/events?limit=1000");
     let page = server.get(&child_path).send().await;
     if page.status == 200 {
