@@ -20,6 +20,7 @@ mod config;
 mod definition;
 mod egress;
 mod expression;
+mod history;
 mod host;
 mod interpreter;
 mod jq;
@@ -38,6 +39,7 @@ pub use config::config;
 pub use definition::definition;
 pub use egress::egress;
 pub use expression::expression;
+pub use history::history;
 pub use interpreter::interpreter;
 pub use jq::jq;
 pub use openwop::openwop;
@@ -64,7 +66,7 @@ impl Target {
     }
 }
 
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     Target::new("a2a_03", a2a_03),
     Target::new("a2a_1", a2a_1),
     Target::new("claims", claims),
@@ -73,6 +75,7 @@ pub const TARGETS: [Target; 19] = [
     Target::new("definition", definition),
     Target::new("egress", egress),
     Target::new("expression", expression),
+    Target::new("history", history),
     Target::new("http", http),
     Target::new("interpreter", interpreter),
     Target::new("jq", jq),

@@ -87,14 +87,68 @@ async fn inspected(arguments: &[&str]) -> Value {
     serde_json::from_str(&printed).unwrap_or_else(|_| panic!("{printed}"))
 }
 
+/// What the inspector can ask a server for, each of it once.
+async fn inspect(server: &[&str], run: impl AsyncFn(&[&str]) -> Value) {
+    let ask = async |method: &str, more: &[&str]| {
+        let mut arguments = server.to_vec();
+        arguments.extend(["--method", method]);
+        arguments.extend(more);
+        run(&arguments).await
+    };
+    let names = |listed: &Value, kind: &str, member: &str| -> Vec<String> {
+        let listed = listed[kind].as_array().unwrap_or_else(|| panic!("{listed}"));
+        let names = listed.iter().map(|one| one[member].as_str().unwrap().to_owned());
+        names.collect()
+    };
+    let tools = names(&ask("tools/list", &[]).await, "tools", "name");
+    for tool in ["wopr_start_run", "workflow_start"] {
+        assert!(tools.iter().any(|known| known == tool), "{tools:?}");
+    }
+    let called = ask("tools/call", &["--tool-name", "wopr_list_runs"]).await;
+    assert!(called["structuredContent"]["runs"].is_array(), "{called}");
+    let called = ask(
+        "tools/call",
+        &[
+            "--tool-name",
+            "workflow_status",
+            "--tool-arg",
+            "execution_id=none",
+        ],
+    )
+    .await;
+    assert_eq!(called["isError"], true, "{called}");
+    assert_eq!(
+        called["structuredContent"]["error"]["code"], "EXECUTION_NOT_FOUND",
+        "{called}"
+    );
+    let templates = ask("resources/templates/list", &[]).await;
+    assert!(!names(&templates, "resourceTemplates", "uriTemplate").is_empty());
+    let resources = names(&ask("resources/list", &[]).await, "resources", "uri");
+    for uri in resources.iter().take(2) {
+        let read = ask("resources/read", &["--uri", uri]).await;
+        assert_eq!(read["contents"][0]["uri"], *uri, "{read}");
+    }
+    let prompts = ask("prompts/list", &[]).await;
+    for prompt in prompts["prompts"].as_array().unwrap() {
+        let name = prompt["name"].as_str().unwrap();
+        let arguments = prompt["arguments"].as_array().cloned().unwrap_or_default();
+        let given = arguments
+            .iter()
+            .map(|argument| format!("{}=x", argument["name"].as_str().unwrap()));
+        let given: Vec<_> = given.collect();
+        let mut more = vec!["--prompt-name", name];
+        if !given.is_empty() {
+            more.push("--prompt-args");
+            more.extend(given.iter().map(String::as_str));
+        }
+        let got = ask("prompts/get", &more).await;
+        assert_eq!(got["messages"][0]["role"], "user", "{got}");
+    }
+}
+
 #[tokio::test]
 async fn the_inspector_lists_and_calls_tools() {
-    let listed = inspected(&[WOPR, "mcp", "--store", "memory", "--method", "tools/list"]).await;
-    let tools = listed["tools"].as_array().unwrap();
-    assert!(
-        tools.iter().any(|tool| tool["name"] == "wopr_start_run"),
-        "{listed}"
-    );
+    inspect(&[WOPR, "mcp", "--store", "memory"], inspected).await;
     let mut host = Host::new();
     let address = host.start().await;
     let url = format!("http://{address}/mcp");
@@ -111,8 +165,5 @@ async fn the_inspector_lists_and_calls_tools() {
     ]);
     let called = inspected(&call).await;
     assert!(called["structuredContent"]["runId"].is_string(), "{called}");
-    let mut read = at.to_vec();
-    read.extend(["--method", "resources/list"]);
-    let listed = inspected(&read).await;
-    assert!(listed["resources"].as_array().unwrap().len() > 1, "{listed}");
+    inspect(&at, inspected).await;
 }
