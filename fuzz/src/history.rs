@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use wopr_core::{
-    Entropy, InProcess, NodeTypes, Object, Plan, RunId, Timestamp,
+    InProcess, NodeTypes, Object, Plan, RunId, Timestamp,
     awp::{ActivityMode, GivenRows, Import},
     import_awp,
 };
@@ -81,21 +81,11 @@ pub fn history(data: &[u8]) {
     for in_process in [None, Some(Arc::new(tools))] {
         let id = RunId::from_parts(Timestamp::from_millis(7), [7; 10]);
         let mut copy = Script::of_plans([PLAN.clone()]);
-        let start = Script::start_run(json!({}));
         let import = Import {
-            run: id.clone(),
-            now: copy.now(),
-            entropy: Entropy([7; 16]),
-            tenant: start.tenant,
-            principal: start.principal,
-            origin: start.origin,
-            trace: None,
-            bounds: start.bounds,
-            name: None,
-            input: None,
             configurable: given.configurable.clone(),
             mode,
             in_process,
+            ..Script::import_terms(id.clone(), copy.now())
         };
         let imported = import_awp(&PLAN, &rows, &[], &import).expect("of this language");
         match imported {

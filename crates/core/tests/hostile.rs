@@ -205,21 +205,9 @@ fn decide_again(name: &str, plan: &Plan, id: &RunId, log: &[Recorded], worst: &m
             "created_at": row.created_at.to_text() })
     });
     let rows = awp::GivenRows::read(rows.collect()).unwrap();
-    let start = Script::start_run(json!({}));
     let import = awp::Import {
-        run: id.clone(),
-        now: Timestamp::from_millis(2_000),
-        entropy: Entropy([7; 16]),
-        tenant: start.tenant,
-        principal: start.principal,
-        origin: start.origin,
-        trace: None,
-        bounds: start.bounds,
-        name: None,
-        input: None,
-        configurable: Object::new(),
         mode: Some(awp::ActivityMode::HostMediated),
-        in_process: None,
+        ..Script::import_terms(id.clone(), Timestamp::from_millis(2_000))
     };
     MEMORY.reset_peak_memory();
     let began = millis();

@@ -111,6 +111,21 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Whether a worker, an agent or the host does the work of the node.
+    pub(crate) const fn is_activity(&self) -> bool {
+        match self {
+            Self::Step | Self::Llm { .. } | Self::Tool | Self::Delegate { .. } => true,
+            Self::Start { .. }
+            | Self::End { .. }
+            | Self::Switch { .. }
+            | Self::Interrupt { .. }
+            | Self::Parallel { .. }
+            | Self::Wait(_)
+            | Self::SetState(_)
+            | Self::Subworkflow { .. } => false,
+        }
+    }
+
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Start { .. } => "start",

@@ -64,7 +64,7 @@ pub struct Import {
     pub configurable: Object,
     /// Who does the work of activities; what fits the rows where absent.
     pub mode: Option<ActivityMode>,
-    /// What this host does activities with that come after the rows.
+    /// The models, tools and fixed outputs of this host. It does the activities with them that the rows do not contain.
     pub in_process: Option<Arc<InProcess>>,
 }
 
@@ -187,7 +187,7 @@ pub fn import(
             let is_possible = import.mode.is_some() || *mode == ActivityMode::HostMediated;
             match replayed {
                 Ok(replayed) if replayed.is_same => {
-                    // What the modes lead to differs, even if the one ends the execution at once.
+                    // Both modes fit the rows, but the execution goes on differently in each.
                     if same.is_some() {
                         return Err(unsaid_mode());
                     }
@@ -226,7 +226,7 @@ pub fn import(
     }
 }
 
-/// The same rows are written in either mode, the execution goes on, and what follows is not the same.
+/// The rows fit both modes, and the execution goes on differently in each.
 fn unsaid_mode() -> ImportError {
     ImportError::whole(
         "the history does not say who does the work of activities: choose an activity_execution_mode, in_process or host_mediated",
@@ -245,17 +245,7 @@ impl From<Replayed> for Imported {
 }
 
 fn offers_activities(plan: &Plan) -> bool {
-    plan.definition.nodes.iter().any(|node| match node.kind {
-        Kind::Step | Kind::Llm { .. } | Kind::Tool | Kind::Delegate { .. } => true,
-        Kind::Start { .. }
-        | Kind::End { .. }
-        | Kind::SetState(_)
-        | Kind::Switch { .. }
-        | Kind::Parallel { .. }
-        | Kind::Wait(_)
-        | Kind::Interrupt { .. }
-        | Kind::Subworkflow { .. } => false,
-    })
+    plan.definition.nodes.iter().any(|node| node.kind.is_activity())
 }
 
 impl GivenRows {

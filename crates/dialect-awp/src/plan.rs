@@ -34,7 +34,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether a document is a definition in this language, complete or not. No other one has such a member.
+    /// Returns `true` if a document is written in this language, complete or not. Definitions of other languages have no
+    /// member `document`.
     #[must_use]
     pub fn recognizes(document: &Value) -> bool {
         document.get("document").is_some_and(Value::is_object)

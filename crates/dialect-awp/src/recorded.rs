@@ -1,8 +1,8 @@
-//! What an imported history says of the activities that its host did itself.
+//! The outcomes in an imported history of activities that its host did in process.
 //!
-//! The metadata of the imported run has it, by node, visit and attempt, so the run decides again what its rows say, and this
-//! host does what comes after them. It counts up to the time of the import only: a branch from within the history does anew
-//! what it goes on to.
+//! An import writes them to the metadata of its run, by node, visit and attempt. Decisions read them there, so the run decides
+//! again what its rows say. They apply up to the time of the import: this host does all later activities, and a branch from
+//! within the history does those again that come after its beginning.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub(crate) enum Recorded {
     Later,
 }
 
-/// The outcome that the history has of an attempt.
+/// Finds the outcome of an attempt in the history.
 pub(crate) fn recorded(next: &Next<'_>, step: &StepId, attempt: u32) -> Option<Recorded> {
     let imported = next.run.started.as_ref()?.metadata.get(IMPORTED)?;
     let at = imported.get(AT).and_then(Value::as_str);

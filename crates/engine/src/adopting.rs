@@ -25,7 +25,7 @@ pub struct Beginning {
     pub now: Timestamp,
     pub entropy: Entropy,
     pub bounds: HostBounds,
-    /// What the host does activities with.
+    /// The models, tools and fixed outputs with which the host does activities in process.
     pub in_process: Option<Arc<InProcess>>,
 }
 

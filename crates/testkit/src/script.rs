@@ -14,7 +14,9 @@ use wopr_core::{
     Authority, CancelledCall, Catalog, Command, Decision, DrainPolicy, Effect, Entropy, Failure, Fork,
     ForkMode, HostBounds, Imported, ImportedChild, Input, NodeId, Object, Origin, Overlay, Plan, PrincipalId,
     Recorded, Refusal, RefusalDivergence, Resolve, Run, RunId, RunMessage, Seq, StartFork, StartRun,
-    Startable, TenantId, Timer, Timestamp, WorkflowId, decide, decide_fork, format,
+    Startable, TenantId, Timer, Timestamp, WorkflowId,
+    awp::Import,
+    decide, decide_fork, format,
     invariant::{self, ChildStatus, LogChecker, OutstandingWork, Violation},
 };
 
@@ -242,6 +244,32 @@ impl Script {
     pub fn try_start(&mut self, start: StartRun) -> Result<(), Refusal> {
         self.add_pending();
         self.tell(0, Command::Start(Box::new(start)))
+    }
+
+    /// The terms of an import.
+    pub fn import_terms(run: RunId, now: Timestamp) -> Import {
+        let StartRun {
+            tenant,
+            principal,
+            origin,
+            bounds,
+            ..
+        } = Self::start_run(json!({}));
+        Import {
+            run,
+            now,
+            entropy: Entropy([7; 16]),
+            tenant,
+            principal,
+            origin,
+            trace: None,
+            bounds,
+            name: None,
+            input: None,
+            configurable: Object::new(),
+            mode: None,
+            in_process: None,
+        }
     }
 
     /// Adds the root run with a log that was decided elsewhere, as if it had been decided here at once.

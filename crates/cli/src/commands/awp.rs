@@ -84,7 +84,7 @@ enum Verb {
         /// Options of the run that a history does not carry, as a JSON object: recursionLimit, runTimeoutMs, mockOutputs
         #[arg(long, value_name = "FILE")]
         configurable: Option<PathBuf>,
-        /// Where activities run: in_process or host_mediated [default: as the history shows]
+        /// Where activities run: in_process or host_mediated; required if no activity has ended yet [default: as the history shows]
         #[arg(long, value_name = "MODE")]
         mode: Option<String>,
         /// Whether branches are under way at once [default: as the history shows]

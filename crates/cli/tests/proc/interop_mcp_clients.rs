@@ -87,7 +87,7 @@ async fn inspected(arguments: &[&str]) -> Value {
     serde_json::from_str(&printed).unwrap_or_else(|_| panic!("{printed}"))
 }
 
-/// What the inspector can ask a server for, each of it once.
+/// Calls every method of a server that the inspector offers.
 async fn inspect(server: &[&str], run: impl AsyncFn(&[&str]) -> Value) {
     let ask = async |method: &str, more: &[&str]| {
         let mut arguments = server.to_vec();

@@ -476,7 +476,7 @@ fn text<'r>(index: usize, row: &'r GivenRow, name: &str, most: usize) -> Result<
     }
 }
 
-/// Why an attempt failed, as a row says.
+/// Reads the failure of an attempt from its row.
 pub(super) fn failure(index: usize, row: &GivenRow) -> Result<Failure, RowError> {
     Ok(Failure::new(
         text(index, row, "code", MAX_CODE)?.unwrap_or_default(),

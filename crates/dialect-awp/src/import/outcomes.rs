@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use wopr_kernel::{Failure, NodeId, Planned, Timestamp};
+use wopr_kernel::{NodeId, Planned, Timestamp};
 
 use super::{hidden, next};
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, Default)]
 struct Visit {
     outcomes: Vec<Recorded>,
-    /// What a row says that only repeats an earlier one. Without another one, it counts.
+    /// The outcome in a row that repeats an earlier row. It counts if no other row of the visit has an outcome.
     repeated: Option<Recorded>,
     /// When the last attempt was asked for: the number of commands so far, and the time.
     requested: (usize, Timestamp),
@@ -57,18 +57,8 @@ pub(super) fn activities(plan: &Plan, given: &GivenRows) -> Result<Activities, R
 /// The node of this name, if it is an activity that a host does itself.
 fn activity(plan: &Plan, node: &str) -> Option<NodeId> {
     let node = NodeId::parse(node).ok()?;
-    match plan.at(plan.position(&node)?).kind {
-        Kind::Step | Kind::Llm { .. } | Kind::Tool => Some(node),
-        Kind::Start { .. }
-        | Kind::End { .. }
-        | Kind::SetState(_)
-        | Kind::Switch { .. }
-        | Kind::Parallel { .. }
-        | Kind::Wait(_)
-        | Kind::Interrupt { .. }
-        | Kind::Subworkflow { .. }
-        | Kind::Delegate { .. } => None,
-    }
+    let kind = &plan.at(plan.position(&node)?).kind;
+    (kind.is_activity() && !matches!(kind, Kind::Delegate { .. })).then_some(node)
 }
 
 impl Visit {
@@ -84,7 +74,7 @@ impl Visit {
             self.requested = (n_commands, row.at);
         } else if row.is_event("ActivityFailed") && number.is_none_or(|number| number == wanted) {
             self.outcomes.push(match is_at_once {
-                true => Recorded::Failed(failure(index, row)?),
+                true => Recorded::Failed(next::failure(index, row)?),
                 false => Recorded::Later,
             });
             self.has_ended = row.payload.get("willRetry") != Some(&true.into());
@@ -112,11 +102,4 @@ impl Visit {
         }
         Ok(self.outcomes)
     }
-}
-
-fn failure(index: usize, row: &GivenRow) -> Result<Failure, RowError> {
-    next::failure(index, row).map(|failure| Failure {
-        retryable: true,
-        ..failure
-    })
 }
