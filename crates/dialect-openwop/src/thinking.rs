@@ -329,9 +329,11 @@ impl Thinking {
             let words = match &turn.then {
                 // With more room the same question is asked.
                 None | Some(Then::MoreRoom) => continue,
+                // The error repeats words of the answer.
                 Some(Then::Repair(error)) => format!(
-                    "That is not the document that was asked for: {error}. Answer with the corrected JSON document and \
-                     nothing else."
+                    "That is not the document that was asked for. What is wrong with it:\n{}\nAnswer with the corrected \
+                     JSON document and nothing else.",
+                    fence("answer", error)
                 ),
                 Some(Then::Reformat) => {
                     "Write the same as one JSON document that matches the schema, and nothing else."

@@ -195,6 +195,7 @@ fn wrong_document_is_asked_for_again_with_what_is_wrong() {
         again.contains("assistant: {\"ok\": 1}\nuser: That is not the document"),
         "{again}"
     );
+    assert!(again.contains("<UNTRUSTED source=\"answer\">"), "{again}");
     replies(&mut script, "{\"ok\": true", "end");
     replies(&mut script, "{\"ok\": false}", "end");
     let outputs = outputs(&script);
