@@ -71,6 +71,8 @@ pub(super) struct Server {
 struct Line {
     session: Option<Arc<Session>>,
     n_failures: u32,
+    /// Why it failed last.
+    why: Option<String>,
     /// When the server may be tried again.
     next: Option<Instant>,
 }
@@ -82,8 +84,12 @@ pub(super) enum Unavailable {
     Credential(String),
     #[error("its process could not be started: {0}")]
     Process(std::io::ErrorKind),
-    #[error("it failed {n_failures} times, and is tried again in {} ms", .again.as_millis())]
-    Pausing { n_failures: u32, again: Duration },
+    #[error("{why}; it failed {n_failures} times, and is tried again in {} ms", .again.as_millis())]
+    Pausing {
+        why: String,
+        n_failures: u32,
+        again: Duration,
+    },
     #[error("it could not be reached or did not greet")]
     Greeting,
     #[error("{0}")]
@@ -181,7 +187,9 @@ impl Server {
             .next
             .and_then(|next| next.checked_duration_since(Instant::now()))
         {
+            let why = || Unavailable::Greeting.to_string();
             return Err(Unavailable::Pausing {
+                why: line.why.clone().unwrap_or_else(why),
                 n_failures: line.n_failures,
                 again,
             });
@@ -198,12 +206,14 @@ impl Server {
                 let session = Arc::new(session);
                 line.session = Some(Arc::clone(&session));
                 line.n_failures = 0;
+                line.why = None;
                 // A process that dies at once is not started again without a pause.
                 line.next = Some(Instant::now() + PAUSE);
                 Ok(session)
             }
             Err(error) => {
                 line.next = Some(Instant::now() + pause);
+                line.why = Some(error.to_string());
                 tracing::warn!(server = self.config.name, %error, "a tool server is not available");
                 Err(error)
             }
@@ -248,7 +258,10 @@ impl Server {
             .await;
         // For later versions the client would keep all that a server ever listed.
         let spoken = peer.peer_info().map(|info| info.protocol_version.clone());
-        if let Some(version) = spoken.filter(|version| !version.has_initialize()) {
+        let is_accepted = |version: &ProtocolVersion| {
+            version.has_initialize() && ProtocolVersion::KNOWN_VERSIONS.contains(version)
+        };
+        if let Some(version) = spoken.filter(|version| !is_accepted(version)) {
             let version: String = version.as_str().chars().take(32).collect();
             return Err(Unavailable::Version(version));
         }
