@@ -69,7 +69,16 @@ pub(super) fn origin(source: &ForkedFrom) -> String {
 
 pub(super) async fn diff(client: &Client, a: &str, b: &str, format: Format) -> Result<Exit> {
     let path = format!("/v1/runs/{}:diff?against={}", escape(a), escape(b));
-    let diff = client.get(&path).await?;
+    let diff = match client.get(&path).await {
+        Ok(diff) => diff,
+        Err(error) => {
+            // The server does not say which of the two it does not know.
+            for run in [a, b] {
+                client.get(&format!("/v1/runs/{}", escape(run))).await?;
+            }
+            return Err(error);
+        }
+    };
     let at = diff.get("divergedAtSeq").and_then(Value::as_u64);
     let exit = if at.is_none() { Exit::Ok } else { Exit::Failed };
     if format.json {
