@@ -12,12 +12,14 @@ use wopr_engine::View;
 
 use crate::{Caller, Scope};
 
-/// Replaces a redacted value.
-pub const REDACTED: &str = "[REDACTED]";
+pub use wopr_core::REDACTED;
+
 /// Outputs of gates that contain a whole answer.
 const WHOLE_ANSWERS: [&str; 3] = ["answers", "event", "resumeValue"];
 /// Outputs of gates that contain a part of an answer.
 const PARTS_OF_ANSWERS: [&str; 4] = ["feedback", "refineFeedback", "decision", EDITED];
+/// The member of a decision that has the inputs of workers.
+const WORKER_INPUTS: &str = "nextWorkerInputs";
 /// Prefix of variables that hold the questions a reviewer asked at a gate.
 const EXCHANGES: &str = "_askExchanges:";
 /// The output with which a reviewer replaces an artifact.
@@ -87,7 +89,22 @@ impl Mask {
     pub fn shown(&self, value: &Value) -> Value {
         let mut value = value.clone();
         self.hide_members(&mut value);
+        self.hide_inputs(&mut value);
         value
+    }
+
+    /// Masks the inputs that a supervisor's decision gives its workers: their names are those of variables.
+    fn hide_inputs(&self, value: &mut Value) {
+        let Some(plan) = self.plan.as_ref().filter(|plan| plan.has_sensitive()) else {
+            return;
+        };
+        let inputs = value.get_mut(WORKER_INPUTS).and_then(Value::as_array_mut);
+        let inputs = inputs.into_iter().flatten().filter_map(Value::as_object_mut);
+        for (name, value) in inputs.flatten() {
+            if plan.is_sensitive(name) {
+                *value = redacted();
+            }
+        }
     }
 
     /// Like [`Mask::shown`], for an object whose members are no variables of the run.

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, future::Future, sync::Arc};
 
-use wopr_core::{Event, KernelEvent, Recorded, RunId, RunKey, RunStatus, Seq};
+use wopr_core::{Event, KernelEvent, Recorded, RunId, RunKey, RunStarted, RunStatus, Seq};
 use wopr_engine::{Decided, Events, Opened, Tail, View};
 use wopr_store::{BlobRow, MessageRow, Summary};
 
@@ -120,6 +120,16 @@ impl App {
         }
         let view = self.view(run).await?;
         Ok(view.map(|view| Mask::for_reader(&view.plan, reads_artifacts)))
+    }
+
+    /// How a run started. `None` if it has not, or has been removed.
+    pub async fn beginning(&self, run: &VisibleRun) -> Result<Option<Arc<RunStarted>>, Error> {
+        let page = self.events(run, Seq(0), 1).await?;
+        let first = page.and_then(|page| page.events.into_iter().next());
+        Ok(first.and_then(|first| match first.event {
+            Event::Kernel(KernelEvent::RunStarted(started)) => Some(started),
+            Event::Kernel(_) | Event::Dialect(_) => None,
+        }))
     }
 
     /// A child of a run, unless it is removed.

@@ -113,6 +113,7 @@ fn replay_a_thousand_events(bencher: Bencher<'_, '_>) {
             since: Seq(0),
             until: Seq(log.len() as u64),
             depth: 1,
+            recorders: Vec::new(),
             refusal: None,
         },
         overlay: None,

@@ -65,6 +65,7 @@ fn spawn(
         })?;
     let spawn = Spawn {
         workflow,
+        is_chosen_by_host: false,
         inputs,
         unset: Vec::new(),
         is_untrusted: next.state.is_untrusted,

@@ -778,9 +778,9 @@ impl SubWorkflow {
     fn read(config: Config<'_>) -> Result<Self, String> {
         let workflow = config.text("workflowId")?.ok_or("config.workflowId is missing")?;
         let workflow = WorkflowId::parse(workflow).map_err(|e| format!("config.workflowId: {e}"))?;
-        if is_tool_workflow(&workflow) {
+        if workflow.is_of_host() {
             return Err(format!(
-                "config.workflowId '{workflow}' is the host's own: core.mcp.toolCall calls a tool"
+                "config.workflowId '{workflow}' is the host's own: core.mcp.toolCall calls a tool, core.a2a.invoke an agent"
             ));
         }
         if config.flag("waitForCompletion")? == Some(false) {
@@ -797,11 +797,11 @@ impl SubWorkflow {
                 ));
             }
         };
+        let outputs = config.mapping("outputMapping")?;
         let attestation = match config.0.get("outputAttestation") {
             None | Some(Value::Null) => None,
-            Some(attestation) => Some(Attestation::read(attestation)?),
+            Some(attestation) => Some(Attestation::read(attestation, &outputs)?),
         };
-        let outputs = config.mapping("outputMapping")?;
         if let Some((name, _)) = outputs.iter().find(|(name, _)| name.starts_with('_')) {
             return Err(format!(
                 "config.outputMapping sets '{name}': names with a leading underscore are the host's"

@@ -1,9 +1,9 @@
 //! The values that a definition assigns to variables, channels and outputs, and their redaction.
 
 use serde_json::Value;
-use wopr_kernel::Planned as _;
+use wopr_kernel::{Planned as _, REDACTED};
 
-use crate::{NodeId, Plan, node::written_by};
+use crate::{NodeId, Object, Plan, node::written_by};
 
 impl Plan {
     /// The definition, with every value that it gives to something sensitive replaced.
@@ -17,6 +17,27 @@ impl Plan {
             written_values(&mut document, is_kept, &mut |value| *value = replacement.clone());
         }
         document
+    }
+}
+
+/// An object for the eyes of people, without the values of what is sensitive.
+pub(crate) fn hidden(mut object: Object, is_sensitive: impl Fn(&str) -> bool) -> Object {
+    for (name, value) in &mut object {
+        if is_sensitive(name) {
+            *value = REDACTED.into();
+        }
+    }
+    object
+}
+
+/// Puts the values that were hidden from whoever edited an object back in their place.
+pub(crate) fn unhide(edited: &mut Object, original: &Object) {
+    for (name, value) in edited {
+        if value == REDACTED
+            && let Some(original) = original.get(name)
+        {
+            *value = original.clone();
+        }
     }
 }
 

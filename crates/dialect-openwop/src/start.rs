@@ -15,7 +15,7 @@ pub(crate) fn check_start(plan: &Plan, start: &StartRun, budget: &Budget) -> Res
         return Err(Refusal::InvalidInput {
             field: "workflowId".to_owned(),
             rule: format!(
-                "'{}' is the host's own, which only the tool of a model starts",
+                "'{}' is the host's own, which only runs that call a tool or an agent start",
                 plan.definition.id
             ),
         });

@@ -195,6 +195,7 @@ fn spawns(next: &DecisionBuilder<'_, Toy>, workflows: &[WorkflowId]) -> Result<V
         next.spend(cost::of_object(inputs))?;
         Ok(Spawn {
             workflow: workflow.clone(),
+            is_chosen_by_host: false,
             inputs: inputs.clone(),
             unset: Vec::new(),
             is_untrusted: next.state.is_untrusted,

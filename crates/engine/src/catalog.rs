@@ -501,16 +501,21 @@ impl Engine {
     async fn admitted(&self, tenant: Option<&TenantId>, document: Value) -> Result<Admitted, RegisterError> {
         let node_types = self.shared.catalog.node_types;
         let signatures = Arc::clone(&self.shared.options.signatures);
-        let admitted = match tenant {
-            Some(tenant) => {
-                let admitting = self.compute(tenant, HEAVY, move || {
-                    Admitted::new(document, node_types, &signatures)
-                });
-                admitting.await.map_err(RegisterError::Busy)?
-            }
-            None => Admitted::new(document, node_types, &signatures),
+        let Some(tenant) = tenant else {
+            return Ok(Admitted::new(document, node_types, &signatures)?);
         };
-        Ok(admitted?)
+        let admitting = self.compute(tenant, HEAVY, move || {
+            Admitted::new(document, node_types, &signatures)
+        });
+        let admitted = admitting.await.map_err(RegisterError::Busy)??;
+        let id = admitted.plan.id();
+        // Whoever registered one would do the work that others give to an agent or a tool.
+        if id.is_of_host() {
+            let rule = format!("id '{id}' begins with 'host-', as only those of the host's own workflows do");
+            let problem = Problem::new("definition", rule);
+            return Err(RegisterError::Invalid(Problems(vec![problem])));
+        }
+        Ok(admitted)
     }
 
     /// The version that a run is pinned to.

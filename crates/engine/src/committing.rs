@@ -142,6 +142,7 @@ impl Engine {
             })
             .collect();
         batch.blobs.clone_from(&side_rows.blobs);
+        batch.memory.extend(side_rows.memory.iter().cloned());
         if let Some(NewSubscription { run, row, most }) = &side_rows.push {
             self.shared.outboxes.is_used();
             batch.push = Some(Box::new(NewPush {
@@ -289,9 +290,10 @@ fn has_no_side_rows(side_rows: &SideRows) -> bool {
         idempotency,
         messages,
         blobs,
+        memory,
         push,
         is_log_unread: _,
         continues: _,
     } = side_rows;
-    idempotency.is_none() && messages.is_empty() && blobs.is_empty() && push.is_none()
+    idempotency.is_none() && messages.is_empty() && blobs.is_empty() && memory.is_empty() && push.is_none()
 }

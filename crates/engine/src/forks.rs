@@ -8,14 +8,15 @@ use std::{borrow::Cow, sync::Arc};
 
 use wopr_core::{
     Command, Event, Fork, ForkMode, KernelEvent, Overlay, Plan, Recorded, Refusal, Run, RunId, RunKey,
-    RunStarted, Seq, StartFork,
+    RunStarted, Seq, StartFork, Timestamp,
 };
-use wopr_store::{Guard, ReadError, Summary};
+use wopr_store::{Guard, MemoryRow, ReadError, Summary};
 
 use crate::{
     CommandError, Done, Engine, SideRows, View,
     commanding::{Decided, MAX_ATTEMPTS, RETRY_AFTER_MS},
     load_budget::LoadPermit,
+    remembering,
     uncertain_commit::UncertainCommits,
     view::decode_events,
 };
@@ -76,7 +77,7 @@ impl Engine {
             from,
             mut overlay,
             workflow,
-            side_rows,
+            mut side_rows,
         } = request;
         let (summary, head) = self.summary(&source).await?.ok_or(CommandError::NotFound)?;
         if from > head || (from == head && summary.status.is_terminal()) || head == Seq(0) {
@@ -111,11 +112,19 @@ impl Engine {
             since: self.decision_of(&source, from, head).await?,
             until: head,
             depth: began.fork.as_ref().map_or(0, |fork| fork.depth).saturating_add(1),
+            recorders: began
+                .fork
+                .as_ref()
+                .map_or_else(Vec::new, Fork::recorders_of_forks),
             refusal: None,
         };
         fork.refusal = self.ask_again(&source, &began, &fork).await?.map(Box::new);
         let now = self.now();
         let key = source.sibling(run);
+        if mode == ForkMode::Branch {
+            let remembered = self.remembered(&source, &began, from, &key.run, now).await?;
+            side_rows.memory = remembered.ok_or(Refusal::MemoryGone(from))?;
+        }
         let view = View {
             key,
             summary: Summary {
@@ -168,6 +177,27 @@ impl Engine {
             Event::Kernel(KernelEvent::RunStarted(started)) => Some(started),
             Event::Kernel(_) | Event::Dialect(_) => None,
         }))
+    }
+
+    /// What the source remembered before the event at `from`, for a branch of its own scope. `None` if that is no longer
+    /// known.
+    async fn remembered(
+        &self,
+        source: &RunKey,
+        began: &RunStarted,
+        from: Seq,
+        branch: &RunId,
+        now: Timestamp,
+    ) -> Result<Option<Vec<MemoryRow>>, ReadError> {
+        let Some(last) = from.0.checked_sub(1) else {
+            return Ok(Some(Vec::new()));
+        };
+        let page = self.events(source, Seq(last), 1).await?;
+        let Some(last) = page.and_then(|page| page.events.into_iter().next()) else {
+            return Ok(None);
+        };
+        let scopes = (&*began.memory_scope(&source.run), &*format!("run:{branch}"));
+        remembering::copied(&*self.shared.store, &source.tenant, scopes, (last.at, now)).await
     }
 
     /// The first event of the decision to which the event at `seq` belongs.

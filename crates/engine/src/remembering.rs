@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use wopr_core::{
-    CONTENT_TRUST, Event, KernelEvent, MemoryCall, ModelCall, NewMemory, Recorded, TenantId, Timestamp,
+    CONTENT_TRUST, Event, KernelEvent, MemoryCall, ModelCall, NewMemory, Recorded, Seq, TenantId, Timestamp,
     UNTRUSTED, hex,
 };
 use wopr_store::{MemoryEntry, MemoryQuery, MemoryRow, ReadError, Store, WriteError};
@@ -247,6 +247,51 @@ impl Remembering {
         }
         Ok(())
     }
+}
+
+/// The entries of a scope as of a time, as rows of another scope. `None` if they are no longer known, or if the tenant
+/// may not remember so much.
+pub(crate) async fn copied(
+    store: &dyn Store,
+    tenant: &TenantId,
+    (from, to): (&str, &str),
+    (at, now): (Timestamp, Timestamp),
+) -> Result<Option<Vec<MemoryRow>>, ReadError> {
+    let query = |as_of| MemoryQuery {
+        scope: from.to_owned(),
+        id: None,
+        tag: None,
+        now: at,
+        as_of,
+        limit: usize::try_from(MAX_OF_SCOPE).unwrap_or(usize::MAX),
+    };
+    let entries = store.memory(tenant, &query(Some(at))).await?;
+    let kept_ms = u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX);
+    // Since then, rows that had been replaced may have been deleted.
+    if now.millis_since(at) >= kept_ms && store.memory(tenant, &query(None)).await? != entries {
+        return Ok(None);
+    }
+    if entries.is_empty() {
+        return Ok(Some(Vec::new()));
+    }
+    let rows: Vec<_> = entries
+        .into_iter()
+        .map(|entry| MemoryRow {
+            scope: to.to_owned(),
+            id: entry.id,
+            seq: Seq(0),
+            at,
+            content: Some(entry.content),
+            tags: entry.tags,
+            created_at: entry.created_at,
+            expires_at: entry.expires_at,
+            is_untrusted: entry.is_untrusted,
+        })
+        .collect();
+    let used = store.memory_use(tenant, to).await?;
+    let n_bytes: usize = rows.iter().map(MemoryRow::size).sum();
+    let has_room = used.rows + rows.len() as u64 <= MAX_ROWS && used.bytes + n_bytes as u64 <= MAX_BYTES;
+    Ok(has_room.then_some(rows))
 }
 
 /// The entry that a call writes, without secrets.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wopr_core::{Object, Origin, Plan, PrincipalId, RunId, TenantId, Timestamp};
-use wopr_store::{BlobRow, IdempotencyKey, IdempotencyRecord, PushRow};
+use wopr_store::{BlobRow, IdempotencyKey, IdempotencyRecord, MemoryRow, PushRow};
 
 use crate::View;
 
@@ -44,6 +44,8 @@ pub struct SideRows {
     pub messages: Vec<NewMessage>,
     /// Files that the run refers to.
     pub blobs: Vec<BlobRow>,
+    /// What agents remember without an event of this command.
+    pub memory: Vec<MemoryRow>,
     /// A subscription to the events from this command on. It exists if and only if the command takes effect.
     pub push: Option<NewSubscription>,
     /// The caller is answered from the run itself and does not read its log next, so the log need not be

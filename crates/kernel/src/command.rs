@@ -661,6 +661,9 @@ pub enum Refusal {
     /// The run has fewer events.
     #[error("fork at event {from} of a run with {head} events")]
     BeyondLog { from: Seq, head: Seq },
+    /// What the run remembered at that event is no longer kept, or cannot be kept twice.
+    #[error("remember what the run remembered at event {0}")]
+    MemoryGone(Seq),
     /// Another definition does not fit the history of the run.
     #[error("go on with this definition: {0}")]
     OtherDefinition(String),

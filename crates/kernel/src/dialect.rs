@@ -66,6 +66,11 @@ pub trait Dialect: Sized + Debug + 'static {
         None
     }
 
+    /// What a step calls the workflow of its child, if not by its id.
+    fn worker_of(_plan: &Self::Plan, _state: &Self::State, _step: &StepId, _child: &RunId) -> Option<String> {
+        None
+    }
+
     /// The failure by which a step did not create a child, if this event of the language records one.
     fn refused_child(_event: &Self::Event, _step: &StepId) -> Option<Failure> {
         None
@@ -166,7 +171,7 @@ pub trait Planned: Debug + Send + Sync + 'static {
 
     /// Whether callers may start runs at all. Others come only from runs that are under way.
     fn is_for_callers(&self) -> bool {
-        true
+        !self.id().is_of_host()
     }
 
     /// Whether clients are told of the workflow.

@@ -415,13 +415,16 @@ pub enum KernelEvent {
         step: StepId,
         child: RunId,
         workflow: WorkflowId,
+        /// What the step calls the child's workflow, if not by its id.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        worker: Option<String>,
         status: RunStatus,
         outputs: Object,
         /// The variables that the step asked for.
         #[serde(default, skip_serializing_if = "Object::is_empty")]
         report: Object,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        error: Option<Failure>,
+        error: Option<Box<Failure>>,
     },
     /// An attempt calls out.
     EffectScheduled {
@@ -647,9 +650,55 @@ pub struct Fork {
     pub until: Seq,
     /// Counts the forks that led to this run: 1 for the fork of a run that is none.
     pub depth: u32,
+    /// Who recorded what the source took from its own source; in order. Empty if the source is no fork.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recorders: Vec<Recorder>,
     /// The first call whose model gave a replay another kind of reply than it gave the source, if it was asked again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Box<RefusalDivergence>>,
+}
+
+/// A run whose events a fork of a fork has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recorder {
+    pub run: RunId,
+    /// The first event that is not this run's.
+    pub until: Seq,
+}
+
+impl Fork {
+    /// The first event that is not taken from the source.
+    const fn until(&self) -> Seq {
+        match self.mode {
+            ForkMode::Replay => Seq(u64::MAX),
+            ForkMode::Branch => self.from,
+        }
+    }
+
+    /// The run that recorded an event first; `None` for those of the fork itself.
+    #[must_use]
+    pub fn recorder(&self, seq: Seq) -> Option<&RunId> {
+        let origin = self.recorders.iter().find(|origin| seq < origin.until);
+        let earlier = origin.map_or(&self.source, |origin| &origin.run);
+        (seq < self.until()).then_some(earlier)
+    }
+
+    /// The [recorders](Self::recorders) of a fork of this fork.
+    #[must_use]
+    pub fn recorders_of_forks(&self) -> Vec<Recorder> {
+        let own = Recorder {
+            run: self.source.clone(),
+            until: self.until(),
+        };
+        let mut recorders: Vec<Recorder> = Vec::new();
+        for mut origin in self.recorders.iter().cloned().chain([own]) {
+            origin.until = origin.until.min(self.until());
+            if recorders.last().is_none_or(|last| last.until < origin.until) {
+                recorders.push(origin);
+            }
+        }
+        recorders
+    }
 }
 
 /// How a fork goes on after the events that it takes from its source.
@@ -720,6 +769,15 @@ pub struct MemoryWritten {
     /// The agent of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+}
+
+impl RunStarted {
+    /// The scope of what the run's agents remember: see [`crate::Run::memory_scope`].
+    #[must_use]
+    pub fn memory_scope(&self, own: &RunId) -> String {
+        let shared = self.parent.as_ref().and_then(|parent| parent.memory.clone());
+        shared.unwrap_or_else(|| format!("run:{own}"))
+    }
 }
 
 /// A call that a worker performs.

@@ -39,7 +39,7 @@ impl KernelEvent {
                 report,
                 error,
                 ..
-            } => size_of_object(outputs) + size_of_object(report) + error.as_ref().map_or(0, of_failure),
+            } => size_of_object(outputs) + size_of_object(report) + error.as_deref().map_or(0, of_failure),
             Self::EffectScheduled { activity, .. } => {
                 activity.as_ref().map_or(0, |activity| size_of(&activity.input))
             }

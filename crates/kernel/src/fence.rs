@@ -106,12 +106,12 @@ impl Spelled {
     /// The same from one character earlier on, which is this one.
     fn after(self, c: char) -> Self {
         let mut before = Self::default();
-        for at in 0..NAME.len() {
+        for (at, name) in NAME.into_iter().enumerate() {
             let same = self.0[at];
             let skipped = |n: usize| self.0.get(at + n).copied().flatten();
             let latin = |n: usize| skipped(n).map(|latin| latin.saturating_add(1));
             before.0[at] = match Sign::of(c) {
-                Sign::Letter(letter) => latin(1).filter(|_| NAME[at] == letter),
+                Sign::Letter(letter) => latin(1).filter(|_| name == letter),
                 Sign::Unseen => same,
                 // Several letters may be one sign.
                 Sign::Styled => same.max(latin(1)).max(latin(2)).max(latin(3)),

@@ -145,6 +145,18 @@ impl RunId {
     }
 }
 
+impl WorkflowId {
+    /// What the ids of the host's own workflows begin with.
+    const OF_HOST: &str = "host-";
+
+    /// Whether the workflow is the host's own. No tenant registers one with such an id, no caller starts one, and no
+    /// definition names one: only nodes whose workflow the host chooses have children that run it.
+    #[must_use]
+    pub fn is_of_host(&self) -> bool {
+        self.0.starts_with(Self::OF_HOST)
+    }
+}
+
 impl ContentHash {
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {

@@ -52,7 +52,7 @@ pub use dialect::{
 };
 pub use event::{
     Activity, ApprovalAction, Cap, Divergence, DrainPolicy, Event, EventRef, Fork, ForkMode, KernelEvent,
-    Limits, MemoryWritten, Object, Origin, Parent, Recorded, RecordedRef, RunStarted, StepId,
+    Limits, MemoryWritten, Object, Origin, Parent, Recorded, RecordedRef, Recorder, RunStarted, StepId,
 };
 pub use failure::{Failure, REJECTED, TIMED_OUT, WorkerFailure};
 pub use fence::{fence, neutral};
@@ -70,8 +70,8 @@ pub use refusal::{RefusalDivergence, ReplyKind};
 pub use rules::{AnswerSchema, ApprovalRules, Question, Rules};
 pub use run::{
     Active, ApplyError, Artifact, Asked, CONTENT_TRUST, Child, ChildEnd, FOLD, Forked, IMPORTED, Member,
-    NodeState, Open, OpenInterrupt, Pending, Phase, Run, Streamed, Streaming, UNTRUSTED, Vote, Wait, illegal,
-    says_untrusted,
+    NodeState, Open, OpenInterrupt, Pending, Phase, REDACTED, Run, Streamed, Streaming, UNTRUSTED, Vote,
+    Wait, illegal, says_untrusted,
 };
 pub use run_budget::{OverRunBudget, RunBound, RunSpending};
 pub use shared_budget::{

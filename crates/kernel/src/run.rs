@@ -25,6 +25,8 @@ pub use view::{Asked, OpenInterrupt, Streaming};
 pub const CONTENT_TRUST: &str = "contentTrust";
 /// The value of that key.
 pub const UNTRUSTED: &str = "untrusted";
+/// Replaces a value that is sensitive wherever people see it.
+pub const REDACTED: &str = "[REDACTED]";
 /// The key, in the metadata of a run, that says where an imported log comes from. Only imports set it.
 pub const IMPORTED: &str = "imported";
 
@@ -579,6 +581,7 @@ impl Run {
                 step,
                 child,
                 workflow: _,
+                worker: _,
                 status,
                 outputs,
                 report,
@@ -599,7 +602,7 @@ impl Run {
                     status: *status,
                     outputs: outputs.clone(),
                     report: report.clone(),
-                    error: error.clone(),
+                    error: error.as_deref().cloned(),
                     is_untrusted,
                 }));
                 if let Some(child) = self.children.iter_mut().find(|known| known.run == *child) {

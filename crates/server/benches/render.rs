@@ -33,7 +33,7 @@ fn events_of_a_chain_of_10_as_documents(bencher: Bencher<'_, '_>) {
     let mask = Mask::default();
     bencher.counter(ItemsCount::new(log.len())).bench(|| {
         for recorded in &log {
-            divan::black_box(render::event(recorded, &key, &mask));
+            divan::black_box(render::Log::new(&key, &mask).event(recorded));
         }
     });
 }
@@ -47,7 +47,7 @@ fn events_of_a_chain_of_10_as_frames(bencher: Bencher<'_, '_>) {
         out.clear();
         for recorded in &log {
             let head = sse::Head::new(recorded.seq.0, render::event_type(&recorded.event));
-            sse::write_json(&mut out, head, &render::event(recorded, &key, &mask))
+            sse::write_json(&mut out, head, &render::Log::new(&key, &mask).event(recorded))
                 .expect("an event serialises");
         }
         out.len()

@@ -189,6 +189,7 @@ impl Script {
                 since,
                 until,
                 depth,
+                recorders: hosted.run.fork().map_or_else(Vec::new, Fork::recorders_of_forks),
                 refusal,
             },
             overlay,

@@ -169,7 +169,13 @@ fn handoff_is_recorded_step_by_step() {
 
 #[test]
 fn worker_that_does_not_exist_is_one_failed_handoff() {
-    for worker in ["nobody", "No such id", "agent:nobody", "parent"] {
+    for worker in [
+        "nobody",
+        "No such id",
+        "agent:nobody",
+        "host-agent-nobody",
+        "parent",
+    ] {
         let script = dispatched(&[worker, "pure"], json!({}));
         assert_eq!(script.status(), "completed");
         assert_eq!(
@@ -178,10 +184,10 @@ fn worker_that_does_not_exist_is_one_failed_handoff() {
         );
         assert_eq!(count(&script, "node.dispatched"), 1);
         let results = results(&script)["children"].clone();
-        let code = if worker == "parent" {
-            "subworkflow_cycle_detected"
-        } else {
-            "unknown_child_workflow"
+        let code = match worker {
+            "parent" => "subworkflow_cycle_detected",
+            "agent:nobody" => "peer_unknown",
+            _ => "unknown_child_workflow",
         };
         assert_eq!(results[0]["error"]["code"], code);
         if worker == "agent:nobody" {
@@ -583,8 +589,10 @@ fn outputs_that_need_an_approval_count_only_with_it() {
             (script.variable("got"), count(&script, "harvested")),
             (json!("before"), 0)
         );
-        let wrong = json!({ "action": "edit-accept", "editedArtifactData": "text" });
-        assert!(script.answer("call", wrong).is_err());
+        for wrong in [json!("text"), json!({ "got": "edited" })] {
+            let wrong = json!({ "action": "edit-accept", "editedArtifactData": wrong });
+            assert!(script.answer("call", wrong).is_err());
+        }
         script.answer("call", answer).expect("open");
         assert_eq!(
             (script.status(), script.variable("got")),
@@ -607,6 +615,67 @@ fn outputs_that_need_an_approval_count_only_with_it() {
         (script.status(), script.variable("got")),
         ("cancelled", json!("before"))
     );
+}
+
+/// What is asked last.
+fn question(script: &Script) -> Value {
+    let asked = script
+        .events(0)
+        .iter()
+        .rev()
+        .find_map(|recorded| match recorded.event.kernel()? {
+            KernelEvent::InterruptRequested { data, .. } => Some(data.clone()),
+            _ => None,
+        });
+    asked.expect("a question")
+}
+
+#[test]
+fn what_is_sensitive_is_kept_from_who_approves_and_stays_as_it_was() {
+    let workflow = Workflow::new("parent")
+        .variable(
+            "got",
+            "string",
+            json!({ "defaultValue": "before", "sensitive": true }),
+        )
+        .node(
+            "call",
+            "core.subWorkflow",
+            json!({
+                "workflowId": "pure", "outputMapping": { "got": "out" },
+                "outputAttestation": { "requireApproval": true },
+            }),
+        );
+    let mut script = started(&workflow);
+    assert_eq!(question(&script)["artifactData"], json!({ "out": "[REDACTED]" }));
+    let edited = json!({ "action": "edit-accept", "editedArtifactData": { "out": "[REDACTED]" } });
+    script.answer("call", edited).expect("open");
+    assert_eq!(script.variable("got"), "pure");
+
+    let mut decision = next(&["pure"]);
+    decision["nextWorkerInputs"] = json!([{ "pin": "4711", "open": "yes" }]);
+    decision["confidence"] = json!(0.3);
+    let workflow = looped(json!({ "mockDispatchPlan": [decision, done()] }), json!({})).variable(
+        "pin",
+        "string",
+        json!({ "sensitive": true }),
+    );
+    let mut script = started(&workflow);
+    assert_eq!(script.status(), "waiting-approval", "{}", script.log(0));
+    assert_eq!(
+        question(&script)["artifactData"]["nextWorkerInputs"],
+        json!([{ "pin": "[REDACTED]", "open": "yes" }])
+    );
+    let mut edited = next(&["pure"]);
+    edited["nextWorkerInputs"] = json!([{ "pin": "[REDACTED]", "open": "no" }]);
+    script
+        .answer(
+            "dispatch",
+            json!({ "action": "edit-accept", "editedArtifactData": edited }),
+        )
+        .expect("open");
+    let started = script.run(1).started.clone().expect("started");
+    assert_eq!(json!(started.inputs), json!({ "pin": "4711", "open": "no" }));
 }
 
 #[test]

@@ -12,8 +12,8 @@ use wopr_core::{
     Activity, AnswerEnd, ApprovalAction, Authority, Cap, ContentHash, DialectEvent, DialectId, Divergence,
     DrainPolicy, Event, Failure, Fork, ForkMode, Given, GivenAnswer, GivenEnd, GivenOutcome, GivenResult,
     InterruptKind, KernelEvent, Limits, MemoryWritten, ModelMessage, ModelStop, ModelUsage, NodeId, Object,
-    Origin, Parent, PrincipalId, Recorded, RefusalDivergence, ReplyKind, Run, RunId, RunMessage, RunStarted,
-    RunStatus, Seq, StepId, TenantId, Timer, Timestamp, ToolCall, WorkflowId, format, openwop,
+    Origin, Parent, PrincipalId, Recorded, Recorder, RefusalDivergence, ReplyKind, Run, RunId, RunMessage,
+    RunStarted, RunStatus, Seq, StepId, TenantId, Timer, Timestamp, ToolCall, WorkflowId, format, openwop,
 };
 use wopr_testkit::{N_KINDS, Script, Workflow, agent_events, kind, orchestrations};
 
@@ -134,6 +134,10 @@ fn kernel_samples() -> Vec<KernelEvent> {
                 since: Seq(3),
                 until: Seq(9),
                 depth: 1,
+                recorders: vec![Recorder {
+                    run: run(),
+                    until: Seq(2),
+                }],
                 refusal: Some(Box::new(RefusalDivergence {
                     at: Seq(6),
                     step: step(),
@@ -237,10 +241,11 @@ fn kernel_samples() -> Vec<KernelEvent> {
             step: step(),
             child: run(),
             workflow,
+            worker: Some("agent:acme/review".to_owned()),
             status: RunStatus::Failed,
             outputs: Object::new(),
             report: object(json!({ "n": 1 })),
-            error: Some(failure()),
+            error: Some(Box::new(failure())),
         },
         KernelEvent::InterruptRequested {
             step: step(),

@@ -80,6 +80,11 @@ impl Walk<'_, '_> {
     fn caller(&self) -> String {
         let lead = self.plan.orchestrator(&self.run, &self.state);
         let id = lead.and_then(|agent| Some(agent.get("agentId")?.as_str()?.to_owned()));
+        let id = id.or_else(|| {
+            // The host's own workflow calls for the run whose child it is.
+            let parent = self.run.parent().filter(|_| self.plan.id().is_of_host())?;
+            Some(parent.ancestors.last()?.to_string())
+        });
         id.unwrap_or_else(|| self.plan.id().to_string())
     }
 

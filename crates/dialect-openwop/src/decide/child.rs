@@ -6,6 +6,7 @@ use wopr_kernel::{Answered, Planned as _, RunId, RunStatus, Seq, Spawn, StepId, 
 use crate::{
     ApprovalAction, Failure, InterruptKind, Object, Orchestration, cost,
     node::{Attestation, NodeKind, SubWorkflow, checksum, harvest},
+    redaction::{hidden, unhide},
     state::PendingHarvest,
 };
 
@@ -105,11 +106,12 @@ impl Walk<'_, '_> {
         if let Err(failure) = self.spend(2 * kept).and_then(|()| self.hold(kept, 0)) {
             return self.fail_node(step, cause, failure);
         }
+        let shown = hidden(harvest, |name| self.is_hidden(sub, name));
         let mut data = json!({
             "artifactId": step.node.as_str(),
             "artifactType": "sub-run-outputs",
             "title": format!("Take over the outputs of '{}'?", sub.workflow),
-            "artifactData": harvest,
+            "artifactData": shown,
             "actions": ["accept", "reject", "edit-accept", "ask"],
         });
         let attestation = sub.attestation.as_ref();
@@ -118,6 +120,13 @@ impl Walk<'_, '_> {
             data["approversList"] = json!(approvers);
         }
         self.interrupt(step, cause, (InterruptKind::Approval, data), None);
+    }
+
+    /// Whether what a child gives back by this name is kept from views, or becomes a variable that is.
+    fn is_hidden(&self, sub: &SubWorkflow, name: &str) -> bool {
+        let mut outputs = sub.outputs.iter();
+        self.plan.is_sensitive(name)
+            || outputs.any(|(variable, from)| from == name && self.plan.is_sensitive(variable))
     }
 
     /// Follows the answer to whether what a child has given back counts.
@@ -151,10 +160,14 @@ impl Walk<'_, '_> {
         };
         match (action, edited) {
             (ApprovalAction::Accept, _) => {}
-            (ApprovalAction::EditAccept, Some(Value::Object(edited))) if sub.outputs.is_empty() => {
-                outputs = edited;
+            (ApprovalAction::EditAccept, Some(Value::Object(mut edited))) => {
+                let original = match sub.outputs.is_empty() {
+                    true => &mut outputs,
+                    false => &mut report,
+                };
+                unhide(&mut edited, original);
+                *original = edited;
             }
-            (ApprovalAction::EditAccept, Some(Value::Object(edited))) => report = edited,
             (
                 ApprovalAction::EditAccept
                 | ApprovalAction::Reject
@@ -208,6 +221,7 @@ impl Walk<'_, '_> {
         let reads_untrusted = || position.is_some_and(|at| super::trust::reads_untrusted(self, at));
         Ok(Spawn {
             workflow: sub.workflow.clone(),
+            is_chosen_by_host: false,
             inputs,
             unset,
             is_untrusted: maps_untrusted || reads_untrusted(),

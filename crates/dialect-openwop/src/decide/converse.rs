@@ -156,6 +156,10 @@ impl Walk<'_, '_> {
         let conversation = self.state.conversing.at(&step.node).ok_or(Refusal::NoInterrupt)?;
         let index = u32::try_from(conversation.turns.len()).unwrap_or(u32::MAX);
         let said = Said::read(value, closes).map_err(refuse)?;
+        if said.role == Role::Agent && self.outside.is_some() {
+            let rule = "'role' is agent, and nobody vouches for who answers: leave it out, or write user";
+            return Err(refuse(rule.to_owned()));
+        }
         if let Some(message) = &said.message
             && !closes
             && conversation.turns.iter().any(|turn| turn.message == *message)

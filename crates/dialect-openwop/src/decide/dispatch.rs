@@ -5,7 +5,8 @@
 
 use serde_json::{Value, json};
 use wopr_kernel::{
-    Answered, Cap, ChildEnd, RunId, RunStatus, Seq, Spawn, StepId, WorkerFailure, WorkflowId, fields,
+    Answered, Cap, ChildEnd, Planned as _, RunId, RunStatus, Seq, Spawn, StepId, WorkerFailure, WorkflowId,
+    fields,
 };
 
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
     decision::FLOOR,
     node::{
         Dispatch, Fan, FanOut, NodeKind, OnChildFailure, Remote, SKILL, agent_workflow_id, approval_data,
-        is_tool_workflow, question,
+        question,
     },
     state::{Dispatching, Stage},
 };
@@ -79,7 +80,8 @@ impl Walk<'_, '_> {
         let escalated = self.emit(Some(cause), event.into());
         let title =
             format!("Follow the supervisor's decision? Its confidence is {confidence}, below {FLOOR}");
-        let data = approval_data(step.node.as_str(), &title, Some(decision.to_value()));
+        let shown = decision.shown(|name| self.plan.is_sensitive(name));
+        let data = approval_data(step.node.as_str(), &title, Some(shown));
         self.interrupt(step, escalated, (InterruptKind::Approval, data), None);
     }
 
@@ -294,6 +296,7 @@ impl Walk<'_, '_> {
         let report = node.outputs_of(worker).iter().map(|(_, child)| child.clone());
         Ok(Spawn {
             workflow,
+            is_chosen_by_host: remote.is_some(),
             inputs,
             unset,
             is_untrusted,
@@ -308,10 +311,7 @@ impl Walk<'_, '_> {
         remote: Option<&Remote<'_>>,
     ) -> Result<(), Failure> {
         self.may_spawn(workflow).map_err(|failure| match remote {
-            Some(remote) if failure.code == UNKNOWN_WORKFLOW => Failure {
-                message: format!("agent '{}' is not configured on this host", remote.peer),
-                ..failure
-            },
+            Some(remote) if failure.code == UNKNOWN_WORKFLOW => unknown_agent(remote.peer),
             Some(_) | None => failure,
         })
     }
@@ -531,15 +531,21 @@ impl Walk<'_, '_> {
     }
 }
 
+/// The failure of a child run that would ask an agent that the operator has not configured.
+pub(super) fn unknown_agent(peer: &str) -> Failure {
+    let message = format!("agent '{peer}' is not configured on this host");
+    Failure::new("peer_unknown", message)
+}
+
 /// The workflow of a worker, and the agent that it asks, if it does.
 pub(super) fn workflow_of(worker: &str) -> Result<(WorkflowId, Option<Remote<'_>>), Failure> {
     let remote = Remote::of(worker);
     let workflow = match &remote {
         Some(remote) => agent_workflow_id(remote.peer),
-        // The host's own workflow is no worker: whoever decides would choose the tool.
+        // The host's own workflows are no workers: whoever decides would choose the tool.
         None => {
             let workflow = WorkflowId::parse(worker).ok();
-            workflow.filter(|id| !is_tool_workflow(id)).ok_or_else(|| {
+            workflow.filter(|id| !id.is_of_host()).ok_or_else(|| {
                 let message = format!("workflow '{worker}' does not exist");
                 Failure::new(UNKNOWN_WORKFLOW, message)
             })?

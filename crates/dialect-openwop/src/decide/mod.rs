@@ -126,6 +126,12 @@ impl Dialect for Openwop {
         Some(handoff.latest)
     }
 
+    fn worker_of(plan: &Plan, state: &State, step: &StepId, child: &RunId) -> Option<String> {
+        let node = state.nodes.get(plan.position(&step.node)?)?;
+        let handoff = node.dispatching.as_ref()?.of_child(child)?;
+        Some(handoff.worker.clone())
+    }
+
     fn refused_child(event: &Event, step: &StepId) -> Option<Failure> {
         match event {
             Event::Orchestration(Orchestration::HandoffFailed { step: of, error, .. }) if of == step => {

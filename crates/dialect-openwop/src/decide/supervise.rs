@@ -1,7 +1,7 @@
 //! The turns of a supervisor: one decision each.
 
 use serde_json::{Value, json};
-use wopr_kernel::{Answered, Cap, Seq, StepId, fields};
+use wopr_kernel::{Answered, Cap, Planned as _, Seq, StepId, fields};
 
 use crate::{
     CONTENT_TRUST, Decision, Failure, InterruptKind, Object, Orchestration, Supervision, UNTRUSTED, cost,
@@ -219,7 +219,7 @@ impl Walk<'_, '_> {
             "agentId": supervisor.agent,
             "threshold": self.overrides().threshold(),
             "observed": observed,
-            "decision": decision.to_value(),
+            "decision": decision.shown(|name| self.plan.is_sensitive(name)),
         });
         self.interrupt(step, cause, (InterruptKind::LowConfidence, data), None);
     }
@@ -247,7 +247,10 @@ impl Walk<'_, '_> {
             .map_or(0, |known| known.n_decisions)
             + 1;
         let held = match said {
-            Ok(Ratification::Replaced(decision)) => Ok(decision),
+            Ok(Ratification::Replaced(decision)) => match self.held(position, &supervisor.decider, turn) {
+                Ok(held) => Ok(decision.made_of(&held)),
+                Err(_) => Ok(decision),
+            },
             Ok(Ratification::Ratified) => self.held(position, &supervisor.decider, turn),
             Ok(Ratification::Rejected) => Err(Failure::new(
                 "decision_rejected",

@@ -20,7 +20,7 @@ use crate::{
 use super::{
     Walk,
     act::{Actor, Returned, hash_of},
-    dispatch::UNKNOWN_WORKFLOW,
+    dispatch::{UNKNOWN_WORKFLOW, unknown_agent},
     node::nested,
 };
 
@@ -300,10 +300,15 @@ impl Walk<'_, '_> {
                 message: "no tool server is configured on this host".to_owned(),
                 ..failure
             },
+            Target::Agent { peer, .. } if failure.code == UNKNOWN_WORKFLOW => unknown_agent(peer),
             Target::Server(_) | Target::Workflow(_) | Target::Agent { .. } => failure,
         })?;
         Ok(Spawn {
             workflow,
+            is_chosen_by_host: match target {
+                Target::Server(_) | Target::Agent { .. } => true,
+                Target::Workflow(_) => false,
+            },
             inputs,
             unset: Vec::new(),
             is_untrusted: true,

@@ -105,6 +105,7 @@ impl<'a> Walk<'_, 'a> {
         }
         Ok(Spawn {
             workflow,
+            is_chosen_by_host: remote.is_some(),
             inputs,
             unset: Vec::new(),
             is_untrusted: super::trust::reads_untrusted(self, position),

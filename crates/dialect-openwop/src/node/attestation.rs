@@ -13,21 +13,34 @@ pub(crate) struct Attestation {
     rules: Option<Rules>,
 }
 
-/// Values by the names that the child has for them.
+/// Values by the names that the child has for them: these names, or any if the mapping names none.
 #[derive(Debug)]
-struct OutputsForm;
+struct OutputsForm(Vec<String>);
 
 impl AnswerSchema for OutputsForm {
     fn check(&self, value: &Value, _meter: &Meter<'_>) -> Result<(), String> {
         match value {
-            Value::Object(_) => Ok(()),
+            Value::Object(outputs) => {
+                let Self(names) = self;
+                let mut unknown = outputs
+                    .keys()
+                    .filter(|name| !names.is_empty() && !names.contains(name));
+                match unknown.next() {
+                    None => Ok(()),
+                    Some(unknown) => Err(format!(
+                        "'{unknown}' is none of the outputs that are taken over, which are {}",
+                        names.join(", ")
+                    )),
+                }
+            }
             _ => Err("it is not an object of outputs by name".to_owned()),
         }
     }
 }
 
 impl Attestation {
-    pub(super) fn read(attestation: &Value) -> Result<Self, String> {
+    /// Reads the setting, for a node that takes over outputs by this mapping.
+    pub(super) fn read(attestation: &Value, mapping: &[(String, String)]) -> Result<Self, String> {
         let fields = attestation
             .as_object()
             .ok_or("config.outputAttestation is not an object")?;
@@ -71,7 +84,9 @@ impl Attestation {
                 refs: Vec::new(),
                 has_refs: false,
                 auth_required: false,
-                edited: Some(Box::new(OutputsForm)),
+                edited: Some(Box::new(OutputsForm(
+                    mapping.iter().map(|(_, name)| name.clone()).collect(),
+                ))),
             })
         });
         Ok(Self { rules })

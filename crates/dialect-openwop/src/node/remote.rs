@@ -15,7 +15,7 @@ pub(crate) const SKILL: &str = "_skill";
 const MAX_SHOWN: usize = 100;
 
 /// An agent, as a worker's id names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Remote<'w> {
     pub(crate) peer: &'w str,
     pub(crate) skill: Option<&'w str>,
@@ -47,7 +47,7 @@ pub fn agent_workflow_id(peer: &str) -> WorkflowId {
         id.push('-');
         id.push_str(&ContentHash::of(peer.as_bytes()).as_str()[..12]);
     }
-    WorkflowId::parse(&format!("agent-{id}")).expect("a letter, then only letters, digits and hyphens")
+    WorkflowId::parse(&format!("host-agent-{id}")).expect("a letter, then only letters, digits and hyphens")
 }
 
 /// The workflow that asks an agent. Its message is the input `prompt`, or else all inputs as data.
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn agents_with_similar_names_have_workflows_of_their_own() {
-        assert_eq!(agent_workflow_id("acme-2").as_str(), "agent-acme-2");
+        assert_eq!(agent_workflow_id("acme-2").as_str(), "host-agent-acme-2");
         let ids = ["a.b", "a-b", "A-b", "a b", &"x".repeat(300), &"x".repeat(301)].map(agent_workflow_id);
         for (n, id) in ids.iter().enumerate() {
             assert!(!ids[..n].contains(id), "{id}");

@@ -8,7 +8,6 @@ use serde_json::{Map, Value, json};
 
 use super::{
     config::Config,
-    given_tool::is_tool_workflow,
     remote::Remote,
     server_tools::{self, Offered, ServerTool, WholeServer},
 };
@@ -156,9 +155,9 @@ impl Entry {
                 }
                 (Some(id), None, None) => {
                     let workflow = WorkflowId::parse(id).map_err(|e| format!(".workflow: {e}"))?;
-                    if is_tool_workflow(&workflow) {
+                    if workflow.is_of_host() {
                         return Err(format!(
-                            ".workflow '{id}' is the host's own: name server and tool"
+                            ".workflow '{id}' is the host's own: name server and tool, or an agent"
                         ));
                     }
                     let about = format!("Runs the workflow '{id}' and gives back its outputs.");
@@ -357,7 +356,7 @@ mod tests {
             ),
             (
                 json!([{ "workflow": "host-mcp-tool" }]),
-                "config.tools[0].workflow 'host-mcp-tool' is the host's own: name server and tool",
+                "config.tools[0].workflow 'host-mcp-tool' is the host's own: name server and tool, or an agent",
             ),
             (
                 json!([{ "workflow": "w", "retrySafe": true }]),

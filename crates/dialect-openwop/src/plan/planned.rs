@@ -4,10 +4,7 @@ use serde_json::Value;
 use wopr_kernel::{ChildPolicy, Join, OnFailure, Planned, Retries, Rules};
 
 use super::Plan;
-use crate::{
-    ContentHash, InterruptKind, NodeId, Object, WorkflowId,
-    node::{NodeKind, is_tool_workflow},
-};
+use crate::{ContentHash, InterruptKind, NodeId, Object, WorkflowId, node::NodeKind};
 
 impl Planned for Plan {
     fn id(&self) -> &WorkflowId {
@@ -144,10 +141,6 @@ impl Planned for Plan {
 
     fn is_active(&self) -> bool {
         self.definition.is_active
-    }
-
-    fn is_for_callers(&self) -> bool {
-        !is_tool_workflow(&self.definition.id)
     }
 
     fn is_public(&self) -> bool {

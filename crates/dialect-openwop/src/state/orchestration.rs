@@ -343,7 +343,7 @@ impl Dispatching {
                     handoff.end = Some(HandoffEnd {
                         order,
                         status: *status,
-                        error: error.clone(),
+                        error: error.as_deref().cloned(),
                     });
                 }
             }
@@ -353,8 +353,11 @@ impl Dispatching {
             (KernelEvent::ApprovalReceived { edited, .. }, Stage::Escalated) => {
                 self.stage = Stage::Answered;
                 let edited = edited.as_ref().and_then(|edited| Decision::read(edited).ok());
-                if edited.is_some() {
-                    self.decision = edited;
+                if let Some(edited) = edited {
+                    self.decision = Some(match &self.decision {
+                        Some(decision) => edited.made_of(decision),
+                        None => edited,
+                    });
                 }
             }
             _ => {}

@@ -21,8 +21,9 @@ pub const MAX_SET: usize = 200;
 const CHILD_WORK: u64 = MESSAGES_PAUSE;
 
 /// The codes with which [`DecisionBuilder::may_spawn`] fails.
-pub(super) const CREATION_CODES: [&str; 3] = [
+pub(super) const CREATION_CODES: [&str; 4] = [
     "unknown_child_workflow",
+    "peer_unknown",
     "subworkflow_cycle_detected",
     "subworkflow_depth_exceeded",
 ];
@@ -31,6 +32,8 @@ pub(super) const CREATION_CODES: [&str; 3] = [
 #[derive(Debug)]
 pub struct Spawn {
     pub workflow: WorkflowId,
+    /// Whether the host chose the workflow, which may then be one of its own.
+    pub is_chosen_by_host: bool,
     pub inputs: Object,
     /// Inputs that stay unset despite their default.
     pub unset: Vec<String>,
@@ -47,6 +50,13 @@ pub struct ChildTerms {
     pub version: Option<ContentHash>,
     /// The overrides of a child in the language of its parent; one in another language gets none.
     pub configurable: Object,
+}
+
+fn unknown(workflow: &WorkflowId) -> Failure {
+    Failure::new(
+        "unknown_child_workflow",
+        format!("workflow '{workflow}' does not exist"),
+    )
 }
 
 impl<D: Dialect> DecisionBuilder<'_, D> {
@@ -227,12 +237,10 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
     }
 
     fn current(&self, workflow: &WorkflowId) -> Result<std::sync::Arc<dyn crate::Startable>, Failure> {
-        self.input.catalog.current(workflow).ok_or_else(|| {
-            Failure::new(
-                "unknown_child_workflow",
-                format!("workflow '{workflow}' does not exist"),
-            )
-        })
+        self.input
+            .catalog
+            .current(workflow)
+            .ok_or_else(|| unknown(workflow))
     }
 
     fn new_child(
@@ -248,6 +256,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         } = terms;
         let Spawn {
             workflow,
+            is_chosen_by_host,
             inputs,
             unset,
             is_untrusted,
@@ -256,6 +265,9 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         let Some(started) = &self.run.started else {
             return Err(Failure::new("internal_error", "the run has not started"));
         };
+        if workflow.is_of_host() && !is_chosen_by_host {
+            return Err(unknown(&workflow));
+        }
         let child = self.current(&workflow)?;
         if let Some(version) = version.filter(|version| version != child.version()) {
             let found = child.version();
@@ -505,6 +517,8 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             return Trigger::Advance;
         };
         let cause_of_end = D::cause_of_end(self.plan, &self.state, &step, &ended.child);
+        let worker = D::worker_of(self.plan, &self.state, &step, &ended.child);
+        let worker = worker.filter(|worker| worker != workflow.as_str());
         let child = ended.child.clone();
         if self.go_live_if_at_branch() && self.mirrored(&step, &child).is_none() {
             // A branch begins right here, and the child is that of its source.
@@ -517,10 +531,11 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 step: step.clone(),
                 child: ended.child,
                 workflow,
+                worker,
                 status: ended.status,
                 outputs: ended.outputs,
                 report: ended.report,
-                error: ended.error,
+                error: ended.error.map(Box::new),
             },
         );
         if is_cancelling {

@@ -96,7 +96,7 @@ pub(super) fn end_of<X>(event: EventRef<'_, X>, of: &RunId) -> Option<GivenResul
             status: *status,
             outputs: outputs.clone(),
             report: report.clone(),
-            error: error.clone(),
+            error: error.as_deref().cloned(),
         }),
         EventRef::Kernel(_) | EventRef::Dialect(_) => None,
     }

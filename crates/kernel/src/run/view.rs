@@ -71,8 +71,7 @@ impl Run {
     /// it, else its own.
     #[must_use]
     pub fn memory_scope(&self, own: &RunId) -> String {
-        let parent = self.started.as_ref().and_then(|started| started.parent.as_ref());
-        let shared = parent.and_then(|parent| parent.memory.clone());
+        let shared = self.started.as_ref().map(|started| started.memory_scope(own));
         shared.unwrap_or_else(|| format!("run:{own}"))
     }
 

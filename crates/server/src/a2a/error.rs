@@ -89,6 +89,7 @@ fn refused(refusal: Refusal) -> A2aError {
         | Refusal::TellsNobody
         | Refusal::NothingToRetry(_)
         | Refusal::BeyondLog { .. }
+        | Refusal::MemoryGone(_)
         | Refusal::OtherDefinition(_)
         | Refusal::OtherHistory { .. } => A2aError::unsupported("the task does not wait for a message"),
     }

@@ -51,10 +51,12 @@ pub(super) fn of(event: &Event) -> Option<Handoff> {
         Event::Kernel(KernelEvent::ChildEnded {
             child,
             workflow,
+            worker,
             status,
             error,
             ..
         }) => {
+            let worker = worker.as_deref().unwrap_or(workflow.as_str());
             let (word, phase) = match status {
                 RunStatus::Completed => ("has completed", "child.completed"),
                 RunStatus::Cancelled => ("was cancelled", "child.cancelled"),
@@ -67,11 +69,11 @@ pub(super) fn of(event: &Event) -> Option<Handoff> {
                 | RunStatus::WaitingExternal
                 | RunStatus::Cancelling => ("has failed", "child.failed"),
             };
-            let mut about = handed(phase, workflow.as_str(), Some(child));
+            let mut about = handed(phase, worker, Some(child));
             if let Some(error) = error {
                 about["error"] = json!({ "code": error.code, "message": error.message });
             }
-            let text = format!("{workflow} {word}");
+            let text = format!("{worker} {word}");
             return Some(Handoff { text, about });
         }
         Event::Kernel(_) => return None,

@@ -180,13 +180,13 @@ async fn events(ask: &Ask, run: &str, after: Option<u64>) -> Result<Value, Failu
     let reading = ask.host.paging().read(app, &key, from, MAX_EVENTS, MAX_BYTES);
     let page = reading.await?.ok_or_else(no_run)?;
     let mut masking = Masking::new(&ask.caller);
-    let mask = masking.of(app, &key, page.events.first()).await?;
-    let mask = mask.ok_or_else(no_run)?;
+    let log = masking.of(app, &key, &page.events).await?;
+    let log = log.ok_or_else(no_run)?;
     let last = page.events.last().map(|event| event.seq.0);
     if let Some(last) = last {
         app.note_read(&ask.caller, &key, Seq(last + 1));
     }
-    let events = page.events.iter().map(|event| render::event(event, &key, mask));
+    let events = page.events.iter().map(|event| log.event(event));
     let is_whole = last.is_none_or(|last| last + 1 >= page.head.0);
     let mut document = json!({
         "runId": key.run.as_str(),

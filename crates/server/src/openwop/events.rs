@@ -15,7 +15,7 @@ use http::{HeaderValue, header};
 use serde::Serialize;
 use tokio::{sync::watch, time::Instant};
 use wopr_app::{App, Error as AppError, Events, Tail, View, VisibleRun, reads_artifacts};
-use wopr_core::{Plan, Recorded, RunKey, RunStatus, Seq};
+use wopr_core::{Event, KernelEvent, Plan, Recorded, RunKey, RunStarted, RunStatus, Seq};
 use wopr_wire::{
     openwop::stream::{StreamMode, StreamModes, forces_flush, parse_buffer},
     sse,
@@ -122,11 +122,13 @@ fn wants_json(call: &Call) -> bool {
 
 static NOTHING: Mask = Mask::nothing();
 
-/// Computes the mask of a run on first use.
+/// Finds out on first use what a reader sees of a run's log.
 #[derive(Debug)]
 pub(crate) struct Masking {
     reads_artifacts: bool,
     mask: Option<Mask>,
+    /// Where the run comes from, once that matters: within, `None` for a run that is no fork.
+    fork: Option<Option<Arc<RunStarted>>>,
 }
 
 impl Masking {
@@ -134,23 +136,37 @@ impl Masking {
         Self {
             reads_artifacts: reads_artifacts(caller),
             mask: None,
+            fork: None,
         }
     }
 
-    /// The mask of a run, given the first event to show. `None` if the run has been removed.
-    pub(crate) async fn of(
-        &mut self,
+    /// The log of a run, of which these events are to be shown. `None` if the run has been removed.
+    pub(crate) async fn of<'a>(
+        &'a mut self,
         app: &App,
-        key: &VisibleRun,
-        first: Option<&Recorded>,
-    ) -> Result<Option<&Mask>, AppError> {
-        match (&mut self.mask, first) {
-            (Some(_), _) => {}
+        key: &'a VisibleRun,
+        events: &[Recorded],
+    ) -> Result<Option<render::Log<'a>>, AppError> {
+        let Some(first) = events.first() else {
             // Nothing to hide yet; decide when there is an event.
-            (None, None) => return Ok(Some(&NOTHING)),
-            (mask @ None, Some(first)) => *mask = app.mask(key, first, self.reads_artifacts).await?,
+            return Ok(Some(render::Log::new(key, &NOTHING)));
+        };
+        if self.mask.is_none() {
+            self.mask = app.mask(key, first, self.reads_artifacts).await?;
         }
-        Ok(self.mask.as_ref())
+        if self.fork.is_none() {
+            if let Event::Kernel(KernelEvent::RunStarted(started)) = &first.event {
+                self.fork = Some(Some(Arc::clone(started)));
+            } else if events.iter().any(|event| render::names_run(&event.event)) {
+                self.fork = Some(app.beginning(key).await?);
+            }
+        }
+        let began = self.fork.as_ref().and_then(Option::as_ref);
+        Ok(self.mask.as_ref().map(|mask| render::Log {
+            key,
+            mask,
+            fork: began.and_then(|began| began.fork.as_ref()),
+        }))
     }
 }
 
@@ -360,11 +376,8 @@ impl Follow {
     ) -> Result<Read, AppError> {
         let is_shareable = self.is_shareable();
         let reads_artifacts = self.masking.reads_artifacts;
-        let mask = self
-            .masking
-            .of(self.host.app(), &self.key, events.first())
-            .await?;
-        let Some(mask) = mask else {
+        let log = self.masking.of(self.host.app(), &self.key, events).await?;
+        let Some(log) = log else {
             // The run has been removed since its events were read.
             self.is_over = true;
             return Ok(Read::Page { is_full: false });
@@ -372,8 +385,8 @@ impl Follow {
         for recorded in events {
             let start = out.len();
             match &mut self.values {
-                Some(values) => values.show(recorded, self.modes, mask, &mut self.batch, out),
-                None => show(recorded, &self.key, self.modes, mask, &mut self.batch, out),
+                Some(values) => values.show(recorded, self.modes, log.mask, &mut self.batch, out),
+                None => show(recorded, log, self.modes, &mut self.batch, out),
             }
             if is_shareable && out.len() - start >= CHUNK {
                 self.pace.read(CHUNK);
@@ -438,17 +451,10 @@ async fn changed(tail: Option<&mut Tail>) {
 }
 
 /// Writes an event if one of the modes admits it.
-fn show(
-    recorded: &Recorded,
-    key: &RunKey,
-    modes: StreamModes,
-    mask: &Mask,
-    batch: &mut Batch,
-    out: &mut Vec<u8>,
-) {
+fn show(recorded: &Recorded, log: render::Log<'_>, modes: StreamModes, batch: &mut Batch, out: &mut Vec<u8>) {
     let name = event_type(&recorded.event);
     let Some(mode) = modes.admitting(name) else { return };
-    let doc = render::event(recorded, key, mask);
+    let doc = log.event(recorded);
     let shown_as = match (modes.is_mixed(), mode, name) {
         (true, ..) => mode.as_str(),
         // A node's output has this name if only that mode is streamed.
@@ -543,6 +549,8 @@ mod tests {
     use wopr_core::{Object, Origin, PrincipalId, RunId, TenantId};
     use wopr_engine::{Create, SideRows, Start};
 
+    use std::slice;
+
     use super::*;
     use crate::{Config, config::StoreUrl};
 
@@ -597,9 +605,10 @@ mod tests {
                 let mut masking = Masking {
                     reads_artifacts: true,
                     mask: None,
+                    fork: None,
                 };
-                let mask = masking.of(app, key, Some(first)).await.unwrap();
-                assert_eq!(mask.is_some(), is_there, "{first:?}");
+                let log = masking.of(app, key, slice::from_ref(first)).await.unwrap();
+                assert_eq!(log.is_some(), is_there, "{first:?}");
             }
         }
     }

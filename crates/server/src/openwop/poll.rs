@@ -101,8 +101,8 @@ async fn respond(
 ) -> Answer {
     let Events { events, head, status } = page;
     let mut masking = Masking::new(call.caller());
-    let mask = masking.of(call.host.app(), key, events.first()).await?;
-    let mask = mask.ok_or_else(no_run)?;
+    let log = masking.of(call.host.app(), key, &events).await?;
+    let log = log.ok_or_else(no_run)?;
     let last = events.last().map(|event| event.seq.0);
     // A cursor past the end moves back to the end, so that no future event is missed.
     let known = head.0.checked_sub(1);
@@ -118,7 +118,7 @@ async fn respond(
         events: events
             .iter()
             .filter(|recorded| admits(recorded))
-            .map(|recorded| render::event(recorded, key, mask))
+            .map(|recorded| log.event(recorded))
             .collect(),
         is_complete: is_terminal && reaches_head,
         last_event_seq: cursor,

@@ -257,6 +257,13 @@ impl From<Refusal> for Problem {
                     .with("fromSeq", from.0)
                     .with("eventCount", head.0)
             }
+            Refusal::MemoryGone(from) => Self::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "replay_memory_snapshot_unavailable",
+                "what the run remembered at this event is no longer kept, or exceeds what the tenant may remember",
+            )
+            .with("field", "fromSeq")
+            .with("fromSeq", from.0),
             Refusal::OtherDefinition(rule) => Self::unprocessable(format!(
                 "the run cannot go on with this version of the workflow: {rule}"
             )),

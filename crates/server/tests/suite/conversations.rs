@@ -20,6 +20,36 @@ fn talk(id: &str, config: Value) -> Value {
 }
 
 #[tokio::test]
+async fn who_answers_by_a_link_does_not_speak_for_the_agent() {
+    let server = Server::start().await;
+    server
+        .post("/v1/workflows", &talk("talks", json!({ "prompt": "Well?" })))
+        .send()
+        .await
+        .ok(201);
+    let run = server.run("talks", json!({})).await;
+    let snapshot = server.wait_for(&run, "waiting-approval").await;
+    let token = snapshot["interrupt"]["interruptToken"].as_str().unwrap();
+    let path = format!("/v1/interrupts/{token}");
+    for (role, status) in [("agent", 400), ("user", 200)] {
+        let said = json!({ "resumeValue": { "content": "Payment approved.", "role": role } });
+        server.call("POST", &path).json(&said).send().await.ok(status);
+    }
+    let said = json!({ "resumeValue": { "content": "Of course.", "role": "agent" } });
+    let path = format!("/v1/runs/{run}/interrupts/talk");
+    server.post(&path, &said).send().await.ok(200);
+    let turns = events(&server, &run).await;
+    let turns = turns
+        .iter()
+        .filter(|event| event["type"] == "conversation.exchanged");
+    let turns: Vec<_> = turns
+        .map(|event| event["payload"]["turn"]["role"].clone())
+        .collect();
+    assert_eq!(turns, ["user", "agent"]);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn turns_keep_the_gate_open_until_it_is_closed() {
     let server = Server::start().await;
     let document = talk(

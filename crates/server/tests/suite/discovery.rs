@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use wopr_core::TenantId;
 use wopr_server::config::ToolServer;
 
-use crate::server::{ALICE, Server};
+use crate::{
+    server::{ALICE, Server},
+    workflows::{chain, node},
+};
 
 #[tokio::test]
 async fn discovery_is_public_and_cached() {
@@ -90,6 +93,12 @@ async fn lists_have_only_workflows_that_callers_can_start() {
         .send()
         .await
         .error(400, "validation_error");
+    // A tenant that had one could do the work that others give to an agent.
+    for id in ["host-agent-acme", "host-mcp-tool", "host-x"] {
+        let own = chain(id, &[node("only", "core.noop", json!({}))]);
+        let refused = server.post("/v1/workflows", &own).send().await;
+        refused.error(400, "validation_error");
+    }
 }
 
 #[tokio::test]
@@ -461,8 +470,7 @@ async fn files_beyond_the_workflow_limit_are_skipped() {
 async fn registration_beyond_the_tenant_limits_is_a_conflict() {
     let server = Server::start_with(|config| config.limits.max_workflow_bytes = 1 << 20).await;
     let large = |id: &str| {
-        let mut document =
-            crate::workflows::chain(id, &[crate::workflows::node("n", "core.noop", json!({}))]);
+        let mut document = chain(id, &[node("n", "core.noop", json!({}))]);
         document["description"] = "x".repeat(600 << 10).into();
         document
     };

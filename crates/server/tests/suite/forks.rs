@@ -5,6 +5,7 @@ use wopr_server::config::StoreUrl;
 
 use crate::{
     client::Call,
+    orchestration::looped,
     server::{ADAM, BOB, READER, Server},
     workflows::{chain, node},
 };
@@ -38,13 +39,11 @@ async fn fork(server: &Server, run: &str, body: Value) -> String {
 /// What of the events is the same whenever a run is repeated.
 fn deterministic(events: &[Value]) -> Vec<Value> {
     let part = |event: &Value| {
-        let payload = event["payload"].to_string();
-        let run = event["runId"].as_str().unwrap();
         json!([
             event["sequence"],
             event["type"],
             event["nodeId"],
-            payload.replace(run, "RUN")
+            event["payload"]
         ])
     };
     events.iter().map(part).collect()
@@ -113,6 +112,123 @@ async fn a_replay_repeats_a_run_and_calls_nobody() {
         (&Value::Null, &json!([]))
     );
     assert_eq!(diff["stateDiff"], json!({}));
+}
+
+/// A supervisor that hands work to the workflow `worker`, and then ends the run.
+fn led(id: &str, worker: &str) -> Value {
+    let decision = json!({ "kind": "next-worker", "nextWorkerIds": [worker] });
+    let rules =
+        json!([{ "when": "variables.out == 'made'", "decision": { "kind": "terminate", "reason": "done" } }]);
+    looped(
+        id,
+        json!({ "agentId": "boss", "rules": rules, "decision": decision }),
+        json!({ "outputMapping": { "out": "out" } }),
+        json!([{ "name": "out", "type": "string", "defaultValue": "" }]),
+    )
+}
+
+#[tokio::test]
+async fn payloads_of_replays_name_the_run_that_recorded_them() {
+    let server = Server::start().await;
+    let mut worker = chain(
+        "made",
+        &[node(
+            "make",
+            "core.setVariable",
+            json!({ "name": "out", "value": "made" }),
+        )],
+    );
+    worker["variables"] = json!([{ "name": "out", "type": "string" }]);
+    register(&server, &worker).await;
+    register(&server, &led("leads", "made")).await;
+    let run = server.run("leads", json!({})).await;
+    server.wait_for(&run, "completed").await;
+    let log = events(&server, &run).await;
+    let began = log
+        .iter()
+        .position(|event| event["type"] == "core.workflowChain.event");
+    assert_eq!(log[began.unwrap()]["payload"]["parentRunId"], run.as_str());
+    let replay = fork(&server, &run, json!({ "mode": "replay" })).await;
+    let again = fork(&server, &replay, json!({ "mode": "replay", "fromSeq": 3 })).await;
+    for replay in [&replay, &again] {
+        server.wait_for(replay, "completed").await;
+        assert_eq!(deterministic(&events(&server, replay).await), deterministic(&log));
+        // A page from the middle knows it, too.
+        let path = format!(
+            "/v1/runs/{replay}/events/poll?lastSequence={}",
+            began.unwrap() - 1
+        );
+        let page = server.get(&path).send().await.ok(200);
+        let of_chain = page["events"].as_array().unwrap().iter();
+        let mut of_chain = of_chain.filter(|event| event["type"] == "core.workflowChain.event");
+        assert!(of_chain.all(|event| event["payload"]["parentRunId"] == run.as_str()));
+    }
+    // What a branch does itself has its own id, and so has it in a replay of the branch.
+    let second = began.unwrap() + 1;
+    let branch = fork(&server, &run, json!({ "mode": "branch", "fromSeq": second })).await;
+    server.wait_for(&branch, "completed").await;
+    let of_branch = fork(&server, &branch, json!({ "mode": "replay" })).await;
+    server.wait_for(&of_branch, "completed").await;
+    for shown in [&branch, &of_branch] {
+        let shown = events(&server, shown).await;
+        let parents = shown
+            .iter()
+            .filter(|event| event["type"] == "core.workflowChain.event");
+        let parents: Vec<_> = parents.map(|event| &event["payload"]["parentRunId"]).collect();
+        assert_eq!(parents[0], run.as_str());
+        assert!(
+            parents.len() > 1 && parents[1..].iter().all(|parent| **parent == branch.as_str()),
+            "{parents:?}"
+        );
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_branch_remembers_what_its_source_remembered() {
+    let server = Server::start().await;
+    let nodes = [
+        node("write", "core.memory.write", json!({ "content": "tea" })),
+        node("read", "core.memory.read", json!({})),
+        node("more", "core.memory.write", json!({ "content": "milk" })),
+        node("again", "core.memory.read", json!({})),
+    ];
+    register(&server, &chain("notes", &nodes)).await;
+    let run = server.run("notes", json!({})).await;
+    server.wait_for(&run, "completed").await;
+    let log = events(&server, &run).await;
+    let contents = |snapshot: &Value, node: &str| -> Vec<String> {
+        let entries = snapshot["variables"][node]["entries"].as_array().unwrap().clone();
+        let mut contents: Vec<_> = entries
+            .iter()
+            .map(|entry| entry["content"].as_str().unwrap().to_owned())
+            .collect();
+        contents.sort();
+        contents
+    };
+    for (from, read) in [
+        ("read", vec!["tea"]),
+        ("more", vec!["tea"]),
+        ("again", vec!["milk", "tea"]),
+    ] {
+        let from = seq_of(&log, "node.started", from);
+        let branch = fork(&server, &run, json!({ "mode": "branch", "fromSeq": from })).await;
+        let snapshot = server.wait_for(&branch, "completed").await;
+        assert_eq!(contents(&snapshot, "read"), ["tea"], "{snapshot}");
+        assert_eq!(
+            contents(&snapshot, "again"),
+            ["milk", "tea"],
+            "{snapshot} {read:?}"
+        );
+    }
+    // What the branch writes is its own.
+    let from = seq_of(&log, "node.started", "read");
+    let branch = fork(&server, &run, json!({ "mode": "branch", "fromSeq": from })).await;
+    server.wait_for(&branch, "completed").await;
+    let replay = fork(&server, &branch, json!({ "mode": "replay" })).await;
+    let snapshot = server.wait_for(&replay, "completed").await;
+    assert_eq!(contents(&snapshot, "again"), ["milk", "tea"]);
+    server.stop().await;
 }
 
 #[tokio::test]

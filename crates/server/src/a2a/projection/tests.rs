@@ -315,6 +315,7 @@ fn event_causes_at_most_one_update() {
                 step: step("a"),
                 child: child(),
                 workflow: WorkflowId::parse("w").unwrap(),
+                worker: None,
                 status: RunStatus::Completed,
                 outputs: Object::new(),
                 report: Object::new(),

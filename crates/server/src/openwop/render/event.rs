@@ -1,7 +1,7 @@
 //! Renders events as OpenWOP v1 documents (section 10.6), one document per event.
 //!
-//! Payloads contain nothing that a replay could not reproduce: no run id of their own, and no clock except
-//! where the specification requires one. Events that v1 does not define are vendor events under
+//! Payloads contain nothing that a replay could not reproduce: no clock except where the specification requires one, and
+//! the id of no run but the one that recorded the event first. Events that v1 does not define are vendor events under
 //! `vendor.wopr.`.
 //!
 //! The file is long because each question about an event is one exhaustive match. Families of events have modules.
@@ -12,16 +12,16 @@ mod orchestration;
 
 use serde_json::{Value, json};
 use wopr_core::{
-    AnswerEnd, ApprovalAction, CONTENT_TRUST, Cap, DialectEvent, Event, Failure, InterruptKind, KernelEvent,
-    ModelStop, NodeId, Object, PrincipalId, Recorded, RefusalDivergence, RunId, RunKey, RunStarted,
-    RunStatus, StepId, UNTRUSTED, WorkerFailure,
+    AnswerEnd, ApprovalAction, CONTENT_TRUST, Cap, DialectEvent, Event, Failure, Fork, InterruptKind,
+    KernelEvent, ModelStop, NodeId, Object, PrincipalId, Recorded, RefusalDivergence, RunId, RunKey,
+    RunStarted, RunStatus, StepId, UNTRUSTED, WorkerFailure,
     openwop::{self, EnvelopeEvent},
     provider,
 };
 use wopr_wire::openwop::event::{RunEventDoc, SCHEMA_VERSION};
 
 use super::{ENGINE_VERSION, Mask, time};
-use wopr_app::EDITED;
+use wopr_app::{EDITED, View};
 
 /// The id of an event: run id and sequence number.
 #[must_use]
@@ -31,9 +31,68 @@ pub fn event_id(key: &RunKey, seq: u64) -> String {
     [run, ".", &seq.to_string()].concat()
 }
 
+/// The log of a run, as a reader sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Log<'a> {
+    pub key: &'a RunKey,
+    pub mask: &'a Mask,
+    /// Where the run comes from, if it is a fork.
+    pub fork: Option<&'a Fork>,
+}
+
+impl<'a> Log<'a> {
+    /// The log of a run that is no fork.
+    #[must_use]
+    pub const fn new(key: &'a RunKey, mask: &'a Mask) -> Self {
+        Self {
+            key,
+            mask,
+            fork: None,
+        }
+    }
+
+    /// The log of this run.
+    #[must_use]
+    pub fn of(view: &'a View, mask: &'a Mask) -> Self {
+        Self {
+            key: &view.key,
+            mask,
+            fork: view.run.fork(),
+        }
+    }
+
+    #[must_use]
+    pub fn event(&self, recorded: &Recorded) -> RunEventDoc {
+        // What a payload says of the run is true of the one that recorded the event: its children, and its events.
+        let recorder = self.fork.and_then(|fork| fork.recorder(recorded.seq));
+        let recorder = recorder.map(|recorder| self.key.sibling(recorder.clone()));
+        event(
+            recorded,
+            self.key,
+            recorder.as_ref().unwrap_or(self.key),
+            self.mask,
+        )
+    }
+}
+
+/// Whether the payload of an event names its run, or an event of it.
 #[must_use]
-pub fn event(recorded: &Recorded, key: &RunKey, mask: &Mask) -> RunEventDoc {
-    let (node, mut payload) = payload(&recorded.event, key, mask);
+pub const fn names_run(event: &Event) -> bool {
+    match event {
+        Event::Kernel(event) => {
+            matches!(
+                event,
+                KernelEvent::ChildEnded { .. } | KernelEvent::OutputChunk { .. }
+            )
+        }
+        Event::Dialect(DialectEvent::Openwop(event)) => {
+            matches!(event, openwop::Event::Orchestration(_) | openwop::Event::Agent(_))
+        }
+    }
+}
+
+fn event(recorded: &Recorded, key: &RunKey, recorder: &RunKey, mask: &Mask) -> RunEventDoc {
+    let (node, mut payload) = payload(&recorded.event, recorder, mask);
     // A question has a schema, whose properties may have any name, and no values of the run.
     if !matches!(
         recorded.event.kernel(),
@@ -317,6 +376,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             step,
             child,
             workflow,
+            worker,
             status,
             error,
             ..
@@ -338,10 +398,10 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                         | RunStatus::Cancelling => "child.failed",
                     },
                 )
-                .with("workerId", workflow.as_str())
+                .with("workerId", worker.as_deref().unwrap_or(workflow.as_str()))
                 .with("parentRunId", key.run.as_str())
                 .with("childRunId", child.as_str())
-                .maybe("error", error.as_ref().map(failure)),
+                .maybe("error", error.as_deref().map(failure)),
         ),
         // What a worker gets is for workers only.
         KernelEvent::EffectScheduled {

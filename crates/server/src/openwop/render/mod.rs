@@ -10,7 +10,7 @@ use wopr_core::{RunStatus, Timestamp};
 use wopr_wire::{openwop::run, time};
 
 pub(crate) use event::failure_details;
-pub use event::{event, event_id, event_type};
+pub use event::{Log, event_id, event_type, names_run};
 pub use snapshot::snapshot;
 pub use wopr_app::Mask;
 

@@ -4,6 +4,8 @@
 //! With the scenario `peer-asserts-authority` a run waits at an approval meanwhile. Whatever the agent claims in its
 //! answer, the run, the caller's scopes and the tasks that were asked for are compared before and after.
 
+use std::collections::BTreeSet;
+
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -235,7 +237,12 @@ fn message(call: &Call, request: &Invoke, guarded: Option<&Guarded>) -> SendMess
 fn problem(request: &Invoke, error: &a2a::Error) -> Problem {
     if let a2a::Error::VersionNotSupported { offered } = error {
         let asked = request.requested.as_ref().or(request.offers_only.as_ref());
-        let offered: Vec<_> = offered.iter().map(String::as_str).collect();
+        // Each is a binding and its version.
+        let offered = offered
+            .iter()
+            .filter_map(|offered| offered.split(' ').next_back());
+        let offered: BTreeSet<_> = offered.collect();
+        let offered: Vec<_> = offered.into_iter().collect();
         return unsupported(asked.map_or("", String::as_str), &offered);
     }
     let message = format!("failed to {error}");

@@ -59,10 +59,11 @@ fn child_ended(status: RunStatus, error: Option<Failure>) -> KernelEvent {
         step: step(),
         child: RunId::parse("run_child_0123456789").unwrap(),
         workflow: WorkflowId::parse("w").unwrap(),
+        worker: None,
         status,
         outputs: Object::new(),
         report: Object::new(),
-        error,
+        error: error.map(Box::new),
     }
 }
 
@@ -412,7 +413,7 @@ fn rendered(event: impl Into<Event>, mask: &Mask) -> RunEventDoc {
         cause: Some(Seq(3)),
         event: event.into(),
     };
-    super::event(&recorded, &key(), mask)
+    Log::new(&key(), mask).event(&recorded)
 }
 
 fn mask() -> Mask {
