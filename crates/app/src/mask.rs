@@ -4,7 +4,7 @@
 //! visible only with the scope `artifacts:read`. Other readers get references, such as the name of the
 //! producing node or the URL of the artifact. Both rules go by name and do not follow the value.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use serde_json::Value;
 use wopr_core::{DialectId, NodeId, Object, Plan, PrincipalId};
@@ -72,6 +72,12 @@ impl Mask {
     #[must_use]
     pub const fn hides_nothing(&self) -> bool {
         self.plan.is_none()
+    }
+
+    /// Returns `true` if any member is hidden by its name.
+    #[must_use]
+    pub fn hides_members(&self) -> bool {
+        !self.secret_members().is_empty()
     }
 
     fn secret_members(&self) -> &'static [&'static str] {
@@ -196,7 +202,10 @@ impl Mask {
 
     /// Masks the inputs of a run, named after variables. No node made them, so they contain no artifacts.
     #[must_use]
-    pub fn inputs(&self, inputs: &Object) -> Object {
+    pub fn inputs<'a>(&self, inputs: &'a Object) -> Cow<'a, Object> {
+        if self.plan.is_none() {
+            return Cow::Borrowed(inputs);
+        }
         let shown = |(name, value): (&String, &Value)| {
             let value = if self.hides_input(name) {
                 redacted()
@@ -205,7 +214,7 @@ impl Mask {
             };
             (name.clone(), value)
         };
-        inputs.iter().map(shown).collect()
+        Cow::Owned(inputs.iter().map(shown).collect())
     }
 
     /// Masks the value of a variable or a channel, or of a member named after a node.
@@ -229,13 +238,16 @@ impl Mask {
             return reference(node);
         }
         match (NodeId::parse(name), value) {
-            (Ok(node), Value::Object(outputs)) => Value::Object(self.outputs(&node, outputs)),
+            (Ok(node), Value::Object(outputs)) => Value::Object(self.outputs(&node, outputs).into_owned()),
             _ => self.shown(value),
         }
     }
 
     #[must_use]
-    pub fn outputs(&self, node: &NodeId, outputs: &Object) -> Object {
+    pub fn outputs<'a>(&self, node: &NodeId, outputs: &'a Object) -> Cow<'a, Object> {
+        if self.plan.is_none() {
+            return Cow::Borrowed(outputs);
+        }
         let member = |(port, value): (&String, &Value)| {
             let is_content = self.keeps_contents
                 && (self.plan.as_ref()).is_some_and(|plan| plan.is_content(node, port, outputs));
@@ -248,7 +260,7 @@ impl Mask {
             };
             (port.clone(), shown)
         };
-        outputs.iter().map(member).collect()
+        Cow::Owned(outputs.iter().map(member).collect())
     }
 
     #[must_use]
@@ -275,9 +287,9 @@ impl Mask {
 
     /// Masks the result of a run: the outputs of its last node, or of its last nodes by name.
     #[must_use]
-    pub fn result(&self, outputs: &Object) -> Object {
+    pub fn result<'a>(&self, outputs: &'a Object) -> Cow<'a, Object> {
         let Some(plan) = &self.plan else {
-            return outputs.clone();
+            return Cow::Borrowed(outputs);
         };
         let member = |(name, value): (&String, &Value)| {
             let content = || {
@@ -296,7 +308,7 @@ impl Mask {
             };
             (name.clone(), shown)
         };
-        outputs.iter().map(member).collect()
+        Cow::Owned(outputs.iter().map(member).collect())
     }
 
     /// Masks an answer to a node, which becomes the node's outputs.

@@ -44,7 +44,7 @@ impl<'a> Head<'a> {
 fn write_head(out: &mut Vec<u8>, head: Head<'_>) {
     if let Some(id) = head.id {
         out.extend_from_slice(b"id: ");
-        out.extend_from_slice(id.to_string().as_bytes());
+        out.extend_from_slice(itoa::Buffer::new().format(id).as_bytes());
         out.push(b'\n');
     }
     if let Some(event) = head.event {

@@ -76,7 +76,7 @@ pub(super) fn beginning(plan: &Arc<Plan>, mut message: Message) -> Message {
         let is_kept = match &mut part.content {
             PartContent::Text(_) => mask.hides_input("prompt"),
             PartContent::Data(Value::Object(members)) => {
-                *members = mask.inputs(members);
+                *members = mask.inputs(members).into_owned();
                 false
             }
             PartContent::Data(data) => {

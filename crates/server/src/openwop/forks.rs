@@ -237,8 +237,8 @@ pub(super) fn diff(call: Call) -> BoxFuture<'static, Answer> {
                 (_, None) => "removed",
                 (Some(_), Some(_)) => "changed",
             },
-            a_event: left.map(|event| render::Log::of(&a, &masks[0]).event(&event)),
-            b_event: right.map(|event| render::Log::of(&b, &masks[1]).event(&event)),
+            a_event: left.map(|event| render::owned(render::Log::of(&a, &masks[0]).event(&event))),
+            b_event: right.map(|event| render::owned(render::Log::of(&b, &masks[1]).event(&event))),
         };
         let diverged_at_seq = events.first().map(|event| event.at.0);
         let is_open = |view: &View| !view.run.status.is_terminal();

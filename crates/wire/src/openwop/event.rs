@@ -9,19 +9,19 @@ use crate::time::Timestamp;
 /// The contract version of all event types.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// An event as clients see it. No other fields are allowed.
+/// An event as clients see it. No other fields are allowed. Whoever writes one out need not own its texts and its payload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RunEventDoc {
+pub struct RunEventDoc<T = String, P = Value> {
     /// Opaque and globally unique.
-    pub event_id: String,
-    pub run_id: String,
+    pub event_id: T,
+    pub run_id: T,
     /// Set for events about a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node_id: Option<String>,
+    pub node_id: Option<T>,
     /// Such as `run.started`.
     #[serde(rename = "type")]
-    pub event_type: String,
+    pub event_type: T,
     /// The position in the log, from 0 without gaps.
     pub sequence: u64,
     pub timestamp: Timestamp,
@@ -30,11 +30,11 @@ pub struct RunEventDoc {
     pub schema_version: u32,
     /// The engine that recorded the event. A string, unlike in discovery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub engine_version: Option<String>,
+    pub engine_version: Option<T>,
     /// The earlier event that caused this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub causation_id: Option<String>,
-    pub payload: Value,
+    pub causation_id: Option<T>,
+    pub payload: P,
 }
 
 const fn schema_version() -> u32 {
@@ -44,10 +44,10 @@ const fn schema_version() -> u32 {
 /// The poll response, which combines the two bodies that the specification documents.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PollResponse {
+pub struct PollResponse<E = RunEventDoc> {
     pub run_id: String,
     /// The events after the cursor, in order.
-    pub events: Vec<RunEventDoc>,
+    pub events: Vec<E>,
     /// No further events will follow.
     pub is_complete: bool,
     /// The cursor for the next poll; absent while both the log and the cursor are empty.
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn poll_response_combines_both_documented_bodies() {
-        let poll = PollResponse {
+        let poll: PollResponse = PollResponse {
             run_id: "r".into(),
             events: vec![],
             is_complete: true,

@@ -74,7 +74,7 @@ mod tests {
             check("run-snapshot", &serde_json::to_value(snapshot).unwrap());
         }
 
-        let event = RunEventDoc {
+        let event: RunEventDoc = RunEventDoc {
             event_id: "evt_1".into(),
             run_id: "run_1".into(),
             node_id: Some("n".into()),

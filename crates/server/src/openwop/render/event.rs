@@ -9,6 +9,9 @@
 mod agent;
 mod conversation;
 mod orchestration;
+mod payload;
+
+use std::borrow::Cow;
 
 use serde_json::{Value, json};
 use wopr_core::{
@@ -20,15 +23,50 @@ use wopr_core::{
 };
 use wopr_wire::openwop::event::{RunEventDoc, SCHEMA_VERSION};
 
-use super::{ENGINE_VERSION, Mask, time};
+use super::{ENGINE_VERSION_TEXT, Mask, time};
 use wopr_app::{EDITED, View};
+
+pub use payload::Payload;
+
+/// An event to write out.
+pub type Shown<'a> = RunEventDoc<Cow<'a, str>, Payload<'a>>;
+
+/// The event as a document of its own.
+#[must_use]
+pub fn owned(shown: Shown<'_>) -> RunEventDoc {
+    let RunEventDoc {
+        event_id,
+        run_id,
+        node_id,
+        event_type,
+        sequence,
+        timestamp,
+        schema_version,
+        engine_version,
+        causation_id,
+        payload,
+    } = shown;
+    RunEventDoc {
+        event_id: event_id.into_owned(),
+        run_id: run_id.into_owned(),
+        node_id: node_id.map(Cow::into_owned),
+        event_type: event_type.into_owned(),
+        sequence,
+        timestamp,
+        schema_version,
+        engine_version: engine_version.map(Cow::into_owned),
+        causation_id: causation_id.map(Cow::into_owned),
+        payload: payload.into_value(),
+    }
+}
 
 /// The id of an event: run id and sequence number.
 #[must_use]
-pub fn event_id(key: &RunKey, seq: u64) -> String {
-    let run = key.run.as_str();
+pub fn event_id(run: &RunId, seq: u64) -> String {
+    let run = run.as_str();
+    let mut digits = itoa::Buffer::new();
     // Without the formatter, which takes several times as long: every event has one or two.
-    [run, ".", &seq.to_string()].concat()
+    [run, ".", digits.format(seq)].concat()
 }
 
 /// The log of a run, as a reader sees it.
@@ -62,14 +100,13 @@ impl<'a> Log<'a> {
     }
 
     #[must_use]
-    pub fn event(&self, recorded: &Recorded) -> RunEventDoc {
+    pub fn event(&self, recorded: &'a Recorded) -> Shown<'a> {
         // What a payload says of the run is true of the one that recorded the event: its children, and its events.
         let recorder = self.fork.and_then(|fork| fork.recorder(recorded.seq));
-        let recorder = recorder.map(|recorder| self.key.sibling(recorder.clone()));
         event(
             recorded,
-            self.key,
-            recorder.as_ref().unwrap_or(self.key),
+            &self.key.run,
+            recorder.unwrap_or(&self.key.run),
             self.mask,
         )
     }
@@ -91,28 +128,28 @@ pub const fn names_run(event: &Event) -> bool {
     }
 }
 
-fn event(recorded: &Recorded, key: &RunKey, recorder: &RunKey, mask: &Mask) -> RunEventDoc {
+fn event<'a>(recorded: &'a Recorded, run: &'a RunId, recorder: &'a RunId, mask: &'a Mask) -> Shown<'a> {
     let (node, mut payload) = payload(&recorded.event, recorder, mask);
     // A question has a schema, whose properties may have any name, and no values of the run.
     if !matches!(
         recorded.event.kernel(),
         Some(KernelEvent::InterruptRequested { .. })
     ) {
-        mask.hide_members(&mut payload);
+        payload = payload.without_secrets(mask);
     }
-    if let (true, Value::Object(fields)) = (recorded.is_untrusted && is_open(&recorded.event), &mut payload) {
-        fields.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
+    if recorded.is_untrusted && is_open(&recorded.event) {
+        payload = payload.with(CONTENT_TRUST, UNTRUSTED);
     }
     RunEventDoc {
-        event_id: event_id(key, recorded.seq.0),
-        run_id: key.run.as_str().to_owned(),
-        node_id: node,
-        event_type: event_type(&recorded.event).to_owned(),
+        event_id: event_id(run, recorded.seq.0).into(),
+        run_id: run.as_str().into(),
+        node_id: node.map(Cow::Borrowed),
+        event_type: event_type(&recorded.event).into(),
         sequence: recorded.seq.0,
         timestamp: time(recorded.at),
         schema_version: SCHEMA_VERSION,
-        engine_version: Some(ENGINE_VERSION.to_string()),
-        causation_id: recorded.cause.map(|cause| event_id(key, cause.0)),
+        engine_version: Some(ENGINE_VERSION_TEXT.into()),
+        causation_id: recorded.cause.map(|cause| event_id(run, cause.0).into()),
         payload,
     }
 }
@@ -217,52 +254,22 @@ pub const fn event_type(event: &Event) -> &'static str {
     }
 }
 
-/// Builds an object from the members that are present.
-struct Payload(Object);
-
-impl Payload {
-    fn new() -> Self {
-        Self(Object::new())
-    }
-
-    /// A payload that begins with the node id.
-    fn node(step: &StepId) -> Self {
-        Self::new().with("nodeId", step.node.as_str())
-    }
-
-    fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.0.insert(name.to_owned(), value.into());
-        self
-    }
-
-    fn maybe(self, name: &str, value: Option<impl Into<Value>>) -> Self {
-        match value {
-            Some(value) => self.with(name, value),
-            None => self,
-        }
-    }
-
-    fn done(self) -> Value {
-        Value::Object(self.0)
-    }
-}
-
 /// The event's node and its payload.
-fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) {
-    let of = |step: &StepId, payload: Payload| (Some(step.node.to_string()), payload.done());
+fn payload<'a>(event: &'a Event, run: &'a RunId, mask: &'a Mask) -> (Option<&'a str>, Payload<'a>) {
+    let of = |step: &'a StepId, payload: Payload<'a>| (Some(step.node.as_str()), payload);
     let event = match event {
         Event::Kernel(event) => event,
-        Event::Dialect(DialectEvent::Openwop(event)) => return openwop_payload(event, key, mask),
+        Event::Dialect(DialectEvent::Openwop(event)) => return openwop_payload(event, run, mask),
     };
     match event {
-        KernelEvent::RunStarted(started) => (None, run_started(started, key, mask)),
-        KernelEvent::RunCompleted { outputs } => (None, json!({ "outputs": mask.result(outputs) })),
+        KernelEvent::RunStarted(started) => (None, run_started(started, mask)),
+        KernelEvent::RunCompleted { outputs } => (None, Payload::new().with("outputs", mask.result(outputs))),
         KernelEvent::RunFailed { error, node } => {
             let failed = node.as_ref().map(NodeId::as_str);
             let payload = Payload::new()
                 .with("error", failure(error))
                 .maybe("failedNodeId", failed);
-            (None, payload.done())
+            (None, payload)
         }
         KernelEvent::RunCancelled { reason, by, parent }
         | KernelEvent::CancelRequested { reason, by, parent } => {
@@ -274,17 +281,15 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .maybe("reason", reason)
                 .maybe("cancelledBy", by.as_ref().map(PrincipalId::as_str))
                 .maybe("parentRunId", parent.as_ref().map(RunId::as_str));
-            (None, payload.done())
+            (None, payload)
         }
         KernelEvent::RunPaused { reason, drain } => {
             let payload = Payload::new()
                 .maybe("reason", reason.as_deref())
                 .with("drainPolicy", drain.as_str());
-            (None, payload.done())
+            (None, payload)
         }
-        KernelEvent::RunResumed { reason } => {
-            (None, Payload::new().maybe("reason", reason.as_deref()).done())
-        }
+        KernelEvent::RunResumed { reason } => (None, Payload::new().maybe("reason", reason.as_deref())),
         KernelEvent::NodeStarted {
             step,
             type_id,
@@ -327,8 +332,8 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("lastError", failure(error)),
         ),
         KernelEvent::NodeSkipped { node, reason } => {
-            let payload = json!({ "nodeId": node.as_str(), "reason": reason });
-            (Some(node.to_string()), payload)
+            let payload = Payload::new().with("nodeId", node.as_str());
+            (Some(node.as_str()), payload.with("reason", reason.as_str()))
         }
         KernelEvent::NodeCancelled { step, reason } => {
             of(step, Payload::node(step).with("reason", reason.as_str()))
@@ -340,9 +345,8 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             child,
             details,
         } => {
-            let mut payload = Payload(details.clone());
-            payload.0.insert("nodeId".to_owned(), step.node.as_str().into());
-            let payload = payload
+            let payload = Payload::of(details)
+                .with("nodeId", step.node.as_str())
                 .with("interruptId", interrupt.as_str())
                 .with("kind", kind.as_str())
                 .with("key", interrupt.as_str())
@@ -399,7 +403,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                     },
                 )
                 .with("workerId", worker.as_deref().unwrap_or(workflow.as_str()))
-                .with("parentRunId", key.run.as_str())
+                .with("parentRunId", run.as_str())
                 .with("childRunId", child.as_str())
                 .maybe("error", error.as_deref().map(failure)),
         ),
@@ -478,7 +482,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             Payload::new()
                 .with("kind", kind.as_str())
                 .with("key", step.interrupt(*number))
-                .with("data", data.clone())
+                .with("data", data)
                 .maybe("timeoutMs", *timeout_ms),
         ),
         KernelEvent::InterruptResolved {
@@ -593,7 +597,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
         } => of(
             step,
             Payload::node(step)
-                .with("runId", key.run.as_str())
+                .with("runId", run.as_str())
                 // Chunks belong to the output port `text`.
                 .with(
                     "chunk",
@@ -624,7 +628,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("limit", amount(*limit))
                 .with("observed", amount(*observed))
                 .maybe("nodeId", node.as_ref().map(NodeId::as_str));
-            (node.as_ref().map(ToString::to_string), payload.done())
+            (node.as_ref().map(NodeId::as_str), payload)
         }
         KernelEvent::ReplayDiverged {
             source,
@@ -636,13 +640,10 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             let payload = Payload::new()
                 .with("sourceRunId", source.as_str())
                 .with("atSequence", at.0)
-                .maybe(
-                    "originalEventId",
-                    original.then(|| event_id(&key.sibling(source.clone()), at.0)),
-                )
+                .maybe("originalEventId", original.then(|| event_id(source, at.0)))
                 .with("divergenceKind", kind.as_str())
                 .maybe("divergencePoint", point.as_deref());
-            (None, payload.done())
+            (None, payload)
         }
         KernelEvent::RefusalDiverged { source, divergence } => {
             let RefusalDivergence {
@@ -655,7 +656,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("sourceRunId", source.as_str())
                 .with("atSequence", at.0)
                 .with("nodeId", step.node.as_str())
-                .with("originalEventId", event_id(&key.sibling(source.clone()), at.0))
+                .with("originalEventId", event_id(source, at.0))
                 .with("originalEnvelopeKind", original.as_str())
                 .with("replayEnvelopeKind", original.other().as_str())
                 .maybe("refusalReason", reason.as_deref());
@@ -665,17 +666,16 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             depth: _,
             calls_again: _,
             from,
-        } => (
-            None,
-            Payload::new()
-                .with("fromStatus", super::status_word(*from))
-                .done(),
-        ),
+        } => (None, Payload::new().with("fromStatus", super::status_word(*from))),
     }
 }
 
 /// The payload of an event that only this language has.
-fn openwop_payload(event: &openwop::Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) {
+fn openwop_payload<'a>(
+    event: &'a openwop::Event,
+    run: &'a RunId,
+    mask: &'a Mask,
+) -> (Option<&'a str>, Payload<'a>) {
     match event {
         openwop::Event::VariableChanged {
             name,
@@ -689,7 +689,7 @@ fn openwop_payload(event: &openwop::Event, key: &RunKey, mask: &Mask) -> (Option
                 .maybe("previous", previous.as_ref().map(|value| mask.value(name, value)))
                 .with(if *appends { "appended" } else { "next" }, mask.value(name, next))
                 .maybe("nodeId", node.as_ref().map(NodeId::as_str));
-            (node.as_ref().map(ToString::to_string), payload.done())
+            (node.as_ref().map(NodeId::as_str), payload)
         }
         // The schema is closed: limits of the channel are in the definition.
         openwop::Event::ChannelWritten {
@@ -707,17 +707,13 @@ fn openwop_payload(event: &openwop::Event, key: &RunKey, mask: &Mask) -> (Option
                 .with("reducer", reducer.as_str())
                 .with("nodeId", node.as_str())
                 .with("writtenAt", time(*written_at).to_string());
-            (Some(node.to_string()), payload.done())
+            (Some(node.as_str()), payload)
         }
-        openwop::Event::Orchestration(event) => orchestration::payload(event, key, mask),
+        openwop::Event::Orchestration(event) => orchestration::payload(event, run, mask),
         openwop::Event::Conversation(event) => {
-            let node = event.step.node.to_string();
-            (Some(node), conversation::payload(event, mask))
+            (Some(event.step.node.as_str()), conversation::payload(event, mask))
         }
-        openwop::Event::Agent(event) => (
-            Some(event.step.node.to_string()),
-            agent::payload(event, key, mask),
-        ),
+        openwop::Event::Agent(event) => (Some(event.step.node.as_str()), agent::payload(event, run, mask)),
         // The words may contain what readers must not see; the hash tells whether they are the same.
         openwop::Event::PromptComposed {
             step,
@@ -728,7 +724,7 @@ fn openwop_payload(event: &openwop::Event, key: &RunKey, mask: &Mask) -> (Option
             let payload = Payload::node(step)
                 .with("messages", messages.len())
                 .with("hash", hash.as_str());
-            (Some(step.node.to_string()), payload.done())
+            (Some(step.node.as_str()), payload)
         }
         openwop::Event::ProviderUsage {
             step,
@@ -746,17 +742,17 @@ fn openwop_payload(event: &openwop::Event, key: &RunKey, mask: &Mask) -> (Option
                 .maybe("cacheWriteTokens", usage.cache_write_tokens)
                 .maybe("costEstimateUsd", usage.cost_usd)
                 .maybe("currency", usage.cost_usd.map(|_| "USD"));
-            (Some(step.node.to_string()), payload.done())
+            (Some(step.node.as_str()), payload)
         }
         openwop::Event::Envelope { step, event } => {
             let payload = envelope(Payload::node(step), step, event, mask);
-            (Some(step.node.to_string()), payload.done())
+            (Some(step.node.as_str()), payload)
         }
     }
 }
 
 /// What a step made of a model's answer. The schemas are closed, and none has room for the answer itself.
-fn envelope(payload: Payload, step: &StepId, event: &EnvelopeEvent, mask: &Mask) -> Payload {
+fn envelope<'a>(payload: Payload<'a>, step: &StepId, event: &'a EnvelopeEvent, mask: &Mask) -> Payload<'a> {
     match event {
         EnvelopeEvent::RetryAttempted {
             attempt,
@@ -805,7 +801,7 @@ fn envelope(payload: Payload, step: &StepId, event: &EnvelopeEvent, mask: &Mask)
             .with("outputTokenCount", *output_tokens),
         EnvelopeEvent::NlToFormat { envelope_type } => payload
             .with("originalEnvelopeType", envelope_type.as_str())
-            .with("fallbackCalls", 1),
+            .with("fallbackCalls", 1_u64),
         EnvelopeEvent::FenceStripped => payload.with("path", "markdown-fence"),
         EnvelopeEvent::BracesFound { offset } => {
             payload.with("path", "brace-walker").with("byteOffset", *offset)
@@ -813,7 +809,7 @@ fn envelope(payload: Payload, step: &StepId, event: &EnvelopeEvent, mask: &Mask)
     }
 }
 
-fn run_started(started: &RunStarted, key: &RunKey, mask: &Mask) -> Value {
+fn run_started<'a>(started: &'a RunStarted, mask: &'a Mask) -> Payload<'a> {
     let RunStarted {
         dialect: _,
         workflow,
@@ -832,22 +828,25 @@ fn run_started(started: &RunStarted, key: &RunKey, mask: &Mask) -> Value {
         fork: _,
         limits: _,
     } = started;
-    debug_assert_eq!(*tenant, key.tenant, "a log lies in its owner's tenant");
     Payload::new()
         .with("workflowId", workflow.as_str())
         .with("workflowVersion", version.as_str())
         .with("inputs", mask.inputs(inputs))
         .with("transport", origin.as_str())
-        .with("engineVersion", ENGINE_VERSION.to_string())
+        .with("engineVersion", ENGINE_VERSION_TEXT)
         .with(
             "owner",
-            json!({ "tenant": tenant.as_str(), "principal": principal.as_str() }),
+            Payload::new()
+                .with("tenant", tenant.as_str())
+                .with("principal", principal.as_str()),
         )
-        .maybe("tags", (!tags.is_empty()).then(|| tags.clone()))
-        .maybe("metadata", (!metadata.is_empty()).then(|| metadata.clone()))
+        .maybe("tags", (!tags.is_empty()).then_some(&tags[..]))
+        .maybe(
+            "metadata",
+            (!metadata.is_empty()).then_some(Cow::Borrowed(metadata)),
+        )
         .maybe("parentRunId", parent.as_ref().map(|parent| parent.run.as_str()))
         .maybe("parentNodeId", parent.as_ref().map(|parent| parent.node.as_str()))
-        .done()
 }
 
 /// Masks answers by question, which become the output `answers`, or another one that has all of them.
@@ -867,14 +866,14 @@ fn words(feedback: Option<&String>, step: &StepId, mask: &Mask) -> Option<Value>
     feedback.map(|words| mask.output(&step.node, "feedback", &words.as_str().into()))
 }
 
-fn resolved(
-    step: &StepId,
+fn resolved<'a>(
+    step: &'a StepId,
     kind: InterruptKind,
     value: Option<&Value>,
-    by: Option<&str>,
+    by: Option<&'a str>,
     action: Option<ApprovalAction>,
     hides_words: bool,
-) -> Payload {
+) -> Payload<'a> {
     let mut payload = Payload::node(step)
         .with("interruptId", step.key())
         .with("kind", kind.as_str())
@@ -915,7 +914,7 @@ fn resolved(
     payload
 }
 
-fn approval_requested(step: &StepId, data: &Value) -> Payload {
+fn approval_requested<'a>(step: &'a StepId, data: &'a Value) -> Payload<'a> {
     let part = |name: &str| data.get(name).filter(|part| !part.is_null()).cloned();
     // The action is called `edit` when it is offered, and `edit-accept` when it is taken.
     let offered = |action: &Value| match action.as_str() {
@@ -934,7 +933,7 @@ fn approval_requested(step: &StepId, data: &Value) -> Payload {
             "artifactType",
             part("artifactType").unwrap_or_else(|| "approval".into()),
         )
-        .with("actions", actions)
+        .with("actions", Value::from(actions))
         .maybe("title", part("title"))
         .maybe("approversList", part("approversList"))
         .maybe("requiredApprovals", part("requiredApprovals"))
@@ -992,7 +991,7 @@ pub(crate) fn failure_details(failure: &Failure) -> Object {
             .with("code", code.as_str())
             .with("message", message.as_str())
             .maybe(CONTENT_TRUST, is_untrusted.then_some(UNTRUSTED));
-        details.insert("workerFailure".to_owned(), shown.done());
+        details.insert("workerFailure".to_owned(), shown.into_value());
     }
     details
 }

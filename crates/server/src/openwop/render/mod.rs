@@ -10,12 +10,14 @@ use wopr_core::{RunStatus, Timestamp};
 use wopr_wire::{openwop::run, time};
 
 pub(crate) use event::failure_details;
-pub use event::{Log, event_id, event_type, names_run};
+pub use event::{Log, Payload, Shown, event_id, event_type, names_run, owned};
 pub use snapshot::snapshot;
 pub use wopr_app::Mask;
 
 /// The engine version in events.
 pub const ENGINE_VERSION: u32 = 1;
+/// The same as a text.
+const ENGINE_VERSION_TEXT: &str = "1";
 pub const EVENT_LOG_SCHEMA_VERSION: u32 = 2;
 
 #[must_use]

@@ -51,10 +51,10 @@ pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
     snapshot.run_orchestrator = view.run.orchestrator(&view.plan);
     snapshot.event_log_schema_version = Some(EVENT_LOG_SCHEMA_VERSION);
     if let Some(started) = &run.started {
-        snapshot.inputs = mask.inputs(&started.inputs);
+        snapshot.inputs = mask.inputs(&started.inputs).into_owned();
         snapshot.tags.clone_from(&started.tags);
         snapshot.metadata = mask.members(&started.metadata);
-        snapshot.configurable = mask.inputs(&started.configurable);
+        snapshot.configurable = mask.inputs(&started.configurable).into_owned();
     }
     snapshot
 }

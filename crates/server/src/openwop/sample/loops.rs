@@ -355,7 +355,7 @@ async fn events(call: &Call, view: &View) -> Result<Vec<RunEventDoc>, Problem> {
     let mask = Mask::for_caller(view, call.caller());
     Ok(page
         .iter()
-        .map(|recorded| render::Log::of(view, &mask).event(recorded))
+        .map(|recorded| render::owned(render::Log::of(view, &mask).event(recorded)))
         .collect())
 }
 

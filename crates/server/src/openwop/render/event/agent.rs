@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use wopr_core::{
-    MemoryWritten, RunKey,
+    MemoryWritten, RunId,
     openwop::{Act, AgentEvent, CallError, Invocation, Target, Transport, Verbosity},
 };
 
@@ -29,7 +29,7 @@ pub(super) const fn is_open(event: &AgentEvent) -> bool {
 
 /// The payload. What an agent thinks and says may contain what its node makes, so it is masked as the output of
 /// that name, and hidden if any output of the node is.
-pub(super) fn payload(event: &AgentEvent, key: &RunKey, mask: &Mask) -> Value {
+pub(super) fn payload<'a>(event: &'a AgentEvent, run: &RunId, mask: &Mask) -> Payload<'a> {
     let AgentEvent {
         step,
         attempt,
@@ -134,7 +134,7 @@ pub(super) fn payload(event: &AgentEvent, key: &RunKey, mask: &Mask) -> Value {
             .with(
                 "target",
                 match target {
-                    Target::Event(seq) => event_id(key, seq.0),
+                    Target::Event(seq) => event_id(run, seq.0),
                     Target::Id(id) => id.clone(),
                 },
             )
@@ -154,16 +154,16 @@ pub(super) fn payload(event: &AgentEvent, key: &RunKey, mask: &Mask) -> Value {
             .maybe("schemaValidated", *is_valid)
             .maybe("confidence", *confidence),
     };
-    payload.done()
+    payload
 }
 
 /// An entry, without its content: who may read the log need not be who may read the memory.
-pub(super) fn written(written: &MemoryWritten) -> Payload {
+pub(super) fn written(written: &MemoryWritten) -> Payload<'_> {
     Payload::node(&written.step)
         .with("memoryRef", written.scope.as_str())
         .with("memoryId", written.id.as_str())
         .maybe("agentId", written.agent.as_deref())
-        .maybe("tags", Some(written.tags.clone()).filter(|tags| !tags.is_empty()))
+        .maybe("tags", Some(&written.tags[..]).filter(|tags| !tags.is_empty()))
 }
 
 fn failed(error: &CallError) -> Value {

@@ -14,7 +14,7 @@ pub(super) const fn name(event: &ConversationEvent) -> &'static str {
     }
 }
 
-pub(super) fn payload(event: &ConversationEvent, mask: &Mask) -> Value {
+pub(super) fn payload<'a>(event: &'a ConversationEvent, mask: &Mask) -> Payload<'a> {
     let node = &event.step.node;
     let shown = turn(&event.turn, &mask.said(node, "turns", &event.turn.content));
     let index = event.turn.index;
@@ -38,7 +38,7 @@ pub(super) fn payload(event: &ConversationEvent, mask: &Mask) -> Value {
             )
             .maybe("reason", reason.as_deref()),
     };
-    payload.done()
+    payload
 }
 
 fn turn(turn: &Turn, content: &Value) -> Value {

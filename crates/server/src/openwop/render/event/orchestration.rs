@@ -1,9 +1,8 @@
 //! Renders what happens between a supervisor and its workers. The published schemas are closed: the node is in the
 //! envelope only.
 
-use serde_json::Value;
 use wopr_core::{
-    RunId, RunKey,
+    RunId,
     openwop::{Orchestration, TOKEN_COUNTER},
 };
 
@@ -24,13 +23,17 @@ pub(super) const fn event_type(event: &Orchestration) -> &'static str {
 }
 
 /// The event's node and its payload.
-pub(super) fn payload(event: &Orchestration, key: &RunKey, mask: &Mask) -> (Option<String>, Value) {
+pub(super) fn payload<'a>(
+    event: &'a Orchestration,
+    run: &'a RunId,
+    mask: &Mask,
+) -> (Option<&'a str>, Payload<'a>) {
     // A worker is named by its workflow.
-    let handoff = |phase: &str, worker: &str, child: Option<&RunId>| {
+    let handoff = |phase: &'a str, worker: &'a str, child: Option<&'a RunId>| {
         Payload::new()
             .with("phase", phase)
             .with("workerId", worker)
-            .with("parentRunId", key.run.as_str())
+            .with("parentRunId", run.as_str())
             .maybe("childRunId", child.map(RunId::as_str))
     };
     let payload = match event {
@@ -58,7 +61,7 @@ pub(super) fn payload(event: &Orchestration, key: &RunKey, mask: &Mask) -> (Opti
             // It is always an approval that is asked for.
             .with("escalationKind", "escalate")
             .maybe("workerId", worker.as_deref())
-            .with("parentRunId", key.run.as_str())
+            .with("parentRunId", run.as_str())
             .with(
                 "originalDecision",
                 mask.output(&step.node, "decision", &decision.to_value()),
@@ -83,7 +86,7 @@ pub(super) fn payload(event: &Orchestration, key: &RunKey, mask: &Mask) -> (Opti
         } => {
             let attestation = checksum.as_ref().map(|checksum| {
                 let attested = Payload::new().with("checksum", checksum.as_str());
-                attested.with("algorithm", "sha256").done()
+                attested.with("algorithm", "sha256")
             });
             handoff("output.harvested", worker, Some(child))
                 .with("harvestedKeys", keys.clone())
@@ -125,7 +128,7 @@ pub(super) fn payload(event: &Orchestration, key: &RunKey, mask: &Mask) -> (Opti
                 "replacedTurns",
                 replaces
                     .iter()
-                    .map(|seq| event_id(key, seq.0))
+                    .map(|seq| event_id(run, seq.0))
                     .collect::<Vec<_>>(),
             )
             .with("summaryRef", artifact.as_str())
@@ -133,5 +136,5 @@ pub(super) fn payload(event: &Orchestration, key: &RunKey, mask: &Mask) -> (Opti
             .with("tokensBefore", *before)
             .with("tokensAfter", *after),
     };
-    (Some(event.step().node.to_string()), payload.done())
+    (Some(event.step().node.as_str()), payload)
 }

@@ -413,7 +413,7 @@ fn rendered(event: impl Into<Event>, mask: &Mask) -> RunEventDoc {
         cause: Some(Seq(3)),
         event: event.into(),
     };
-    Log::new(&key(), mask).event(&recorded)
+    owned(Log::new(&key(), mask).event(&recorded))
 }
 
 fn mask() -> Mask {
