@@ -33,6 +33,7 @@ const INSERT_RUN: &str = "\
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
      ON CONFLICT DO NOTHING";
 const INSERT_EVENTS: &str = "INSERT INTO events (tenant, run, last_seq, bodies) VALUES (?1, ?2, ?3, ?4)";
+const SELECT_HEAD: &str = "SELECT next_seq FROM runs WHERE tenant = ?1 AND run = ?2";
 const INSERT_MESSAGE: &str = "\
     INSERT INTO messages (tenant, run, seq, id, body) VALUES (?1, ?2, ?3, ?4, ?5)
      ON CONFLICT (tenant, run, id) DO NOTHING";
@@ -122,7 +123,7 @@ fn append(conn: &Session<'_>, records: &Records, batch: &Batch) -> Result<Result
 }
 
 /// Checks everything except the guard and the idempotency record.
-fn refusal(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Fault> {
+fn refusal(conn: &Session<'_>, batch: &Batch) -> Result<Option<AppendError>, Fault> {
     let ended = batch.work_ended.iter().map(|ended| (&ended.key, ended.fence));
     let moved = batch.work_moved.iter().map(|moved| (&moved.key, moved.fence));
     for (key, fence) in ended.chain(moved) {
@@ -159,7 +160,7 @@ fn refusal(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Faul
 }
 
 /// Returns the conflict of a batch whose guard does not hold, which precedes other refusals.
-fn lost_race(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Fault> {
+fn lost_race(conn: &Session<'_>, batch: &Batch) -> Result<Option<AppendError>, Fault> {
     let actual = present_head(conn, &batch.run)?;
     let guard_holds = match batch.guard {
         Guard::Create => head(conn, &batch.run)?.is_none(),
@@ -269,20 +270,21 @@ fn insert_run(conn: &Session<'_>, run: &RunKey, summary: &Summary, head: Seq) ->
 }
 
 /// The number of events in the log, unless the run is gone.
-fn present_head(conn: &Connection, run: &RunKey) -> Result<Option<Seq>, Fault> {
+fn present_head(conn: &Session<'_>, run: &RunKey) -> Result<Option<Seq>, Fault> {
     if retention::is_gone(conn, run)? {
         return Ok(None);
     }
     head(conn, run)
 }
 
-fn head(conn: &Connection, run: &RunKey) -> Result<Option<Seq>, Fault> {
-    let mut statement = conn.prepare_cached("SELECT next_seq FROM runs WHERE tenant = ?1 AND run = ?2")?;
-    let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
-    match found.next()? {
-        Some(row) => Ok(Some(rows::seq(row, 0)?)),
-        None => Ok(None),
-    }
+fn head(conn: &Session<'_>, run: &RunKey) -> Result<Option<Seq>, Fault> {
+    conn.with(SELECT_HEAD, |statement| {
+        let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
+        match found.next()? {
+            Some(row) => Ok(Some(rows::seq(row, 0)?)),
+            None => Ok(None),
+        }
+    })
 }
 
 fn write_events(conn: &Session<'_>, run: &RunKey, events: &[StoredEvent]) -> Result<(), Fault> {

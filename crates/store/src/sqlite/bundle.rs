@@ -19,7 +19,8 @@ pub(super) fn pack<E>(
     events: &[StoredEvent],
     mut write: impl FnMut(Seq, &[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut row = Vec::new();
+    let n_bytes: usize = events.iter().map(|event| LENGTH + event.body.len()).sum();
+    let mut row = Vec::with_capacity(n_bytes.min(2 * FULL));
     for (n, event) in events.iter().enumerate() {
         let length = u32::try_from(event.body.len()).expect("SQLite takes no body near four gigabytes");
         row.extend_from_slice(&length.to_be_bytes());
