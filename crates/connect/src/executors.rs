@@ -231,7 +231,7 @@ impl Executor for Executors {
             | Request::Model(_)
             | Request::Tool(_)
             | Request::ToolList(_)
-            | Request::SideEffect { .. } => Ok(Recalled::Nothing),
+            | Request::SideEffect { .. } => Ok(Recalled::Over),
         }
     }
 

@@ -369,8 +369,16 @@ pub struct Recalling {
 pub enum Recalled {
     /// This, which is to be cancelled: at most 64 KiB of JSON.
     Found(Value),
-    /// Nothing that could be cancelled. The peer is asked once more a little later.
+    /// Nothing yet, and looking changes nothing. The peer is asked once more a little later.
     Nothing,
+    /// Nothing that could be cancelled, now or later.
+    Over,
+    /// The peer got the request once more, and how it answered was lost, for this reason. It gets the request a few more
+    /// times at most.
+    Unanswered(String),
+    /// The peer got the request once more, and answered what this host cannot use, for this reason. It does not get the
+    /// request again.
+    Unusable(String),
 }
 
 /// The answer to what the peer of an accepted call asked.

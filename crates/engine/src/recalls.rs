@@ -6,7 +6,9 @@
 //!
 //! ```text
 //!   attempt ---- dropped by its run ------------------------> recall --> found: cancel
-//!      '--- failed, may have been sent --> kept -- dropped ----^    '--> nothing, twice: over
+//!      '--- failed, may have been sent --> kept -- dropped ----^    |--> nothing, twice: over
+//!                                           |                       |--> ended: over
+//!                                           |                       '--> sent again, unanswered: given up
 //!                                           '--> accepted, completed: over
 //! ```
 //!
@@ -32,6 +34,9 @@ const RECALL: &str = "recall:";
 const KEPT: &str = "KEPT:";
 /// When a peer that has nothing is asked once more: the message may still be under way to it.
 const ONCE_MORE_MS: u64 = 15_000;
+/// The pauses before a peer gets the request of a recall again whose answers are lost. Each time it may do the work
+/// anew, so after the last one the recall is given up.
+const SENT_AGAIN_MS: [u64; 2] = [60_000, 3_600_000];
 
 /// The stored body of a recall: that of its attempt, and what came of the tries so far.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,6 +48,14 @@ pub(crate) struct Recall {
     /// The peer had nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     had_nothing: bool,
+    /// How often the peer got the request for this recall, and nobody knows what became of it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    n_unanswered: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 impl Recall {
@@ -51,6 +64,7 @@ impl Recall {
         Self {
             tries: Some(Tries::new(now)),
             had_nothing: false,
+            n_unanswered: 0,
             ..self
         }
     }
@@ -206,6 +220,7 @@ impl Engine {
             traceparent: effect.traceparent.clone(),
             request: effect.request.clone(),
         }));
+        let (mut repeats, mut n_unanswered) = (Repeats::ForADay, recall.n_unanswered);
         let error = match lease.hold(recalling).await {
             None => return lease.give_back(),
             Some(Ok(Ok(Recalled::Found(handle)))) => {
@@ -215,6 +230,7 @@ impl Engine {
                 };
                 return self.cancel_late(lease, found).await;
             }
+            Some(Ok(Ok(Recalled::Over))) => return self.end_row(lease).await,
             Some(Ok(Ok(Recalled::Nothing))) if recall.had_nothing => return self.end_row(lease).await,
             Some(Ok(Ok(Recalled::Nothing))) => {
                 let again = Recall {
@@ -224,14 +240,25 @@ impl Engine {
                 let due = self.lease_time().plus_millis(ONCE_MORE_MS);
                 return self.put_off(lease, again.body(), Some(due)).await;
             }
+            Some(Ok(Ok(Recalled::Unanswered(reason)))) => {
+                let pause = SENT_AGAIN_MS.get(recall.n_unanswered).copied();
+                n_unanswered += 1;
+                repeats = pause.map_or(Repeats::Never, Repeats::After);
+                reason
+            }
+            Some(Ok(Ok(Recalled::Unusable(reason)))) => {
+                repeats = Repeats::Never;
+                reason
+            }
             Some(Ok(Err(error))) => error.to_string(),
             Some(Err(panicked)) => self.broke_off(lease, &panicked),
         };
         let since = lease.since;
         let tries = recall.tries.clone().unwrap_or_else(|| Tries::new(since));
-        let (tries, due) = self.failed_again(lease, (&tries, Repeats::ForADay), error);
+        let (tries, due) = self.failed_again(lease, (&tries, repeats), error);
         let again = Recall {
             tries: Some(tries),
+            n_unanswered,
             ..recall
         };
         self.put_off(lease, again.body(), due).await

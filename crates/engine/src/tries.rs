@@ -38,6 +38,10 @@ pub(crate) enum Repeats {
     ForADay,
     /// As long as the call waits for it; the row ends with the call.
     WhileItIsAwaited,
+    /// Once more, after so many milliseconds.
+    After(u64),
+    /// Not again.
+    Never,
 }
 
 impl Repeats {
@@ -49,6 +53,8 @@ impl Repeats {
             Self::ForADay if waited >= REPEATED_FOR_MS => None,
             Self::ForADay => Some(waited.clamp(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)),
             Self::WhileItIsAwaited => Some(waited.clamp(FIRST_PAUSE_MS, LONGEST_AWAITED_PAUSE_MS)),
+            Self::After(pause) => Some(pause),
+            Self::Never => None,
         }
     }
 }

@@ -2,8 +2,11 @@
 //!
 //! An agent that lists tasks by context has what it lists in the context that the message opened. Any other is sent the
 //! message once more, with the same id: one that recognizes ids answers with the task that it has. One that does not
-//! makes another task, which is cancelled at once; the first one then goes on, as nothing can find it.
+//! makes another task, which is cancelled at once; the first one then goes on, as nothing can find it. Each message may be
+//! work that the agent does anew. So an answer that came settles the recall, whatever it says, and where none came the
+//! message is repeated a few times only.
 
+use http::StatusCode;
 use wopr_core::{AgentCall, RunKey, StepId};
 use wopr_engine::{CancelError, Recalled, Wake};
 use wopr_wire::a2a::model::{SendMessageResponse, Task};
@@ -38,17 +41,17 @@ impl Agents {
         };
         if self.transports.contains_key(&call.peer) || !call.reach.is_peer() {
             // Without the task's id nothing can be cancelled.
-            return Ok(Recalled::Nothing);
+            return Ok(Recalled::Over);
         }
         match self.client.task_api(&call.peer, super::settings(&attempted)) {
             // The API has no way to cancel a task.
-            Ok(Some(_)) => return Ok(Recalled::Nothing),
+            Ok(Some(_)) => return Ok(Recalled::Over),
             Ok(None) => {}
             Err(error) => return Err(told(&error)),
         }
         let Ok(mut message) = request(&attempted, self.origin.as_deref()) else {
             // It was never sent.
-            return Ok(Recalled::Nothing);
+            return Ok(Recalled::Over);
         };
         let agent = self.agent(&attempted).await.map_err(|error| told(&error))?;
         let own = own_context(&agent, &attempted);
@@ -70,19 +73,42 @@ impl Agents {
         match sent {
             Ok(SendMessageResponse::Task(task)) => found(call, &task),
             // It has answered, or says that it takes no such message, and so did not take it before either.
-            Ok(SendMessageResponse::Message(_)) | Err(a2a::Error::Remote(_)) => Ok(Recalled::Nothing),
-            Err(error) => Err(told(&error)),
+            Ok(SendMessageResponse::Message(_)) | Err(a2a::Error::Remote(_)) => Ok(Recalled::Over),
+            Err(error) => lost(&error),
         }
     }
 }
 
+/// What a message leaves that was sent again and got no answer that this host can use.
+fn lost(error: &a2a::Error) -> Result<Recalled, CancelError> {
+    match error {
+        a2a::Error::Status(said) if is_pressed(said.status) => Err(told(error)),
+        a2a::Error::Status(said) if said.status.is_server_error() => {
+            Ok(Recalled::Unanswered(told(error).to_string()))
+        }
+        a2a::Error::Interrupted(_) | a2a::Error::TimedOut(_) if error.may_have_been_sent() => {
+            Ok(Recalled::Unanswered(told(error).to_string()))
+        }
+        error if error.may_have_been_sent() => Ok(Recalled::Unusable(told(error).to_string())),
+        error => Err(told(error)),
+    }
+}
+
+/// Whether the agent says that it has not taken the message, and may take it later.
+fn is_pressed(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+    )
+}
+
 fn found(call: &AgentCall, task: &Task) -> Result<Recalled, CancelError> {
     if task.status.state.is_terminal() {
-        return Ok(Recalled::Nothing);
+        return Ok(Recalled::Over);
     }
     match has_short_ids(task) {
         true => Ok(Recalled::Found(handle_of(call, task).to_value())),
-        false => Err(CancelError(
+        false => Ok(Recalled::Unusable(
             "the agent's name for its task is too long".to_owned(),
         )),
     }

@@ -408,7 +408,9 @@ fn recalling() -> Recalling {
 fn found(recalled: &Recalled) -> &Value {
     match recalled {
         Recalled::Found(handle) => &handle["taskId"],
-        Recalled::Nothing => panic!("nothing found"),
+        other @ (Recalled::Nothing | Recalled::Over | Recalled::Unanswered(_) | Recalled::Unusable(_)) => {
+            panic!("{other:?}")
+        }
     }
 }
 
@@ -470,7 +472,50 @@ async fn task_that_has_ended_and_message_that_is_refused_leave_nothing_to_cancel
         })
         .await;
         let recalled = executors(&agent, |_| {}).recall(recalling()).await;
-        assert_eq!(recalled, Ok(Recalled::Nothing));
+        assert_eq!(recalled, Ok(Recalled::Over));
+    }
+}
+
+#[tokio::test]
+async fn message_alone_leaves_nothing_to_cancel() {
+    let said = json!({
+        "kind": "message", "messageId": "m", "role": "agent", "parts": [{ "kind": "text", "text": "done" }],
+    });
+    let agent = agent("0.3", move |_, _| rpc_reply(&said)).await;
+    let recalled = executors(&agent, |_| {}).recall(recalling()).await;
+    assert_eq!(recalled, Ok(Recalled::Over));
+}
+
+#[tokio::test]
+async fn message_of_a_recall_is_repeated_only_if_no_answer_came() {
+    let recalled_of = async |answer: fn() -> Reply| {
+        let mut agent = agent("0.3", move |_, _| answer()).await;
+        let recalled = executors(&agent, |_| {}).recall(recalling()).await;
+        assert_eq!(agent.calls().len(), 1);
+        recalled
+    };
+    for unusable in [
+        || rpc_reply(&json!({})),
+        || reply(200, "application/json", "nonsense"),
+        || reply(418, "text/plain", "no"),
+        || {
+            let id = "t".repeat(3_000);
+            rpc_reply(
+                &json!({ "kind": "task", "id": id, "contextId": "c", "status": { "state": "working" } }),
+            )
+        },
+    ] {
+        let recalled = recalled_of(unusable).await;
+        assert!(matches!(recalled, Ok(Recalled::Unusable(_))), "{recalled:?}");
+    }
+    let recalled = recalled_of(|| reply(500, "text/plain", "no")).await;
+    assert!(matches!(recalled, Ok(Recalled::Unanswered(_))), "{recalled:?}");
+    for busy in [
+        || reply(429, "text/plain", "no"),
+        || reply(503, "text/plain", "no"),
+    ] {
+        let recalled = recalled_of(busy).await;
+        assert!(recalled.is_err(), "{recalled:?}");
     }
 }
 

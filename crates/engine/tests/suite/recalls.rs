@@ -46,7 +46,7 @@ enum Says {
 struct State {
     says: Says,
     /// What the peer has; `Err` if it cannot be asked.
-    has: Result<Option<Value>, ()>,
+    has: Result<Recalled, ()>,
     n_attempts: usize,
     /// When it was asked what it has.
     recalls: Vec<Instant>,
@@ -100,8 +100,7 @@ impl Executor for Peer {
         let mut state = self.0.lock();
         state.recalls.push(Instant::now());
         match &state.has {
-            Ok(Some(handle)) => Ok(Recalled::Found(handle.clone())),
-            Ok(None) => Ok(Recalled::Nothing),
+            Ok(recalled) => Ok(recalled.clone()),
             Err(()) => Err(CancelError("away".to_owned())),
         }
     }
@@ -123,7 +122,7 @@ impl World {
     async fn calling(store: Arc<dyn Store>, says: Says, retries: u64) -> Self {
         let peer = Peer(Arc::new(Mutex::new(State {
             says,
-            has: Ok(Some(json!("task"))),
+            has: Ok(Recalled::Found(json!("task"))),
             n_attempts: 0,
             recalls: Vec::new(),
             cancels: Vec::new(),
@@ -229,13 +228,46 @@ async fn call_that_is_accepted_after_its_run_was_cancelled_is_cancelled_by_its_h
 #[tokio::test(start_paused = true)]
 async fn peer_that_has_nothing_is_asked_once_more() {
     let world = World::calling(memory(), Says::Silence, 0).await;
-    world.peer.0.lock().has = Ok(None);
+    world.peer.0.lock().has = Ok(Recalled::Nothing);
     world.cancel().await;
     pass(DAY).await;
     assert_eq!(world.counts(), (2, 0));
     let recalls = world.peer.0.lock().recalls.clone();
     assert!(recalls[1] - recalls[0] >= Duration::from_secs(15), "{recalls:?}");
     assert_eq!(world.listed(false).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn peer_whose_answer_leaves_nothing_is_not_asked_again() {
+    let world = World::calling(memory(), Says::Lost, 1).await;
+    world.peer.0.lock().has = Ok(Recalled::Over);
+    world.cancel().await;
+    pass(DAY).await;
+    assert_eq!(world.counts(), (1, 0));
+    assert_eq!(world.listed(false).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn peer_gets_a_recalled_request_again_three_times_at_most() {
+    for (recalled, n_recalls) in [
+        (Recalled::Unanswered("it broke".to_owned()), 3),
+        (Recalled::Unusable("it broke".to_owned()), 1),
+    ] {
+        let world = World::calling(memory(), Says::Lost, 1).await;
+        world.peer.0.lock().has = Ok(recalled);
+        world.cancel().await;
+        pass(DAY).await;
+        assert_eq!(world.counts(), (n_recalls, 0));
+        let given_up = world.listed(true).await;
+        assert_eq!(given_up.len(), 1, "{given_up:?}");
+        assert_eq!(given_up[0].error.as_deref(), Some("it broke"));
+        assert!(given_up[0].given_up_at.is_some(), "{given_up:?}");
+        // The operator may have it tried again.
+        let n_retried = world.engine.retry_call_deliveries(&world.run).await;
+        assert_eq!(n_retried.expect("retries"), 1);
+        pass(DAY).await;
+        assert_eq!(world.counts(), (2 * n_recalls, 0));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -290,7 +322,7 @@ async fn recall_is_given_up_after_a_day_and_can_be_retried() {
     assert_eq!(given_up.len(), 1, "{given_up:?}");
     assert!(given_up[0].n_failed > 10, "{given_up:?}");
     assert_eq!(given_up[0].error.as_deref(), Some("tell the peer: away"));
-    world.peer.0.lock().has = Ok(Some(json!("task")));
+    world.peer.0.lock().has = Ok(Recalled::Found(json!("task")));
     let n_retried = world.engine.retry_call_deliveries(&world.run).await;
     assert_eq!(n_retried.expect("retries"), 1);
     pass(Duration::from_secs(1)).await;
