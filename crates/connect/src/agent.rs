@@ -177,12 +177,13 @@ impl Agents {
                 true => "peer_unknown",
                 false => tool::AGENT_NOT_FOUND,
             };
-            return failed(code, format!("this host has no code for the agent '{peer}'")).into();
+            let unknown = failed(code, format!("this host has no code for the agent '{peer}'"));
+            return without_agent(attempted.handle, unknown).into();
         }
         let has_agents = self.client.has_peers() || !self.transports.is_empty();
         if *reach == AgentReach::Delegate && has_agents && !self.client.knows(peer) {
             let message = format!("this host has no agent '{peer}'");
-            return failed(tool::AGENT_NOT_FOUND, message).into();
+            return without_agent(attempted.handle, failed(tool::AGENT_NOT_FOUND, message)).into();
         }
         match self.client.task_api(peer, settings(&attempted)) {
             Ok(Some(_)) if !is_followed => return tasks_only(),
@@ -190,7 +191,7 @@ impl Agents {
             Ok(Some(api)) => return Box::pin(tasks_http::attempt(&api, &attempted)).await,
             Ok(None) if !is_followed => return Box::pin(self.perform(&attempted)).await.into(),
             Ok(None) => {}
-            Err(error) => return not_sent(&error).into(),
+            Err(error) => return without_agent(attempted.handle, not_sent(&error)).into(),
         }
         match attempted.handle.as_ref().map(Handle::deserialize) {
             None => Box::pin(self.send(attempted)).await,
@@ -228,6 +229,19 @@ fn given_up(handle: &Handle, code: &str, message: String) -> Outcome {
         handle: Some(handle.to_value()),
         code: code.to_owned(),
         message,
+    }
+}
+
+/// The failure of a call whose agent this host does not have any more. A task of the call is given up, so that it is
+/// cancelled when the host has the agent again.
+pub(crate) fn without_agent(handle: Option<Value>, failure: Outcome) -> Outcome {
+    match (handle, failure) {
+        (Some(handle), Outcome::Failed { code, message, .. }) => Outcome::GivenUp {
+            handle: Some(handle),
+            code,
+            message,
+        },
+        (_, failure) => failure,
     }
 }
 

@@ -11,7 +11,7 @@ use wopr_engine::{
 
 use crate::{
     a2a::{Client, Peer},
-    agent::{Agents, Attempted, Callbacks, ToolAgent, Transports, ask_tool},
+    agent::{Agents, Attempted, Callbacks, ToolAgent, Transports, ask_tool, without_agent},
     egress::Gate,
     http::Http,
     mcp::{self, ToolServer, ToolServers},
@@ -146,7 +146,7 @@ impl Executor for Executors {
             }
             Request::Agent(mut call) => {
                 if let Err(unknown) = self.agents.name_peer(&mut call) {
-                    return unknown.into();
+                    return without_agent(handle, unknown).into();
                 }
                 self.agents
                     .attempt(Attempted {

@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use serde_json::{Value, json};
 use wopr_connect::{Callback, Callbacks, Executors, Options};
 use wopr_core::{AgentCall, AgentReach, AgentVerb, RunKey, StepId};
-use wopr_engine::{Attempt, Executor as _, Outcome, Recalled, Recalling, Report, Request};
+use wopr_engine::{Attempt, Cancellation, Executor as _, Outcome, Recalled, Recalling, Report, Request};
 use wopr_wire::a2a::model::Secret;
 
 use crate::{
@@ -355,6 +355,40 @@ async fn call_whose_question_nobody_answers_is_given_up_with_its_task() {
         (code.as_str(), &handle.unwrap()["taskId"]),
         ("input_required_by_remote", &json!("t"))
     );
+}
+
+#[tokio::test]
+async fn task_of_a_peer_that_is_gone_is_given_up_and_cancelled_when_the_peer_is_back() {
+    let mut agent = agent("1.0", |_, method| match method {
+        "SendMessage" => sent("1.0", &task("1.0", "TASK_STATE_WORKING", "c")),
+        "CancelTask" => rpc_reply(&task("1.0", "TASK_STATE_CANCELED", "c")),
+        method => panic!("{method}"),
+    })
+    .await;
+    let here = executors(&agent, |_| {});
+    let (accepted, _) = accepted(here.run(call()).await);
+    let gone = executors(&agent, |options| options.peers.clear());
+    for peer in ["planner", "http://planner.example"] {
+        let mut look = call();
+        look.handle = Some(accepted.clone());
+        if let Request::Agent(call) = &mut look.request {
+            call.peer = peer.to_owned();
+        }
+        let cancel = Cancellation {
+            run: look.run.clone(),
+            provider: "agent".to_owned(),
+            idempotency_key: "key-1".to_owned(),
+            handle: accepted.clone(),
+        };
+        let report = gone.run(look).await;
+        let Report::Ended(Outcome::GivenUp { handle, code, .. }) = report else {
+            panic!("{report:?}")
+        };
+        assert_eq!((code.as_str(), handle), ("peer_unknown", Some(accepted.clone())));
+        assert!(gone.cancel(cancel.clone()).await.is_err(), "it is tried again");
+        here.cancel(cancel).await.expect("the peer is back");
+    }
+    assert_eq!(methods(&mut agent), ["SendMessage", "CancelTask", "CancelTask"]);
 }
 
 #[tokio::test]
