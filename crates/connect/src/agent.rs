@@ -22,6 +22,7 @@ mod outputs;
 mod pack;
 mod question;
 mod recall;
+mod room;
 mod send;
 mod stream;
 mod tasks_http;
@@ -36,13 +37,14 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_core::{AgentCall, AgentReach, RunKey, StepId, TenantId};
+use wopr_core::{AgentCall, AgentReach, AgentVerb, RunKey, StepId, TenantId};
 use wopr_engine::{Outcome, Report, Wake};
 use wopr_wire::a2a::method::Version;
 
 use self::{
     failure::{failed, not_sent},
     follow::Followers,
+    room::{Kind, NoRoom, Rooms},
 };
 use crate::{
     CallingHost,
@@ -126,6 +128,7 @@ pub(crate) struct Agents {
     /// The peers whose questions fail the call.
     silent: Arc<HashSet<String>>,
     followers: Arc<Followers>,
+    rooms: Arc<Rooms>,
     callbacks: Option<Arc<dyn Callbacks>>,
     /// Time between two looks at a task; by its age if absent.
     poll_interval: Option<Duration>,
@@ -147,6 +150,7 @@ impl Agents {
             client,
             silent: Arc::new(silent),
             followers: Arc::default(),
+            rooms: Arc::default(),
             callbacks,
             poll_interval,
             origin: origin.map(Arc::new),
@@ -167,6 +171,10 @@ impl Agents {
         };
         let AgentCall { peer, reach, .. } = attempted.call;
         if let Some(transport) = self.transports.get(peer) {
+            let _room = match self.room(&attempted) {
+                Ok(room) => room,
+                Err(later) => return later,
+            };
             return match is_followed {
                 true => Box::pin(tasks_http::attempt(&**transport, &attempted)).await,
                 false => tasks_only(),
@@ -185,19 +193,43 @@ impl Agents {
             let message = format!("this host has no agent '{peer}'");
             return without_agent(attempted.handle, failed(tool::AGENT_NOT_FOUND, message)).into();
         }
-        match self.client.task_api(peer, settings(&attempted)) {
-            Ok(Some(_)) if !is_followed => return tasks_only(),
-            // Boxed, here and below: each future is kilobytes large, and a look need not take the memory of a send.
-            Ok(Some(api)) => return Box::pin(tasks_http::attempt(&api, &attempted)).await,
-            Ok(None) if !is_followed => return Box::pin(self.perform(&attempted)).await.into(),
-            Ok(None) => {}
+        let api = match self.client.task_api(peer, settings(&attempted)) {
+            Ok(api) => api,
             Err(error) => return without_agent(attempted.handle, not_sent(&error)).into(),
+        };
+        let _room = match self.room(&attempted) {
+            Ok(room) => room,
+            Err(later) => return later,
+        };
+        match api {
+            Some(_) if !is_followed => return tasks_only(),
+            // Boxed, here and below: each future is kilobytes large, and a look need not take the memory of a send.
+            Some(api) => return Box::pin(tasks_http::attempt(&api, &attempted)).await,
+            None if !is_followed => return Box::pin(self.perform(&attempted)).await.into(),
+            None => {}
         }
         match attempted.handle.as_ref().map(Handle::deserialize) {
             None => Box::pin(self.send(attempted)).await,
             Some(Ok(handle)) => Box::pin(self.look(&attempted, handle)).await,
             Some(Err(error)) => failed("internal_error", format!("read the handle: {error}")).into(),
         }
+    }
+
+    /// Takes room for what an attempt asks its agent. Without any, returns the report of an attempt that did nothing.
+    fn room(&self, attempted: &Attempted<'_>) -> Result<room::Taken, Report> {
+        let AgentCall { peer, verb, .. } = attempted.call;
+        let kind = match verb {
+            AgentVerb::Invoke { .. } | AgentVerb::Send { .. } if attempted.handle.is_none() => Kind::Message,
+            AgentVerb::Invoke { .. }
+            | AgentVerb::Send { .. }
+            | AgentVerb::Discover
+            | AgentVerb::GetTask { .. }
+            | AgentVerb::CancelTask { .. } => Kind::Look,
+        };
+        let taken = self.rooms.take(peer, &attempted.run.tenant, kind);
+        taken.map_err(|NoRoom { after }| Report::Unchanged {
+            check_after: Some(after),
+        })
     }
 
     /// Finds the agent of an attempt.

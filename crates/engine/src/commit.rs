@@ -50,6 +50,17 @@ pub(crate) struct StoredEffect {
     /// How much of what the peer makes is in the run's log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cursor: Option<Value>,
+    /// The fence of the last lease, if under none of them the executor had room to begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) not_begun: Option<u64>,
+}
+
+impl StoredEffect {
+    /// The fence under which the attempt begins. Under a later one, an earlier holder may have reached the peer. A row
+    /// gets another fence when it is parked, and the next one when it is leased.
+    pub(crate) fn first_lease(&self) -> Fence {
+        Fence(self.not_begun.map_or(1, |fence| fence.saturating_add(2)))
+    }
 }
 
 /// The lease under which a command comes.
@@ -471,6 +482,7 @@ pub(crate) fn stored_effect(run: (&RunKey, &str), trace: Option<&String>, effect
         request,
         handle: None,
         cursor: None,
+        not_begun: None,
     }
 }
 

@@ -117,8 +117,8 @@ impl Engine {
             run: lease.run.clone(),
             step: effect.step.clone(),
             attempt: effect.attempt,
-            is_repeat: effect.attempt > 0 || lease.fence > FIRST_LEASE,
-            is_interrupted: lease.fence > FIRST_LEASE,
+            is_repeat: effect.attempt > 0 || lease.fence > effect.first_lease(),
+            is_interrupted: lease.fence > effect.first_lease(),
             idempotency_key: effect.idempotency_key.clone(),
             traceparent: effect.traceparent.clone(),
             request: effect.request.clone(),
@@ -214,7 +214,21 @@ impl Engine {
                     let parked = Report::Accepted { handle, check_after };
                     Box::pin(self.report(lease, effect, parked, produced)).await
                 }
-                Some(_) | None => End::Park(due_after(check_after)),
+                Some(_) => End::Park(due_after(check_after)),
+                // The executor had no room. Nothing was sent, which the next holder of the row has to know.
+                None if attempt == 0
+                    && lease.fence <= effect.first_lease()
+                    && self.shared.executor.may_go_on(effect.request.provider()) =>
+                {
+                    let due = due_after(check_after);
+                    let again = StoredEffect {
+                        not_begun: Some(lease.fence.0),
+                        ..effect
+                    };
+                    let body = serde_json::to_vec(&again).expect("a request has string keys");
+                    self.put_off(lease, body, due).await
+                }
+                None => End::Park(due_after(check_after)),
             },
             // Each is an event of the run, and part of its state.
             Report::Accepted { handle, .. } | Report::Interrupted { handle, .. }
@@ -291,7 +305,7 @@ impl Engine {
                 let may_go_on = matches!(
                     outcome,
                     Outcome::Failed { retryable, may_go_on, .. }
-                        if may_go_on || retryable && lease.fence > FIRST_LEASE
+                        if may_go_on || retryable && lease.fence > effect.first_lease()
                 );
                 let took = taken(&effect.request, &outcome);
                 if let Some(took) = &took {

@@ -1,6 +1,7 @@
 //! Tells an agent what its task waits for: the answer to a question, or that nobody waits for the task any more.
 
 use serde_json::{Value, json};
+use wopr_core::TenantId;
 use wopr_engine::{Answered, Answering, CancelError, Cancellation, Outcome};
 use wopr_wire::{
     a2a::model::{Message, Part, Role, SendMessageConfiguration, SendMessageRequest, SendMessageResponse},
@@ -12,6 +13,7 @@ use super::{
     failure::{is_forgotten, is_over, lost},
     outputs::of_message,
     question::{ANSWER, asks},
+    room::{self, Kind},
     tasks_http,
 };
 
@@ -30,6 +32,7 @@ impl Agents {
             };
         }
         let handle: Handle = serde_json::from_value(call.handle).map_err(|error| told(&error))?;
+        let _room = self.room_of(&call.run.tenant, &handle, Kind::Look)?;
         let agent = self.agent_of(&call.run.tenant, &handle).await;
         let agent = agent.map_err(|error| told(&error))?;
         match agent.cancel_task(&handle.task_id).await {
@@ -37,6 +40,19 @@ impl Agents {
             Err(error) if is_forgotten(&error) || is_over(&error) => Ok(()),
             Err(error) => Err(told(&error)),
         }
+    }
+
+    /// Takes room for a request about a task; for none if this host does not have the agent, which the request will say.
+    fn room_of(
+        &self,
+        tenant: &TenantId,
+        handle: &Handle,
+        kind: Kind,
+    ) -> Result<Option<room::Taken>, CancelError> {
+        if !self.client.knows(&handle.peer) {
+            return Ok(None);
+        }
+        Ok(Some(self.rooms.take(&handle.peer, tenant, kind)?))
     }
 
     /// Answers what the agent of a call asks, into the same task.
@@ -49,6 +65,7 @@ impl Agents {
             return tasks_http::answer(transport.as_deref(), answering).await;
         }
         let handle: Handle = serde_json::from_value(answering.handle).map_err(|error| told(&error))?;
+        let _room = self.room_of(&answering.run.tenant, &handle, Kind::Answer)?;
         let agent = self.agent_of(&answering.run.tenant, &handle).await;
         let agent = agent.map_err(|error| told(&error))?;
         // The agent may have gone on, or ask something else by now.

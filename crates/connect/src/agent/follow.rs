@@ -3,12 +3,7 @@
 //! What a stream says is not believed: it wakes the call, and the agent is asked. The number of streams is
 //! bounded, for the host and for each tenant; a call that is not followed is looked at when it is due.
 
-use std::{
-    collections::HashSet,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use parking_lot::Mutex;
@@ -20,6 +15,7 @@ use wopr_core::TenantId;
 use wopr_engine::Wake;
 use wopr_wire::a2a::model::StreamResponse;
 
+use super::room::holder;
 use crate::{a2a::Items, shares::Shares};
 
 /// The most streams of one host. A tenant gets half of those that are left.
@@ -67,9 +63,7 @@ impl Followers {
 
     /// Follows the stream of a call, unless it is followed or there are too many.
     pub(super) fn follow(&self, tenant: &TenantId, key: &str, items: Items, wake: Wake) {
-        let mut hasher = DefaultHasher::new();
-        tenant.as_str().hash(&mut hasher);
-        let Some(slot) = self.slots.take(hasher.finish(), 1) else {
+        let Some(slot) = self.slots.take(holder(tenant), 1) else {
             return;
         };
         if !self.calls.lock().insert(key.to_owned()) {

@@ -14,6 +14,7 @@ use wopr_wire::a2a::model::{SendMessageResponse, Task};
 use super::{
     Agents, Attempted,
     answer::told,
+    room::Kind,
     send::{handle_of, has_short_ids, is_refused, known_task, own_context, request},
 };
 use crate::a2a;
@@ -53,6 +54,7 @@ impl Agents {
             // It was never sent.
             return Ok(Recalled::Over);
         };
+        let _room = self.rooms.take(&call.peer, &run.tenant, Kind::Message)?;
         let agent = self.agent(&attempted).await.map_err(|error| told(&error))?;
         let own = own_context(&agent, &attempted);
         if let Some(context) = &own {

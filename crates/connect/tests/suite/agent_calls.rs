@@ -3,13 +3,14 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 use wopr_connect::{Callback, Callbacks, Executors, Options};
 use wopr_core::{AgentCall, AgentReach, AgentVerb, RunKey, StepId};
 use wopr_engine::{Attempt, Cancellation, Executor as _, Outcome, Recalled, Recalling, Report, Request};
 use wopr_wire::a2a::model::Secret;
 
 use crate::{
-    agent::{Agent, Reply, Seen, json_reply, open_gate, reply, rpc_reply, with_header},
+    agent::{Agent, Reply, Seen, json_reply, open_gate, reply, rpc_reply, stalled, with_header},
     executors::attempt,
 };
 
@@ -355,6 +356,50 @@ async fn call_whose_question_nobody_answers_is_given_up_with_its_task() {
         (code.as_str(), &handle.unwrap()["taskId"]),
         ("input_required_by_remote", &json!("t"))
     );
+}
+
+#[tokio::test]
+async fn messages_to_a_silent_agent_are_bounded_and_leave_room_for_looks_and_cancels() {
+    let agent = agent("1.0", |_, method| match method {
+        "SendMessage" => stalled("application/json", Vec::new()),
+        "GetTask" => rpc_reply(&task("1.0", "TASK_STATE_WORKING", "c")),
+        "CancelTask" => rpc_reply(&task("1.0", "TASK_STATE_CANCELED", "c")),
+        method => panic!("{method}"),
+    })
+    .await;
+    let executors = executors(&agent, |_| {});
+    let mut sending = JoinSet::new();
+    for _ in 0..40 {
+        let executors = executors.clone();
+        sending.spawn(async move { executors.run(call()).await });
+    }
+    // The others hang.
+    for _ in 0..16 {
+        let report = sending.join_next().await.unwrap().unwrap();
+        let Report::Unchanged { check_after } = report else {
+            panic!("{report:?}")
+        };
+        assert!(check_after.is_some());
+    }
+    assert!(
+        executors.recall(recalling()).await.is_err(),
+        "it may have to send the message"
+    );
+    let handle = json!({ "peer": "planner", "taskId": "t", "since": 0 });
+    let mut look = call();
+    look.handle = Some(handle.clone());
+    assert!(matches!(
+        executors.run(look).await,
+        Report::Accepted { .. } | Report::Unchanged { .. }
+    ));
+    let call = call();
+    let cancel = Cancellation {
+        run: call.run,
+        provider: "agent".to_owned(),
+        idempotency_key: call.idempotency_key,
+        handle,
+    };
+    executors.cancel(cancel).await.expect("there is room");
 }
 
 #[tokio::test]

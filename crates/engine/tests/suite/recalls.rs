@@ -37,6 +37,8 @@ enum Says {
     Lost,
     /// It takes no message now.
     Refused,
+    /// Nothing: its executor has no room for the message.
+    NoRoom,
     /// It accepts the call a while after the message.
     AcceptedLate,
     Accepted,
@@ -48,6 +50,8 @@ struct State {
     /// What the peer has; `Err` if it cannot be asked.
     has: Result<Recalled, ()>,
     n_attempts: usize,
+    /// Those that came with the word that the peer may have the message.
+    n_repeats: usize,
     /// When it was asked what it has.
     recalls: Vec<Instant>,
     /// The handles of cancels.
@@ -59,10 +63,11 @@ struct Peer(Arc<Mutex<State>>);
 
 #[async_trait]
 impl Executor for Peer {
-    async fn run(&self, _: Attempt) -> Report {
+    async fn run(&self, attempt: Attempt) -> Report {
         let says = {
             let mut state = self.0.lock();
             state.n_attempts += 1;
+            state.n_repeats += usize::from(attempt.is_repeat || attempt.is_interrupted);
             state.says
         };
         let failed = |may_go_on| {
@@ -83,6 +88,9 @@ impl Executor for Peer {
             Says::Silence => std::future::pending().await,
             Says::Lost => failed(true),
             Says::Refused => failed(false),
+            Says::NoRoom => Report::Unchanged {
+                check_after: Some(Duration::from_secs(5)),
+            },
             Says::AcceptedLate => {
                 // sleep: virtual time
                 tokio::time::sleep(Duration::from_secs(5)).await;
@@ -124,6 +132,7 @@ impl World {
             says,
             has: Ok(Recalled::Found(json!("task"))),
             n_attempts: 0,
+            n_repeats: 0,
             recalls: Vec::new(),
             cancels: Vec::new(),
         })));
@@ -235,6 +244,36 @@ async fn peer_that_has_nothing_is_asked_once_more() {
     let recalls = world.peer.0.lock().recalls.clone();
     assert!(recalls[1] - recalls[0] >= Duration::from_secs(15), "{recalls:?}");
     assert_eq!(world.listed(false).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_waits_for_room_was_not_sent() {
+    for is_cancelled in [true, false] {
+        let world = World::calling(memory(), Says::NoRoom, 0).await;
+        pass(Duration::from_secs(30)).await;
+        if is_cancelled {
+            world.cancel().await;
+        } else {
+            world.peer.0.lock().says = Says::Refused;
+            reaches(&world.engine, &world.run, RunStatus::Failed).await;
+        }
+        pass(DAY).await;
+        assert_eq!(world.counts(), (0, 0));
+        assert_eq!(world.listed(false).await, []);
+        let state = world.peer.0.lock();
+        assert_eq!((state.n_attempts > 5, state.n_repeats), (true, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_was_sent_when_there_was_room_is_recalled() {
+    let world = World::calling(memory(), Says::NoRoom, 1).await;
+    pass(Duration::from_secs(30)).await;
+    world.peer.0.lock().says = Says::Silence;
+    pass(Duration::from_secs(10)).await;
+    world.cancel().await;
+    pass(DAY).await;
+    assert_eq!(world.counts(), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
