@@ -351,11 +351,7 @@ impl Agent {
             id: task.to_owned(),
             history_length,
         };
-        let found = self.task(Request::GetTask(request)).await?;
-        if found.id != task {
-            return Err(Error::OtherTask);
-        }
-        Ok(found)
+        self.task(Request::GetTask(request), task).await
     }
 
     /// # Errors
@@ -368,14 +364,14 @@ impl Agent {
     }
 
     /// # Errors
-    /// Returns the peer's error, or the failure of the call.
+    /// Like [`Agent::get_task`].
     pub async fn cancel_task(&self, task: &str) -> Result<Task, Error> {
         let request = CancelTaskRequest {
             tenant: None,
             id: task.to_owned(),
             metadata: Object::new(),
         };
-        self.task(Request::CancelTask(request)).await
+        self.task(Request::CancelTask(request), task).await
     }
 
     /// # Errors
@@ -439,9 +435,10 @@ impl Agent {
         }
     }
 
-    async fn task(&self, request: Request) -> Result<Task, Error> {
+    async fn task(&self, request: Request, id: &str) -> Result<Task, Error> {
         match self.ask(request).await? {
-            Reply::Task(task) => Ok(task),
+            Reply::Task(task) if task.id == id => Ok(task),
+            Reply::Task(_) => Err(Error::OtherTask),
             other => Err(unexpected(&other)),
         }
     }

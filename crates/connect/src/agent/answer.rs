@@ -37,7 +37,14 @@ impl Agents {
         let agent = agent.map_err(|error| told(&error))?;
         match agent.cancel_task(&handle.task_id).await {
             Ok(_) => Ok(()),
-            Err(error) if is_forgotten(&error) || is_over(&error) => Ok(()),
+            Err(error) if is_forgotten(&error) => Ok(()),
+            // It has ended, or cannot be cancelled now.
+            Err(refusal) if is_over(&refusal) => match agent.get_task(&handle.task_id, Some(0)).await {
+                Ok(task) if task.status.state.is_terminal() => Ok(()),
+                Ok(_) => Err(told(&refusal)),
+                Err(error) if is_forgotten(&error) => Ok(()),
+                Err(error) => Err(told(&error)),
+            },
             Err(error) => Err(told(&error)),
         }
     }

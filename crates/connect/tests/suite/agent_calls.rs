@@ -437,6 +437,40 @@ async fn task_of_a_peer_that_is_gone_is_given_up_and_cancelled_when_the_peer_is_
 }
 
 #[tokio::test]
+async fn cancel_counts_once_the_task_itself_has_ended() {
+    for (id, code, state, is_done) in [
+        ("t", None, "TASK_STATE_CANCELED", true),
+        ("other", None, "TASK_STATE_CANCELED", false),
+        ("t", Some(-32001), "TASK_STATE_WORKING", true),
+        ("t", Some(-32002), "TASK_STATE_WORKING", false),
+        ("t", Some(-32002), "TASK_STATE_COMPLETED", true),
+    ] {
+        let agent = agent("1.0", move |_, method| {
+            let mut task = task("1.0", state, "c");
+            match (method, code) {
+                ("GetTask", _) => rpc_reply(&task),
+                ("CancelTask", Some(code)) => error(code),
+                ("CancelTask", None) => {
+                    task["id"] = id.into();
+                    rpc_reply(&task)
+                }
+                (method, _) => panic!("{method}"),
+            }
+        })
+        .await;
+        let call = call();
+        let cancel = Cancellation {
+            run: call.run,
+            provider: "agent".to_owned(),
+            idempotency_key: call.idempotency_key,
+            handle: json!({ "peer": "planner", "taskId": "t", "since": 0 }),
+        };
+        let cancelled = executors(&agent, |_| {}).cancel(cancel).await;
+        assert_eq!(cancelled.is_ok(), is_done, "{id} {code:?} {state}: {cancelled:?}");
+    }
+}
+
+#[tokio::test]
 async fn backpressure_is_a_failure_to_retry_when_the_agent_says() {
     for (status, body) in [
         (
