@@ -22,6 +22,7 @@ mod outputs;
 mod pack;
 mod question;
 mod recall;
+mod refusals;
 mod room;
 mod send;
 mod stream;
@@ -44,6 +45,7 @@ use wopr_wire::a2a::method::Version;
 use self::{
     failure::{failed, not_sent},
     follow::Followers,
+    refusals::Refusals,
     room::{Kind, NoRoom, Rooms},
 };
 use crate::{
@@ -78,6 +80,12 @@ struct Handle {
     /// What the agent waits for, if it asks: what its question is named by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     asks: Option<String>,
+    /// The same without the id of the agent's message: an agent may write a new one whenever it is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    says: Option<String>,
+    /// By what the agent's refusal of an answer to the question is named. The run asks it anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
     /// Whether the agent pushes its updates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pushes: Option<Pushes>,
@@ -129,6 +137,7 @@ pub(crate) struct Agents {
     silent: Arc<HashSet<String>>,
     followers: Arc<Followers>,
     rooms: Arc<Rooms>,
+    refusals: Arc<Refusals>,
     callbacks: Option<Arc<dyn Callbacks>>,
     /// Time between two looks at a task; by its age if absent.
     poll_interval: Option<Duration>,
@@ -151,6 +160,7 @@ impl Agents {
             silent: Arc::new(silent),
             followers: Arc::default(),
             rooms: Arc::default(),
+            refusals: Arc::default(),
             callbacks,
             poll_interval,
             origin: origin.map(Arc::new),

@@ -1,7 +1,7 @@
 //! Tells an agent what its task waits for: the answer to a question, or that nobody waits for the task any more.
 
 use serde_json::{Value, json};
-use wopr_core::TenantId;
+use wopr_core::{ContentHash, TenantId};
 use wopr_engine::{Answered, Answering, CancelError, Cancellation, Outcome};
 use wopr_wire::{
     a2a::model::{Message, Part, Role, SendMessageConfiguration, SendMessageRequest, SendMessageResponse},
@@ -10,12 +10,14 @@ use wopr_wire::{
 
 use super::{
     Agents, Handle,
-    failure::{is_forgotten, is_over, lost},
+    failure::{self, is_forgotten, is_over},
     outputs::of_message,
-    question::{ANSWER, asks},
+    question::{ANSWER, still_asks},
+    refusals::Refusal,
     room::{self, Kind},
     tasks_http,
 };
+use crate::a2a::{self, Agent};
 
 pub(super) fn told(error: &dyn std::fmt::Display) -> CancelError {
     CancelError(error.to_string())
@@ -77,8 +79,11 @@ impl Agents {
         let agent = agent.map_err(|error| told(&error))?;
         // The agent may have gone on, or ask something else by now.
         match agent.get_task(&handle.task_id, Some(0)).await {
-            Ok(task) if asks(&task) != handle.asks => return Ok(Answered::Taken),
-            Ok(_) => {}
+            Ok(task) => match still_asks(&agent, &handle, &task).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(Answered::Taken),
+                Err(error) => return Err(told(&error)),
+            },
             Err(error) if is_forgotten(&error) => return Ok(Answered::Taken),
             Err(error) => return Err(told(&error)),
         }
@@ -105,12 +110,42 @@ impl Agents {
             // The task says what became of it.
             Err(error) if is_forgotten(&error) || is_over(&error) => Ok(Answered::Taken),
             Err(error) if error.is_transient() => Err(told(&error)),
-            // The task may have gone on without the answer.
-            Err(error) => match agent.get_task(&handle.task_id, Some(0)).await {
-                Ok(task) if !task.status.state.is_interrupted() => Ok(Answered::Taken),
-                Ok(_) => Ok(Answered::Ended(lost(&handle, &error))),
-                Err(unasked) => Err(told(&unasked)),
-            },
+            Err(error) => self.not_taken(&agent, &handle, key, &error).await,
+        }
+    }
+
+    /// What becomes of an answer that its agent refused, or to which it said what cannot be read: the agent may have
+    /// taken it all the same. If it still asks, the next look asks the question anew, with what the agent said.
+    async fn not_taken(
+        &self,
+        agent: &Agent,
+        handle: &Handle,
+        key: &str,
+        error: &a2a::Error,
+    ) -> Result<Answered, CancelError> {
+        let asked = async {
+            let task = agent.get_task(&handle.task_id, Some(0)).await?;
+            still_asks(agent, handle, &task).await
+        };
+        match asked.await {
+            Ok(true) => {
+                let asks = handle.asks.clone().unwrap_or_default();
+                let question = (handle.peer.clone(), handle.task_id.clone(), asks);
+                let refusal = Refusal {
+                    answer: ContentHash::of(key.as_bytes())
+                        .as_str()
+                        .chars()
+                        .take(16)
+                        .collect(),
+                    text: failure::told(error),
+                };
+                self.refusals.note(question, refusal);
+                Ok(Answered::Taken)
+            }
+            // The task says what became of it.
+            Ok(false) => Ok(Answered::Taken),
+            Err(unasked) if is_forgotten(&unasked) => Ok(Answered::Taken),
+            Err(unasked) => Err(told(&unasked)),
         }
     }
 }

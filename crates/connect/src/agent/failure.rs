@@ -49,7 +49,7 @@ pub(super) fn lost(handle: &Handle, error: &a2a::Error) -> Outcome {
 }
 
 /// An error as clients of the run see it.
-fn told(error: &a2a::Error) -> String {
+pub(super) fn told(error: &a2a::Error) -> String {
     let mut message = match error {
         a2a::Error::Policy(error) => refused_by_gate(error),
         error => format!("failed to {error}"),

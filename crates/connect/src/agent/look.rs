@@ -13,7 +13,7 @@ use super::{
     made::Cursor,
     now,
     outputs::{of_task, text_of},
-    question::{asks, question},
+    question::{asks, question, says, still_asks},
 };
 use crate::a2a::{self, Agent};
 
@@ -106,12 +106,29 @@ impl Agents {
         let state = task.status.state;
         match state {
             TaskState::InputRequired | TaskState::AuthRequired if !self.silent.contains(&handle.peer) => {
-                let handle = Handle {
-                    asks: asks(&task),
-                    ..handle
+                // If the agent cannot be asked, what it said counts.
+                let is_known =
+                    handle.asks.is_some() && still_asks(agent, &handle, &task).await.unwrap_or(false);
+                let mut handle = match is_known {
+                    true => handle,
+                    false => Handle {
+                        asks: asks(&task),
+                        says: says(&task),
+                        refused: None,
+                        ..handle
+                    },
                 };
+                let question_of = (
+                    handle.peer.clone(),
+                    handle.task_id.clone(),
+                    handle.asks.clone().unwrap_or_default(),
+                );
+                let refusal = self.refusals.take(&question_of);
+                if let Some(refusal) = &refusal {
+                    handle.refused = Some(refusal.answer.clone());
+                }
                 Report::Interrupted {
-                    question: question(&handle, &task),
+                    question: question(&handle, &task, refusal.as_ref()),
                     check_after: Some(ASKED_LOOK),
                     handle: handle.to_value(),
                 }
@@ -136,7 +153,12 @@ impl Agents {
         handle: Handle,
         state: TaskState,
     ) -> Report {
-        let mut handle = Handle { asks: None, ..handle };
+        let mut handle = Handle {
+            asks: None,
+            says: None,
+            refused: None,
+            ..handle
+        };
         if state == TaskState::Unspecified && !handle.is_unspecified {
             let (run, peer, task) = (attempted.run, &handle.peer, &handle.task_id);
             tracing::warn!(%run, peer, task, "an agent names no state of its task; it is asked on");

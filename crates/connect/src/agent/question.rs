@@ -4,7 +4,13 @@ use serde_json::{Value, json};
 use wopr_core::{ContentHash, InterruptKind, RemoteQuestion, UNTRUSTED};
 use wopr_wire::a2a::model::{Task, TaskState};
 
-use super::{Handle, failure::cut_to, outputs::text_of};
+use super::{
+    Handle,
+    failure::{cut, cut_to},
+    outputs::text_of,
+    refusals::Refusal,
+};
+use crate::a2a::{self, Agent};
 
 /// Longest question of an agent, and the most parts of one, in bytes.
 pub(super) const MAX_QUESTION: usize = 8_000;
@@ -31,6 +37,33 @@ pub(super) fn asks(task: &Task) -> Option<String> {
     Some(ContentHash::of(&said).as_str().to_owned())
 }
 
+/// What a question is named by without the id of its message.
+pub(super) fn says(task: &Task) -> Option<String> {
+    let status = &task.status;
+    if !status.state.is_interrupted() {
+        return None;
+    }
+    let message = status.message.as_ref();
+    let said = (status.state, message.map(|message| &message.parts));
+    let said = serde_json::to_vec(&said).unwrap_or_default();
+    Some(ContentHash::of(&said).as_str().to_owned())
+}
+
+/// Whether a task asks what it asked when the handle was made. If only the id of its message is another one, the agent is
+/// asked once more: one that repeats a question keeps the new id, and one that makes up an id for each answer does not.
+pub(super) async fn still_asks(agent: &Agent, handle: &Handle, task: &Task) -> Result<bool, a2a::Error> {
+    let asked = asks(task);
+    if asked == handle.asks {
+        return Ok(true);
+    }
+    if asked.is_none() || handle.says.is_none() || says(task) != handle.says {
+        return Ok(false);
+    }
+    let again = agent.get_task(&handle.task_id, Some(0)).await?;
+    let has_new_id = asks(&again) != asked;
+    Ok(has_new_id && says(&again) == handle.says)
+}
+
 /// Returns `true` if a value has more than `left` levels of nesting.
 fn is_deep(value: &Value, left: usize) -> bool {
     match value {
@@ -40,8 +73,8 @@ fn is_deep(value: &Value, left: usize) -> bool {
     }
 }
 
-/// The question of a task as an interrupt of its run.
-pub(super) fn question(handle: &Handle, task: &Task) -> RemoteQuestion {
+/// The question of a task as an interrupt of its run, with why the agent did not take the last answer to it.
+pub(super) fn question(handle: &Handle, task: &Task, refusal: Option<&Refusal>) -> RemoteQuestion {
     let parts = task
         .status
         .message
@@ -54,6 +87,14 @@ pub(super) fn question(handle: &Handle, task: &Task) -> RemoteQuestion {
         (true, false) => "The agent asks for input.".to_owned(),
         (true, true) => "The agent asks for credentials.".to_owned(),
     };
+    let refused = refusal.map(|refusal| cut(&refusal.text));
+    let text = match &refused {
+        Some(refused) => cut_to(
+            &format!("The agent did not take the answer: {refused}\n{text}"),
+            MAX_QUESTION,
+        ),
+        None => text,
+    };
     let mut data = json!({
         "source": "remote",
         "peer": handle.peer,
@@ -62,6 +103,9 @@ pub(super) fn question(handle: &Handle, task: &Task) -> RemoteQuestion {
         "questions": [{ "id": ANSWER, "question": text }],
         "contentTrust": UNTRUSTED,
     });
+    if let Some(refused) = refused {
+        data["refusal"] = refused.into();
+    }
     let shown = serde_json::to_value(parts).unwrap_or_default();
     if !is_deep(&shown, MAX_DEPTH) && shown.to_string().len() <= MAX_PARTS {
         data["parts"] = shown;
@@ -71,7 +115,11 @@ pub(super) fn question(handle: &Handle, task: &Task) -> RemoteQuestion {
         data["metadata"] = json!({ "subkind": "auth" });
     }
     RemoteQuestion {
-        key: handle.asks.clone().unwrap_or_default(),
+        key: match (&handle.asks, &handle.refused) {
+            (Some(asks), Some(refused)) => format!("{asks}.{refused}"),
+            (Some(asks), None) => asks.clone(),
+            (None, _) => String::new(),
+        },
         kind: InterruptKind::Clarification,
         data,
     }

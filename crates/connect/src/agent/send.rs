@@ -111,6 +111,8 @@ pub(super) fn handle_of(call: &AgentCall, task: &Task) -> Handle {
         since: now(),
         agent_time: task.status.timestamp.and_then(|at| serde_json::to_value(at).ok()),
         asks: None,
+        says: None,
+        refused: None,
         pushes: None,
         is_unspecified: false,
         version: call.version.clone(),

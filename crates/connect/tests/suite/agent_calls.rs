@@ -1,12 +1,21 @@
 //! Calls of workflows to agents, attempt by attempt.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use wopr_connect::{Callback, Callbacks, Executors, Options};
-use wopr_core::{AgentCall, AgentReach, AgentVerb, RunKey, StepId};
-use wopr_engine::{Attempt, Cancellation, Executor as _, Outcome, Recalled, Recalling, Report, Request};
+use wopr_core::{AgentCall, AgentReach, AgentVerb, RemoteQuestion, RunKey, StepId};
+use wopr_engine::{
+    Answered, Answering, Attempt, Cancellation, Executor as _, Outcome, Recalled, Recalling, Report, Request,
+};
 use wopr_wire::a2a::model::Secret;
 
 use crate::{
@@ -319,6 +328,124 @@ async fn question_is_the_same_at_whatever_time_it_is_asked() {
         );
         stored = Some(handle);
     }
+}
+
+fn answering(handle: &Value) -> Answering {
+    let call = call();
+    Answering {
+        run: call.run,
+        provider: "agent".to_owned(),
+        idempotency_key: format!("{}.0", call.idempotency_key),
+        handle: handle.clone(),
+        interrupt: "ask:0".to_owned(),
+        value: json!("yes"),
+    }
+}
+
+/// A task that asks in a message with this id.
+fn asking(id: &str, text: &str) -> Value {
+    let mut asking = task("1.0", "TASK_STATE_INPUT_REQUIRED", "c");
+    asking["status"]["message"] =
+        json!({ "messageId": id, "role": "ROLE_AGENT", "parts": [{ "text": text }] });
+    asking
+}
+
+/// The handle and the question of a call whose agent asks.
+async fn asked(executors: &Executors, handle: Option<&Value>) -> (Value, RemoteQuestion) {
+    let mut look = call();
+    look.handle = handle.cloned();
+    match executors.run(look).await {
+        Report::Interrupted { handle, question, .. } => (handle, question),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn question_whose_message_has_a_new_id_every_time_can_be_answered() {
+    let n = AtomicUsize::new(0);
+    let mut agent = agent("1.0", move |seen, method| {
+        let id = n.fetch_add(1, Ordering::Relaxed).to_string();
+        match method {
+            "SendMessage" if seen.json()["params"]["message"]["taskId"] == "t" => {
+                sent("1.0", &task("1.0", "TASK_STATE_WORKING", "c"))
+            }
+            "SendMessage" => sent("1.0", &asking(&id, "Sure?")),
+            "GetTask" => rpc_reply(&asking(&id, "Sure?")),
+            method => panic!("{method}"),
+        }
+    })
+    .await;
+    let executors = executors(&agent, |_| {});
+    let (handle, first) = asked(&executors, None).await;
+    let (again, second) = asked(&executors, Some(&handle)).await;
+    assert_eq!((&again, &second), (&handle, &first), "it is the same question");
+    agent.calls();
+    let answered = executors.answer(answering(&handle)).await;
+    assert_eq!(answered, Ok(Answered::Taken));
+    assert_eq!(methods(&mut agent), ["GetTask", "GetTask", "SendMessage"]);
+}
+
+#[tokio::test]
+async fn question_that_is_repeated_under_a_new_id_is_another_one() {
+    let id = Arc::new(AtomicUsize::new(0));
+    let current = Arc::clone(&id);
+    let agent = agent("1.0", move |_, method| {
+        let task = asking(&current.load(Ordering::Relaxed).to_string(), "Anything else?");
+        match method {
+            "SendMessage" => sent("1.0", &task),
+            _ => rpc_reply(&task),
+        }
+    })
+    .await;
+    let executors = executors(&agent, |_| {});
+    let (handle, first) = asked(&executors, None).await;
+    id.store(1, Ordering::Relaxed);
+    assert_eq!(executors.answer(answering(&handle)).await, Ok(Answered::Taken));
+    let (_, second) = asked(&executors, Some(&handle)).await;
+    assert_ne!(first.key, second.key);
+}
+
+#[tokio::test]
+async fn answer_that_the_agent_refuses_has_its_question_asked_anew() {
+    let agent = agent("1.0", |seen, method| match method {
+        "SendMessage" if seen.json()["params"]["message"]["taskId"] == "t" => error(-32602),
+        "SendMessage" => sent("1.0", &asking("m", "Sure?")),
+        _ => rpc_reply(&asking("m", "Sure?")),
+    })
+    .await;
+    let executors = executors(&agent, |_| {});
+    let (handle, first) = asked(&executors, None).await;
+    assert_eq!(executors.answer(answering(&handle)).await, Ok(Answered::Taken));
+    let (handle, second) = asked(&executors, Some(&handle)).await;
+    assert_ne!(first.key, second.key);
+    let message = second.data["message"].as_str().unwrap();
+    assert!(message.contains("no") && message.ends_with("Sure?"), "{message}");
+    assert_eq!(second.data["contentTrust"], "untrusted");
+    assert!(second.data["refusal"].is_string(), "{}", second.data);
+    let (same, third) = asked(&executors, Some(&handle)).await;
+    assert_eq!((same, third.key), (handle, second.key), "it stays the same");
+}
+
+#[tokio::test]
+async fn answer_that_was_taken_counts_though_the_response_cannot_be_read() {
+    let is_answered = AtomicBool::new(false);
+    let agent = agent("1.0", move |seen, method| match method {
+        "SendMessage" if seen.json()["params"]["message"]["taskId"] == "t" => {
+            is_answered.store(true, Ordering::Relaxed);
+            reply(200, "text/html", "<html>")
+        }
+        "SendMessage" => sent("1.0", &asking("m", "Sure?")),
+        _ => match is_answered.load(Ordering::Relaxed) {
+            true => rpc_reply(&asking("n", "And then?")),
+            false => rpc_reply(&asking("m", "Sure?")),
+        },
+    })
+    .await;
+    let executors = executors(&agent, |_| {});
+    let (handle, _) = asked(&executors, None).await;
+    assert_eq!(executors.answer(answering(&handle)).await, Ok(Answered::Taken));
+    let (_, next) = asked(&executors, Some(&handle)).await;
+    assert_eq!(next.data["message"], "And then?");
 }
 
 #[tokio::test]
