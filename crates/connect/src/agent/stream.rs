@@ -1,4 +1,6 @@
 //! The stream that an agent answers a message with: followed for a moment, because most tasks are short.
+//!
+//! It is about the task of its first item. What it says of another one counts for nothing.
 
 use std::time::Duration;
 
@@ -51,7 +53,12 @@ pub(super) async fn stream(
             Some(Err(_)) => break,
         };
         if let StreamResponse::Message(message) = item {
-            return Ok((SendMessageResponse::Message(message), None));
+            if carried.task.is_none() {
+                return Ok((SendMessageResponse::Message(message), None));
+            }
+            // The task says how it goes on.
+            carried.is_partial = true;
+            break;
         }
         carried.take(item);
         if carried.rests() {
@@ -99,6 +106,15 @@ struct Carried {
 
 impl Carried {
     fn take(&mut self, item: StreamResponse) {
+        let id = match &item {
+            StreamResponse::Message(_) => return,
+            StreamResponse::Task(task) => &task.id,
+            StreamResponse::StatusUpdate(update) => &update.task_id,
+            StreamResponse::ArtifactUpdate(update) => &update.task_id,
+        };
+        if self.task.as_ref().is_some_and(|task| task.id != *id) {
+            return;
+        }
         match item {
             StreamResponse::Message(_) => {}
             StreamResponse::Task(task) => {

@@ -170,6 +170,44 @@ async fn a_task_that_was_streamed_in_part_is_asked_for() {
 }
 
 #[tokio::test]
+async fn what_a_stream_says_of_another_task_counts_for_nothing() {
+    let other = |mut item: Value| {
+        for of in ["statusUpdate", "artifactUpdate"] {
+            if item.get(of).is_some() {
+                item[of]["taskId"] = "other".into();
+            }
+        }
+        item
+    };
+    let other_task = json!({"task": {
+        "id": "other", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"},
+        "artifacts": [{"artifactId": "a", "parts": [{"text": "of another"}]}],
+    }});
+    let items = vec![
+        begun(),
+        other(artifact("b", "of another", false)),
+        other(status("TASK_STATE_FAILED")),
+        other_task,
+        artifact("a", "said", false),
+        status("TASK_STATE_COMPLETED"),
+    ];
+    let mut agent = agent(items).await;
+    let (text, seen) = call(&executors(&agent), &mut agent).await;
+    assert_eq!(text, "said");
+    assert_eq!(methods(&seen), ["SendStreamingMessage"]);
+}
+
+#[tokio::test]
+async fn message_after_the_task_does_not_end_it() {
+    let message = json!({"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "done"}]}});
+    let items = vec![begun(), artifact("a", "said", false), message];
+    let mut agent = agent(items).await;
+    let (text, seen) = call(&executors(&agent), &mut agent).await;
+    assert_eq!(text, "the whole");
+    assert_eq!(methods(&seen), ["SendStreamingMessage", "GetTask"]);
+}
+
+#[tokio::test]
 async fn calls_one_after_another_share_a_connection() {
     let mut agent = agent(vec![
         begun(),
