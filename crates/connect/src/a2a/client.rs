@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Until an interface of a peer has answered, the next one is tried if it did not take the request: there was
-//! no connection, or the answer was 404, 405, 501 or their equivalents. After that, another one is tried only if
+//! no connection, the gate refused the address, or the answer was 404, 405, 501 or another that says so. After that, another one is tried only if
 //! there is no connection. After a request that may have been accepted, there is no second try.
 //!
 //! The last ones to try are those of the card for clients of 0.3, if the other card names none of that version.

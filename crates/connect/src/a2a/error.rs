@@ -266,17 +266,28 @@ impl Error {
         }
         match self {
             Self::NotOffered { .. } => true,
+            // Nothing is at the address, or not by this method, media type or protocol. Redirects are not followed; those
+            // that a server may send after it has taken a request do not count.
             Self::Status(Status { status, .. }) => matches!(
                 *status,
-                StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
+                StatusCode::NOT_FOUND
+                    | StatusCode::METHOD_NOT_ALLOWED
+                    | StatusCode::NOT_IMPLEMENTED
+                    | StatusCode::GONE
+                    | StatusCode::UNSUPPORTED_MEDIA_TYPE
+                    | StatusCode::UPGRADE_REQUIRED
+                    | StatusCode::MOVED_PERMANENTLY
+                    | StatusCode::TEMPORARY_REDIRECT
+                    | StatusCode::PERMANENT_REDIRECT
             ),
+            // The gate refused it before it was sent. The card may name an interface that it admits.
+            Self::Policy(_) => true,
             Self::Remote(error) => {
                 matches!(error.kind, Some(Kind::MethodNotFound | Kind::VersionNotSupported))
             }
             Self::UnknownPeer(_)
             | Self::CredentialMissing { .. }
             | Self::Token(..)
-            | Self::Policy(_)
             | Self::Unreachable { .. }
             | Self::Interrupted(_)
             | Self::TimedOut(_)

@@ -157,7 +157,7 @@ async fn events_are_read_whatever_bytes_they_are_split_at() {
 
 #[tokio::test]
 async fn next_interface_is_tried_if_the_first_does_not_take_the_request() {
-    for status in [404, 405, 501] {
+    for status in [404, 405, 501, 410, 415, 426, 301, 307, 308] {
         let mut agent = Agent::with_card(
             &[("/gone", "JSONRPC", "1.0"), ("/rest", "HTTP+JSON", "1.0")],
             move |seen| match seen.path.as_str() {
@@ -173,6 +173,15 @@ async fn next_interface_is_tried_if_the_first_does_not_take_the_request() {
         let paths: Vec<_> = agent.calls().into_iter().map(|seen| seen.path).collect();
         assert_eq!(paths, ["/gone", "/rest/message:send", "/rest/tasks/t"]);
     }
+    // The gate admits no such address.
+    let interfaces = &[
+        ("http://10.1.1.1/rpc", "JSONRPC", "1.0"),
+        ("/rpc", "JSONRPC", "1.0"),
+    ];
+    let agent = Agent::with_card(interfaces, echo).await;
+    let found = agent.call(Call::default()).await.unwrap();
+    found.send_message(message()).await.unwrap();
+    assert_eq!(found.interface(), 1);
     // Nothing listens on the port of a listener that was dropped.
     let unused = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let dead = format!("http://{}", unused.local_addr().unwrap());
