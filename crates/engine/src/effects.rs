@@ -32,6 +32,8 @@ const FIRST_LOOK: Duration = Duration::from_millis(100);
 const ACCEPTED_LATE: Duration = Duration::from_secs(30);
 /// The fence of an effect that is created with its lease. A larger one was leased before.
 const FIRST_LEASE: Fence = Fence(1);
+/// The code of a call that its agent has rejected, which is its reason as well: the contract has both.
+const REJECTED_BY_REMOTE: &str = "rejected_by_remote";
 /// A call is looked at up to this part of its wait later than it asked for.
 const LOOKS_APART: u64 = 50;
 /// Maximum size of a handle, as JSON.
@@ -611,11 +613,15 @@ pub(crate) fn ended(step: StepId, attempt: u32, outcome: Outcome) -> Command {
             is_timeout,
         } => {
             retry_after_ms = retry_after.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+            let reason = match is_timeout {
+                true => Some(TIMED_OUT),
+                false => (code == REJECTED_BY_REMOTE).then_some(REJECTED_BY_REMOTE),
+            };
             Err(Failure {
                 code,
                 message,
                 retryable,
-                reason: is_timeout.then(|| TIMED_OUT.to_owned()),
+                reason: reason.map(str::to_owned),
                 worker: None,
             })
         }
@@ -649,7 +655,40 @@ pub(crate) fn ended(step: StepId, attempt: u32, outcome: Outcome) -> Command {
 
 #[cfg(test)]
 mod tests {
+    use wopr_core::NodeId;
+
     use super::*;
+
+    #[test]
+    fn failure_of_a_rejected_call_says_so_in_its_reason() {
+        let step = StepId {
+            node: NodeId::parse("ask").expect("valid"),
+            ordinal: 0,
+        };
+        for (code, is_timeout, reason) in [
+            ("rejected_by_remote", false, Some("rejected_by_remote")),
+            ("external_call_failed", true, Some(TIMED_OUT)),
+            ("remote_failed", false, None),
+        ] {
+            let failed = Outcome::Failed {
+                code: code.to_owned(),
+                message: String::new(),
+                retryable: false,
+                retry_after: None,
+                may_go_on: false,
+                is_timeout,
+            };
+            match ended(step.clone(), 0, failed) {
+                Command::Effect {
+                    outcome: Err(failure),
+                    ..
+                } => {
+                    assert_eq!(failure.reason.as_deref(), reason, "{code}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
 
     #[test]
     fn calls_that_wait_equally_long_are_looked_at_together() {
