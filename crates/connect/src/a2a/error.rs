@@ -390,14 +390,15 @@ impl Error {
             .find_map(|name| error.get(name).and_then(Value::as_str));
         let message = bounded(&secrets.text(message.unwrap_or_default()));
         match kind {
-            Some(kind) => Self::Remote(RemoteError {
+            // An internal error says no more than a status of the server, which may pass.
+            Some(kind) if kind != Kind::Internal || !status.is_server_error() => Self::Remote(RemoteError {
                 kind: Some(kind),
                 code: kind.code(),
                 reason: kind.reason(),
                 message,
                 label: format!("{}, {}", status.as_u16(), kind.reason()),
             }),
-            None => Self::Status(Status {
+            Some(_) | None => Self::Status(Status {
                 status,
                 retry_after: retry_after(headers, SystemTime::now()),
                 message,
@@ -502,6 +503,13 @@ mod tests {
                 Some(Kind::PushNotificationNotSupported),
                 "400, PUSH_NOTIFICATION_NOT_SUPPORTED",
                 "no push",
+            ),
+            (
+                500,
+                json!({"error": {"code": 500, "message": "oops", "details": [{"reason": "INTERNAL_ERROR"}]}}),
+                None,
+                "500 Internal Server Error",
+                "oops",
             ),
             (401, json!(null), None, "401 Unauthorized", ""),
             (503, json!({"error": "busy"}), None, "503 Service Unavailable", ""),

@@ -5,6 +5,7 @@ use http::{Method, StatusCode};
 use serde_json::Value;
 use wopr_wire::{
     a2a::{
+        error::Kind,
         exchange::{self, Form, Reply, Request},
         rpc::{self, Id},
     },
@@ -94,9 +95,14 @@ async fn result_of(line: &Line, response: http::Response<LimitedBody>) -> Result
     match rpc::Response::parse(&answer.body) {
         Ok(response) if !is_pressed => {
             check_id(&response)?;
-            let mut result = response
-                .outcome
-                .map_err(|error| Error::of_rpc(&error, &line.secrets))?;
+            let mut result = match response.outcome {
+                Ok(result) => result,
+                // The status tells more than that it failed inside.
+                Err(error) if answer.status.is_server_error() && says_no_more(&error) => {
+                    return Err(of_http());
+                }
+                Err(error) => return Err(Error::of_rpc(&error, &line.secrets)),
+            };
             line.secrets.redact(&mut result);
             Ok(result)
         }
@@ -104,6 +110,11 @@ async fn result_of(line: &Line, response: http::Response<LimitedBody>) -> Result
         Err(_) if !answer.status.is_success() => Err(of_http()),
         Err(error) => Err(line.undecodable(&error)),
     }
+}
+
+/// Whether an error is none of A2A's own, and says no more than that the peer failed.
+fn says_no_more(error: &rpc::RemoteError) -> bool {
+    matches!(Kind::from_code(error.code), None | Some(Kind::Internal))
 }
 
 /// Refuses the answer to another request. An error may have no id: its peer could not read ours.

@@ -633,6 +633,34 @@ async fn backpressure_is_a_failure_to_retry_when_the_agent_says() {
     }
 }
 
+#[tokio::test]
+async fn failure_of_the_agents_server_is_tried_again_whatever_its_body_says() {
+    for (status, code, is_tried_again) in [
+        (500, -32603, true),
+        (502, -32000, true),
+        (500, -32602, false),
+        (200, -32603, false),
+    ] {
+        let agent = agent("1.0", move |_, _| {
+            let body = json!({ "jsonrpc": "2.0", "id": 1, "error": { "code": code, "message": "oops" } });
+            reply(status, "application/json", body.to_string())
+        })
+        .await;
+        let report = executors(&agent, |_| {}).run(call()).await;
+        let Report::Ended(Outcome::Failed {
+            retryable, may_go_on, ..
+        }) = report
+        else {
+            panic!("{report:?}")
+        };
+        assert_eq!(
+            (retryable, may_go_on),
+            (is_tried_again, is_tried_again),
+            "{status} {code}"
+        );
+    }
+}
+
 fn recalling() -> Recalling {
     let call = call();
     Recalling {
