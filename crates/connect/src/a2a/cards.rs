@@ -9,10 +9,7 @@
 //! that refuses the version is asked once more without it.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -75,7 +72,6 @@ pub(super) struct Cards {
     kept: Mutex<Option<Kept>>,
     /// The turn to look the card up.
     turn: Semaphore,
-    has_warned: AtomicBool,
 }
 
 impl Default for Cards {
@@ -83,7 +79,6 @@ impl Default for Cards {
         Self {
             kept: Mutex::default(),
             turn: Semaphore::new(1),
-            has_warned: AtomicBool::default(),
         }
     }
 }
@@ -335,7 +330,7 @@ impl Cards {
             if peer.require_signed_card {
                 return Ok(Err(Broken::Unsigned));
             }
-            if !self.has_warned.swap(true, Ordering::Relaxed) {
+            if lookup.known.is_first_warning() {
                 warn!(peer = peer.name, "agent card is not signed");
             }
         }
@@ -343,6 +338,12 @@ impl Cards {
             CardKeys::FromCard => peer.require_signed_card,
             CardKeys::Url(_) | CardKeys::These(_) => true,
         };
+        if is_signed && !is_verified && lookup.known.is_first_warning() {
+            warn!(
+                peer = peer.name,
+                "agent card is signed, but the signature is not verified: set card_keys or require_signed_card"
+            );
+        }
         if !is_signed || !is_verified {
             return Ok(Ok(()));
         }

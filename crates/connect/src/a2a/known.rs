@@ -4,7 +4,10 @@
 //! authorization server or a key set that the operator names elsewhere gets the client certificate if it asks for
 //! one, and may have a certificate of the peer's authorities or of the platform's.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use http::{HeaderName, HeaderValue, header};
 use parking_lot::Mutex;
@@ -29,6 +32,8 @@ pub(super) struct Known {
     /// The card that a client of 0.3 gets. An agent of both versions may have one for each.
     old_cards: Cards,
     pub(super) tokens: Tokens,
+    /// Nobody vouches for the card, which was logged.
+    has_warned: AtomicBool,
     /// The interface that answered.
     pub(super) answering: Mutex<Option<Arc<Found>>>,
     /// For the peer's own places.
@@ -61,12 +66,19 @@ impl Known {
             cards: Cards::default(),
             old_cards: Cards::default(),
             tokens: Tokens::default(),
+            has_warned: AtomicBool::default(),
             answering: Mutex::default(),
             own,
             named,
             others: gate.clone(),
             peer,
         }
+    }
+
+    /// Whether this is the first time that a card of the peer is found to have nobody who vouches for it. Both of its cards
+    /// count as one.
+    pub(super) fn is_first_warning(&self) -> bool {
+        !self.has_warned.swap(true, Ordering::Relaxed)
     }
 
     /// The way to a place that a card names.

@@ -422,8 +422,8 @@ impl Write for Logs {
     }
 }
 
-#[tokio::test]
-async fn unsigned_card_is_warned_of_once_per_peer() {
+/// What is logged when the cards of two peers are looked up again and again.
+async fn warnings(document: fn(&str) -> Value) -> (usize, usize, String) {
     let logs = Logs::default();
     let writer = logs.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -431,12 +431,8 @@ async fn unsigned_card_is_warned_of_once_per_peer() {
         .with_writer(move || writer.clone())
         .finish();
     let _guard = tracing::subscriber::set_default(subscriber);
-    let agent = Agent::start(|seen| {
-        with_header(
-            json_reply(&card(&seen.origin, INTERFACES)),
-            "cache-control",
-            "no-cache",
-        )
+    let agent = Agent::start(move |seen| {
+        with_header(json_reply(&document(&seen.origin)), "cache-control", "no-cache")
     })
     .await;
     let other = Peer {
@@ -447,13 +443,26 @@ async fn unsigned_card_is_warned_of_once_per_peer() {
     for _ in 0..3 {
         client.card("planner").await.unwrap();
         client.card("painter").await.unwrap();
+        let old = Wanted {
+            version: Some(Version::V0_3),
+            ..Wanted::default()
+        };
+        let _ = client.agent("planner", old, Call::default()).await;
     }
     let text = String::from_utf8(logs.0.lock().unwrap().clone()).unwrap();
     let n_warned = |peer: &str| {
-        let lines = text
-            .lines()
-            .filter(|line| line.contains("agent card is not signed"));
+        let lines = text.lines().filter(|line| line.contains("agent card is"));
         lines.filter(|line| line.contains(peer)).count()
     };
-    assert_eq!((n_warned("planner"), n_warned("painter")), (1, 1), "{text}");
+    (n_warned("planner"), n_warned("painter"), text)
+}
+
+#[tokio::test]
+async fn card_that_nobody_vouches_for_is_warned_of_once_per_peer() {
+    let (planner, painter, text) = warnings(|origin| card(origin, INTERFACES)).await;
+    assert_eq!((planner, painter), (1, 1), "{text}");
+    assert!(text.contains("agent card is not signed"), "{text}");
+    let (planner, painter, text) = warnings(|origin| signed(origin, None)).await;
+    assert_eq!((planner, painter), (1, 1), "{text}");
+    assert!(text.contains("the signature is not verified"), "{text}");
 }
