@@ -218,7 +218,7 @@ impl Executor for Executors {
         match request {
             Request::Agent(mut call) => {
                 if self.agents.name_peer(&mut call).is_err() {
-                    return Err(CancelError("no peer has the address of the call".to_owned()));
+                    return Err(CancelError::new("no peer has the address of the call".to_owned()));
                 }
                 self.agents
                     .recall(&call, (&run, &step, attempt), &key, traceparent)

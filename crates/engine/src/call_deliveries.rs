@@ -196,7 +196,7 @@ enum Tried {
     Delivered,
     /// The call ends with this outcome.
     Ended(Outcome),
-    Failed(String),
+    Failed(String, Option<Duration>),
     /// This process stops, or another has the row.
     Lost,
 }
@@ -215,12 +215,12 @@ impl Engine {
         let outcome = match tried {
             Tried::Lost => return lease.give_back(),
             Tried::Delivered => return self.end_row(lease).await,
-            Tried::Failed(error) => {
+            Tried::Failed(error, retry_after) => {
                 let repeats = match &delivery.content {
                     Content::Answer { .. } => Repeats::WhileItIsAwaited,
                     Content::Cancel => Repeats::ForADay,
                 };
-                let (tries, due) = self.failed_again(lease, (&delivery.tries, repeats), error);
+                let (tries, due) = self.failed_again(lease, (&delivery.tries, repeats), (error, retry_after));
                 let failed = CallDelivery { tries, ..delivery };
                 return self.put_off(lease, failed.body(), due).await;
             }
@@ -244,8 +244,8 @@ impl Engine {
         match lease.hold(telling).await {
             None => Tried::Lost,
             Some(Ok(Ok(()))) => Tried::Delivered,
-            Some(Ok(Err(error))) => Tried::Failed(error.to_string()),
-            Some(Err(panicked)) => Tried::Failed(self.broke_off(lease, &panicked)),
+            Some(Ok(Err(error))) => Tried::Failed(error.to_string(), error.retry_after()),
+            Some(Err(panicked)) => Tried::Failed(self.broke_off(lease, &panicked), None),
         }
     }
 
@@ -275,7 +275,7 @@ impl Engine {
                 Tried::Delivered
             }
             Some(Ok(Ok(Answered::Ended(outcome)))) => Tried::Ended(outcome),
-            Some(Ok(Err(error))) => Tried::Failed(error.to_string()),
+            Some(Ok(Err(error))) => Tried::Failed(error.to_string(), error.retry_after()),
             Some(Err(panicked)) => {
                 let message = self.broke_off(lease, &panicked);
                 // The peer is told to stop.

@@ -406,8 +406,32 @@ pub enum Answered {
 
 /// Why a peer could not be told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("tell the peer: {0}")]
-pub struct CancelError(pub String);
+#[error("tell the peer: {reason}")]
+pub struct CancelError {
+    reason: String,
+    retry_after: Option<Duration>,
+}
+
+impl CancelError {
+    #[must_use]
+    pub const fn new(reason: String) -> Self {
+        Self {
+            reason,
+            retry_after: None,
+        }
+    }
+
+    /// Has the next try wait for as long as the peer asks for, at least.
+    #[must_use]
+    pub fn after(mut self, retry_after: Option<Duration>) -> Self {
+        self.retry_after = retry_after;
+        self
+    }
+
+    pub(crate) const fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+}
 
 #[async_trait]
 pub trait Executor: Send + Sync + fmt::Debug + 'static {

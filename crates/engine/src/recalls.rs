@@ -222,6 +222,7 @@ impl Engine {
             request: effect.request.clone(),
         }));
         let (mut repeats, mut n_unanswered) = (Repeats::ForADay, recall.n_unanswered);
+        let mut retry_after = None;
         let error = match lease.hold(recalling).await {
             None => return lease.give_back(),
             Some(Ok(Ok(Recalled::Found(handle)))) => {
@@ -251,12 +252,15 @@ impl Engine {
                 repeats = Repeats::Never;
                 reason
             }
-            Some(Ok(Err(error))) => error.to_string(),
+            Some(Ok(Err(error))) => {
+                retry_after = error.retry_after();
+                error.to_string()
+            }
             Some(Err(panicked)) => self.broke_off(lease, &panicked),
         };
         let since = lease.since;
         let tries = recall.tries.clone().unwrap_or_else(|| Tries::new(since));
-        let (tries, due) = self.failed_again(lease, (&tries, repeats), error);
+        let (tries, due) = self.failed_again(lease, (&tries, repeats), (error, retry_after));
         let again = Recall {
             tries: Some(tries),
             n_unanswered,

@@ -1,5 +1,7 @@
 //! Tries at a delivery: how often and why they failed, when the next one is due, and when it is given up.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use wopr_core::Timestamp;
 
@@ -72,16 +74,20 @@ impl Tries {
 }
 
 impl Engine {
-    /// Counts a failed try. Also returns when the next one is due; `None` if the delivery is given up.
+    /// Counts a failed try, and waits for as long as the peer asks for. Also returns when the next one is due; `None` if the
+    /// delivery is given up.
     pub(crate) fn failed_again(
         &self,
         lease: &Lease,
         (tries, repeats): (&Tries, Repeats),
-        mut error: String,
+        (mut error, retry_after): (String, Option<Duration>),
     ) -> (Tries, Option<Timestamp>) {
         let now = self.lease_time();
         let (run, call) = (&lease.run, &lease.key.name);
-        let due = repeats.pause(tries, now).map(|pause| now.plus_millis(pause));
+        let asked = retry_after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+        let asked = asked.min(LONGEST_PAUSE_MS);
+        let pause = repeats.pause(tries, now);
+        let due = pause.map(|pause| now.plus_millis(pause.max(asked)));
         match due {
             None => tracing::warn!(%run, call, error, "a delivery to the peer of a call was given up"),
             Some(_) => {

@@ -19,8 +19,14 @@ use super::{
 };
 use crate::a2a::{self, Agent};
 
-pub(super) fn told(error: &dyn std::fmt::Display) -> CancelError {
-    CancelError(error.to_string())
+/// Why an agent could not be told, and how long it asks to be left alone.
+pub(super) fn told(error: &a2a::Error) -> CancelError {
+    CancelError::new(error.to_string()).after(error.retry_after())
+}
+
+/// The task that a delivery is about.
+fn handle_of(stored: Value) -> Result<Handle, CancelError> {
+    serde_json::from_value(stored).map_err(|error| CancelError::new(error.to_string()))
 }
 
 impl Agents {
@@ -33,7 +39,7 @@ impl Agents {
                 None => Ok(()),
             };
         }
-        let handle: Handle = serde_json::from_value(call.handle).map_err(|error| told(&error))?;
+        let handle = handle_of(call.handle)?;
         let _room = self.room_of(&call.run.tenant, &handle, Kind::Look)?;
         let agent = self.agent_of(&call.run.tenant, &handle).await;
         let agent = agent.map_err(|error| told(&error))?;
@@ -73,7 +79,7 @@ impl Agents {
                 .cloned();
             return tasks_http::answer(transport.as_deref(), answering).await;
         }
-        let handle: Handle = serde_json::from_value(answering.handle).map_err(|error| told(&error))?;
+        let handle = handle_of(answering.handle)?;
         let _room = self.room_of(&answering.run.tenant, &handle, Kind::Answer)?;
         let agent = self.agent_of(&answering.run.tenant, &handle).await;
         let agent = agent.map_err(|error| told(&error))?;

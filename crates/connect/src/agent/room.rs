@@ -53,7 +53,7 @@ pub(super) struct NoRoom {
 
 impl From<NoRoom> for CancelError {
     fn from(_: NoRoom) -> Self {
-        Self("as many requests to the agent are under way as there may be at once".to_owned())
+        Self::new("as many requests to the agent are under way as there may be at once".to_owned())
     }
 }
 

@@ -250,7 +250,7 @@ pub(super) async fn answer(
     answering: Answering,
 ) -> Result<Answered, CancelError> {
     let handle: Handle =
-        serde_json::from_value(answering.handle).map_err(|error| CancelError(error.to_string()))?;
+        serde_json::from_value(answering.handle).map_err(|error| CancelError::new(error.to_string()))?;
     let accepted = handle.tasks_http;
     let answer = given(answering.value);
     let Some(api) = api.filter(|api| api.takes_answers()) else {
@@ -267,20 +267,20 @@ pub(super) async fn answer(
     };
     match api.answer(task, &answer, &answering.idempotency_key).await {
         Ok(()) => Ok(Answered::Taken),
-        Err(error) if error.retryable => Err(CancelError(error.message)),
+        Err(error) if error.retryable => Err(CancelError::new(error.message)),
         Err(error) => Ok(Answered::Ended(refused(error))),
     }
 }
 
 /// Cancels a task, as far as its transport can.
 pub(super) async fn cancel(api: &dyn AgentTransport, call: &Cancellation) -> Result<(), CancelError> {
-    let handle = Handle::deserialize(&call.handle).map_err(|error| CancelError(error.to_string()))?;
+    let handle = Handle::deserialize(&call.handle).map_err(|error| CancelError::new(error.to_string()))?;
     let task = TaskOf {
         tenant: &call.run.tenant,
         id: &handle.tasks_http.task_id,
     };
     match api.cancel(task).await {
-        Err(error) if error.retryable => Err(CancelError(error.message)),
+        Err(error) if error.retryable => Err(CancelError::new(error.message)),
         // It can be cancelled no more.
         Err(_) | Ok(()) => Ok(()),
     }

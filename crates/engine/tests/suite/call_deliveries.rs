@@ -96,7 +96,7 @@ impl Executor for Peer {
     async fn answer(&self, _: Answering) -> Result<Answered, CancelError> {
         let mut state = self.0.lock();
         if !state.listens {
-            return Err(CancelError("away".to_owned()));
+            return Err(CancelError::new("away".to_owned()));
         }
         state.answers.push(Instant::now());
         Ok(Answered::Taken)
@@ -105,7 +105,7 @@ impl Executor for Peer {
     async fn cancel(&self, _: Cancellation) -> Result<(), CancelError> {
         let mut state = self.0.lock();
         if !state.listens {
-            return Err(CancelError("away".to_owned()));
+            return Err(CancelError::new("away".to_owned()));
         }
         state.cancels.push(Instant::now());
         Ok(())

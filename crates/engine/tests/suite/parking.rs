@@ -286,7 +286,9 @@ fn peer_of_a_cancelled_call_is_told_until_it_listens() {
     live(&store, &executor, async |engine| {
         let (call, reply) = peer.cancel().await;
         assert_eq!(call.run, run);
-        reply.send(Err(CancelError("away".to_owned()))).expect("it waits");
+        reply
+            .send(Err(CancelError::new("away".to_owned())))
+            .expect("it waits");
         let (call, reply) = peer.cancel().await;
         assert_eq!(call.run, run);
         reply.send(Ok(())).expect("it waits");

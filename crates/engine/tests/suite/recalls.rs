@@ -47,8 +47,8 @@ enum Says {
 #[derive(Debug)]
 struct State {
     says: Says,
-    /// What the peer has; `Err` if it cannot be asked.
-    has: Result<Recalled, ()>,
+    /// What the peer has; `Err` if it cannot be asked, with the time that it wants to be left alone.
+    has: Result<Recalled, Option<Duration>>,
     n_attempts: usize,
     /// Those that came with the word that the peer may have the message.
     n_repeats: usize,
@@ -109,7 +109,7 @@ impl Executor for Peer {
         state.recalls.push(Instant::now());
         match &state.has {
             Ok(recalled) => Ok(recalled.clone()),
-            Err(()) => Err(CancelError("away".to_owned())),
+            Err(retry_after) => Err(CancelError::new("away".to_owned()).after(*retry_after)),
         }
     }
 
@@ -352,9 +352,24 @@ async fn call_that_a_later_attempt_finds_is_cancelled_by_its_handle() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn peer_that_is_busy_is_left_alone_for_as_long_as_it_asks() {
+    let world = World::calling(memory(), Says::Lost, 1).await;
+    let busy = Duration::from_secs(600);
+    world.peer.0.lock().has = Err(Some(busy));
+    reaches(&world.engine, &world.run, RunStatus::Failed).await;
+    pass(3 * busy).await;
+    let recalls = world.peer.0.lock().recalls.clone();
+    assert!(recalls.len() > 1, "{recalls:?}");
+    assert!(
+        recalls.windows(2).all(|pair| pair[1] - pair[0] >= busy),
+        "{recalls:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn recall_is_given_up_after_a_day_and_can_be_retried() {
     let world = World::calling(memory(), Says::Lost, 1).await;
-    world.peer.0.lock().has = Err(());
+    world.peer.0.lock().has = Err(None);
     reaches(&world.engine, &world.run, RunStatus::Failed).await;
     pass(DAY + Duration::from_secs(7_200)).await;
     let given_up = world.listed(true).await;

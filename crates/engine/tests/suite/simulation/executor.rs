@@ -143,7 +143,7 @@ impl Executor for Fickle {
         fate.linger(USUAL_MS).await;
         self.may_die().await;
         if fate.strikes(fate.odds.attempt_fails) {
-            return Err(CancelError("simulated".to_owned()));
+            return Err(CancelError::new("simulated".to_owned()));
         }
         if fate.strikes(fate.odds.attempt_panics) {
             resume_unwind(Box::new("simulated"));
@@ -162,7 +162,7 @@ impl Executor for Fickle {
         }
         match fate.strikes(fate.odds.attempt_fails) {
             // The peer has it all the same.
-            true => Err(CancelError("simulated".to_owned())),
+            true => Err(CancelError::new("simulated".to_owned())),
             false => Ok(Answered::Taken),
         }
     }
@@ -177,7 +177,7 @@ impl Executor for Fickle {
         fate.linger(USUAL_MS).await;
         self.may_die().await;
         if fate.strikes(fate.odds.attempt_fails) {
-            return Err(CancelError("simulated".to_owned()));
+            return Err(CancelError::new("simulated".to_owned()));
         }
         if fate.strikes(fate.odds.attempt_panics) {
             resume_unwind(Box::new("simulated"));
@@ -206,7 +206,7 @@ impl Executor for Fickle {
         fate.linger(USUAL_MS).await;
         self.may_die().await;
         match fate.strikes(fate.odds.attempt_fails) {
-            true => Err(CancelError("simulated".to_owned())),
+            true => Err(CancelError::new("simulated".to_owned())),
             false => Ok(()),
         }
     }

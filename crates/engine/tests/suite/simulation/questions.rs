@@ -176,7 +176,7 @@ impl Executor for Away {
 
     async fn answer(&self, _answer: Answering) -> Result<Answered, CancelError> {
         self.n_told.fetch_add(1, Ordering::Relaxed);
-        Err(CancelError("nobody is there".to_owned()))
+        Err(CancelError::new("nobody is there".to_owned()))
     }
 }
 
