@@ -36,6 +36,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_core::{AgentCall, AgentReach, AgentVerb, RunKey, StepId, TenantId};
@@ -138,6 +139,8 @@ pub(crate) struct Agents {
     followers: Arc<Followers>,
     rooms: Arc<Rooms>,
     refusals: Arc<Refusals>,
+    /// The peers that could not be reached when they were last asked for a task, which was logged.
+    away: Arc<Mutex<HashSet<String>>>,
     callbacks: Option<Arc<dyn Callbacks>>,
     /// Time between two looks at a task; by its age if absent.
     poll_interval: Option<Duration>,
@@ -161,6 +164,7 @@ impl Agents {
             followers: Arc::default(),
             rooms: Arc::default(),
             refusals: Arc::default(),
+            away: Arc::default(),
             callbacks,
             poll_interval,
             origin: origin.map(Arc::new),

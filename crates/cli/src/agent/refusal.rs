@@ -45,6 +45,7 @@ pub(super) fn failure(error: &Error, endpoint: &str, has_key: bool) -> Failure {
         | Error::CardNotFetched { .. }
         | Error::CardUnsigned
         | Error::OtherTask
+        | Error::TooDeep
         | Error::Unwritable(_) => Failure::new(Exit::Failed, format!("failed to {error}")),
     }
 }

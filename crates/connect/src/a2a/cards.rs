@@ -152,6 +152,7 @@ impl Broken {
             | Error::Status(_)
             | Error::Remote(_)
             | Error::Undecodable(_)
+            | Error::TooDeep
             | Error::NoStream
             | Error::OtherTask
             | Error::CardNotFetched { .. }

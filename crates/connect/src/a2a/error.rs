@@ -18,7 +18,7 @@ use wopr_wire::{
         method::{Operation, Version},
         rpc,
     },
-    json::DecodeError,
+    json::{BodyError, DecodeError},
 };
 
 use crate::redact::Secrets;
@@ -69,6 +69,9 @@ pub enum Error {
     Remote(RemoteError),
     #[error("read the answer: {0}")]
     Undecodable(String),
+    /// The answer nests deeper than any that is read here.
+    #[error("read the answer: it nests too deep")]
+    TooDeep,
     #[error("get a stream: the peer answered without one")]
     NoStream,
     /// The peer answered with a task that was not asked for.
@@ -171,6 +174,7 @@ impl Error {
             | Self::Status(_)
             | Self::Remote(_)
             | Self::Undecodable(_)
+            | Self::TooDeep
             | Self::OtherTask
             | Self::NoStream => true,
             Self::TimedOut(error) => error.may_have_been_sent(),
@@ -212,6 +216,7 @@ impl Error {
             | Self::TooLarge { .. }
             | Self::Remote(_)
             | Self::Undecodable(_)
+            | Self::TooDeep
             | Self::OtherTask
             | Self::NoStream
             | Self::CardInvalid(_)
@@ -243,9 +248,11 @@ impl Error {
             Self::CardMissing { .. } if !self.is_transient() => "card_invalid",
             Self::Remote(_) => "remote_failed",
             Self::Status(_) if !self.is_transient() => "remote_failed",
-            Self::Undecodable(_) | Self::OtherTask | Self::NoStream | Self::TooLarge { .. } => {
-                "remote_failed"
-            }
+            Self::Undecodable(_)
+            | Self::TooDeep
+            | Self::OtherTask
+            | Self::NoStream
+            | Self::TooLarge { .. } => "remote_failed",
             Self::Policy(_) | Self::Token(_, Some(EgressError::Refused(_))) => "egress_refused",
             Self::CardNotFetched { code, .. } => code,
             Self::Token(..)
@@ -293,6 +300,7 @@ impl Error {
             | Self::TimedOut(_)
             | Self::TooLarge { .. }
             | Self::Undecodable(_)
+            | Self::TooDeep
             | Self::OtherTask
             | Self::NoStream
             | Self::CardMissing { .. }
@@ -319,6 +327,7 @@ impl Error {
                 | Self::Status(_)
                 | Self::TooLarge { .. }
                 | Self::Undecodable(_)
+                | Self::TooDeep
                 | Self::OtherTask
                 | Self::NoStream
         )
@@ -461,6 +470,14 @@ impl From<EgressError> for Error {
             }
             EgressError::TooManyValues(error) => Self::TooLarge { limit: error.limit },
         }
+    }
+}
+
+/// Why a body could not be read, which may quote it.
+pub(super) fn of_body(error: &BodyError, secrets: &Secrets) -> Error {
+    match error {
+        BodyError::TooDeep => Error::TooDeep,
+        BodyError::Syntax | BodyError::Shape(_) => Error::undecodable(error, secrets),
     }
 }
 

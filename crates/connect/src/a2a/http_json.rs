@@ -16,12 +16,12 @@ use wopr_wire::{
         paths::{self, Names, Verb},
         protobuf,
     },
-    json::Object,
+    json::{self, Object},
     sse,
 };
 
 use super::{
-    error::Error,
+    error::{Error, of_body},
     line::{Items, Line, MAX_EVENT, Sending, is_event_stream, read},
 };
 use crate::{egress::LimitedBody, events};
@@ -38,7 +38,7 @@ pub(super) async fn call(line: &Line, request: Request) -> Result<Reply, Error> 
     let mut document = if answer.body.iter().all(u8::is_ascii_whitespace) {
         Value::Null
     } else {
-        serde_json::from_slice(&answer.body).map_err(|error| line.undecodable(&error))?
+        json::parse(&answer.body).map_err(|error| of_body(&error, &line.secrets))?
     };
     line.secrets.redact(&mut document);
     let document = canonical(line.version(), operation, document);

@@ -13,7 +13,7 @@ use wopr_wire::{
 };
 
 use super::{
-    error::Error,
+    error::{Error, of_body},
     line::{Items, Line, MAX_EVENT, Sending, is_event_stream, read},
 };
 use crate::{egress::LimitedBody, events};
@@ -108,7 +108,7 @@ async fn result_of(line: &Line, response: http::Response<LimitedBody>) -> Result
         }
         Ok(_) => Err(Error::of_status(answer.status, &answer.headers)),
         Err(_) if !answer.status.is_success() => Err(of_http()),
-        Err(error) => Err(line.undecodable(&error)),
+        Err(error) => Err(of_body(&error, &line.secrets)),
     }
 }
 

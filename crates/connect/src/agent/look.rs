@@ -38,6 +38,9 @@ impl Agents {
         };
         let error: a2a::Error = match asked.await {
             Ok((agent, task)) => {
+                if self.away.lock().remove(&handle.peer) {
+                    tracing::info!(peer = handle.peer, "an agent can be asked for its tasks again");
+                }
                 let (task_id, was_asking) = (task.id.clone(), handle.asks.is_some());
                 let report = Box::pin(self.judge(&agent, attempted, handle, task)).await;
                 // A task that changes is worth a stream.
@@ -51,11 +54,18 @@ impl Agents {
         if is_forgotten(&error) {
             return failed("remote_failed", "the agent no longer knows the task".to_owned()).into();
         }
-        if let a2a::Error::TooLarge { .. } | a2a::Error::UnknownPeer(_) = &error {
+        if let a2a::Error::TooLarge { .. } | a2a::Error::TooDeep | a2a::Error::UnknownPeer(_) = &error {
             return lost(&handle, &error).into();
         }
         let (run, peer, task) = (attempted.run, &handle.peer, &handle.task_id);
-        tracing::info!(%run, peer, task, %error, "an agent could not be asked for its task; it will be asked again");
+        // An agent that is away may have thousands of tasks.
+        if !error.is_transient() {
+            tracing::info!(%run, peer, task, %error, "an agent could not be asked for its task; it will be asked again");
+        } else if self.away.lock().insert(peer.clone()) {
+            tracing::info!(peer, %error, "an agent could not be asked for its tasks; it will be asked again");
+        } else {
+            tracing::debug!(%run, peer, task, %error, "an agent could not be asked for its task again");
+        }
         let after = error.retry_after().unwrap_or_default();
         Report::Unchanged {
             check_after: Some(after.clamp(UNASKED_LOOK, MAX_RETRY_AFTER)),

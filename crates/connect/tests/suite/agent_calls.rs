@@ -598,6 +598,55 @@ async fn cancel_counts_once_the_task_itself_has_ended() {
 }
 
 #[tokio::test]
+async fn task_that_nests_too_deep_is_given_up() {
+    for depth in [50, 1_000] {
+        let agent = agent("1.0", move |_, method| {
+            assert_eq!(method, "GetTask");
+            let data = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+            let task = format!(
+                r#"{{"id":"t","contextId":"c","status":{{"state":"TASK_STATE_COMPLETED"}},
+                    "artifacts":[{{"artifactId":"a","parts":[{{"data":{data}}}]}}]}}"#
+            );
+            reply(
+                200,
+                "application/json",
+                format!(r#"{{"jsonrpc":"2.0","id":1,"result":{task}}}"#),
+            )
+        })
+        .await;
+        let mut look = call();
+        look.handle = Some(json!({ "peer": "planner", "taskId": "t", "since": 0 }));
+        match (depth, executors(&agent, |_| {}).run(look).await) {
+            (50, Report::Produced { .. }) => {}
+            (1_000, Report::Ended(Outcome::GivenUp { code, message, .. })) => {
+                assert_eq!(code, "remote_failed");
+                assert!(message.contains("too deep"), "{message}");
+            }
+            (depth, other) => panic!("{depth}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn state_in_the_words_of_the_other_version_counts() {
+    for (version, state) in [("1.0", "completed"), ("0.3", "TASK_STATE_COMPLETED")] {
+        let agent = agent(version, move |_, _| {
+            let mut task = task(version, "TASK_STATE_WORKING", "c");
+            task["status"]["state"] = state.into();
+            rpc_reply(&task)
+        })
+        .await;
+        let mut look = call();
+        look.handle = Some(json!({ "peer": "planner", "taskId": "t", "since": 0 }));
+        let report = executors(&agent, |_| {}).run(look).await;
+        assert!(
+            matches!(report, Report::Ended(Outcome::Done(_))),
+            "{version}: {report:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn backpressure_is_a_failure_to_retry_when_the_agent_says() {
     for (status, body) in [
         (

@@ -39,6 +39,7 @@ pub use task::{
 };
 
 pub(crate) use push::check_scheme;
+pub(in crate::a2a) use task::AnyTaskState;
 pub(crate) use task::{decode_base64, encode_base64};
 
 /// Free-form data of a client or an agent; empty means absent.

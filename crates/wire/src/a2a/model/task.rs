@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::{Metadata, is_false};
 use crate::{
+    a2a::v03,
     json::{Decode, DecodeError, Fields, deserialize_by_decode, named},
     time::Timestamp,
 };
@@ -29,6 +30,19 @@ named! {
         Rejected = "TASK_STATE_REJECTED",
         /// Waiting for credentials from the client.
         AuthRequired = "TASK_STATE_AUTH_REQUIRED",
+    }
+}
+
+/// A state in the words of either version: some agents speak one of them and write the words of the other.
+#[derive(Debug)]
+pub(in crate::a2a) struct AnyTaskState(pub(in crate::a2a) TaskState);
+
+impl Decode for AnyTaskState {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let newer = TaskState::decode(value.clone());
+        newer
+            .or_else(|error| v03::TaskState::decode(value).map_or(Err(error), |older| Ok(older.into())))
+            .map(Self)
     }
 }
 
@@ -118,7 +132,7 @@ impl Decode for TaskStatus {
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         Ok(Self {
-            state: fields.if_valid("state").unwrap_or(TaskState::Unspecified),
+            state: (fields.if_valid("state")).map_or(TaskState::Unspecified, |AnyTaskState(state)| state),
             message: fields.optional("message")?,
             timestamp: fields.if_valid("timestamp"),
         })

@@ -4,7 +4,7 @@
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::super::model::{Metadata, decode_base64, encode_base64};
+use super::super::model::{AnyTaskState, Metadata, decode_base64, encode_base64};
 use crate::{
     json::{Decode, DecodeError, Fields, Object, deserialize_by_decode, named},
     time::Timestamp,
@@ -84,7 +84,7 @@ impl Decode for TaskStatus {
             return Err(DecodeError::missing().in_field("state"));
         }
         Ok(Self {
-            state: fields.if_valid("state").unwrap_or(TaskState::Unknown),
+            state: (fields.if_valid("state")).map_or(TaskState::Unknown, |AnyTaskState(state)| state.into()),
             message: fields.optional("message")?,
             timestamp: fields.if_valid("timestamp"),
         })

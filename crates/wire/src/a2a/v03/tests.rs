@@ -320,10 +320,13 @@ fn invalid_timestamp_decodes_as_absent() {
 
 #[test]
 fn undefined_state_decodes_as_unknown() {
-    for state in [json!("paused"), json!("TASK_STATE_WORKING"), json!(7)] {
+    for state in [json!("paused"), json!("TASK_STATE_LOST"), json!(7)] {
         let status = TaskStatus::decode(json!({"state": state})).unwrap();
         assert_eq!(status.state, TaskState::Unknown, "{state}");
     }
+    // Some agents write the words of the other version.
+    let status = TaskStatus::decode(json!({"state": "TASK_STATE_INPUT_REQUIRED"})).unwrap();
+    assert_eq!(status.state, TaskState::InputRequired);
     assert!(TaskStatus::decode(json!({})).is_err());
 }
 
