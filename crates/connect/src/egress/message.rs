@@ -62,7 +62,7 @@ impl Request {
 
     /// The first header that callers may not set.
     pub(super) fn reserved_header(&self) -> Option<&HeaderName> {
-        self.headers.keys().find(|name| is_reserved(name))
+        self.headers.keys().find(|name| is_reserved_header(name))
     }
 
     /// The trace context as a header, if it is well-formed.
@@ -160,7 +160,9 @@ fn is_harmless(name: &HeaderName) -> bool {
     .contains(name)
 }
 
-fn is_reserved(name: &HeaderName) -> bool {
+/// Whether callers may not set a header, because it says how the request is sent.
+#[must_use]
+pub fn is_reserved_header(name: &HeaderName) -> bool {
     [
         header::CONNECTION,
         header::CONTENT_LENGTH,

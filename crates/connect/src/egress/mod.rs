@@ -29,7 +29,7 @@ pub use cidr::{Cidr, CidrError};
 pub use dial::{Channel, Dial, SystemDial};
 pub use error::{Cause, EgressError};
 pub use gate::{AnswerShare, Gate, Limits, Network};
-pub use message::{Request, Response};
+pub use message::{Request, Response, is_reserved_header};
 pub use policy::{Policy, Refusal};
 pub use resolve::{Resolver, SystemResolver};
 pub use seam::{Seam, Seams};

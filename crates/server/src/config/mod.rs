@@ -513,6 +513,16 @@ impl Config {
         }
         config.auth.keys.extend(overrides.keys);
         config.check()?;
+        let has_default = config.a2a.peers.iter().any(|peer| peer.name == DEFAULT_PEER);
+        if is_set(DEFAULT_TOKEN) && !has_default {
+            return Err(ConfigError::Invalid {
+                key: "a2a.peers".to_owned(),
+                rule: format!(
+                    "{DEFAULT_TOKEN} is the token of the peer {DEFAULT_PEER}, and there is none: set {} too",
+                    settings::DEFAULT_PEER_URL
+                ),
+            });
+        }
         Ok(config)
     }
 

@@ -5,8 +5,10 @@
 
 use std::{fs, path::PathBuf};
 
+use http::HeaderName;
 use serde::{Deserialize, Serialize};
 use url::Url;
+use wopr_connect::egress::is_reserved_header;
 
 /// The peer that a workflow calls if it names none.
 pub const DEFAULT_PEER: &str = "default";
@@ -205,6 +207,15 @@ impl AgentPeer {
         let n_credentials = credentials.into_iter().filter(|is_set| *is_set).count();
         if n_credentials > 1 {
             return Some(("token_env", "must be the only credential of the peer"));
+        }
+        if let Some(header) = &self.header {
+            let name = HeaderName::from_bytes(header.name.as_bytes());
+            if name.map_or(true, |name| is_reserved_header(&name)) {
+                return Some((
+                    "header",
+                    "must be a header that does not say how the request is sent",
+                ));
+            }
         }
         if let Some(tls) = &self.tls {
             if tls.ca.is_none() && tls.cert.is_none() {

@@ -420,6 +420,11 @@ fn setting_that_a_transport_lacks_is_refused() {
         ("poll_interval_ms = 500", "poll_interval_ms"),
         ("poll_timeout_ms = 500", "poll_timeout_ms"),
         ("token_secret_ref = \"x\"", "token_secret_ref"),
+        ("header = { name = \"host\", value_env = \"KEY\" }", "header"),
+        (
+            "header = { name = \"not a name\", value_env = \"KEY\" }",
+            "header",
+        ),
         ("origins = [\"https://a.test/x\"]", "origins"),
         ("origins = [\"ftp://a.test\"]", "origins"),
         ("url = \"http://a.test\"\ntls = { ca = \"x\" }", "tls"),
@@ -476,6 +481,22 @@ fn agent_workflow_configuration_makes_the_default_peer() {
     ];
     let error = load(None, &both, Overrides::default()).unwrap_err().to_string();
     assert!(error.contains("both make the peer default"), "{error}");
+}
+
+#[test]
+fn token_of_a_default_peer_that_is_not_there_is_refused() {
+    let token = ("WOPR_A2A_PEER_TOKEN", "a-token");
+    let error = load(None, &[token], Overrides::default())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("WOPR_A2A_PEER_TOKEN is the token of the peer default"),
+        "{error}"
+    );
+    let peer = ("WOPR_A2A_PEER", "https://a.test");
+    assert!(load(None, &[token, peer], Overrides::default()).is_ok());
+    let file = "[[a2a.peers]]\nname = \"default\"\nurl = \"https://a.test\"";
+    assert!(load(Some(file), &[token], Overrides::default()).is_ok());
 }
 
 #[test]
