@@ -185,7 +185,7 @@ impl Agents {
         };
         let AgentCall { peer, reach, .. } = attempted.call;
         if let Some(transport) = self.transports.get(peer) {
-            let _room = match self.room(&attempted) {
+            let _room = match self.room(&attempted).await {
                 Ok(room) => room,
                 Err(later) => return later,
             };
@@ -211,7 +211,7 @@ impl Agents {
             Ok(api) => api,
             Err(error) => return without_agent(attempted.handle, not_sent(&error)).into(),
         };
-        let _room = match self.room(&attempted) {
+        let _room = match self.room(&attempted).await {
             Ok(room) => room,
             Err(later) => return later,
         };
@@ -230,7 +230,7 @@ impl Agents {
     }
 
     /// Takes room for what an attempt asks its agent. Without any, returns the report of an attempt that did nothing.
-    fn room(&self, attempted: &Attempted<'_>) -> Result<room::Taken, Report> {
+    async fn room(&self, attempted: &Attempted<'_>) -> Result<room::Taken, Report> {
         let AgentCall { peer, verb, .. } = attempted.call;
         let kind = match verb {
             AgentVerb::Invoke { .. } | AgentVerb::Send { .. } if attempted.handle.is_none() => Kind::Message,
@@ -240,7 +240,7 @@ impl Agents {
             | AgentVerb::GetTask { .. }
             | AgentVerb::CancelTask { .. } => Kind::Look,
         };
-        let taken = self.rooms.take(peer, &attempted.run.tenant, kind);
+        let taken = self.rooms.take(peer, &attempted.run.tenant, kind).await;
         taken.map_err(|NoRoom { after }| Report::Unchanged {
             check_after: Some(after),
         })

@@ -40,7 +40,7 @@ impl Agents {
             };
         }
         let handle = handle_of(call.handle)?;
-        let _room = self.room_of(&call.run.tenant, &handle, Kind::Look)?;
+        let _room = self.room_of(&call.run.tenant, &handle, Kind::Look).await?;
         let agent = self.agent_of(&call.run.tenant, &handle).await;
         let agent = agent.map_err(|error| told(&error))?;
         match agent.cancel_task(&handle.task_id).await {
@@ -58,7 +58,7 @@ impl Agents {
     }
 
     /// Takes room for a request about a task; for none if this host does not have the agent, which the request will say.
-    fn room_of(
+    async fn room_of(
         &self,
         tenant: &TenantId,
         handle: &Handle,
@@ -67,7 +67,7 @@ impl Agents {
         if !self.client.knows(&handle.peer) {
             return Ok(None);
         }
-        Ok(Some(self.rooms.take(&handle.peer, tenant, kind)?))
+        Ok(Some(self.rooms.take(&handle.peer, tenant, kind).await?))
     }
 
     /// Answers what the agent of a call asks, into the same task.
@@ -80,7 +80,7 @@ impl Agents {
             return tasks_http::answer(transport.as_deref(), answering).await;
         }
         let handle = handle_of(answering.handle)?;
-        let _room = self.room_of(&answering.run.tenant, &handle, Kind::Answer)?;
+        let _room = self.room_of(&answering.run.tenant, &handle, Kind::Answer).await?;
         let agent = self.agent_of(&answering.run.tenant, &handle).await;
         let agent = agent.map_err(|error| told(&error))?;
         // The agent may have gone on, or ask something else by now.

@@ -54,7 +54,7 @@ impl Agents {
             // It was never sent.
             return Ok(Recalled::Over);
         };
-        let _room = self.rooms.take(&call.peer, &run.tenant, Kind::Message)?;
+        let _room = self.rooms.take(&call.peer, &run.tenant, Kind::Message).await?;
         let agent = self.agent(&attempted).await.map_err(|error| told(&error))?;
         let own = own_context(&agent, &attempted);
         if let Some(context) = &own {

@@ -1,8 +1,9 @@
 //! Room for calls of each agent: how many may be under way at once.
 //!
 //! The engine's slots are for all calls of this host, and a request to an agent that is silent holds one for minutes. So
-//! an agent has its own bound for each kind of request. A request that finds no room is put back for a moment and holds
-//! nothing meanwhile. Messages that hang leave room for looks and cancels, which is how they end.
+//! an agent has its own bound for each kind of request. A request that finds no room waits for a second, in which an agent
+//! that answers has made some. After that it is put back for a while and holds nothing meanwhile. Messages that hang leave
+//! room for looks and cancels, which is how they end.
 
 use std::{
     collections::HashMap,
@@ -12,21 +13,25 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use wopr_core::TenantId;
 use wopr_engine::CancelError;
 
 use crate::shares::{Share, Shares};
 
-/// The most messages to one agent that wait for an answer: an eighth of what a host does at once by default. Recalls
+/// The most messages to one agent that wait for an answer: a quarter of what a host does at once by default. Recalls
 /// count as messages, as they may send one.
-const MAX_MESSAGES: usize = 32;
+const MAX_MESSAGES: usize = 64;
 /// The most answers to questions of one agent that are under way.
 const MAX_ANSWERS: usize = 16;
 /// The most other requests to one agent that are under way.
 const MAX_LOOKS: usize = 32;
 /// A tenant may take this multiple of what it leaves free: three quarters of it all, if it is the only one.
 const TIMES_FREE: usize = 3;
+/// How long a request waits for room, and the first and the longest pause between two looks for it.
+const PATIENCE: Duration = Duration::from_secs(1);
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// When a request that found no room is tried again, and the latest time for that.
 const AGAIN: Duration = Duration::from_millis(250);
 const LATEST: Duration = Duration::from_secs(30);
@@ -71,8 +76,20 @@ struct Room {
 }
 
 impl Rooms {
-    /// Takes room for a request to an agent of the configuration.
-    pub(super) fn take(&self, peer: &str, tenant: &TenantId, kind: Kind) -> Result<Taken, NoRoom> {
+    /// Takes room for a request to an agent of the configuration, and waits a moment for it.
+    pub(super) async fn take(&self, peer: &str, tenant: &TenantId, kind: Kind) -> Result<Taken, NoRoom> {
+        let (since, mut pause) = (Instant::now(), FIRST_PAUSE);
+        loop {
+            match self.try_take(peer, tenant, kind) {
+                Ok(taken) => return Ok(taken),
+                Err(room) if since.elapsed() >= PATIENCE => return Err(room.turn()),
+                Err(_) => sleep(pause).await,
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn try_take(&self, peer: &str, tenant: &TenantId, kind: Kind) -> Result<Taken, Arc<Room>> {
         let room = {
             let mut rooms = self.0.lock();
             match rooms.get(peer) {
@@ -85,7 +102,7 @@ impl Rooms {
             Kind::Answer => &room.answers,
             Kind::Look => &room.looks,
         };
-        shares.take(holder(tenant), 1).ok_or_else(|| room.turn())
+        shares.take(holder(tenant), 1).ok_or(room)
     }
 }
 
@@ -126,7 +143,7 @@ mod tests {
         let rooms = Rooms::default();
         let (one, other) = (TenantId::parse("one").unwrap(), TenantId::parse("other").unwrap());
         let fill = |peer, tenant: &TenantId, kind| {
-            let taken = std::iter::from_fn(|| rooms.take(peer, tenant, kind).ok());
+            let taken = std::iter::from_fn(|| rooms.try_take(peer, tenant, kind).ok());
             taken.collect::<Vec<_>>()
         };
         let messages = fill("silent", &one, Kind::Message);
@@ -136,19 +153,36 @@ mod tests {
         assert_eq!(fill("silent", &one, Kind::Answer).len(), MAX_ANSWERS * 3 / 4);
         assert_eq!(fill("healthy", &one, Kind::Message).len(), MAX_MESSAGES * 3 / 4);
         drop(messages);
-        assert!(rooms.take("silent", &one, Kind::Message).is_ok());
+        assert!(rooms.take("silent", &one, Kind::Message).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_waits_for_an_agent_that_answers() {
+        let rooms = Rooms::default();
+        let tenant = TenantId::parse("one").unwrap();
+        let mut taken: Vec<_> =
+            std::iter::from_fn(|| rooms.try_take("busy", &tenant, Kind::Message).ok()).collect();
+        let answered = async {
+            sleep(PATIENCE / 2).await;
+            drop(taken.pop());
+        };
+        let (room, ()) = tokio::join!(rooms.take("busy", &tenant, Kind::Message), answered);
+        assert!(room.is_ok());
+        let since = Instant::now();
+        assert!(rooms.take("busy", &tenant, Kind::Message).await.is_err());
+        assert!(since.elapsed() >= PATIENCE && since.elapsed() < 2 * PATIENCE);
     }
 
     #[tokio::test(start_paused = true)]
     async fn requests_that_find_no_room_come_back_one_after_the_other() {
         let rooms = Rooms::default();
         let tenant = TenantId::parse("one").unwrap();
-        let take = || rooms.take("silent", &tenant, Kind::Message);
+        let take = || rooms.try_take("silent", &tenant, Kind::Message);
         let taken: Vec<_> = std::iter::from_fn(|| take().ok()).collect();
         assert_eq!(taken.len(), MAX_MESSAGES * 3 / 4);
         let waits: Vec<_> = (0..10_000)
             .filter_map(|_| take().err())
-            .map(|no| no.after)
+            .map(|room| room.turn().after)
             .collect();
         assert_eq!(waits.len(), 10_000);
         assert!(waits.iter().all(|wait| (AGAIN..=LATEST).contains(wait)));
