@@ -73,6 +73,14 @@ fn is_deep(value: &Value, left: usize) -> bool {
     }
 }
 
+/// Whether an agent that is an OpenWOP host says that its question is for credentials: its tasks have no state for that,
+/// and it may pass on the question of another agent.
+fn says_auth(task: &Task) -> bool {
+    let openwop = task.metadata.get("openwop");
+    let subkind = openwop.and_then(|openwop| openwop.pointer("/interrupt/subkind"));
+    subkind.and_then(Value::as_str) == Some("auth")
+}
+
 /// The question of a task as an interrupt of its run, with why the agent did not take the last answer to it.
 pub(super) fn question(handle: &Handle, task: &Task, refusal: Option<&Refusal>) -> RemoteQuestion {
     let parts = task
@@ -81,7 +89,7 @@ pub(super) fn question(handle: &Handle, task: &Task, refusal: Option<&Refusal>) 
         .as_ref()
         .map_or(&[][..], |message| &message.parts);
     let text = cut_to(&text_of(parts), MAX_QUESTION);
-    let is_auth = task.status.state == TaskState::AuthRequired;
+    let is_auth = task.status.state == TaskState::AuthRequired || says_auth(task);
     let text = match (text.is_empty(), is_auth) {
         (false, _) => text,
         (true, false) => "The agent asks for input.".to_owned(),
@@ -122,5 +130,27 @@ pub(super) fn question(handle: &Handle, task: &Task, refusal: Option<&Refusal>) 
         },
         kind: InterruptKind::Clarification,
         data,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn question_for_credentials_is_one_at_every_host_that_it_passes() {
+        let asks = |state: &str, subkind: &str| {
+            let task = json!({
+                "id": "t", "contextId": "c", "status": { "state": state },
+                "metadata": { "openwop": { "interrupt": { "subkind": subkind } } },
+            });
+            let task: Task = serde_json::from_value(task).unwrap();
+            let handle: Handle =
+                serde_json::from_value(json!({ "peer": "p", "taskId": "t", "since": 0 })).unwrap();
+            question(&handle, &task, None).data["metadata"]["subkind"].clone()
+        };
+        assert_eq!(asks("TASK_STATE_AUTH_REQUIRED", ""), "auth");
+        assert_eq!(asks("TASK_STATE_INPUT_REQUIRED", "auth"), "auth");
+        assert_eq!(asks("TASK_STATE_INPUT_REQUIRED", "other"), Value::Null);
     }
 }
