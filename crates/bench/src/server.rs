@@ -77,13 +77,16 @@ impl Server {
         for setting in settings {
             command.args(["--set", setting]);
         }
+        // All servers of a benchmark have the same key, so one can call another.
+        match settings.iter().any(|setting| setting.starts_with("a2a.peers=")) {
+            true => command.env("WOPR_A2A_PEER_TOKEN", KEY),
+            false => command.env_remove("WOPR_A2A_PEER_TOKEN"),
+        };
         let start = Instant::now();
         let process = command
             .current_dir(place.folder())
             .env("WOPR_API_KEY", KEY)
             .env("WOPR_MASTER_KEY", master_key())
-            // All servers of a benchmark have the same key, so one can call another.
-            .env("WOPR_A2A_PEER_TOKEN", KEY)
             // Open as long as this process lives, so that the child ends even if we are killed.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
