@@ -76,7 +76,8 @@ pub(crate) fn rows(context: &Context<'_>, adopted: AdoptedChild) -> AdoptedRows 
         ..Summary::new(named, version, start.principal, began)
     };
     let error_code = run.error.as_ref().map(|(error, _)| error.code.as_str());
-    let summary = summary.after(run.status, waiting_on(&run, &workflow), error_code, context.now);
+    let at = context.now.max(run.updated_at);
+    let summary = summary.after(run.status, waiting_on(&run, &workflow), error_code, at);
     let stored = events.iter().map(|recorded| StoredEvent {
         seq: recorded.seq,
         body: format::encode_event(recorded),

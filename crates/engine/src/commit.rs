@@ -193,9 +193,12 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
     let n_bytes: usize = stored.iter().map(|event| event.body.len()).sum();
     let is_heavy = !stored.is_empty() && context.n_tail_bytes + n_bytes > SNAPSHOT_BYTES;
     let error_code = run.error.as_ref().map(|(error, _)| error.code.as_str());
+    // Events of a fork, or after those of a process whose clock was ahead, are later than it is here. Who appends without
+    // reading the run goes by this time.
+    let at = (*now).max(run.updated_at);
     let summary = view
         .summary
-        .after(run.status, waiting_on(&run, &view.plan), error_code, *now);
+        .after(run.status, waiting_on(&run, &view.plan), error_code, at);
     let mut batch = Box::new(Batch::new(key.clone(), *guard, stored, summary.clone()));
     if !is_mute {
         // What a fork repeats is remembered already.
@@ -304,7 +307,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
     let n_children = children.len();
     let mut ended_children = Vec::new();
     for child in children {
-        let (row, start) = child_rows(view, &child, whole.remove(&child.run), *now);
+        let (row, start) = child_rows(view, &child, whole.remove(&child.run), at);
         match start {
             Some(start) => {
                 told.push(child.run);

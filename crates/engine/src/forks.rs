@@ -189,15 +189,18 @@ impl Engine {
         branch: &RunId,
         now: Timestamp,
     ) -> Result<Option<Vec<MemoryRow>>, ReadError> {
-        let Some(last) = from.0.checked_sub(1) else {
+        if from == Seq(0) {
             return Ok(Some(Vec::new()));
-        };
-        let page = self.events(source, Seq(last), 1).await?;
-        let Some(last) = page.and_then(|page| page.events.into_iter().next()) else {
+        }
+        let page = self.events_before(source, from, PAGE).await?;
+        let mut events = page.map_or_else(Vec::new, |page| page.events);
+        let Some(at) = events.last().map(|last| last.at) else {
             return Ok(None);
         };
+        events.retain(|event| event.at == at);
         let scopes = (&*began.memory_scope(&source.run), &*format!("run:{branch}"));
-        remembering::copied(&*self.shared.store, &source.tenant, scopes, (last.at, now)).await
+        let own = remembering::rows(&events);
+        remembering::copied(&*self.shared.store, source, scopes, own, (at, now)).await
     }
 
     /// The first event of the decision to which the event at `seq` belongs.

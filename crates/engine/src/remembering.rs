@@ -5,14 +5,14 @@
 //! full. Calls that run at the same time may exceed the share by what they write. Secrets are replaced before
 //! anything is stored.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use wopr_core::{
-    CONTENT_TRUST, Event, KernelEvent, MemoryCall, ModelCall, NewMemory, Recorded, Seq, TenantId, Timestamp,
-    UNTRUSTED, hex,
+    CONTENT_TRUST, Event, KernelEvent, MemoryCall, ModelCall, NewMemory, Recorded, RunKey, Seq, TenantId,
+    Timestamp, UNTRUSTED, hex,
 };
 use wopr_store::{MemoryEntry, MemoryQuery, MemoryRow, ReadError, Store, WriteError};
 
@@ -249,46 +249,67 @@ impl Remembering {
     }
 }
 
-/// The entries of a scope as of a time, as rows of another scope. `None` if they are no longer known, or if the tenant
-/// may not remember so much.
+/// The entries of a scope that a run had when it had written `own`, the rows of its last millisecond, as rows of another
+/// scope. `None` if they are no longer known, or if the tenant may not remember so much.
 pub(crate) async fn copied(
     store: &dyn Store,
-    tenant: &TenantId,
+    run: &RunKey,
     (from, to): (&str, &str),
+    own: Vec<MemoryRow>,
     (at, now): (Timestamp, Timestamp),
 ) -> Result<Option<Vec<MemoryRow>>, ReadError> {
-    let query = |as_of| MemoryQuery {
-        scope: from.to_owned(),
-        id: None,
-        tag: None,
-        now: at,
-        as_of,
-        limit: usize::try_from(MAX_OF_SCOPE).unwrap_or(usize::MAX),
+    let read = async |as_of| {
+        let query = MemoryQuery {
+            scope: from.to_owned(),
+            id: None,
+            tag: None,
+            now: at,
+            as_of,
+            limit: usize::try_from(MAX_OF_SCOPE).unwrap_or(usize::MAX),
+        };
+        store.memory(&run.tenant, &query).await
     };
-    let entries = store.memory(tenant, &query(Some(at))).await?;
+    let then = read(Some(at)).await?;
     let kept_ms = u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX);
     // Since then, rows that had been replaced may have been deleted.
-    if now.millis_since(at) >= kept_ms && store.memory(tenant, &query(None)).await? != entries {
+    if now.millis_since(at) >= kept_ms && read(None).await? != then {
         return Ok(None);
     }
-    if entries.is_empty() {
+    // Within the millisecond only the log says what the run wrote before, and what after.
+    let before = Timestamp::from_millis(at.millis().saturating_sub(1));
+    let earlier = read(Some(before)).await?.into_iter();
+    let others = then.into_iter().filter(|entry| entry.run != run.run);
+    let row_of = |entry: MemoryEntry| MemoryRow {
+        scope: to.to_owned(),
+        id: entry.id,
+        seq: Seq(0),
+        at,
+        content: Some(entry.content),
+        tags: entry.tags,
+        created_at: entry.created_at,
+        expires_at: entry.expires_at,
+        is_untrusted: entry.is_untrusted,
+    };
+    let own = own
+        .into_iter()
+        .filter(|row| row.scope == from)
+        .map(|row| MemoryRow {
+            scope: to.to_owned(),
+            seq: Seq(0),
+            ..row
+        });
+    let mut rows = BTreeMap::new();
+    for row in earlier.chain(others).map(row_of).chain(own) {
+        match row.content {
+            Some(_) => drop(rows.insert(row.id.clone(), row)),
+            None => drop(rows.remove(&row.id)),
+        }
+    }
+    if rows.is_empty() {
         return Ok(Some(Vec::new()));
     }
-    let rows: Vec<_> = entries
-        .into_iter()
-        .map(|entry| MemoryRow {
-            scope: to.to_owned(),
-            id: entry.id,
-            seq: Seq(0),
-            at,
-            content: Some(entry.content),
-            tags: entry.tags,
-            created_at: entry.created_at,
-            expires_at: entry.expires_at,
-            is_untrusted: entry.is_untrusted,
-        })
-        .collect();
-    let used = store.memory_use(tenant, to).await?;
+    let rows: Vec<_> = rows.into_values().collect();
+    let used = store.memory_use(&run.tenant, to).await?;
     let n_bytes: usize = rows.iter().map(MemoryRow::size).sum();
     let has_room = used.rows + rows.len() as u64 <= MAX_ROWS && used.bytes + n_bytes as u64 <= MAX_BYTES;
     Ok(has_room.then_some(rows))

@@ -163,6 +163,7 @@ mod tests {
         let mut taken: Vec<_> =
             std::iter::from_fn(|| rooms.try_take("busy", &tenant, Kind::Message).ok()).collect();
         let answered = async {
+            // sleep: the clock is paused, and the room is free while the request waits.
             sleep(PATIENCE / 2).await;
             drop(taken.pop());
         };

@@ -496,7 +496,7 @@ async fn messages_to_a_silent_agent_are_bounded_and_leave_room_for_looks_and_can
     .await;
     let executors = executors(&agent, |_| {});
     let mut sending = JoinSet::new();
-    for _ in 0..40 {
+    for _ in 0..64 {
         let executors = executors.clone();
         sending.spawn(async move { executors.run(call()).await });
     }

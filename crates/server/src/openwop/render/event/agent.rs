@@ -42,7 +42,7 @@ pub(super) fn payload<'a>(event: &'a AgentEvent, run: &RunId, mask: &Mask) -> Pa
     let own = || Payload::new().with("agentId", agent.as_str());
     // Counts the attempts of the execution; it is in no other event of the log.
     let invocation = || format!("{}:{attempt}", step.key());
-    let payload = match act {
+    match act {
         Act::Invoked(Invocation {
             model_class,
             model,
@@ -153,8 +153,7 @@ pub(super) fn payload<'a>(event: &'a AgentEvent, run: &RunId, mask: &Mask) -> Pa
             .with("outcome", outcome.as_str())
             .maybe("schemaValidated", *is_valid)
             .maybe("confidence", *confidence),
-    };
-    payload
+    }
 }
 
 /// An entry, without its content: who may read the log need not be who may read the memory.

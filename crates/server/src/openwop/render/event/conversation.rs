@@ -19,7 +19,7 @@ pub(super) fn payload<'a>(event: &'a ConversationEvent, mask: &Mask) -> Payload<
     let shown = turn(&event.turn, &mask.said(node, "turns", &event.turn.content));
     let index = event.turn.index;
     let payload = Payload::new().with("conversationId", event.step.key());
-    let payload = match &event.change {
+    match &event.change {
         Change::Opened => payload
             .with("openedBy", event.turn.from.as_str())
             .with("agentId", event.turn.from.as_str())
@@ -37,8 +37,7 @@ pub(super) fn payload<'a>(event: &'a ConversationEvent, mask: &Mask) -> Payload<
                     .map(|outcome| mask.said(node, "outcome", outcome)),
             )
             .maybe("reason", reason.as_deref()),
-    };
-    payload
+    }
 }
 
 fn turn(turn: &Turn, content: &Value) -> Value {
