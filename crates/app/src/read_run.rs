@@ -124,12 +124,7 @@ impl App {
 
     /// How a run started. `None` if it has not, or has been removed.
     pub async fn beginning(&self, run: &VisibleRun) -> Result<Option<Arc<RunStarted>>, Error> {
-        let page = self.events(run, Seq(0), 1).await?;
-        let first = page.and_then(|page| page.events.into_iter().next());
-        Ok(first.and_then(|first| match first.event {
-            Event::Kernel(KernelEvent::RunStarted(started)) => Some(started),
-            Event::Kernel(_) | Event::Dialect(_) => None,
-        }))
+        Ok(self.engine.beginning(run).await?)
     }
 
     /// A child of a run, unless it is removed.

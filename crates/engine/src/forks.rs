@@ -169,8 +169,11 @@ impl Engine {
         })
     }
 
-    /// The first event of a run. `None` if the run never started.
-    async fn beginning(&self, key: &RunKey) -> Result<Option<Arc<RunStarted>>, ReadError> {
+    /// How a run started. `None` if it has not, or has been removed.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub async fn beginning(&self, key: &RunKey) -> Result<Option<Arc<RunStarted>>, ReadError> {
         let page = self.events(key, Seq(0), 1).await?;
         let first = page.and_then(|page| page.events.into_iter().next());
         Ok(first.and_then(|first| match first.event {
@@ -198,7 +201,7 @@ impl Engine {
             return Ok(None);
         };
         events.retain(|event| event.at == at);
-        let scopes = (&*began.memory_scope(&source.run), &*format!("run:{branch}"));
+        let scopes = (&*began.memory_scope(&source.run), &*branch.memory_scope());
         let own = remembering::rows(&events);
         remembering::copied(&*self.shared.store, source, scopes, own, (at, now)).await
     }

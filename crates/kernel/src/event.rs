@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::{
-    AnswerEnd, ContentHash, Failure, Given, InterruptKind, NodeId, PrincipalId, RefusalDivergence, RunId,
-    RunStatus, Seq, TenantId, Timestamp, WorkflowId,
+    AnswerEnd, ContentHash, Failure, Fork, Given, InterruptKind, NodeId, PrincipalId, RefusalDivergence,
+    RunId, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
 };
 
 pub type Object = Map<String, Value>;
@@ -636,91 +636,6 @@ impl Divergence {
     }
 }
 
-/// Where a fork comes from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fork {
-    pub source: RunId,
-    pub mode: ForkMode,
-    /// Events before this one are the source's.
-    pub from: Seq,
-    /// The first event of the decision that the source's event at `from` belongs to. From here on the fork decides
-    /// again.
-    pub since: Seq,
-    /// The number of events that the source had.
-    pub until: Seq,
-    /// Counts the forks that led to this run: 1 for the fork of a run that is none.
-    pub depth: u32,
-    /// Who recorded what the source took from its own source; in order. Empty if the source is no fork.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub recorders: Vec<Recorder>,
-    /// The first call whose model gave a replay another kind of reply than it gave the source, if it was asked again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refusal: Option<Box<RefusalDivergence>>,
-}
-
-/// A run whose events a fork of a fork has.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recorder {
-    pub run: RunId,
-    /// The first event that is not this run's.
-    pub until: Seq,
-}
-
-impl Fork {
-    /// The first event that is not taken from the source.
-    const fn until(&self) -> Seq {
-        match self.mode {
-            ForkMode::Replay => Seq(u64::MAX),
-            ForkMode::Branch => self.from,
-        }
-    }
-
-    /// The run that recorded an event first; `None` for those of the fork itself.
-    #[must_use]
-    pub fn recorder(&self, seq: Seq) -> Option<&RunId> {
-        let origin = self.recorders.iter().find(|origin| seq < origin.until);
-        let earlier = origin.map_or(&self.source, |origin| &origin.run);
-        (seq < self.until()).then_some(earlier)
-    }
-
-    /// The [recorders](Self::recorders) of a fork of this fork.
-    #[must_use]
-    pub fn recorders_of_forks(&self) -> Vec<Recorder> {
-        let own = Recorder {
-            run: self.source.clone(),
-            until: self.until(),
-        };
-        let mut recorders: Vec<Recorder> = Vec::new();
-        for mut origin in self.recorders.iter().cloned().chain([own]) {
-            origin.until = origin.until.min(self.until());
-            if recorders.last().is_none_or(|last| last.until < origin.until) {
-                recorders.push(origin);
-            }
-        }
-        recorders
-    }
-}
-
-/// How a fork goes on after the events that it takes from its source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ForkMode {
-    /// It gets what the source got, and calls nobody.
-    Replay,
-    /// It goes its own way.
-    Branch,
-}
-
-impl ForkMode {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Replay => "replay",
-            Self::Branch => "branch",
-        }
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunStarted {
     /// The language of the workflow.
@@ -776,7 +691,7 @@ impl RunStarted {
     #[must_use]
     pub fn memory_scope(&self, own: &RunId) -> String {
         let shared = self.parent.as_ref().and_then(|parent| parent.memory.clone());
-        shared.unwrap_or_else(|| format!("run:{own}"))
+        shared.unwrap_or_else(|| own.memory_scope())
     }
 }
 

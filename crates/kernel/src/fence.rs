@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(neutral(&text), text);
     }
 
-    /// Whether a reader who leaves out what is no ASCII letter, and does not tell cases apart, finds a marker.
+    /// Whether a reader finds a marker who skips everything but ASCII letters and brackets, and ignores case.
     fn has_marker(text: &str) -> bool {
         let seen = text
             .chars()

@@ -145,12 +145,20 @@ impl RunId {
     }
 }
 
+impl RunId {
+    /// The scope of what only this run remembers.
+    #[must_use]
+    pub fn memory_scope(&self) -> String {
+        format!("run:{self}")
+    }
+}
+
 impl WorkflowId {
     /// What the ids of the host's own workflows begin with.
     const OF_HOST: &str = "host-";
 
-    /// Whether the workflow is the host's own. No tenant registers one with such an id, no caller starts one, and no
-    /// definition names one: only nodes whose workflow the host chooses have children that run it.
+    /// Whether the workflow is one of the host's own. Tenants cannot register a workflow with such an id, callers cannot
+    /// start one, and definitions cannot name one. Only a node whose workflow the host chooses can run it, as a child.
     #[must_use]
     pub fn is_of_host(&self) -> bool {
         self.0.starts_with(Self::OF_HOST)

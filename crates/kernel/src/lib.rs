@@ -15,6 +15,7 @@ mod event;
 mod event_size;
 mod failure;
 mod fence;
+mod fork;
 mod given;
 mod id;
 pub mod invariant;
@@ -51,11 +52,12 @@ pub use dialect::{
     Answered, ChildPolicy, Dialect, NodeTypes, OnFailure, Planned, Retries, Startable, Trigger, Verdict,
 };
 pub use event::{
-    Activity, ApprovalAction, Cap, Divergence, DrainPolicy, Event, EventRef, Fork, ForkMode, KernelEvent,
-    Limits, MemoryWritten, Object, Origin, Parent, Recorded, RecordedRef, Recorder, RunStarted, StepId,
+    Activity, ApprovalAction, Cap, Divergence, DrainPolicy, Event, EventRef, KernelEvent, Limits,
+    MemoryWritten, Object, Origin, Parent, Recorded, RecordedRef, RunStarted, StepId,
 };
 pub use failure::{Failure, REJECTED, TIMED_OUT, WorkerFailure};
 pub use fence::{fence, neutral};
+pub use fork::{Fork, ForkMode, Recorder};
 pub use given::{Given, GivenAnswer, GivenEnd, GivenOutcome, GivenResult};
 pub use id::{
     ContentHash, Entropy, IdError, NodeId, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId,

@@ -473,7 +473,7 @@ impl From<EgressError> for Error {
     }
 }
 
-/// Why a body could not be read, which may quote it.
+/// The error of a body that could not be read. Its text may quote the body, so secrets are removed.
 pub(super) fn of_body(error: &BodyError, secrets: &Secrets) -> Error {
     match error {
         BodyError::TooDeep => Error::TooDeep,

@@ -120,8 +120,8 @@ impl Agents {
         }
     }
 
-    /// What becomes of an answer that its agent refused, or to which it said what cannot be read: the agent may have
-    /// taken it all the same. If it still asks, the next look asks the question anew, with what the agent said.
+    /// Finds out what became of an answer that the agent refused, or whose response cannot be read: the agent may have taken
+    /// it all the same. If the agent still asks, the next look asks the question anew, with the agent's reason.
     async fn not_taken(
         &self,
         agent: &Agent,

@@ -160,7 +160,7 @@ fn is_harmless(name: &HeaderName) -> bool {
     .contains(name)
 }
 
-/// Whether callers may not set a header, because it says how the request is sent.
+/// Whether this header belongs to the transport, so that callers cannot set it.
 #[must_use]
 pub fn is_reserved_header(name: &HeaderName) -> bool {
     [

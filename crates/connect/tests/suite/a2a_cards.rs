@@ -422,7 +422,7 @@ impl Write for Logs {
     }
 }
 
-/// What is logged when the cards of two peers are looked up again and again.
+/// The lines that the log has after several lookups of the cards of two peers.
 async fn warnings(document: fn(&str) -> Value) -> (usize, usize, String) {
     let logs = Logs::default();
     let writer = logs.clone();

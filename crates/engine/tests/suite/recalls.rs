@@ -47,7 +47,7 @@ enum Says {
 #[derive(Debug)]
 struct State {
     says: Says,
-    /// What the peer has; `Err` if it cannot be asked, with the time that it wants to be left alone.
+    /// What the peer has. `Err` if the peer cannot be asked, with the delay that it requests.
     has: Result<Recalled, Option<Duration>>,
     n_attempts: usize,
     /// Those that came with the word that the peer may have the message.

@@ -71,8 +71,10 @@ impl Run {
     /// it, else its own.
     #[must_use]
     pub fn memory_scope(&self, own: &RunId) -> String {
-        let shared = self.started.as_ref().map(|started| started.memory_scope(own));
-        shared.unwrap_or_else(|| format!("run:{own}"))
+        match &self.started {
+            Some(started) => started.memory_scope(own),
+            None => own.memory_scope(),
+        }
     }
 
     /// The artifact with this id, or the latest artifact of the node with this id.

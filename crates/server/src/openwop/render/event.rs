@@ -101,7 +101,7 @@ impl<'a> Log<'a> {
 
     #[must_use]
     pub fn event(&self, recorded: &'a Recorded) -> Shown<'a> {
-        // What a payload says of the run is true of the one that recorded the event: its children, and its events.
+        // Children and events that a payload names belong to the run that recorded the event first.
         let recorder = self.fork.and_then(|fork| fork.recorder(recorded.seq));
         event(
             recorded,
