@@ -11,7 +11,7 @@ use wopr_engine::{CommandError, Done, ForkRun};
 use super::{
     client::{Client, TIMEOUT, once},
     cluster::Cluster,
-    witness::{Account, lines},
+    witness::lines,
 };
 use crate::harness::tenant;
 
@@ -94,7 +94,7 @@ impl Client {
 /// Checks that a replay is its source over again. What follows a cancel, which is none of a replay's business, is its own.
 pub(super) fn check(cluster: &Cluster, key: &RunKey) {
     let witness = &cluster.server.witness;
-    let Some(replay) = witness.account(key) else {
+    let Some(replay) = witness.log(key) else {
         return cluster
             .fate
             .breaks(format!("{key}: an acknowledged fork is gone"));
@@ -102,16 +102,16 @@ pub(super) fn check(cluster: &Cluster, key: &RunKey) {
     let Some(fork) = fork_of(&replay).filter(|fork| fork.mode == ForkMode::Replay) else {
         return;
     };
-    let Some(source) = witness.account(&key.sibling(fork.source.clone())) else {
+    let Some(source) = witness.log(&key.sibling(fork.source.clone())) else {
         return cluster.fate.breaks(format!("{key}: its source is gone"));
     };
     let is_cancel =
         |event: &Recorded| event.given.as_deref() == Some(&Given::Cancel) && event.seq >= fork.from;
-    if source.log.iter().any(is_cancel) || was_interrupted(&replay) {
+    if source.iter().any(is_cancel) || was_interrupted(&replay) {
         return;
     }
     if !events(&source).eq(events(&replay)) {
-        let (log, again) = (lines(&source.log).join("\n  "), lines(&replay.log).join("\n  "));
+        let (log, again) = (lines(&source).join("\n  "), lines(&replay).join("\n  "));
         let what = format!(
             "{key}: the replay from {}\n  {again}\nis not its source\n  {log}",
             fork.from
@@ -120,21 +120,21 @@ pub(super) fn check(cluster: &Cluster, key: &RunKey) {
     }
 }
 
-fn fork_of(run: &Account) -> Option<&Fork> {
-    match &run.log.first()?.event {
+fn fork_of(log: &[Recorded]) -> Option<&Fork> {
+    match &log.first()?.event {
         Event::Kernel(KernelEvent::RunStarted(started)) => started.fork.as_ref(),
         Event::Kernel(_) | Event::Dialect(_) => None,
     }
 }
 
-fn was_interrupted(run: &Account) -> bool {
-    run.log.iter().any(|recorded| match &recorded.event {
+fn was_interrupted(log: &[Recorded]) -> bool {
+    log.iter().any(|recorded| match &recorded.event {
         Event::Kernel(KernelEvent::RunFailed { error, .. }) => error.code == INTERRUPTED,
         Event::Kernel(_) | Event::Dialect(_) => false,
     })
 }
 
 /// All events but the first, which says where a fork comes from.
-fn events(run: &Account) -> impl Iterator<Item = &Event> {
-    run.log.iter().skip(1).map(|recorded| &recorded.event)
+fn events(log: &[Recorded]) -> impl Iterator<Item = &Event> {
+    log.iter().skip(1).map(|recorded| &recorded.event)
 }

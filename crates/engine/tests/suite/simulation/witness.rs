@@ -154,14 +154,6 @@ impl Unanswered {
     }
 }
 
-/// A run as the witness knows it.
-#[derive(Debug, Clone)]
-pub(crate) struct Account {
-    pub(crate) log: Vec<Recorded>,
-    pub(crate) is_over: bool,
-    pub(crate) is_at_rest: bool,
-}
-
 impl Witness {
     pub(crate) fn new(fate: Arc<Fate>) -> Self {
         Self {
@@ -328,12 +320,33 @@ impl Witness {
         self.seen.lock().records.get(key).cloned()
     }
 
-    pub(crate) fn account(&self, key: &RunKey) -> Option<Account> {
+    /// The log of a run, which may be long.
+    pub(crate) fn log(&self, key: &RunKey) -> Option<Vec<Recorded>> {
         let seen = self.seen.lock();
-        seen.runs.get(key).map(|known| Account {
-            log: known.log.clone(),
-            is_over: known.checker.is_over(),
-            is_at_rest: known.is_at_rest() && (known.has_given_up || !seen.works_for(key)),
+        seen.runs.get(key).map(|known| known.log.clone())
+    }
+
+    /// The number of events of a run.
+    pub(crate) fn head(&self, key: &RunKey) -> u64 {
+        let seen = self.seen.lock();
+        seen.runs.get(key).map_or(0, |known| known.log.len() as u64)
+    }
+
+    /// Returns `true` if a run has ended and nothing is left to do for it.
+    pub(crate) fn is_done(&self, key: &RunKey) -> bool {
+        let seen = self.seen.lock();
+        seen.runs.get(key).is_some_and(|known| {
+            let is_left_alone = known.has_given_up || !seen.works_for(key);
+            known.checker.is_over() && known.is_at_rest() && is_left_alone
+        })
+    }
+
+    /// How many events of all runs there are, and how many of them a condition selects.
+    pub(crate) fn count(&self, selects: impl Fn(&Recorded) -> bool) -> (u64, u64) {
+        let seen = self.seen.lock();
+        let events = seen.runs.values().flat_map(|known| &known.log);
+        events.fold((0, 0), |(all, selected), event| {
+            (all + 1, selected + u64::from(selects(event)))
         })
     }
 

@@ -199,8 +199,7 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
         report.fork.iter().for_each(|fork| forks::check(&cluster, fork));
     }
     for key in cluster.server.witness.keys() {
-        let account = cluster.server.witness.account(&key);
-        let head = account.map_or(0, |account| account.log.len() as u64);
+        let head = cluster.server.witness.head(&key);
         let store = &cluster.server.store;
         cluster.taken.check(fate, store, &key, head).await;
     }
@@ -211,16 +210,11 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
     let toll = *toll.lock();
     let witness = &cluster.server.witness;
     let (n_worked, n_stale) = ledger.lock().counts();
-    let keys = witness.keys();
-    let logs: Vec<_> = keys
-        .iter()
-        .filter_map(|key| witness.account(key))
-        .map(|account| account.log)
-        .collect();
+    let (n_events, n_lost) = witness.count(has_lost_workers);
     Lived {
-        n_runs: keys.len() as u64,
+        n_runs: witness.keys().len() as u64,
         n_forks: reports.iter().filter(|report| report.fork.is_some()).count() as u64,
-        n_events: logs.iter().map(|log| log.len() as u64).sum(),
+        n_events,
         n_calls: witness.n_calls() as u64,
         n_parked: witness.n_parked(),
         n_told: witness.n_told(),
@@ -229,11 +223,7 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
         n_answered: witness.n_answered(),
         n_worked,
         n_stale,
-        n_lost: logs
-            .iter()
-            .flatten()
-            .filter(|event| has_lost_workers(event))
-            .count() as u64,
+        n_lost,
         n_deaths: toll.n_deaths,
         n_stops: toll.n_stops,
         n_faults: fate.n_strikes(),
@@ -256,10 +246,7 @@ async fn rest(cluster: &Cluster) {
     loop {
         let mut all_over = true;
         for key in witness.keys() {
-            let is_done = witness
-                .account(&key)
-                .is_some_and(|run| run.is_over && run.is_at_rest);
-            if !is_done {
+            if !witness.is_done(&key) {
                 all_over = false;
                 answer_orphan(cluster, &key).await;
             }
@@ -332,10 +319,8 @@ async fn answer_orphan(cluster: &Cluster, key: &RunKey) {
 fn stuck(cluster: &Cluster) -> Lived {
     let witness = &cluster.server.witness;
     for key in witness.keys() {
-        if let Some(account) = witness.account(&key)
-            && !(account.is_over && account.is_at_rest)
-        {
-            let log = lines(&account.log).join("\n  ");
+        if !witness.is_done(&key) {
+            let log = lines(&witness.log(&key).unwrap_or_default()).join("\n  ");
             cluster.fate.breaks(format!("{key} is stuck\n  {log}"));
         }
     }
@@ -348,13 +333,13 @@ fn stuck(cluster: &Cluster) -> Lived {
 /// Checks what a client was told, and what it was not, against the store.
 fn check(cluster: &Cluster, report: &Report) {
     let (fate, witness) = (&cluster.fate, &cluster.server.witness);
-    let Some(account) = witness.account(&report.run) else {
+    let Some(log) = witness.log(&report.run) else {
         return fate.breaks(format!("{}: an acknowledged run is gone", report.run));
     };
     if let Some(streamed) = &report.streamed
-        && *streamed != account.log
+        && *streamed != log
     {
-        let (got, log) = (lines(streamed).join("\n  "), lines(&account.log).join("\n  "));
+        let (got, log) = (lines(streamed).join("\n  "), lines(&log).join("\n  "));
         fate.breaks(format!("{}: streamed\n  {got}\nis not\n  {log}", report.run));
     }
     for (mark, _) in &report.sent {
