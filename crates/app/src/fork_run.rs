@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use wopr_core::{
-    Event, ForkMode, KernelEvent, NodeId, Overlay, Plan, Recorded, Refusal, RunId, RunStatus, Seq,
+    Event, ForkMode, KernelEvent, NodeId, Overlay, Plan, Recorded, Refusal, RunId, RunStatus, Seq, json_size,
 };
 use wopr_engine::{Done, ForkRun, SideRows, View};
 
@@ -41,7 +41,7 @@ pub enum RetryWith {
 #[derive(Debug)]
 pub struct RunDiff {
     pub runs: [View; 2],
-    /// In order; [`MAX_DIFFERENCES`] at most.
+    /// In order; [`MAX_DIFFERENCES`] at most, and those after [`DIFFERENCE_BYTES`] are left out.
     pub events: Vec<EventDiff>,
     /// Whether there may be more.
     pub is_cut: bool,
@@ -56,6 +56,8 @@ pub struct EventDiff {
 
 /// Maximum number of differences that a comparison lists.
 pub const MAX_DIFFERENCES: usize = 100;
+/// Bytes of JSON after which a comparison lists no more: of events, and of the state.
+pub const DIFFERENCE_BYTES: usize = 2 << 20;
 
 impl App {
     /// Forks a run that the caller has found.
@@ -214,6 +216,7 @@ impl App {
     ) -> Result<(Vec<EventDiff>, bool), Error> {
         let end = heads[0].max(heads[1]);
         let (mut at, mut found) = (Seq(0), Vec::new());
+        let mut n_bytes = 0;
         while at < end {
             let left = self.page(runs[0], at, heads[0]).await?;
             let right = self.page(runs[1], at, heads[1]).await?;
@@ -233,9 +236,14 @@ impl App {
                 {
                     continue;
                 }
-                if found.len() == MAX_DIFFERENCES {
+                if found.len() == MAX_DIFFERENCES || n_bytes > DIFFERENCE_BYTES {
                     return Ok((found, true));
                 }
+                n_bytes += [a, b]
+                    .into_iter()
+                    .flatten()
+                    .map(|event| json_size(&event.event))
+                    .sum::<usize>();
                 found.push(EventDiff {
                     at: at.plus(index),
                     events: [a.cloned(), b.cloned()],

@@ -39,7 +39,7 @@ pub use app::{App, Options};
 pub use caller::{Caller, Forbidden, GrantedScopes};
 pub use deliveries::ListedDelivery;
 pub use error::Error;
-pub use fork_run::{EventDiff, MAX_DIFFERENCES, NewFork, RetryWith, RunDiff};
+pub use fork_run::{DIFFERENCE_BYTES, EventDiff, MAX_DIFFERENCES, NewFork, RetryWith, RunDiff};
 pub use keys::{ApiKey, NewKey};
 pub use list_runs::{PhasePage, RunPage};
 pub use mask::{

@@ -44,6 +44,6 @@ pub use wopr_kernel::{
     ToolRequest, UNTRUSTED, UndecidedChild, Vote, WantedTools, Work, WorkerFailure, WorkflowId,
     cost::MAX_DECISION_WORK,
     dollars, hex,
-    measure::{MAX_NESTING, parsed_limit, parsed_size, too_deep, value_size},
+    measure::{MAX_NESTING, json_size, parsed_limit, parsed_size, too_deep, value_size},
     micros, provider,
 };

@@ -196,9 +196,17 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
     // Events of a fork, or after those of a process whose clock was ahead, are later than it is here. Who appends without
     // reading the run goes by this time.
     let at = (*now).max(run.updated_at);
-    let summary = view
+    let mut summary = view
         .summary
         .after(run.status, waiting_on(&run, &view.plan), error_code, at);
+    let changes_questions = |recorded: &Recorded| {
+        let event = recorded.event.kernel();
+        event.is_some_and(KernelEvent::changes_questions)
+    };
+    // Another question of the same kind is another phase.
+    if events.iter().any(changes_questions) {
+        summary.phase_since = at;
+    }
     let mut batch = Box::new(Batch::new(key.clone(), *guard, stored, summary.clone()));
     if !is_mute {
         // What a fork repeats is remembered already.

@@ -818,4 +818,10 @@ impl KernelEvent {
             | Self::ForkResumed { .. } => None,
         }
     }
+
+    /// Returns `true` if a run waits for other answers after the event than before it.
+    #[must_use]
+    pub const fn changes_questions(&self) -> bool {
+        matches!(self, Self::NodeSuspended { .. } | Self::NodeResumed { .. })
+    }
 }

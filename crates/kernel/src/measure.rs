@@ -6,6 +6,7 @@
 
 use std::io;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::Object;
@@ -105,6 +106,26 @@ pub fn json_within(value: &Value, most: usize) -> Option<String> {
     String::from_utf8(within.text).ok()
 }
 
+/// The length of a document as JSON text, in bytes; 0 if it has none.
+pub fn json_size(document: &impl Serialize) -> usize {
+    struct Counter(usize);
+    impl io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    match serde_json::to_writer(&mut counter, document) {
+        Ok(()) => counter.0,
+        // Whoever writes the document reports the error.
+        Err(_) => 0,
+    }
+}
+
 /// Whether a value nests deeper than [`MAX_NESTING`].
 pub fn too_deep(value: &Value) -> bool {
     deeper(value, MAX_NESTING)
@@ -147,6 +168,11 @@ mod tests {
     use std::mem;
 
     use super::*;
+
+    #[test]
+    fn json_size_is_the_length_of_the_text() {
+        assert_eq!(json_size(&serde_json::json!({"a": [1, "b\n"]})), 15);
+    }
 
     #[test]
     fn json_within_stops_at_its_limit() {

@@ -7,7 +7,6 @@
 //! store does not answer, readers keep their turns, and the waiting requests soon time out.
 
 use std::{
-    io,
     sync::{Arc, Weak},
     thread,
     time::Duration,
@@ -15,10 +14,9 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use serde::Serialize;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use wopr_app::{App, Error as AppError, Events, VisibleRun};
-use wopr_core::{RunKey, Seq, TenantId};
+use wopr_core::{RunKey, Seq, TenantId, json_size};
 use wopr_store::{
     turns::{Full, Turn, Turns},
     with_timeout,
@@ -86,7 +84,7 @@ impl Readers {
 }
 
 /// The cost of a turn that read this many bytes: a tenant with large logs gets fewer turns.
-fn cost(n_bytes: usize) -> u64 {
+pub(crate) fn cost(n_bytes: usize) -> u64 {
     1 + (n_bytes / CHUNK) as u64
 }
 
@@ -116,26 +114,6 @@ impl Pace {
     }
 }
 
-/// The size of a document as JSON in bytes.
-pub(crate) fn json_size(document: &impl Serialize) -> usize {
-    struct Counter(usize);
-    impl io::Write for Counter {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut counter = Counter(0);
-    match serde_json::to_writer(&mut counter, document) {
-        Ok(()) => counter.0,
-        // The renderer reports the error.
-        Err(_) => 0,
-    }
-}
-
 /// The modes an event is rendered in, and whether artifacts are shown.
 pub(crate) type Shown = (StreamModes, bool);
 
@@ -161,6 +139,14 @@ impl Paging {
     /// rendered and dropped.
     pub(crate) async fn turn(&self, tenant: &TenantId, until: Instant) -> Option<Turn> {
         self.readers.turn(tenant, until).await
+    }
+
+    /// Waits briefly for a turn to read something large. Hold the turn until it is rendered.
+    ///
+    /// # Errors
+    /// `Unavailable` if too many others are reading.
+    pub(crate) async fn turn_to_read(&self, tenant: &TenantId) -> Result<Turn, AppError> {
+        self.readers.with_timeout(tenant).await
     }
 
     /// Reads events from a position until either limit is reached. Returns `Unavailable` if too many others
@@ -298,10 +284,5 @@ mod tests {
         assert_eq!(paging.shared(&key, Seq(3), (modes.0, false)), None);
         drop(frame);
         assert_eq!(paging.shared(&key, Seq(3), modes), None);
-    }
-
-    #[test]
-    fn json_size_is_the_length_of_the_text() {
-        assert_eq!(json_size(&serde_json::json!({"a": [1, "b"]})), 13);
     }
 }

@@ -183,7 +183,7 @@ pub struct Snapshot {
 
 /// The row of a run that lists and guards read.
 ///
-/// The run's *phase* is what `status`, `waiting_on` and `error_code` say together.
+/// The run's *phase* is what `status`, `waiting_on` and `error_code` say together, and which questions are open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     pub workflow: WorkflowId,

@@ -44,8 +44,8 @@ pub use batch::{
 pub use cause::Cause;
 pub use error::{AppendError, ReadError, WriteError};
 pub use log::{
-    EventPage, INBOX_ROWS, Load, Loaded, Log, Match, PAGE_BYTES, PhaseCursor, PhaseFilter, PhasePage,
-    RunFilter, RunPage,
+    EventPage, INBOX_ROWS, Load, Loaded, Log, MESSAGES_BYTES, Match, PAGE_BYTES, PhaseCursor, PhaseFilter,
+    PhasePage, RunFilter, RunPage,
 };
 pub use memory::MemoryStore;
 pub use offers::{

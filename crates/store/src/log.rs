@@ -14,6 +14,9 @@ pub const PAGE_BYTES: usize = 4 << 20;
 /// Maximum number of inbox rows read by one load.
 pub const INBOX_ROWS: usize = 512;
 
+/// Bytes of the messages that are read at once.
+pub const MESSAGES_BYTES: usize = 16 << 20;
+
 #[async_trait]
 pub trait Log: Send + Sync + 'static {
     /// Appends a batch atomically.
@@ -88,7 +91,8 @@ pub trait Log: Send + Sync + 'static {
         limit: usize,
     ) -> Result<PhasePage, ReadError>;
 
-    /// Reads the newest `limit` messages of a run, oldest first.
+    /// Reads the newest `limit` messages of a run, oldest first. Those before the newest are left out from where the
+    /// bodies have more than [`MESSAGES_BYTES`].
     async fn messages(&self, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, ReadError>;
 
     async fn blob(&self, run: &RunKey, id: &str) -> Result<Option<BlobRow>, ReadError>;

@@ -4,29 +4,37 @@
 //! files. Each file is `{"url"}`, `{"bytes"}` in base64 or `{"blob"}`, with `name` and `mediaType`. `blob`
 //! refers to bytes that arrived in a message, so a run can return its `inputs.files` unchanged.
 //!
-//! Readers without `artifacts:read` get an artifact whose only part is the URL of its content.
+//! Readers without `artifacts:read` get an artifact whose only part is the URL of its content, and so do all readers of
+//! an artifact that has no [`Room`].
+
+use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wopr_app::{App, Error as AppError, Mask, REDACTED, View, VisibleRun};
+use wopr_app::{Error as AppError, Mask, REDACTED, View, VisibleRun};
 use wopr_core::{Event, KernelEvent, NodeId, Recorded, RunKey, Seq};
 use wopr_wire::{
     a2a::model::{Artifact, Part, PartContent},
     json::{Decode as _, Object},
 };
 
-use super::{error::Error, metadata::wrap};
-use crate::{Host, auth::Caller};
+use super::{
+    error::Error,
+    metadata::wrap,
+    room::{File, Room},
+};
+use crate::auth::Caller;
 
 const PAGE: u64 = 256;
 
-/// Returns the run's artifacts, followed by those still being streamed with their text so far.
+/// Returns the run's artifacts, followed by those still being streamed with their text so far, if there is room for it.
 pub(super) async fn of_run(
-    host: &Host,
+    room: &mut Room,
     caller: &Caller,
     view: &View,
     mask: &Mask,
 ) -> Result<Vec<Artifact>, Error> {
-    let (app, run) = (host.app(), VisibleRun::from(view));
+    let (host, run) = (Arc::clone(room.host()), VisibleRun::from(view));
+    let app = host.app();
     let places: Vec<u64> = view.run.artifacts.iter().map(|artifact| artifact.seq.0).collect();
     let mut artifacts = Vec::with_capacity(places.len());
     let mut rest = places.as_slice();
@@ -42,7 +50,7 @@ pub(super) async fn of_run(
         };
         rest = &rest[rest.iter().take_while(|place| **place <= last).count()..];
         for recorded in events.iter() {
-            artifacts.extend(created(host, caller, &run, recorded, mask).await?);
+            artifacts.extend(created(room, caller, &run, recorded, mask).await?);
         }
     }
     for streaming in view.run.streaming(&view.plan) {
@@ -50,7 +58,9 @@ pub(super) async fn of_run(
         if mask.keeps_contents() {
             break;
         }
-        if let Some((artifact_type, name)) = streaming.artifact {
+        if let Some((artifact_type, name)) = streaming.artifact
+            && room.take(&streaming.text)
+        {
             let id = streaming.step.artifact(streaming.number);
             artifacts.push(artifact(
                 id,
@@ -65,7 +75,7 @@ pub(super) async fn of_run(
 
 /// Returns the artifact that an event created, if any.
 pub(super) async fn created(
-    host: &Host,
+    room: &mut Room,
     caller: &Caller,
     key: &VisibleRun,
     recorded: &Recorded,
@@ -81,11 +91,12 @@ pub(super) async fn created(
     else {
         return Ok(None);
     };
-    let parts = if mask.keeps_contents() {
-        vec![address(host.public_url(), key, id)]
+    let shown = if mask.keeps_contents() {
+        None
     } else {
-        parts(host.app(), caller, key, &mask.content(&step.node, content)).await?
+        parts(room, caller, key, &mask.content(&step.node, content)).await?
     };
+    let parts = shown.unwrap_or_else(|| vec![address(room.host().public_url(), key, id)]);
     Ok(Some(artifact(id.clone(), artifact_type, name, parts)))
 }
 
@@ -125,22 +136,32 @@ pub(super) fn artifact(id: String, artifact_type: &str, name: &str, parts: Vec<P
     }
 }
 
-async fn parts(app: &App, caller: &Caller, key: &VisibleRun, content: &Value) -> Result<Vec<Part>, AppError> {
+/// The parts of an artifact; `None` if there is no room for them.
+async fn parts(
+    room: &mut Room,
+    caller: &Caller,
+    key: &VisibleRun,
+    content: &Value,
+) -> Result<Option<Vec<Part>>, AppError> {
+    if !room.take(content) {
+        return Ok(None);
+    }
     if let Value::String(text) = content {
-        return Ok(vec![Part::text(text.clone())]);
+        return Ok(Some(vec![Part::text(text.clone())]));
     }
     let mut parts = Vec::new();
     for file in files(content) {
-        match file_part(app, caller, key, file).await? {
-            Some(part) => parts.push(part),
+        match file_part(room, caller, key, file).await? {
+            FilePart::Shown(part) => parts.push(*part),
             // One entry is not a file, so show the content as plain data.
-            None => return Ok(vec![Part::data(content.clone())]),
+            FilePart::NoFile => return Ok(Some(vec![Part::data(content.clone())])),
+            FilePart::TooLarge => return Ok(None),
         }
     }
     if parts.is_empty() {
         parts.push(Part::data(content.clone()));
     }
-    Ok(parts)
+    Ok(Some(parts))
 }
 
 /// Returns the files in the content; empty if the content is anything else.
@@ -155,33 +176,43 @@ fn files(content: &Value) -> &[Value] {
     }
 }
 
+enum FilePart {
+    Shown(Box<Part>),
+    NoFile,
+    TooLarge,
+}
+
 async fn file_part(
-    app: &App,
+    room: &mut Room,
     caller: &Caller,
     key: &VisibleRun,
     file: &Value,
-) -> Result<Option<Part>, AppError> {
+) -> Result<FilePart, AppError> {
     let text = |name: &str| file.get(name).and_then(Value::as_str);
     let mut part = match (text("url"), text("bytes"), text("blob")) {
         (Some(url), None, None) => json!({ "url": url }),
         (None, Some(bytes), None) => json!({ "raw": bytes }),
         (None, None, Some(id)) => {
-            let Some(blob) = app.blob(caller, key, id).await? else {
-                return Ok(None);
-            };
-            let mut part = Part::from(PartContent::Raw(blob.bytes));
-            part.media_type = Some(text("mediaType").map_or(blob.media_type, str::to_owned));
-            part.filename = text("name").map(str::to_owned);
-            return Ok(Some(part));
+            return Ok(match room.file(caller, key, id).await? {
+                File::Read(blob) => {
+                    let mut part = Part::from(PartContent::Raw(blob.bytes));
+                    part.media_type = Some(text("mediaType").map_or(blob.media_type, str::to_owned));
+                    part.filename = text("name").map(str::to_owned);
+                    FilePart::Shown(Box::new(part))
+                }
+                File::Unknown => FilePart::NoFile,
+                File::TooLarge => FilePart::TooLarge,
+            });
         }
-        _ => return Ok(None),
+        _ => return Ok(FilePart::NoFile),
     };
     for (name, member) in [("mediaType", "mediaType"), ("filename", "name")] {
         if let Some(text) = text(member) {
             part[name] = text.into();
         }
     }
-    Ok(Part::decode(part).ok())
+    let part = Part::decode(part);
+    Ok(part.map_or(FilePart::NoFile, |part| FilePart::Shown(Box::new(part))))
 }
 
 #[cfg(test)]

@@ -66,8 +66,15 @@ pub(super) fn of(host: &Host) -> Security {
             schemes: BTreeMap::from([(name.to_owned(), scopes)]),
         }
     };
+    let mut requirements: Vec<_> = accepted.iter().map(|(name, _)| requirement(name)).collect();
+    if host.config().conformance_open {
+        // A requirement without schemes is met without a credential.
+        requirements.push(SecurityRequirement {
+            schemes: BTreeMap::new(),
+        });
+    }
     Security {
-        requirements: accepted.iter().map(|(name, _)| requirement(name)).collect(),
+        requirements,
         schemes: accepted
             .into_iter()
             .map(|(name, scheme)| (name.to_owned(), scheme))

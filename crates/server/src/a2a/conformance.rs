@@ -3,8 +3,8 @@
 //! A kit selects the agent's behavior by the prefix of a message id, or by the first word of the text. Each
 //! behavior is a small workflow. Only one of them is public; a message for it starts the workflow that the
 //! message id selects, or else the one that the text selects. The kits of 0.3 and 1.0 disagree on messages
-//! that select nothing: in 1.0 the task completes, in 0.3 it asks for input again and again. Answers select
-//! behavior in the same way. Kits reuse message ids, so the skill does not deduplicate by them.
+//! that select nothing: in 1.0 the task completes, in 0.3 it asks for input again and again, and only the prefix of a slow
+//! task selects anything. Answers select behavior in the same way. Kits reuse message ids, so the skill does not deduplicate by them.
 //!
 //! Every workflow begins with a node type that compiles only in conformance mode. The workflows disappear
 //! when the mode is turned off, although they remain in the store.
@@ -361,12 +361,16 @@ fn spoken(message: &Message) -> Option<Behavior> {
     known.or_else(|| steered(word).map(|(_, behavior)| behavior))
 }
 
-/// Reads the behavior from a message's id or text.
+/// Reads the behavior from a message's id or text. In version 0.3 only one prefix of an id selects any: the kit of 0.3
+/// wants a question in answer to every other message.
 fn asked(version: Version, message: &Message) -> Option<Behavior> {
     let by_id = steered(&message.message_id);
-    // Version 0.3 ignores the id prefixes of the 1.0 kit.
-    let by_id = by_id.filter(|(prefix, _)| version == Version::V1_0 || *prefix == PATIENT);
-    by_id.map(|(_, behavior)| behavior).or_else(|| spoken(message))
+    match version {
+        Version::V1_0 => by_id.map(|(_, behavior)| behavior).or_else(|| spoken(message)),
+        Version::V0_3 => by_id
+            .filter(|(prefix, _)| *prefix == PATIENT)
+            .map(|(_, behavior)| behavior),
+    }
 }
 
 /// Selects the workflow that a message for the skill starts.
@@ -381,6 +385,11 @@ pub(crate) fn steer(version: Version, message: &Message) -> WorkflowId {
 /// Returns `true` if the workflow belongs to the skill, so message ids to it may be reused.
 pub(crate) fn is_own(plan: &Plan) -> bool {
     ALL.iter().any(|behavior| behavior.id() == plan.id().as_str())
+}
+
+/// Whether a message must have types that the workflow takes. The kit of 0.3 sends the skill files of any type.
+pub(super) fn checks_types(version: Version, plan: &Plan) -> bool {
+    version == Version::V1_0 || !is_own(plan)
 }
 
 /// The answer that a message gives to a question of the skill. `None` if the usual rules apply.
@@ -421,13 +430,13 @@ mod tests {
     #[test]
     fn first_word_selects_behavior_if_id_does_not() {
         for (text, new, old) in [
-            ("fail, please", Fail, Fail),
-            ("Auth", Auth, Auth),
-            ("  input needed", Ask, Ask),
-            ("reject", Reject, Reject),
-            ("multi: turn", AskTwice, AskTwice),
-            ("tck-artifact-data now", ArtifactData, ArtifactData),
-            ("tck-task-failure-7", Fail, Fail),
+            ("fail, please", Fail, AskAgain),
+            ("Auth", Auth, AskAgain),
+            ("  input needed", Ask, AskAgain),
+            ("reject", Reject, AskAgain),
+            ("multi: turn", AskTwice, AskAgain),
+            ("tck-artifact-data now", ArtifactData, AskAgain),
+            ("tck-task-failure-7", Fail, AskAgain),
             ("failing is fine", Complete, AskAgain),
             ("please fail", Complete, AskAgain),
             ("", Complete, AskAgain),

@@ -5,8 +5,9 @@
 //! log after the append that accepted it. It came first in that append, so it is placed at the answer event with
 //! which the append begins.
 //!
-//! A message is stored without values that the workflow marks as sensitive, so no reader can see them.
-//! Readers of artifacts see the bytes of files; others see references.
+//! A message is stored without values that the workflow marks as sensitive and without the token of an interrupt, so no
+//! reader can see them. Readers of artifacts see the bytes of files, as far as the task has room for them; others see
+//! references.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -20,20 +21,31 @@ use wopr_wire::{
     json,
 };
 
-use super::{error::Error, inputs, question, send};
+use super::{
+    error::Error,
+    inputs, question,
+    room::{File, Room},
+    send,
+};
 use crate::auth::Caller;
 
 const PAGE: usize = 256;
 /// Maximum number of pages to read. Earlier agent messages are left out.
 const MAX_PAGES: usize = 16;
-/// Id prefix of a message that answered this run.
+/// Id prefix of a message that started or answered this run.
 const ANSWER: &str = "m:";
 /// Id prefix of a message whose answer went to a child run, so that no event of this run marks its place.
 const FORWARDED: &str = "f:";
+/// The last key of a token, nested or dotted; see [`super::metadata`].
+const INTERRUPT_TOKEN: &str = "interruptToken";
 
 /// Builds the row to store with the append that accepts the message.
 pub(super) fn row(message: &Message, name: &str, is_forwarded: bool) -> Result<NewMessage, Error> {
-    let body = serde_json::to_vec(&*inputs::referring(message, name))
+    let mut message = inputs::referring(message, name);
+    if may_hold_tokens(&message) {
+        without_tokens(message.to_mut());
+    }
+    let body = serde_json::to_vec(&*message)
         .map_err(|error| AppError::Internal(format!("message {name}: {error}").into()))?;
     let kind = if is_forwarded { FORWARDED } else { ANSWER };
     Ok(NewMessage {
@@ -42,13 +54,16 @@ pub(super) fn row(message: &Message, name: &str, is_forwarded: bool) -> Result<N
     })
 }
 
-/// Returns `true` if a stored message has this name.
-pub(super) fn is_named(row: &MessageRow, name: &str) -> bool {
-    let kept = row
-        .id
-        .strip_prefix(ANSWER)
-        .or_else(|| row.id.strip_prefix(FORWARDED));
-    kept == Some(name)
+/// The name of a stored message; see [`send::name`].
+fn name_of(row: &MessageRow) -> &str {
+    let id = row.id.as_str();
+    let name = id.strip_prefix(ANSWER).or_else(|| id.strip_prefix(FORWARDED));
+    name.unwrap_or(id)
+}
+
+/// Returns `true` if a stored message has one of these names.
+pub(super) fn is_named(row: &MessageRow, names: [&str; 2]) -> bool {
+    names.contains(&name_of(row))
 }
 
 /// Selects a part of the conversation.
@@ -137,37 +152,62 @@ pub(super) fn own(caller: &Caller, mut message: Message) -> Message {
 /// Removes artifact content edited by a reviewer from a message. The key may be nested or dotted, in data or in
 /// metadata.
 fn without_contents(message: &mut Message) {
-    for part in &mut message.parts {
-        if let PartContent::Data(data) = &mut part.content {
-            strip(data);
+    each_object(message, &mut |members| {
+        for (name, value) in members {
+            if last_key(name) == EDITED {
+                *value = "[ARTIFACT]".into();
+            }
         }
-        strip_members(&mut part.metadata);
-    }
-    strip_members(&mut message.metadata);
+    });
 }
 
-fn strip(value: &mut Value) {
+/// Whether a message has data or metadata, where a token may be. Most messages have neither, and need no copy.
+fn may_hold_tokens(message: &Message) -> bool {
+    let holds = |part: &Part| !part.metadata.is_empty() || matches!(part.content, PartContent::Data(_));
+    !message.metadata.is_empty() || message.parts.iter().any(holds)
+}
+
+/// Removes the tokens with which interrupts can be answered. Whoever sends the metadata of a task back sends those of all
+/// its interrupts, and whoever reads the history need not be allowed to answer.
+fn without_tokens(message: &mut Message) {
+    each_object(message, &mut |members| {
+        members.retain(|name, _| last_key(name) != INTERRUPT_TOKEN)
+    });
+}
+
+fn last_key(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}
+
+/// Visits all objects in the data and the metadata of a message, outer ones first.
+fn each_object(message: &mut Message, visit: &mut impl FnMut(&mut json::Object)) {
+    for part in &mut message.parts {
+        if let PartContent::Data(data) = &mut part.content {
+            each_in(data, visit);
+        }
+        each_within(&mut part.metadata, visit);
+    }
+    each_within(&mut message.metadata, visit);
+}
+
+fn each_in(value: &mut Value, visit: &mut impl FnMut(&mut json::Object)) {
     match value {
-        Value::Object(members) => strip_members(members),
-        Value::Array(items) => items.iter_mut().for_each(strip),
+        Value::Object(members) => each_within(members, visit),
+        Value::Array(items) => items.iter_mut().for_each(|item| each_in(item, visit)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
-fn strip_members(members: &mut json::Object) {
-    for (name, value) in members {
-        let last = name.rsplit('.').next();
-        if last == Some(EDITED) {
-            *value = "[ARTIFACT]".into();
-        } else {
-            strip(value);
-        }
-    }
+fn each_within(members: &mut json::Object, visit: &mut impl FnMut(&mut json::Object)) {
+    visit(members);
+    members.values_mut().for_each(|value| each_in(value, visit));
 }
 
 /// Reads the latest messages, oldest first.
-pub(super) async fn read(app: &App, wanted: Wanted<'_>) -> Result<Vec<Message>, Error> {
+pub(super) async fn read(room: &mut Room, wanted: Wanted<'_>) -> Result<Vec<Message>, Error> {
     let Wanted { key, n, caller, .. } = wanted;
+    let host = Arc::clone(room.host());
+    let app = host.app();
     let rows = app.messages(caller, key, n).await?;
     let said = said(app, wanted, &rows).await?;
     let mut placed: Vec<(u64, bool, Exchanged)> = Vec::with_capacity(rows.len() + said.messages.len());
@@ -182,12 +222,14 @@ pub(super) async fn read(app: &App, wanted: Wanted<'_>) -> Result<Vec<Message>, 
     placed.sort_by_key(|(place, is_said, _)| (*place, *is_said));
     let first = placed.len().saturating_sub(n);
     let mut messages = Vec::with_capacity(placed.len() - first);
-    for (_, _, exchanged) in placed.drain(first..) {
+    // The latest first, which are to have the room for their files.
+    for (_, _, exchanged) in placed.drain(first..).rev() {
         messages.push(match exchanged {
             Exchanged::Said(message) => message,
-            Exchanged::Row(row) => restore(app, caller, key, &row).await?,
+            Exchanged::Row(row) => restore(room, caller, key, &row).await?,
         });
     }
+    messages.reverse();
     Ok(messages)
 }
 
@@ -259,20 +301,27 @@ fn is_answer(recorded: &Recorded) -> bool {
     }
 }
 
-/// Decodes a stored message, with the bytes of its files if the reader may see them.
-async fn restore(app: &App, caller: &Caller, key: &VisibleRun, row: &MessageRow) -> Result<Message, Error> {
+/// Decodes a stored message, with the bytes of its files if the reader may see them and there is room.
+async fn restore(
+    room: &mut Room,
+    caller: &Caller,
+    key: &VisibleRun,
+    row: &MessageRow,
+) -> Result<Message, Error> {
     let mut message: Message = json::from_slice(&row.body)
         .map_err(|error| AppError::Internal(format!("message {} of {key}: {error}", row.id).into()))?;
     if !reads_artifacts(caller) {
         without_contents(&mut message);
         return Ok(message);
     }
-    for part in &mut message.parts {
-        let Some(id) = inputs::reference(part) else {
+    let name = name_of(row);
+    for (index, part) in message.parts.iter_mut().enumerate() {
+        let Some(id) = inputs::reference(part, name, index) else {
             continue;
         };
-        if let Some(blob) = app.blob(caller, key, id).await? {
-            part.content = PartContent::Raw(blob.bytes);
+        match room.file(caller, key, id).await? {
+            File::Read(blob) => part.content = PartContent::Raw(blob.bytes),
+            File::Unknown | File::TooLarge => {}
         }
     }
     Ok(message)

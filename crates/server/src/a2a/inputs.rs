@@ -146,10 +146,11 @@ fn reference_to(name: &str, index: usize) -> String {
     format!("{SCHEME}{}", blob_id(name, index))
 }
 
-/// The id of the blob that a stored part refers to.
-pub(super) fn reference(part: &Part) -> Option<&str> {
+/// The id of the blob that a part of a stored message refers to. Only a part that had bytes when the message came refers
+/// to one: a client may send any URL, and so may one that looks like a reference.
+pub(super) fn reference<'p>(part: &'p Part, name: &str, index: usize) -> Option<&'p str> {
     match &part.content {
-        PartContent::Url(url) => url.strip_prefix(SCHEME),
+        PartContent::Url(url) => url.strip_prefix(SCHEME).filter(|id| *id == blob_id(name, index)),
         PartContent::Text(_) | PartContent::Raw(_) | PartContent::Data(_) => None,
     }
 }
@@ -243,8 +244,11 @@ mod tests {
         refer(&mut in_place, "n");
         let sent = referring(&sent, "n");
         assert_eq!(*sent, in_place);
-        assert_eq!(reference(&sent.parts[0]), None);
-        assert_eq!(reference(&sent.parts[1]), Some("n-1"));
+        assert_eq!(reference(&sent.parts[0], "n", 0), None);
+        assert_eq!(reference(&sent.parts[1], "n", 1), Some("n-1"));
+        // Not at another place, nor of another message.
+        assert_eq!(reference(&sent.parts[1], "n", 0), None);
+        assert_eq!(reference(&sent.parts[1], "m", 1), None);
         assert_eq!(sent.parts[1].media_type.as_deref(), Some("text/plain"));
     }
 }

@@ -6,7 +6,13 @@ use wopr_app::{Error as AppError, MessageRow, Selected, Selector, Unselected, Vi
 use wopr_core::{NodeId, Seq, StepId};
 use wopr_wire::a2a::{error::A2aError, model::Message};
 
-use super::{answer, error::Error, history, send::name_of, service::Service};
+use super::{
+    answer,
+    error::Error,
+    history,
+    send::{answer_name, name_of},
+    service::Service,
+};
 use crate::{auth::Caller, tokens::Claims};
 
 /// Maximum number of messages to search for the sender's last one.
@@ -85,7 +91,10 @@ impl Service {
         }
         let is_own = |row: &MessageRow| {
             let said = serde_json::from_slice::<Said>(&row.body);
-            said.is_ok_and(|said| history::is_named(row, &name_of(caller, &said.message_id)))
+            said.is_ok_and(|said| {
+                let name = name_of(caller, &said.message_id);
+                history::is_named(row, [&answer_name(&name), &name])
+            })
         };
         let run = VisibleRun::from(view);
         self.host.app().last_message(&run, MAX_MESSAGES, is_own).await

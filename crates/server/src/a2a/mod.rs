@@ -44,6 +44,7 @@ mod question;
 mod render;
 mod reply;
 mod rest;
+mod room;
 mod routes;
 mod select;
 mod send;

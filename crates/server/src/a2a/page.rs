@@ -1,11 +1,9 @@
-//! Pages of lists: their size limit, and opaque page tokens that encode where the previous page ended.
-
-use std::io;
+//! Opaque tokens of the pages of lists, which encode where the previous page ended.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use wopr_app::PhaseCursor;
 use wopr_core::{RunId, Timestamp};
-use wopr_wire::a2a::{error::A2aError, model::Task};
+use wopr_wire::a2a::error::A2aError;
 
 /// The version of the token format. Tokens of another version are rejected.
 const VERSION: &str = "1";
@@ -30,30 +28,6 @@ fn parse(token: &str) -> Option<PhaseCursor> {
         since: Timestamp::from_millis(millis.parse().ok()?),
         run: RunId::parse(run).ok()?,
     })
-}
-
-/// The size of a task as JSON, in bytes.
-pub(super) fn size_of(task: &Task) -> usize {
-    let mut counted = Counted(0);
-    match serde_json::to_writer(&mut counted, task) {
-        Ok(()) => counted.0,
-        // The error will surface when the task is written.
-        Err(_) => 0,
-    }
-}
-
-/// A writer that only counts bytes.
-struct Counted(usize);
-
-impl io::Write for Counted {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

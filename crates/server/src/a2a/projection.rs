@@ -63,19 +63,17 @@ pub(super) fn only(filter: &mut PhaseFilter, state: TaskState, auth: Option<Work
     true
 }
 
-/// The A2A spelling of a status.
+/// The words of A2A for the status of a task.
 pub(super) const fn task_word(status: RunStatus) -> &'static str {
     match status {
-        RunStatus::Cancelled => "canceled",
+        RunStatus::Pending => "submitted",
+        RunStatus::Running => "working",
+        RunStatus::Paused => "paused",
+        RunStatus::WaitingApproval | RunStatus::WaitingInput | RunStatus::WaitingExternal => "input-required",
         RunStatus::Cancelling => "being canceled",
-        RunStatus::Pending
-        | RunStatus::Running
-        | RunStatus::Paused
-        | RunStatus::WaitingApproval
-        | RunStatus::WaitingInput
-        | RunStatus::WaitingExternal
-        | RunStatus::Completed
-        | RunStatus::Failed => status.as_str(),
+        RunStatus::Completed => "completed",
+        RunStatus::Failed => "failed",
+        RunStatus::Cancelled => "canceled",
     }
 }
 

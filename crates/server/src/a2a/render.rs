@@ -18,6 +18,7 @@ use super::{
     metadata::wrap,
     projection::{TaskProjection, context_of, wire_time},
     question, reply,
+    room::Room,
     service::Service,
 };
 use crate::{
@@ -45,7 +46,8 @@ impl Shown {
 
 impl Service {
     pub(super) async fn task(&self, caller: &Caller, view: &View, shown: Shown) -> Result<Task, Error> {
-        let mut task = self.bare_task(caller, view, shown).await?;
+        let mut room = Room::of_task(&self.host);
+        let mut task = self.bare_task(&mut room, caller, view, shown).await?;
         let n = shown.n_messages();
         // A caller without `runs:read` sees the outcome of its own request, not the messages of others.
         if n > 0 && caller.may(Scope::RunsRead) {
@@ -63,7 +65,7 @@ impl Service {
                 n,
                 caller,
             };
-            task.history = history::read(self.host.app(), wanted).await?;
+            task.history = history::read(&mut room, wanted).await?;
         }
         Ok(task)
     }
@@ -76,14 +78,21 @@ impl Service {
         message: Message,
         shown: Shown,
     ) -> Result<Task, Error> {
-        let mut task = self.bare_task(caller, view, shown).await?;
+        let mut room = Room::of_task(&self.host);
+        let mut task = self.bare_task(&mut room, caller, view, shown).await?;
         if shown.n_messages() > 0 {
             task.history = vec![history::own(caller, message)];
         }
         Ok(task)
     }
 
-    async fn bare_task(&self, caller: &Caller, view: &View, shown: Shown) -> Result<Task, Error> {
+    async fn bare_task(
+        &self,
+        room: &mut Room,
+        caller: &Caller,
+        view: &View,
+        shown: Shown,
+    ) -> Result<Task, Error> {
         let run = &view.run;
         let app = self.host.app();
         app.note_view(caller, view);
@@ -95,7 +104,7 @@ impl Service {
         }
         app.note_questions(caller, &questions);
         let error = run.error.as_ref().map(|(error, _)| error);
-        let timestamp = since(view, questions.first());
+        let timestamp = since(view);
         let mut about = self.about(caller, &projection, &questions);
         about.insert("runId".to_owned(), view.key.run.as_str().into());
         about.insert("workflowId".to_owned(), view.plan.id().as_str().into());
@@ -109,7 +118,7 @@ impl Service {
         }
         let mask = Mask::for_caller(view, caller);
         let artifacts = if shown.artifacts {
-            artifacts::of_run(&self.host, caller, view, &mask).await?
+            artifacts::of_run(room, caller, view, &mask).await?
         } else {
             Vec::new()
         };
@@ -190,18 +199,13 @@ impl Service {
     }
 }
 
-/// The time at which the task entered its state.
-fn since(view: &View, question: Option<&Question>) -> Timestamp {
+/// The time at which the task entered its state, or came to wait for what it waits for.
+fn since(view: &View) -> Timestamp {
     let run = &view.run;
-    if let Some(ended_at) = run.ended_at {
-        return ended_at;
-    }
-    if let Some(asked) = question.and_then(|question| question.asked.as_ref()) {
-        return asked.at;
-    }
-    match run.started {
-        None => view.summary.created_at,
-        Some(_) => view.summary.phase_since,
+    match (run.ended_at, &run.started) {
+        (Some(ended_at), _) => ended_at,
+        (None, None) => view.summary.created_at,
+        (None, Some(_)) => view.summary.phase_since,
     }
 }
 

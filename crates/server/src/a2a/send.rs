@@ -33,7 +33,9 @@ use super::{
     projection::{TaskProjection, context_of, task_word},
     question,
     render::Shown,
-    reply, select,
+    reply,
+    room::Room,
+    select,
     service::{Call, Service},
 };
 use crate::auth::{self, Caller, Scope};
@@ -139,7 +141,7 @@ impl Service {
     async fn told(&self, caller: &Caller, view: &View, shown: Shown) -> Result<SendMessageResponse, Error> {
         if reply::is_message(view) && reads_result(caller, view) {
             let mask = Mask::for_caller(view, caller);
-            let artifacts = artifacts::of_run(&self.host, caller, view, &mask).await?;
+            let artifacts = artifacts::of_run(&mut Room::of_task(&self.host), caller, view, &mask).await?;
             return Ok(SendMessageResponse::Message(reply::message(view, artifacts)));
         }
         Ok(SendMessageResponse::Task(self.task(caller, view, shown).await?))
@@ -219,7 +221,9 @@ impl Service {
         let workflow = self.workflow(call, permit, &message, &metadata).await?;
         let modes = Modes::of(&workflow);
         modes.check_accepted(&configuration.accepted_output_modes)?;
-        modes.check_message(&message)?;
+        if conformance::checks_types(call.version, &workflow) {
+            modes.check_message(&message)?;
+        }
         let name = name(caller, &message);
         let Inputs { inputs, blobs } = inputs::read(&message, &name);
 
@@ -300,7 +304,7 @@ impl Service {
             name: if forgets {
                 format!("{}-{}", name(caller, &message), view.run.head.0)
             } else {
-                name(caller, &message)
+                answer_name(&name(caller, &message))
             },
         };
         if !forgets && let Some(record) = app.recorded(&once.key).await? {
@@ -312,7 +316,9 @@ impl Service {
         }
         let modes = Modes::of(&view.plan);
         modes.check_accepted(&configuration.accepted_output_modes)?;
-        modes.check_message(&message)?;
+        if conformance::checks_types(call.version, &view.plan) {
+            modes.check_message(&message)?;
+        }
         let projection = TaskProjection::of(&view.run, &view.plan);
         if projection.asked().is_empty() {
             let status = task_word(projection.status());
@@ -344,7 +350,7 @@ impl Service {
             SideRows::default()
         };
         let push = match &configuration.task_push_notification_config {
-            Some(config) => Some(self.push_along(call, &key, config, &message.message_id).await?),
+            Some(config) => Some(self.push_along(call, view, config, &message.message_id).await?),
             None => None,
         };
         let side_rows = SideRows {
@@ -556,6 +562,12 @@ pub(super) fn name_of(caller: &Caller, message_id: &str) -> String {
     let mut name = digest(&[caller.principal.as_str().as_bytes(), b"\0", message_id.as_bytes()]);
     name.truncate(22);
     name
+}
+
+/// The name of a message that answers. The message that started the task may have the same id, since ids are kept apart by
+/// what they are sent to.
+pub(super) fn answer_name(name: &str) -> String {
+    format!("{name}.answer")
 }
 
 fn digest(parts: &[&[u8]]) -> String {

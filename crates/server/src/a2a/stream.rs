@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::{sync::watch, time::Instant};
 use wopr_app::{Mask, Question, Tail, View, VisibleRun, reads_result};
-use wopr_core::{Event, KernelEvent, Object, Plan, Recorded, Seq};
+use wopr_core::{Event, KernelEvent, Object, Plan, Recorded, Seq, json_size};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{
@@ -28,6 +28,7 @@ use super::{
     projection::{Change, TaskProjection, context_of, task_word, wire_time},
     render::{Shown, Words, status},
     reply::{self, Reply},
+    room::Room,
     send::{Left, Sent},
     service::{Call, Service},
 };
@@ -35,7 +36,7 @@ use crate::{
     answers::Crowded,
     auth::{Caller, Scope},
     credential_id::CredentialId,
-    paging::{self, CHUNK, Pace},
+    paging::{CHUNK, Pace},
 };
 
 /// Events to read per page while they are small.
@@ -178,7 +179,8 @@ impl Service {
         let mut stream = self.stream(call, &view, Mode::Send);
         if reply::is_message(&view) && reads_result(&call.caller, &view) {
             let mask = Mask::for_caller(&view, &call.caller);
-            let artifacts = artifacts::of_run(&self.host, &call.caller, &view, &mask).await?;
+            let mut room = Room::of_task(&self.host);
+            let artifacts = artifacts::of_run(&mut room, &call.caller, &view, &mask).await?;
             stream.first = Some(Item {
                 id: None,
                 response: StreamResponse::Message(reply::message(&view, artifacts)),
@@ -282,7 +284,11 @@ impl Service {
         if is_resumed {
             let app = self.host.app();
             let state = TaskState::Working;
-            task.status = status(&before.key, &task.context_id, state, &Words::None, app.now());
+            // As the first update says, which the answer caused. One that went to a child has caused none yet.
+            let next = app.events(&VisibleRun::from(before), before.run.head, 1).await?;
+            let caused = next.and_then(|page| page.events.first().map(|recorded| recorded.at));
+            let at = caused.unwrap_or_else(|| app.now());
+            task.status = status(&before.key, &task.context_id, state, &Words::None, at);
             if let Some(about) = task
                 .metadata
                 .get_mut("openwop")
@@ -304,7 +310,7 @@ impl Service {
                 n: shown.n_messages(),
                 caller: &call.caller,
             };
-            task.history = history::read(self.host.app(), wanted).await?;
+            task.history = history::read(&mut Room::of_task(&self.host), wanted).await?;
         }
         Ok(task)
     }
@@ -421,8 +427,10 @@ impl TaskStream {
             let mut n_bytes = 0;
             for recorded in &page.events {
                 self.cursor = recorded.seq.next();
-                n_bytes += paging::json_size(&recorded.event);
-                items.extend(self.item(recorded).await?);
+                let mut room = Room::of_update(&self.service.host);
+                n_bytes += json_size(&recorded.event);
+                items.extend(self.item(&mut room, recorded).await?);
+                n_bytes += room.used();
                 // The rest of the page is read again.
                 if self.is_done || n_bytes >= CHUNK {
                     break;
@@ -445,7 +453,7 @@ impl TaskStream {
     }
 
     /// Converts an event to an item.
-    async fn item(&mut self, recorded: &Recorded) -> Result<Option<Item>, Error> {
+    async fn item(&mut self, room: &mut Room, recorded: &Recorded) -> Result<Option<Item>, Error> {
         let change = match (self.projection.apply(&recorded.event), &recorded.event) {
             // A client that must not see chunks gets the finished artifact.
             (Change::None, Event::Kernel(KernelEvent::ArtifactCreated { .. }))
@@ -458,9 +466,8 @@ impl TaskStream {
         let response = match change {
             Change::None => return Ok(None),
             Change::Artifact => {
-                let host = &self.service.host;
                 let Some(artifact) =
-                    artifacts::created(host, &self.caller, &self.key, recorded, &self.mask).await?
+                    artifacts::created(room, &self.caller, &self.key, recorded, &self.mask).await?
                 else {
                     return Ok(None);
                 };

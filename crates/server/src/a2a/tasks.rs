@@ -1,7 +1,7 @@
 //! Reads, lists and cancels tasks.
 
 use wopr_app::{Error as AppError, PhaseFilter, SideRows, Summary, VisibleRun};
-use wopr_core::{Refusal, RunId};
+use wopr_core::{Refusal, RunId, Timestamp, json_size};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse, Task, TaskState},
@@ -49,8 +49,7 @@ impl Service {
         };
         let mut filter = PhaseFilter {
             group: request.context_id,
-            since: (request.status_timestamp_after)
-                .map(|time| wopr_core::Timestamp::from_millis(time.as_millis())),
+            since: (request.status_timestamp_after).map(|time| Timestamp::from_millis(time.as_millis())),
             ..PhaseFilter::default()
         };
         let auth = self.host.config().conformance.then(conformance::authentication);
@@ -70,9 +69,19 @@ impl Service {
         let mut listed = app
             .list_by_phase(caller, filter.clone(), after.as_ref(), limit)
             .await?;
-        if listed.total == 0 {
-            listed.runs.extend(self.without_context(call, filter).await?);
-            listed.total = listed.runs.len() as u64;
+        if let Some((run, summary)) = self.without_context(call, filter).await? {
+            listed.total += 1;
+            let place = (summary.phase_since, run.run.clone());
+            let is_ahead = after.is_none_or(|after| (after.since, after.run) > place);
+            let comes_first = |(run, summary): &(VisibleRun, Summary)| {
+                (summary.phase_since, &run.run) > (place.0, &place.1)
+            };
+            let at = listed.runs.partition_point(comes_first);
+            if is_ahead && (at < listed.runs.len() || !listed.has_more) {
+                listed.runs.insert(at, (run, summary));
+                listed.has_more |= listed.runs.len() > limit;
+                listed.runs.truncate(limit);
+            }
         }
         let shown = Shown {
             history: Some(request.history_length.unwrap_or(0)),
@@ -86,7 +95,7 @@ impl Service {
             let token = page::encode(summary.phase_since, &run.run);
             if let Some(view) = app.view(&run).await? {
                 let task = self.task(caller, &view, shown).await?;
-                n_bytes += page::size_of(&task);
+                n_bytes += json_size(&task);
                 tasks.push(task);
             }
             let has_more = rows.peek().is_some() || listed.has_more;

@@ -6,8 +6,10 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
-use wopr_app::{Error as AppError, EventDiff, Mask, NewFork, RetryWith, RunDiff, View, VisibleRun};
-use wopr_core::{ForkMode, Object, Overlay, RunId, Seq};
+use wopr_app::{
+    DIFFERENCE_BYTES, Error as AppError, EventDiff, Mask, NewFork, RetryWith, RunDiff, View, VisibleRun,
+};
+use wopr_core::{ForkMode, Object, Overlay, RunId, Seq, json_size};
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
     openwop::{
@@ -193,7 +195,7 @@ struct Diff {
     diverged_at_seq: Option<u64>,
     event_diffs: Vec<EventDiffDoc>,
     state_diff: Value,
-    /// A run is under way, or there are more differences than are listed.
+    /// A run is under way, or there are more differences than are shown.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
 }
@@ -220,6 +222,8 @@ pub(super) fn diff(call: Call) -> BoxFuture<'static, Answer> {
             ));
         };
         let app = call.host.app();
+        // Held until both logs are compared and rendered.
+        let _turn = call.host.paging().turn_to_read(&call.caller().tenant).await?;
         let diff = app.diff_runs(call.caller(), call.param(0), &against).await?;
         let RunDiff {
             runs: [a, b],
@@ -242,33 +246,41 @@ pub(super) fn diff(call: Call) -> BoxFuture<'static, Answer> {
         };
         let diverged_at_seq = events.first().map(|event| event.at.0);
         let is_open = |view: &View| !view.run.status.is_terminal();
+        let (state_diff, is_state_cut) = state_diff([&a, &b], &masks);
         let body = Diff {
             a: a.key.run.to_string(),
             b: b.key.run.to_string(),
             diverged_at_seq,
             event_diffs: events.into_iter().map(document).collect(),
-            state_diff: state_diff([&a, &b], &masks),
-            truncated: is_cut || is_open(&a) || is_open(&b),
+            state_diff,
+            truncated: is_cut || is_state_cut || is_open(&a) || is_open(&b),
         };
         json_response(StatusCode::OK, &body)
     }
     .boxed()
 }
 
-/// Status, variables and channels that differ, as `{a, b}`.
-fn state_diff([a, b]: [&View; 2], masks: &[Mask; 2]) -> Value {
+/// Status, variables and channels that differ, as `{a, b}`, and whether some had no room.
+fn state_diff([a, b]: [&View; 2], masks: &[Mask; 2]) -> (Value, bool) {
     let mut diff = Object::new();
+    let (mut left_bytes, mut is_cut) = (DIFFERENCE_BYTES, false);
     if a.run.status != b.run.status {
         let pair = json!({ "a": a.run.status.as_str(), "b": b.run.status.as_str() });
         diff.insert("status".to_owned(), pair);
     }
-    let of = |name: &str, left: &Object, right: &Object| {
+    let mut of = |name: &str, left: &Object, right: &Object| {
         let names: BTreeSet<_> = left.keys().chain(right.keys()).collect();
         let changed = names
             .into_iter()
             .filter(|name| left.get(*name) != right.get(*name));
         let changed: Object = changed
-            .map(|name| {
+            .filter_map(|name| {
+                let size = |values: &Object| values.get(name).map_or(0, |value| json_size(value));
+                let Some(rest) = left_bytes.checked_sub(size(left) + size(right)) else {
+                    is_cut = true;
+                    return None;
+                };
+                left_bytes = rest;
                 let mut pair = Object::new();
                 let sides = [("a", left, &masks[0]), ("b", right, &masks[1])];
                 for (side, values, mask) in sides {
@@ -276,12 +288,12 @@ fn state_diff([a, b]: [&View; 2], masks: &[Mask; 2]) -> Value {
                         pair.insert(side.to_owned(), mask.value(name, value));
                     }
                 }
-                (name.clone(), Value::Object(pair))
+                Some((name.clone(), Value::Object(pair)))
             })
             .collect();
         (!changed.is_empty()).then(|| (name.to_owned(), Value::Object(changed)))
     };
     diff.extend(of("variables", a.run.variables(), b.run.variables()));
     diff.extend(of("channels", a.run.channels(), b.run.channels()));
-    Value::Object(diff)
+    (Value::Object(diff), is_cut)
 }

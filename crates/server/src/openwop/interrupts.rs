@@ -5,10 +5,10 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 use wopr_app::{
-    Error as AppError, Forbidden, NodeAnswer, NodeAnswerError, Question, View, VisibleRun, Voter,
+    Error as AppError, Forbidden, MAX_SHOWN, NodeAnswer, NodeAnswerError, Question, View, VisibleRun, Voter,
     reads_artifacts,
 };
-use wopr_core::{Asked, Authority, Membership, PrincipalId, Refusal, Resolve, RunId, RunStatus};
+use wopr_core::{Asked, Authority, Membership, PrincipalId, Refusal, Resolve, RunId, RunStatus, json_size};
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
     openwop::{
@@ -37,6 +37,9 @@ use crate::{
 /// The principal recorded for an answer by a token without a name; whoever received the token may have passed
 /// it on.
 const TOKEN_HOLDER: &str = "interrupt-token";
+
+/// A page of interrupts ends early beyond this size in bytes of JSON.
+const PAGE_BYTES: usize = 2 << 20;
 
 /// The principal in whose name an answer counts, if it is not the caller.
 pub(crate) fn voter(host: &Host, caller: &Caller, value: &Value) -> Option<Voter> {
@@ -416,34 +419,46 @@ struct List {
     next_cursor: Option<String>,
 }
 
-/// `GET /v1/interrupts`: `limit` counts runs, so a page may hold more or fewer interrupts.
+/// `GET /v1/interrupts`: `limit` counts runs, so a page may hold more or fewer interrupts. It ends early once it is
+/// large, and shows as many interrupts of one run as the document of the run does.
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let Page { limit, after } = Page::of(&call)?;
         let (app, caller) = (call.host.app(), call.caller());
         let page = app.list_waiting_runs(caller, after.as_ref(), limit).await?;
-        let next_cursor = page
-            .has_more
-            .then(|| page.runs.last().map(|(run, _, _)| cursor(&run.run)))
-            .flatten();
         let mut interrupts = Vec::new();
+        let (mut n_bytes, mut last, mut has_more) = (0, None, page.has_more);
         for (run, summary, _) in page.runs {
             let Some(view) = app.view(&run).await? else {
+                last = Some(run);
                 continue;
             };
             app.note_view(caller, &view);
+            let n_before = interrupts.len();
             // An interrupt of a child is listed once, at the child.
-            for open in view.run.interrupts(&view.plan) {
-                let Some(interrupt) = waiting::here(&view, open.node) else {
-                    continue;
-                };
-                interrupts.push(Item {
+            let open = view.run.interrupts(&view.plan);
+            let here = open.filter_map(|open| Question::here(&view, &open));
+            for question in here.take(MAX_SHOWN) {
+                if n_bytes > PAGE_BYTES {
+                    break;
+                }
+                let item = Item {
                     run_id: run.run.to_string(),
                     workflow_id: summary.workflow.to_string(),
-                    interrupt,
-                });
+                    interrupt: waiting::shown(&question),
+                };
+                n_bytes += json_size(&item);
+                interrupts.push(item);
             }
+            // A run that does not fit begins the next page, and is cut only if it does not fit alone.
+            if n_bytes > PAGE_BYTES && n_before > 0 {
+                interrupts.truncate(n_before);
+                has_more = true;
+                break;
+            }
+            last = Some(run);
         }
+        let next_cursor = last.filter(|_| has_more).map(|run| cursor(&run.run));
         json_response(
             StatusCode::OK,
             &List {

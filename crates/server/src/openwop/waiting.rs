@@ -41,7 +41,7 @@ pub(super) async fn open_interrupts(
 }
 
 /// An open interrupt without a token. It has no data if the child that asked has its answer already.
-fn shown(Question { waiting, asked, .. }: &Question) -> InterruptView {
+pub(super) fn shown(Question { waiting, asked, .. }: &Question) -> InterruptView {
     let id = waiting.id();
     let mut shown = InterruptView {
         interrupt_id: id.clone(),

@@ -388,3 +388,98 @@ async fn awaited_event_has_its_own_interrupt_kind() {
     assert_eq!(state_of(&task), "input-required");
     assert_eq!(task["metadata"]["openwop"]["interrupt"]["kind"], "external-event");
 }
+
+/// The message ids of a task's history.
+fn said(task: &Value) -> Vec<&str> {
+    let history = task["history"].as_array().unwrap();
+    history
+        .iter()
+        .map(|message| message["messageId"].as_str().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn tokens_in_messages_are_not_kept() {
+    for server in Server::start_each().await {
+        for version in ["1.0", ""] {
+            let client = server.client(version);
+            let task = begin(&client, "ask", &format!("m1{version}")).await;
+            let id = task["id"].as_str().unwrap();
+            let token = task["metadata"]["openwop"]["interruptToken"].as_str().unwrap();
+            // As a client that sends back what it was shown, and one with the key dotted.
+            let mut nested = task["metadata"]["openwop"].clone();
+            nested["interrupts"] = json!([{ "interruptToken": token }]);
+            nested["action"] = json!("ask");
+            nested["question"] = json!("why?");
+            let dotted = json!({
+                "openwop.interruptToken": token, "openwop.action": "ask", "openwop.question": "why?",
+            });
+            for (n, metadata) in [json!({ "openwop": nested }), dotted].into_iter().enumerate() {
+                let parts = json!([{ "text": "why?" }]);
+                let more = json!({ "taskId": id, "metadata": metadata });
+                let asked = client
+                    .send(client.message(&format!("a{n}{version}"), parts, more))
+                    .await;
+                assert_eq!(state_of(&asked), "input-required");
+            }
+            let seen = client.clone().by("reader").task(id).await;
+            assert_eq!(said(&seen).len(), 3, "{seen}");
+            let text = seen.to_string();
+            assert!(
+                !text.contains(token) && !text.contains("interruptToken"),
+                "{text}"
+            );
+            assert!(text.contains("why?"), "the rest is kept: {text}");
+        }
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn answer_with_the_id_of_the_first_message_is_kept() {
+    for server in Server::start_each().await {
+        for version in ["1.0", ""] {
+            let client = server.client(version);
+            let id = format!("m{version}");
+            let task = begin(&client, "clarify", &id).await;
+            let run = task["id"].as_str().unwrap();
+            let parts = json!([{ "text": "red" }, { "raw": "aGk=" }]);
+            let task = client
+                .send(client.message(&id, parts, json!({ "taskId": run })))
+                .await;
+            assert_eq!(said(&task), [&id, &format!("{run}.one:0"), &id]);
+            let shown = task["history"][2]["parts"].to_string();
+            assert!(shown.contains("red") && shown.contains("aGk="), "{shown}");
+        }
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn the_next_question_of_the_same_kind_changes_the_task() {
+    for server in Server::start_each().await {
+        let client = server.v1();
+        let task = begin(&client, "clarify", "m1").await;
+        let id = task["id"].as_str().unwrap();
+        let other = begin(&client, "clarify", "m2").await;
+        let now = server.host.engine().now();
+        while server.host.engine().now() == now {
+            tokio::task::yield_now().await;
+        }
+        let next = client
+            .send(client.text("m3", "red", json!({ "taskId": id })))
+            .await;
+        assert_eq!(state_of(&next), "input-required");
+        let changed = next["status"]["timestamp"].as_str().unwrap();
+        assert!(changed > other["status"]["timestamp"].as_str().unwrap());
+        let ids = |list: Value| -> Vec<Value> {
+            let tasks = list["tasks"].as_array().unwrap();
+            tasks.iter().map(|task| task["id"].clone()).collect()
+        };
+        let all = ids(client.ok("ListTasks", json!({})).await);
+        assert_eq!(all, [json!(id), other["id"].clone()]);
+        let later = json!({ "statusTimestampAfter": changed });
+        assert_eq!(ids(client.ok("ListTasks", later).await), [json!(id)]);
+        server.stop().await;
+    }
+}

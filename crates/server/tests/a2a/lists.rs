@@ -1,8 +1,16 @@
 //! Lists of tasks, contexts, and history length.
 
+use base64::{
+    Engine as _,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
-use crate::{client::state_of, support::Server};
+use crate::{
+    client::state_of,
+    support::{Server, chain, config, node},
+};
 
 fn ids(list: &Value) -> Vec<String> {
     let tasks = list["tasks"].as_array().unwrap();
@@ -213,9 +221,96 @@ async fn runs_of_other_faces_are_tasks_too() {
         let list = client.ok("ListTasks", params.clone()).await;
         assert_eq!(list["totalSize"], wanted, "{params}");
     }
-    let carol = client.by("carol");
+    let carol = client.clone().by("carol");
     assert_eq!(
         carol.ok("ListTasks", json!({"contextId": id})).await["totalSize"],
         0
     );
+
+    // Messages make further tasks in its context, and it stays among them.
+    let mut all = vec![id.clone()];
+    for n in 0..3 {
+        let now = server.host.engine().now();
+        while server.host.engine().now() == now {
+            tokio::task::yield_now().await;
+        }
+        let next = client
+            .send(client.text(&format!("next{n}"), "x", json!({"contextId": id})))
+            .await;
+        all.insert(0, next["id"].as_str().unwrap().to_owned());
+    }
+    let list = client.ok("ListTasks", json!({"contextId": id})).await;
+    assert_eq!((ids(&list), list["totalSize"].clone()), (all.clone(), json!(4)));
+    for page_size in 1..4 {
+        let (mut paged, mut token) = (Vec::new(), String::new());
+        loop {
+            let params = json!({"contextId": id, "pageSize": page_size, "pageToken": token});
+            let page = client.ok("ListTasks", params).await;
+            assert_eq!(page["totalSize"], 4);
+            assert!(ids(&page).len() <= page_size);
+            paged.extend(ids(&page));
+            token = page["nextPageToken"].as_str().unwrap().to_owned();
+            if token.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(paged, all, "{page_size}");
+    }
+}
+
+/// The name that the host gives the files of a message.
+fn file_name(principal: &str, message: &str) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(principal.as_bytes());
+    hasher.update(b"\0");
+    hasher.update(message.as_bytes());
+    let mut name = URL_SAFE_NO_PAD.encode(hasher.finalize());
+    name.truncate(22);
+    format!("{name}-0")
+}
+
+#[tokio::test]
+async fn urls_that_look_like_stored_files_are_only_urls() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let url = format!("wopr-blob:{}", file_name("alice", "m1"));
+    let mut parts = vec![json!({"raw": "aGk="})];
+    parts.extend(vec![json!({ "url": url }); 20]);
+    let task = client.send(client.message("m1", parts.into(), json!({}))).await;
+    let task = client.task(task["id"].as_str().unwrap()).await;
+    let parts = task["history"][0]["parts"].as_array().unwrap();
+    assert_eq!(parts[0]["raw"], "aGk=");
+    assert!(parts[1..].iter().all(|part| part["url"] == url), "{parts:?}");
+}
+
+/// A workflow that returns the first file of a message `n` times.
+fn repeating(n: usize) -> Value {
+    let list = vec!["files[0]"; n].join(",");
+    let mut node = node("copy", "core.identity", json!({}));
+    node["inputs"] = json!({ "files": { "type": "expression", "expression": format!("[{list}]") } });
+    node["artifactType"] = json!("files");
+    let mut workflow = chain("copies", vec![node]);
+    workflow["variables"] = json!([{ "name": "files", "type": "array" }]);
+    workflow
+}
+
+#[tokio::test]
+async fn an_artifact_without_room_is_shown_by_its_address() {
+    const FILE: usize = 3 << 20;
+    for (n, has_room) in [(4, true), (12, false)] {
+        let server = Server::with(config(), vec![repeating(n)]).await;
+        let client = server.v1();
+        let file = STANDARD.encode(vec![7; FILE]);
+        let more = json!({ "metadata": { "skillId": "copies" } });
+        let message = client.message("m1", json!([{ "raw": file }]), more);
+        let sent = client.send(message).await;
+        let task = client.task(sent["id"].as_str().unwrap()).await;
+        for task in [sent, task] {
+            let parts = task["artifacts"][0]["parts"].as_array().unwrap();
+            let n_files = parts.iter().filter(|part| part["raw"] == file).count();
+            assert_eq!(n_files, if has_room { n } else { 0 });
+            assert_eq!(parts[0]["url"].is_string(), !has_room, "{}", parts[0]);
+        }
+        server.stop().await;
+    }
 }

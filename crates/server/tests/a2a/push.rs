@@ -376,8 +376,15 @@ async fn config_in_a_message_is_registered_once() {
 
         let yes = speaker.answer("yes", "approve", task["id"].as_str().unwrap());
         speaker.send(with(yes, "answered")).await.unwrap();
-        let begun = receivers.told(&format!("begun-{about}"), "completed").await;
         let answered = receivers.told(&format!("answered-{about}"), "completed").await;
+        if speaker.version == Version::V0_3 {
+            // A task has one configuration without an id of each caller, and the latest counts.
+            let all = speaker.ask(Operation::ListPushConfigs, list).await.unwrap();
+            assert_eq!(all.as_array().unwrap().len(), 1, "{about}: {all}");
+            assert_eq!(all[0]["id"], task["id"], "{about}");
+            continue;
+        }
+        let begun = receivers.told(&format!("begun-{about}"), "completed").await;
         let states = |pushes: &[Pushed]| pushes.iter().filter_map(Pushed::state).collect::<Vec<_>>();
         assert!(states(&begun).contains(&"input-required".to_owned()), "{about}");
         assert!(

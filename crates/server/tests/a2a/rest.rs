@@ -151,7 +151,13 @@ async fn path_and_request_must_agree() {
     ] {
         let answer = post(&client, &path, &body).await;
         assert_eq!(answer.status, status, "{path} {body}");
-        let violation = answer.json()["error"]["details"][0]["fieldViolations"][0].clone();
+        let details = answer.json()["error"]["details"].clone();
+        assert_eq!(
+            details[0]["reason"] == "INVALID_PARAMS",
+            status == 400,
+            "{details}"
+        );
+        let violation = details[1]["fieldViolations"][0].clone();
         assert_eq!(
             violation["field"].as_str().unwrap_or_default(),
             field,

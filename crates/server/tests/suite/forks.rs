@@ -642,3 +642,30 @@ async fn a_run_whose_log_is_full_fails_and_its_retry_says_why_too() {
     assert_eq!(diff["divergedAtSeq"], Value::Null, "{diff}");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn large_differences_are_left_out() {
+    let server = Server::start().await;
+    let workflow = json!({
+        "id": "large", "name": "Large", "version": "1.0.0", "edges": [],
+        "nodes": [{"id": "n", "typeId": "core.noop", "name": "n", "position": {"x": 0, "y": 0}, "config": {}, "inputs": {}}],
+        "triggers": [{"id": "t", "type": "manual"}], "metadata": {}, "settings": {},
+        "variables": [{"name": "text", "type": "string"}, {"name": "short", "type": "string"}],
+    });
+    server.post("/v1/workflows", &workflow).send().await.ok(201);
+    let mut runs = Vec::new();
+    // Control characters take six bytes each once they are written.
+    for letter in ["\u{1}", "\u{2}"] {
+        let inputs = json!({ "text": letter.repeat(300 << 10), "short": letter });
+        let run = server.run("large", inputs).await;
+        server.wait_for(&run, "completed").await;
+        runs.push(run);
+    }
+    let path = format!("/v1/runs/{}:diff?against={}", runs[0], runs[1]);
+    let diff = server.get(&path).send().await.ok(200);
+    assert_eq!(diff["truncated"], true);
+    assert_eq!(diff["eventDiffs"].as_array().unwrap().len(), 1);
+    let variables = &diff["stateDiff"]["variables"];
+    assert_eq!(variables["short"], json!({"a": "\u{1}", "b": "\u{2}"}));
+    assert!(variables.get("text").is_none(), "it has no room");
+}

@@ -463,6 +463,50 @@ async fn pending_interrupts_are_listed_under_their_own_run() {
 }
 
 #[tokio::test]
+async fn pages_of_interrupts_end_once_they_are_large() {
+    let server = Server::start().await;
+    let gates = |n: usize, text: &str| {
+        let gate = |index: usize| {
+            json!({
+                "id": format!("g{index}"), "typeId": "core.approvalGate", "name": "g", "position": {"x": 0, "y": 0},
+                "config": {"description": text}, "inputs": {},
+            })
+        };
+        json!({
+            "id": format!("gates-{n}"), "name": "Gates", "version": "1.0.0", "nodes": (0..n).map(gate).collect::<Vec<_>>(),
+            "edges": [], "triggers": [{"id": "t", "type": "manual"}], "variables": [], "metadata": {}, "settings": {},
+        })
+    };
+    for workflow in [gates(150, "short"), gates(40, &"x".repeat(20_000))] {
+        server.post("/v1/workflows", &workflow).send().await.ok(201);
+    }
+    let many = server.run("gates-150", json!({})).await;
+    server.wait_for(&many, "waiting-approval").await;
+    let list = server.get("/v1/interrupts").send().await.ok(200);
+    assert_eq!(list["interrupts"].as_array().unwrap().len(), 100);
+    assert!(list.get("nextCursor").is_none());
+
+    // Less than a megabyte each.
+    for _ in 0..4 {
+        let run = server.run("gates-40", json!({})).await;
+        server.wait_for(&run, "waiting-approval").await;
+    }
+    let (mut path, mut n_pages, mut n_seen) = ("/v1/interrupts".to_owned(), 0, 0);
+    loop {
+        let reply = server.get(&path).send().await;
+        let list = reply.ok(200);
+        assert!(list.to_string().len() < 3 << 20);
+        n_pages += 1;
+        n_seen += list["interrupts"].as_array().unwrap().len();
+        match list["nextCursor"].as_str() {
+            Some(cursor) => path = format!("/v1/interrupts?cursor={cursor}"),
+            None => break,
+        }
+    }
+    assert!(n_pages > 1 && n_seen == 100 + 4 * 40, "{n_pages} pages, {n_seen}");
+}
+
+#[tokio::test]
 async fn racing_cancel_and_answer_have_one_winner() {
     let server = Server::start_on_sqlite().await;
     for _ in 0..10 {

@@ -6,8 +6,8 @@ use wopr_core::{RunId, RunKey, Seq, TenantId, Timestamp};
 use super::MemoryStore;
 use crate::{
     AppendError, Batch, BlobRow, EventPage, INBOX_ROWS, IdempotencyKey, IdempotencyRecord, Load, Loaded, Log,
-    MessageRow, PAGE_BYTES, PhaseCursor, PhaseFilter, PhasePage, QUARANTINED, ReadError, RunFilter, RunPage,
-    StoredEvent, Summary, WriteError, check::assert_sound,
+    MESSAGES_BYTES, MessageRow, PAGE_BYTES, PhaseCursor, PhaseFilter, PhasePage, QUARANTINED, ReadError,
+    RunFilter, RunPage, StoredEvent, Summary, WriteError, check::assert_sound,
 };
 
 #[async_trait]
@@ -151,7 +151,15 @@ impl Log for MemoryStore {
             .map(|found| found.messages.clone())
             .unwrap_or_default();
         messages.sort_by(|a, b| (a.seq, &a.id).cmp(&(b.seq, &b.id)));
-        let skipped = messages.len().saturating_sub(limit);
+        let mut skipped = messages.len().saturating_sub(limit);
+        let mut n_bytes = 0;
+        for (place, message) in messages.iter().enumerate().skip(skipped).rev() {
+            n_bytes += message.body.len();
+            if n_bytes > MESSAGES_BYTES && place + 1 < messages.len() {
+                skipped = place + 1;
+                break;
+            }
+        }
         Ok(messages.split_off(skipped))
     }
 

@@ -12,8 +12,8 @@ use super::{
     rows::{self, summary_columns},
 };
 use crate::{
-    BlobRow, EventPage, INBOX_ROWS, InboxRow, Load, Loaded, MessageRow, PAGE_BYTES, Snapshot, StoredEvent,
-    Summary,
+    BlobRow, EventPage, INBOX_ROWS, InboxRow, Load, Loaded, MESSAGES_BYTES, MessageRow, PAGE_BYTES, Snapshot,
+    StoredEvent, Summary,
 };
 
 const SUMMARY: &str = concat!(
@@ -87,10 +87,14 @@ const EVENTS: &str = concat!(
     " ORDER BY e.seq"
 );
 
+/// The length of a body is known without reading it.
 const MESSAGES: &str = concat!(
-    "SELECT id, seq, body FROM messages WHERE tenant = $1 AND run = $2",
+    "SELECT id, seq, body FROM
+     (SELECT id, seq, body, sum(length(body)) OVER newest AS n_bytes, row_number() OVER newest AS place
+      FROM messages WHERE tenant = $1 AND run = $2",
     present!(),
-    " ORDER BY seq DESC, id DESC LIMIT $3"
+    " WINDOW newest AS (ORDER BY seq DESC, id DESC) ORDER BY seq DESC, id DESC LIMIT $3) AS message
+     WHERE n_bytes <= $4 OR place = 1 ORDER BY seq DESC, id DESC"
 );
 
 const BLOB: &str = concat!(
@@ -281,6 +285,7 @@ pub(super) async fn messages(pool: &Pool, run: &RunKey, limit: usize) -> Result<
     let round = || {
         let mut values = of(run);
         values.push(value(rows::limit(limit)));
+        values.push(value(rows::limit(MESSAGES_BYTES)));
         Round::of(MESSAGES, values)
     };
     let found = pool.read(&run.tenant, round).await?;

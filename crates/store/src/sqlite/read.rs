@@ -5,8 +5,8 @@ use wopr_core::{RunId, RunKey, Seq, TenantId};
 
 use super::{fault::Fault, retention::present, rows};
 use crate::{
-    BlobRow, EventPage, INBOX_ROWS, InboxRow, Load, Loaded, MessageRow, PAGE_BYTES, Snapshot, StoredEvent,
-    Summary,
+    BlobRow, EventPage, INBOX_ROWS, InboxRow, Load, Loaded, MESSAGES_BYTES, MessageRow, PAGE_BYTES, Snapshot,
+    StoredEvent, Summary,
 };
 
 /// If the snapshot covers part of an event row, the whole row counts.
@@ -257,11 +257,17 @@ pub(super) fn messages(conn: &Connection, run: &RunKey, limit: usize) -> Result<
     let mut statement = conn.prepare_cached(SELECT)?;
     let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str(), rows::limit(limit)])?;
     let mut messages = Vec::new();
+    let mut n_bytes = 0;
     while let Some(row) = found.next()? {
+        let body = rows::bytes(row, 2)?;
+        n_bytes += body.len();
+        if n_bytes > MESSAGES_BYTES && !messages.is_empty() {
+            break;
+        }
         messages.push(MessageRow {
             id: rows::text(row, 0)?.to_owned(),
             seq: rows::seq(row, 1)?,
-            body: rows::bytes(row, 2)?,
+            body,
         });
     }
     messages.reverse();

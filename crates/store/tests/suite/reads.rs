@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use wopr_core::{InterruptKind, RunKey, RunStatus, Seq};
 use wopr_store::{
-    BlobRow, INBOX_ROWS, Load, Match, MessageRow, PAGE_BYTES, PhaseFilter, Queue, RunFilter, Snapshot, Store,
-    Summary,
+    BlobRow, INBOX_ROWS, Load, MESSAGES_BYTES, Match, MessageRow, PAGE_BYTES, PhaseFilter, Queue, RunFilter,
+    Snapshot, Store, Summary,
 };
 
 use crate::make::*;
@@ -257,6 +257,25 @@ async fn newest_messages_are_returned_oldest_first(store: Arc<dyn Store>) {
     assert_eq!(store.messages(&run(1), 10).await.expect("messages"), all);
     assert_eq!(store.messages(&run(1), 2).await.expect("messages"), all[1..]);
     assert_eq!(store.messages(&run(1), 0).await.expect("messages"), []);
+
+    // As many as fit, and the newest in any case.
+    let large = |id: &str, seq, n_bytes| MessageRow {
+        body: vec![b'x'; n_bytes],
+        ..message(id, seq)
+    };
+    let mut batch = append(&run(1), 2, 1);
+    batch.messages = vec![
+        large("n", 2, MESSAGES_BYTES / 2),
+        large("o", 2, MESSAGES_BYTES / 2),
+    ];
+    let fits = batch.messages.clone();
+    store.append(batch).await.expect("append");
+    assert_eq!(store.messages(&run(1), 9).await.expect("messages"), fits);
+    let mut batch = append(&run(1), 3, 1);
+    batch.messages = vec![large("p", 3, MESSAGES_BYTES + 1)];
+    let alone = batch.messages.clone();
+    store.append(batch).await.expect("append");
+    assert_eq!(store.messages(&run(1), 9).await.expect("messages"), alone);
 }
 
 async fn known_message_or_blob_is_ignored(store: Arc<dyn Store>) {

@@ -374,21 +374,13 @@ impl A2aError {
         metadata
     }
 
-    /// The error details: an array with one `google.rpc.ErrorInfo`, or one `google.rpc.BadRequest` for
-    /// invalid parameters. The other JSON-RPC errors have none.
+    /// The error details of JSON-RPC: an array with one `google.rpc.ErrorInfo`, or one `google.rpc.BadRequest` for
+    /// invalid parameters. The other JSON-RPC errors have none: their code says all.
     #[must_use]
     pub fn data(&self) -> Option<Value> {
         match self {
             Self::Parse | Self::InvalidRequest { .. } | Self::MethodNotFound { .. } | Self::Internal => None,
-            Self::InvalidParams { violations } => {
-                let violations: Vec<Value> = violations
-                    .iter()
-                    .map(
-                        |violation| json!({ "field": violation.field, "description": violation.description }),
-                    )
-                    .collect();
-                Some(json!([{ "@type": BAD_REQUEST, "fieldViolations": violations }]))
-            }
+            Self::InvalidParams { violations } => Some(Value::Array(vec![bad_request(violations)])),
             Self::TaskNotFound { .. }
             | Self::TaskNotCancelable { .. }
             | Self::PushNotificationNotSupported
@@ -397,18 +389,31 @@ impl A2aError {
             | Self::InvalidAgentResponse { .. }
             | Self::ExtendedAgentCardNotConfigured
             | Self::ExtensionSupportRequired { .. }
-            | Self::VersionNotSupported { .. } => {
-                let mut info = Object::new();
-                info.insert("@type".into(), ERROR_INFO.into());
-                info.insert("reason".into(), self.reason().into());
-                info.insert("domain".into(), DOMAIN.into());
-                let metadata = self.metadata();
-                if !metadata.is_empty() {
-                    info.insert("metadata".into(), metadata.into());
-                }
-                Some(Value::Array(vec![info.into()]))
-            }
+            | Self::VersionNotSupported { .. } => Some(Value::Array(vec![self.info()])),
         }
+    }
+
+    /// The details of a `google.rpc.Status`, in HTTP+JSON and gRPC: a `google.rpc.ErrorInfo`, without which a client sees
+    /// only the status, and for invalid parameters a `google.rpc.BadRequest` after it.
+    #[must_use]
+    pub fn details(&self) -> Vec<Value> {
+        let mut details = vec![self.info()];
+        if let Self::InvalidParams { violations } = self {
+            details.push(bad_request(violations));
+        }
+        details
+    }
+
+    fn info(&self) -> Value {
+        let mut info = Object::new();
+        info.insert("@type".into(), ERROR_INFO.into());
+        info.insert("reason".into(), self.reason().into());
+        info.insert("domain".into(), DOMAIN.into());
+        let metadata = self.metadata();
+        if !metadata.is_empty() {
+            info.insert("metadata".into(), metadata.into());
+        }
+        info.into()
     }
 
     /// The HTTP+JSON body: a `google.rpc.Status` under `error`. The 0.3 specification does not define the
@@ -416,7 +421,7 @@ impl A2aError {
     /// both in addition.
     #[must_use]
     pub fn rest_body(&self, version: Version, profile: ErrorProfile) -> Value {
-        let details = self.data().unwrap_or_else(|| Value::Array(Vec::new()));
+        let details = Value::Array(self.details());
         let mut body = status_body(
             self.http_status(profile),
             self.grpc_status(profile).name(),
@@ -456,6 +461,14 @@ impl From<BodyError> for A2aError {
             BodyError::Shape(error) => error.into(),
         }
     }
+}
+
+fn bad_request(violations: &[FieldViolation]) -> Value {
+    let violations: Vec<_> = violations
+        .iter()
+        .map(|violation| json!({ "field": violation.field, "description": violation.description }))
+        .collect();
+    json!({ "@type": BAD_REQUEST, "fieldViolations": violations })
 }
 
 #[cfg(test)]

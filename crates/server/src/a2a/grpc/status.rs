@@ -46,7 +46,7 @@ fn of_a2a(host: &Host, error: &A2aError, version: Version) -> Status {
     fitting(
         error.grpc_status(profile(host)).code(),
         &error.grpc_message(version),
-        error.data().as_ref(),
+        Some(&Value::Array(error.details())),
     )
 }
 

@@ -7,7 +7,9 @@
 use rand::{TryRngCore as _, rngs::OsRng};
 use sha2::{Digest, Sha256};
 use url::Url;
-use wopr_app::{Error as AppError, FoundSubscription, NewSubscription, Put, SubscriptionSlot, VisibleRun};
+use wopr_app::{
+    Error as AppError, FoundSubscription, NewSubscription, Put, SubscriptionSlot, View, VisibleRun,
+};
 use wopr_connect::secret_header;
 use wopr_core::RunId;
 use wopr_wire::a2a::{
@@ -66,9 +68,11 @@ impl Service {
     ) -> Result<TaskPushNotificationConfig, Error> {
         let task = config.task_id.as_deref();
         let task = task.ok_or_else(|| A2aError::invalid_param("taskId", "is required"))?;
-        let run = VisibleRun::from(&self.visible(call, task).await?);
+        let view = self.visible(call, task).await?;
+        let run = VisibleRun::from(&view);
         let id = match &config.id {
             Some(id) => id.clone(),
+            None if call.version == Version::V0_3 => unnamed_id(&view, &call.caller),
             None => random_id()?,
         };
         let (app, cipher) = (self.host.app(), self.host.cipher());
@@ -149,15 +153,20 @@ impl Service {
     pub(in crate::a2a) async fn push_along(
         &self,
         call: &Call,
-        run: &VisibleRun,
+        view: &View,
         config: &TaskPushNotificationConfig,
         message_id: &str,
     ) -> Result<NewSubscription, Error> {
-        let id = along_id(config, message_id);
+        let unnamed = || match call.version {
+            Version::V0_3 => unnamed_id(view, &call.caller),
+            Version::V1_0 => along_id(message_id),
+        };
+        let id = config.id.clone().unwrap_or_else(unnamed);
+        let run = VisibleRun::from(view);
         let slot = self
             .host
             .app()
-            .subscription_slot(&call.caller, run, id, self.host.cipher());
+            .subscription_slot(&call.caller, &run, id, self.host.cipher());
         self.new_push(call, slot.await?, config).await
     }
 
@@ -169,7 +178,11 @@ impl Service {
         config: &TaskPushNotificationConfig,
         message_id: &str,
     ) -> Result<NewSubscription, Error> {
-        let id = along_id(config, message_id);
+        let unnamed = || match call.version {
+            Version::V0_3 => run.to_string(),
+            Version::V1_0 => along_id(message_id),
+        };
+        let id = config.id.clone().unwrap_or_else(unnamed);
         let slot = SubscriptionSlot::of_new_run(&call.caller, run, id)?;
         self.new_push(call, slot, config).await
     }
@@ -249,10 +262,18 @@ fn random_id() -> Result<String, Error> {
 }
 
 /// The id of a configuration sent along with a message. Resending the message names the same one.
-fn along_id(config: &TaskPushNotificationConfig, message_id: &str) -> String {
-    if let Some(id) = &config.id {
-        return id.clone();
-    }
+fn along_id(message_id: &str) -> String {
     let digest: [u8; 32] = Sha256::digest(message_id.as_bytes()).into();
+    hex(&digest[..16])
+}
+
+/// The id of a configuration without one in 0.3: that of the task, as for the servers of its SDKs. Whoever sets another
+/// one replaces it; one of somebody else is not to be replaced.
+fn unnamed_id(view: &View, caller: &Caller) -> String {
+    let run = view.key.run.as_str();
+    if view.summary.principal == caller.principal {
+        return run.to_owned();
+    }
+    let digest: [u8; 32] = Sha256::digest(format!("{run} {}", caller.principal)).into();
     hex(&digest[..16])
 }

@@ -9,7 +9,7 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::request::page_size;
+use super::request::page_size_or_unset;
 use crate::json::{Decode, DecodeError, Fields, deserialize_by_decode};
 
 /// A string that `Debug` hides.
@@ -186,7 +186,7 @@ impl Decode for ListTaskPushNotificationConfigsRequest {
         Ok(Self {
             tenant: fields.optional_text("tenant")?,
             task_id: fields.required_text("taskId")?,
-            page_size: page_size(&mut fields)?,
+            page_size: page_size_or_unset(&mut fields)?,
             page_token: fields.optional_text("pageToken")?,
         })
     }

@@ -176,8 +176,17 @@ impl Decode for ListTasksRequest {
     }
 }
 
-pub(super) fn page_size(fields: &mut Fields) -> Result<Option<u32>, DecodeError> {
+/// The size of a page where 0 means that none is set, since the field has no presence in Protobuf.
+pub(super) fn page_size_or_unset(fields: &mut Fields) -> Result<Option<u32>, DecodeError> {
     let size: Option<u32> = fields.optional("pageSize")?;
+    in_bounds(size.filter(|size| *size != 0))
+}
+
+fn page_size(fields: &mut Fields) -> Result<Option<u32>, DecodeError> {
+    in_bounds(fields.optional("pageSize")?)
+}
+
+fn in_bounds(size: Option<u32>) -> Result<Option<u32>, DecodeError> {
     if size.is_some_and(|size| size == 0 || size > MAX_PAGE_SIZE) {
         return Err(DecodeError::invalid("must lie between 1 and 100").in_field("pageSize"));
     }
