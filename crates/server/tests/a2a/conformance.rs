@@ -535,6 +535,14 @@ async fn conformance_open_admits_requests_without_a_credential() {
             // The extended card is disabled while everybody is admitted.
             let card = server.v1().get("/.well-known/agent-card.json").await.json();
             assert_eq!(card["capabilities"]["extendedAgentCard"], false, "{card}");
+            // One of the requirements suffices, and the last is met without a credential.
+            let requirements = card["securityRequirements"].as_array().unwrap();
+            let last = &requirements.last().unwrap()["schemes"];
+            assert!(requirements.len() > 1, "{card}");
+            assert!(
+                last.as_object().is_none_or(|schemes| schemes.is_empty()),
+                "{card}"
+            );
             for speaker in Speaker::all(&server) {
                 // With or without a key.
                 let name = speaker.name();

@@ -362,6 +362,13 @@ async fn config_in_a_message_is_registered_once() {
             .await
             .unwrap();
         assert_eq!(all.as_array().unwrap().len(), 1, "{about}: {all}");
+        // Protocol buffers cannot tell 0 from none, so it is the same in all bindings.
+        let unset = json!({ "taskId": task["id"], "pageSize": 0 });
+        assert_eq!(
+            speaker.ask(Operation::ListPushConfigs, unset).await.unwrap(),
+            all,
+            "{about}"
+        );
 
         // A refused message registers nothing.
         let mut refused = speaker.answer("no", "x", task["id"].as_str().unwrap());

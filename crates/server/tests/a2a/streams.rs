@@ -62,6 +62,23 @@ async fn subscription_sees_the_task_resume() {
 }
 
 #[tokio::test]
+async fn stream_of_an_answer_begins_when_the_answer_came() {
+    let server = Server::start().await;
+    for client in [server.v1(), server.v03()] {
+        let id = begin(&client, "approve").await;
+        let reply = client.text(&format!("yes-{}", client.version), "yes", json!({"taskId": id}));
+        let frames = client.stream(reply).await.all().await;
+        let begins = ["task:working", "status:working"];
+        assert_eq!(shorts(&frames)[..2], begins);
+        let times: Vec<_> = frames[..2]
+            .iter()
+            .map(|frame| frame.value["status"]["timestamp"].clone())
+            .collect();
+        assert_eq!(times[0], times[1]);
+    }
+}
+
+#[tokio::test]
 async fn subscription_survives_an_interrupt() {
     let server = Server::start().await;
     let client = server.v03();
