@@ -347,7 +347,7 @@ impl Reading {
             nodes: nodes?,
             edges: edges?,
             checkpoints: checkpoints?,
-            compiled_bytes: self.allowance.pattern_bytes() + self.filter_bytes,
+            compiled_bytes: self.allowance.compiled_bytes() + self.filter_bytes,
         })
     }
 

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::{
     context::Context,
     cost::{Budget, Exhausted, Meter},
+    schema::Allowance,
 };
 
 mod ast;
@@ -37,6 +38,10 @@ const MAX_EXPRESSION: usize = 8 * 1024;
 const MAX_SOURCE: usize = 64 * 1024;
 /// Maximum size of a rendered text, and approximately of an expression's value, in bytes.
 const MAX_OUTPUT: usize = 1024 * 1024;
+
+/// What an expression or a template takes besides its source and what its tree points to: the root of the tree with
+/// its count of owners, and its own place.
+const SHARED: usize = 128;
 
 /// Why a source is invalid or its evaluation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,6 +88,14 @@ impl Expression {
             offset: source.find(inner).unwrap_or(0),
             tree: Arc::new(parse::expression(inner)?),
         })
+    }
+
+    /// Parses an expression of a workflow, as far as its allowance goes.
+    pub(crate) fn compile(source: &str, allowance: &Allowance) -> Result<Self, ExpressionError> {
+        let expression = Self::parse(source)?;
+        let n_bytes = SHARED + expression.source.len() + expression.tree.heap();
+        allowance.compiled(n_bytes).map_err(ExpressionError::Syntax)?;
+        Ok(expression)
     }
 
     /// Evaluates to JSON; undefined is `None`. A result that is too large is an error.
@@ -188,6 +201,14 @@ impl Template {
             source: source.to_owned(),
             statements: parse::template(source)?.into(),
         })
+    }
+
+    /// Parses a template of a workflow, as far as its allowance goes.
+    pub(crate) fn compile(source: &str, allowance: &Allowance) -> Result<Self, ExpressionError> {
+        let template = Self::parse(source)?;
+        let n_bytes = SHARED + template.source.len() + ast::statements(&template.statements);
+        allowance.compiled(n_bytes).map_err(ExpressionError::Syntax)?;
+        Ok(template)
     }
 
     /// Renders the template.

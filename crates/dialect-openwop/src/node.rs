@@ -34,6 +34,7 @@ use crate::{
     ApprovalAction, InterruptKind, REJECTED, WorkflowId, channel,
     definition::Node,
     expression::Template,
+    measure::value_size,
     schema::{Allowance, Schema},
 };
 
@@ -424,7 +425,7 @@ impl NodeKind {
             CONVERSATION => ConversationNode::read(node, node_types.conformance, allowance)
                 .map(|gate| Self::Conversation(Box::new(gate))),
             MEMORY_WRITE | MEMORY_READ | MEMORY_COMPACT => {
-                MemoryNode::read(node).map(|memory| Self::Memory(Box::new(memory)))
+                MemoryNode::read(node, allowance).map(|memory| Self::Memory(Box::new(memory)))
             }
             "core.noop" | "core.identity" | "core.start" | "core.end" | "core.merge" | "core.conditional" => {
                 Ok(Self::Pass)
@@ -446,18 +447,22 @@ impl NodeKind {
             }),
             "core.a2a.reject" => {
                 let source = config.text("message")?.unwrap_or("The request was declined.");
-                Template::parse(source)
+                Template::compile(source, allowance)
                     .map(|message| Self::Reject { message })
                     .map_err(|e| format!("config.message: {e}"))
             }
             "core.stream" => Ok(Self::Stream {
-                pieces: config.pieces()?,
+                pieces: config.pieces(allowance)?,
                 interval_ms: match config.millis("intervalMs")?.unwrap_or(0) {
                     ms if ms <= STREAM_MAX_INTERVAL_MS => ms,
                     _ => return Err(format!("config.intervalMs is more than {STREAM_MAX_INTERVAL_MS}")),
                 },
             }),
-            "core.approvalGate" => Ok(Self::Approval(Box::new(ApprovalGate::read(node, &node.config)?))),
+            "core.approvalGate" => Ok(Self::Approval(Box::new(ApprovalGate::read(
+                node,
+                &node.config,
+                allowance,
+            )?))),
             "core.clarificationGate" => {
                 Self::clarification(&node.config, config.millis("timeoutMs")?, allowance)
             }
@@ -475,12 +480,12 @@ impl NodeKind {
                 }
                 Ok(Self::SetVariable {
                     name,
-                    value: config.assigned()?,
+                    value: config.assigned(allowance)?,
                 })
             }
             "core.template" => {
                 let source = config.text("template")?.ok_or("config.template is missing")?;
-                Template::parse(source)
+                Template::compile(source, allowance)
                     .map(Self::Template)
                     .map_err(|e| format!("config.template: {e}"))
             }
@@ -502,18 +507,20 @@ impl NodeKind {
             "core.orchestrator.supervisor" => Supervisor::read(node, node_types, allowance)
                 .map(|supervisor| Self::Supervisor(Box::new(supervisor))),
             "core.dispatch" => Dispatch::read(config).map(|dispatch| Self::Dispatch(Box::new(dispatch))),
-            "core.activity" => ActivityNode::read(config).map(|activity| Self::Activity(Box::new(activity))),
+            "core.activity" => {
+                ActivityNode::read(config, allowance).map(|activity| Self::Activity(Box::new(activity)))
+            }
             type_id if calls_agent(type_id) => {
-                AgentNode::read(node).map(|agent| Self::Agent(Box::new(agent)))
+                AgentNode::read(node, allowance).map(|agent| Self::Agent(Box::new(agent)))
             }
             GIVEN_TOOL => Ok(Self::GivenTool),
             type_id if calls_tool(type_id, &node.config) => {
-                ToolNode::read(node).map(|tool| Self::Tool(Box::new(tool)))
+                ToolNode::read(node, allowance).map(|tool| Self::Tool(Box::new(tool)))
             }
             model::CALL_PROMPT | model::STRUCTURED_OUTPUT => {
                 ModelNode::read(node, node_types, allowance).map(|model| Self::Model(Box::new(model)))
             }
-            "core.http.request" => HttpNode::read(config).map(|http| Self::Http(Box::new(http))),
+            "core.http.request" => HttpNode::read(config, allowance).map(|http| Self::Http(Box::new(http))),
             // Marks a workflow as made for conformance mode: on other hosts it does not compile.
             "conformance.start" if node_types.conformance => Ok(Self::Pass),
             MOCK_AGENT if node_types.conformance => {
@@ -570,7 +577,7 @@ impl NodeKind {
         Ok(Self::Clarification {
             questions: documents.collect(),
             rules: Rules::Clarification(questions),
-            about: About::read(&shown)?,
+            about: About::read(&shown, allowance)?,
             data: Value::Object(shown),
             timeout_ms,
         })
@@ -589,7 +596,7 @@ impl NodeKind {
         match config.text("kind")?.ok_or("config.kind is missing")? {
             "approval" => {
                 config.check_data(&data, "core.approvalGate", &[])?;
-                let mut gate = ApprovalGate::read(node, &data)?;
+                let mut gate = ApprovalGate::read(node, &data, allowance)?;
                 gate.timeout_ms = gate.timeout_ms.or(timeout_ms);
                 Ok(Self::Approval(Box::new(gate)))
             }
@@ -611,7 +618,7 @@ impl NodeKind {
                 Ok(Self::Interrupt {
                     kind: InterruptKind::ExternalEvent,
                     rules: Rules::Event,
-                    about: About::read(&data)?,
+                    about: About::read(&data, allowance)?,
                     data: Value::Object(data),
                     timeout_ms,
                 })
@@ -624,7 +631,7 @@ impl NodeKind {
                 Ok(Self::Interrupt {
                     kind: InterruptKind::Custom,
                     rules: Rules::Any,
-                    about: About::read(&data)?,
+                    about: About::read(&data, allowance)?,
                     data: Value::Object(data),
                     timeout_ms,
                 })
@@ -635,7 +642,7 @@ impl NodeKind {
 }
 
 impl ApprovalGate {
-    fn read(node: &Node, config: &Map<String, Value>) -> Result<Self, String> {
+    fn read(node: &Node, config: &Map<String, Value>, allowance: &Allowance) -> Result<Self, String> {
         let reader = Config(config);
         let offered = match config.get("actions") {
             None => vec!["accept", "reject"],
@@ -726,7 +733,7 @@ impl ApprovalGate {
         }
         Ok(Self {
             data,
-            about: About::read(config)?,
+            about: About::read(config, allowance)?,
             rules: Rules::Approval(ApprovalRules {
                 actions,
                 required,
@@ -761,6 +768,8 @@ fn read_question(document: &Value, allowance: &Allowance) -> Result<Question, St
             Some(Box::new(schema) as Box<dyn AnswerSchema>)
         }
     };
+    // What is shown of a question is kept twice.
+    allowance.compiled(value_size(document))?;
     Ok(Question {
         id,
         document: document.clone(),

@@ -20,6 +20,7 @@ use crate::{
     definition::{Definition, EdgeCondition, Node, Operator, TriggerRule, Variable, WORDS},
     expression::{Expression, ExpressionError, Val},
     node::{
+    measure::{object_size, value_size},
         AGENT_RETRIES, Decider, GIVEN_TOOL, MODEL_RETRIES, NodeKind, SubWorkflow, TOOL_RETRIES, asks_model,
         calls_agent, calls_tool, gives_artifacts, is_tool_workflow,
     },
@@ -34,6 +35,12 @@ const DEFAULT_RETRY_DELAY_MS: u64 = 1_000;
 pub(crate) const MAX_RETRIES: u32 = 100;
 
 /// The outputs that repeat what was said in a conversation.
+/// What a node takes besides its texts and settings: its places in the definition and the plan, what it does, and its
+/// entries in indexes.
+const NODE: usize = size_of::<Node>() + size_of::<PlanNode>() + 512;
+/// The same of an edge.
+const EDGE: usize = size_of::<Edge>() + size_of::<PlanEdge>() + 64;
+
 const TURNS: [&str; 2] = ["turns", "answer"];
 
 /// Places of nodes by their ids. Every event of a run looks some up.
@@ -61,7 +68,8 @@ pub struct Plan {
     /// Whether no node ever waits.
     never_waits: bool,
     configurable: Option<Schema>,
-    pattern_bytes: usize,
+    /// The approximate memory that it takes beyond the document, in bytes.
+    extra_bytes: usize,
 }
 
 /// A node with its neighbors.
@@ -231,7 +239,7 @@ impl Plan {
                 let place = format!("node '{}'", node.id);
                 let mut inputs = Vec::with_capacity(node.inputs.len());
                 for (name, port) in &node.inputs {
-                    match Port::read(port, &index) {
+                    match Port::read(port, &index, &allowance) {
                         Ok(port) => inputs.push((name.clone(), port)),
                         Err(rule) => problems.push(Problem::new(&place, format!("input '{name}': {rule}"))),
                     }
@@ -408,6 +416,7 @@ impl Plan {
             nodes,
             edges,
             entries: Vec::new(),
+        let extra_bytes = extra_bytes(&definition) + allowance.compiled_bytes();
             has_loop: false,
             joins: Vec::new(),
             has_supervisor,
@@ -418,7 +427,7 @@ impl Plan {
             has_sensitive_output,
             never_waits,
             configurable,
-            pattern_bytes: allowance.pattern_bytes(),
+            extra_bytes,
         };
         plan.connect();
         Ok(plan)
@@ -584,7 +593,30 @@ impl Plan {
     }
 }
 
-/// Variables and channels that views redact.
+/// The approximate memory that a workflow takes besides its document and what its texts and schemas are compiled to: the
+/// parsed definition repeats the values of the document, and what nodes do repeats their settings once more.
+fn extra_bytes(definition: &Definition) -> usize {
+    let fields = |fields: &Object| match fields.is_empty() {
+        true => 0,
+        false => object_size(fields),
+    };
+    let value = |value: &Option<Value>| value.as_ref().map_or(0, value_size);
+    let nodes = definition.nodes.iter().map(|node| {
+        let settings = 2 * (fields(&node.config) + fields(&node.inputs));
+        NODE + settings + fields(&node.settings) + fields(&node.output_sensitivity) + value(&node.agent)
+    });
+    let variables = definition.variables.iter();
+    let variables = variables.map(|variable| size_of::<Variable>() + value(&variable.default_value));
+    let description = definition.description.as_deref().map_or(0, str::len);
+    nodes.sum::<usize>()
+        + variables.sum::<usize>()
+        + definition.edges.len() * EDGE
+        + fields(&definition.metadata)
+        + fields(&definition.channels)
+        + value(&definition.configurable_schema)
+        + description
+}
+
 /// Lets people who decide in the place of the run's agents choose from no more workers than these.
 fn restrict_answers(nodes: &mut [PlanNode]) {
     let deciders = nodes.iter().filter_map(|node| match &node.kind {
@@ -606,6 +638,7 @@ fn sensitive(definition: &Definition) -> HashSet<String> {
     let is_marked = |variable: &&Variable| variable.sensitive || marked.contains(variable.name.as_str());
     // An approver's comment may become any variable with one of these names.
     let mut gates = definition
+/// Variables and channels that views redact.
         .nodes
         .iter()
         .flat_map(|node| WORDS.map(|word| node.hears(word)));
@@ -628,7 +661,7 @@ fn sensitive(definition: &Definition) -> HashSet<String> {
 }
 
 impl Port {
-    fn read(document: &Value, index: &Index) -> Result<Self, String> {
+    fn read(document: &Value, index: &Index, allowance: &Allowance) -> Result<Self, String> {
         let text = |field: &str| {
             document
                 .get(field)
@@ -647,7 +680,7 @@ impl Port {
                 .cloned()
                 .map(Self::Static)
                 .ok_or_else(|| "'value' is missing".to_owned()),
-            "expression" => Expression::parse(text("expression")?)
+            "expression" => Expression::compile(text("expression")?, allowance)
                 .map(Self::Expression)
                 .map_err(|e| e.to_string()),
             "connection" => {
@@ -677,7 +710,7 @@ impl Condition {
     fn read(document: &EdgeCondition, allowance: &Allowance) -> Result<Self, String> {
         let left = match &document.left {
             None => None,
-            Some(path) => Some(Expression::parse(path).map_err(|e| format!("left: {e}"))?),
+            Some(path) => Some(Expression::compile(path, allowance).map_err(|e| format!("left: {e}"))?),
         };
         if left.is_none() && document.operator != Operator::Expression {
             return Err("'left' is missing".to_owned());
@@ -691,7 +724,7 @@ impl Condition {
         let test = match document.operator {
             Operator::Expression => {
                 let source = document.expression.as_deref().ok_or("'expression' is missing")?;
-                Test::Expression(Expression::parse(source).map_err(|e| e.to_string())?)
+                Test::Expression(Expression::compile(source, allowance).map_err(|e| e.to_string())?)
             }
             Operator::Equals => Test::Equals(right()?),
             Operator::NotEquals => Test::NotEquals(right()?),

@@ -25,7 +25,7 @@ use wopr_store::{Cause, ReadError, Revision, Store, WorkflowChange, WorkflowRow,
 use crate::{
     CommandError, Engine, Options,
     descendants::Allowance,
-    holdings::{Claim, Holdings, Owner, Weight, WorkflowLimit},
+    holdings::{Claim, Holdings, Owner, WorkflowLimit},
     pinned::{Pinned, Version},
     whole_children::{Deciding, WholeChildren},
 };
@@ -72,13 +72,7 @@ impl From<WriteError> for RegisterError {
 
 impl From<WorkflowLimit> for RegisterError {
     fn from(limit: WorkflowLimit) -> Self {
-        match limit {
-            WorkflowLimit::Workflows { .. } | WorkflowLimit::Bytes { .. } => Self::Full(limit),
-            // The author can fix this one in the definition itself, by using fewer patterns.
-            WorkflowLimit::Patterns { .. } => {
-                Self::Invalid(Problems(vec![Problem::new("definition", limit.to_string())]))
-            }
-        }
+        Self::Full(limit)
     }
 }
 
@@ -228,10 +222,7 @@ impl Catalog {
             owner: row.tenant,
             id: row.id,
             version: row.version,
-            weight: Weight {
-                bytes: parsed_size(&row.body),
-                patterns: 0,
-            },
+            bytes: parsed_size(&row.body),
         };
         left_out.retain(|left| left.claim.owner != claim.owner || left.claim.id != claim.id);
         if self.holdings.has(&claim) {
@@ -253,7 +244,7 @@ impl Catalog {
                     return tracing::warn!(workflow = %claim.id, %error, "stored workflow not offered");
                 }
             };
-            claim.weight.patterns = plan.extra_bytes();
+            claim.bytes += plan.extra_bytes();
             checked = self.holdings.check(&claim);
             if checked.is_ok() {
                 self.set(claim, plan);
@@ -449,10 +440,7 @@ impl Admitted {
             owner: owner.clone(),
             id: plan.id().clone(),
             version: plan.version().clone(),
-            weight: Weight {
-                bytes: parsed_size(&body),
-                patterns: plan.extra_bytes(),
-            },
+            bytes: parsed_size(&body) + plan.extra_bytes(),
         };
         let row = WorkflowRow {
             tenant: owner,

@@ -9,9 +9,6 @@ use std::{collections::HashMap, sync::Arc};
 use parking_lot::Mutex;
 use wopr_core::{ContentHash, TenantId, WorkflowId};
 
-/// Maximum bytes of the compiled patterns of one tenant's current workflows.
-const MAX_PATTERN_BYTES: usize = 16 << 20;
-
 /// The tenant of a workflow; `None` for shared workflows.
 pub(crate) type Owner = Option<TenantId>;
 
@@ -20,20 +17,11 @@ pub(crate) type Owner = Option<TenantId>;
 pub enum WorkflowLimit {
     #[error("the tenant has {most} workflows, which limits.max_workflows allows; remove one to make room")]
     Workflows { most: usize },
-    /// Total size of the parsed definitions, in bytes.
+    /// Total size of the parsed definitions and of what they are compiled to, in bytes.
     #[error(
         "the workflows of the tenant would take over {most} bytes of memory, which limits.max_workflow_bytes allows; {taken} are taken; remove a workflow to make room"
     )]
     Bytes {
-        most: usize,
-        /// Size of the other workflows.
-        taken: usize,
-    },
-    /// Total size of the compiled patterns, in bytes.
-    #[error(
-        "the compiled patterns of all workflows of the tenant would exceed {most} bytes; {taken} are taken; use fewer patterns, or remove a workflow"
-    )]
-    Patterns {
         most: usize,
         /// Size of the other workflows.
         taken: usize,
@@ -46,42 +34,8 @@ pub(crate) struct Claim {
     pub(crate) owner: Owner,
     pub(crate) id: WorkflowId,
     pub(crate) version: ContentHash,
-    pub(crate) weight: Weight,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Weight {
-    /// Size of the parsed definition.
+    /// Size of the parsed definition and of what it is compiled to.
     pub(crate) bytes: usize,
-    /// Size of the compiled patterns.
-    pub(crate) patterns: usize,
-}
-
-impl Weight {
-    const fn max(self, other: Self) -> Self {
-        Self {
-            bytes: if self.bytes > other.bytes {
-                self.bytes
-            } else {
-                other.bytes
-            },
-            patterns: if self.patterns > other.patterns {
-                self.patterns
-            } else {
-                other.patterns
-            },
-        }
-    }
-
-    fn add(&mut self, other: Self) {
-        self.bytes += other.bytes;
-        self.patterns += other.patterns;
-    }
-
-    fn subtract(&mut self, other: Self) {
-        self.bytes = self.bytes.saturating_sub(other.bytes);
-        self.patterns = self.patterns.saturating_sub(other.patterns);
-    }
 }
 
 #[derive(Debug)]
@@ -93,9 +47,9 @@ pub(crate) struct Holdings {
 
 #[derive(Debug, Default)]
 struct Held {
-    current: HashMap<WorkflowId, (ContentHash, Weight)>,
+    current: HashMap<WorkflowId, (ContentHash, usize)>,
     /// The sum over all current workflows.
-    total: Weight,
+    total: usize,
     /// Registrations in progress, each under a unique number.
     reserved: Vec<(u64, Claim)>,
     last: u64,
@@ -179,10 +133,10 @@ impl Holdings {
     pub(crate) fn add(&self, claim: Claim) {
         let mut owners = self.owners.lock();
         let held = owners.entry(claim.owner).or_default();
-        if let Some((_, before)) = held.current.insert(claim.id, (claim.version, claim.weight)) {
-            held.total.subtract(before);
+        if let Some((_, before)) = held.current.insert(claim.id, (claim.version, claim.bytes)) {
+            held.total -= before;
         }
-        held.total.add(claim.weight);
+        held.total += claim.bytes;
     }
 
     /// Stops counting a workflow. Returns whether it was counted.
@@ -192,8 +146,8 @@ impl Holdings {
             return false;
         };
         let removed = held.current.remove(id);
-        if let Some((_, weight)) = removed {
-            held.total.subtract(weight);
+        if let Some((_, bytes)) = removed {
+            held.total -= bytes;
         }
         if held.reserved.is_empty() && held.current.is_empty() {
             owners.remove(owner);
@@ -202,10 +156,10 @@ impl Holdings {
     }
 
     fn check_within(&self, held: &Held, claim: &Claim, counts_reserved: bool) -> Result<(), WorkflowLimit> {
-        let before = held.current.get(&claim.id).map(|(_, weight)| *weight);
+        let before = held.current.get(&claim.id).map(|(_, bytes)| *bytes);
         let (mut n_workflows, mut taken) = (held.current.len(), held.total);
-        taken.subtract(before.unwrap_or_default());
-        let (mut is_new, mut own) = (before.is_none(), claim.weight);
+        taken -= before.unwrap_or_default();
+        let (mut is_new, mut own) = (before.is_none(), claim.bytes);
         if counts_reserved {
             for (_, other) in &held.reserved {
                 if held.is_current(other) {
@@ -213,7 +167,7 @@ impl Holdings {
                 }
                 if other.id == claim.id {
                     // Only one of the two versions will be current.
-                    own = own.max(other.weight);
+                    own = own.max(other.bytes);
                     if is_new {
                         is_new = false;
                         n_workflows += 1;
@@ -221,10 +175,10 @@ impl Holdings {
                     continue;
                 }
                 match held.current.get(&other.id) {
-                    Some((_, replaced)) => taken.subtract(*replaced),
+                    Some((_, replaced)) => taken = taken.saturating_sub(*replaced),
                     None => n_workflows += 1,
                 }
-                taken.add(other.weight);
+                taken += other.bytes;
             }
         }
         // A version that takes no more than its predecessor is always accepted.
@@ -233,16 +187,10 @@ impl Holdings {
             let most = self.max_workflows;
             return Err(WorkflowLimit::Workflows { most });
         }
-        if claim.weight.bytes > before.bytes && taken.bytes + own.bytes > self.max_bytes {
+        if claim.bytes > before && taken + own > self.max_bytes {
             return Err(WorkflowLimit::Bytes {
                 most: self.max_bytes,
-                taken: taken.bytes,
-            });
-        }
-        if claim.weight.patterns > before.patterns && taken.patterns + own.patterns > MAX_PATTERN_BYTES {
-            return Err(WorkflowLimit::Patterns {
-                most: MAX_PATTERN_BYTES,
-                taken: taken.patterns,
+                taken,
             });
         }
         Ok(())
@@ -258,7 +206,7 @@ mod tests {
             owner: Some(TenantId::parse(owner).expect("valid")),
             id: WorkflowId::parse(id).expect("valid"),
             version: ContentHash::of(format!("{id} {bytes}").as_bytes()),
-            weight: Weight { bytes, patterns: 0 },
+            bytes,
         }
     }
 

@@ -22,7 +22,7 @@ pub struct Options {
     pub max_descendants: u64,
     /// Maximum current workflows of one tenant. The shared ones have a limit of their own.
     pub max_workflows: usize,
-    /// Maximum bytes of the parsed definitions of a tenant's current workflows.
+    /// Maximum bytes of a tenant's current workflows: of the parsed definitions, and of what they are compiled to.
     pub max_workflow_bytes: usize,
     /// Maximum concurrent effect attempts.
     pub max_effects: usize,
@@ -62,7 +62,7 @@ impl Default for Options {
             deciders: None,
             max_descendants: 20_000,
             max_workflows: 2_000,
-            max_workflow_bytes: 64 << 20,
+            max_workflow_bytes: 128 << 20,
             max_effects: 256,
             max_effect_bytes: 64 << 20,
             lease: Duration::from_secs(30),

@@ -70,7 +70,9 @@ pub fn value_size(value: &Value) -> usize {
     }
 }
 
-fn object_size(fields: &Object) -> usize {
+/// The approximate memory in bytes that an object takes, by the measure of [`parsed_size`].
+#[must_use]
+pub fn object_size(fields: &Object) -> usize {
     let members = fields.iter();
     let n_bytes = members.map(|(name, value)| STRING + name.len() + value_size(value));
     OBJECT + n_bytes.sum::<usize>()

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 
 use serde_json::Value;
-use wopr_kernel::AnswerSchema;
+use wopr_kernel::{AnswerSchema, measure::value_size};
 
 use crate::{
     cost::Meter,
@@ -35,16 +35,19 @@ const MAX_PATTERN_WORK: usize = 40_000;
 const REFUSED_PATTERN: usize = 128 * 1024;
 /// Maximum number of patterns in a workflow.
 const MAX_PATTERN_COUNT: usize = 500;
+/// Maximum memory of the compiled expressions, templates and schemas of a workflow, in bytes.
+const MAX_COMPILED: usize = 16 * 1024 * 1024;
 /// Maximum number of subschemas in a workflow.
 const MAX_ALL_SUBSCHEMAS: usize = 65_536;
 
-/// The remaining allowance of one workflow for patterns and schemas.
+/// The remaining allowance of one workflow for patterns, schemas, expressions and templates.
 #[derive(Debug)]
 pub struct Allowance {
     patterns: Cell<usize>,
     pattern_bytes: Cell<usize>,
     pattern_work: Cell<usize>,
     subschemas: Cell<usize>,
+    compiled: Cell<usize>,
     /// Whether anything was refused because the allowance was used up.
     is_exceeded: Cell<bool>,
 }
@@ -56,6 +59,7 @@ impl Default for Allowance {
             pattern_bytes: Cell::new(MAX_PATTERNS),
             pattern_work: Cell::new(MAX_PATTERN_WORK),
             subschemas: Cell::new(MAX_ALL_SUBSCHEMAS),
+            compiled: Cell::new(MAX_COMPILED),
             is_exceeded: Cell::new(false),
         }
     }
@@ -90,6 +94,21 @@ impl Allowance {
     /// The memory of all compiled patterns.
     pub fn pattern_bytes(&self) -> usize {
         MAX_PATTERNS - self.pattern_bytes.get()
+    }
+
+    /// Takes the memory of something compiled from the allowance.
+    pub fn compiled(&self, n_bytes: usize) -> Result<(), String> {
+        let wrong = || {
+            format!(
+                "the compiled expressions, templates and schemas of the workflow exceed {MAX_COMPILED} bytes"
+            )
+        };
+        self.take(&self.compiled, n_bytes, wrong)
+    }
+
+    /// The memory of all that was compiled, in bytes.
+    pub fn compiled_bytes(&self) -> usize {
+        self.pattern_bytes() + MAX_COMPILED - self.compiled.get()
     }
 
     /// Whether anything was refused because the allowance was used up.
@@ -203,7 +222,15 @@ enum Size {
 impl Schema {
     /// Compiles a schema; the error says what is wrong with it.
     pub fn compile(document: &Value, allowance: &Allowance) -> Result<Self, String> {
-        compile::compile(document, allowance)
+        let schema = compile::compile(document, allowance)?;
+        allowance.compiled(schema.n_bytes())?;
+        Ok(schema)
+    }
+
+    /// The memory that it takes without its patterns, in bytes.
+    fn n_bytes(&self) -> usize {
+        let rules = self.subschemas.iter().flatten();
+        size_of_val(&*self.subschemas) + rules.map(Rule::n_bytes).sum::<usize>()
     }
 
     /// Validates a value; fails with the first rule that it breaks, or if the work exceeds its limit.
@@ -214,6 +241,52 @@ impl Schema {
     /// Like [`Self::validate`], with a budget of its own.
     pub fn validate_alone(&self, value: &Value) -> Result<(), Invalid> {
         self.validate(value, &Meter::alone())
+    }
+}
+
+impl Rule {
+    /// The memory that it takes without its patterns, in bytes.
+    fn n_bytes(&self) -> usize {
+        let names = |names: &[String]| names.iter().map(|name| size_of::<String>() + name.len()).sum();
+        let named = |schemas: &[(String, usize)]| {
+            let each = schemas.iter();
+            each.map(|(name, _)| size_of::<(String, usize)>() + name.len())
+                .sum()
+        };
+        let behind: usize = match self {
+            Self::Never
+            | Self::MultipleOf(_)
+            | Self::Bound(..)
+            | Self::Length(..)
+            | Self::Pattern(_)
+            | Self::Items(..)
+            | Self::UniqueItems
+            | Self::Properties(..)
+            | Self::Contains { .. }
+            | Self::PropertyNames(_)
+            | Self::Ref(_)
+            | Self::Not(_)
+            | Self::If { .. }
+            | Self::UnevaluatedItems(_)
+            | Self::UnevaluatedProperties(_) => 0,
+            Self::Type(kinds) => size_of_val(&**kinds),
+            Self::Enum(values) => values.iter().map(value_size).sum(),
+            Self::Const(value) => value_size(value),
+            Self::Required(required) => names(required),
+            Self::DependentRequired(lists) => lists
+                .iter()
+                .map(|(name, list)| size_of::<(String, Vec<String>)>() + name.len() + names(list))
+                .sum(),
+            Self::ItemsAre { first, rest: _ } => size_of_val(&**first),
+            Self::PropertiesAre {
+                named: fields,
+                patterns,
+                rest: _,
+            } => named(fields) + size_of_val(&**patterns),
+            Self::DependentSchemas(schemas) => named(schemas),
+            Self::AllOf(schemas) | Self::AnyOf(schemas) | Self::OneOf(schemas) => size_of_val(&**schemas),
+        };
+        size_of::<Self>() + behind
     }
 }
 

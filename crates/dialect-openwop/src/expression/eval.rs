@@ -71,9 +71,9 @@ impl<'a, 'm, 'b> Machine<'a, 'm, 'b> {
             match statement {
                 Statement::Text(text) => out.push(text)?,
                 Statement::Print(expr) => self.print(expr, out)?,
-                Statement::If(branches, otherwise) => {
-                    let mut body = otherwise;
-                    for (condition, branch) in branches {
+                Statement::If(branches) => {
+                    let mut body = &branches.otherwise;
+                    for (condition, branch) in &branches.tested {
                         if self.eval(condition)?.is_true(self.meter)? {
                             body = branch;
                             break;
@@ -323,31 +323,28 @@ impl<'a, 'm, 'b> Machine<'a, 'm, 'b> {
             self.meter.charge(1)?;
             value = match post {
                 Post::Field(name) => value.field(name, self.meter)?,
-                Post::Call(method, _) => {
+                Post::Call(call) => {
+                    let method = &call.0;
                     return Err(fail(format!("{} has no method named {method}", value.kind())));
                 }
                 Post::Item(key) => {
                     let key = self.eval(key)?;
                     value.item(&key, self.meter)?
                 }
-                Post::Slice { from, to, step } => {
-                    let from = self.place(from.as_ref())?;
-                    let to = self.place(to.as_ref())?;
-                    self.slice(&value, from, to, *step)?
+                Post::Slice(slice) => {
+                    let from = self.place(slice.from.as_ref())?;
+                    let to = self.place(slice.to.as_ref())?;
+                    self.slice(&value, from, to, slice.step)?
                 }
                 Post::Filter(filter, args) => {
                     let call = self.call(value, args)?;
                     self.meter.charge(filter.cost)?;
                     (filter.run)(call)?
                 }
-                Post::Test {
-                    test,
-                    args,
-                    is_negated,
-                } => {
-                    let call = self.call(value, args)?;
-                    self.meter.charge(test.cost)?;
-                    Val::Bool((test.run)(call)? != *is_negated)
+                Post::Test(asked) => {
+                    let call = self.call(value, &asked.args)?;
+                    self.meter.charge(asked.test.cost)?;
+                    Val::Bool((asked.test.run)(call)? != asked.is_negated)
                 }
             };
         }
@@ -355,12 +352,12 @@ impl<'a, 'm, 'b> Machine<'a, 'm, 'b> {
     }
 
     fn call(&mut self, value: Val<'a>, args: &'a Args) -> Result<Call<'a, 'm, 'b>> {
-        let mut by_place = Vec::with_capacity(args.by_place.len());
-        for arg in &args.by_place {
+        let mut by_place = Vec::with_capacity(args.by_place().len());
+        for arg in args.by_place() {
             by_place.push(self.eval(arg)?);
         }
-        let mut by_name = Vec::with_capacity(args.by_name.len());
-        for (name, arg) in &args.by_name {
+        let mut by_name = Vec::with_capacity(args.by_name().len());
+        for (name, arg) in args.by_name() {
             by_name.push((&**name, self.eval(arg)?));
         }
         Ok(Call {

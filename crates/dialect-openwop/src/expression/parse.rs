@@ -7,7 +7,9 @@ use std::iter::Peekable;
 
 use super::{
     ExpressionError,
-    ast::{Args, Choice, Comparison, Expr, Loop, Operator, Post, Statement, Target},
+    ast::{
+        Args, Branches, Choice, Comparison, Expr, Loop, Operator, Post, Slice, Statement, Target, TestCall,
+    },
     filters::Filter,
     lex::{self, Kind, MAX_NESTING, Part, Token, nested, syntax},
     predicates::Test,
@@ -91,7 +93,7 @@ fn conditional(parts: &mut Parts<'_>, tokens: &[Token<'_>], depth: usize) -> Res
     let mut condition = whole(&tokens[1..], depth)?;
     loop {
         let body = block(parts, &["endif", "elif", "else"], depth + 1)?;
-        branches.push((condition, body));
+        branches.push((condition, body.into()));
         match parts.next() {
             Some(Part::Statement(tokens)) if word(&tokens) == "elif" => {
                 condition = whole(&tokens[1..], depth)?;
@@ -102,11 +104,18 @@ fn conditional(parts: &mut Parts<'_>, tokens: &[Token<'_>], depth: usize) -> Res
             Some(Part::Statement(tokens)) if word(&tokens) == "else" => {
                 let otherwise = block(parts, &["endif"], depth + 1)?;
                 end(parts, true)?;
-                return Ok(Statement::If(branches, otherwise));
+                return Ok(conditions(branches, otherwise));
             }
-            _ => return Ok(Statement::If(branches, Vec::new())),
+            _ => return Ok(conditions(branches, Vec::new())),
         }
     }
+}
+
+fn conditions(tested: Vec<(Expr, Box<[Statement]>)>, otherwise: Vec<Statement>) -> Statement {
+    Statement::If(Box::new(Branches {
+        tested: tested.into(),
+        otherwise: otherwise.into(),
+    }))
 }
 
 fn for_loop(parts: &mut Parts<'_>, tokens: &[Token<'_>], depth: usize) -> Result<Loop> {
@@ -146,8 +155,8 @@ fn for_loop(parts: &mut Parts<'_>, tokens: &[Token<'_>], depth: usize) -> Result
         target,
         over,
         filter,
-        body,
-        otherwise,
+        body: body.into(),
+        otherwise: otherwise.into(),
     })
 }
 
@@ -158,6 +167,9 @@ fn whole(tokens: &[Token<'_>], depth: usize) -> Result<Expr> {
     parser.end()?;
     Ok(expr)
 }
+
+/// The arguments of a call, by place and by name.
+type Given = (Vec<Expr>, Vec<(Box<str>, Expr)>);
 
 struct Parser<'t, 's> {
     tokens: &'t [Token<'s>],
@@ -300,7 +312,7 @@ impl<'s> Parser<'_, 's> {
         }
         Ok(match rest.is_empty() {
             true => first,
-            false => Expr::Compare(Box::new(first), rest),
+            false => Expr::Compare(Box::new(first), rest.into()),
         })
     }
 
@@ -350,7 +362,7 @@ impl<'s> Parser<'_, 's> {
         }
         Ok(match rest.is_empty() {
             true => first,
-            false => Expr::Chain(Box::new(first), rest),
+            false => Expr::Chain(Box::new(first), rest.into()),
         })
     }
 
@@ -374,11 +386,11 @@ impl<'s> Parser<'_, 's> {
                 let name = self.name()?;
                 let test = Test::named(name).ok_or_else(|| syntax(format!("there is no test '{name}'")))?;
                 let args = self.test_args()?;
-                posts.push(Post::Test {
+                posts.push(Post::Test(Box::new(TestCall {
                     test,
                     args,
                     is_negated,
-                });
+                })));
             } else {
                 return Ok(followed(value, posts));
             }
@@ -398,10 +410,7 @@ impl<'s> Parser<'_, 's> {
         } else {
             Vec::new()
         };
-        Ok(Args {
-            by_place,
-            by_name: Vec::new(),
-        })
+        Ok(Args::new(by_place, Vec::new()))
     }
 
     fn signed(&mut self) -> Result<Expr> {
@@ -423,7 +432,7 @@ impl<'s> Parser<'_, 's> {
                     Some(Kind::Int(index)) => {
                         let index = *index;
                         self.at += 1;
-                        Post::Item(Expr::Int(index))
+                        Post::Item(Box::new(Expr::Int(index)))
                     }
                     _ => Post::Field(self.name()?.into()),
                 });
@@ -435,7 +444,7 @@ impl<'s> Parser<'_, 's> {
                         "only functions can be called, and 'range' is the only one",
                     ));
                 };
-                posts.push(Post::Call(method, self.args()?));
+                posts.push(Post::Call(Box::new((method, self.args()?))));
             } else {
                 return Ok(posts);
             }
@@ -450,7 +459,8 @@ impl<'s> Parser<'_, 's> {
         };
         if !self.takes(":") {
             self.expect("]")?;
-            return from.map(Post::Item).ok_or_else(|| syntax("a subscript is empty"));
+            let key = from.map(|key| Post::Item(Box::new(key)));
+            return key.ok_or_else(|| syntax("a subscript is empty"));
         }
         let to = if self.is_operator(":") || self.is_operator("]") {
             None
@@ -471,21 +481,27 @@ impl<'s> Parser<'_, 's> {
             }
         }
         self.expect("]")?;
-        Ok(Post::Slice { from, to, step })
+        Ok(Post::Slice(Box::new(Slice { from, to, step })))
     }
 
     fn args(&mut self) -> Result<Args> {
+        let (by_place, by_name) = self.given()?;
+        Ok(Args::new(by_place, by_name))
+    }
+
+    /// The arguments by place and by name.
+    fn given(&mut self) -> Result<Given> {
         self.expect("(")?;
-        let mut args = Args::default();
+        let (mut by_place, mut by_name) = (Vec::new(), Vec::new());
         while !self.takes(")") {
             let is_named = matches!(self.peek(), Some(Kind::Name(_)))
                 && self.tokens.get(self.at + 1).map(|token| &token.kind) == Some(&Kind::Operator("="));
             if is_named {
                 let name = self.name()?;
                 self.expect("=")?;
-                args.by_name.push((name.into(), self.expression()?));
-            } else if args.by_name.is_empty() {
-                args.by_place.push(self.expression()?);
+                by_name.push((name.into(), self.expression()?));
+            } else if by_name.is_empty() {
+                by_place.push(self.expression()?);
             } else {
                 return Err(syntax("an argument without a name follows one with a name"));
             }
@@ -493,7 +509,7 @@ impl<'s> Parser<'_, 's> {
                 self.expect(",")?;
             }
         }
-        Ok(args)
+        Ok((by_place, by_name))
     }
 
     fn primary(&mut self) -> Result<Expr> {
@@ -522,14 +538,14 @@ impl<'s> Parser<'_, 's> {
                 if *name != "range" {
                     return Err(syntax(format!("there is no function '{name}'")));
                 }
-                let args = self.args()?;
-                if !args.by_name.is_empty() || !(1..=3).contains(&args.by_place.len()) {
+                let (by_place, by_name) = self.given()?;
+                if !by_name.is_empty() || !(1..=3).contains(&by_place.len()) {
                     return Err(syntax("'range' takes one to three numbers"));
                 }
-                Ok(Expr::Range(args.by_place))
+                Ok(Expr::Range(by_place.into()))
             }
             Kind::Operator("(") => self.parenthesis(),
-            Kind::Operator("[") => Ok(Expr::List(self.list("]")?)),
+            Kind::Operator("[") => Ok(Expr::List(self.list("]")?.into())),
             Kind::Operator("{") => self.map(),
             Kind::Operator(_) => {
                 self.at -= 1;
@@ -540,7 +556,7 @@ impl<'s> Parser<'_, 's> {
 
     fn parenthesis(&mut self) -> Result<Expr> {
         if self.takes(")") {
-            return Ok(Expr::List(Vec::new()));
+            return Ok(Expr::List(Box::default()));
         }
         let first = self.expression()?;
         if self.takes(")") {
@@ -549,7 +565,7 @@ impl<'s> Parser<'_, 's> {
         self.expect(",")?;
         let mut items = vec![first];
         items.extend(self.list(")")?);
-        Ok(Expr::List(items))
+        Ok(Expr::List(items.into()))
     }
 
     fn list(&mut self, close: &str) -> Result<Vec<Expr>> {
@@ -573,7 +589,7 @@ impl<'s> Parser<'_, 's> {
                 self.expect(",")?;
             }
         }
-        Ok(Expr::Map(fields))
+        Ok(Expr::Map(fields.into()))
     }
 
     fn target(&mut self) -> Result<Target> {
@@ -599,22 +615,22 @@ impl<'s> Parser<'_, 's> {
         match (is_tuple, parts.len()) {
             (false, 1) => parts.pop().ok_or_else(|| syntax("'for' has no name")),
             (_, 0) => Err(syntax("'for' has no name")),
-            _ => Ok(Target::Parts(parts)),
+            _ => Ok(Target::Parts(parts.into())),
         }
     }
 }
 
-fn joined(first: Expr, mut rest: Vec<Expr>, join: impl FnOnce(Vec<Expr>) -> Expr) -> Expr {
+fn joined(first: Expr, mut rest: Vec<Expr>, join: impl FnOnce(Box<[Expr]>) -> Expr) -> Expr {
     if rest.is_empty() {
         return first;
     }
     rest.insert(0, first);
-    join(rest)
+    join(rest.into())
 }
 
 fn followed(value: Expr, posts: Vec<Post>) -> Expr {
     if posts.is_empty() {
         return value;
     }
-    Expr::Post(Box::new(value), posts)
+    Expr::Post(Box::new(value), posts.into())
 }

@@ -43,12 +43,12 @@ impl<'t> Reader<'t, '_> {
             match statement {
                 Statement::Text(_) => {}
                 Statement::Print(expr) => self.expression(expr),
-                Statement::If(branches, otherwise) => {
-                    for (condition, body) in branches {
+                Statement::If(branches) => {
+                    for (condition, body) in &branches.tested {
                         self.expression(condition);
                         self.statements(body);
                     }
-                    self.statements(otherwise);
+                    self.statements(&branches.otherwise);
                 }
                 Statement::For(each) => {
                     self.expression(&each.over);
@@ -87,10 +87,13 @@ impl<'t> Reader<'t, '_> {
         }
         let fields = posts.iter().map_while(|post| match post {
             Post::Field(field) => Some(field.to_string()),
-            Post::Item(Expr::Text(field)) => Some(field.to_string()),
-            Post::Call(..) | Post::Item(_) | Post::Slice { .. } | Post::Filter(..) | Post::Test { .. } => {
-                None
+            Post::Item(key) => {
+                let Expr::Text(field) = &**key else {
+                    return None;
+                };
+                Some(field.to_string())
             }
+            Post::Call(_) | Post::Slice(_) | Post::Filter(..) | Post::Test(_) => None,
         });
         let path = std::iter::once(name.to_owned()).chain(fields).collect();
         let offset = self.offset + at;
@@ -135,13 +138,15 @@ impl<'t> Reader<'t, '_> {
         match post {
             Post::Field(_) => {}
             Post::Item(key) => self.expression(key),
-            Post::Slice { from, to, step: _ } => self.all(from.iter().chain(to)),
-            Post::Call(_, args) | Post::Filter(_, args) | Post::Test { args, .. } => self.args(args),
+            Post::Slice(slice) => self.all(slice.from.iter().chain(&slice.to)),
+            Post::Call(call) => self.args(&call.1),
+            Post::Test(call) => self.args(&call.args),
+            Post::Filter(_, args) => self.args(args),
         }
     }
 
     fn args(&mut self, args: &'t Args) {
-        self.all(args.by_place.iter());
-        self.all(args.by_name.iter().map(|(_, arg)| arg));
+        self.all(args.by_place().iter());
+        self.all(args.by_name().iter().map(|(_, arg)| arg));
     }
 }

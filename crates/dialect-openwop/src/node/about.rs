@@ -5,7 +5,10 @@
 
 use serde_json::{Map, Value};
 
-use crate::expression::{Template, is_template};
+use crate::{
+    expression::{Template, is_template},
+    schema::Allowance,
+};
 
 /// The data member that names the artifact a gate is about.
 pub(crate) const ARTIFACT: &str = "artifactId";
@@ -39,7 +42,7 @@ pub(crate) struct Text {
 
 impl About {
     /// Parses the texts of a gate's data; fails if a text with template syntax is not a valid template.
-    pub(super) fn read(data: &Map<String, Value>) -> Result<Self, String> {
+    pub(super) fn read(data: &Map<String, Value>, allowance: &Allowance) -> Result<Self, String> {
         let mut about = Self {
             names_artifact: data.get(ARTIFACT).is_some_and(Value::is_string),
             ..Self::default()
@@ -48,7 +51,8 @@ impl About {
             if let Some(Value::String(source)) = data.get(name)
                 && is_template(source)
             {
-                let template = Template::parse(source).map_err(|error| format!("config.{name}: {error}"))?;
+                let template = Template::compile(source, allowance)
+                    .map_err(|error| format!("config.{name}: {error}"))?;
                 about.templates.push(Text { name, template, most });
             }
         }

@@ -1,6 +1,7 @@
 //! `core.activity`: its settings.
 
 use super::{config::Config, http::Body};
+use crate::schema::Allowance;
 
 /// Longest name of a queue, in bytes.
 const MAX_QUEUE: usize = 128;
@@ -17,7 +18,7 @@ pub(crate) struct ActivityNode {
 }
 
 impl ActivityNode {
-    pub(super) fn read(config: Config<'_>) -> Result<Self, String> {
+    pub(super) fn read(config: Config<'_>, allowance: &Allowance) -> Result<Self, String> {
         let queue = config.text("queue")?.ok_or("config.queue is missing")?;
         let is_name = !queue.is_empty() && queue.len() <= MAX_QUEUE && !queue.chars().any(char::is_control);
         if !is_name {
@@ -33,7 +34,7 @@ impl ActivityNode {
             queue: queue.to_owned(),
             input: match config.0.get("input") {
                 None => None,
-                Some(input) => Some(Body::read(input).map_err(|e| format!("config.input: {e}"))?),
+                Some(input) => Some(Body::read(input, allowance).map_err(|e| format!("config.input: {e}"))?),
             },
             timeout_ms: time("timeoutMs")?,
             heartbeat_ms: time("heartbeatMs")?,

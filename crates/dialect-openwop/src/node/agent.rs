@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::{activity::MAX_ACTIVITY_MS, config::Config, http::Body};
-use crate::{definition::Node, expression::Template};
+use crate::{definition::Node, expression::Template, schema::Allowance};
 
 /// Longest name of a peer or skill, in bytes.
 const MAX_NAME: usize = 256;
@@ -92,7 +92,7 @@ pub(crate) struct AgentNode {
 
 impl AgentNode {
     /// Parses the settings of a node whose type calls an agent.
-    pub(super) fn read(node: &Node) -> Result<Self, String> {
+    pub(super) fn read(node: &Node, allowance: &Allowance) -> Result<Self, String> {
         let config = Config(&node.config);
         let name = |field: &str| match config.text(field)? {
             Some(name) if name.is_empty() || name.len() > MAX_NAME => {
@@ -100,7 +100,10 @@ impl AgentNode {
             }
             name => Ok(name.map(str::to_owned)),
         };
-        let message = config.text("message")?.map(Template::parse).transpose();
+        let message = config
+            .text("message")?
+            .map(|source| Template::compile(source, allowance))
+            .transpose();
         let timeout_ms = match config.millis("timeoutMs")? {
             Some(ms) if !(1..=MAX_ACTIVITY_MS).contains(&ms) => {
                 return Err(format!("config.timeoutMs is not within 1 to {MAX_ACTIVITY_MS}"));
@@ -133,13 +136,13 @@ impl AgentNode {
             (None, None) => DEFAULT_PEER.to_owned(),
         };
         Ok(Self {
-            task: AgentTask::read(node, config)?,
+            task: AgentTask::read(node, config, allowance)?,
             peer,
             skill: name("skill")?,
             message: message.map_err(|e| format!("config.message: {e}"))?,
             data: match config.0.get("data") {
                 None | Some(Value::Null) => None,
-                Some(data) => Some(Body::read(data).map_err(|e| format!("config.data: {e}"))?),
+                Some(data) => Some(Body::read(data, allowance).map_err(|e| format!("config.data: {e}"))?),
             },
             timeout_ms,
             version,
@@ -150,14 +153,14 @@ impl AgentNode {
 }
 
 impl AgentTask {
-    fn read(node: &Node, config: Config<'_>) -> Result<Self, String> {
+    fn read(node: &Node, config: Config<'_>, allowance: &Allowance) -> Result<Self, String> {
         let id = || match config.text("taskId")? {
             None if !node.inputs.contains_key("taskId") => {
                 Err("config.taskId is missing, and so is an input taskId".to_owned())
             }
             None => Ok(None),
             Some(source) => {
-                let id = Template::parse(source).map_err(|e| format!("config.taskId: {e}"))?;
+                let id = Template::compile(source, allowance).map_err(|e| format!("config.taskId: {e}"))?;
                 Ok(Some(id))
             }
         };

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::{CONVERSATION, MEMORY_COMPACT, MEMORY_READ, MEMORY_WRITE, MOCK_AGENT, TOOL_CALL, agent, model};
 use crate::{
     expression::{Expression, Template, is_template},
+    schema::Allowance,
     whole,
 };
 
@@ -351,11 +352,11 @@ impl<'a> Config<'a> {
         }
     }
 
-    pub(super) fn pieces(self) -> Result<Pieces, String> {
+    pub(super) fn pieces(self, allowance: &Allowance) -> Result<Pieces, String> {
         match (self.0.get("chunks"), self.text("expression")?) {
             (Some(_), Some(_)) => Err("config has both chunks and expression".to_owned()),
             (None, None) => Err("config has neither chunks nor expression".to_owned()),
-            (None, Some(source)) => Expression::parse(source)
+            (None, Some(source)) => Expression::compile(source, allowance)
                 .map(Pieces::List)
                 .map_err(|e| format!("config.expression: {e}")),
             (Some(Value::Array(items)), None) if (1..=MAX_PIECES).contains(&items.len()) => items
@@ -365,7 +366,7 @@ impl<'a> Config<'a> {
                     let source = item
                         .as_str()
                         .ok_or_else(|| format!("config.chunks[{n}] is not a string"))?;
-                    Template::parse(source).map_err(|e| format!("config.chunks[{n}]: {e}"))
+                    Template::compile(source, allowance).map_err(|e| format!("config.chunks[{n}]: {e}"))
                 })
                 .collect::<Result<_, _>>()
                 .map(Pieces::Templates),
@@ -375,15 +376,15 @@ impl<'a> Config<'a> {
         }
     }
 
-    pub(super) fn assigned(self) -> Result<Assigned, String> {
+    pub(super) fn assigned(self, allowance: &Allowance) -> Result<Assigned, String> {
         if let Some(source) = self.text("expression")? {
-            return Expression::parse(source)
+            return Expression::compile(source, allowance)
                 .map(Assigned::Expression)
                 .map_err(|e| format!("config.expression: {e}"));
         }
         match self.0.get("value") {
             None => Ok(Assigned::Input),
-            Some(Value::String(text)) if is_template(text) => Template::parse(text)
+            Some(Value::String(text)) if is_template(text) => Template::compile(text, allowance)
                 .map(Assigned::Template)
                 .map_err(|e| format!("config.value: {e}")),
             Some(value) => Ok(Assigned::Static(value.clone())),

@@ -52,7 +52,7 @@ impl ConversationNode {
         let config = Config(&node.config);
         let template = |field: &str| {
             let source = config.text(field)?;
-            let parsed = source.map(Template::parse);
+            let parsed = source.map(|source| Template::compile(source, allowance));
             parsed.transpose().map_err(|e| format!("config.{field}: {e}"))
         };
         let count = |field: &str, most: u64| match config.millis(field)? {

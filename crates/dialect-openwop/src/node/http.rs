@@ -4,7 +4,10 @@ use serde_json::{Map, Value};
 use wopr_kernel::SecretHeader;
 
 use super::config::Config;
-use crate::expression::{ExpressionError, Template, is_template};
+use crate::{
+    expression::{ExpressionError, Template, is_template},
+    schema::Allowance,
+};
 
 #[derive(Debug)]
 pub(crate) struct HttpNode {
@@ -36,14 +39,14 @@ const HTTP_TIMEOUT_MS: u64 = 30_000;
 pub const HTTP_MAX_TIMEOUT_MS: u64 = 600_000;
 
 impl HttpNode {
-    pub(super) fn read(config: Config<'_>) -> Result<Self, String> {
+    pub(super) fn read(config: Config<'_>, allowance: &Allowance) -> Result<Self, String> {
         let method = config.text("method")?.unwrap_or("GET").to_ascii_uppercase();
         if !["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"].contains(&method.as_str()) {
             return Err(format!("config.method '{method}' is not offered by this host"));
         }
         let url = match config.text("url")? {
             None => None,
-            Some(url) => Some(Template::parse(url).map_err(|e| format!("config.url: {e}"))?),
+            Some(url) => Some(Template::compile(url, allowance).map_err(|e| format!("config.url: {e}"))?),
         };
         let mut secret_headers = Vec::new();
         let headers = match config.0.get("headers") {
@@ -63,7 +66,8 @@ impl HttpNode {
                     })?;
                     Ok((
                         name.clone(),
-                        Template::parse(value).map_err(|e| format!("config.headers.{name}: {e}"))?,
+                        Template::compile(value, allowance)
+                            .map_err(|e| format!("config.headers.{name}: {e}"))?,
                     ))
                 })
                 .collect::<Result<Vec<_>, String>>()?,
@@ -82,7 +86,7 @@ impl HttpNode {
             secret_headers,
             body: match config.0.get("body") {
                 None => None,
-                Some(body) => Some(Body::read(body).map_err(|e| format!("config.body: {e}"))?),
+                Some(body) => Some(Body::read(body, allowance).map_err(|e| format!("config.body: {e}"))?),
             },
             timeout_ms,
         })
@@ -105,14 +109,19 @@ fn secret_header(name: &str, value: &Value) -> Option<SecretHeader> {
 }
 
 impl Body {
-    pub(super) fn read(value: &Value) -> Result<Self, ExpressionError> {
+    pub(super) fn read(value: &Value, allowance: &Allowance) -> Result<Self, ExpressionError> {
         Ok(match value {
-            Value::String(text) if is_template(text) => Self::Text(Template::parse(text)?),
-            Value::Array(items) => Self::Array(items.iter().map(Self::read).collect::<Result<_, _>>()?),
+            Value::String(text) if is_template(text) => Self::Text(Template::compile(text, allowance)?),
+            Value::Array(items) => Self::Array(
+                items
+                    .iter()
+                    .map(|item| Self::read(item, allowance))
+                    .collect::<Result<_, _>>()?,
+            ),
             Value::Object(fields) => Self::Object(
                 fields
                     .iter()
-                    .map(|(name, field)| Ok((name.clone(), Self::read(field)?)))
+                    .map(|(name, field)| Ok((name.clone(), Self::read(field, allowance)?)))
                     .collect::<Result<_, ExpressionError>>()?,
             ),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Self::Static(value.clone()),

@@ -3,7 +3,7 @@
 //! The scope is a fixed text: what a run is given cannot choose whose memory it reads or writes.
 
 use super::config::Config;
-use crate::{definition::Node, expression::Template};
+use crate::{definition::Node, expression::Template, schema::Allowance};
 
 pub(crate) const WRITE: &str = "core.memory.write";
 pub(crate) const READ: &str = "core.memory.read";
@@ -68,16 +68,16 @@ pub(crate) enum Probe {
 }
 
 impl MemoryNode {
-    pub(super) fn read(node: &Node) -> Result<Self, String> {
+    pub(super) fn read(node: &Node, allowance: &Allowance) -> Result<Self, String> {
         let config = Config(&node.config);
         let scope = config.text("memoryRef")?.map(ToOwned::to_owned);
         check_scope("memoryRef", scope.as_deref())?;
         let task = match node.type_id.as_str() {
-            WRITE => MemoryTask::Write(Entry::read(config)?),
-            COMPACT => MemoryTask::Compact(Entry::read(config)?),
+            WRITE => MemoryTask::Write(Entry::read(config, allowance)?),
+            COMPACT => MemoryTask::Compact(Entry::read(config, allowance)?),
             _ => MemoryTask::Read {
-                id: template(config, "id")?,
-                tag: template(config, "tag")?,
+                id: template(config, "id", allowance)?,
+                tag: template(config, "tag", allowance)?,
                 limit: match config.millis("limit")? {
                     None => DEFAULT_READ,
                     Some(limit) => u32::try_from(limit)
@@ -132,17 +132,16 @@ impl MemoryNode {
 }
 
 impl Entry {
-    fn read(config: Config<'_>) -> Result<Self, String> {
+    fn read(config: Config<'_>, allowance: &Allowance) -> Result<Self, String> {
         let tags = config.names("tags")?;
         if tags.len() > MAX_TAGS {
             return Err(format!("config.tags has more than {MAX_TAGS} entries"));
         }
-        let tags = tags
-            .iter()
-            .enumerate()
-            .map(|(n, tag)| Template::parse(tag).map_err(|error| format!("config.tags[{n}]: {error}")));
+        let tags = tags.iter().enumerate().map(|(n, tag)| {
+            Template::compile(tag, allowance).map_err(|error| format!("config.tags[{n}]: {error}"))
+        });
         Ok(Self {
-            content: template(config, "content")?,
+            content: template(config, "content", allowance)?,
             tags: tags.collect::<Result<_, _>>()?,
             ttl_ms: match config.millis("ttlMs")? {
                 Some(ms) if !(1..=MAX_TTL_MS).contains(&ms) => {
@@ -150,14 +149,15 @@ impl Entry {
                 }
                 ms => ms,
             },
-            id: template(config, "id")?,
+            id: template(config, "id", allowance)?,
         })
     }
 }
 
-fn template(config: Config<'_>, field: &str) -> Result<Option<Template>, String> {
+fn template(config: Config<'_>, field: &str, allowance: &Allowance) -> Result<Option<Template>, String> {
     let source = config.text(field)?;
-    let parsed = source.map(|source| Template::parse(source).map_err(|e| format!("config.{field}: {e}")));
+    let parsed =
+        source.map(|source| Template::compile(source, allowance).map_err(|e| format!("config.{field}: {e}")));
     parsed.transpose()
 }
 

@@ -122,7 +122,7 @@ impl ModelNode {
         let template = |field: &str| {
             let source = config.text(field)?;
             source
-                .map(Template::parse)
+                .map(|source| Template::compile(source, allowance))
                 .transpose()
                 .map_err(|e| format!("config.{field}: {e}"))
         };
@@ -145,7 +145,7 @@ impl ModelNode {
             (Some(_), Some(_)) => return Err("config has both prompt and promptId".to_owned()),
             // The conformance suite names prompts that every host is to make up.
             (Some(id), None) if node_types.conformance && !is_template(id) => {
-                Some(Template::parse(id).map_err(|e| format!("config.promptId: {e}"))?)
+                Some(Template::compile(id, allowance).map_err(|e| format!("config.promptId: {e}"))?)
             }
             (Some(_), None) => {
                 return Err(
@@ -186,7 +186,7 @@ impl ModelNode {
             model: name("model")?,
             system: template("systemPrompt")?,
             prompt,
-            messages: messages(config.0)?,
+            messages: messages(config.0, allowance)?,
             temperature,
             max_tokens: within("maxTokens", MOST_TOKENS, MAX_TOKENS)?,
             timeout_ms: within("timeoutMs", MODEL_MAX_TIMEOUT_MS, TIMEOUT_MS)?,
@@ -207,7 +207,10 @@ impl ModelNode {
     }
 }
 
-fn messages(config: &Map<String, Value>) -> Result<Vec<(ModelRole, Template)>, String> {
+fn messages(
+    config: &Map<String, Value>,
+    allowance: &Allowance,
+) -> Result<Vec<(ModelRole, Template)>, String> {
     let messages = match config.get("messages") {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Array(messages)) if messages.len() <= MAX_MESSAGES => messages,
@@ -221,7 +224,8 @@ fn messages(config: &Map<String, Value>) -> Result<Vec<(ModelRole, Template)>, S
             role.ok_or_else(|| format!("config.messages[{n}].role is not system, user or assistant"))?;
         let content =
             text("content").ok_or_else(|| format!("config.messages[{n}].content is not a string"))?;
-        let content = Template::parse(content).map_err(|e| format!("config.messages[{n}].content: {e}"))?;
+        let content = Template::compile(content, allowance)
+            .map_err(|e| format!("config.messages[{n}].content: {e}"))?;
         Ok((role, content))
     };
     messages.iter().enumerate().map(read).collect()

@@ -97,7 +97,7 @@ impl Supervisor {
             n => Ok(n.and_then(|n| u32::try_from(n).ok())),
         };
         let limits = [turns("maxLoopIterations")?, turns("iterationCap")?];
-        let verifier = Verifier::read(node, &agent)?;
+        let verifier = Verifier::read(node, &agent, allowance)?;
         let decider = Decider::read(node, node_types, allowance, verifier.as_ref())?;
         Ok(Self {
             agent,
@@ -140,7 +140,7 @@ impl Decider {
             if let Some(mock) = MOCKS.into_iter().find(|name| config.0.contains_key(*name)) {
                 return Err(format!("config has {mock} beside its own decisions"));
             }
-            return read_rules(config).map(Self::Rules);
+            return read_rules(config, allowance).map(Self::Rules);
         }
         if !node_types.conformance {
             return Err("config has neither decision, rules nor model".to_owned());
@@ -232,27 +232,27 @@ impl Decider {
     }
 }
 
-fn read_rules(config: Config<'_>) -> Result<Vec<Rule>, String> {
+fn read_rules(config: Config<'_>, allowance: &Allowance) -> Result<Vec<Rule>, String> {
     let mut rules = match config.0.get("rules") {
         None => Vec::new(),
         Some(Value::Array(list)) if (1..=MAX_RULES).contains(&list.len()) => list
             .iter()
             .enumerate()
-            .map(|(n, rule)| Rule::read(rule).map_err(|e| format!("config.rules[{n}]: {e}")))
+            .map(|(n, rule)| Rule::read(rule, allowance).map_err(|e| format!("config.rules[{n}]: {e}")))
             .collect::<Result<_, _>>()?,
         Some(_) => return Err(format!("config.rules is not an array of 1 to {MAX_RULES} rules")),
     };
     if let Some(decision) = config.0.get("decision") {
         rules.push(Rule {
             when: None,
-            decision: Pattern::read(decision).map_err(|e| format!("config.decision: {e}"))?,
+            decision: Pattern::read(decision, allowance).map_err(|e| format!("config.decision: {e}"))?,
         });
     }
     Ok(rules)
 }
 
 impl Rule {
-    fn read(rule: &Value) -> Result<Self, String> {
+    fn read(rule: &Value, allowance: &Allowance) -> Result<Self, String> {
         let rule = rule.as_object().ok_or("it is not an object")?;
         if let Some(unknown) = rule
             .keys()
@@ -262,33 +262,40 @@ impl Rule {
         }
         let when = match rule.get("when") {
             None => None,
-            Some(Value::String(when)) => Some(Expression::parse(when).map_err(|e| format!("when: {e}"))?),
+            Some(Value::String(when)) => {
+                Some(Expression::compile(when, allowance).map_err(|e| format!("when: {e}"))?)
+            }
             Some(_) => return Err("when is not an expression".to_owned()),
         };
         let decision = rule.get("decision").ok_or("decision is missing")?;
         Ok(Self {
             when,
-            decision: Pattern::read(decision).map_err(|e| format!("decision: {e}"))?,
+            decision: Pattern::read(decision, allowance).map_err(|e| format!("decision: {e}"))?,
         })
     }
 }
 
 impl Pattern {
-    pub(super) fn read(value: &Value) -> Result<Self, ExpressionError> {
+    pub(super) fn read(value: &Value, allowance: &Allowance) -> Result<Self, ExpressionError> {
         Ok(match value {
             Value::String(text) if is_template(text) => {
                 let inner = text.trim();
                 let is_one = inner.starts_with("{{") && inner.ends_with("}}");
-                match Expression::parse(inner) {
+                match Expression::compile(inner, allowance) {
                     Ok(expression) if is_one => Self::Value(expression),
-                    Ok(_) | Err(_) => Self::Text(Template::parse(text)?),
+                    Ok(_) | Err(_) => Self::Text(Template::compile(text, allowance)?),
                 }
             }
-            Value::Array(items) => Self::Array(items.iter().map(Self::read).collect::<Result<_, _>>()?),
+            Value::Array(items) => Self::Array(
+                items
+                    .iter()
+                    .map(|item| Self::read(item, allowance))
+                    .collect::<Result<_, _>>()?,
+            ),
             Value::Object(fields) => Self::Object(
                 fields
                     .iter()
-                    .map(|(name, field)| Ok((name.clone(), Self::read(field)?)))
+                    .map(|(name, field)| Ok((name.clone(), Self::read(field, allowance)?)))
                     .collect::<Result<_, ExpressionError>>()?,
             ),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Self::Static(value.clone()),

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::{config::Config, http::Body};
-use crate::definition::Node;
+use crate::{definition::Node, schema::Allowance};
 
 pub(crate) const TYPE: &str = "core.mcp.toolCall";
 /// The member of a node that asks a model by which it calls a tool instead.
@@ -40,9 +40,9 @@ pub(crate) struct ToolNode {
 }
 
 impl ToolNode {
-    pub(super) fn read(node: &Node) -> Result<Self, String> {
+    pub(super) fn read(node: &Node, allowance: &Allowance) -> Result<Self, String> {
         if node.type_id == TYPE {
-            return Self::read_at(&node.config, "config");
+            return Self::read_at(&node.config, "config", allowance);
         }
         let Some(Value::Object(tool)) = node.config.get(IN_PROMPT) else {
             return Err(format!("config.{IN_PROMPT} is not an object"));
@@ -59,10 +59,10 @@ impl ToolNode {
         if let Some(unknown) = tool.keys().find(|key| !known.contains(&key.as_str())) {
             return Err(format!("config.{IN_PROMPT}.{unknown} is not known"));
         }
-        Self::read_at(tool, &format!("config.{IN_PROMPT}"))
+        Self::read_at(tool, &format!("config.{IN_PROMPT}"), allowance)
     }
 
-    fn read_at(fields: &Map<String, Value>, place: &str) -> Result<Self, String> {
+    fn read_at(fields: &Map<String, Value>, place: &str, allowance: &Allowance) -> Result<Self, String> {
         let config = Config(fields);
         let at = |rule: String| match rule.strip_prefix("config.") {
             Some(rule) => format!("{place}.{rule}"),
@@ -77,7 +77,7 @@ impl ToolNode {
         let arguments = match fields.get("arguments") {
             None => None,
             Some(arguments @ Value::Object(_)) => {
-                Some(Body::read(arguments).map_err(|e| format!("{place}.arguments: {e}"))?)
+                Some(Body::read(arguments, allowance).map_err(|e| format!("{place}.arguments: {e}"))?)
             }
             Some(_) => return Err(format!("{place}.arguments is not an object")),
         };

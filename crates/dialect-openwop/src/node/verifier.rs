@@ -6,7 +6,7 @@ use super::{
     config::Config,
     supervisor::{AGENT_ID, Pattern},
 };
-use crate::{Object, Verdict, decision::read_confidence, definition::Node};
+use crate::{Object, Verdict, decision::read_confidence, definition::Node, schema::Allowance};
 
 /// How often a verifier may send the work back, unless the settings say otherwise.
 const DEFAULT_REVISIONS: u32 = 3;
@@ -67,18 +67,23 @@ impl Judgement {
 
 impl Verifier {
     /// Reads `config.verifier` of a supervisor, whose agent is `supervisor`.
-    pub(super) fn read(node: &Node, supervisor: &str) -> Result<Option<Self>, String> {
+    pub(super) fn read(node: &Node, supervisor: &str, allowance: &Allowance) -> Result<Option<Self>, String> {
         let fields = match node.config.get("verifier") {
             None => return Ok(None),
             Some(Value::Object(fields)) => fields,
             Some(_) => return Err("config.verifier is not an object".to_owned()),
         };
-        Self::read_fields(fields, node.id.as_str(), supervisor)
+        Self::read_fields(fields, node.id.as_str(), supervisor, allowance)
             .map(Some)
             .map_err(|rule| rule.replacen("config.", "config.verifier.", 1))
     }
 
-    fn read_fields(fields: &Map<String, Value>, node: &str, supervisor: &str) -> Result<Self, String> {
+    fn read_fields(
+        fields: &Map<String, Value>,
+        node: &str,
+        supervisor: &str,
+        allowance: &Allowance,
+    ) -> Result<Self, String> {
         if let Some(unknown) = fields.keys().find(|name| !KNOWN.contains(&name.as_str())) {
             return Err(format!(
                 "config.{unknown} is not known; it has {}",
@@ -111,7 +116,7 @@ impl Verifier {
         let inputs = match fields.get("inputs") {
             None => None,
             Some(inputs @ Value::Object(_)) => {
-                Some(Pattern::read(inputs).map_err(|e| format!("config.inputs: {e}"))?)
+                Some(Pattern::read(inputs, allowance).map_err(|e| format!("config.inputs: {e}"))?)
             }
             Some(_) => return Err("config.inputs is not an object".to_owned()),
         };
@@ -226,7 +231,8 @@ mod tests {
 
     fn verifier() -> Verifier {
         let fields = json!({ "worker": "reviewer", "criteria": ["sourced", "short"] });
-        Verifier::read_fields(fields.as_object().expect("an object"), "lead", "planner").expect("valid")
+        let fields = fields.as_object().expect("an object");
+        Verifier::read_fields(fields, "lead", "planner", &Allowance::default()).expect("valid")
     }
 
     fn judged(outputs: &Value) -> Result<Judgement, String> {

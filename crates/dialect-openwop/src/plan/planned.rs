@@ -151,9 +151,8 @@ impl Planned for Plan {
         self.definition.is_expressly_public()
     }
 
-    /// The approximate memory in bytes of its compiled patterns.
     fn extra_bytes(&self) -> usize {
-        self.pattern_bytes
+        self.extra_bytes
     }
 
     /// Returns `true` if views redact any value of the run.

@@ -8,11 +8,15 @@ use std::sync::{
 use async_trait::async_trait;
 use serde_json::json;
 use wopr_core::{Command, RunStatus, Timestamp};
-use wopr_engine::{Attempt, CommandError, Done, Executor, Idempotency, Outcome, Report, SideRows};
+use wopr_engine::{
+    Attempt, CommandError, Done, Engine, Executor, Idempotency, Options, Outcome, Report, SideRows,
+    SystemClock,
+};
 use wopr_store::{IdempotencyKey, MemoryStore, SqliteStore, Store};
 
 use crate::harness::{
-    answer, create, create_as, engine, fresh, log, node, principal, reaches, steered, tenant, workflow,
+    answer, create, create_as, engine, fresh, log, node, options, principal, reaches, steered, tenant,
+    workflow,
 };
 
 fn sqlite(dir: &tempfile::TempDir) -> Arc<dyn Store> {
@@ -41,7 +45,18 @@ fn once(key: &str, digest: &str) -> SideRows {
 #[tokio::test]
 async fn the_total_pattern_size_of_a_tenant_is_limited() {
     let (executor, _attempts) = steered();
-    let engine = engine(Arc::new(MemoryStore::new()), executor).await;
+    let options = Options {
+        max_workflow_bytes: 8 << 20,
+        ..options()
+    };
+    let engine = Engine::start(
+        Arc::new(MemoryStore::new()),
+        executor,
+        Arc::new(SystemClock),
+        options,
+    )
+    .await
+    .expect("starts");
     let (one, other) = (tenant(), wopr_core::TenantId::parse("other").expect("an id"));
     let large = |n: usize| {
         let noop = |id: &str| node(id, "core.noop", json!({}));
@@ -60,7 +75,7 @@ async fn the_total_pattern_size_of_a_tenant_is_limited() {
         }
     }
     let (n, error) = refused.expect("an end");
-    assert!(n > 2 && error.contains("patterns"), "{n}: {error}");
+    assert!(n > 2 && error.contains("max_workflow_bytes"), "{n}: {error}");
     // A new version replaces the old one, and another tenant has its own limit.
     assert!(engine.register(Some(&one), large(0)).await.is_ok());
     assert!(engine.register(Some(&other), large(n)).await.is_ok());

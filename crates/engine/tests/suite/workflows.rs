@@ -91,15 +91,16 @@ async fn the_total_definition_size_of_a_tenant_is_limited() {
     on_each_store(async |store| {
         let engine = engine(&store, 100, 1 << 20).await;
         for id in ["w1", "w2", "w3"] {
-            let registered = engine.register(Some(&tenant()), described(id, 300 << 10)).await;
+            let registered = engine.register(Some(&tenant()), described(id, 150 << 10)).await;
             registered.expect("room");
         }
-        let refused = engine.register(Some(&tenant()), described("w4", 300 << 10)).await;
+        let refused = engine.register(Some(&tenant()), described("w4", 150 << 10)).await;
         let Err(RegisterError::Full(WorkflowLimit::Bytes { most, taken })) = refused else {
             panic!("{refused:?}")
         };
-        assert!(most == 1 << 20 && taken > 900 << 10);
-        let larger = engine.register(Some(&tenant()), described("w1", 600 << 10)).await;
+        // Each counts as its document, and as what it is parsed to.
+        assert!(most == 1 << 20 && taken > 900 << 10, "{taken}");
+        let larger = engine.register(Some(&tenant()), described("w1", 300 << 10)).await;
         assert!(matches!(larger, Err(RegisterError::Full(_))), "{larger:?}");
         // The refused version was not stored, and smaller versions make room.
         let workflow = WorkflowId::parse("w4").expect("valid");
@@ -110,9 +111,35 @@ async fn the_total_definition_size_of_a_tenant_is_limited() {
             .await
             .expect("makes room");
         engine
-            .register(Some(&tenant()), described("w4", 300 << 10))
+            .register(Some(&tenant()), described("w4", 150 << 10))
             .await
             .expect("there is room");
+        engine.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn compiled_templates_count_among_the_bytes_of_a_tenant() {
+    on_each_store(async |store| {
+        let engine = engine(&store, 100, 4 << 20).await;
+        let templates = |id: &str| {
+            let config = json!({ "template": "{{a.b.c.d.e.f}}".repeat(1_100) });
+            let nodes: Vec<_> = (0..4)
+                .map(|n| node(&format!("n{n}"), "core.template", config.clone()))
+                .collect();
+            workflow(id, &nodes, &[])
+        };
+        let mut n_registered = 0;
+        while engine
+            .register(Some(&tenant()), templates(&format!("w{n_registered}")))
+            .await
+            .is_ok()
+        {
+            n_registered += 1;
+        }
+        // Their texts have 66 KB each.
+        assert!((1..5).contains(&n_registered), "{n_registered}");
         engine.stop().await;
     })
     .await;
@@ -123,7 +150,7 @@ async fn an_engine_starts_with_workflows_beyond_its_limits() {
     on_each_store(async |store| {
         let generous = engine(&store, 100, 64 << 20).await;
         for id in ["w1", "w2", "w3", "w4"] {
-            let registered = generous.register(Some(&tenant()), described(id, 300 << 10)).await;
+            let registered = generous.register(Some(&tenant()), described(id, 150 << 10)).await;
             registered.expect("room");
         }
         let strict = engine(&store, 100, 700 << 10).await;
@@ -133,7 +160,7 @@ async fn an_engine_starts_with_workflows_beyond_its_limits() {
         generous.register(Some(&tenant()), small).await.expect("stored");
         strict.catch_up().await.expect("reads");
         assert_eq!(names(&strict, &tenant()), ["w1", "w2", "w3"]);
-        let refused = strict.register(Some(&tenant()), described("w4", 300 << 10)).await;
+        let refused = strict.register(Some(&tenant()), described("w4", 150 << 10)).await;
         assert!(matches!(refused, Err(RegisterError::Full(_))), "{refused:?}");
         strict
             .register(Some(&tenant()), described("w2", 10))
@@ -151,7 +178,7 @@ async fn a_removed_workflow_makes_room_and_every_process_forgets_it() {
     on_each_store(async |store| {
         let (one, two) = (engine(&store, 2, 1 << 20).await, engine(&store, 2, 1 << 20).await);
         for id in ["w1", "w2"] {
-            let registered = one.register(Some(&tenant()), described(id, 400 << 10)).await;
+            let registered = one.register(Some(&tenant()), described(id, 200 << 10)).await;
             registered.expect("room");
         }
         two.catch_up().await.expect("reads");
@@ -164,7 +191,7 @@ async fn a_removed_workflow_makes_room_and_every_process_forgets_it() {
         assert_eq!(remove(&one).await, WorkflowRemoval::Missing);
         assert_eq!(names(&one, &tenant()), ["w2"]);
         // Its place and its bytes are free.
-        one.register(Some(&tenant()), described("w3", 400 << 10))
+        one.register(Some(&tenant()), described("w3", 200 << 10))
             .await
             .expect("room");
         assert_eq!(names(&two, &tenant()), ["w1", "w2"]);

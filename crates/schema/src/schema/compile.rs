@@ -119,7 +119,7 @@ impl<'d> Compiler<'d> {
         let index = self.subschemas.len();
         self.subschemas.push(Vec::new());
         self.places.insert(at.to_owned(), index);
-        let rules = match document {
+        let mut rules = match document {
             Value::Bool(true) => Vec::new(),
             Value::Bool(false) => vec![Rule::Never],
             Value::Object(fields) => self.rules(fields, at, index)?,
@@ -127,6 +127,8 @@ impl<'d> Compiler<'d> {
                 return Err(format!("{} is neither an object nor a boolean", shown(at)));
             }
         };
+        // Kept for as long as the workflow is, so without room to grow.
+        rules.shrink_to_fit();
         self.subschemas[index] = rules;
         Ok(index)
     }

@@ -195,7 +195,7 @@ fn validation_stops_when_its_budget_is_spent() {
             &wide,
         ),
         (
-            json!({ "allOf": vec![json!({ "const": wide.clone() }); 500] }),
+            json!({ "allOf": vec![json!({ "$ref": "#/$defs/same" }); 500], "$defs": { "same": { "const": wide.clone() } } }),
             &wide,
         ),
         (

@@ -342,7 +342,7 @@ impl Default for Limits {
             max_log_bytes: 64 << 20,
             max_descendants: 20_000,
             max_workflows: 2_000,
-            max_workflow_bytes: 64 << 20,
+            max_workflow_bytes: 128 << 20,
             max_run_duration: None,
         }
     }

@@ -329,9 +329,7 @@ impl From<RegisterError> for Problem {
                 let problem = Self::new(StatusCode::CONFLICT, "conflict", message);
                 match limit {
                     WorkflowLimit::Workflows { most } => problem.with("maxWorkflows", most),
-                    WorkflowLimit::Bytes { most, .. } | WorkflowLimit::Patterns { most, .. } => {
-                        problem.with("maxWorkflowBytes", most)
-                    }
+                    WorkflowLimit::Bytes { most, .. } => problem.with("maxWorkflowBytes", most),
                 }
             }
             RegisterError::Unavailable(why) => AppError::Unavailable(why).into(),

@@ -471,7 +471,7 @@ async fn registration_beyond_the_tenant_limits_is_a_conflict() {
     let server = Server::start_with(|config| config.limits.max_workflow_bytes = 1 << 20).await;
     let large = |id: &str| {
         let mut document = chain(id, &[node("n", "core.noop", json!({}))]);
-        document["description"] = "x".repeat(600 << 10).into();
+        document["description"] = "x".repeat(300 << 10).into();
         document
     };
     server
