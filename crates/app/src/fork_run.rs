@@ -10,7 +10,10 @@ use wopr_core::{
 };
 use wopr_engine::{Done, ForkRun, SideRows, View};
 
-use crate::{App, Caller, Error, Scope, VisibleRun, start_run::check_metadata};
+use crate::{
+    App, Caller, Error, Scope, VisibleRun,
+    start_run::{check_metadata, check_tags},
+};
 
 /// Events of a log that are read at once.
 const PAGE: usize = 512;
@@ -70,6 +73,7 @@ impl App {
             ForkMode::Branch => self.permit_answers(caller, source, new.from).await?,
         }
         if let Some(overlay) = &new.overlay {
+            check_tags(overlay.tags.as_deref().unwrap_or_default())?;
             check_metadata(&overlay.metadata)?;
         }
         self.fork_with(source, None, new).await

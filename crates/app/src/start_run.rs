@@ -7,6 +7,11 @@ use wopr_engine::{Create, Done, SideRows, Start};
 
 use crate::{App, Caller, Error, Forbidden, Scope};
 
+/// Maximum number of tags of a run.
+const MAX_TAGS: usize = 100;
+/// Maximum length of a tag in characters.
+const MAX_TAG: usize = 256;
+
 /// The permission to start runs. Starting one takes several steps, such as choosing a workflow; the permit
 /// says that the scope was checked before the first of them.
 #[derive(Debug, Clone, Copy)]
@@ -102,6 +107,7 @@ impl App {
             trace,
             side_rows,
         } = new;
+        check_tags(&tags)?;
         check_metadata(&metadata)?;
         let caller = permit.caller();
         let start = Start {
@@ -129,9 +135,33 @@ impl App {
 pub(crate) fn check_metadata(metadata: &Object) -> Result<(), Refusal> {
     match metadata.contains_key(IMPORTED) {
         false => Ok(()),
-        true => Err(Refusal::InvalidInput {
-            field: "metadata".to_owned(),
-            rule: format!("{IMPORTED} is only set by an import"),
-        }),
+        true => Err(invalid(
+            "metadata",
+            format!("{IMPORTED} is only set by an import"),
+        )),
+    }
+}
+
+/// Refuses tags that are too many or too long.
+pub(crate) fn check_tags(tags: &[String]) -> Result<(), Refusal> {
+    if tags.len() > MAX_TAGS {
+        return Err(invalid("tags", format!("must have at most {MAX_TAGS} elements")));
+    }
+    match tags
+        .iter()
+        .any(|tag| tag.is_empty() || tag.chars().nth(MAX_TAG).is_some())
+    {
+        false => Ok(()),
+        true => Err(invalid(
+            "tags",
+            format!("must have 1 to {MAX_TAG} characters each"),
+        )),
+    }
+}
+
+pub(crate) fn invalid(field: &str, rule: String) -> Refusal {
+    Refusal::InvalidInput {
+        field: field.to_owned(),
+        rule,
     }
 }

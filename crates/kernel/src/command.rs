@@ -223,7 +223,8 @@ pub struct Overlay {
 
 impl Overlay {
     fn size(&self) -> usize {
-        size_of_object(&self.configurable) + size_of_object(&self.metadata)
+        let tags = self.tags.iter().flatten().map(String::len);
+        size_of_object(&self.configurable) + size_of_object(&self.metadata) + tags.sum::<usize>()
     }
 }
 

@@ -83,7 +83,8 @@ impl KernelEvent {
 impl RunStarted {
     fn size(&self) -> usize {
         let objects = [&self.inputs, &self.configurable, &self.metadata];
-        objects.map(size_of_object).iter().sum()
+        let tags = self.tags.iter().map(String::len);
+        objects.map(size_of_object).iter().sum::<usize>() + tags.sum::<usize>()
     }
 }
 

@@ -557,6 +557,20 @@ async fn callers_have_the_rights_that_they_have_everywhere() {
     let server = start(|_| {}).await;
     let run = server.run("approval", json!({})).await;
     for (tool, arguments) in [
+#[tokio::test]
+async fn tags_have_the_limits_that_they_have_over_rest() {
+    let server = start(|_| {}).await;
+    for tags in [json!(vec!["tag"; 101]), json!(["x".repeat(257)]), json!([""])] {
+        let arguments = json!({ "workflowId": "identity", "tags": tags });
+        assert_eq!(
+            fails(&server, ALICE, "wopr_start_run", arguments).await,
+            "validation_error"
+        );
+    }
+    let arguments = json!({ "workflowId": "identity", "tags": ["x".repeat(256)] });
+    call(&server, "wopr_start_run", arguments).await;
+}
+
         ("wopr_get_run", json!({ "runId": run })),
         ("wopr_watch_run", json!({ "runId": run })),
         ("wopr_cancel_run", json!({ "runId": run })),
