@@ -1,7 +1,7 @@
 //! Answers interrupts.
 
 use serde_json::Value;
-use wopr_core::{Authority, Command, Membership, NodeId, Refusal, Resolve, Seq};
+use wopr_core::{Authority, Command, Membership, NodeId, PrincipalId, Refusal, Resolve, Seq};
 use wopr_engine::{Done, Opened, SideRows, View};
 
 use crate::{App, AskedAt, Caller, Error, Forbidden, Scope, Selector, Unselected, VisibleRun};
@@ -57,8 +57,12 @@ impl App {
             value,
             voter,
         } = answer;
-        if voter.is_some() {
+        if let Some(voter) = &voter {
             self.require_voting(caller)?;
+            if PrincipalId::parse(&voter.principal).is_err() {
+                let rule = "voter must be 1 to 256 characters without spaces".to_owned();
+                return Err(Error::from(Refusal::InvalidAnswer(rule)).into());
+            }
         }
         let node = NodeId::parse(&node).map_err(|_| Error::from(Refusal::NoInterrupt))?;
         // A repeated answer means the question that the first one found.

@@ -1,12 +1,15 @@
 //! Cancels, pauses and resumes runs.
 
-use wopr_core::{Command, DrainPolicy, Event, KernelEvent, Object, RunKey, Timestamp};
+use wopr_core::{Command, DrainPolicy, Event, KernelEvent, Object, Refusal, RunKey, Timestamp};
 use wopr_engine::{Done, SideRows};
 
-use crate::{App, Caller, Error, Scope, VisibleRun};
+use crate::{App, Caller, Error, Scope, VisibleRun, start_run::invalid};
 
 /// Events at the end of a log in which the pause of a paused run is looked for.
 const PAUSE_WINDOW: usize = 256;
+
+/// Maximum length of the reason of a cancel, a pause or a resume, in characters.
+const MAX_REASON: usize = 512;
 
 impl App {
     /// Cancels a run. Refused if the run has ended.
@@ -18,6 +21,7 @@ impl App {
         side_rows: SideRows,
     ) -> Result<Done, Error> {
         caller.require(Scope::RunsCancel)?;
+        check_reason(reason.as_deref())?;
         let command = Command::Cancel {
             reason,
             by: Some(caller.principal.clone()),
@@ -25,6 +29,8 @@ impl App {
         self.command(run, command, side_rows).await
     }
 
+    /// Pauses a run, unless its log has reached its limit: pauses and resumes in turn would make it grow without end.
+    /// Such a run can still be resumed and cancelled.
     pub async fn pause_run(
         &self,
         caller: &Caller,
@@ -34,8 +40,20 @@ impl App {
         side_rows: SideRows,
     ) -> Result<Done, Error> {
         caller.require(Scope::RunsCancel)?;
-        self.command(run, Command::Pause { reason, drain }, side_rows)
-            .await
+        check_reason(reason.as_deref())?;
+        if let Some(once) = &side_rows.idempotency
+            && let Some(done) = self.replay(once).await?
+        {
+            return Ok(done);
+        }
+        let opened = self.open(run).await?;
+        let state = &opened.view().run;
+        let most = state.started.as_ref().map(|started| started.limits.log_bytes);
+        if let Some(most) = most.filter(|most| state.log_bytes >= *most) {
+            return Err(Refusal::LogFull { most }.into());
+        }
+        let command = Command::Pause { reason, drain };
+        Ok(self.engine.command_opened(opened, command, side_rows).await?)
     }
 
     /// Resumes a paused or quarantined run.
@@ -47,6 +65,7 @@ impl App {
         side_rows: SideRows,
     ) -> Result<Done, Error> {
         caller.require(Scope::RunsCancel)?;
+        check_reason(reason.as_deref())?;
         self.command(run, Command::Resume { reason }, side_rows).await
     }
 
@@ -86,5 +105,16 @@ impl App {
         side_rows: SideRows,
     ) -> Result<Done, Error> {
         Ok(self.engine.command(key, command, side_rows).await?)
+    }
+}
+
+/// Refuses a reason that is too long: it becomes an event, and runs of any length may be paused again and again.
+fn check_reason(reason: Option<&str>) -> Result<(), Refusal> {
+    match reason {
+        Some(reason) if reason.chars().nth(MAX_REASON).is_some() => Err(invalid(
+            "reason",
+            format!("must have at most {MAX_REASON} characters"),
+        )),
+        Some(_) | None => Ok(()),
     }
 }

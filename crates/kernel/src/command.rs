@@ -647,6 +647,9 @@ pub enum Refusal {
     /// The command targets an execution that has ended; drop it.
     #[error("act on an execution that is over")]
     Stale,
+    /// The log of the run has reached its limit.
+    #[error("pause a run whose log has reached its limit of {most} bytes")]
+    LogFull { most: u64 },
     /// The run has not started, or has already started.
     #[error("act on a run in this state")]
     WrongState,

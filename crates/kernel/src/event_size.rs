@@ -49,7 +49,7 @@ impl KernelEvent {
             Self::EffectEnded { outcome, .. } => size_of_object(outcome),
             Self::InterruptRequested { data, .. } | Self::ApprovalRequested { data, .. } => size_of(data),
             Self::InterruptResolved { value, .. } => of_option(value.as_ref()),
-            Self::ApprovalVoted { feedback, .. } => of_text(feedback.as_ref()),
+            Self::ApprovalVoted { voter, feedback, .. } => voter.len() + of_text(feedback.as_ref()),
             Self::ApprovalReceived {
                 feedback,
                 refine,

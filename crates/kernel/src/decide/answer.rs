@@ -270,7 +270,8 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 });
             }
             ApprovalAction::Accept if rules.required > 1 => {
-                let accepts = self.vote(&step, open, &voter, &answer, ApprovalAction::Accept)?;
+                let settles = |accepts| accepts >= rules.required;
+                let accepts = self.vote(&step, open, (&voter, ApprovalAction::Accept), &answer, settles)?;
                 if accepts < rules.required {
                     return Ok(Trigger::Advance);
                 }
@@ -278,14 +279,16 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             }
             // A refinement decides for all voters, so it needs the quorum as well.
             ApprovalAction::Refine if rules.required > 1 => {
-                let refines = self.vote(&step, open, &voter, &answer, ApprovalAction::Refine)?;
+                let settles = |refines| refines >= rules.required;
+                let refines = self.vote(&step, open, (&voter, ApprovalAction::Refine), &answer, settles)?;
                 if refines < rules.required {
                     return Ok(Trigger::Advance);
                 }
                 format!("quorum:{refines}-of-{}", rules.required)
             }
             ApprovalAction::Reject if rules.required > 1 && rules.majority => {
-                let rejects = self.vote(&step, open, &voter, &answer, ApprovalAction::Reject)?;
+                let settles = |rejects| rejects * 2 > rules.required;
+                let rejects = self.vote(&step, open, (&voter, ApprovalAction::Reject), &answer, settles)?;
                 if rejects * 2 <= rules.required {
                     return Ok(Trigger::Advance);
                 }
@@ -302,14 +305,14 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
     }
 
     /// Records a vote and counts the votes with the same action. A voter's later vote replaces the earlier
-    /// one; an identical vote is not recorded again.
+    /// one; an identical vote is not recorded again. Once the log is full, only a vote that settles the gate counts.
     fn vote(
         &mut self,
         step: &StepId,
         open: &Open,
-        voter: &str,
+        (voter, action): (&str, ApprovalAction),
         answer: &Answer,
-        action: ApprovalAction,
+        settles: impl FnOnce(u32) -> bool,
     ) -> Result<u32, Refusal> {
         let others = open.votes.iter().filter(|vote| vote.voter != voter);
         let alike = others.filter(|vote| vote.action == action).count();
@@ -324,6 +327,15 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                     "this vote was changed {MAX_VOTES} times, which is the most"
                 )));
             }
+        }
+        let limits = self.run.started.as_ref().map(|started| started.limits);
+        if let Some(limits) = limits.filter(|limits| self.run.log_bytes >= limits.log_bytes)
+            && !settles(count)
+        {
+            return Err(Refusal::InvalidAnswer(format!(
+                "the log of the run has reached its limit of {} bytes, so only a vote that settles the gate counts",
+                limits.log_bytes
+            )));
         }
         let event = KernelEvent::ApprovalVoted {
             step: step.clone(),

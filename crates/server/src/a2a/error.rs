@@ -79,6 +79,7 @@ fn refused(refusal: Refusal) -> A2aError {
         Refusal::Terminal(status) => A2aError::unsupported(format!("the task is {}", task_word(status))),
         Refusal::NotPausable(_)
         | Refusal::NotPaused(_)
+        | Refusal::LogFull { .. }
         | Refusal::NoInterrupt
         | Refusal::AlreadyResolved
         | Refusal::InterruptCancelled

@@ -223,6 +223,11 @@ impl From<Refusal> for Problem {
                 conflict("run_not_paused", "the run is not paused").with("runStatus", status.as_str())
             }
             Refusal::NoInterrupt => no_interrupt(),
+            Refusal::LogFull { most } => conflict(
+                "run_conflict",
+                "the log of the run has reached its limit: the run can be resumed and cancelled, but not paused",
+            )
+            .with("maxLogBytes", most),
             Refusal::AlreadyResolved => {
                 conflict("interrupt_already_resolved", "the interrupt has its answer")
             }

@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 use wopr_server::StoreStats;
 
-use crate::server::{ALICE, Server};
+use crate::{
+    server::{ALICE, Server},
+    workflows::{chain, node},
+};
 
 async fn a_run_is_started_read_and_listed(server: &Server) {
     let body = json!({
@@ -388,4 +391,65 @@ async fn conformance_seam_sets_run_variables() {
         .send()
         .await
         .error(501, "capability_not_provided");
+}
+
+/// A run whose log has reached its limit while one of its nodes waits.
+async fn with_a_full_log(server: &Server, waits: Value) -> String {
+    let set = node(
+        "set",
+        "core.setVariable",
+        json!({ "name": "copy", "expression": "inputs.text" }),
+    );
+    let mut document = chain("full", &[waits, set]);
+    document["edges"] = json!([]);
+    server.post("/v1/workflows", &document).send().await.ok(201);
+    let run = server.run("full", json!({ "text": "x".repeat(600 << 10) })).await;
+    for _ in 0..1_000 {
+        if server.snapshot(&run).await["nodeStates"]["set"]["status"] == "completed" {
+            return run;
+        }
+    }
+    panic!("the variable is not set");
+}
+
+#[tokio::test]
+async fn pauses_end_when_the_log_is_full_and_a_cancel_works() {
+    let server = Server::start_with(|config| config.limits.max_log_bytes = 1 << 20).await;
+    let delay = node("wait", "core.delay", json!({ "delayMs": 3_600_000 }));
+    let run = with_a_full_log(&server, delay).await;
+    let act = |action: &str, body: Value| server.post(&format!("/v1/runs/{run}:{action}"), &body);
+    let refused = act("pause", json!({ "reason": "again" })).send().await;
+    let details = refused.error(409, "run_conflict");
+    assert_eq!(details["maxLogBytes"], 1 << 20);
+    // What becomes an event has a bound, too, over every face.
+    let long = json!({ "reason": "x".repeat(513) });
+    for action in ["pause", "resume", "cancel"] {
+        act(action, long.clone())
+            .send()
+            .await
+            .error(400, "validation_error");
+    }
+    act("cancel", json!({ "reason": "x".repeat(512) }))
+        .send()
+        .await
+        .ok(200);
+    server.wait_for(&run, "cancelled").await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn votes_that_settle_nothing_end_when_the_log_is_full() {
+    let server = Server::start_with(|config| config.limits.max_log_bytes = 1 << 20).await;
+    let gate = json!({ "title": "Go?", "actions": ["accept", "reject"], "requiredApprovals": 2 });
+    let run = with_a_full_log(&server, node("gate", "core.approvalGate", gate)).await;
+    let vote = |action: &str| {
+        let answer = json!({ "resumeValue": { "action": action } });
+        server.post(&format!("/v1/runs/{run}/interrupts/gate"), &answer)
+    };
+    let refused = vote("accept").send().await.error(400, "validation_error");
+    assert_eq!(refused["field"], "resumeValue");
+    // A rejection settles the gate.
+    vote("reject").send().await.ok(200);
+    server.wait_for(&run, "failed").await;
+    server.stop().await;
 }

@@ -544,6 +544,11 @@ async fn runs_are_cancelled_and_ended_ones_stay_as_they_are() {
     .await;
     assert!(["cancelling", "cancelled"].contains(&cancelled["status"].as_str().unwrap()));
     server.wait_for(&run, "cancelled").await;
+    let long = json!({ "runId": run, "reason": "x".repeat(513) });
+    assert_eq!(
+        fails(&server, ALICE, "wopr_cancel_run", long).await,
+        "validation_error"
+    );
     let again = call(&server, "wopr_cancel_run", json!({ "runId": run })).await;
     assert_eq!(again["status"], "cancelled");
     let ended = server.run("identity", json!({})).await;
@@ -552,11 +557,6 @@ async fn runs_are_cancelled_and_ended_ones_stay_as_they_are() {
     assert_eq!(kept["status"], "completed");
 }
 
-#[tokio::test]
-async fn callers_have_the_rights_that_they_have_everywhere() {
-    let server = start(|_| {}).await;
-    let run = server.run("approval", json!({})).await;
-    for (tool, arguments) in [
 #[tokio::test]
 async fn tags_have_the_limits_that_they_have_over_rest() {
     let server = start(|_| {}).await;
@@ -571,6 +571,11 @@ async fn tags_have_the_limits_that_they_have_over_rest() {
     call(&server, "wopr_start_run", arguments).await;
 }
 
+#[tokio::test]
+async fn callers_have_the_rights_that_they_have_everywhere() {
+    let server = start(|_| {}).await;
+    let run = server.run("approval", json!({})).await;
+    for (tool, arguments) in [
         ("wopr_get_run", json!({ "runId": run })),
         ("wopr_watch_run", json!({ "runId": run })),
         ("wopr_cancel_run", json!({ "runId": run })),
