@@ -23,6 +23,8 @@ pub struct App {
     pub(crate) engine: Engine,
     pub(crate) options: Options,
     pub(crate) last_reads: LastReads,
+    /// Held while a key is added.
+    pub(crate) adding_key: tokio::sync::Mutex<()>,
 }
 
 impl App {
@@ -32,6 +34,7 @@ impl App {
             engine,
             options,
             last_reads: LastReads::default(),
+            adding_key: tokio::sync::Mutex::default(),
         }
     }
 

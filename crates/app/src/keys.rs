@@ -1,9 +1,19 @@
 //! API keys that callers create for their tenant.
+//!
+//! Every process of a host keeps the keys of all tenants in memory, so a tenant has so many and no more.
 
 use wopr_core::{Membership, PrincipalId, TenantId, Timestamp};
 use wopr_store::KeyRow;
 
-use crate::{App, Caller, Error, GrantedScopes, Scope};
+use crate::{App, Caller, Error, GrantedScopes, Scope, start_run::invalid};
+
+/// Maximum number of a tenant's keys that are not revoked, and of those that are.
+pub const MAX_KEYS: usize = 1_000;
+/// Maximum bytes of a key's roles and groups together.
+const MAX_MEMBERSHIP: usize = 8 * 1024;
+/// How long a revoked key is remembered. A process that has not read the keys for an hour reads all of them, so none
+/// misses that a key was revoked.
+pub const REVOKED_FOR_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
 
 /// A key to create.
 #[derive(Debug)]
@@ -15,6 +25,18 @@ pub struct NewKey {
     pub principal: PrincipalId,
     pub scopes: GrantedScopes,
     pub membership: Membership,
+}
+
+/// What became of a key to create.
+#[derive(Debug)]
+pub enum AddedKey {
+    Added(ApiKey),
+    /// The tenant has a key with this id, or had one not long ago.
+    Taken,
+    /// The tenant has as many as it may have.
+    Full,
+    /// The tenant has revoked as many of late as it may.
+    FullOfRevoked,
 }
 
 /// A key as its tenant sees it: without the hash of its secret.
@@ -31,9 +53,35 @@ pub struct ApiKey {
 }
 
 impl App {
-    /// Adds a key to the caller's tenant. `None` if the tenant already has a key with this id.
-    pub async fn add_key(&self, caller: &Caller, new: NewKey) -> Result<Option<ApiKey>, Error> {
+    /// Adds a key to the caller's tenant.
+    pub async fn add_key(&self, caller: &Caller, new: NewKey) -> Result<AddedKey, Error> {
         caller.require(Scope::KeysManage)?;
+        let Membership { roles, groups } = &new.membership;
+        let n_bytes: usize = roles.iter().chain(groups).map(String::len).sum();
+        if n_bytes > MAX_MEMBERSHIP {
+            let rule = format!("take {n_bytes} bytes together with groups, and {MAX_MEMBERSHIP} is the most");
+            return Err(invalid("roles", rule).into());
+        }
+        // One at a time: of several at once, each would find room.
+        let _turn = self.adding_key.lock().await;
+        let (store, now) = (self.engine.store(), self.engine.now());
+        let known = store.keys_of(&caller.tenant).await?;
+        if known.iter().any(|row| row.id == new.id) {
+            return Ok(AddedKey::Taken);
+        }
+        let n_revoked = known.iter().filter(|row| row.revoked_at.is_some()).count();
+        if known.len() - n_revoked >= MAX_KEYS {
+            return Ok(AddedKey::Full);
+        }
+        let forgotten = Timestamp::from_millis(now.millis().saturating_sub(REVOKED_FOR_MS));
+        let is_forgotten = |row: &KeyRow| row.revoked_at.is_some_and(|at| at < forgotten);
+        let n_forgotten = known.iter().filter(|row| is_forgotten(row)).count();
+        if n_forgotten > 0 {
+            store.forget_keys(&caller.tenant, forgotten).await?;
+        }
+        if n_revoked - n_forgotten >= MAX_KEYS {
+            return Ok(AddedKey::FullOfRevoked);
+        }
         let NewKey {
             id,
             secret_sha256,
@@ -48,20 +96,21 @@ impl App {
             principal,
             scopes: scopes.names(),
             membership,
-            created_at: self.engine.now(),
+            created_at: now,
             revoked_at: None,
         };
         let key = ApiKey::from(row.clone());
-        let is_new = self.engine.store().add_key(row).await?;
-        Ok(is_new.then_some(key))
+        match store.add_key(row).await? {
+            true => Ok(AddedKey::Added(key)),
+            false => Ok(AddedKey::Taken),
+        }
     }
 
     /// The keys of the caller's tenant, including revoked ones.
     pub async fn keys(&self, caller: &Caller) -> Result<Vec<ApiKey>, Error> {
         caller.require(Scope::KeysManage)?;
-        let rows = self.engine.store().keys().await?.into_iter();
-        let own = rows.filter(|row| row.tenant == caller.tenant);
-        Ok(own.map(ApiKey::from).collect())
+        let rows = self.engine.store().keys_of(&caller.tenant).await?;
+        Ok(rows.into_iter().map(ApiKey::from).collect())
     }
 
     /// Revokes a key; a revoked one stays revoked. Returns `false` if the tenant has no such key.

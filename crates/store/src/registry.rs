@@ -105,6 +105,12 @@ pub trait Registry: Send + Sync + 'static {
     /// Reads every key, including revoked ones, ordered by id and tenant.
     async fn keys(&self) -> Result<Vec<KeyRow>, ReadError>;
 
+    /// Reads the keys of a tenant, including revoked ones, ordered by id.
+    async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRow>, ReadError>;
+
+    /// Deletes the keys of a tenant that were revoked before a time. No revision tells of it.
+    async fn forget_keys(&self, tenant: &TenantId, revoked_before: Timestamp) -> Result<(), WriteError>;
+
     /// Reads the keys that were added or revoked after a revision, in that order. The default revision
     /// precedes every change.
     async fn keys_since(&self, after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError>;

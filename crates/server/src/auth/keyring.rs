@@ -6,14 +6,14 @@
 //! progress: see [`Validity`]. While the store does not answer, the last known keys stay in use.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap, HashSet},
     fmt,
     future::pending,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -24,7 +24,8 @@ use tokio::{
     time::Instant,
 };
 use tracing::warn;
-use wopr_core::{Membership, PrincipalId, TenantId};
+use wopr_app::REVOKED_FOR_MS;
+use wopr_core::{Membership, PrincipalId, TenantId, Timestamp};
 use wopr_store::{Hint, KeyRow, ReadError, Revision, Store};
 
 use super::{
@@ -37,6 +38,9 @@ use crate::{config, hex};
 const POLL: Duration = Duration::from_secs(1);
 /// Minimum interval between store reads for unknown secrets, so that guessing does not load the store.
 const LOOKUP_INTERVAL: Duration = Duration::from_millis(100);
+/// After this time without news all keys are read: revoked ones are deleted at some time, and who missed that would
+/// take them for valid ones.
+const WHOLE_AFTER: Duration = Duration::from_secs(3_600);
 /// Shorter secrets cause a warning.
 const SHORT_SECRET: usize = 16;
 
@@ -56,13 +60,23 @@ type Table = HashMap<u64, Vec<Entry>>;
 /// The stored keys by tenant and id, each with the revision that last changed it.
 #[derive(Default)]
 struct Stored {
-    keys: HashMap<(TenantId, String), Known>,
+    keys: HashMap<Name, Known>,
+    /// The revoked ones, oldest first.
+    revoked: BTreeSet<(Timestamp, Name)>,
+    /// The latest time at which a key was created or revoked.
+    latest: Timestamp,
     seen: Revision,
+    /// When the keys were last read.
+    read_at: Option<SystemTime>,
 }
+
+type Name = (TenantId, String);
 
 struct Known {
     revision: Revision,
-    row: KeyRow,
+    /// Its place in the table, if it can be read.
+    place: Option<u64>,
+    revoked_at: Option<Timestamp>,
     /// Becomes `true` when this version of the key is revoked or replaced.
     is_over: watch::Sender<bool>,
 }
@@ -98,7 +112,10 @@ impl Keyring {
             rounds: AtomicU64::new(0),
             looked: tokio::sync::Mutex::default(),
         };
-        *keyring.table.write() = keyring.table_of(&keyring.stored.lock());
+        for entry in &keyring.configured {
+            let mut table = keyring.table.write();
+            table.entry(prefix(&entry.hash)).or_default().push(entry.clone());
+        }
         keyring
     }
 
@@ -109,11 +126,63 @@ impl Keyring {
 
     /// Reads the keys that changed since the last read.
     pub(super) async fn catch_up(&self) -> Result<(), ReadError> {
-        if let Some(store) = &self.store {
-            let seen = self.stored.lock().seen;
-            self.learn(store.keys_since(seen).await?);
+        let Some(store) = &self.store else {
+            return Ok(());
+        };
+        let now = SystemTime::now();
+        let (known, seen, is_whole) = {
+            let stored = self.stored.lock();
+            let silent = |at| now.duration_since(at).map_or(true, |silent| silent > WHOLE_AFTER);
+            match stored.read_at.is_none_or(silent) {
+                true => (stored.seen, Revision::default(), true),
+                false => (stored.seen, stored.seen, false),
+            }
+        };
+        let news = store.keys_since(seen).await?;
+        if is_whole {
+            self.forget_others(known, &news);
         }
+        self.learn(news);
+        self.stored.lock().read_at = Some(now);
         Ok(())
+    }
+
+    /// Drops the keys up to a revision that the store does not have any more.
+    fn forget_others(&self, up_to: Revision, rows: &[(Revision, KeyRow)]) {
+        let mut stored = self.stored.lock();
+        let there: HashSet<_> = rows.iter().map(|(_, row)| (&row.tenant, &row.id)).collect();
+        // One that was added since the rows were read has a later revision.
+        let gone = stored
+            .keys
+            .iter()
+            .filter(|((tenant, id), known)| known.revision <= up_to && !there.contains(&(tenant, id)));
+        let gone: Vec<_> = gone.map(|(name, _)| name.clone()).collect();
+        for name in gone {
+            self.forget(&mut stored, &name);
+        }
+    }
+
+    fn forget(&self, stored: &mut Stored, name: &Name) {
+        let Some(known) = stored.keys.remove(name) else {
+            return;
+        };
+        known.is_over.send_replace(true);
+        if let Some(at) = known.revoked_at {
+            stored.revoked.remove(&(at, name.clone()));
+        }
+        let Some(place) = known.place else {
+            return;
+        };
+        let mut table = self.table.write();
+        if let Some(entries) = table.get_mut(&place) {
+            entries.retain(|entry| {
+                let is_stored = entry.validity.is_some();
+                !(is_stored && entry.caller.tenant == name.0 && *entry.caller.key_id == *name.1)
+            });
+            if entries.is_empty() {
+                table.remove(&place);
+            }
+        }
     }
 
     /// Takes changed keys. The newest version of a key wins, in whatever order versions arrive.
@@ -129,25 +198,31 @@ impl Keyring {
             if known.is_some_and(|known| known.revision >= revision) {
                 continue;
             }
+            self.forget(&mut stored, &name);
+            let is_over = watch::Sender::new(row.revoked_at.is_some());
+            stored.latest = stored.latest.max(row.created_at);
+            if let Some(at) = row.revoked_at {
+                stored.latest = stored.latest.max(at);
+                stored.revoked.insert((at, name.clone()));
+            }
+            let entry = Entry::of(&row, &is_over);
             let known = Known {
                 revision,
-                is_over: watch::Sender::new(row.revoked_at.is_some()),
-                row,
+                place: entry.as_ref().map(|entry| prefix(&entry.hash)),
+                revoked_at: row.revoked_at,
+                is_over,
             };
-            if let Some(before) = stored.keys.insert(name, known) {
-                before.is_over.send_replace(true);
+            stored.keys.insert(name, known);
+            if let Some(entry) = entry {
+                let mut table = self.table.write();
+                table.entry(prefix(&entry.hash)).or_default().push(entry);
             }
         }
-        *self.table.write() = self.table_of(&stored);
-    }
-
-    fn table_of(&self, stored: &Stored) -> Table {
-        let mut table = Table::new();
-        let entries = stored.keys.values().filter_map(Known::entry);
-        for entry in self.configured.iter().cloned().chain(entries) {
-            table.entry(prefix(&entry.hash)).or_default().push(entry);
+        while let Some((at, name)) = stored.revoked.first().cloned()
+            && at.millis().saturating_add(REVOKED_FOR_MS) < stored.latest.millis()
+        {
+            self.forget(&mut stored, &name);
         }
-        table
     }
 
     /// Adds the roles and groups that the keys grant a principal.
@@ -247,24 +322,28 @@ impl Keyring {
     }
 }
 
-impl Known {
-    fn entry(&self) -> Option<Entry> {
-        let row = &self.row;
+impl Entry {
+    /// The entry of a stored key. Nobody acts by a revoked one, so its roles and groups are not kept.
+    fn of(row: &KeyRow, is_over: &watch::Sender<bool>) -> Option<Self> {
         let (Some(hash), Ok(scopes)) = (unhex(&row.secret_sha256), Scopes::parse(&row.scopes)) else {
             warn!(key = %row.id, "stored api key cannot be read and is ignored");
             return None;
         };
-        Some(Entry {
+        let membership = match row.revoked_at {
+            None => row.membership.clone(),
+            Some(_) => Membership::default(),
+        };
+        Some(Self {
             hash,
             caller: Arc::new(Caller {
                 key_id: Arc::from(row.id.as_str()),
                 tenant: row.tenant.clone(),
                 principal: row.principal.clone(),
                 scopes,
-                membership: Arc::new(row.membership.clone()),
+                membership: Arc::new(membership),
             }),
             is_revoked: row.revoked_at.is_some(),
-            validity: Some(Validity::Key(self.is_over.subscribe())),
+            validity: Some(Validity::Key(is_over.subscribe())),
         })
     }
 }
@@ -414,6 +493,34 @@ mod tests {
         learn(&keyring, vec![(4, row("k2", "another", false))]);
         assert!(second.ended().now_or_never().is_some());
         assert!(validity("another").ended().now_or_never().is_none());
+    }
+
+    #[test]
+    fn keys_that_are_deleted_are_forgotten() {
+        let keyring = keyring(vec![(1, row("k1", "s1", false)), (2, row("k2", "s2", false))]);
+        let held = keyring.lookup("s1").unwrap().validity.unwrap();
+        // Another process revoked `k1` and deleted it, and this one heard of neither.
+        let rows = [(Revision(2), row("k2", "s2", false))];
+        keyring.forget_others(Revision(2), &rows);
+        assert_eq!(ask(&keyring, "s1"), Err(AuthError::Unknown));
+        assert_eq!(ask(&keyring, "s2"), Ok("k2".to_owned()));
+        assert!(held.ended().now_or_never().is_some());
+        // It did hear of a key that was added after the rows were read.
+        learn(&keyring, vec![(3, row("k3", "s3", false))]);
+        keyring.forget_others(Revision(2), &rows);
+        assert_eq!(ask(&keyring, "s3"), Ok("k3".to_owned()));
+    }
+
+    #[test]
+    fn revoked_keys_are_forgotten_after_a_while() {
+        let keyring = keyring(vec![(1, row("k1", "s1", true))]);
+        assert_eq!(ask(&keyring, "s1"), Err(AuthError::Revoked));
+        let mut later = row("k2", "s2", false);
+        later.created_at = Timestamp::from_millis(REVOKED_FOR_MS + 1);
+        learn(&keyring, vec![(2, later)]);
+        assert_eq!(ask(&keyring, "s1"), Err(AuthError::Unknown));
+        assert_eq!(keyring.stored.lock().keys.len(), 1);
+        assert_eq!(keyring.table.read().len(), 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use rand::{TryRngCore as _, rngs::OsRng};
 use serde::Serialize;
-use wopr_app::{ApiKey, Error as AppError, NewKey};
+use wopr_app::{AddedKey, ApiKey, Error as AppError, MAX_KEYS, NewKey};
 use wopr_core::{Membership, PrincipalId};
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
@@ -131,10 +131,8 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
         let principal = PrincipalId::parse(&principal)
             .map_err(|_| Problem::field("principal", "must be 1 to 256 characters without spaces"))?;
         let app = call.host.app();
-        let taken = || {
-            let message = "the tenant has a key of this id already";
-            Problem::new(StatusCode::CONFLICT, "conflict", message)
-        };
+        let refused = |message: &'static str| Problem::new(StatusCode::CONFLICT, "conflict", message);
+        let taken = || refused("the tenant has a key of this id already");
         let mut configured = call.host.config().auth.keys.iter();
         if configured.any(|key| key.id == id && key.tenant == caller.tenant) {
             return Err(taken());
@@ -147,7 +145,18 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
             scopes,
             membership: request.membership,
         };
-        let added = app.add_key(caller, new).await?.ok_or_else(taken)?;
+        let added = match app.add_key(caller, new).await? {
+            AddedKey::Added(key) => key,
+            AddedKey::Taken => return Err(taken()),
+            AddedKey::Full => {
+                let full = refused("the tenant has as many keys as it may have: revoke one to make room");
+                return Err(full.with("maxKeys", MAX_KEYS));
+            }
+            AddedKey::FullOfRevoked => {
+                let full = refused("the tenant has revoked as many keys within a week as it may: wait");
+                return Err(full.with("maxKeys", MAX_KEYS));
+            }
+        };
         call.host.auth().catch_up().await.map_err(AppError::from)?;
         tracing::info!(key = %added.id, tenant = %added.tenant, by = %caller.key_id, "api key created");
         let key = Key {

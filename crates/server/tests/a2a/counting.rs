@@ -104,6 +104,8 @@ hand_on! { Registry:
     add_key(row: KeyRow) -> Result<bool, WriteError>;
     revoke_key(tenant: &TenantId, id: &str, at: Timestamp) -> Result<bool, WriteError>;
     keys() -> Result<Vec<KeyRow>, ReadError>;
+    keys_of(tenant: &TenantId) -> Result<Vec<KeyRow>, ReadError>;
+    forget_keys(tenant: &TenantId, revoked_before: Timestamp) -> Result<(), WriteError>;
     keys_since(after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError>;
 }
 

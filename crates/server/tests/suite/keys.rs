@@ -84,6 +84,27 @@ async fn racing_creates_of_one_key_id_make_one_key() {
 }
 
 #[tokio::test]
+async fn a_tenant_has_a_bounded_number_of_keys() {
+    let server = Server::start().await;
+    let make = |key: &str, body: Value| server.call("POST", "/v1/host/wopr/keys").key(key).json(&body);
+    let plain = json!({ "scopes": ["runs:read"] });
+    for n in 0..1_000 {
+        let body = json!({ "id": format!("k{n}"), "scopes": ["runs:read"] });
+        make(ALICE, body).send().await.ok(201);
+    }
+    let refused = make(ALICE, plain.clone()).send().await;
+    assert_eq!(refused.error(409, "conflict")["maxKeys"], 1_000);
+    // Another tenant has its own, and one that is revoked makes room.
+    make(BOB, plain.clone()).send().await.ok(201);
+    let revoked = server.call("DELETE", "/v1/host/wopr/keys/k0").key(ALICE);
+    assert_eq!(revoked.send().await.status, 204);
+    make(ALICE, plain).send().await.ok(201);
+    let large = json!({ "scopes": [], "roles": vec!["r".repeat(200); 50] });
+    make(BOB, large).send().await.error(400, "validation_error");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn key_can_grant_only_scopes_its_creator_holds() {
     let server = Server::start().await;
     let body = json!({ "id": "limited", "scopes": ["keys:manage", "runs:read"] });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wopr_app::{
-    ActivityAttempt, ApiKey, Caller, Error, Forbidden, NewKey, NodeAnswer, NodeAnswerError, NotRegistered,
+    ActivityAttempt, AddedKey, Caller, Error, Forbidden, NewKey, NodeAnswer, NodeAnswerError, NotRegistered,
     PhaseFilter, RunFilter, Scope, Scopes, SideRows, VisibleRun,
 };
 use wopr_core::{DrainPolicy, Membership, NodeId, Object, PrincipalId, StepId, TenantId, WorkflowId};
@@ -164,7 +164,7 @@ async fn use_cases_refuse_callers_without_their_scope() {
     server.stop().await;
 }
 
-async fn add_key(server: &Server, caller: &Caller) -> Result<Option<ApiKey>, Error> {
+async fn add_key(server: &Server, caller: &Caller) -> Result<AddedKey, Error> {
     let new = NewKey {
         id: "k".to_owned(),
         secret_sha256: String::new(),

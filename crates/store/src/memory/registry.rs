@@ -139,6 +139,19 @@ impl Registry for MemoryStore {
         Ok(state.keys.values().map(|(_, key)| key.clone()).collect())
     }
 
+    async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRow>, ReadError> {
+        let state = self.state.lock();
+        let own = state.keys.values().filter(|(_, key)| key.tenant == *tenant);
+        Ok(own.map(|(_, key)| key.clone()).collect())
+    }
+
+    async fn forget_keys(&self, tenant: &TenantId, revoked_before: Timestamp) -> Result<(), WriteError> {
+        let is_gone =
+            |key: &KeyRow| key.tenant == *tenant && key.revoked_at.is_some_and(|at| at < revoked_before);
+        self.state.lock().keys.retain(|_, (_, key)| !is_gone(key));
+        Ok(())
+    }
+
     async fn keys_since(&self, after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError> {
         let state = self.state.lock();
         let mut rows: Vec<_> = state

@@ -295,6 +295,14 @@ impl Registry for PostgresStore {
         Ok(registry::keys(&self.pool).await?)
     }
 
+    async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRow>, ReadError> {
+        Ok(registry::keys_of(&self.pool, tenant).await?)
+    }
+
+    async fn forget_keys(&self, tenant: &TenantId, revoked_before: Timestamp) -> Result<(), WriteError> {
+        Ok(registry::forget_keys(&self.pool, tenant, revoked_before).await?)
+    }
+
     async fn keys_since(&self, after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError> {
         Ok(registry::keys_since(&self.pool, after).await?)
     }

@@ -105,6 +105,12 @@ const KEYS_SINCE: &str =
 const KEYS: &str = "SELECT id, secret_sha256, tenant, principal, scopes, membership, created_at, revoked_at
      FROM api_keys ORDER BY id, tenant";
 
+const KEYS_OF: &str =
+    "SELECT id, secret_sha256, tenant, principal, scopes, membership, created_at, revoked_at
+     FROM api_keys WHERE tenant = $1 ORDER BY id";
+
+const FORGET_KEYS: &str = "DELETE FROM api_keys WHERE tenant = $1 AND revoked_at < $2";
+
 pub(super) async fn put_workflow(pool: &Pool, workflow: &WorkflowRow) -> Result<bool, Fault> {
     register(pool, PUT_WORKFLOW, workflow).await
 }
@@ -243,6 +249,26 @@ pub(super) async fn revoke_key(
 pub(super) async fn keys(pool: &Pool) -> Result<Vec<KeyRow>, Fault> {
     let found = pool.learn(|| Round::of(KEYS, Vec::new())).await?;
     found.iter().map(rows::key).collect()
+}
+
+pub(super) async fn keys_of(pool: &Pool, tenant: &TenantId) -> Result<Vec<KeyRow>, Fault> {
+    let found = pool
+        .learn(|| Round::of(KEYS_OF, vec![value(tenant.as_str())]))
+        .await?;
+    found.iter().map(rows::key).collect()
+}
+
+pub(super) async fn forget_keys(
+    pool: &Pool,
+    tenant: &TenantId,
+    revoked_before: Timestamp,
+) -> Result<(), Fault> {
+    let round = || {
+        let values = vec![value(tenant.as_str()), value(revoked_before.millis())];
+        Round::of(FORGET_KEYS, values)
+    };
+    pool.write(round).await?;
+    Ok(())
 }
 
 pub(super) async fn keys_since(pool: &Pool, after: Revision) -> Result<Vec<(Revision, KeyRow)>, Fault> {

@@ -106,6 +106,14 @@ impl Registry for Guest {
         self.read(registry::keys)
     }
 
+    async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRow>, ReadError> {
+        self.read(|conn| registry::keys_of(conn, tenant))
+    }
+
+    async fn forget_keys(&self, tenant: &TenantId, revoked_before: Timestamp) -> Result<(), WriteError> {
+        self.write(|conn| registry::forget_keys(conn, tenant, revoked_before))
+    }
+
     async fn keys_since(&self, after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError> {
         self.read(|conn| registry::keys_since(conn, after))
     }

@@ -438,6 +438,20 @@ impl Registry for SqliteStore {
         self.read(Lane::Work, registry::keys).await
     }
 
+    async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRow>, ReadError> {
+        let tenant = tenant.clone();
+        self.read(Lane::Work, move |conn| registry::keys_of(conn, &tenant))
+            .await
+    }
+
+    async fn forget_keys(&self, tenant: &TenantId, revoked_before: Timestamp) -> Result<(), WriteError> {
+        let tenant = tenant.clone();
+        self.write(SMALL, move |conn| {
+            registry::forget_keys(conn, &tenant, revoked_before)
+        })
+        .await
+    }
+
     async fn keys_since(&self, after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError> {
         self.read(Lane::Work, move |conn| registry::keys_since(conn, after))
             .await

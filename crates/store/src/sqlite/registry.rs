@@ -232,6 +232,29 @@ pub(super) fn keys(conn: &Connection) -> Result<Vec<KeyRow>, Fault> {
     Ok(keys)
 }
 
+pub(super) fn keys_of(conn: &Connection, tenant: &TenantId) -> Result<Vec<KeyRow>, Fault> {
+    let mut statement = conn.prepare_cached(
+        "SELECT id, secret_sha256, tenant, principal, scopes, membership, created_at, revoked_at FROM api_keys
+         WHERE tenant = ?1 ORDER BY id",
+    )?;
+    let mut found = statement.query([tenant.as_str()])?;
+    let mut keys = Vec::new();
+    while let Some(row) = found.next()? {
+        keys.push(rows::key(row)?);
+    }
+    Ok(keys)
+}
+
+pub(super) fn forget_keys(
+    conn: &Connection,
+    tenant: &TenantId,
+    revoked_before: Timestamp,
+) -> Result<(), Fault> {
+    conn.prepare_cached("DELETE FROM api_keys WHERE tenant = ?1 AND revoked_at < ?2")?
+        .execute(params![tenant.as_str(), revoked_before.millis()])?;
+    Ok(())
+}
+
 pub(super) fn keys_since(conn: &Connection, after: Revision) -> Result<Vec<(Revision, KeyRow)>, Fault> {
     let mut statement = conn.prepare_cached(
         "SELECT id, secret_sha256, tenant, principal, scopes, membership, created_at, revoked_at, revision FROM api_keys

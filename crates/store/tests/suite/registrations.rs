@@ -19,6 +19,7 @@ crate::behaviours!(
     tenants_own_workflow_takes_precedence_over_the_shared_one,
     workflows_of_other_tenants_are_invisible,
     every_change_has_a_later_revision,
+    revoked_keys_of_a_tenant_are_forgotten,
     no_op_changes_have_no_revision,
     current_workflows_are_read_in_pages,
     a_removed_workflow_is_not_current,
@@ -232,6 +233,29 @@ async fn every_change_has_a_later_revision(store: Arc<dyn Store>) {
     let all = store.keys_since(Revision::default()).await.expect("read");
     let ids: Vec<_> = all.iter().map(|(_, row)| row.id.as_str()).collect();
     assert_eq!(ids, ["b", "c", "d", "e", "f", "a"]);
+}
+
+async fn revoked_keys_of_a_tenant_are_forgotten(store: Arc<dyn Store>) {
+    let theirs = KeyRow {
+        tenant: tenant("zeta"),
+        ..key("a")
+    };
+    for row in [key("b"), key("a"), key("c"), theirs.clone()] {
+        assert!(store.add_key(row).await.expect("add"));
+    }
+    for (tenant, id, when) in [(acme(), "a", 5), (acme(), "b", 9), (tenant("zeta"), "a", 5)] {
+        assert!(store.revoke_key(&tenant, id, at(when)).await.expect("revoke"));
+    }
+    let ids = async |tenant| {
+        let rows = store.keys_of(&tenant).await.expect("read");
+        rows.into_iter().map(|row| row.id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(acme()).await, ["a", "b", "c"]);
+    store.forget_keys(&acme(), at(9)).await.expect("forget");
+    assert_eq!(ids(acme()).await, ["b", "c"]);
+    assert_eq!(ids(tenant("zeta")).await, ["a"]);
+    // The id is free again.
+    assert!(store.add_key(key("a")).await.expect("add"));
 }
 
 async fn current_workflows_are_read_in_pages(store: Arc<dyn Store>) {

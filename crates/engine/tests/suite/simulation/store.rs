@@ -625,6 +625,16 @@ impl Registry for Connection {
         self.server.store.keys().await
     }
 
+    async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRow>, ReadError> {
+        self.read("keys of a tenant").await?;
+        self.server.store.keys_of(tenant).await
+    }
+
+    async fn forget_keys(&self, tenant: &TenantId, revoked_before: Timestamp) -> Result<(), WriteError> {
+        self.write("forget keys").await?;
+        self.server.store.forget_keys(tenant, revoked_before).await
+    }
+
     async fn keys_since(&self, after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError> {
         self.read("keys since").await?;
         self.server.store.keys_since(after).await
