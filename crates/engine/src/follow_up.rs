@@ -1,9 +1,14 @@
 //! Follow-up of a durable append: wakes followers, the outbox loop and other runs, and starts effects.
 
+use std::time::Instant;
+
 use wopr_core::{NodeId, Recorded, RunId, RunKey, RunStatus, Timestamp};
 use wopr_store::WorkKey;
 
-use crate::{Decided, Engine, View, commit, recent_runs::Change, stats::Counters};
+use crate::{Decided, Engine, Throttles, View, commit, recent_runs::Change, stats::Counters};
+
+/// Runs fail as often as a tenant starts some, and only so many a minute have a line.
+static FAILED: Throttles = Throttles::new(60);
 
 /// What to do once an append is durable.
 pub(crate) struct FollowUp {
@@ -68,14 +73,18 @@ impl Engine {
             if let (RunStatus::Failed, Some((error, node))) = (after.run.status, &after.run.error) {
                 let RunKey { tenant, run } = &after.key;
                 let (node, code) = (node.as_ref().map(NodeId::as_str), &*error.code);
-                tracing::warn!(%run, %tenant, node, code, "run failed");
+                if let Some(left_out) = FAILED.admit(tenant, Instant::now()) {
+                    tracing::warn!(%run, %tenant, node, code, left_out, "run failed");
+                }
             }
         }
         for (run, status, code) in ended_children {
             shared.counters.ended(status);
             if let (RunStatus::Failed, Some(code)) = (status, code) {
                 let tenant = &after.key.tenant;
-                tracing::warn!(%run, %tenant, code, "run failed");
+                if let Some(left_out) = FAILED.admit(tenant, Instant::now()) {
+                    tracing::warn!(%run, %tenant, code, left_out, "run failed");
+                }
             }
         }
         let mut last_events = Vec::new();

@@ -25,6 +25,7 @@ use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 use url::{Host, Url};
 use wopr_core::HTTP_MAX_TIMEOUT_MS;
+use wopr_engine::Throttle;
 
 use super::{
     cidr::Cidr,
@@ -39,6 +40,9 @@ use super::{
     tls::{self, CertificateProblem, TlsError},
 };
 use crate::shares::{Share, Shares};
+
+/// Nodes may be refused as often as they call, and only so many a minute have a line.
+static REFUSED: Throttle = Throttle::new(60);
 
 /// Long enough for a burst to one peer, short enough to notice soon that a name has moved.
 const POOL_IDLE: Duration = Duration::from_secs(30);
@@ -317,7 +321,7 @@ impl Gate {
             Err(error) if error.is_transient() => {
                 debug!(%seam, %origin, %error, cause = ?error, "egress request failed");
             }
-            Err(error) => warn!(%seam, %origin, %error, "egress request refused"),
+            Err(error) => log_refusal(seam, &origin, error),
         }
         result
     }
@@ -347,7 +351,7 @@ impl Gate {
             Err(error) if error.is_transient() => {
                 debug!(%seam, %origin, %error, cause = ?error, "egress request failed");
             }
-            Err(error) => warn!(%seam, %origin, %error, "egress request refused"),
+            Err(error) => log_refusal(seam, &origin, error),
         }
         result
     }
@@ -532,5 +536,11 @@ fn failed(error: legacy::Error) -> EgressError {
         Some(ConnectError::Name) => EgressError::Refused(Refusal::Host),
         Some(ConnectError::Timeout) => EgressError::ConnectTimeout,
         Some(ConnectError::Unreachable(_) | ConnectError::Handshake(_)) => EgressError::Connect(error.into()),
+    }
+}
+
+fn log_refusal(seam: Seam, origin: &str, error: &EgressError) {
+    if let Some(left_out) = REFUSED.admit(Instant::now().into_std()) {
+        warn!(%seam, %origin, %error, left_out, "egress request refused");
     }
 }

@@ -5,7 +5,7 @@ use wopr_core::Refusal;
 use wopr_wire::a2a::error::A2aError;
 
 use super::{projection::task_word, select};
-use crate::auth::Scope;
+use crate::{auth::Scope, telemetry};
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
@@ -51,7 +51,7 @@ impl From<AppError> for Error {
             AppError::TooManySubscriptions { most } => Self::full(most),
             AppError::Busy { .. } => Self::Unavailable,
             AppError::Unavailable(why) => {
-                tracing::warn!(error = %why, "store unavailable");
+                telemetry::not_served(&why);
                 Self::Unavailable
             }
             AppError::Internal(why) => {

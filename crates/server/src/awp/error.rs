@@ -6,7 +6,7 @@ use wopr_app::{Error as AppError, Forbidden, NotRegistered, RegisterError};
 use wopr_core::{Problems, Refusal, awp::SubmitRefusal};
 
 use super::{scope::TokenScope, tool::Tool};
-use crate::auth::Caller;
+use crate::{auth::Caller, telemetry};
 
 macro_rules! codes {
     ($($name:ident = $text:literal, $status:ident;)*) => {
@@ -178,7 +178,7 @@ impl From<AppError> for Error {
             AppError::TooManySubscriptions { .. } => Self::internal(),
             AppError::Busy { retry_after_ms } => Self::unavailable(retry_after_ms),
             AppError::Unavailable(why) => {
-                tracing::warn!(error = %why, "store unavailable");
+                telemetry::not_served(&why);
                 Self::unavailable(1_000)
             }
             AppError::Internal(why) => {

@@ -10,7 +10,7 @@ use super::{
     call::Call,
     problem::Problem,
 };
-use crate::telemetry::{METRICS_TYPE, Metrics};
+use crate::telemetry::{self, METRICS_TYPE, Metrics};
 
 use crate::message::{Body, Response};
 
@@ -57,7 +57,7 @@ pub(super) fn ready(call: Call) -> BoxFuture<'static, Answer> {
         }
         if let Err(why) = call.host.app().ready().await {
             // Report damage as unavailable, too, so that another instance can take the requests.
-            tracing::warn!(%why, "not ready");
+            telemetry::not_ready(&why);
             return Err(Problem::unavailable(1));
         }
         json_response(StatusCode::OK, &json!({ "status": "ready" }))

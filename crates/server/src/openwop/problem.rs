@@ -18,6 +18,7 @@ use wopr_wire::{
 use crate::{
     auth::{AuthError, Forbidden},
     message::{Body, Response},
+    telemetry,
     tokens::TokenError,
 };
 
@@ -222,12 +223,12 @@ impl From<Refusal> for Problem {
             Refusal::NotPaused(status) => {
                 conflict("run_not_paused", "the run is not paused").with("runStatus", status.as_str())
             }
-            Refusal::NoInterrupt => no_interrupt(),
             Refusal::LogFull { most } => conflict(
                 "run_conflict",
                 "the log of the run has reached its limit: the run can be resumed and cancelled, but not paused",
             )
             .with("maxLogBytes", most),
+            Refusal::NoInterrupt => no_interrupt(),
             Refusal::AlreadyResolved => {
                 conflict("interrupt_already_resolved", "the interrupt has its answer")
             }
@@ -305,7 +306,7 @@ impl From<AppError> for Problem {
             }
             AppError::Busy { retry_after_ms } => Self::unavailable(retry_after_ms.div_ceil(1_000).max(1)),
             AppError::Unavailable(why) => {
-                tracing::warn!(%why, "store unavailable");
+                telemetry::not_served(&why);
                 Self::unavailable(RETRY_AFTER)
             }
             AppError::Internal(why) => {

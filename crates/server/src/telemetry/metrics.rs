@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use wopr_engine::Stats;
 use wopr_store::{postgres, sqlite};
 
-use super::refusals::Refusals;
+use super::throttled::Answers;
 
 /// Media type of the Prometheus text format.
 pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -39,7 +39,7 @@ pub struct Metrics {
     latencies: Mutex<BTreeMap<&'static str, Latency>>,
     streams: Arc<AtomicU64>,
     panics: AtomicU64,
-    pub(super) refusals: Refusals,
+    pub(super) answers: Answers,
 }
 
 /// Statistics of a database since it was opened.

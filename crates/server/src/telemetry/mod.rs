@@ -5,8 +5,8 @@
 //! Credentials and bodies are never logged.
 
 mod metrics;
-mod refusals;
 mod request;
+mod throttled;
 mod trace;
 
 use std::io;
@@ -18,6 +18,7 @@ use crate::config::{Log, LogFormat};
 
 pub use metrics::{METRICS_TYPE, Metrics, OpenStream, StoreStats};
 pub use request::{Handled, NoFault, observe};
+pub(crate) use throttled::{not_ready, not_served};
 pub use trace::TraceContext;
 
 #[derive(Debug, thiserror::Error)]

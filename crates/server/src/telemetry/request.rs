@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use http::{HeaderValue, Method, StatusCode, header::HeaderName};
+use http::{HeaderValue, StatusCode, header::HeaderName};
 use tracing::{Instrument as _, Level};
 
 use super::trace::{TRACEPARENT, TraceContext};
@@ -82,15 +82,19 @@ pub async fn observe<F: Future<Output = Response>>(
     };
     host.metrics().answered(&method, route, status, took);
     let is_fault = status.is_server_error() && response.extensions_mut().remove::<NoFault>().is_none();
+    let answers = &host.metrics().answers;
+    // A client can have as many of these as it wants, so few of them have a line.
     let weight = match (is_fault, status) {
         (false, _) => Weight::Usual,
-        // Of these a client can have as many as it wants.
-        (true, StatusCode::SERVICE_UNAVAILABLE) => Weight::Refusal(host.metrics().refusals.count(begun)),
-        (true, _) => Weight::Fault,
+        (true, StatusCode::SERVICE_UNAVAILABLE) => {
+            let left_out = answers.refused.admit(begun);
+            left_out.map_or(Weight::Usual, |left_out| Weight::Refusal(left_out + 1))
+        }
+        (true, _) => answers.failed.admit(begun).map_or(Weight::Usual, Weight::Fault),
     };
-    if tracing::enabled!(target: "wopr::access", Level::DEBUG) || is_fault {
+    if tracing::enabled!(target: "wopr::access", Level::DEBUG) || !matches!(weight, Weight::Usual) {
         let request = Logged {
-            method: &method,
+            method: method.as_str(),
             path: &shown(uri.path()),
             route,
             caller,
@@ -143,15 +147,16 @@ fn micros(time: Duration) -> u64 {
 #[derive(Debug, Clone, Copy)]
 enum Weight {
     Usual,
-    /// The host refused the request for load. With how many there were since the last line, if a line is due.
-    Refusal(Option<u64>),
-    Fault,
+    /// The host refused the request for load. With how many it refused since the last line.
+    Refusal(u64),
+    /// With how many lines were left out before this one.
+    Fault(u64),
 }
 
 /// A request as logged.
 #[derive(Clone, Copy)]
 struct Logged<'r> {
-    method: &'r Method,
+    method: &'r str,
     path: &'r str,
     route: &'r str,
     caller: Option<&'r Caller>,
@@ -167,14 +172,14 @@ fn log(request: Logged<'_>, status: u16, micros: u64, weight: Weight) {
     let key = caller.map(|caller| &*caller.key_id);
     let tenant = caller.map(|caller| caller.tenant.as_str());
     match weight {
-        Weight::Usual | Weight::Refusal(None) => {
-            tracing::debug!(target: "wopr::access", %method, path, route, status, micros, tenant, key, "request answered");
+        Weight::Usual => {
+            tracing::debug!(target: "wopr::access", method, path, route, status, micros, tenant, key, "request answered");
         }
-        Weight::Refusal(Some(refused)) => {
-            tracing::warn!(target: "wopr::access", %method, path, route, status, micros, tenant, key, refused, "request refused");
+        Weight::Refusal(refused) => {
+            tracing::warn!(target: "wopr::access", method, path, route, status, micros, tenant, key, refused, "request refused");
         }
-        Weight::Fault => {
-            tracing::warn!(target: "wopr::access", %method, path, route, status, micros, tenant, key, "request failed");
+        Weight::Fault(left_out) => {
+            tracing::warn!(target: "wopr::access", method, path, route, status, micros, tenant, key, left_out, "request failed");
         }
     }
 }
