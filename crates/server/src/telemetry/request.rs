@@ -26,6 +26,10 @@ static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest path segment that is logged; every token is longer.
 const MAX_SEGMENT: usize = 96;
 
+/// Longest path and longest method that are logged.
+const MAX_PATH: usize = 256;
+const MAX_METHOD: usize = 16;
+
 /// Longest request id accepted from a client.
 const MAX_REQUEST_ID: usize = 128;
 
@@ -67,7 +71,8 @@ pub async fn observe<F: Future<Output = Response>>(
         Err(panic) => {
             host.metrics().panicked();
             let (path, panic) = (shown(uri.path()), panic_text(&*panic));
-            span.in_scope(|| tracing::error!(%method, path = &*path, panic, "request panicked"));
+            let method = beginning(method.as_str(), MAX_METHOD);
+            span.in_scope(|| tracing::error!(method, path = &*path, panic, "request panicked"));
             Problem::internal().into()
         }
     };
@@ -83,9 +88,10 @@ pub async fn observe<F: Future<Output = Response>>(
     host.metrics().answered(&method, route, status, took);
     let is_fault = status.is_server_error() && response.extensions_mut().remove::<NoFault>().is_none();
     let answers = &host.metrics().answers;
-    // A client can have as many of these as it wants, so few of them have a line.
+    // A client can have as many of these as it wants, so few of them have a line. What the host does not offer is no
+    // fault at all.
     let weight = match (is_fault, status) {
-        (false, _) => Weight::Usual,
+        (false, _) | (true, StatusCode::NOT_IMPLEMENTED) => Weight::Usual,
         (true, StatusCode::SERVICE_UNAVAILABLE) => {
             let left_out = answers.refused.admit(begun);
             left_out.map_or(Weight::Usual, |left_out| Weight::Refusal(left_out + 1))
@@ -94,7 +100,7 @@ pub async fn observe<F: Future<Output = Response>>(
     };
     if tracing::enabled!(target: "wopr::access", Level::DEBUG) || !matches!(weight, Weight::Usual) {
         let request = Logged {
-            method: method.as_str(),
+            method: beginning(method.as_str(), MAX_METHOD),
             path: &shown(uri.path()),
             route,
             caller,
@@ -114,10 +120,11 @@ fn shown(path: &str) -> Cow<'_, str> {
         return "/v1/interrupts/{token}".into();
     }
     if path.split('/').all(|segment| segment.len() <= MAX_SEGMENT) {
-        return path.into();
+        return beginning(path, MAX_PATH).into();
     }
     let segments: Vec<_> = path
         .split('/')
+        .take(MAX_PATH)
         .map(|segment| {
             if segment.len() <= MAX_SEGMENT {
                 segment
@@ -126,7 +133,13 @@ fn shown(path: &str) -> Cow<'_, str> {
             }
         })
         .collect();
-    segments.join("/").into()
+    let shown = segments.join("/");
+    beginning(&shown, MAX_PATH).to_owned().into()
+}
+
+/// The beginning of a text that a client may make long.
+fn beginning(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
 }
 
 /// The route label of a request whose face names no route.
@@ -208,6 +221,7 @@ mod tests {
     #[test]
     fn logged_paths_contain_no_token() {
         let token = "t".repeat(MAX_SEGMENT + 1);
+        let long = format!("/v1{}/", "/a".repeat(126));
         for (path, wanted) in [
             (
                 "/v1/runs/run_1/interrupts/gate".to_owned(),
@@ -221,6 +235,8 @@ mod tests {
             (format!("/v1/interrupt%73/{token}"), "/v1/interrupt%73/{…}"),
             (format!("/v1%2Finterrupts%2F{token}"), "/{…}"),
             (format!("/{token}"), "/{…}"),
+            (format!("/v1{}", "/a".repeat(9_000)), &long),
+            (format!("/v1{}/{token}", "/a".repeat(9_000)), &long),
         ] {
             assert_eq!(shown(&path), wanted, "{path}");
         }
