@@ -13,7 +13,7 @@ use wopr_wire::json::Object;
 use super::{
     ask::Ask,
     message::{Error, repeated},
-    tools::{Failure, run_document, runs_listed},
+    tools::{Failure, quoted_size, run_document, runs_listed, shortened},
     version::Era,
 };
 use crate::{
@@ -25,8 +25,10 @@ use crate::{
 const RECENT: usize = 20;
 /// Events per page of a log.
 const MAX_EVENTS: usize = 200;
-/// Approximate maximum size of a page in bytes; a single event may exceed it.
+/// Maximum size of a page in bytes, as it is sent. It has at least one event.
 const MAX_BYTES: usize = 256 << 10;
+/// Maximum size of an artifact, a workflow or an event in bytes, as it is sent.
+const MAX_DOCUMENT: usize = 1 << 20;
 const JSON: &str = "application/json";
 
 /// What an address names.
@@ -121,7 +123,7 @@ pub(super) async fn read(ask: &Ask, era: Era, params: &Object) -> Result<Value, 
         None => Err(missing()),
     };
     let document = found.map_err(|failure| failed(failure, era))?;
-    let contents = json!({ "uri": uri, "mimeType": JSON, "text": format!("{document:#}") });
+    let contents = json!({ "uri": uri, "mimeType": JSON, "text": document.to_string() });
     Ok(json!({ "contents": [contents] }))
 }
 
@@ -155,21 +157,45 @@ async fn document(ask: &Ask, named: Named) -> Result<Value, Failure> {
         Named::Runs => Ok(runs_listed(ask, RunFilter::default(), None, RECENT).await?),
         Named::Run(run) => {
             let view = app.read_run(caller, &run, Scope::RunsRead).await?;
-            Ok(Value::Object(run_document(ask, &view).await?))
+            let mut run = run_document(ask, &view).await?;
+            let omitted = shortened(&mut run);
+            if !omitted.is_empty() {
+                run.insert("omitted".to_owned(), json!(omitted));
+            }
+            Ok(Value::Object(run))
         }
         Named::Events(run, after) => events(ask, &run, after).await,
-        Named::Artifact(run, artifact) => {
-            let artifact = artifacts::artifact(&ask.host, caller, &run, &artifact).await?;
-            Ok(serde_json::to_value(&artifact).map_err(|_| Problem::internal())?)
+        Named::Artifact(run, artifact_id) => {
+            let artifact = artifacts::artifact(&ask.host, caller, &run, &artifact_id).await?;
+            let path = format!("/v1/runs/{run}/artifacts/{}", repeated(&artifact_id));
+            within(
+                serde_json::to_value(&artifact).map_err(|_| Problem::internal())?,
+                &path,
+            )
         }
         Named::Workflow(workflow) => {
             let missing = || Problem::not_found("no such workflow");
             let id = WorkflowId::parse(&workflow).map_err(|_| missing())?;
             let plan = app.read_workflow(caller, &id).await?.ok_or_else(missing)?;
             let definition = wopr_app::definition(&plan);
-            Ok(serde_json::to_value(&definition).map_err(|_| Problem::internal())?)
+            within(
+                serde_json::to_value(&definition).map_err(|_| Problem::internal())?,
+                &format!("/v1/workflows/{id}"),
+            )
         }
     }
+}
+
+/// The document, unless it is too large for a message.
+fn within(document: Value, path: &str) -> Result<Value, Failure> {
+    let n_bytes = quoted_size(&document.to_string());
+    if n_bytes <= MAX_DOCUMENT {
+        return Ok(document);
+    }
+    let why = format!(
+        "it takes {n_bytes} bytes, and a resource at most {MAX_DOCUMENT}: read it over REST, GET {path}"
+    );
+    Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", why).into())
 }
 
 /// A page of a run's log.
@@ -182,15 +208,24 @@ async fn events(ask: &Ask, run: &str, after: Option<u64>) -> Result<Value, Failu
     let mut masking = Masking::new(&ask.caller);
     let log = masking.of(app, &key, &page.events).await?;
     let log = log.ok_or_else(no_run)?;
-    let last = page.events.last().map(|event| event.seq.0);
+    let (mut events, mut n_bytes, mut last) = (Vec::new(), 0, None);
+    for recorded in &page.events {
+        let event = serde_json::to_value(log.event(recorded)).map_err(|_| Problem::internal())?;
+        let event = cut(event, key.run.as_str());
+        n_bytes += quoted_size(&event.to_string());
+        if n_bytes > MAX_BYTES && last.is_some() {
+            break;
+        }
+        events.push(event);
+        last = Some(recorded.seq.0);
+    }
     if let Some(last) = last {
         app.note_read(&ask.caller, &key, Seq(last + 1));
     }
-    let events = page.events.iter().map(|event| log.event(event));
     let is_whole = last.is_none_or(|last| last + 1 >= page.head.0);
     let mut document = json!({
         "runId": key.run.as_str(),
-        "events": events.collect::<Vec<_>>(),
+        "events": events,
         "runStatus": render::status_word(page.status),
         "isComplete": is_whole && RunStatus::is_terminal(page.status),
     });
@@ -198,6 +233,21 @@ async fn events(ask: &Ask, run: &str, after: Option<u64>) -> Result<Value, Failu
         document["nextUri"] = next_page(key.run.as_str(), last).into();
     }
     Ok(document)
+}
+
+/// Leaves out the payload of an event that is too large for a message.
+fn cut(mut event: Value, run: &str) -> Value {
+    if quoted_size(&event.to_string()) > MAX_DOCUMENT
+        && let Some(members) = event.as_object_mut()
+    {
+        members.remove("payload");
+        let whole = format!("GET /v1/runs/{run}/events/poll");
+        members.insert(
+            "omitted".to_owned(),
+            json!({ "members": ["payload"], "whole": whole }),
+        );
+    }
+    event
 }
 
 fn next_page(run: &str, after: u64) -> String {

@@ -571,6 +571,88 @@ async fn tags_have_the_limits_that_they_have_over_rest() {
     call(&server, "wopr_start_run", arguments).await;
 }
 
+/// Starts a run whose activity ends with a value deep inside of lists. Returns the run.
+async fn nested(server: &Server, mut value: Value) -> String {
+    let mut work = node("work", "core.activity", json!({ "queue": "q" }));
+    work["artifactType"] = "x".into();
+    let register = json!({ "definition": chain("nested", &[work]) });
+    call(server, "wopr_register_workflow", register).await;
+    let run = server.run("nested", json!({})).await;
+    let waits = loop {
+        let snapshot = server.snapshot(&run).await;
+        if let Some(token) = snapshot["activities"][0]["token"].as_str() {
+            break token.to_owned();
+        }
+    };
+    for _ in 0..50 {
+        value = json!([value]);
+    }
+    let outcome = json!({ "outcome": { "ok": true, "result": { "v": value } } });
+    server
+        .post(&format!("/v1/activities/{waits}"), &outcome)
+        .send()
+        .await
+        .ok(200);
+    server.wait_for(&run, "completed").await;
+    run
+}
+
+#[tokio::test]
+async fn nested_values_do_not_grow_when_they_are_shown() {
+    let server = start(|_| {}).await;
+    let run = nested(&server, json!(vec![1; 20_000])).await;
+    let size =
+        async |method: &str, params: Value| ask(&server, ALICE, method, params).await.to_string().len();
+    // The outcome has 40 KB, and a run names it several times.
+    let whole = json!({ "name": "wopr_get_run", "arguments": { "runId": run } });
+    assert!(size("tools/call", whole).await < 600 << 10);
+    for name in ["", "/events", "/artifacts/work-0"] {
+        let uri = format!("wopr://runs/{run}{name}");
+        let n_bytes = size("resources/read", json!({ "uri": uri })).await;
+        assert!(n_bytes < 300 << 10, "{uri}: {n_bytes}");
+    }
+}
+
+#[tokio::test]
+async fn resources_too_large_for_a_message_say_where_they_are() {
+    let server = start(|_| {}).await;
+    let run = nested(&server, "x".repeat(2 << 20).into()).await;
+    let read = async |uri: &str| {
+        let reading = request("resources/read", json!({ "uri": uri }));
+        post(&server, ALICE, &reading).send().await.ok(200)
+    };
+    let refused = read(&format!("wopr://runs/{run}/artifacts/work-0")).await;
+    assert_eq!(refused["error"]["data"]["code"], "payload_too_large", "{refused}");
+    let why = refused["error"]["message"].as_str().unwrap();
+    assert!(why.contains(&format!("/v1/runs/{run}/artifacts/work-0")), "{why}");
+    let text = read(&format!("wopr://runs/{run}")).await.to_string();
+    assert!(
+        text.len() < 600 << 10 && text.contains("omitted"),
+        "{}",
+        text.len()
+    );
+    // Its events are there, without what is too large.
+    let mut uri = format!("wopr://runs/{run}/events");
+    let mut n_events = 0;
+    loop {
+        let answer = read(&uri).await;
+        let text = answer["result"]["contents"][0]["text"].as_str().unwrap();
+        assert!(text.len() < 1_100 << 10, "{}", text.len());
+        let page: Value = serde_json::from_str(text).unwrap();
+        n_events += page["events"].as_array().unwrap().len();
+        match page["nextUri"].as_str() {
+            Some(next) => uri = next.to_owned(),
+            None => break,
+        }
+    }
+    assert_eq!(
+        n_events as u64,
+        server.snapshot(&run).await["eventCount"]
+            .as_u64()
+            .unwrap_or(n_events as u64)
+    );
+}
+
 #[tokio::test]
 async fn callers_have_the_rights_that_they_have_everywhere() {
     let server = start(|_| {}).await;

@@ -17,7 +17,7 @@ use wopr_app::{Error as AppError, Forbidden};
 use wopr_core::{MAX_NESTING, too_deep};
 use wopr_wire::json::{DecodeError, Object};
 
-pub(super) use runs::{document as run_document, listed as runs_listed};
+pub(super) use runs::{document as run_document, listed as runs_listed, shortened};
 
 use super::{
     ask::Ask,
@@ -191,10 +191,17 @@ pub(super) async fn call(ask: Ask, mut params: Object) -> Result<Value, Error> {
     }
 }
 
+/// The bytes that a JSON text takes as a string of a message.
+pub(super) fn quoted_size(text: &str) -> usize {
+    let n_escaped = text.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
+    text.len() + n_escaped
+}
+
 fn result(outcome: Outcome) -> Value {
     match outcome {
         Ok(Output { headline, document }) => {
-            let text = format!("{headline}\n\nStructured result (JSON):\n{document:#}");
+            // Without line breaks: indented, a document that nests could take fifty times as much.
+            let text = format!("{headline}\n\nStructured result (JSON):\n{document}");
             json!({ "content": [{ "type": "text", "text": text }], "structuredContent": document })
         }
         Err(Failure {

@@ -12,6 +12,7 @@ use wopr_wire::json::{DecodeError, Fields, Object};
 use super::{
     Ask, Failure, Hints, Outcome, Output, Tool,
     answers::SHAPES,
+    quoted_size,
     schema::{self, arguments, result},
 };
 use crate::{
@@ -28,7 +29,8 @@ use crate::{
 
 const DEFAULT_PAGE: u64 = 20;
 const MAX_PAGE: u64 = 100;
-/// Maximum size of a run in a result in bytes. A result holds it twice, as text and as structured content.
+/// Maximum size of a run in a result in bytes. A result holds it twice, as text and as structured content, and both
+/// count.
 const MAX_RUN: usize = 512 << 10;
 /// What of a larger run is left out, in this order.
 const OMITTED_FIRST: [&str; 8] = [
@@ -417,8 +419,11 @@ pub(in crate::mcp) async fn document(ask: &Ask, view: &View) -> Result<Object, F
 }
 
 /// Leaves members out until the run is small enough for a result.
-fn shortened(run: &mut Object) -> Vec<&'static str> {
-    let size = |value: &Value| value.to_string().len();
+pub(in crate::mcp) fn shortened(run: &mut Object) -> Vec<&'static str> {
+    let size = |value: &Value| {
+        let text = value.to_string();
+        text.len() + quoted_size(&text)
+    };
     let mut total: usize = run.values().map(size).sum();
     let mut omitted = Vec::new();
     for name in OMITTED_FIRST {
