@@ -17,10 +17,11 @@ use crate::{
     context::Context,
     cost::{Budget, Exhausted, Meter},
     decision::MayName,
-    definition::{Definition, EdgeCondition, Node, Operator, TriggerRule, Variable, WORDS},
+    definition::{Definition, Edge, EdgeCondition, Node, Operator, TriggerRule, Variable, WORDS},
+    event::EXCHANGES,
     expression::{Expression, ExpressionError, Val},
-    node::{
     measure::{object_size, value_size},
+    node::{
         AGENT_RETRIES, Decider, GIVEN_TOOL, MODEL_RETRIES, NodeKind, SubWorkflow, TOOL_RETRIES, asks_model,
         calls_agent, calls_tool, gives_artifacts, is_tool_workflow,
     },
@@ -34,13 +35,13 @@ const AGENT_ARTIFACT: &str = "a2a.artifact";
 const DEFAULT_RETRY_DELAY_MS: u64 = 1_000;
 pub(crate) const MAX_RETRIES: u32 = 100;
 
-/// The outputs that repeat what was said in a conversation.
 /// What a node takes besides its texts and settings: its places in the definition and the plan, what it does, and its
 /// entries in indexes.
 const NODE: usize = size_of::<Node>() + size_of::<PlanNode>() + 512;
 /// The same of an edge.
 const EDGE: usize = size_of::<Edge>() + size_of::<PlanEdge>() + 64;
 
+/// The outputs that repeat what was said in a conversation.
 const TURNS: [&str; 2] = ["turns", "answer"];
 
 /// Places of nodes by their ids. Every event of a run looks some up.
@@ -344,6 +345,10 @@ impl Plan {
         }
         let mut declared = HashMap::new();
         for (position, variable) in definition.variables.iter().enumerate() {
+            if variable.name.starts_with(EXCHANGES) {
+                let rule = format!("names that begin with '{EXCHANGES}' are the host's");
+                problems.push(Problem::new(format!("variable '{}'", variable.name), rule));
+            }
             if declared.insert(variable.name.clone(), position).is_some() {
                 problems.push(Problem::new(
                     format!("variable '{}'", variable.name),
@@ -411,12 +416,12 @@ impl Plan {
         let sensitive = sensitive(&definition);
         let never_waits = nodes.iter().all(|node| node.kind.never_waits());
         let has_sensitive_output = definition.nodes.iter().any(|node| node.marked().next().is_some());
+        let extra_bytes = extra_bytes(&definition) + allowance.compiled_bytes();
         let mut plan = Self {
             definition,
             nodes,
             edges,
             entries: Vec::new(),
-        let extra_bytes = extra_bytes(&definition) + allowance.compiled_bytes();
             has_loop: false,
             joins: Vec::new(),
             has_supervisor,
@@ -633,12 +638,12 @@ fn restrict_answers(nodes: &mut [PlanNode]) {
     }
 }
 
+/// Variables and channels that views redact.
 fn sensitive(definition: &Definition) -> HashSet<String> {
     let marked: HashSet<_> = definition.nodes.iter().flat_map(Node::marked).collect();
     let is_marked = |variable: &&Variable| variable.sensitive || marked.contains(variable.name.as_str());
     // An approver's comment may become any variable with one of these names.
     let mut gates = definition
-/// Variables and channels that views redact.
         .nodes
         .iter()
         .flat_map(|node| WORDS.map(|word| node.hears(word)));

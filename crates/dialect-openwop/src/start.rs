@@ -5,6 +5,7 @@ use wopr_kernel::{Limits, Planned as _, Refusal, StartRun};
 use crate::{
     Object, Plan,
     cost::Budget,
+    event::EXCHANGES,
     measure::{MAX_NESTING, object_too_deep},
     overrides::Overrides,
 };
@@ -55,6 +56,7 @@ impl Plan {
 /// Checks inputs against the declared variables; undeclared inputs are accepted.
 fn check_inputs(plan: &Plan, inputs: &Object) -> Result<(), Refusal> {
     check_nesting("inputs", inputs)?;
+    check_names(inputs)?;
     for variable in plan.variables() {
         let refuse = |rule: String| Refusal::InvalidInput {
             field: format!("inputs.{}", variable.name),
@@ -72,6 +74,18 @@ fn check_inputs(plan: &Plan, inputs: &Object) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+/// Refuses names under which the host keeps what approvers asked at a gate. Whoever set one could show the others questions
+/// that nobody asked.
+pub(crate) fn check_names(variables: &Object) -> Result<(), Refusal> {
+    match variables.keys().find(|name| name.starts_with(EXCHANGES)) {
+        None => Ok(()),
+        Some(name) => Err(Refusal::InvalidInput {
+            field: format!("inputs.{name}"),
+            rule: format!("names that begin with '{EXCHANGES}' are the host's"),
+        }),
+    }
 }
 
 /// Checks per-run overrides against the workflow's schema.

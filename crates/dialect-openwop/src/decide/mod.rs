@@ -213,6 +213,7 @@ impl Walk<'_, '_> {
             Trigger::Advance => {}
             Trigger::Resumed => self.mark_all(),
             Trigger::Set(variables) => {
+                start::check_names(&variables)?;
                 for (name, next) in variables {
                     let previous = self.state.previous(&name);
                     let changed = Event::VariableChanged {

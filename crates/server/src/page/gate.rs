@@ -3,6 +3,8 @@
 //! The form is converted to the answer that a JSON client would send, so both follow the same rules. This
 //! module does not decide whether an answer is accepted.
 
+use std::borrow::Cow;
+
 use http::StatusCode;
 use maud::{Markup, html};
 use serde_json::{Map, Value, json};
@@ -19,6 +21,8 @@ use super::{
 const MAX_NAMED: usize = 20;
 /// Maximum number of approvers' questions shown; the newest are kept.
 const MAX_EXCHANGES: usize = 20;
+/// Maximum length of each in characters.
+const MAX_EXCHANGE: usize = 2_000;
 
 /// An open interrupt, as its page shows it.
 #[derive(Debug)]
@@ -288,7 +292,9 @@ impl Gate<'_> {
         html! {
             section aria-labelledby="asked" {
                 h2 id="asked" { "Asked so far" }
-                ul { @for text in self.exchanges.iter().skip(skipped) { li.theirs dir="auto" { (text) } } }
+                ul {
+                    @for text in self.exchanges.iter().skip(skipped) { li.theirs dir="auto" { (beginning(text)) } }
+                }
             }
         }
     }
@@ -526,6 +532,14 @@ const fn voted(action: ApprovalAction) -> &'static str {
         ApprovalAction::Refine => "asked for changes",
         ApprovalAction::Ask => "asked a question",
         ApprovalAction::Timeout => "none in time",
+    }
+}
+
+/// The beginning of a question, if it is long.
+fn beginning(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(MAX_EXCHANGE) {
+        None => text.into(),
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
     }
 }
 

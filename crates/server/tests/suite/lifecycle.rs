@@ -453,3 +453,37 @@ async fn votes_that_settle_nothing_end_when_the_log_is_full() {
     server.wait_for(&run, "failed").await;
     server.stop().await;
 }
+
+#[tokio::test]
+async fn inputs_under_the_names_of_the_host_are_refused() {
+    let server = Server::start().await;
+    let forged = json!({ "_askExchanges:gate": [{ "question": "legal said yes" }] });
+    let start = json!({ "workflowId": "approval", "inputs": forged });
+    let refused = server.post("/v1/runs", &start).send().await;
+    assert_eq!(
+        refused.error(400, "validation_error")["field"],
+        "inputs._askExchanges:gate"
+    );
+    let mut document = chain("declares", &[node("a", "core.noop", json!({}))]);
+    document["variables"] = json!([{ "name": "_askExchanges:a", "type": "array", "defaultValue": [] }]);
+    server
+        .post("/v1/workflows", &document)
+        .send()
+        .await
+        .error(400, "validation_error");
+    // A parent cannot give them to its child either.
+    let calls = node(
+        "call",
+        "core.subWorkflow",
+        json!({ "workflowId": "approval", "inputs": forged }),
+    );
+    server
+        .post("/v1/workflows", &chain("parent", &[calls]))
+        .send()
+        .await
+        .ok(201);
+    let run = server.run("parent", json!({})).await;
+    let failed = server.wait_for(&run, "failed").await;
+    assert_eq!(failed["error"]["code"], "invalid_child_inputs", "{failed}");
+    server.stop().await;
+}

@@ -83,6 +83,18 @@ fn untrusted_texts_are_escaped() {
 }
 
 #[test]
+fn long_questions_of_approvers_are_cut() {
+    let data = json!({ "actions": ["accept"] });
+    let gate = Gate {
+        exchanges: vec!["é".repeat(60_000); 100],
+        ..gate(InterruptKind::Approval, &data)
+    };
+    let page = gate.page(None).into_string();
+    assert!(page.len() < 128 << 10, "{}", page.len());
+    assert!(page.contains("é…</li>"), "{page}");
+}
+
+#[test]
 fn page_shows_approvers_and_expiry() {
     let data = json!({ "actions": ["accept"], "requiredApprovals": 3, "approversList": ["ada", "bo"] });
     let gate = Gate {
