@@ -54,6 +54,8 @@ const ETAG_LEN: usize = 32;
 /// Maximum number of encoded cards to cache. Each form of a card is one entry; cards of one workflow are
 /// small.
 const MAX_MADE: usize = 256;
+/// Maximum number of cards whose last change is remembered.
+const MAX_KNOWN: usize = 4_096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Form {
@@ -86,7 +88,7 @@ impl Form {
 /// Cache of the cards last sent, with the time each one last changed as observed by this process.
 #[derive(Debug, Default)]
 pub(super) struct Cards {
-    /// One entry per existing card.
+    /// One entry per card, up to [`MAX_KNOWN`].
     known: Mutex<HashMap<Option<WorkflowId>, Known>>,
     made: Mutex<HashMap<(Option<WorkflowId>, Form), Made>>,
 }
@@ -156,6 +158,11 @@ impl Cards {
             hash: hash.to_owned(),
             since: jiff::Timestamp::now(),
         };
+        // Cards of removed workflows are among them. The others count as changed now, which costs their readers one
+        // more answer.
+        if known.len() >= MAX_KNOWN && !known.contains_key(&card.cloned()) {
+            known.clear();
+        }
         let entry = known.entry(card.cloned()).or_insert_with(fresh);
         if entry.hash != hash {
             // HTTP dates have no fractions of a second, so a second change within one second gets the next
@@ -522,6 +529,16 @@ mod tests {
             let made = cards.get(&host, Some(&id), Form::Union).expect("serialises");
             assert!(made.is_some() && cards.made.lock().len() <= MAX_MADE);
         }
+    }
+
+    #[test]
+    fn remembered_changes_of_cards_are_bounded() {
+        let cards = Cards::default();
+        for n in 0..MAX_KNOWN + 10 {
+            let id = WorkflowId::parse(&format!("w{n}")).expect("an id");
+            cards.since(Some(&id), "a");
+        }
+        assert_eq!(cards.known.lock().len(), 10);
     }
 
     #[test]
