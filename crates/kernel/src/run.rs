@@ -31,7 +31,7 @@ pub const REDACTED: &str = "[REDACTED]";
 pub const IMPORTED: &str = "imported";
 
 /// The version of the kernel's fold: grows whenever the state of a log is another one, or has another form.
-pub const FOLD: u16 = 2;
+pub const FOLD: u16 = 3;
 
 /// The state of a run, derived from its log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -132,8 +132,8 @@ pub struct Cancel {
 pub struct NodeState {
     pub next_ordinal: u32,
     pub phase: Phase,
-    /// Whether any interrupt of this node was ever answered.
-    pub answered: bool,
+    /// Whether this node, or a child at this node, ever asked anything.
+    pub asked: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -702,6 +702,7 @@ impl Run {
                 let position = plan
                     .position(&step.node)
                     .ok_or_else(|| illegal("interrupt", &step.node))?;
+                self.nodes[position].asked = true;
                 self.waiting.push(position);
                 Ok(())
             }
@@ -722,7 +723,6 @@ impl Run {
                         return Err(illegal("resolution without interrupt", &step.node));
                     }
                 }
-                self.nodes[position].answered = true;
                 self.waiting.retain(|&waiting| waiting != position);
                 Ok(())
             }
@@ -739,6 +739,7 @@ impl Run {
                 let member = self.active(plan, step)?.member(child);
                 let member = member.ok_or_else(|| illegal("suspension without child", &step.node))?;
                 member.mirror = Some((*kind, interrupt.clone()));
+                self.nodes[position].asked = true;
                 if !self.waiting.contains(&position) {
                     self.waiting.push(position);
                 }

@@ -322,6 +322,26 @@ fn grandparent_mirrors_the_next_waiting_child() {
     assert_eq!(script.status(), "waiting-approval");
 }
 
+/// The parent never asked itself, but the question stood at its node.
+#[test]
+fn late_answer_at_the_node_of_a_child_is_late_and_not_unknown() {
+    let accept = || json!({ "approve": true });
+    let mut script = run(&parent(json!({})).noops("end"), &child().noops("no"));
+    assert_eq!(script.answer("call", accept()), Err(Refusal::NoInterrupt));
+    let script_of = || run(&parent(json!({})), &child().gate("gate"));
+    script = script_of();
+    script.answer_in(1, "gate", accept()).expect("open");
+    assert_eq!(script.status(), "completed");
+    assert_eq!(script.answer("call", accept()), Err(Refusal::AlreadyResolved));
+    script = script_of();
+    script.cancel().expect("waiting");
+    assert_eq!(script.answer("call", accept()), Err(Refusal::InterruptCancelled));
+    script = script_of();
+    script.cancel_run(1).expect("waiting");
+    assert_eq!(script.status(), "failed");
+    assert_eq!(script.answer("call", accept()), Err(Refusal::AlreadyResolved));
+}
+
 #[test]
 fn cancel_cascades_to_grandchildren() {
     let top = calling("top", "parent", json!({}));

@@ -682,6 +682,15 @@ fn late_answers_are_refused() {
         Err(Refusal::InterruptCancelled)
     );
 
+    // Another node failed the run, which is no cancel.
+    let two = Workflow::new("w").noops("start").gate("gate").gate("other");
+    let mut failed = Script::started(&two.edges("start -> gate, start -> other"));
+    failed
+        .answer("other", json!({ "action": "reject" }))
+        .expect("open");
+    assert_eq!(failed.status(), "failed");
+    assert_eq!(failed.answer("gate", accept()), Err(Refusal::AlreadyResolved));
+
     let mut not_a_gate = Script::started(&Workflow::new("w").noops("gate"));
     assert_eq!(not_a_gate.answer("gate", accept()), Err(Refusal::NoInterrupt));
 

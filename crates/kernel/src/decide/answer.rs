@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Answered, AnsweredCall, ApprovalAction, ApprovalRules, Authority, Dialect, InterruptKind, KernelEvent,
-    Open, Phase, Planned, Refusal, Resolve, Rules, Seq, StepId, Trigger, Verdict, Wait,
+    Open, Phase, Planned, Refusal, Resolve, Rules, RunStatus, Seq, StepId, Trigger, Verdict, Wait,
     measure::{MAX_NESTING, too_deep},
     run::hash,
 };
@@ -173,7 +173,6 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             number,
         } = resolve.wanted()?;
         let state = self.run.nodes.get(position).ok_or(Refusal::NoInterrupt)?;
-        let mut n_interrupts = 0;
         if let Phase::Active(active) = &state.phase
             && wanted.is_none_or(|wanted| wanted == active.ordinal)
         {
@@ -185,31 +184,28 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             if let Some(open) = open.filter(|open| number.is_none_or(|number| number == open.number)) {
                 return Ok((self.step(position, active.ordinal), open.clone()));
             }
-            n_interrupts = active.n_interrupts;
+            // An interrupt that this execution has not opened yet. The first one may be that of a child.
+            if number.is_some_and(|number| number > 0 && number >= active.n_interrupts) {
+                return Err(Refusal::NoInterrupt);
+            }
         }
-        // An earlier interrupt of this execution.
-        if number.is_some_and(|number| number < n_interrupts) {
+        let past = wanted.is_none_or(|ordinal| ordinal < state.next_ordinal);
+        if !state.asked || !past {
+            return Err(Refusal::NoInterrupt);
+        }
+        let latest = wanted.is_none_or(|ordinal| ordinal.saturating_add(1) == state.next_ordinal);
+        // The end of a run cancels its nodes too, and so does a join; only a cancel of the run counts as one.
+        let cancelling = self.run.cancelling.as_ref();
+        let is_cancel = cancelling.is_some() || self.run.status == RunStatus::Cancelled;
+        if !(latest && is_cancel && matches!(state.phase, Phase::Cancelled)) {
             return Err(Refusal::AlreadyResolved);
         }
-        let mut kinds = InterruptKind::ALL.into_iter();
-        let asks = state.answered || kinds.any(|kind| self.plan.rules(position, kind).is_some());
-        let past = wanted.is_none_or(|ordinal| ordinal < state.next_ordinal);
-        let latest = wanted.is_none_or(|ordinal| ordinal.saturating_add(1) == state.next_ordinal);
         let by_parent = self.run.cancelled_by_parent.is_some()
-            || (self.run.cancelling.as_ref()).is_some_and(|cancel| cancel.parent.is_some());
-        let cancelled = latest && matches!(state.phase, Phase::Cancelled);
-        // The interrupt belongs to an earlier execution of the node, which has ended.
-        let is_earlier = wanted.is_some() && !latest;
-        Err(if !asks || !past {
-            Refusal::NoInterrupt
-        } else if cancelled && by_parent {
+            || cancelling.is_some_and(|cancel| cancel.parent.is_some());
+        Err(if by_parent {
             Refusal::InterruptGone
-        } else if cancelled {
-            Refusal::InterruptCancelled
-        } else if state.answered || is_earlier {
-            Refusal::AlreadyResolved
         } else {
-            Refusal::NoInterrupt
+            Refusal::InterruptCancelled
         })
     }
 

@@ -65,7 +65,7 @@ pub(super) fn resolve(call: Call) -> BoxFuture<'static, Answer> {
             resume_value,
             interrupt_id,
         } = call.decode()?;
-        answer(&call, resume_value, interrupt_id).await
+        answer(&call, resume_value, interrupt_id, |error| error).await
     }
     .boxed()
 }
@@ -82,12 +82,28 @@ pub(super) fn approve(call: Call) -> BoxFuture<'static, Answer> {
             Some(Value::String(id)) => Some(id),
             Some(_) => return Err(Problem::field("interruptId", "must be a string")),
         };
-        answer(&call, value, interrupt).await
+        answer(&call, value, interrupt, cancelled_first).await
     }
     .boxed()
 }
 
-async fn answer(call: &Call, value: Value, interrupt: Option<String>) -> Answer {
+/// An answer that loses to a cancel is one that came too late: clients that race the two expect 409 from this
+/// route, and 422 only from the other one (section 13.6).
+fn cancelled_first(error: NodeAnswerError) -> NodeAnswerError {
+    match error {
+        NodeAnswerError::Failed(AppError::Refused(Refusal::InterruptCancelled)) => {
+            AppError::from(Refusal::AlreadyResolved).into()
+        }
+        error => error,
+    }
+}
+
+async fn answer(
+    call: &Call,
+    value: Value,
+    interrupt: Option<String>,
+    refused: fn(NodeAnswerError) -> NodeAnswerError,
+) -> Answer {
     let run = call.visible_run(Scope::ApprovalsRespond).await?;
     let caller = call.caller();
     let once = idempotency::Request::of(call)?;
@@ -104,7 +120,7 @@ async fn answer(call: &Call, value: Value, interrupt: Option<String>) -> Answer 
     let app = call.host.app();
     match app.answer_at_node(caller, &run, answer, side_rows).await {
         Ok(done) => idempotency::answer(call, &done, respond).await,
-        Err(error) => Err(error.into()),
+        Err(error) => Err(refused(error).into()),
     }
 }
 

@@ -320,7 +320,7 @@ pub(super) static ROUTES: &[Route] = &[
         "resolveApprovalByRun",
         interrupts::approve,
     )
-    .about("The same, where the body is the answer itself.")
+    .about("The same, where the body is the answer itself; 409 also if the run was cancelled.")
     .needs(&[Scope::ApprovalsRespond])
     .with(ONCE)
     .reads(Input::Required("ResumeValue"))
