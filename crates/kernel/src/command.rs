@@ -644,6 +644,9 @@ pub enum Refusal {
     /// The caller is not allowed to answer.
     #[error("accept the answer: {0}")]
     NotAllowed(&'static str),
+    /// Only an authenticated caller may answer, and the answer came with a token.
+    #[error("accept a token: this gate needs an authenticated approver")]
+    NeedsCredential,
     /// The command targets an execution that has ended; drop it.
     #[error("act on an execution that is over")]
     Stale,

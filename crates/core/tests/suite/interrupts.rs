@@ -440,7 +440,7 @@ fn token_alone_does_not_answer_a_gate_that_requires_a_credential() {
     let refusal = script
         .tell(0, Command::Resolve(resolve.clone()))
         .expect_err("by token");
-    assert!(matches!(refusal, Refusal::NotAllowed(_)), "{refusal}");
+    assert_eq!(refusal, Refusal::NeedsCredential);
     resolve.authority = Authority::default();
     script
         .tell(0, Command::Resolve(resolve))

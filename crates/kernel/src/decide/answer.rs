@@ -219,9 +219,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
     ) -> Result<Trigger, Refusal> {
         let by_token = matches!(resolve.authority, Authority::Token { .. });
         if rules.auth_required && by_token {
-            return Err(Refusal::NotAllowed(
-                "this gate needs an authenticated approver, a token is not enough",
-            ));
+            return Err(Refusal::NeedsCredential);
         }
         // A node may offer less in one interrupt than in another.
         let listed = open.data.get("actions").and_then(Value::as_array);

@@ -76,6 +76,9 @@ fn refused(refusal: Refusal) -> A2aError {
             A2aError::invalid_param("message.parts", format!("do not answer the task: {rule}"))
         }
         Refusal::NotAllowed(rule) => A2aError::unsupported(rule),
+        Refusal::NeedsCredential => {
+            A2aError::unsupported("this gate needs an authenticated approver, a token is not enough")
+        }
         Refusal::Terminal(status) => A2aError::unsupported(format!("the task is {}", task_word(status))),
         Refusal::NotPausable(_)
         | Refusal::NotPaused(_)

@@ -7,7 +7,10 @@
 use http::{HeaderValue, StatusCode, header};
 use serde_json::Value;
 use wopr_app::{Error as AppError, View, VisibleRun, reference};
-use wopr_core::{ApprovalAction, Asked, Event, KernelEvent, NodeId, Open, Recorded, RunStatus, Timestamp};
+use wopr_core::{
+    ApprovalAction, Asked, Event, InterruptKind, KernelEvent, NodeId, Open, Recorded, Rules, RunStatus,
+    Timestamp,
+};
 
 use super::{
     answer::Answer,
@@ -91,12 +94,17 @@ pub(super) async fn submit(call: &Call) -> Answer {
     };
     let is_correctable = matches!(
         refused.status,
-        StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN | StatusCode::UNPROCESSABLE_ENTITY
+        StatusCode::BAD_REQUEST
+            | StatusCode::UNAUTHORIZED
+            | StatusCode::FORBIDDEN
+            | StatusCode::UNPROCESSABLE_ENTITY
     );
     if is_page && is_correctable {
         let why = refused.envelope.message.as_ref();
         let refusal = Refused { form: &form, why };
-        return Ok(page::respond(refused.status, gate.page(Some(refusal))));
+        let mut response = page::respond(refused.status, gate.page(Some(refusal)));
+        response.headers_mut().extend(refused.headers);
+        return Ok(response);
     }
     if is_page && matches!(refused.status, StatusCode::CONFLICT | StatusCode::GONE) {
         let view = load(call, &claims).await?;
@@ -147,7 +155,11 @@ async fn gate<'v>(
         (_, Some(id)) => artifact(call, view, &claims.holder, id).await?,
         (_, None) => None,
     };
-    let only_shown = (claims.intent == Intent::Inspect).then_some("This link only shows the question.");
+    let only_shown = if needs_credential(view, claims, open.kind) {
+        Some("This link only shows the question: its approvers answer with a credential of their own.")
+    } else {
+        (claims.intent == Intent::Inspect).then_some("This link only shows the question.")
+    };
     Ok(Some(Gate {
         workflow: view.plan.name(),
         node: claims.node.as_str(),
@@ -168,6 +180,13 @@ async fn gate<'v>(
         only_shown,
         holder: claims.holder.is_named.then_some(claims.holder.principal.as_str()),
     }))
+}
+
+/// Whether no token answers this interrupt.
+fn needs_credential(view: &View, claims: &Claims, kind: InterruptKind) -> bool {
+    let position = view.plan.position(&claims.node);
+    let rules = position.and_then(|position| view.plan.rules(position, kind));
+    matches!(rules, Some(Rules::Approval(rules)) if rules.auth_required)
 }
 
 /// The open interrupt that the token's claims name.

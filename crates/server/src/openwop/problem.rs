@@ -246,6 +246,15 @@ impl From<Refusal> for Problem {
             Refusal::NoMatch(rule) => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "validation_error", rule)
                 .with("field", "resumeValue"),
             Refusal::NotAllowed(rule) => Self::forbidden(rule),
+            Refusal::NeedsCredential => Self::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthenticated",
+                "this gate needs an authenticated approver: answer with a credential, not with a token",
+            )
+            .header(
+                header::WWW_AUTHENTICATE,
+                HeaderValue::from_static(AuthError::Missing.challenge()),
+            ),
             Refusal::Stale | Refusal::WrongState => {
                 conflict("run_conflict", "the run is not in a state that allows this")
             }

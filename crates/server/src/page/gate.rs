@@ -92,7 +92,10 @@ impl Gate<'_> {
                 None => (self.form(given)),
             }
             (self.facts())
-            footer { "Keep this link to yourself: whoever has it can answer." }
+            @match self.only_shown {
+                Some(_) => footer { "Keep this link to yourself: whoever has it can read the question." },
+                None => footer { "Keep this link to yourself: whoever has it can answer." },
+            }
         };
         document(&title, &body)
     }

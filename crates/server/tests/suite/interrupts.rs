@@ -404,7 +404,8 @@ async fn gate_can_require_a_credential() {
     let path = format!("/v1/interrupts/{}", interrupt["interruptToken"].as_str().unwrap());
     let accept = json!({ "resumeValue": { "action": "accept" } });
     let by_token = server.call("POST", &path).json(&accept).send().await;
-    by_token.error(403, "forbidden");
+    by_token.error(401, "unauthenticated");
+    assert!(by_token.header("www-authenticate").is_some());
     assert_eq!(server.snapshot(&run).await["status"], "waiting-approval");
     answer(&server, &run, "gate", json!({ "action": "accept" }))
         .await

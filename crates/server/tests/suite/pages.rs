@@ -371,11 +371,16 @@ async fn page_reports_that_its_gate_requires_a_credential() {
     let token = waiting["interrupt"]["interruptToken"].as_str().unwrap();
     let path = format!("/v1/interrupts/{token}");
     let fields = [("action", "accept"), ("feedback", "as discussed")];
-    let refused = page(&fill(&server, &path, &fields).send().await, 403);
-    assert!(
-        refused.contains("authenticated approver") && refused.contains("as discussed"),
-        "{refused}"
-    );
+    // No form that could only be refused.
+    let shown = page(&browse(&server, &path).send().await, 200);
+    for text in ["<form", "whoever has it can answer"] {
+        assert!(!shown.contains(text), "{text}: {shown}");
+    }
+    assert!(shown.contains("with a credential of their own"), "{shown}");
+    let reply = fill(&server, &path, &fields).send().await;
+    let refused = page(&reply, 401);
+    assert!(refused.contains("authenticated approver"), "{refused}");
+    assert!(reply.header("www-authenticate").is_some());
     assert_eq!(server.snapshot(&run).await["status"], "waiting-approval");
 }
 

@@ -274,6 +274,10 @@ fn refused(error: NodeAnswerError, member: &str, Codes { wrong, late }: Codes) -
         NodeAnswerError::Failed(AppError::Refused(refusal)) => match refusal {
             Refusal::InvalidAnswer(rule) => Error::new(wrong, format!("{member}: {rule}")),
             Refusal::NotAllowed(rule) => Error::new(Code::AuthForbidden, rule),
+            Refusal::NeedsCredential => Error::new(
+                Code::AuthForbidden,
+                "this gate needs an authenticated approver, a token is not enough",
+            ),
             Refusal::AlreadyResolved if late == Code::InvalidResumePayload => {
                 let error = Error::new(Code::SubmitNotAwaiting, "the question has its answer already");
                 error.with(json!({ "reason": "interrupt_changed" }))

@@ -282,6 +282,10 @@ fn inspect_link_has_no_form() {
     };
     let page = gate.page(None).into_string();
     assert!(!page.contains("<form") && page.contains("only shows"), "{page}");
+    assert!(
+        !page.contains("can answer") && page.contains("can read"),
+        "{page}"
+    );
 }
 
 #[test]
