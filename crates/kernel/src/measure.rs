@@ -1,13 +1,13 @@
-//! Sizes of JSON values.
+//! Sizes of JSON values, and the order of their numbers.
 //!
 //! Stored bodies are read with a nesting limit, and every decision walks the values that it folds. Values
 //! that enter a run are therefore limited in depth, and values that a workflow creates are limited in depth
 //! and size.
 
-use std::io;
+use std::{cmp::Ordering, io};
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 use crate::Object;
 
@@ -163,6 +163,41 @@ pub fn size_of_object(fields: &Object) -> usize {
         .map(|(name, field)| name.len() + 4 + size_of(field))
         .sum::<usize>()
         + 2
+}
+
+/// The exact order of two numbers, whole ones and others.
+#[must_use]
+pub fn compare_numbers(a: &Number, b: &Number) -> Ordering {
+    let int = |n: &Number| n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from));
+    let float = |n: &Number| n.as_f64().unwrap_or(f64::NAN);
+    match (int(a), int(b)) {
+        (Some(a), Some(b)) => a.cmp(&b),
+        (None, None) => by_worth(float(a), float(b)),
+        (Some(a), None) => compare_mixed(a, float(b)).unwrap_or(Ordering::Equal),
+        (None, Some(b)) => compare_mixed(b, float(a)).map_or(Ordering::Equal, Ordering::reverse),
+    }
+}
+
+/// JSON has no NaN, so the order is total.
+fn by_worth(a: f64, b: f64) -> Ordering {
+    a.partial_cmp(&b).unwrap_or(Ordering::Equal)
+}
+
+/// The exact order of a whole number and a float; `None` if the float is NaN.
+#[must_use]
+pub fn compare_mixed(a: i128, b: f64) -> Option<Ordering> {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "the nearest float decides unless it is equal"
+    )]
+    let order = (a as f64).partial_cmp(&b)?;
+    if order.is_ne() || b.fract() != 0.0 || b.abs() >= 1.0e38 {
+        return Some(order);
+    }
+    // If the floats are equal, the conversion may have rounded.
+    #[expect(clippy::cast_possible_truncation, reason = "checked to be whole and in range")]
+    let b = b as i128;
+    Some(a.cmp(&b))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod values;
 
 pub use pattern::{Pattern, work as pattern_work};
 pub use schema::{Allowance, Invalid, Schema, SchemaProblem, check_schema};
-pub use values::{compare_mixed, compare_numbers, equal, order};
+pub use values::{equal, order};
+pub use wopr_kernel::measure::{compare_mixed, compare_numbers};
 
 use wopr_kernel::{cost, whole};

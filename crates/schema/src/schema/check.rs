@@ -11,9 +11,10 @@ use serde_json::{Map, Value};
 
 use super::{Bound, Kind, Rule, Schema, Size};
 use crate::{
+    compare_numbers,
     cost::{Exhausted, Meter, merge_sort},
     pattern::{Pattern, Search},
-    values::{compare_numbers, equal, order},
+    values::{equal, order},
     whole,
 };
 

@@ -33,6 +33,9 @@ use crate::{
 
 static REPLAY: HeaderName = HeaderName::from_static("openwop-idempotent-replay");
 
+/// The largest number up to which a double is every whole number: 2^53.
+const MAX_WHOLE: f64 = 9_007_199_254_740_992.0;
+
 /// Maximum key length in bytes.
 const MAX_KEY: usize = 255;
 
@@ -225,9 +228,32 @@ fn digest(params: &[String], body: &Value) -> String {
         hasher.update((param.len() as u64).to_be_bytes());
         hasher.update(param.as_bytes());
     }
-    // Members are sorted and strings have one encoding, so equal documents have equal bytes.
+    // Members are sorted, strings have one encoding and numbers one spelling, so equal documents have equal bytes.
+    let mut body = body.clone();
+    spell_numbers(&mut body);
     hasher.update(body.to_string().as_bytes());
     hex(&hasher.finalize())
+}
+
+/// Spells whole numbers without a fraction or an exponent: 1.0 is 1. Canonical JSON (RFC 8785) would also make equal
+/// what only a double cannot tell apart, and a request with another large number is another request.
+fn spell_numbers(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            let whole = number
+                .as_f64()
+                .filter(|_| number.is_f64())
+                .filter(|n| n.fract() == 0.0);
+            if let Some(whole) = whole.filter(|n| n.abs() <= MAX_WHOLE) {
+                #[expect(clippy::cast_possible_truncation, reason = "whole and in range")]
+                let whole = whole as i64;
+                *number = whole.into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(spell_numbers),
+        Value::Object(fields) => fields.values_mut().for_each(spell_numbers),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
 }
 
 fn encode(status: StatusCode, body: &[u8]) -> Vec<u8> {

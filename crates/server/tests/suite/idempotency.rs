@@ -35,6 +35,31 @@ async fn a_repeat_gets_the_first_answer(server: &Server) {
     let again = spaced.header("idempotency-key", "k1").send().await;
     assert_eq!(run_id(&again), run_id(&first));
 
+    // Numbers are compared by worth, exactly.
+    let spelled = r#"{ "inputs": { "b": 20e-1, "a": 1.0 }, "workflowId": "conformance-noop" }"#;
+    let spelled = server
+        .call("POST", "/v1/runs")
+        .key(crate::server::ALICE)
+        .bytes(spelled);
+    let again = spelled.header("idempotency-key", "k1").send().await;
+    assert_eq!(run_id(&again), run_id(&first));
+    for (key, one, another) in [
+        ("large", "9007199254740993", "9007199254740992.0"),
+        ("text", "1", "\"1\""),
+        ("part", "1.5", "1"),
+    ] {
+        let with = |n: &str| {
+            let body = format!(r#"{{ "workflowId": "conformance-noop", "inputs": {{ "n": {n} }} }}"#);
+            let call = server
+                .call("POST", "/v1/runs")
+                .key(crate::server::ALICE)
+                .bytes(body);
+            call.header("idempotency-key", key)
+        };
+        with(one).send().await.ok(201);
+        with(another).send().await.error(409, "idempotency_key_mismatch");
+    }
+
     let other = json!({ "workflowId": "conformance-noop", "inputs": { "a": 2 } });
     let other = server
         .post("/v1/runs", &other)

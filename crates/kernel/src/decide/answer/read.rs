@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{ApprovalAction, Object, Question, Refusal, Verdict, cost::Budget};
+use crate::{ApprovalAction, Object, Question, Refusal, Verdict, cost::Budget, measure::compare_numbers};
 
 /// Maximum length in bytes of an approval's comment.
 const MAX_WORDS: usize = 64 * 1024;
@@ -214,11 +214,25 @@ pub(super) fn matching_event<'v>(data: &Value, value: &'v Value) -> Result<&'v V
         return Ok(event);
     };
     for (key, wanted) in correlation {
-        if event.get(key) != Some(wanted) {
+        if !event.get(key).is_some_and(|given| same(given, wanted)) {
             return Err(Refusal::NoMatch(format!("'{key}' differs from the correlation")));
         }
     }
     Ok(event)
+}
+
+/// Whether two values are equal by worth: 1 and 1.0 are. JSON does not tell numbers apart by their spelling, and
+/// neither do the conditions of edges.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => compare_numbers(a, b).is_eq(),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            let is_same = |(name, a): (&String, &Value)| b.get(name).is_some_and(|b| same(a, b));
+            a.len() == b.len() && a.iter().all(is_same)
+        }
+        (a, b) => a == b,
+    }
 }
 
 /// Parses a verdict: exactly one of `ratified`, `decision` and `rejected`.
