@@ -36,16 +36,21 @@ pub(super) fn one(call: Call) -> BoxFuture<'static, Answer> {
         let once = idempotency::Request::of(&call)?;
         let request: CancelRequest = call.decode()?;
         let respond = |view: &View| (StatusCode::OK, cancelled(&view.key.run, view.run.status));
-        let side_rows = idempotency::Request::side_rows(once, &call, respond);
+        let side_rows = idempotency::Request::side_rows(once.clone(), &call, respond);
         let cancelling = call
             .host
             .app()
             .cancel_run(call.caller(), &key, request.reason, side_rows);
         match cancelling.await {
             Ok(done) => idempotency::answer(&call, &done, respond).await,
-            // Cancelling a run that has ended succeeds without effect.
+            // Cancelling a run that has ended succeeds without effect, and without an append that could record the
+            // request.
             Err(AppError::Refused(Refusal::Terminal(status))) => {
-                Ok(bytes_response(StatusCode::OK, cancelled(&key.run, status)))
+                let body = cancelled(&key.run, status);
+                match once {
+                    Some(once) => once.remember(&call, StatusCode::OK, body).await,
+                    None => Ok(bytes_response(StatusCode::OK, body)),
+                }
             }
             Err(error) => Err(error.into()),
         }

@@ -144,6 +144,28 @@ async fn commands_take_effect_once() {
     assert_eq!((again.header(REPLAY), &again.body), (Some("true"), &first.body));
 }
 
+/// Such a cancel appends nothing that could record the request.
+#[tokio::test]
+async fn cancel_of_an_ended_run_is_replayed() {
+    let server = Server::start().await;
+    let run = server.run("conformance-noop", json!({})).await;
+    server.wait_for(&run, "completed").await;
+    for path in [format!("/v1/runs/{run}/cancel"), format!("/v1/runs/{run}:cancel")] {
+        let cancel = |reason: &str| {
+            let call = server.post(&path, &json!({ "reason": reason }));
+            call.header("idempotency-key", "c")
+        };
+        let first = cancel("a").send().await;
+        assert_eq!(first.ok(200)["status"], "completed");
+        assert_eq!(first.header(REPLAY), None);
+        let again = cancel("a").send().await;
+        assert_eq!((again.header(REPLAY), &again.body), (Some("true"), &first.body));
+        cancel("b").send().await.error(409, "idempotency_key_mismatch");
+        let without = server.post(&path, &json!({ "reason": "b" })).send().await;
+        assert_eq!(without.ok(200)["status"], "completed");
+    }
+}
+
 #[tokio::test]
 async fn answers_by_token_take_effect_once() {
     let server = Server::start().await;
