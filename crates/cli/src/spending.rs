@@ -36,12 +36,12 @@ impl Spending {
     /// What a run took itself, from `metrics` of its snapshot.
     fn of_metrics(metrics: &Value) -> Self {
         let cost = metrics.get("openwopCost");
-        let tokens = cost
-            .and_then(|cost| cost.pointer("/tokens/total"))
-            .and_then(Value::as_u64);
+        let tokens = cost.and_then(|cost| cost.get("tokens"));
+        let count = |name: &str| tokens.and_then(|tokens| tokens.get(name)).and_then(Value::as_u64);
+        let tokens = [count("input"), count("output")].into_iter().flatten().sum();
         let usd = cost.and_then(|cost| cost.get("usd")).and_then(Value::as_f64);
         Self {
-            tokens: tokens.unwrap_or(0),
+            tokens,
             usd: usd.unwrap_or(0.0),
         }
     }
@@ -105,7 +105,7 @@ mod tests {
         ));
         assert_eq!(sum.words().as_deref(), Some("39 tokens, 0.0125 USD"));
         sum.add(Spending::of_metrics(
-            &json!({ "openwopCost": { "tokens": { "total": 1 }, "usd": 1.9875 } }),
+            &json!({ "openwopCost": { "tokens": { "input": 1, "output": 0 }, "usd": 1.9875 } }),
         ));
         assert_eq!(sum.words().as_deref(), Some("40 tokens, 2 USD"));
         assert_eq!(Spending::of_metrics(&Value::Null).words(), None);

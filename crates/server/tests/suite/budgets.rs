@@ -229,7 +229,8 @@ async fn ask_at_once(server: &Server, budget: Value) -> String {
 
 fn tokens(snapshot: &Value) -> u64 {
     let usage = &snapshot["metrics"]["openwopCost"]["tokens"];
-    usage["total"].as_u64().unwrap_or(0)
+    let count = |name: &str| usage[name].as_u64().unwrap_or(0);
+    count("input") + count("output")
 }
 
 /// Gives a run as much more as it asks for.

@@ -66,7 +66,6 @@ fn metrics(run: &Run) -> Option<Object> {
         "tokens": {
             "input": usage.input_tokens,
             "output": usage.output_tokens,
-            "total": usage.total_tokens(),
         },
         "provider": provider,
         "model": model,
