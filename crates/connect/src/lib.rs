@@ -30,7 +30,9 @@ pub use mcp::{
     Command as ToolCommand, MAX_TOOL_SERVERS, Reached as ToolReached, Setting as ToolSetting, Tool,
     ToolServer, ToolServers,
 };
-pub use model::{Kind as ModelKind, Mock, MockReply, Models, Price, Provider, ProviderKey};
+pub use model::{
+    BadScript, Kind as ModelKind, Mock, MockReply, Models, Price, Provider, ProviderKey, StreamText,
+};
 pub use push::{Push, push, secret_header};
 pub use secrets::{NamedSecret, NamedSecrets, SecretSource, SecretValues, ValueError};
 pub use shares::{Share, Shares};

@@ -10,7 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use wopr_core::{AnswerEnd, ModelCall, ModelReply, ModelStop, ModelUsage, Produced, RunStarted, StepId};
 use wopr_engine::{Outcome, Progress, Report, ScriptedModel};
 
@@ -26,7 +26,10 @@ const MAX_REPLIES: usize = 100;
 /// Most tokens of a streamed text.
 const MAX_TOKENS: usize = 1_000;
 /// Longest pause between two of them.
-const MAX_DELAY_MS: u64 = 1_000;
+const MAX_DELAY_MS: u64 = 5_000;
+/// What is streamed unless the run names something else, and the model that says it.
+const TOKENS: [&str; 2] = ["mock", " response"];
+const STREAM_MODEL: &str = "mock-stream-text-v1";
 
 /// A reply that a test wants.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,10 +88,14 @@ impl Mock {
     }
 
     pub(crate) async fn answer(&self, call: &ModelCall, step: &StepId, progress: &Progress) -> Report {
-        let model = call.model.clone().unwrap_or_else(|| MODEL.to_owned());
         if let Some(script) = &call.script {
-            return stream_text(script, key_of(call, &model), model, progress).await;
+            return match StreamText::read(script.get("config")) {
+                Ok(stream) => stream.say(call, progress).await,
+                // A run that another face or an earlier host started.
+                Err(bad) => failed("invalid_input", bad.to_string(), false).into(),
+            };
         }
+        let model = call.model.clone().unwrap_or_else(|| MODEL.to_owned());
         let node = step.node.as_str();
         if let Some(most) = call.max_tokens {
             let budgets = &mut self.0.lock().budgets;
@@ -144,75 +151,153 @@ impl MockReply {
     }
 }
 
-/// Says the tokens that the run was started with, each as a piece of its own.
-async fn stream_text(
-    script: &Value,
-    cache_key: Option<String>,
+/// What a run is told token by token, as it was started with: `configurable.mockProvider.config`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StreamText {
+    tokens: Vec<String>,
+    delay: Duration,
+    stop: ModelStop,
+    input_tokens: u64,
+    output_tokens: u64,
     model: String,
-    progress: &Progress,
-) -> Report {
-    let config = script.get("config");
-    let tokens = config
-        .and_then(|config| config.get("tokens"))
-        .and_then(Value::as_array);
-    let tokens: Option<Vec<&str>> = tokens.into_iter().flatten().map(Value::as_str).collect();
-    let Some(tokens) = tokens.filter(|tokens| tokens.len() <= MAX_TOKENS) else {
-        let message = format!("mockProvider.config.tokens is not a list of at most {MAX_TOKENS} texts");
-        return failed("invalid_input", message, false).into();
-    };
-    let count = |value: Option<&Value>| value.and_then(Value::as_u64);
-    let pause = count(config.and_then(|config| config.get("delayMsPerToken"))).unwrap_or(0);
-    let usage = config.and_then(|config| config.get("usage"));
-    let used =
-        |names: [&str; 2]| count(usage.and_then(|usage| names.iter().find_map(|name| usage.get(name))));
-    let length = config
-        .and_then(|config| config.get("finishReason"))
-        .and_then(Value::as_str);
-    for (n, token) in tokens.iter().enumerate() {
-        let piece = Produced::Chunk {
-            text: (*token).to_owned(),
-            starts: n == 0,
-            is_last: false,
-            end: None,
+}
+
+/// A member of the configuration breaks a rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("read mockProvider: {field} {rule}")]
+pub struct BadScript {
+    /// The path within `mockProvider`.
+    pub field: &'static str,
+    pub rule: String,
+}
+
+impl StreamText {
+    /// Reads the configuration. What is absent has the default of the specification (section 7.9).
+    ///
+    /// # Errors
+    /// A member is out of its range.
+    pub fn read(config: Option<&Value>) -> Result<Self, BadScript> {
+        let bad = |field, rule: String| BadScript { field, rule };
+        let empty = Map::new();
+        let config = match config {
+            None | Some(Value::Null) => &empty,
+            Some(Value::Object(config)) => config,
+            Some(_) => return Err(bad("config", "must be an object".to_owned())),
         };
-        if progress.made(vec![piece]).await.is_err() {
-            return failed(
-                "model_call_failed",
-                "nobody waits for the answer".to_owned(),
-                true,
-            )
-            .into();
-        }
-        tokio::time::sleep(Duration::from_millis(pause.min(MAX_DELAY_MS))).await;
+        let given = |name: &str| config.get(name).filter(|value| !value.is_null());
+        let tokens: Option<Vec<String>> = match given("tokens") {
+            None => Some(TOKENS.map(str::to_owned).to_vec()),
+            Some(tokens) => tokens.as_array().and_then(|tokens| {
+                let texts = tokens.iter().map(|token| token.as_str().map(str::to_owned));
+                texts.collect()
+            }),
+        };
+        let Some(tokens) = tokens.filter(|tokens| tokens.len() <= MAX_TOKENS) else {
+            return Err(bad(
+                "config.tokens",
+                format!("must be a list of at most {MAX_TOKENS} texts"),
+            ));
+        };
+        let delay = match given("delayMsPerToken") {
+            None => Some(0),
+            Some(delay) => delay.as_u64().filter(|ms| *ms <= MAX_DELAY_MS),
+        };
+        let Some(delay) = delay else {
+            return Err(bad(
+                "config.delayMsPerToken",
+                format!("must be a whole number from 0 to {MAX_DELAY_MS}"),
+            ));
+        };
+        let stop = match given("finishReason").map(Value::as_str) {
+            None | Some(Some("stop")) => ModelStop::End,
+            Some(Some("length" | "max_tokens")) => ModelStop::Length,
+            Some(Some("content_filter")) => ModelStop::Refusal,
+            Some(_) => {
+                return Err(bad(
+                    "config.finishReason",
+                    "must be stop, length or content_filter".to_owned(),
+                ));
+            }
+        };
+        let usage = match given("usage") {
+            None => &empty,
+            Some(Value::Object(usage)) => usage,
+            Some(_) => return Err(bad("config.usage", "must be an object".to_owned())),
+        };
+        let used = |names: [&str; 2], default: u64| {
+            let count = names.iter().find_map(|name| usage.get(*name));
+            match count.map(Value::as_u64) {
+                None => Ok(default),
+                Some(Some(count)) => Ok(count),
+                Some(None) => Err(bad(
+                    "config.usage",
+                    format!("must have a whole number as {}", names[0]),
+                )),
+            }
+        };
+        let model = match given("model") {
+            None => STREAM_MODEL.to_owned(),
+            Some(Value::String(model)) if !model.is_empty() => model.clone(),
+            Some(_) => return Err(bad("config.model", "must be a text".to_owned())),
+        };
+        Ok(Self {
+            delay: Duration::from_millis(delay),
+            stop,
+            input_tokens: used(["promptTokens", "inputTokens"], 1)?,
+            output_tokens: used(["completionTokens", "outputTokens"], tokens.len() as u64)?,
+            model,
+            tokens,
+        })
     }
-    let n_tokens = tokens.len() as u64;
-    let reply = ModelReply {
-        provider: Mock::NAME.to_owned(),
-        model,
-        text: tokens.concat(),
-        tool_calls: Vec::new(),
-        stop: match length {
-            Some("length" | "max_tokens") => ModelStop::Length,
-            Some(_) | None => ModelStop::End,
-        },
-        reasoning: None,
-        refusal: None,
-        cache_key,
-        usage: ModelUsage {
-            input_tokens: used(["inputTokens", "promptTokens"]).unwrap_or(0),
-            output_tokens: used(["outputTokens", "completionTokens"]).unwrap_or(n_tokens),
-            ..ModelUsage::default()
-        },
-    };
-    Report::Produced {
-        produced: vec![Produced::Chunk {
-            text: String::new(),
-            starts: tokens.is_empty(),
-            is_last: true,
-            end: Some(Box::new(AnswerEnd::of(&reply))),
-        }],
-        cursor: Value::Null,
-        then: Box::new(done(&reply)),
+
+    /// Says the tokens, each as a piece of its own.
+    async fn say(self, call: &ModelCall, progress: &Progress) -> Report {
+        let text = self.tokens.concat();
+        let mut tokens = self.tokens.into_iter();
+        let last = tokens.next_back();
+        let starts = tokens.len() == 0;
+        for (n, token) in tokens.enumerate() {
+            let piece = Produced::Chunk {
+                text: token,
+                starts: n == 0,
+                is_last: false,
+                end: None,
+            };
+            if progress.made(vec![piece]).await.is_err() {
+                return failed(
+                    "model_call_failed",
+                    "nobody waits for the answer".to_owned(),
+                    true,
+                )
+                .into();
+            }
+            tokio::time::sleep(self.delay).await;
+        }
+        let reply = ModelReply {
+            provider: Mock::NAME.to_owned(),
+            cache_key: key_of(call, &self.model),
+            model: self.model,
+            text,
+            tool_calls: Vec::new(),
+            stop: self.stop,
+            reasoning: None,
+            refusal: None,
+            usage: ModelUsage {
+                input_tokens: self.input_tokens,
+                output_tokens: self.output_tokens,
+                ..ModelUsage::default()
+            },
+        };
+        Report::Produced {
+            produced: vec![Produced::Chunk {
+                text: last.unwrap_or_default(),
+                starts,
+                is_last: true,
+                end: Some(Box::new(AnswerEnd::of(&reply))),
+            }],
+            cursor: Value::Null,
+            then: Box::new(done(&reply)),
+        }
     }
 }
 

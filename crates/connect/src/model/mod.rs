@@ -25,7 +25,7 @@ use wopr_core::{AnswerEnd, ModelCall, ModelReply, ModelUsage, Produced, RunKey, 
 use wopr_engine::{Estimate, Keep, Outcome, Progress, Report};
 use wopr_wire::a2a::model::Secret;
 
-pub use mock::{Mock, MockReply};
+pub use mock::{BadScript, Mock, MockReply, StreamText};
 pub use provider::{Kind, Price, Provider, ProviderKey};
 
 use crate::{

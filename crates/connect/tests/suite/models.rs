@@ -533,10 +533,7 @@ async fn mock_answers_by_program_and_exists_only_if_it_is_there() {
     .await;
     assert_eq!(
         (said, reply(outcome).text),
-        (
-            vec!["a".to_owned(), "b".to_owned(), String::new()],
-            "ab".to_owned()
-        )
+        (vec!["a".to_owned(), "b".to_owned()], "ab".to_owned())
     );
 
     let without = Executors::new(gate(LOOPBACK), Options::default());

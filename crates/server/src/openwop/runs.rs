@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use wopr_app::{Error as AppError, NewRun, RunFilter, Summary, View};
+use wopr_connect::{BadScript, StreamText};
 use wopr_core::{Object, Origin, RunId, RunStatus, WorkflowId};
 use wopr_wire::{
     json,
@@ -222,6 +223,9 @@ fn check_configurable(configurable: &Object, host: &Host, caller: &Caller) -> Re
                 "mock providers are for test keys, and this host has none",
             ));
         }
+        StreamText::read(mock.get("config")).map_err(|BadScript { field, rule }| {
+            Problem::field(&format!("configurable.mockProvider.{field}"), &rule)
+        })?;
     }
     let nested = |name: &str| configurable.get("ai").and_then(|ai| ai.get(name));
     if configurable.contains_key("ai.credentialRef") || nested("credentialRef").is_some() {

@@ -163,8 +163,84 @@ async fn stream_text_is_streamed_token_by_token() {
         .iter()
         .map(|chunk| chunk["chunk"].as_str().unwrap())
         .collect();
-    assert_eq!(texts, ["Hel", "lo", ""]);
-    assert_eq!(chunks[2]["isLast"], true);
+    assert_eq!(texts, ["Hel", "lo"]);
+    assert_eq!(
+        (&chunks[0]["isLast"], &chunks[1]["isLast"]),
+        (&json!(false), &json!(true))
+    );
+}
+
+/// The defaults and ranges of section 7.9.
+#[tokio::test]
+async fn stream_text_has_the_defaults_of_the_specification_and_refuses_the_rest() {
+    let server = Server::start().await;
+    let mut workflow = fixture(
+        "stream",
+        json!({ "promptId": "conformance.stream-text-noop", "expectsStreaming": true }),
+    );
+    workflow["nodes"][0]["typeId"] = json!("core.ai.callPrompt");
+    workflow["nodes"][0]["inputs"] = json!({});
+    server.post("/v1/workflows", &workflow).send().await.ok(201);
+    let body = |config: Value| {
+        let mock = json!({ "id": "stream-text", "config": config });
+        json!({ "workflowId": "stream", "configurable": { "mockProvider": mock } })
+    };
+    for (config, texts, model, usage) in [
+        (
+            json!({}),
+            vec!["mock", " response"],
+            "mock-stream-text-v1",
+            [1, 2],
+        ),
+        (
+            json!({ "tokens": ["one"], "model": "mine", "usage": { "promptTokens": 7 } }),
+            vec!["one"],
+            "mine",
+            [7, 1],
+        ),
+        (json!({ "tokens": [] }), vec![""], "mock-stream-text-v1", [1, 0]),
+    ] {
+        let made = server.post("/v1/runs", &body(config)).send().await.ok(201);
+        let run = made["runId"].as_str().unwrap();
+        let snapshot = server.wait_for(run, "completed").await;
+        // The published schema has no other members.
+        assert_eq!(
+            snapshot["metrics"]["openwopCost"]["tokens"],
+            json!({ "input": usage[0], "output": usage[1] })
+        );
+        let path = format!("/v1/runs/{run}/events/poll?timeout=1");
+        let log = server.get(&path).send().await.ok(200);
+        let chunks = of(log["events"].as_array().unwrap(), "output.chunk");
+        let said: Vec<_> = chunks
+            .iter()
+            .map(|chunk| chunk["chunk"].as_str().unwrap())
+            .collect();
+        assert_eq!(said, texts);
+        let is_last: Vec<_> = chunks.iter().map(|chunk| chunk["isLast"] == true).collect();
+        assert_eq!(is_last.iter().filter(|is_last| **is_last).count(), 1);
+        let last = chunks.last().unwrap();
+        assert_eq!(
+            (&last["isLast"], &last["meta"]["model"]),
+            (&json!(true), &json!(model))
+        );
+        assert_eq!(last["meta"]["usage"]["promptTokens"], usage[0]);
+        assert_eq!(last["meta"]["usage"]["completionTokens"], usage[1]);
+    }
+    for (config, field) in [
+        (json!("x"), "config"),
+        (json!({ "tokens": "x" }), "config.tokens"),
+        (json!({ "tokens": [1] }), "config.tokens"),
+        (json!({ "delayMsPerToken": 5001 }), "config.delayMsPerToken"),
+        (json!({ "delayMsPerToken": -1 }), "config.delayMsPerToken"),
+        (json!({ "delayMsPerToken": 1.5 }), "config.delayMsPerToken"),
+        (json!({ "finishReason": "bored" }), "config.finishReason"),
+        (json!({ "usage": { "promptTokens": "1" } }), "config.usage"),
+        (json!({ "model": 1 }), "config.model"),
+    ] {
+        let refused = server.post("/v1/runs", &body(config)).send().await;
+        let field = format!("configurable.mockProvider.{field}");
+        assert_eq!(refused.error(400, "validation_error")["field"], field);
+    }
 }
 
 #[tokio::test]
