@@ -158,6 +158,11 @@ fn responses(route: &Route) -> Value {
             responses.insert("303".to_owned(), json!({ "description": meaning(303) }));
         }
     }
+    if let Some(other) = success.or {
+        let mut answer = answer.clone();
+        answer["description"] = json!(meaning(other));
+        responses.insert(other.to_string(), answer);
+    }
     responses.insert(success.status.to_string(), answer);
     let takes_etag = route.params.iter().any(|param| param.name == "If-None-Match");
     if takes_etag {

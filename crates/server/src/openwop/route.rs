@@ -45,6 +45,8 @@ pub(super) struct Param {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Success {
     pub(super) status: u16,
+    /// Another status with the same body, if there is one.
+    pub(super) or: Option<u16>,
     pub(super) media: &'static str,
     /// The name of a schema in the OpenAPI document.
     pub(super) schema: Option<&'static str>,

@@ -191,7 +191,7 @@ fn runs() -> Value {
                 "parentNodeId": text(),
                 "childRuns": { "type": "array", "items": shape(
                     &["runId", "status"],
-                    json!({ "runId": text(), "status": to("RunStatus") }),
+                    json!({ "runId": text(), "workflowId": text(), "status": to("RunStatus") }),
                     true,
                 ) },
                 "forkedFrom": shape(
@@ -585,6 +585,8 @@ fn host() -> Value {
         "tenant": text(),
         "principal": text(),
         "scopes": { "type": "array", "items": text() },
+        "roles": { "type": "array", "items": text() },
+        "groups": { "type": "array", "items": text() },
         "createdAt": instant(),
         "revokedAt": instant(),
     });

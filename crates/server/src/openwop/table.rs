@@ -27,6 +27,7 @@ const fn get(path: &'static str, id: &'static str, handler: Handler) -> Route {
         params: &[],
         success: Success {
             status: 200,
+            or: None,
             media: JSON,
             schema: None,
         },
@@ -81,6 +82,7 @@ impl Route {
         Self {
             success: Success {
                 status,
+                or: None,
                 media: JSON,
                 schema: Some(schema),
             },
@@ -88,10 +90,20 @@ impl Route {
         }
     }
 
+    /// Adds another status with the same body.
+    const fn or_answers(self, status: u16) -> Self {
+        let success = Success {
+            or: Some(status),
+            ..self.success
+        };
+        Self { success, ..self }
+    }
+
     const fn answers_as(self, status: u16, media: &'static str) -> Self {
         Self {
             success: Success {
                 status,
+                or: None,
                 media,
                 schema: None,
             },
@@ -206,10 +218,12 @@ pub(super) static ROUTES: &[Route] = &[
         .about("Counters as Prometheus text.")
         .answers_as(200, "text/plain"),
     post("/v1/workflows", "registerWorkflow", workflows::register)
-        .about("Registers a workflow for the caller's tenant and makes it the current version.")
+        .about("Registers a workflow for the caller's tenant and makes it the current version; 200 if it has this version already.")
         .needs(&[Scope::WorkflowsWrite])
+        .with(ONCE)
         .reads(Input::Required("WorkflowDefinition"))
         .answers(201, "RegisteredWorkflow")
+        .or_answers(200)
         .fails(&[400, 403, 409, 413, 415, 503]),
     get("/v1/workflows", "listWorkflows", workflows::list)
         .about("The tenant's workflows and the shared ones, by id.")
@@ -218,6 +232,7 @@ pub(super) static ROUTES: &[Route] = &[
     get("/v1/workflows/{workflowId}", "getWorkflow", workflows::show)
         .about("The current definition; its version is the ETag.")
         .needs(&[Scope::ManifestRead])
+        .with(KNOWN)
         .answers(200, "WorkflowDefinition")
         .fails(&[404]),
     post("/v1/runs", "createRun", runs::create)
@@ -350,9 +365,10 @@ pub(super) static ROUTES: &[Route] = &[
     .about("Answers the interrupt a token is for, also by the form of its page. The token is the credential.")
     .by_token()
     .is_also_a_page()
+    .with(ONCE)
     .reads(Input::Required("ResolveInterruptRequest"))
     .answers(200, "ResolveInterruptResponse")
-    .fails(&[400, 403, 404, 409, 410, 413, 415, 422, 503]),
+    .fails(&[400, 401, 403, 404, 409, 410, 413, 415, 422, 503]),
     post("/v1/activities:lease", "leaseActivities", workers::lease)
         .about("Leases activities of a queue for a worker. Waits up to waitMs for the first one.")
         .needs(&[Scope::ActivitiesWork])

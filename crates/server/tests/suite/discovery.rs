@@ -202,9 +202,15 @@ async fn openapi_document_describes_the_responses() {
     let failed = server.run("fails", json!({})).await;
     server.wait_for(&failed, "failed").await;
     let delayed = server.run("delay", json!({})).await;
+    let parent = server.run("parent", json!({})).await;
+    server.wait_for(&parent, "waiting-approval").await;
+    let token = server.snapshot(&parent).await["interrupt"]["interruptToken"].clone();
+    let token = token.as_str().unwrap();
+    let known = server.get("/v1/workflows/approval").send().await.ok(200);
+    let answered = json!({ "resumeValue": { "action": "accept" } });
     let create = json!({ "workflowId": "conformance-noop" });
-    let key = json!({ "scopes": [], "id": "k" });
-    let rows: [(&str, &str, String, Option<&Value>); 20] = [
+    let key = json!({ "scopes": [], "id": "k", "roles": ["editor"], "groups": ["press"] });
+    let rows: [(&str, &str, String, Option<&Value>); 25] = [
         ("get", "/.well-known/openwop", "/.well-known/openwop".into(), None),
         ("get", "/healthz", "/healthz".into(), None),
         ("get", "/readyz", "/readyz".into(), None),
@@ -215,10 +221,13 @@ async fn openapi_document_describes_the_responses() {
             "/v1/workflows/approval".into(),
             None,
         ),
+        ("post", "/v1/workflows", "/v1/workflows".into(), Some(&known)),
+        ("post", "/v1/workflows", "/v1/workflows".into(), Some(&known)),
         ("post", "/v1/runs", "/v1/runs".into(), Some(&create)),
         ("get", "/v1/runs", "/v1/runs?limit=2".into(), None),
         ("get", "/v1/runs/{runId}", format!("/v1/runs/{run}"), None),
         ("get", "/v1/runs/{runId}", format!("/v1/runs/{failed}"), None),
+        ("get", "/v1/runs/{runId}", format!("/v1/runs/{parent}"), None),
         ("get", "/v1/runs/{runId}", format!("/v1/runs/{letter}"), None),
         (
             "get",
@@ -270,6 +279,18 @@ async fn openapi_document_describes_the_responses() {
             format!("/v1/runs/{run}/cancel"),
             None,
         ),
+        (
+            "get",
+            "/v1/interrupts/{token}",
+            format!("/v1/interrupts/{token}"),
+            None,
+        ),
+        (
+            "post",
+            "/v1/interrupts/{token}",
+            format!("/v1/interrupts/{token}"),
+            Some(&answered),
+        ),
     ];
     for (method, template, path, body) in rows {
         let mut call = server.call(&method.to_uppercase(), &path).key(ALICE);
@@ -292,6 +313,21 @@ async fn openapi_document_describes_the_responses() {
             .map(|e| e.to_string())
             .collect();
         assert!(errors.is_empty(), "{method} {path}: {errors:?}\n{}", reply.json());
+    }
+    for (method, template, name, is_not_modified) in [
+        ("post", "/v1/workflows", "Idempotency-Key", false),
+        ("post", "/v1/interrupts/{token}", "Idempotency-Key", false),
+        ("get", "/v1/workflows/{workflowId}", "If-None-Match", true),
+    ] {
+        let operation = &document["paths"][template][method];
+        let names: Vec<_> = operation["parameters"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| &one["name"])
+            .collect();
+        assert!(names.contains(&&json!(name)), "{method} {template}: {names:?}");
+        assert_eq!(operation["responses"]["304"].is_object(), is_not_modified);
     }
     let envelope = server.get("/v1/runs/x").send().await;
     let mut schema = json!({ "$ref": "#/components/schemas/ErrorEnvelope" });
