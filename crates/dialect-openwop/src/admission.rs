@@ -10,6 +10,7 @@ use wopr_kernel::NodeTypes;
 use crate::{
     MAX_PROBLEMS, Problem, Problems, Spot,
     authoring::{Depth, push, walk},
+    channel,
     decision::Decision,
     definition::{Definition, Node},
     measure::too_deep,
@@ -216,6 +217,16 @@ fn of_channel(declaration: &Value, allowance: &Allowance) -> Vec<String> {
             rules.push("'default' is not valid by 'schema'".to_owned());
         }
         Some(Ok(_)) | None => {}
+    }
+    let reducer = declaration.get("reducer").and_then(Value::as_str);
+    if let (Some(reducer), Some(default)) = (reducer, default)
+        && let Some(form) = channel::form_of(reducer)
+        && !form.is_of(default)
+    {
+        rules.push(format!(
+            "'default' is not {}, which '{reducer}' adds to",
+            form.as_str()
+        ));
     }
     rules
 }

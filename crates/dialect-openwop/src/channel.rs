@@ -13,7 +13,7 @@ use crate::{
     too_much_work, whole,
 };
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Write<'a> {
     pub(crate) value: &'a Value,
     pub(crate) reducer: &'a str,
@@ -162,6 +162,80 @@ fn covers(entry: &str, type_id: &str) -> bool {
 /// Whether writes may name the reducer.
 pub(crate) fn is_known(reducer: &str) -> bool {
     REDUCERS.contains(&reducer) || reducer.starts_with("vendor.")
+}
+
+/// The form that a reducer gives the value of its channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    List,
+    Object,
+    Number,
+}
+
+impl Form {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::List => "an array",
+            Self::Object => "an object",
+            Self::Number => "a number",
+        }
+    }
+
+    pub(crate) fn is_of(self, value: &Value) -> bool {
+        match self {
+            Self::List => value.is_array(),
+            Self::Object => value.is_object(),
+            Self::Number => value.is_number(),
+        }
+    }
+}
+
+/// `None` if the reducer takes any value, and replaces the one before.
+pub(crate) fn form_of(reducer: &str) -> Option<Form> {
+    match reducer {
+        "append" | "feedback" | "message" | "votes" => Some(Form::List),
+        "merge" => Some(Form::Object),
+        "counter" => Some(Form::Number),
+        _ => None,
+    }
+}
+
+/// Whether a list keeps its newest entries and drops the oldest ones. The others may not become too long.
+fn drops_oldest(reducer: &str) -> bool {
+    matches!(reducer, "append" | "feedback" | "message")
+}
+
+/// Checks what the reducer itself asks of a write, declared or not; fails with `validation_error`.
+pub(crate) fn check_form(channel: &str, current: Option<&Value>, write: &Write<'_>) -> Result<(), Failure> {
+    let refuse = |rule: String| {
+        let message = format!("the write to channel '{channel}' {rule}");
+        Err(Failure::new("validation_error", message))
+    };
+    // A list takes any value as an entry.
+    match form_of(write.reducer) {
+        Some(form @ (Form::Object | Form::Number)) if !form.is_of(write.value) => {
+            return refuse(format!("is not {}, as '{}' needs", form.as_str(), write.reducer));
+        }
+        Some(Form::List | Form::Object | Form::Number) | None => {}
+    }
+    let Some(most) = write.max_size.filter(|_| !drops_oldest(write.reducer)) else {
+        return Ok(());
+    };
+    let whole = Write {
+        max_size: None,
+        ..*write
+    };
+    let size = match fold(current, &whole) {
+        Value::Array(entries) => entries.len(),
+        Value::Object(members) => members.len(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return Ok(()),
+    };
+    match size as u64 > most {
+        true => refuse(format!(
+            "would make it {size} entries long, and maxSize is {most}"
+        )),
+        false => Ok(()),
+    }
 }
 
 /// The channel's value after a write.

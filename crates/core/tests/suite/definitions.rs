@@ -119,6 +119,10 @@ fn each_broken_rule_is_reported_with_its_place() {
         channel(json!({ "reducer": "sum" })),
         channel(json!({ "reducer": "append", "maxSize": 0, "ttlMs": 0 })),
         channel(json!({ "reducer": "append", "colour": "red" })),
+        channel(json!({ "reducer": "append", "default": 5 })),
+        channel(json!({ "reducer": "counter", "default": [] })),
+        channel(json!({ "reducer": "merge", "default": 1 })),
+        channel(json!({ "reducer": "append", "schemaVersion": 0, "compatibleWith": [0], "options": 1 })),
         // Nodes.
         root(
             "nodes",
@@ -274,6 +278,12 @@ fn each_broken_rule_is_reported_with_its_place() {
         channel 'c': 'maxSize' is not within 1 to 4294967295 [/channels/c/maxSize]
         channel 'c': 'ttlMs' is not within 1 to 31536000000 [/channels/c/ttlMs]
         channel 'c': unknown field 'colour'; there are reducer, default, maxSize, ttlMs, sensitive, schema, access, options, schemaVersion, compatibleWith [/channels/c/colour]
+        channel 'c': 'default' is not an array, which 'append' adds to [/channels/c]
+        channel 'c': 'default' is not a number, which 'counter' adds to [/channels/c]
+        channel 'c': 'default' is not an object, which 'merge' adds to [/channels/c]
+        channel 'c': 'options' is not an object [/channels/c/options]
+        channel 'c': 'schemaVersion' is not a whole number of at least 1 [/channels/c/schemaVersion]
+        channel 'c': compatibleWith[0] is not a whole number of at least 1 [/channels/c/compatibleWith/0]
         node 'a': the id is used twice [/nodes/1/id]
         edge 'e0': target node 'b' does not exist [/edges/0/targetNodeId]
         node '': 'id' is not valid: read a node id: 1 to 512 bytes without control characters [/nodes/0/id]

@@ -919,6 +919,49 @@ fn only_named_writers_can_write_a_channel() {
 }
 
 #[test]
+fn write_that_its_reducer_does_not_take_fails_the_node() {
+    let vote = |who: &str, n: u64| json!({ "userId": who, "n": n });
+    let cases = [
+        (
+            json!({ "reducer": "counter" }),
+            vec![json!(3), json!("x")],
+            json!(3),
+            "is not a number, as 'counter' needs",
+        ),
+        (
+            json!({ "reducer": "merge" }),
+            vec![json!({ "a": 1 }), json!(5)],
+            json!({ "a": 1 }),
+            "is not an object, as 'merge' needs",
+        ),
+        (
+            json!({ "reducer": "votes", "maxSize": 2 }),
+            vec![vote("a", 1), vote("b", 1), vote("a", 2), vote("c", 1)],
+            json!([vote("b", 1), vote("a", 2)]),
+            "would make it 3 entries long, and maxSize is 2",
+        ),
+        (
+            json!({ "reducer": "merge", "maxSize": 1 }),
+            vec![json!({ "a": 1 }), json!({ "a": 2 }), json!({ "b": 1 })],
+            json!({ "a": 2 }),
+            "would make it 2 entries long, and maxSize is 1",
+        ),
+        (
+            json!({ "reducer": "replace", "maxSize": 1 }),
+            vec![json!([1]), json!("long"), json!([1, 2])],
+            json!("long"),
+            "would make it 2 entries long, and maxSize is 1",
+        ),
+    ];
+    for (declaration, values, held, rule) in cases {
+        let (value, end) = written(declaration, &values);
+        assert_eq!(value, Some(held), "{end}");
+        let wanted = format!("validation_error: the write to channel 'c' {rule}");
+        assert!(end.contains(&wanted), "{end}");
+    }
+}
+
+#[test]
 fn write_that_violates_the_channel_schema_is_not_made() {
     let list = json!({ "type": "array", "items": { "type": "object", "required": ["role"] }, "maxItems": 2 });
     let good = json!({ "messageId": "a", "role": "user" });

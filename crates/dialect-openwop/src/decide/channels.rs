@@ -33,24 +33,28 @@ impl Walk<'_, '_> {
         if too_deep(&value) {
             return Err(nested("the value"));
         }
-        // The fold copies the channel three times: to check it, as the channel, and as the variable of the same
-        // name.
+        // The fold copies the channel four times: to check its size and its schema, as the channel, and as the
+        // variable of the same name.
         let current = self.state.channels.get(channel).map_or(0, cost::of_value);
         let added = cost::of_value(&value);
-        self.spend(2 * added + 3 * current)?;
+        self.spend(2 * added + 4 * current)?;
         self.hold(2 * added, 0)?;
         let ttl_ms = ttl_ms.or_else(|| declared_number("ttlMs"));
         let max_size = max_size.or_else(|| declared_number("maxSize"));
-        if let Some(guard) = plan.channel(channel) {
-            let write = channel::Write {
-                value: &value,
-                reducer: &reducer,
-                ttl_ms,
-                max_size,
-                at: self.input.now,
-            };
-            let current = self.state.channels.get(channel);
+        let write = channel::Write {
+            value: &value,
+            reducer: &reducer,
+            ttl_ms,
+            max_size,
+            at: self.input.now,
+        };
+        let guard = plan.channel(channel);
+        if let Some(guard) = guard {
             guard.check_writer(channel, node.id.as_str(), &node.type_id)?;
+        }
+        let current = self.state.channels.get(channel);
+        channel::check_form(channel, current, &write)?;
+        if let Some(guard) = guard {
             guard.check_write(channel, current, &write, &self.budget)?;
         }
         let written = Event::ChannelWritten {

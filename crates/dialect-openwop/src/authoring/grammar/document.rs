@@ -402,6 +402,8 @@ static VARIABLE: Members = closed(&[
     may("format", TEXT, "For people.").or_null(),
 ]);
 
+const VERSION: Shape = Shape::Whole(1, u64::MAX);
+
 static CHANNEL: Members = closed(&[
     may("reducer", Shape::Reducer, "How writes are folded in.").must(),
     may(
@@ -412,7 +414,7 @@ static CHANNEL: Members = closed(&[
     may(
         "maxSize",
         Shape::Whole(1, u32::MAX as u64),
-        "Entries of a list that are kept.",
+        "The most entries. append, feedback and message drop the oldest; a write that exceeds it fails otherwise.",
     ),
     may(
         "ttlMs",
@@ -430,7 +432,11 @@ static CHANNEL: Members = closed(&[
         "A JSON Schema that its value matches after each write.",
     ),
     may("access", Shape::Access, "Which nodes may write."),
-    may("options", Shape::Any, "Kept; no effect."),
-    may("schemaVersion", Shape::Any, "Kept; no effect."),
-    may("compatibleWith", Shape::Any, "Kept; no effect."),
+    may("options", OBJECT, "Kept; no effect."),
+    may("schemaVersion", VERSION, "Kept; no effect."),
+    may(
+        "compatibleWith",
+        Shape::List(&VERSION, 0, MAX),
+        "Kept; no effect.",
+    ),
 ]);
