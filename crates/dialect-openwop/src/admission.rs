@@ -4,6 +4,8 @@
 //! then: a definition that an earlier build accepted is loaded with [`Plan::compile`] alone, so that its runs
 //! continue.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 use wopr_kernel::NodeTypes;
 
@@ -33,7 +35,8 @@ impl Plan {
             });
         }
         let decoded = Definition::read(&document).map(|definition| {
-            let more = problems(&definition);
+            let mut more = problems(&definition);
+            more.extend(repeated_triggers(&document));
             (Self::compile(definition, node_types), more)
         });
         let (mut decoder, more) = match decoded {
@@ -125,6 +128,25 @@ fn problems(definition: &Definition) -> Vec<Problem> {
         rules.map(move |rule| Problem::new(&place, rule).at(&pointer, Spot::Name))
     });
     nodes.chain(channels).collect()
+}
+
+/// The triggers whose id an earlier one has. Nothing names a trigger but its id.
+fn repeated_triggers(document: &Value) -> Vec<Problem> {
+    let triggers = document.get("triggers").and_then(Value::as_array);
+    let mut seen = HashSet::new();
+    let repeated = triggers
+        .into_iter()
+        .flatten()
+        .enumerate()
+        .filter_map(|(index, trigger)| {
+            let id = trigger.get("id")?.as_str()?;
+            let problem = || {
+                Problem::new(format!("trigger {index}"), "the id is used twice")
+                    .at(format!("/triggers/{index}/id"), Spot::Value)
+            };
+            (!seen.insert(id)).then(problem)
+        });
+    repeated.collect()
 }
 
 /// The decisions of a supervisor's settings that are none, whatever their templates become.

@@ -99,6 +99,32 @@ fn each_broken_rule_is_reported_with_its_place() {
             "triggers",
             json!([{ "id": "t", "type": "telepathy" }, { "type": "manual" }]),
         ),
+        root(
+            "triggers",
+            json!([
+                { "id": "m", "type": "manual", "config": 1, "enabled": "no" },
+                { "id": "m", "type": "manual", "zz": 1 },
+            ]),
+        ),
+        // What the published schema refuses.
+        root("slug", json!(5)),
+        root("slug", json!("-x")),
+        root("groups", json!([{ "id": "g" }])),
+        root("defaults", json!({ "prompts": {} })),
+        root("createdAt", json!(1)),
+        root(
+            "settings",
+            json!({ "logLevel": "bogus", "maxLoopbackIterations": 0 }),
+        ),
+        root(
+            "metadata",
+            json!({ "complianceClass": "bogus", "tags": [""], "category": 1 }),
+        ),
+        root("metadata", json!({ "tags": vec!["a"; 101] })),
+        root(
+            "metadata",
+            json!({ "complianceConfig": { "maskingMode": "bogus" } }),
+        ),
         root("configurableSchema", json!({ "type": "nonsense" })),
         root(
             "configurableSchema",
@@ -267,6 +293,25 @@ fn each_broken_rule_is_reported_with_its_place() {
         definition: settings.maxRetries is over 100 [/settings/maxRetries]
         trigger 0: 'type' is 'telepathy', which is none of manual, schedule, webhook, event, artifact, canvas, envelope, command, chat-message, channel-write [/triggers/0/type]
         trigger 1: 'id' is missing [/triggers/1]
+        trigger 0: 'config' is not an object [/triggers/0/config]
+        trigger 0: 'enabled' is not a boolean [/triggers/0/enabled]
+        trigger 1: unknown field 'zz'; there are id, type, name, description, config, enabled, nodeId, eventType [/triggers/1/zz]
+        trigger 1: the id is used twice [/triggers/1/id]
+        definition: 'slug' is not a string of a-z, 0-9, _ and - that begins with a letter or a digit [/slug]
+        definition: 'slug' is not a string of a-z, 0-9, _ and - that begins with a letter or a digit [/slug]
+        group 'g': 'name' is missing [/groups/0]
+        group 'g': 'nodeIds' is missing [/groups/0]
+        group 'g': 'position' is missing [/groups/0]
+        group 'g': 'size' is missing [/groups/0]
+        definition: defaults: unknown field 'prompts'; did you mean 'promptRefs'? [/defaults/prompts]
+        definition: 'createdAt' is not a string [/createdAt]
+        definition: settings.logLevel is 'bogus', which is none of debug, info, warn, error [/settings/logLevel]
+        definition: settings.maxLoopbackIterations is not a whole number of at least 1 [/settings/maxLoopbackIterations]
+        definition: metadata.tags[0] is not a non-empty string [/metadata/tags/0]
+        definition: metadata.category is not a string [/metadata/category]
+        definition: metadata.complianceClass is 'bogus', which is none of public, pii, phi, pci, regulated [/metadata/complianceClass]
+        definition: metadata.tags has more than 100 entries [/metadata/tags]
+        definition: metadata.complianceConfig.maskingMode is 'bogus', which is none of mask, omit, hash, passthrough [/metadata/complianceConfig/maskingMode]
         definition: configurableSchema: the schema: 'type' is not the name of a type [/configurableSchema]
         definition: configurableSchema: '$ref' is 'https://example.com/schema', which is not in this document [/configurableSchema]
         variable 'v': 'type' is 'date', which is none of string, number, boolean, object, array [/variables/0/type]

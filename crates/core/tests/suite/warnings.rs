@@ -272,6 +272,9 @@ fn relative_urls_and_unknown_settings_are_reported() {
             Workflow::new("w").raw_node(
                 json!({ "id": "a", "typeId": "core.noop", "name": "a", "settings": { "max_retries": 1 } }),
             ),
+            Workflow::new("w").raw_node(
+                json!({ "id": "a", "typeId": "core.noop", "name": "a", "settings": { "timeout": 300 } }),
+            ),
         ],
         &expect![[r#"
             relative-url: node 'n': config.url is "/pay", which is not absolute; begin it with https://, or with a variable that holds the origin [/nodes/0/config/url]
@@ -281,6 +284,7 @@ fn relative_urls_and_unknown_settings_are_reported() {
             -
             unknown-setting: definition: settings.maxRetrys is not known, and ignored; did you mean 'maxRetries'? [/settings/maxRetrys]
             unknown-setting: node 'a': settings.max_retries is not known, and ignored; did you mean 'maxRetries'? [/nodes/0/settings/max_retries]
+            unknown-setting: node 'a': settings.timeout is not known, and ignored; it bounds a whole run, in settings of the definition [/nodes/0/settings/timeout]
         "#]],
     );
 }

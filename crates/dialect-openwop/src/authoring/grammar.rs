@@ -22,6 +22,8 @@ pub(crate) enum Shape {
     /// A string with a minimum and a maximum number of characters.
     Text(usize, usize),
     WorkflowId,
+    /// A string of a-z, 0-9, _ and -, which begins with a letter or a digit.
+    Slug,
     NodeId,
     /// A string that does not begin with an underscore.
     Settable,

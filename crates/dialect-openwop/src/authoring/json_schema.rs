@@ -39,6 +39,7 @@ impl Printer {
             Shape::WorkflowId => {
                 json!({ "type": "string", "pattern": "^[a-z][a-z0-9_-]*$", "maxLength": 128 })
             }
+            Shape::Slug => json!({ "type": "string", "pattern": "^[a-z0-9][a-z0-9_-]*$" }),
             Shape::NodeId => {
                 json!({ "type": "string", "pattern": "^[^/]*$", "minLength": 1, "maxLength": 512 })
             }

@@ -79,19 +79,52 @@ pub(crate) static ROOT: Members = closed(&[
         Shape::Choice(&["active", "inactive", "draft", "archived"]),
         "Only an active workflow can be started.",
     ),
-    may("type", Shape::Any, "Kept; no effect."),
+    may("type", TEXT, "Kept; no effect.").or_null(),
     may(
         "tenantId",
-        Shape::Any,
+        TEXT,
         "The tenant it is registered for; the caller's own.",
+    )
+    .or_null(),
+    may("scopeId", TEXT, "Kept; no effect.").or_null(),
+    may("slug", Shape::Slug, "Kept; no effect.").or_null(),
+    may(
+        "groups",
+        Shape::List(&Shape::Object(&GROUP), 0, MAX_NODES),
+        "For editors; no effect.",
     ),
-    may("scopeId", Shape::Any, "Kept; no effect."),
-    may("slug", Shape::Any, "Kept; no effect."),
-    may("groups", Shape::Any, "For editors; no effect."),
-    may("defaults", Shape::Any, "Kept; no effect."),
-    may("acceptsInheritedArtifacts", Shape::Any, "Kept; no effect."),
-    may("createdAt", Shape::Any, "Kept; no effect."),
-    may("updatedAt", Shape::Any, "Kept; no effect."),
+    may("defaults", Shape::Object(&DEFAULTS), "Kept; no effect.").or_null(),
+    may(
+        "acceptsInheritedArtifacts",
+        Shape::List(&OBJECT, 0, MAX),
+        "Kept; no effect.",
+    ),
+    may("createdAt", TEXT, "Kept; no effect.").or_null(),
+    may("updatedAt", TEXT, "Kept; no effect.").or_null(),
+]);
+
+static GROUP: Members = closed(&[
+    may("id", NONEMPTY, "Names the group.").must(),
+    may("name", NONEMPTY, "A name for people.").must(),
+    may("nodeIds", Shape::List(&TEXT, 0, MAX), "The nodes in it.").must(),
+    may("position", Shape::Object(&POSITION), "Where editors show it.").must(),
+    may("size", Shape::Object(&SIZE), "How large editors show it.").must(),
+    may("color", TEXT, "For editors; no effect.").or_null(),
+    may("collapsed", Shape::Flag, "For editors; no effect."),
+]);
+
+static SIZE: Members = open(&[
+    may("width", Shape::Number, "In the unit of positions.").must(),
+    may("height", Shape::Number, "In the unit of positions.").must(),
+]);
+
+static DEFAULTS: Members = closed(&[may("promptRefs", Shape::Object(&PROMPT_REFS), "Kept; no effect.")]);
+
+static PROMPT_REFS: Members = closed(&[
+    may("system", Shape::Any, "Kept; no effect."),
+    may("user", Shape::Any, "Kept; no effect."),
+    may("few-shot", Shape::Any, "Kept; no effect."),
+    may("schema-hint", Shape::Any, "Kept; no effect."),
 ]);
 
 static METADATA: Members = open(&[
@@ -100,14 +133,45 @@ static METADATA: Members = open(&[
         Shape::Any,
         "false keeps the workflow from being a skill of the A2A agent.",
     ),
-    may("tags", Shape::Any, "Tags of the skill."),
+    may(
+        "tags",
+        Shape::List(&Shape::Text(1, 256), 0, 100),
+        "Tags of the skill.",
+    )
+    .or_null(),
     may("examples", Shape::Any, "Example prompts of the skill."),
     may(
         "a2a",
         Shape::Any,
         "inputModes, outputModes and reply (task, status or message).",
     ),
+    may("createdBy", TEXT, "Kept; no effect.").or_null(),
+    may("createdAt", TEXT, "Kept; no effect.").or_null(),
+    may("updatedBy", TEXT, "Kept; no effect.").or_null(),
+    may("updatedAt", TEXT, "Kept; no effect.").or_null(),
+    may("category", TEXT, "Kept; no effect.").or_null(),
+    may("author", TEXT, "Kept; no effect.").or_null(),
+    may("codeVersion", TEXT, "Kept; no effect.").or_null(),
+    may("customizedAt", TEXT, "Kept; no effect.").or_null(),
+    may("customizedBy", TEXT, "Kept; no effect.").or_null(),
+    may("forkedFrom", TEXT, "Kept; no effect.").or_null(),
+    may("clonedFrom", TEXT, "Kept; no effect.").or_null(),
+    may("clonedAt", TEXT, "Kept; no effect.").or_null(),
+    may("customProperties", OBJECT, "Kept; no effect.").or_null(),
+    may(
+        "complianceClass",
+        Shape::Choice(&["public", "pii", "phi", "pci", "regulated"]),
+        "Kept; no effect.",
+    )
+    .or_null(),
+    may("complianceConfig", Shape::Object(&COMPLIANCE), "Kept; no effect.").or_null(),
 ]);
+
+static COMPLIANCE: Members = open(&[may(
+    "maskingMode",
+    Shape::Choice(&["mask", "omit", "hash", "passthrough"]),
+    "Kept; no effect.",
+)]);
 
 static SETTINGS: Members = open(&[
     may(
@@ -126,6 +190,18 @@ static SETTINGS: Members = open(&[
         "budget",
         Shape::Object(&BUDGET),
         "What the models of a run may take.",
+    )
+    .or_null(),
+    may(
+        "logLevel",
+        Shape::Choice(&["debug", "info", "warn", "error"]),
+        "Kept; no effect.",
+    )
+    .or_null(),
+    may(
+        "maxLoopbackIterations",
+        Shape::Whole(1, u64::MAX),
+        "Kept; no effect: the limit of node executions ends loops.",
     )
     .or_null(),
 ]);
@@ -218,7 +294,7 @@ pub(crate) static NODE: Members = closed(&[
     .or_null(),
     may("cardType", TEXT, "For editors; no effect.").or_null(),
     may("credentialsRef", TEXT, "Kept; no effect.").or_null(),
-    may("envelopeContract", Shape::Any, "Kept; no effect."),
+    may("envelopeContract", OBJECT, "Kept; no effect.").or_null(),
 ]);
 
 static POSITION: Members = open(&[
@@ -359,7 +435,7 @@ const NO_LEFT: Member = may("left", Shape::Expression, "No effect here.").or_nul
 const RIGHT: Member = may("right", Shape::Any, "What it is compared with.");
 const EXPRESSION: Member = may("expression", TEXT, "No effect here.");
 
-static TRIGGER: Members = open(&[
+static TRIGGER: Members = closed(&[
     may("id", NONEMPTY, "Names the trigger.").must(),
     may(
         "type",
@@ -367,12 +443,12 @@ static TRIGGER: Members = open(&[
         "What it would be started by.",
     )
     .must(),
-    may("name", Shape::Any, "For people."),
-    may("description", Shape::Any, "For people."),
-    may("config", Shape::Any, "Kept; no effect."),
-    may("enabled", Shape::Any, "Kept; no effect."),
-    may("nodeId", Shape::Any, "Kept; no effect."),
-    may("eventType", Shape::Any, "Kept; no effect."),
+    may("name", TEXT, "For people.").or_null(),
+    may("description", TEXT, "For people.").or_null(),
+    may("config", OBJECT, "Kept; no effect.").or_null(),
+    may("enabled", Shape::Flag, "Kept; no effect.").or_null(),
+    may("nodeId", TEXT, "Kept; no effect.").or_null(),
+    may("eventType", TEXT, "Kept; no effect.").or_null(),
 ]);
 
 static VARIABLE: Members = closed(&[

@@ -36,10 +36,17 @@ pub(super) fn check(plan: &Plan, found: &[FoundText<'_>], warnings: &mut Warning
             plan,
             &format!("/nodes/{node}/settings"),
             &node_place(&plan.definition, node),
+            &NODE_SETTINGS,
             (&mut suggest, warnings),
         );
     }
-    settings(plan, "/settings", "definition", (&mut suggest, warnings));
+    settings(
+        plan,
+        "/settings",
+        "definition",
+        &SETTINGS,
+        (&mut suggest, warnings),
+    );
 }
 
 /// Warns about template syntax in texts that are never rendered, and about foreign placeholders in those that
@@ -159,19 +166,40 @@ fn url(plan: &Plan, node: usize, warnings: &mut Warnings<'_>) {
     }
 }
 
+/// The settings of a workflow, and those that a node may override.
+const SETTINGS: [&str; 5] = [
+    TIMEOUT,
+    "maxRetries",
+    "retryDelayMs",
+    "budget",
+    "maxLoopbackIterations",
+];
+const NODE_SETTINGS: [&str; 2] = ["maxRetries", "retryDelayMs"];
+const TIMEOUT: &str = "timeout";
+
 /// Warns about unknown settings: settings are open, so a mistyped one would be ignored silently.
-fn settings(plan: &Plan, pointer: &str, place: &str, (suggest, warnings): (&mut Suggest, &mut Warnings<'_>)) {
-    const KNOWN: [&str; 3] = ["timeout", "maxRetries", "retryDelayMs"];
+fn settings(
+    plan: &Plan,
+    pointer: &str,
+    place: &str,
+    known: &[&str],
+    (suggest, warnings): (&mut Suggest, &mut Warnings<'_>),
+) {
     let settings = plan
         .definition
         .document
         .pointer(pointer)
         .and_then(Value::as_object);
     for name in settings.into_iter().flat_map(Map::keys).take(100) {
-        if KNOWN.contains(&name.as_str()) {
+        if known.contains(&name.as_str()) {
             continue;
         }
-        if let Some(hint) = suggest.hint(name, KNOWN) {
+        let is_of_workflow = !known.contains(&TIMEOUT) && [TIMEOUT, "timeoutMs"].contains(&name.as_str());
+        let hint = match is_of_workflow {
+            true => Some("it bounds a whole run, in settings of the definition".to_owned()),
+            false => suggest.hint(name, known.iter().copied()),
+        };
+        if let Some(hint) = hint {
             let mut pointer = pointer.to_owned();
             super::super::position::push(&mut pointer, name);
             let problem = Problem::new(place, format!("settings.{name} is not known, and ignored"))

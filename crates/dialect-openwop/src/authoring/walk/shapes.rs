@@ -47,6 +47,13 @@ impl<'a> Walk<'a> {
                     }
                 }
             },
+            Shape::Slug => match value.as_str() {
+                Some(slug) if is_slug(slug) => {}
+                _ => self.value(
+                    "is not a string of a-z, 0-9, _ and - that begins with a letter or a digit",
+                    None,
+                ),
+            },
             Shape::NodeId => match value.as_str() {
                 None => self.value("is not a string", None),
                 Some(id) => {
@@ -261,4 +268,9 @@ impl<'a> Walk<'a> {
         };
         self.add(Spot::Value, rule, None);
     }
+}
+
+fn is_slug(text: &str) -> bool {
+    let is_first = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    text.starts_with(is_first) && text.chars().all(|c| is_first(c) || c == '_' || c == '-')
 }
