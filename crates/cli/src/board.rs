@@ -449,7 +449,10 @@ fn asked(data: &Value) -> String {
         .into_iter()
         .flatten()
         .map(|question| text(question, "question"));
-    cut(&questions.collect::<Vec<_>>().join(" "), DETAIL)
+    let questions = questions.collect::<Vec<_>>().join(" ");
+    // Events show no title of the other kinds.
+    let kind = ["eventType", "customKind"].map(|name| text(data, name)).concat();
+    cut(if questions.is_empty() { &kind } else { &questions }, DETAIL)
 }
 
 fn reason(payload: &Value, name: &str) -> String {

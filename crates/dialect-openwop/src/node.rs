@@ -47,7 +47,7 @@ pub(crate) use agent::{
 };
 pub(crate) use attestation::{Attestation, checksum, harvest};
 pub(crate) use config::written_by;
-pub(crate) use config::{Assigned, MAX_NAMES, MAX_PIECES, Pieces, known_keys};
+pub(crate) use config::{Assigned, MAX_NAMES, MAX_PIECES, Pieces, RESTRICTIONS, known_keys};
 use config::{CHANNEL_FIELDS, Config, VARIABLE_FIELDS};
 pub(crate) use context_budget::{Bounds, COUNTERS, MAX_KEPT, MIN_TRANSCRIPT};
 pub use context_budget::{MAX_TRANSCRIPT, TOKEN_COUNTER};
@@ -591,16 +591,32 @@ impl NodeKind {
             .get("data")
             .map_or(Some(&empty), Value::as_object)
             .ok_or("config.data is not an object")?;
-        let data = with_texts(data.clone(), &node.config);
+        let mut data = with_texts(data.clone(), &node.config);
         let timeout_ms = config.millis("timeoutMs")?;
+        let schema = match node.config.get("resumeSchema") {
+            None | Some(Value::Null) => None,
+            Some(schema) => {
+                let compiled = Schema::compile(schema, allowance);
+                let compiled = compiled.map_err(|e| format!("config.resumeSchema: {e}"))?;
+                Some((schema, Box::new(compiled) as Box<dyn AnswerSchema>))
+            }
+        };
+        let own_form = |kind: &str| match schema {
+            Some(_) => Err(format!(
+                "config.resumeSchema is for the kinds external-event and custom; {kind} has a form of its own"
+            )),
+            None => Ok(()),
+        };
         match config.text("kind")?.ok_or("config.kind is missing")? {
             "approval" => {
+                own_form("an approval")?;
                 config.check_data(&data, "core.approvalGate", &[])?;
                 let mut gate = ApprovalGate::read(node, &data, allowance)?;
                 gate.timeout_ms = gate.timeout_ms.or(timeout_ms);
                 Ok(Self::Approval(Box::new(gate)))
             }
             "clarification" => {
+                own_form("a clarification")?;
                 config.check_data(&data, "core.clarificationGate", &["contextType"])?;
                 let own = Config(&data).millis("timeoutMs")?;
                 Self::clarification(&data, own.or(timeout_ms), allowance)
@@ -615,9 +631,10 @@ impl NodeKind {
                 data.get("correlation")
                     .and_then(Value::as_object)
                     .ok_or("config.data.correlation is not an object")?;
+                let rules = Rules::Event(shown_schema(&mut data, schema));
                 Ok(Self::Interrupt {
                     kind: InterruptKind::ExternalEvent,
-                    rules: Rules::Event,
+                    rules,
                     about: About::read(&data, allowance)?,
                     data: Value::Object(data),
                     timeout_ms,
@@ -628,9 +645,10 @@ impl NodeKind {
                 data.get("customKind")
                     .and_then(Value::as_str)
                     .ok_or("config.data.customKind is missing")?;
+                let rules = shown_schema(&mut data, schema).map_or(Rules::Any, Rules::Checked);
                 Ok(Self::Interrupt {
                     kind: InterruptKind::Custom,
-                    rules: Rules::Any,
+                    rules,
                     about: About::read(&data, allowance)?,
                     data: Value::Object(data),
                     timeout_ms,
@@ -639,6 +657,16 @@ impl NodeKind {
             unknown => Err(format!("config.kind '{unknown}' is not offered by this host")),
         }
     }
+}
+
+/// Adds the schema of an answer to what is asked, for whoever answers.
+fn shown_schema(
+    data: &mut Map<String, Value>,
+    schema: Option<(&Value, Box<dyn AnswerSchema>)>,
+) -> Option<Box<dyn AnswerSchema>> {
+    let (shown, compiled) = schema?;
+    data.insert("resumeSchema".to_owned(), shown.clone());
+    Some(compiled)
 }
 
 impl ApprovalGate {

@@ -12,8 +12,8 @@ pub enum Rules {
     Approval(ApprovalRules),
     /// Every question needs an answer.
     Clarification(Vec<Question>),
-    /// An event that has the values of `correlation` in the interrupt's data.
-    Event,
+    /// An event that has the values of `correlation` in the interrupt's data, and matches the schema if there is one.
+    Event(Option<Box<dyn AnswerSchema>>),
     /// Any value.
     Any,
     /// A verdict on a held decision: `{"ratified": true}`, `{"decision": …}` or `{"rejected": true}`.

@@ -213,6 +213,10 @@ fn joins_and_decisions_that_a_person_judges_are_shown() {
                 "decision": { "kind": "next-worker", "nextWorkerIds": ["ada"] },
             } }),
         ),
+        (
+            "interrupt.requested",
+            json!({ "data": { "eventType": "paid", "correlation": {} } }),
+        ),
     ]);
     let ends = [
         "waits for  3 workers at the same time",
@@ -220,6 +224,7 @@ fn joins_and_decisions_that_a_person_judges_are_shown() {
         "completed  satisfied: 2 completed, 0 failed, 1 cancelled",
         "escalates  the confidence 0.3 is below 0.5",
         "asks  lead is unsure (0.6, below 0.7): hands over to ada",
+        "asks  paid",
     ];
     for (line, end) in said.iter().zip(ends) {
         // Narrow lines end earlier.

@@ -194,12 +194,20 @@ fn each_broken_rule_is_reported_with_its_place() {
         ask(json!([{ "id": "q" }])),
         ask(json!([{ "id": "q", "question": "?" }, { "id": "q", "question": "?" }])),
         ask(json!([{ "id": "q", "question": "?", "schema": { "type": 7 } }])),
+        ask(json!([{ "id": "q", "question": "?", "hint": "!" }])),
         wait(json!({})),
         wait(json!({ "kind": "psychic" })),
         wait(json!({ "kind": "external-event", "data": {} })),
         wait(json!({ "kind": "external-event", "data": { "eventType": "e" } })),
         wait(json!({ "kind": "custom", "data": {} })),
         wait(json!({ "kind": "custom", "data": 1 })),
+        wait(json!({ "kind": "custom", "data": { "customKind": "k", "zz": 1 } })),
+        wait(
+            json!({ "kind": "external-event", "data": { "eventType": "e", "correlation": {}, "payload": 1 } }),
+        ),
+        wait(json!({ "kind": "custom", "data": { "customKind": "k", "profile": "x" } })),
+        wait(json!({ "kind": "custom", "data": { "customKind": "k" }, "resumeSchema": { "type": 7 } })),
+        wait(json!({ "kind": "approval", "data": {}, "resumeSchema": {} })),
         sub(json!({})),
         sub(json!({ "workflowId": "Upper" })),
         sub(json!({ "workflowId": "x", "waitForCompletion": false })),
@@ -366,6 +374,7 @@ fn each_broken_rule_is_reported_with_its_place() {
         node 'n': config.questions[0].question is missing [/nodes/0/config/questions/0]
         node 'n': config.questions repeats an id [/nodes/0]
         node 'n': config.questions[0].schema: the schema: 'type' is not the name of a type [/nodes/0/config/questions/0/schema]
+        node 'n': config.questions[0]: unknown field 'hint'; there are id, question, schema [/nodes/0/config/questions/0/hint]
         node 'n': config.kind is missing [/nodes/0/config]
         node 'n': config.kind is 'psychic', which is none of approval, clarification, external-event, custom [/nodes/0/config/kind]
         node 'n': config.data.eventType is missing [/nodes/0/config/data]
@@ -373,6 +382,11 @@ fn each_broken_rule_is_reported_with_its_place() {
         node 'n': config.data.correlation is missing [/nodes/0/config/data]
         node 'n': config.data.customKind is missing [/nodes/0/config/data]
         node 'n': config.data is not an object [/nodes/0/config/data]
+        node 'n': config.data: unknown field 'zz'; there are customKind, payload, title, description, prompt, artifactId [/nodes/0/config/data/zz]
+        node 'n': config.data: unknown field 'payload'; there are eventType, correlation, title, description, prompt, artifactId [/nodes/0/config/data/payload]
+        node 'n': config.data.profile restricts approvals only; this kind of interrupt has no such rule [/nodes/0/config/data/profile]
+        node 'n': config.resumeSchema: the schema: 'type' is not the name of a type [/nodes/0/config/resumeSchema]
+        node 'n': config.resumeSchema is for the kinds external-event and custom; an approval has a form of its own [/nodes/0]
         node 'n': config.workflowId is missing [/nodes/0/config]
         node 'n': config.workflowId is not valid: read a workflow id: use 1 to 128 of a-z, 0-9, _ and -, starting with a letter [/nodes/0/config/workflowId]
         node 'n': config.waitForCompletion must be true: this host runs children synchronously [/nodes/0/config/waitForCompletion]

@@ -101,7 +101,7 @@ impl Attestation {
         match self.rules.as_ref()? {
             Rules::Approval(rules) => Some(&rules.approvers),
             Rules::Clarification(_)
-            | Rules::Event
+            | Rules::Event(_)
             | Rules::Any
             | Rules::Verdict
             | Rules::Turn

@@ -16,7 +16,7 @@ pub(crate) const MAX_PIECES: usize = 1_000;
 pub(crate) const MAX_NAMES: usize = 1_000;
 
 /// Fields that only approvals have: they restrict who may answer.
-const RESTRICTIONS: [&str; 10] = [
+pub(crate) const RESTRICTIONS: [&str; 10] = [
     "approversList",
     "approverRefs",
     "approverRoleRefs",
@@ -89,6 +89,7 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
         "core.interrupt" => &[
             "kind",
             "data",
+            "resumeSchema",
             "timeoutMs",
             "title",
             "description",

@@ -82,9 +82,16 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 closes: closes_conversation(&resolve.value)?,
                 turn: resolve.value.clone(),
             }),
-            rules @ (Rules::Event | Rules::Any | Rules::Checked(_)) => {
+            rules @ (Rules::Event(_) | Rules::Any | Rules::Checked(_)) => {
                 let event = match rules {
-                    Rules::Event => matching_event(&open.data, &resolve.value)?,
+                    Rules::Event(schema) => {
+                        let event = matching_event(&open.data, &resolve.value)?;
+                        if let Some(schema) = schema {
+                            let checked = schema.check(event, &self.budget.meter());
+                            checked.map_err(Refusal::InvalidAnswer)?;
+                        }
+                        event
+                    }
                     Rules::Checked(schema) => {
                         let checked = schema.check(&resolve.value, &self.budget.meter());
                         checked.map_err(Refusal::InvalidAnswer)?;

@@ -214,7 +214,7 @@ impl Behavior {
             ],
             Auth => {
                 let data = json!({
-                    "customKind": "auth-required", "subkind": "auth", "title": "Sign in to go on.",
+                    "customKind": "auth-required", "payload": { "subkind": "auth" }, "title": "Sign in to go on.",
                 });
                 let config = json!({ "kind": "custom", "data": data });
                 vec![node("auth", "core.interrupt", &config), artifact(hello())]

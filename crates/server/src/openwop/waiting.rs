@@ -8,7 +8,7 @@ use wopr_app::{Error as AppError, Question, View};
 use wopr_core::NodeId;
 use wopr_wire::openwop::run::InterruptView;
 
-use super::render::time;
+use super::render::{self, time};
 use crate::{
     Host,
     auth::{Caller, Scope},
@@ -58,6 +58,13 @@ pub(super) fn shown(Question { waiting, asked, .. }: &Question) -> InterruptView
     };
     let Some(asked) = asked else { return shown };
     shown.data = asked.data.clone();
+    if let Some(schema) = render::resume_schema(&asked.data) {
+        shown.resume_schema = Some(schema.clone());
+        shown
+            .data
+            .as_object_mut()
+            .and_then(|data| data.remove("resumeSchema"));
+    }
     shown.metadata = asked.subkind().map(|subkind| json!({ "subkind": subkind }));
     // The artifact belongs to the child; the parent may have another one with the same id.
     if waiting.child.is_some()

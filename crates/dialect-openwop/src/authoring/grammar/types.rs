@@ -11,7 +11,7 @@ use crate::node::{
     MAX_QUESTIONS, MAX_READ, MAX_REPAIRS, MAX_REVISIONS, MAX_RULES, MAX_SCOPE, MAX_SCRIPTED, MAX_TAGS,
     MAX_TOOL_ROUNDS, MAX_TOOLS, MAX_TRANSCRIPT, MAX_TURNS, MAX_TURNS_LIMIT, MAX_WINDOW, MAX_WORKERS,
     MEMORY_COMPACT, MEMORY_READ, MEMORY_WRITE, MIN_TRANSCRIPT, MOCK_AGENT, MODEL_MAX_TIMEOUT_MS, MOST_TOKENS,
-    ON_CHILD_FAILURE, ON_TIMEOUT, PROFILES, ROUTINGS, SEND, STREAM_MAX_INTERVAL_MS, TOOL_CALL,
+    ON_CHILD_FAILURE, ON_TIMEOUT, PROFILES, RESTRICTIONS, ROUTINGS, SEND, STREAM_MAX_INTERVAL_MS, TOOL_CALL,
     TOOL_MAX_TIMEOUT_MS, VERSIONS, known_keys,
 };
 
@@ -545,7 +545,7 @@ const QUESTIONS: Member = may(
 
 static QUESTION_SHAPE: Shape = Shape::Object(&QUESTION);
 
-static QUESTION: Members = open(&[
+static QUESTION: Members = closed(&[
     may("id", NONEMPTY, "The name of its answer.").must(),
     may("question", Shape::Literal, "The question.").must(),
     may("schema", Shape::Schema, "A JSON Schema that the answer matches."),
@@ -555,6 +555,12 @@ const INTERRUPT_KIND: Member = may("kind", TEXT, "What it waits for.").must();
 const INTERRUPT_TITLE: Member = may("title", Shape::MaybeTemplate, "What it is about.");
 const INTERRUPT_DESCRIPTION: Member = may("description", Shape::MaybeTemplate, "More about it.");
 const INTERRUPT_PROMPT: Member = may("prompt", Shape::MaybeTemplate, "More about it.");
+const INTERRUPT_ARTIFACT: Member = may("artifactId", Shape::MaybeTemplate, "The artifact it is about.");
+const RESUME_SCHEMA: Member = may(
+    "resumeSchema",
+    Shape::Schema,
+    "A JSON Schema that the answer matches.",
+);
 
 const fn data(shape: Shape) -> Member {
     may("data", shape, "What is asked.")
@@ -573,6 +579,7 @@ static INTERRUPT: Tagged = Tagged {
                 INTERRUPT_TITLE,
                 INTERRUPT_DESCRIPTION,
                 INTERRUPT_PROMPT,
+                INTERRUPT_ARTIFACT,
             ]),
         ),
         (
@@ -584,6 +591,7 @@ static INTERRUPT: Tagged = Tagged {
                 INTERRUPT_TITLE,
                 INTERRUPT_DESCRIPTION,
                 INTERRUPT_PROMPT,
+                INTERRUPT_ARTIFACT,
             ]),
         ),
         (
@@ -592,9 +600,11 @@ static INTERRUPT: Tagged = Tagged {
                 INTERRUPT_KIND,
                 data(Shape::Object(&EXTERNAL_EVENT)).must(),
                 TIMEOUT,
+                RESUME_SCHEMA,
                 INTERRUPT_TITLE,
                 INTERRUPT_DESCRIPTION,
                 INTERRUPT_PROMPT,
+                INTERRUPT_ARTIFACT,
             ]),
         ),
         (
@@ -603,20 +613,49 @@ static INTERRUPT: Tagged = Tagged {
                 INTERRUPT_KIND,
                 data(Shape::Object(&CUSTOM)).must(),
                 TIMEOUT,
+                RESUME_SCHEMA,
                 INTERRUPT_TITLE,
                 INTERRUPT_DESCRIPTION,
                 INTERRUPT_PROMPT,
+                INTERRUPT_ARTIFACT,
             ]),
         ),
     ],
 };
 
-static EXTERNAL_EVENT: Members = open(&[
+/// What restricts approvals only: who may answer, how often and until when.
+const RESTRICTIONS_REFUSED: [(&str, &str); 10] = {
+    let mut refused = [(
+        "",
+        "restricts approvals only; this kind of interrupt has no such rule",
+    ); 10];
+    let mut n = 0;
+    while n < refused.len() {
+        refused[n].0 = RESTRICTIONS[n];
+        n += 1;
+    }
+    refused
+};
+
+static EXTERNAL_EVENT: Members = closed(&[
     may("eventType", NONEMPTY, "The type of the event.").must(),
     may("correlation", OBJECT, "What an event must match.").must(),
-]);
+    INTERRUPT_TITLE,
+    INTERRUPT_DESCRIPTION,
+    INTERRUPT_PROMPT,
+    INTERRUPT_ARTIFACT,
+])
+.refusing(&RESTRICTIONS_REFUSED);
 
-static CUSTOM: Members = open(&[may("customKind", TEXT, "The kind, for whoever answers.").must()]);
+static CUSTOM: Members = closed(&[
+    may("customKind", NONEMPTY, "The kind, for whoever answers.").must(),
+    may("payload", Shape::Any, "Anything, for whoever answers."),
+    INTERRUPT_TITLE,
+    INTERRUPT_DESCRIPTION,
+    INTERRUPT_PROMPT,
+    INTERRUPT_ARTIFACT,
+])
+.refusing(&RESTRICTIONS_REFUSED);
 
 static SUB_WORKFLOW: Members = closed(&[
     may("workflowId", Shape::WorkflowId, "What is run.").must(),

@@ -23,7 +23,7 @@ use wopr_core::{
 };
 use wopr_wire::openwop::event::{RunEventDoc, SCHEMA_VERSION};
 
-use super::{ENGINE_VERSION_TEXT, Mask, time};
+use super::{ENGINE_VERSION_TEXT, Mask, interrupt, time};
 use wopr_app::{EDITED, View};
 
 pub use payload::Payload;
@@ -476,13 +476,14 @@ fn payload<'a>(event: &'a Event, run: &'a RunId, mask: &'a Mask) -> (Option<&'a 
             data,
             timeout_ms,
             number,
-            remote: _,
+            remote,
         } => of(
             step,
             Payload::new()
                 .with("kind", kind.as_str())
                 .with("key", step.interrupt(*number))
-                .with("data", data)
+                .with("data", interrupt::data_of(*kind, data, remote.is_some()))
+                .maybe("resumeSchema", interrupt::resume_schema(data))
                 .maybe("timeoutMs", *timeout_ms),
         ),
         KernelEvent::InterruptResolved {

@@ -4,6 +4,7 @@
 //! same run or event and the same mask always give the same document.
 
 mod event;
+mod interrupt;
 mod snapshot;
 
 use wopr_core::{RunStatus, Timestamp};
@@ -11,6 +12,7 @@ use wopr_wire::{openwop::run, time};
 
 pub(crate) use event::failure_details;
 pub use event::{Log, Payload, Shown, event_id, event_type, names_run, owned};
+pub(crate) use interrupt::resume_schema;
 pub use snapshot::snapshot;
 pub use wopr_app::Mask;
 

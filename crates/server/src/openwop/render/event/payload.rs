@@ -204,6 +204,12 @@ impl<'a> From<&'a Value> for Part<'a> {
     }
 }
 
+impl<'a> From<Cow<'a, Value>> for Part<'a> {
+    fn from(value: Cow<'a, Value>) -> Self {
+        Self::Value(value)
+    }
+}
+
 impl<'a> From<Cow<'a, Object>> for Part<'a> {
     fn from(object: Cow<'a, Object>) -> Self {
         Self::Object(object)
