@@ -72,8 +72,8 @@ pub use refusal::{RefusalDivergence, ReplyKind};
 pub use rules::{AnswerSchema, ApprovalRules, Question, Rules};
 pub use run::{
     Active, ApplyError, Artifact, Asked, CONTENT_TRUST, Child, ChildEnd, FOLD, Forked, IMPORTED, Member,
-    NodeState, Open, OpenInterrupt, Pending, Phase, REDACTED, Run, Streamed, Streaming, UNTRUSTED, Vote,
-    Wait, illegal, says_untrusted,
+    NodeState, Open, OpenInterrupt, Pending, Phase, REDACTED, Run, Streamed, Streaming, TakenEvent,
+    UNTRUSTED, Vote, Wait, illegal, says_untrusted,
 };
 pub use run_budget::{OverRunBudget, RunBound, RunSpending};
 pub use shared_budget::{

@@ -134,6 +134,28 @@ pub struct NodeState {
     pub phase: Phase,
     /// Whether this node, or a child at this node, ever asked anything.
     pub asked: bool,
+    /// The event that its latest interrupt for events has got, if the event has an id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<Box<TakenEvent>>,
+}
+
+/// An event that an interrupt has got.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenEvent {
+    pub ordinal: u32,
+    pub number: u32,
+    /// The hash of the event's id.
+    pub id: ContentHash,
+}
+
+/// The hash of the id that an event has, in itself or next to it.
+pub(crate) fn event_id(value: &Value) -> Option<ContentHash> {
+    let inner = value.get("eventPayload").and_then(|event| event.get("eventId"));
+    match value.get("eventId").or(inner)? {
+        Value::String(id) if !id.is_empty() => Some(hash(id)),
+        Value::Number(id) => Some(hash(&id.to_string())),
+        Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => None,
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -706,7 +728,14 @@ impl Run {
                 self.waiting.push(position);
                 Ok(())
             }
-            KernelEvent::InterruptResolved { step, by, .. } => {
+            KernelEvent::InterruptResolved {
+                step,
+                kind,
+                value,
+                by,
+                number,
+                action: _,
+            } => {
                 let position = plan
                     .position(&step.node)
                     .ok_or_else(|| illegal("resolution", &step.node))?;
@@ -722,6 +751,15 @@ impl Run {
                     Wait::Work | Wait::Effect(_) | Wait::Retry { .. } | Wait::Children(_) => {
                         return Err(illegal("resolution without interrupt", &step.node));
                     }
+                }
+                if *kind == InterruptKind::ExternalEvent {
+                    let id = value.as_ref().and_then(event_id);
+                    let taken = |id| TakenEvent {
+                        ordinal: step.ordinal,
+                        number: *number,
+                        id,
+                    };
+                    self.nodes[position].event = id.map(taken).map(Box::new);
                 }
                 self.waiting.retain(|&waiting| waiting != position);
                 Ok(())

@@ -563,6 +563,73 @@ fn external_event_matches_by_every_correlation_key() {
 }
 
 #[test]
+fn event_is_compared_by_the_worth_of_its_numbers() {
+    let config = json!({
+        "kind": "external-event",
+        "data": { "eventType": "paid", "correlation": { "n": 5, "lines": [{ "price": 1.5, "units": 1.0 }] } },
+    });
+    let event = |n: Value, units: Value| json!({ "n": n, "lines": [{ "price": 1.5, "units": units }] });
+    for other in [
+        event(json!(6), json!(1)),
+        event(json!("5"), json!(1)),
+        event(json!(5), json!(1.5)),
+    ] {
+        let refusal = asking(config.clone()).answer("gate", other).expect_err("another");
+        assert!(matches!(refusal, Refusal::NoMatch(_)), "{refusal}");
+    }
+    for same in [event(json!(5.0), json!(1)), event(json!(5), json!(1.0))] {
+        let mut script = asking(config.clone());
+        script.answer("gate", same).expect("equal");
+        assert_eq!(script.status(), "completed");
+    }
+}
+
+#[test]
+fn redelivered_event_changes_nothing_and_is_not_refused() {
+    let event = |id: &str| json!({ "order": "1", "status": "done", "eventId": id });
+    let within = |id: &str| json!({ "eventPayload": { "order": "1", "status": "done", "eventId": id } });
+    for wrapped in [event("e-1"), within("e-1")] {
+        let mut script = asking(order());
+        script.answer("gate", wrapped.clone()).expect("match");
+        script.news();
+        script.answer("gate", wrapped.clone()).expect("redelivered");
+        script.answer("gate", event("e-1")).expect("redelivered");
+        assert_eq!(script.news(), "");
+        // Another event comes too late.
+        assert_eq!(script.answer("gate", event("e-2")), Err(Refusal::AlreadyResolved));
+        let without = json!({ "order": "1", "status": "done" });
+        assert_eq!(script.answer("gate", without), Err(Refusal::AlreadyResolved));
+    }
+    // Only events are redelivered.
+    let mut script = gate(json!({}));
+    let accept = json!({ "action": "accept", "eventId": "e-1" });
+    script.answer("gate", accept.clone()).expect("open");
+    assert_eq!(script.answer("gate", accept), Err(Refusal::AlreadyResolved));
+}
+
+#[test]
+fn resume_schema_holds_for_what_answers() {
+    let schema = json!({ "type": "object", "required": ["amount"] });
+    let with = |kind: &str, data: Value| json!({ "kind": kind, "data": data, "resumeSchema": schema });
+    for config in [
+        with("custom", json!({ "customKind": "form" })),
+        with(
+            "external-event",
+            json!({ "eventType": "paid", "correlation": {} }),
+        ),
+    ] {
+        let mut script = asking(config);
+        let refusal = script.answer("gate", json!({ "n": 1 })).expect_err("no amount");
+        assert!(
+            matches!(&refusal, Refusal::InvalidAnswer(rule) if rule.contains("amount")),
+            "{refusal}"
+        );
+        script.answer("gate", json!({ "amount": 1 })).expect("valid");
+        assert_eq!(script.status(), "completed");
+    }
+}
+
+#[test]
 fn other_interrupts_fail_on_timeout() {
     for config in [
         order(),

@@ -11,7 +11,7 @@ use crate::{
     Answered, AnsweredCall, ApprovalAction, ApprovalRules, Authority, Dialect, InterruptKind, KernelEvent,
     Open, Phase, Planned, Refusal, Resolve, Rules, RunStatus, Seq, StepId, Trigger, Verdict, Wait,
     measure::{MAX_NESTING, too_deep},
-    run::hash,
+    run::{event_id, hash},
 };
 
 use super::DecisionBuilder;
@@ -27,7 +27,13 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         self.outside = resolve.is_untrusted.then(|| resolve.node.clone());
         let plan = self.plan;
         let position = plan.position(&resolve.node).ok_or(Refusal::NoInterrupt)?;
-        let (step, open) = self.open(position, resolve)?;
+        let (step, open) = match self.open(position, resolve) {
+            Err(Refusal::AlreadyResolved) if self.has_taken(position, resolve) => {
+                self.given = None;
+                return Ok(Trigger::Advance);
+            }
+            open => open?,
+        };
         // The timer may fire late; the result must not depend on that.
         if open.deadline.is_some_and(|deadline| deadline <= self.input.now) {
             return Err(Refusal::AlreadyResolved);
@@ -171,6 +177,21 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         let cause = self.close(step, open.kind, Some(resolve.value.clone()), by, None);
         self.resume_step(step, cause, Some(resolve.value.clone()));
         Trigger::Advance
+    }
+
+    /// Whether the interrupt has got this very event: senders deliver an event again until they have an answer.
+    fn has_taken(&self, position: usize, resolve: &Resolve) -> bool {
+        let taken = self
+            .run
+            .nodes
+            .get(position)
+            .and_then(|state| state.event.as_deref());
+        let Some((taken, Wanted { ordinal, number })) = taken.zip(resolve.wanted().ok()) else {
+            return false;
+        };
+        ordinal.is_none_or(|ordinal| ordinal == taken.ordinal)
+            && number.is_none_or(|number| number == taken.number)
+            && event_id(&resolve.value).is_some_and(|id| id == taken.id)
     }
 
     /// The open interrupt that an answer means, or why there is none.

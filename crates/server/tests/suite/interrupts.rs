@@ -530,6 +530,132 @@ async fn racing_cancel_and_answer_have_one_winner() {
     server.stop().await;
 }
 
+/// Clients race the two over `/approvals`, where 422 is none of the statuses that they know.
+#[tokio::test]
+async fn answer_after_a_cancel_is_refused_as_its_route_says() {
+    let server = Server::start().await;
+    let accept = json!({ "action": "accept" });
+    for (workflow, gate) in [("approval", "gate"), ("parent", "sub")] {
+        let (run, _) = waiting(&server, workflow, "waiting-approval").await;
+        let cancel = server.post(&format!("/v1/runs/{run}/cancel"), &json!({}));
+        cancel.send().await.ok(200);
+        server.wait_for(&run, "cancelled").await;
+        let path = format!("/v1/runs/{run}/approvals/{gate}");
+        let late = server.post(&path, &accept).send().await;
+        late.error(409, "interrupt_already_resolved");
+        let late = answer(&server, &run, gate, accept.clone()).await;
+        late.error(422, "interrupt_cancelled");
+    }
+}
+
+#[tokio::test]
+async fn answer_in_a_run_that_ended_by_itself_is_late() {
+    let server = Server::start().await;
+    let gate = |id: &str| node(id, "core.approvalGate", json!({ "title": id }));
+    let mut two = chain("two", &[node("start", "core.noop", json!({})), gate("a")]);
+    two["nodes"].as_array_mut().unwrap().push(gate("b"));
+    let edge = json!({ "id": "b", "sourceNodeId": "start", "targetNodeId": "b" });
+    two["edges"].as_array_mut().unwrap().push(edge);
+    server.post("/v1/workflows", &two).send().await.ok(201);
+    let (run, _) = waiting(&server, "two", "waiting-approval").await;
+    let rejected = answer(&server, &run, "b", json!({ "action": "reject" })).await;
+    assert_eq!(rejected.ok(200)["status"], "failed");
+    let late = answer(&server, &run, "a", json!({ "action": "accept" })).await;
+    late.error(409, "interrupt_already_resolved");
+}
+
+#[tokio::test]
+async fn answered_question_of_a_child_is_late_at_the_parents_node() {
+    let server = Server::start().await;
+    let accept = json!({ "action": "accept" });
+    let (run, _) = waiting(&server, "parent", "waiting-approval").await;
+    answer(&server, &run, "sub", accept.clone()).await.ok(200);
+    server.wait_for(&run, "completed").await;
+    let late = answer(&server, &run, "sub", accept.clone()).await;
+    late.error(409, "interrupt_already_resolved");
+    let named = json!({ "resumeValue": accept, "interruptId": "sub:0/gate:0" });
+    let path = format!("/v1/runs/{run}/interrupts/sub");
+    let late = server.post(&path, &named).send().await;
+    late.error(409, "interrupt_already_resolved");
+    let never = json!({ "resumeValue": accept, "interruptId": "sub:0/gate:1" });
+    let never = server.post(&path, &never).send().await;
+    never.error(404, "interrupt_not_found");
+}
+
+#[tokio::test]
+async fn redelivered_event_gets_the_first_response() {
+    let server = Server::start().await;
+    let (run, interrupt) = waiting(&server, "order", "waiting-external").await;
+    let event = json!({ "resumeValue": { "orderId": "o-1", "eventId": "evt_1" } });
+    let other = json!({ "resumeValue": { "orderId": "o-1", "eventId": "evt_2" } });
+    let by_token = format!("/v1/interrupts/{}", interrupt["interruptToken"].as_str().unwrap());
+    let by_node = format!("/v1/runs/{run}/interrupts/order");
+    let first = server.call("POST", &by_token).json(&event).send().await;
+    assert_eq!(first.ok(200)["status"], "completed");
+    let n_events = server.event_types(&run).await.len();
+    for path in [&by_token, &by_node] {
+        let again = server.post(path, &event).send().await;
+        assert_eq!((again.status, &again.body), (200, &first.body), "{path}");
+        let late = server.post(path, &other).send().await;
+        late.error(409, "interrupt_already_resolved");
+    }
+    assert_eq!(server.event_types(&run).await.len(), n_events);
+}
+
+/// The schema of the event is closed. What people are shown besides is in the documents.
+#[tokio::test]
+async fn requested_interrupt_has_only_what_its_schema_knows() {
+    let server = Server::start().await;
+    let schema = json!({ "type": "object", "required": ["amount"] });
+    let ask =
+        json!({ "questions": [{ "id": "q", "question": "?" }], "title": "About it", "description": "More" });
+    let paid = json!({
+        "kind": "external-event", "title": "Payment", "resumeSchema": schema,
+        "data": { "eventType": "paid", "correlation": {} },
+    });
+    let custom = json!({
+        "kind": "custom", "description": "Fill it in.", "resumeSchema": schema,
+        "data": { "customKind": "form", "payload": { "fields": 2 } },
+    });
+    for (n, (type_id, config, data)) in [
+        (
+            "core.clarificationGate",
+            ask,
+            json!({ "questions": [{ "id": "q", "question": "?" }] }),
+        ),
+        (
+            "core.interrupt",
+            paid,
+            json!({ "eventType": "paid", "correlation": {} }),
+        ),
+        (
+            "core.interrupt",
+            custom,
+            json!({ "customKind": "form", "payload": { "fields": 2 } }),
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = format!("asks-{n}");
+        let document = chain(&id, &[node("ask", type_id, config.clone())]);
+        server.post("/v1/workflows", &document).send().await.ok(201);
+        let run = server.run(&id, json!({})).await;
+        server
+            .wait_for_any(&run, &["waiting-input", "waiting-external"])
+            .await;
+        let requested = event(&server, &run, "interrupt.requested").await;
+        assert_eq!(requested["data"], data);
+        assert_eq!(requested.get("resumeSchema"), config.get("resumeSchema"));
+        let shown = server.snapshot(&run).await["interrupt"].clone();
+        for text in ["title", "description"] {
+            assert_eq!(shown["data"].get(text), config.get(text), "{shown}");
+        }
+        assert_eq!(shown.get("resumeSchema"), config.get("resumeSchema"));
+        assert!(shown["data"].get("resumeSchema").is_none());
+    }
+}
+
 #[tokio::test]
 async fn token_shows_its_interrupt_and_expiry() {
     let server = Server::start().await;
