@@ -42,8 +42,8 @@ pub use event::{
 };
 pub use expression::{Expression, ExpressionError, Read, Template};
 pub use node::{
-    HTTP_MAX_TIMEOUT_MS, MAX_FAN_OUT, MAX_TRANSCRIPT, MAX_WINDOW as MAX_TRANSCRIPT_WINDOW, TOKEN_COUNTER,
-    agent_workflow, agent_workflow_id, tool_workflow, tool_workflow_id,
+    HTTP_MAX_TIMEOUT_MS, MAX_FAN_OUT, MAX_REPAIRS, MAX_TRANSCRIPT, MAX_WINDOW as MAX_TRANSCRIPT_WINDOW,
+    TOKEN_COUNTER, agent_workflow, agent_workflow_id, tool_workflow, tool_workflow_id,
 };
 pub use plan::Plan;
 pub use redaction::assigns;

@@ -73,9 +73,10 @@ pub(crate) use memory::{
     is_of_a_run,
 };
 pub(crate) use mock_agent::{MockAgent, Reasoning, TYPE as MOCK_AGENT};
+pub use model::MAX_REPAIRS;
 pub(crate) use model::{
-    MAX_MESSAGES, MAX_NAME as MAX_MODEL_NAME, MAX_REPAIRS, MOCK, MODEL_MAX_TIMEOUT_MS, MODEL_RETRIES,
-    MOST_TOKENS, ModelAnswer, ModelNode, ModelRole, Wanted, asks_model,
+    MAX_MESSAGES, MAX_NAME as MAX_MODEL_NAME, MOCK, MODEL_MAX_TIMEOUT_MS, MODEL_RETRIES, MOST_TOKENS,
+    ModelAnswer, ModelNode, ModelRole, Wanted, asks_model,
 };
 pub(crate) use remote::{Remote, SKILL};
 pub use remote::{agent_workflow, agent_workflow_id};

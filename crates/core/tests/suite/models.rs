@@ -217,6 +217,8 @@ fn repairs_are_bounded() {
         failure(&script),
         "envelope_payload_invalid: the model gave no valid document in 3 answers"
     );
+    let log = script.log(0);
+    assert!(log.contains("cap.breached schema 3 > 2"), "{log}");
     assert!(
         script.log(0).contains("RetryExhausted { total_attempts: 3"),
         "{}",

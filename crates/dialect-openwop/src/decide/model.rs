@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 use wopr_kernel::{
-    Call, ContentHash, ModelCall, ModelMessage, ModelReply, ModelStop, OverBudget, OverRunBudget, Seq,
+    Call, Cap, ContentHash, ModelCall, ModelMessage, ModelReply, ModelStop, OverBudget, OverRunBudget, Seq,
     StepId, fence, fields,
 };
 
@@ -241,13 +241,7 @@ impl Walk<'_, '_> {
                 error: format!("the answer has more than {max_tokens} tokens"),
             };
             let cause = self.judge(step, cause, exhausted);
-            let cause = self.breached(
-                wopr_kernel::Cap::Schema,
-                MAX_DOUBLINGS,
-                n_doublings + 1,
-                step,
-                cause,
-            );
+            let cause = self.breached(Cap::Schema, MAX_DOUBLINGS, n_doublings + 1, step, cause);
             let failure = Failure::new(
                 "envelope_truncation_unrecoverable",
                 format!("the answer of the model has more than {max_tokens} tokens"),
@@ -314,6 +308,7 @@ impl Walk<'_, '_> {
             error,
         };
         let cause = self.judge(step, cause, exhausted);
+        let cause = self.breached(Cap::Schema, wanted.repairs, n_repairs + 1, step, cause);
         let failure = Failure::new(
             INVALID,
             format!("the model gave no valid document in {n_calls} answers"),

@@ -32,7 +32,7 @@ pub(crate) const MODEL_MAX_TIMEOUT_MS: u64 = 600_000;
 /// Attempts after the first that a provider failed, unless the node's settings say otherwise.
 pub(crate) const MODEL_RETRIES: u32 = 3;
 /// How often an answer may be asked for again that does not match its schema.
-pub(crate) const MAX_REPAIRS: u64 = 10;
+pub const MAX_REPAIRS: u64 = 10;
 /// That number, unless the node says otherwise.
 const REPAIRS: u64 = 2;
 /// The most messages of a conversation.

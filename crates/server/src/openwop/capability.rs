@@ -154,9 +154,12 @@ impl Capabilities {
     /// The discovery document (section 2).
     fn document(&self, origin: &str) -> Value {
         let mut limits = json!({
-            "clarificationRounds": 3,
-            "schemaRounds": 2,
-            "envelopesPerTurn": 5,
+            // A round takes an execution of a node at least, and has no limit of its own.
+            "clarificationRounds": self.max_node_executions,
+            // What a node may set; the one that it sets counts.
+            "schemaRounds": openwop::MAX_REPAIRS,
+            // An answer of a model is one document: anything beside it is refused.
+            "envelopesPerTurn": 1,
             "maxNodeExecutions": self.max_node_executions,
             "maxRequestBodyBytes": self.max_body_bytes,
         });

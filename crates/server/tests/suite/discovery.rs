@@ -28,6 +28,9 @@ async fn discovery_is_public_and_cached() {
     assert_eq!(document["protocolVersion"], "1.1");
     assert_eq!(document["supportedEnvelopes"], json!(["clarification.request"]));
     assert_eq!(document["limits"]["maxNodeExecutions"], 1000);
+    assert_eq!(document["limits"]["clarificationRounds"], 1000);
+    assert_eq!(document["limits"]["schemaRounds"], 10);
+    assert_eq!(document["limits"]["envelopesPerTurn"], 1);
     assert!(!document.to_string().contains("\"edit\""));
     let a2a = &document["a2a"];
     assert_eq!(a2a["protocolVersions"], json!(["1.0", "0.3"]));
