@@ -66,6 +66,14 @@ impl Call {
             .map(|(_, value)| value)
     }
 
+    /// A list: its members are joined by commas, or in several parameters of the name.
+    pub(super) fn query_list(&self, name: &str) -> Option<String> {
+        let given = self.queries().filter(|(key, _)| key == name);
+        given
+            .map(|(_, value)| value.into_owned())
+            .reduce(|all, more| format!("{all},{more}"))
+    }
+
     pub(super) fn queries(&self) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
         form_urlencoded::parse(self.uri.query().unwrap_or("").as_bytes())
     }

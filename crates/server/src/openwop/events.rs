@@ -32,6 +32,7 @@ use crate::{
     Host,
     auth::{Caller, Scope},
     message::{Body, Response},
+    page,
     paging::{CHUNK, Pace},
     telemetry::OpenStream,
 };
@@ -50,7 +51,7 @@ struct BrokenOff;
 pub(super) fn stream(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let key = call.visible_run(Scope::RunsRead).await?;
-        let mode = call.query("streamMode");
+        let mode = call.query_list("streamMode");
         let modes = StreamModes::parse(mode.as_deref())?;
         let buffer = parse_buffer(call.query("bufferMs").as_deref())?;
         let after = resume_point(&call, &key);
@@ -110,9 +111,11 @@ fn wants_json(call: &Call) -> bool {
     for value in call.headers.get_all(header::ACCEPT) {
         let Ok(text) = value.to_str() else { continue };
         for range in text.split(',') {
-            match range.split(';').next().unwrap_or("").trim() {
-                "text/event-stream" => return false,
-                "application/json" => has_json = true,
+            // What has the quality 0 is refused.
+            match page::media_range(range) {
+                (_, 0) => {}
+                ("text/event-stream", _) => return false,
+                ("application/json", _) => has_json = true,
                 _ => {}
             }
         }

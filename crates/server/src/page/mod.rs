@@ -18,4 +18,4 @@ mod markdown;
 mod negotiate;
 
 pub(crate) use layout::{document, respond};
-pub(crate) use negotiate::{is_foreign, is_form, prefers_html};
+pub(crate) use negotiate::{is_foreign, is_form, media_range, prefers_html};

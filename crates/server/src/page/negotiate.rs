@@ -25,7 +25,7 @@ pub(crate) fn prefers_html(headers: &HeaderMap) -> bool {
 }
 
 /// A media range and its quality in thousandths.
-fn media_range(text: &str) -> (&str, u32) {
+pub(crate) fn media_range(text: &str) -> (&str, u32) {
     let mut parts = text.split(';').map(str::trim);
     let name = parts.next().unwrap_or("");
     let q = parts.find_map(|part| {

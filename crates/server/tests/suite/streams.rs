@@ -48,6 +48,9 @@ async fn a_stream_shows_every_mode_and_ends_with_the_run() {
     let mixed = follow(&server, &run, "?streamMode=updates,messages").await;
     assert_eq!(ids(&mixed), ids(&updates));
     assert!(names(&mixed).iter().all(|name| *name == "updates"));
+    // A list may also come as several parameters.
+    let repeated = follow(&server, &run, "?streamMode=messages&streamMode=debug").await;
+    assert_eq!(ids(&repeated), ids(&debug));
     let values = follow(&server, &run, "?streamMode=values").await;
     assert!(names(&values).iter().all(|name| *name == "state.snapshot"));
     let last: Value = serde_json::from_str(&values.last().unwrap().data).unwrap();
@@ -183,6 +186,7 @@ async fn parameters_are_checked_before_anything_is_sent() {
         ("?streamMode=all", "unsupported_stream_mode"),
         ("?streamMode=values,updates", "unsupported_stream_mode"),
         ("?streamMode=updates,bogus", "unsupported_stream_mode"),
+        ("?streamMode=updates&streamMode=values", "unsupported_stream_mode"),
         ("?bufferMs=-1", "validation_error"),
         ("?bufferMs=5001", "validation_error"),
         ("?bufferMs=1.5", "validation_error"),
@@ -233,15 +237,20 @@ async fn json_readers_get_the_whole_log_at_once() {
     let filtered = filtered.header("accept", "application/json").send().await.ok(200);
     let events = filtered["events"].as_array().unwrap();
     assert!(events.iter().all(|event| event["type"] != "node.started"));
-    // With both media types, the response is a stream.
-    let both = "application/json, text/event-stream";
-    let mut events = server
-        .call("GET", &path)
-        .key(ALICE)
-        .header("accept", both)
-        .events()
-        .await;
-    assert_eq!(events.next().await.unwrap().event, "run.started");
+    // With both media types, the response is a stream, and with a refused one the other.
+    for accept in [
+        "application/json, text/event-stream",
+        "application/json;q=0",
+        "application/json; Q=0.0",
+    ] {
+        let call = server.call("GET", &path).key(ALICE).header("accept", accept);
+        let mut events = call.events().await;
+        assert_eq!(events.next().await.unwrap().event, "run.started", "{accept}");
+    }
+    let json = server
+        .get(&path)
+        .header("accept", "text/event-stream;q=0, application/json");
+    assert_eq!(json.send().await.ok(200)["isComplete"], false);
 }
 
 #[tokio::test]
