@@ -1,7 +1,7 @@
 //! What a catalog counts for a compiled workflow is about what it takes, whatever its definition is made of.
 //!
-//! The workflows here are those that take most for the length of their texts, and ordinary ones. A single test, because the
-//! counters are per process.
+//! The workflows here are those that take most for the length of their texts, and ordinary ones. The counters are
+//! those of the process, of which nextest gives each test its own.
 
 #![expect(clippy::needless_pass_by_value, reason = "a test, which makes documents")]
 

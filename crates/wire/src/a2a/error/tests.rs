@@ -75,10 +75,12 @@ fn http_body_is_a_status() {
             }],
         }})
     );
-    assert_eq!(
-        A2aError::Internal.rest_body(Version::V1_0, ErrorProfile::V1_0_1)["error"].get("details"),
-        None
-    );
+    // Errors that JSON-RPC tells by their code alone have a reason here.
+    let parse = A2aError::Parse.rest_body(Version::V1_0, ErrorProfile::V1_0_1);
+    assert_eq!(parse["error"]["details"][0]["reason"], A2aError::Parse.reason());
+    let invalid = A2aError::invalid_param("x", "is wrong").rest_body(Version::V1_0, ErrorProfile::V1_0_1);
+    assert_eq!(invalid["error"]["details"][0]["reason"], "INVALID_PARAMS");
+    assert_eq!(invalid["error"]["details"][1]["fieldViolations"][0]["field"], "x");
 }
 
 #[test]
