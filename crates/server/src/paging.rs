@@ -17,8 +17,9 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use wopr_app::{App, Error as AppError, Events, VisibleRun};
 use wopr_core::{RunKey, Seq, TenantId, json_size};
+pub(crate) use wopr_store::turns::Turn;
 use wopr_store::{
-    turns::{Full, Turn, Turns},
+    turns::{Full, Turns},
     with_timeout,
 };
 use wopr_wire::openwop::stream::StreamModes;

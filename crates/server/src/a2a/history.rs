@@ -171,7 +171,7 @@ fn may_hold_tokens(message: &Message) -> bool {
 /// its interrupts, and whoever reads the history need not be allowed to answer.
 fn without_tokens(message: &mut Message) {
     each_object(message, &mut |members| {
-        members.retain(|name, _| last_key(name) != INTERRUPT_TOKEN)
+        members.retain(|name, _| last_key(name) != INTERRUPT_TOKEN);
     });
 }
 

@@ -9,9 +9,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use wopr_app::{BlobRow, Error as AppError, VisibleRun};
 use wopr_core::json_size;
-use wopr_store::turns::Turn;
 
-use crate::{Host, auth::Caller, paging::cost};
+use crate::{
+    Host,
+    auth::Caller,
+    paging::{Turn, cost},
+};
 
 /// Bytes of JSON that the artifacts and files of one task have, or those of one update: as many as the unread answers of
 /// one tenant.

@@ -275,7 +275,7 @@ fn state_diff([a, b]: [&View; 2], masks: &[Mask; 2]) -> (Value, bool) {
             .filter(|name| left.get(*name) != right.get(*name));
         let changed: Object = changed
             .filter_map(|name| {
-                let size = |values: &Object| values.get(name).map_or(0, |value| json_size(value));
+                let size = |values: &Object| values.get(name).map_or(0, json_size);
                 let Some(rest) = left_bytes.checked_sub(size(left) + size(right)) else {
                     is_cut = true;
                     return None;
