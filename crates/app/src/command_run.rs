@@ -29,8 +29,7 @@ impl App {
         self.command(run, command, side_rows).await
     }
 
-    /// Pauses a run, unless its log has reached its limit: pauses and resumes in turn would make it grow without end.
-    /// Such a run can still be resumed and cancelled.
+    /// Pauses a run, unless its log has reached its limit. Such a run can still be resumed and cancelled.
     pub async fn pause_run(
         &self,
         caller: &Caller,
@@ -41,19 +40,8 @@ impl App {
     ) -> Result<Done, Error> {
         caller.require(Scope::RunsCancel)?;
         check_reason(reason.as_deref())?;
-        if let Some(once) = &side_rows.idempotency
-            && let Some(done) = self.replay(once).await?
-        {
-            return Ok(done);
-        }
-        let opened = self.open(run).await?;
-        let state = &opened.view().run;
-        let most = state.started.as_ref().map(|started| started.limits.log_bytes);
-        if let Some(most) = most.filter(|most| state.log_bytes >= *most) {
-            return Err(Refusal::LogFull { most }.into());
-        }
-        let command = Command::Pause { reason, drain };
-        Ok(self.engine.command_opened(opened, command, side_rows).await?)
+        self.command(run, Command::Pause { reason, drain }, side_rows)
+            .await
     }
 
     /// Resumes a paused or quarantined run.

@@ -155,7 +155,7 @@ impl Secret {
         let without = |bytes: Vec<u8>| encoded::replaced_in_bytes(&bytes, &self.text, REDACTED);
         let whole = encoded::rewritten(text, without);
         let mut text = whole.unwrap_or_else(|| text.to_owned());
-        // What still matches is base64 inside another text, or only looks like the secret.
+        // The remaining matches are base64 within another text, or text that only resembles the secret.
         for shown in &self.in_base64 {
             if text.contains(shown) {
                 text = text.replace(shown, REDACTED);

@@ -1,4 +1,4 @@
-//! What a catalog counts for a compiled workflow is about what it takes, whatever its definition is made of.
+//! Checks that a catalog counts about as much memory for a compiled workflow as the workflow takes.
 //!
 //! The workflows here are those that take most for the length of their texts, and ordinary ones. The counters are
 //! those of the process, of which nextest gives each test its own.
@@ -103,7 +103,7 @@ fn cases() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// What dropping a value frees.
+/// Returns the number of bytes that dropping a value frees.
 fn freed<T>(value: T) -> usize {
     MEMORY.reset_peak_memory();
     drop(value);

@@ -3,6 +3,9 @@
 //! A plan is immutable and shared; a run keeps the plan of the version it started with. An edge that closes a
 //! cycle is a *back edge*: it triggers its target on its own, while the other (forward) edges of a node are
 //! evaluated together, once per round.
+//!
+//! The file is long because compiling visits every part of a definition once, in the order in which the parts depend on
+//! each other.
 
 mod planned;
 

@@ -16,9 +16,10 @@ pub struct Fork {
     pub since: Seq,
     /// The number of events that the source had.
     pub until: Seq,
-    /// Counts the forks that led to this run: 1 for the fork of a run that is none.
+    /// How many forks deep this run is: 1 if its source is not a fork.
     pub depth: u32,
-    /// Who recorded what the source took from its own source; in order. Empty if the source is no fork.
+    /// The runs that recorded the events which the source took from its own source, in order. Empty if the source is
+    /// not a fork.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recorders: Vec<Recorder>,
     /// The first call whose model gave a replay another kind of reply than it gave the source, if it was asked again.

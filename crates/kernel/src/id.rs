@@ -157,7 +157,7 @@ impl WorkflowId {
     /// What the ids of the host's own workflows begin with.
     const OF_HOST: &str = "host-";
 
-    /// Whether the workflow is one of the host's own. Tenants cannot register a workflow with such an id, callers cannot
+    /// Returns `true` if the workflow belongs to the host itself. Tenants cannot register a workflow with such an id, callers cannot
     /// start one, and definitions cannot name one. Only a node whose workflow the host chooses can run it, as a child.
     #[must_use]
     pub fn is_of_host(&self) -> bool {

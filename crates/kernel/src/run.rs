@@ -413,6 +413,13 @@ impl Default for Run {
 }
 
 impl Run {
+    /// The limit of the log in bytes, if the log has reached it.
+    #[must_use]
+    pub fn full_log(&self) -> Option<u64> {
+        let most = self.started.as_ref()?.limits.log_bytes;
+        (self.log_bytes >= most).then_some(most)
+    }
+
     /// Folds one event in, after its dialect has.
     ///
     /// # Errors

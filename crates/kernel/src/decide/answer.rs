@@ -350,13 +350,11 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 )));
             }
         }
-        let limits = self.run.started.as_ref().map(|started| started.limits);
-        if let Some(limits) = limits.filter(|limits| self.run.log_bytes >= limits.log_bytes)
+        if let Some(most) = self.run.full_log()
             && !settles(count)
         {
             return Err(Refusal::InvalidAnswer(format!(
-                "the log of the run has reached its limit of {} bytes, so only a vote that settles the gate counts",
-                limits.log_bytes
+                "the log of the run has reached its limit of {most} bytes, so only a vote that settles the gate counts"
             )));
         }
         let event = KernelEvent::ApprovalVoted {

@@ -32,7 +32,7 @@ pub(super) const CREATION_CODES: [&str; 4] = [
 #[derive(Debug)]
 pub struct Spawn {
     pub workflow: WorkflowId,
-    /// Whether the host itself chose the workflow. Then it may be one of the host's own.
+    /// `true` if the host chose the workflow, which may then be one that belongs to the host.
     pub is_chosen_by_host: bool,
     pub inputs: Object,
     /// Inputs that stay unset despite their default.

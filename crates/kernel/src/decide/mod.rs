@@ -370,6 +370,10 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
                     RunStatus::Running => {}
                     status => return Err(Refusal::NotPausable(status)),
                 }
+                // Pauses and resumes in turn would make a log grow without end.
+                if let Some(most) = self.run.full_log() {
+                    return Err(Refusal::LogFull { most });
+                }
                 self.record(None, KernelEvent::RunPaused { reason, drain });
                 Ok(Trigger::Advance)
             }

@@ -387,7 +387,8 @@ pub(crate) fn is_own(plan: &Plan) -> bool {
     ALL.iter().any(|behavior| behavior.id() == plan.id().as_str())
 }
 
-/// Whether a message must have types that the workflow takes. The kit of 0.3 sends the skill files of any type.
+/// Returns `true` if the media types of a message are checked. The kit of 0.3 sends the conformance skill files of any
+/// type, and expects a question in return.
 pub(super) fn checks_types(version: Version, plan: &Plan) -> bool {
     version == Version::V1_0 || !is_own(plan)
 }

@@ -42,7 +42,7 @@ const INTERRUPT_TOKEN: &str = "interruptToken";
 /// Builds the row to store with the append that accepts the message.
 pub(super) fn row(message: &Message, name: &str, is_forwarded: bool) -> Result<NewMessage, Error> {
     let mut message = inputs::referring(message, name);
-    if may_hold_tokens(&message) {
+    if holds_token(&message) {
         without_tokens(message.to_mut());
     }
     let body = serde_json::to_vec(&*message)
@@ -161,10 +161,28 @@ fn without_contents(message: &mut Message) {
     });
 }
 
-/// Whether a message has data or metadata, where a token may be. Most messages have neither, and need no copy.
-fn may_hold_tokens(message: &Message) -> bool {
-    let holds = |part: &Part| !part.metadata.is_empty() || matches!(part.content, PartContent::Data(_));
-    !message.metadata.is_empty() || message.parts.iter().any(holds)
+/// Returns `true` if a message has a token anywhere. Nearly none has, and those that have none are not copied.
+fn holds_token(message: &Message) -> bool {
+    let in_part = |part: &Part| match &part.content {
+        PartContent::Data(data) => names_token(data) || members_name_token(&part.metadata),
+        PartContent::Text(_) | PartContent::Raw(_) | PartContent::Url(_) => {
+            members_name_token(&part.metadata)
+        }
+    };
+    members_name_token(&message.metadata) || message.parts.iter().any(in_part)
+}
+
+fn names_token(value: &Value) -> bool {
+    match value {
+        Value::Object(members) => members_name_token(members),
+        Value::Array(items) => items.iter().any(names_token),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+fn members_name_token(members: &json::Object) -> bool {
+    let mut members = members.iter();
+    members.any(|(name, value)| last_key(name) == INTERRUPT_TOKEN || names_token(value))
 }
 
 /// Removes the tokens with which interrupts can be answered. Whoever sends the metadata of a task back sends those of all

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::{sync::watch, time::Instant};
 use wopr_app::{Mask, Question, Tail, View, VisibleRun, reads_result};
-use wopr_core::{Event, KernelEvent, Object, Plan, Recorded, Seq, json_size};
+use wopr_core::{Event, KernelEvent, Object, Plan, Recorded, Seq, Timestamp, json_size};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{
@@ -130,7 +130,11 @@ impl Service {
                 ..
             } => {
                 let is_resumed = left == Left::None;
-                let task = self.accepted(call, &before, is_resumed, shown).await?;
+                // The time of the append, as the first update says. An answer to a child has caused none here yet.
+                let answered_at = after.as_ref().map(|after| after.summary.updated_at);
+                let task = self
+                    .accepted(call, &before, is_resumed, answered_at, shown)
+                    .await?;
                 let mut stream = self.stream(call, &before, Mode::Send);
                 stream.rests_at = match (left, after) {
                     (Left::None | Left::Others, _) => None,
@@ -274,6 +278,7 @@ impl Service {
         call: &Call,
         before: &View,
         is_resumed: bool,
+        answered_at: Option<Timestamp>,
         shown: Shown,
     ) -> Result<Task, Error> {
         let no_messages = Shown {
@@ -284,10 +289,7 @@ impl Service {
         if is_resumed {
             let app = self.host.app();
             let state = TaskState::Working;
-            // As the first update says, which the answer caused. One that went to a child has caused none yet.
-            let next = app.events(&VisibleRun::from(before), before.run.head, 1).await?;
-            let caused = next.and_then(|page| page.events.first().map(|recorded| recorded.at));
-            let at = caused.unwrap_or_else(|| app.now());
+            let at = answered_at.unwrap_or_else(|| app.now());
             task.status = status(&before.key, &task.context_id, state, &Words::None, at);
             if let Some(about) = task
                 .metadata

@@ -156,7 +156,7 @@ impl Capabilities {
         let mut limits = json!({
             // A round takes an execution of a node at least, and has no limit of its own.
             "clarificationRounds": self.max_node_executions,
-            // What a node may set; the one that it sets counts.
+            // The highest number that a node may set. Each node is held to its own.
             "schemaRounds": openwop::MAX_REPAIRS,
             // An answer of a model is one document: anything beside it is refused.
             "envelopesPerTurn": 1,

@@ -182,7 +182,7 @@ async fn gate<'v>(
     }))
 }
 
-/// Whether no token answers this interrupt.
+/// Returns `true` if this interrupt takes answers only from callers with a credential.
 fn needs_credential(view: &View, claims: &Claims, kind: InterruptKind) -> bool {
     let position = view.plan.position(&claims.node);
     let rules = position.and_then(|position| view.plan.rules(position, kind));

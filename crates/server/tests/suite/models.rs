@@ -139,9 +139,8 @@ async fn programmed_answers_become_envelope_events() {
     );
 }
 
-#[tokio::test]
-async fn stream_text_is_streamed_token_by_token() {
-    let server = Server::start().await;
+/// Registers the workflow `stream`, whose node asks the mock for a text.
+async fn register_stream(server: &Server) {
     let mut workflow = fixture(
         "stream",
         json!({ "promptId": "conformance.stream-text-noop", "expectsStreaming": true }),
@@ -149,6 +148,12 @@ async fn stream_text_is_streamed_token_by_token() {
     workflow["nodes"][0]["typeId"] = json!("core.ai.callPrompt");
     workflow["nodes"][0]["inputs"] = json!({});
     server.post("/v1/workflows", &workflow).send().await.ok(201);
+}
+
+#[tokio::test]
+async fn stream_text_is_streamed_token_by_token() {
+    let server = Server::start().await;
+    register_stream(&server).await;
     let mock =
         json!({ "id": "stream-text", "config": { "tokens": ["Hel", "lo"], "usage": { "outputTokens": 2 } } });
     let body = json!({ "workflowId": "stream", "configurable": { "mockProvider": mock } });
@@ -174,13 +179,7 @@ async fn stream_text_is_streamed_token_by_token() {
 #[tokio::test]
 async fn stream_text_has_the_defaults_of_the_specification_and_refuses_the_rest() {
     let server = Server::start().await;
-    let mut workflow = fixture(
-        "stream",
-        json!({ "promptId": "conformance.stream-text-noop", "expectsStreaming": true }),
-    );
-    workflow["nodes"][0]["typeId"] = json!("core.ai.callPrompt");
-    workflow["nodes"][0]["inputs"] = json!({});
-    server.post("/v1/workflows", &workflow).send().await.ok(201);
+    register_stream(&server).await;
     let body = |config: Value| {
         let mock = json!({ "id": "stream-text", "config": config });
         json!({ "workflowId": "stream", "configurable": { "mockProvider": mock } })

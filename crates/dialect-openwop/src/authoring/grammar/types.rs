@@ -623,7 +623,7 @@ static INTERRUPT: Tagged = Tagged {
     ],
 };
 
-/// What restricts approvals only: who may answer, how often and until when.
+/// Members that only approvals have: they say who may answer, how often and until when.
 const RESTRICTIONS_REFUSED: [(&str, &str); 10] = {
     let mut refused = [(
         "",
