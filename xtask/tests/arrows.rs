@@ -25,9 +25,20 @@ const ARROWS: &[(&str, &[&str])] = &[
         "wopr-server",
         &[
             "wopr-app",
+            "wopr-config",
             "wopr-connect",
             "wopr-engine",
             "wopr-store",
+            "wopr-core",
+            "wopr-wire",
+        ],
+    ),
+    (
+        "wopr-config",
+        &[
+            "wopr-app",
+            "wopr-connect",
+            "wopr-engine",
             "wopr-core",
             "wopr-wire",
         ],

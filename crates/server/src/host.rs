@@ -36,6 +36,7 @@ use crate::{
     callbacks::Callbacks,
     config::{CidrText, Config, Keep, Period, StoreUrl, default_tenant},
     known_secrets::KnownSecrets,
+    mcp,
     models::{self, ModelError},
     openwop::Discovery,
     paging::Paging,
@@ -329,7 +330,7 @@ impl Host {
         };
         let gate = egress::Gate::over(policy, egress::Limits::default(), network);
         let auth = auth.with_certificates(&config.auth.certificates).with_issuer(
-            config.token_rules().as_ref(),
+            mcp::token_rules(&config).as_ref(),
             &gate,
             &clock,
         );

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use wopr_app::{Error as AppError, Forbidden, NotRegistered, RegisterError};
 use wopr_core::{Problems, Refusal, awp::SubmitRefusal};
 
-use super::{scope::TokenScope, tool::Tool};
-use crate::{auth::Caller, telemetry};
+use super::tool::Tool;
+use crate::{auth::Caller, config::TokenScope, telemetry};
 
 macro_rules! codes {
     ($($name:ident = $text:literal, $status:ident;)*) => {

@@ -18,7 +18,6 @@ mod list;
 mod positions;
 mod render;
 mod rest;
-mod scope;
 mod stable;
 mod tool;
 
@@ -28,4 +27,3 @@ pub use tool::Tool;
 
 pub(crate) use positions::Positions;
 pub(crate) use rest::{Face, unauthenticated, unavailable};
-pub(crate) use scope::TokenScope;

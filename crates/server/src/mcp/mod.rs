@@ -33,6 +33,7 @@ use self::in_flight::InFlight;
 use crate::{
     Host,
     auth::AuthError,
+    config::{Config, Oidc},
     message::{Request, Response},
 };
 
@@ -82,6 +83,16 @@ impl Face {
 /// The name of this server as a resource that tokens are for.
 pub(crate) fn resource(public_url: &str) -> String {
     format!("{public_url}{PATH}")
+}
+
+/// Which tokens are accepted. Clients of MCP ask their issuer for a token for the resource that the host's metadata
+/// names (RFC 8707). That name is an audience if it is the operator's, and not derived from the address.
+pub(crate) fn token_rules(config: &Config) -> Option<Oidc> {
+    let mut rules = config.auth.oidc.clone()?;
+    if config.server.public_url.is_some() {
+        rules.audience.push(resource(&config.public_url()));
+    }
+    Some(rules)
 }
 
 /// 503: there is no memory for the answer.

@@ -181,7 +181,7 @@ impl AgentPeer {
     }
 
     /// Returns the first invalid field with its rule.
-    pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
+    pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         if self.name.is_empty() || self.name.len() > 256 || self.name.chars().any(char::is_control) {
             return Some(("name", "must be 1 to 256 bytes without control characters"));
         }
@@ -276,7 +276,7 @@ impl AgentPeer {
     ///
     /// # Errors
     /// Returns the rule that the text breaks.
-    pub(super) fn of_delegate(text: &str) -> Result<Self, String> {
+    pub(crate) fn of_delegate(text: &str) -> Result<Self, String> {
         let rule =
             |error: &dyn std::fmt::Display| format!("must be JSON, or the path of a file with it: {error}");
         let json = if text.trim_start().starts_with('{') {

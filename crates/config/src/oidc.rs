@@ -8,7 +8,7 @@ use wopr_core::TenantId;
 use wopr_wire::jws::Algorithm;
 
 use super::types::Period;
-use crate::auth::Scopes;
+use wopr_app::Scopes;
 
 /// An issuer whose tokens are accepted, and how its claims are mapped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,7 +83,7 @@ impl Oidc {
     }
 
     /// Returns the first invalid setting with its rule.
-    pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
+    pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_address = |text: &str| {
             Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "https" | "http") && url.has_host())
         };

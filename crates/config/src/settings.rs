@@ -8,7 +8,7 @@ use super::{
     AgentPeer, Config, DEFAULT_MODEL, DEFAULT_PEER, DEFAULT_TOOL_SERVER, Key, Listen, ModelProvider, Secret,
     SigningKey, StoreUrl, ToolServer, awp, manifest,
 };
-use crate::auth::Scopes;
+use wopr_app::Scopes;
 
 /// A setting that flags and the environment can set.
 #[derive(Clone, Copy)]
@@ -27,7 +27,7 @@ impl std::fmt::Debug for Setting {
 }
 
 /// The tenant of `WOPR_API_KEY`.
-pub(crate) fn default_tenant() -> TenantId {
+pub fn default_tenant() -> TenantId {
     TenantId::parse("default").expect("the name of the default tenant holds")
 }
 
@@ -306,13 +306,13 @@ pub const SETTINGS: &[Setting] = &[
 pub const ENV_KEY_ID: &str = "env";
 
 /// The variables that name the store, each in its own way.
-pub(super) const STORE: &str = "WOPR_STORE";
-pub(super) const ENGINE_STORE: &str = "WORKFLOW_ENGINE_STORE";
-pub(super) const ENGINE_STORE_PATH: &str = "WORKFLOW_ENGINE_STORE_PATH";
+pub(crate) const STORE: &str = "WOPR_STORE";
+pub(crate) const ENGINE_STORE: &str = "WORKFLOW_ENGINE_STORE";
+pub(crate) const ENGINE_STORE_PATH: &str = "WORKFLOW_ENGINE_STORE_PATH";
 
 /// The variables that make the default peer, each in its own way.
-pub(super) const DEFAULT_PEER_URL: &str = "WOPR_A2A_PEER";
-pub(super) const DELEGATE_CONFIG: &str = "WORKFLOW_ENGINE_A2A_CONFIG";
+pub(crate) const DEFAULT_PEER_URL: &str = "WOPR_A2A_PEER";
+pub(crate) const DELEGATE_CONFIG: &str = "WORKFLOW_ENGINE_A2A_CONFIG";
 
 const fn setting(
     key: &'static str,

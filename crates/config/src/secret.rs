@@ -38,7 +38,7 @@ pub struct NamedSecret {
 
 impl NamedSecret {
     /// The first member that is wrong, and its rule.
-    pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
+    pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
         if self.name.is_empty() || self.name.len() > 128 || !self.name.chars().all(is_name) {
             return Some((

@@ -212,7 +212,7 @@ impl ToolServer {
     }
 
     /// The names of its secrets, each with the member that names it.
-    pub(super) fn secrets(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let env = self.env.values().filter_map(|value| match value {
             ToolSetting::Secret(named) => Some(("env", named.secret.as_str())),
             ToolSetting::Plain(_) => None,
@@ -224,7 +224,7 @@ impl ToolServer {
     }
 
     /// The first member that is wrong, and its rule.
-    pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
+    pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         if let Some(rule) = name_problem(&self.name) {
             return Some(("name", rule));
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use wopr_core::{Membership, PrincipalId, TenantId};
 
-use crate::auth::Scopes;
+use wopr_app::Scopes;
 
 /// The server's TLS files. They are reloaded when they change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ impl Certificate {
     }
 
     /// Returns the first invalid field with its rule.
-    pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
+    pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
         if self.id.is_empty() || self.id.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Some(("id", "must not be empty or hold spaces or control characters"));

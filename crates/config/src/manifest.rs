@@ -15,7 +15,7 @@ pub const MCP_MANIFEST: &str = "AGENT_WORKFLOW_MCP_MANIFEST";
 /// The commands that it may name, with commas in between; all where absent.
 pub const MCP_ALLOW_COMMANDS: &str = "WORKFLOW_ENGINE_MCP_ALLOW_COMMANDS";
 /// Whether `tool_call` nodes call tools in process.
-pub(super) const TOOLS: &str = "WOPR_AWP_TOOLS";
+pub(crate) const TOOLS: &str = "WOPR_AWP_TOOLS";
 /// Maximum size of a manifest in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
@@ -152,7 +152,7 @@ pub fn keep_tools(config: &mut Config, has_tools: bool, env: &dyn Fn(&str) -> Op
 }
 
 /// Adds the manifest that the environment names.
-pub(super) fn add_from(config: &mut Config, env: &dyn Fn(&str) -> Option<String>) -> Result<(), ConfigError> {
+pub(crate) fn add_from(config: &mut Config, env: &dyn Fn(&str) -> Option<String>) -> Result<(), ConfigError> {
     let wrong = |name: &str, rule: String| {
         Err(ConfigError::Setting {
             key: "mcp.servers".to_owned(),

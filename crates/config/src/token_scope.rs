@@ -2,11 +2,11 @@
 
 use serde::Deserialize;
 
-use crate::auth::{Scope, Scopes};
+use wopr_app::{Scope, Scopes};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum TokenScope {
+pub enum TokenScope {
     Start,
     Resume,
     ReadHistory,
@@ -16,7 +16,7 @@ pub(crate) enum TokenScope {
 impl TokenScope {
     const ALL: [Self; 4] = [Self::Start, Self::Resume, Self::ReadHistory, Self::SubmitActivity];
 
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Start => "start",
             Self::Resume => "resume",
@@ -26,7 +26,7 @@ impl TokenScope {
     }
 
     /// The scopes of this host that it stands for.
-    pub(crate) const fn scopes(self) -> Scopes {
+    pub const fn scopes(self) -> Scopes {
         match self {
             Self::Start => Scopes::one(Scope::RunsCreate)
                 .with(Scopes::one(Scope::RunsCancel))
@@ -40,13 +40,13 @@ impl TokenScope {
     }
 
     /// The protocol's scope that includes a missing scope of this host; the narrowest, if several do.
-    pub(super) fn needed(lacking: Scope) -> Option<Self> {
+    pub fn needed(lacking: Scope) -> Option<Self> {
         let all = [Self::ReadHistory, Self::Resume, Self::SubmitActivity, Self::Start];
         all.into_iter().find(|scope| scope.scopes().has(lacking))
     }
 
     /// Those that a caller with these scopes has in full.
-    pub(super) fn granted(scopes: Scopes) -> impl Iterator<Item = Self> {
+    pub fn granted(scopes: Scopes) -> impl Iterator<Item = Self> {
         Self::ALL
             .into_iter()
             .filter(move |scope| scopes.covers(scope.scopes()))

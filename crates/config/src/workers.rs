@@ -55,7 +55,7 @@ impl Default for Workers {
 }
 
 impl Workers {
-    pub(crate) fn options(&self) -> WorkerOptions {
+    pub fn options(&self) -> WorkerOptions {
         let of_queue = |queue: &WorkerQueue| {
             let limits = WorkerLimits {
                 max_leased: queue.max_leased,
@@ -78,7 +78,7 @@ impl Workers {
 
 impl Config {
     /// Checks the limits on workers, and that no queue is named twice.
-    pub(super) fn check_workers(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check_workers(&self) -> Result<(), ConfigError> {
         let invalid = |key: &str, rule: &str| {
             Err(ConfigError::Invalid {
                 key: format!("workers.{key}"),

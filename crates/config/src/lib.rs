@@ -17,6 +17,7 @@ mod peer;
 mod secret;
 mod settings;
 mod tls;
+mod token_scope;
 mod types;
 mod workers;
 
@@ -29,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
 use wopr_core::{Membership, PrincipalId, TenantId, WorkflowId};
 
-use crate::auth::Scopes;
+use wopr_app::Scopes;
 
 pub use awp::{Awp, SigningKey, SigningMode};
 pub use budget::{Budget, BudgetBreach};
@@ -44,9 +45,9 @@ pub use peer::{
     OnInputRequired, PeerTlsFiles, Transport,
 };
 pub use secret::NamedSecret;
-pub(crate) use settings::default_tenant;
-pub use settings::{ENV_KEY_ID, SETTINGS, Setting};
+pub use settings::{ENV_KEY_ID, SETTINGS, Setting, default_tenant};
 pub use tls::{Certificate, Tls};
+pub use token_scope::TokenScope;
 pub use types::{
     CardAlgorithm, CardVersion, CidrText, ErrorProfile, Keep, Listen, LogFormat, Period, PublicUrl, Secret,
     StoreUrl, WebOrigin,
@@ -61,7 +62,7 @@ const LEAST_WORKFLOW_BYTES: usize = 1 << 20;
 const LEAST_LOG_BYTES: u64 = 1 << 20;
 
 /// The annotated example file: every setting with its default.
-pub const EXAMPLE: &str = include_str!("../../../../wopr.toml");
+pub const EXAMPLE: &str = include_str!("../../../wopr.toml");
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -735,17 +736,6 @@ impl Config {
             Some(url) => url.as_str().to_owned(),
             None => self.server.origin(),
         }
-    }
-
-    /// Which tokens are accepted. Clients of MCP ask their issuer for a token for the resource that the host's metadata
-    /// names (RFC 8707). That name is an audience if it is the operator's, and not derived from the address.
-    #[must_use]
-    pub(crate) fn token_rules(&self) -> Option<Oidc> {
-        let mut rules = self.auth.oidc.clone()?;
-        if self.server.public_url.is_some() {
-            rules.audience.push(crate::mcp::resource(&self.public_url()));
-        }
-        Some(rules)
     }
 
     /// The effective configuration as TOML, without secrets.

@@ -95,7 +95,7 @@ impl ModelProvider {
     }
 
     /// The first member that is wrong, and its rule.
-    pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
+    pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         if let Some(rule) = name_problem(&self.name) {
             return Some(("name", rule));
         }

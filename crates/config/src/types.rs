@@ -163,12 +163,12 @@ pub struct Listen(pub SocketAddr);
 
 impl Listen {
     /// Returns `true` if only clients on this machine can reach it.
-    pub(super) fn is_loopback(self) -> bool {
+    pub(crate) fn is_loopback(self) -> bool {
         self.0.ip().to_canonical().is_loopback()
     }
 
     /// The origin under which a client on this machine reaches it.
-    pub(super) fn origin(self, scheme: &str) -> String {
+    pub(crate) fn origin(self, scheme: &str) -> String {
         if self.0.ip().is_unspecified() {
             format!("{scheme}://localhost:{}", self.0.port())
         } else {

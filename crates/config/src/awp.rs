@@ -12,7 +12,8 @@ use wopr_core::{
 use super::{
     Config, ConfigError, Key, Listen, ModelKind, ModelProvider, NamedSecret, Period, Secret, default_tenant,
 };
-use crate::{auth::Scopes, awp::TokenScope};
+use crate::TokenScope;
+use wopr_app::Scopes;
 
 /// The longest time that a call waits, in milliseconds: clients give up sooner.
 const MAX_WAIT: u64 = 5 * 60 * 1_000;
@@ -76,7 +77,7 @@ pub struct SigningKey {
 
 impl SigningKey {
     /// Reads the keys of a JSON object by their ids: the object itself, or the path of a file with it.
-    pub(super) fn of_map(text: &str) -> Result<Vec<Self>, String> {
+    pub(crate) fn of_map(text: &str) -> Result<Vec<Self>, String> {
         let keys: BTreeMap<String, String> = json_or_file(text)?;
         let keys = keys.into_iter();
         Ok(keys.map(|(id, key)| Self { id, key }).collect())
@@ -97,7 +98,7 @@ struct Token {
 
 /// The keys of a JSON array of tokens with their scopes, or of a file with it. The scopes of a token that is there twice
 /// add up.
-pub(super) fn keys_of_tokens(text: &str) -> Result<Vec<Key>, String> {
+pub(crate) fn keys_of_tokens(text: &str) -> Result<Vec<Key>, String> {
     let tokens: Vec<Token> = json_or_file(text)?;
     if tokens.len() > MAX_TOKENS {
         return Err(format!("must have at most {MAX_TOKENS} tokens"));
@@ -139,7 +140,7 @@ struct LlmConfig {
 }
 
 /// Adds the provider of `WORKFLOW_ENGINE_LLM_CONFIG`, which `llm_call` nodes then ask in process.
-pub(super) fn add_llm(config: &mut Config, text: &str) -> Result<(), String> {
+pub(crate) fn add_llm(config: &mut Config, text: &str) -> Result<(), String> {
     let LlmConfig {
         base_url,
         api_key_env,
@@ -182,12 +183,12 @@ pub(super) fn add_llm(config: &mut Config, text: &str) -> Result<(), String> {
 }
 
 /// The outputs of steps by their handlers, as `WORKFLOW_ENGINE_STEP_HANDLERS` has them.
-pub(super) fn steps_of(text: &str) -> Result<Object, String> {
+pub(crate) fn steps_of(text: &str) -> Result<Object, String> {
     json_or_file(text)
 }
 
 /// The profile that `WORKFLOW_ENGINE_PROFILE` asks for: mocks do what nothing else is configured for.
-pub(super) fn profile(config: &mut Config, text: &str) -> Result<(), String> {
+pub(crate) fn profile(config: &mut Config, text: &str) -> Result<(), String> {
     match text {
         "demo" => config.awp.in_process.mocks = true,
         _ => return Err("must be demo, or not be set".to_owned()),
@@ -249,7 +250,7 @@ impl Awp {
 
 impl Config {
     /// Checks the settings of the Agent Workflow Protocol.
-    pub(super) fn check_awp(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check_awp(&self) -> Result<(), ConfigError> {
         let invalid = |key: &str, rule: String| {
             Err(ConfigError::Invalid {
                 key: format!("awp.{key}"),

@@ -77,7 +77,7 @@ fn one_tenant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Tenan
 
 impl Config {
     /// Checks the budgets, and that no two bound the same.
-    pub(super) fn check_budgets(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check_budgets(&self) -> Result<(), ConfigError> {
         let invalid = |key: &str, rule: &str| {
             Err(ConfigError::Invalid {
                 key: key.to_owned(),
