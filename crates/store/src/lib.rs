@@ -25,6 +25,7 @@ mod memory;
 mod offers;
 pub mod postgres;
 mod push;
+mod readiness;
 mod registry;
 mod retention;
 mod secrets;

@@ -58,6 +58,7 @@ pub use schema::{holds_keys, migrate, schema_version};
 pub use stats::Stats;
 
 use self::{groups::Groups, hints::Hints, pool::Pool, stats::Counters};
+use crate::readiness::Readiness;
 
 /// How to use a database. Settings in the URL take precedence.
 #[derive(Debug, Clone, Copy)]
@@ -108,6 +109,7 @@ pub struct PostgresStore {
     counters: Arc<Counters>,
     hints: Option<Hints>,
     groups: Arc<Groups>,
+    readiness: Readiness,
     tasks: TaskTracker,
     stop: CancellationToken,
     _stop_when_dropped: DropGuard,
@@ -142,6 +144,7 @@ impl PostgresStore {
             counters,
             hints,
             groups,
+            readiness: Readiness::default(),
             tasks,
             _stop_when_dropped: stop.clone().drop_guard(),
             stop,

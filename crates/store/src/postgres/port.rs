@@ -139,7 +139,8 @@ impl Work for PostgresStore {
     }
 
     async fn ready(&self) -> Result<(), WriteError> {
-        work::ready(&self.pool).await?;
+        let probe = async { Ok(work::ready(&self.pool).await?) };
+        self.readiness.ask(probe).await?;
         self.groups.check()
     }
 

@@ -74,14 +74,14 @@ use self::{
     place::Files,
     queue::Queue,
     reader::Read,
-    ready::Readiness,
+    ready::Probes,
     records::Records,
     space::Space,
     stats::Counters,
     totals::Totals,
     writer::{Held, Short, Writer},
 };
-use crate::vitals::Vitals;
+use crate::{readiness::Readiness, vitals::Vitals};
 
 /// Maximum bytes of bodies that may wait for the writer, so that a burst of large events is refused before it
 /// exhausts memory.
@@ -134,6 +134,7 @@ pub struct SqliteStore {
     totals: Totals,
     counters: Arc<Counters>,
     records: Arc<Records>,
+    probes: Probes,
     readiness: Readiness,
     owed: Owed,
     vitals: Arc<Vitals>,
@@ -259,6 +260,7 @@ impl SqliteStore {
             totals: Totals::default(),
             counters,
             records,
+            probes: Probes::default(),
             readiness: Readiness::default(),
             owed,
             vitals: Arc::default(),

@@ -250,7 +250,8 @@ impl Log for SqliteStore {
 #[async_trait]
 impl Work for SqliteStore {
     async fn ready(&self) -> Result<(), WriteError> {
-        self.readiness.ask(|probe| self.enqueue(probe, SMALL)).await?;
+        let probe = self.probes.probe(|probe| self.enqueue(probe, SMALL));
+        self.readiness.ask(probe).await?;
         self.vitals.check()?;
         self.next_due(Queue::Timers).await?;
         Ok(())

@@ -4,10 +4,7 @@
 //! jobs. It inserts a row of events and deletes it again, at the end of the tree that every append extends.
 //! Both change pages that the commit must write to the disk, and no reader ever sees the row.
 //!
-//! To keep the cost bounded however many callers ask, only one probe runs at a time and at most one per
-//! second; concurrent callers share its result.
-
-use std::time::{Duration, Instant};
+//! [`Readiness`](crate::readiness::Readiness) bounds how many there are.
 
 use rusqlite::Connection;
 use tokio::sync::{Mutex, oneshot};
@@ -17,13 +14,7 @@ use super::{
     job::Job,
     session::Session,
 };
-use crate::{Cause, WriteError, with_timeout};
-
-/// How long a result is reused, from when its probe was requested.
-const FRESH: Duration = Duration::from_secs(1);
-
-/// How long to wait for a result. A statement that needs a lock gives up after two seconds.
-const TIMEOUT: Duration = Duration::from_secs(5);
+use crate::{Cause, WriteError};
 
 /// No tenant and no run can have an empty id.
 const WRITE: &str = "INSERT INTO events (tenant, run, last_seq, bodies) VALUES ('', '', 0, x'')";
@@ -46,68 +37,27 @@ impl Job for Probe {
     }
 }
 
-/// The result of the last probe.
+/// The probe that is not answered. Who asks next waits for it instead of sending another one.
 #[derive(Debug, Default)]
-pub(super) struct Readiness(Mutex<State>);
+pub(super) struct Probes(Mutex<Option<oneshot::Receiver<Result<(), WriteError>>>>);
 
-#[derive(Debug, Default)]
-struct State {
-    /// An unanswered probe. The next caller waits for it instead of sending another one.
-    pending: Option<oneshot::Receiver<Result<(), WriteError>>>,
-    last: Option<Answer>,
-}
-
-#[derive(Debug)]
-struct Answer {
-    asked: Instant,
-    came: Instant,
-    /// The cause if the probe failed.
-    said: Result<(), Cause>,
-}
-
-impl Readiness {
-    /// Checks that the database accepts writes, with a probe sent by `send` or the result of a recent one.
-    pub(super) async fn ask(
+impl Probes {
+    /// Sends a probe, unless one is on its way, and waits for its result.
+    pub(super) async fn probe(
         &self,
         send: impl FnOnce(Box<dyn Job>) -> Result<(), Cause>,
     ) -> Result<(), WriteError> {
-        let since = Instant::now();
-        let mut state = self.0.lock().await;
-        if let Some(Answer { asked, came, said }) = &state.last
-            && (*came >= since || asked.elapsed() < FRESH)
-        {
-            return said.clone().map_err(WriteError::Unavailable);
-        }
-        let said = state.probe(send).await;
-        state.last = Some(Answer {
-            asked: since,
-            came: Instant::now(),
-            said: said.clone(),
-        });
-        said.map_err(WriteError::Unavailable)
-    }
-}
-
-impl State {
-    async fn probe(&mut self, send: impl FnOnce(Box<dyn Job>) -> Result<(), Cause>) -> Result<(), Cause> {
-        if self.pending.is_none() {
-            let (reply, answer) = oneshot::channel();
-            send(Box::new(Probe(reply)))?;
-            self.pending = Some(answer);
-        }
-        let Some(pending) = &mut self.pending else {
-            return Ok(());
+        let mut pending = self.0.lock().await;
+        let answer = match &mut *pending {
+            Some(answer) => answer,
+            none => {
+                let (reply, answer) = oneshot::channel();
+                send(Box::new(Probe(reply))).map_err(WriteError::Unavailable)?;
+                none.insert(answer)
+            }
         };
-        // If this caller is cancelled, the next one waits for the same probe.
-        let Some(answer) = with_timeout(TIMEOUT, pending).await else {
-            return Err("the database does not answer".into());
-        };
-        self.pending = None;
-        match answer {
-            Ok(answer) => answer.map_err(|error| match error {
-                WriteError::Unavailable(why) | WriteError::Corrupt(why) => why,
-            }),
-            Err(_) => Err("the writer stopped".into()),
-        }
+        let answer = answer.await;
+        *pending = None;
+        answer.unwrap_or_else(|_| Err(WriteError::Unavailable("the writer stopped".into())))
     }
 }
