@@ -37,7 +37,7 @@ const MAX_STRANGE_REQUESTS: usize = 32;
 /// Like [`MAX_STRANGE_REQUESTS`], while there are many unauthenticated connections. Requests that arrive at
 /// once cause work before they can be paced.
 const MAX_CROWDED_REQUESTS: usize = 8;
-/// Up to this many unauthenticated connections, nothing is throttled.
+/// Beyond this many unauthenticated connections, each has the same share of what they may send together.
 pub(super) const FREE: usize = 256;
 
 /// Limits of unauthenticated connections.
@@ -56,6 +56,8 @@ pub(crate) struct Crowd {
     state: Mutex<State>,
     /// A copy of the count in `state`, which is read for every piece that arrives.
     n_strange: AtomicUsize,
+    /// How many of them pause, as they sent more than their share.
+    n_resting: AtomicUsize,
     /// When the first piece of the next connection may be read.
     next_first: Mutex<Option<Instant>>,
 }
@@ -85,6 +87,10 @@ struct Guest {
 #[derive(Debug)]
 pub(crate) struct Seat(Line);
 
+/// A connection that pauses, until dropped.
+#[derive(Debug)]
+pub(super) struct Resting(Arc<Crowd>);
+
 /// A handle by which requests refer to their connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
@@ -98,6 +104,7 @@ impl Crowd {
             bounds,
             state: Mutex::default(),
             n_strange: AtomicUsize::new(0),
+            n_resting: AtomicUsize::new(0),
             next_first: Mutex::new(None),
         }
     }
@@ -210,6 +217,12 @@ impl Drop for Seat {
     }
 }
 
+impl Drop for Resting {
+    fn drop(&mut self) {
+        self.0.n_resting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Line {
     pub(crate) fn network(&self) -> Network {
         self.guest.network
@@ -268,6 +281,17 @@ impl Line {
     /// The number of unauthenticated connections.
     pub(super) fn n_strange_connections(&self) -> usize {
         self.crowd.n_strange.load(Ordering::Relaxed)
+    }
+
+    /// The number of unauthenticated connections that pause.
+    pub(super) fn n_resting(&self) -> usize {
+        self.crowd.n_resting.load(Ordering::Relaxed)
+    }
+
+    /// Counts the connection among those that pause.
+    pub(super) fn rests(&self) -> Resting {
+        self.crowd.n_resting.fetch_add(1, Ordering::Relaxed);
+        Resting(Arc::clone(&self.crowd))
     }
 
     /// Schedules the first piece of this connection, and returns how long it has to wait.

@@ -54,6 +54,7 @@ mod charged;
 mod crowd;
 mod drain;
 mod first;
+mod frames;
 mod pace;
 mod rest;
 mod stall;
@@ -89,6 +90,7 @@ use self::{
     charged::Charged,
     drain::{Draining, Unread},
     first::{Protocol, recognize},
+    frames::Frames,
     pace::Paced,
     stall::{STALL, Stalling, Written},
 };
@@ -168,7 +170,8 @@ impl Connections {
                 return;
             }
         };
-        let stream = Paced::new(first::Replayed::new(prefix, stream), line.clone());
+        let frames = (protocol == Protocol::Http2).then(Frames::new);
+        let stream = Paced::new(first::Replayed::new(prefix, stream), line.clone(), frames);
         let stream = Stalling::new(stream);
         let written = stream.written();
         let ended = match protocol {
