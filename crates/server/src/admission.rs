@@ -48,6 +48,10 @@ const ADDRESS_TIMES_FREE: usize = 1;
 /// Maximum number of authenticated requests in flight, including unread responses; or twice the maximum number
 /// of connections, if that is more.
 const MAX_REQUESTS: usize = 16_384;
+/// Bytes of the runs that streams of snapshots keep.
+const MAX_FOLLOWED: usize = 96 << 20;
+/// A larger run counts as this many.
+const MAX_FOLLOWED_EACH: usize = MAX_FOLLOWED / 4;
 /// A tenant may take at most this multiple of the free permits; alone it gets three quarters.
 const TENANT_TIMES_FREE: usize = 3;
 
@@ -60,6 +64,8 @@ pub(crate) struct Admission {
     requests: Arc<Shares<CredentialId>>,
     /// Bytes of the bodies of authenticated requests.
     bodies: Arc<Shares<CredentialId>>,
+    /// Bytes of runs that streams of snapshots keep, each as of its last event.
+    followed: Arc<Shares<CredentialId>>,
     probes: Arc<Probes>,
     /// Bytes of large responses.
     pub(crate) answers: Answers,
@@ -75,6 +81,7 @@ impl Admission {
             neighbors: Arc::new(Shares::new(MAX_NEIGHBORS, ADDRESS_TIMES_FREE)),
             requests: Arc::new(Shares::new(n_requests, TENANT_TIMES_FREE)),
             bodies: body::memory(),
+            followed: Arc::new(Shares::new(MAX_FOLLOWED, TENANT_TIMES_FREE)),
             probes: Arc::default(),
             answers: Answers::default(),
             paging: Paging::default(),
@@ -88,6 +95,28 @@ impl Admission {
             CredentialId::Neighbor(_) => self.neighbors.share(credential),
             CredentialId::Stranger(_) => self.strangers.share(credential),
         }
+    }
+}
+
+/// What a stream of snapshots holds of the memory for them, until dropped.
+#[derive(Debug)]
+pub(crate) struct Followed(Share<CredentialId>);
+
+impl Followed {
+    pub(crate) fn new(admission: &Admission, credential: CredentialId) -> Self {
+        Self(admission.followed.share(credential))
+    }
+
+    /// Charges the run that is kept now, instead of what was charged before.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    pub(crate) fn charge(&mut self, n_bytes: usize) -> Result<(), NoRoom> {
+        let n_bytes = n_bytes.min(MAX_FOLLOWED_EACH);
+        let n_before = self.0.amount();
+        self.0.shrink_to(n_bytes);
+        let has_room = n_bytes <= n_before || self.0.grow(n_bytes - n_before);
+        has_room.then_some(()).ok_or(NoRoom)
     }
 }
 

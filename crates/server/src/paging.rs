@@ -124,10 +124,10 @@ struct Frame {
     key: RunKey,
     seq: Seq,
     shown: Shown,
-    bytes: Weak<Vec<u8>>,
+    bytes: Weak<Bytes>,
 }
 
-struct Shared(Arc<Vec<u8>>);
+struct Shared(Arc<Bytes>);
 
 impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {
@@ -195,8 +195,7 @@ impl Paging {
     }
 
     /// Shares a large frame for as long as it is being sent.
-    pub(crate) fn share(&self, key: &RunKey, seq: Seq, shown: Shown, mut frame: Vec<u8>) -> Bytes {
-        frame.shrink_to_fit();
+    pub(crate) fn share(&self, key: &RunKey, seq: Seq, shown: Shown, frame: Bytes) -> Bytes {
         let frame = Arc::new(frame);
         let mut frames = self.frames.lock();
         frames.retain(|frame| frame.bytes.strong_count() > 0);
@@ -278,7 +277,7 @@ mod tests {
         );
         let modes = (StreamModes::default(), true);
         let paging = Paging::default();
-        let frame = paging.share(&key, Seq(3), modes, b"frame".to_vec());
+        let frame = paging.share(&key, Seq(3), modes, Bytes::from_static(b"frame"));
         assert_eq!(paging.shared(&key, Seq(3), modes), Some(frame.clone()));
         assert_eq!(paging.shared(&key, Seq(4), modes), None);
         // A frame with artifacts must not be sent to readers who may not see them.

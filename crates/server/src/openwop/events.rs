@@ -5,7 +5,8 @@
 //! mode, and ends. It also ends when the host stops or the client disconnects. If the store fails, the stream
 //! is aborted so that the client does not take it for the end of the run. A slow client holds a single chunk,
 //! and nothing is read for it meanwhile. A large event is a chunk of its own, which all streams that send it
-//! at the same time share.
+//! at the same time share. Chunks count as responses that are not read. A stream of snapshots keeps the run as
+//! of its last event, which is charged to its tenant; without room for either, the stream is refused or aborted.
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -15,7 +16,9 @@ use http::{HeaderValue, header};
 use serde::Serialize;
 use tokio::{sync::watch, time::Instant};
 use wopr_app::{App, Error as AppError, Events, Tail, View, VisibleRun, reads_artifacts};
-use wopr_core::{Event, KernelEvent, Plan, Recorded, RunKey, RunStarted, RunStatus, Seq};
+use wopr_core::{
+    Event, KernelEvent, Plan, Recorded, RunKey, RunStarted, RunStatus, Seq, format, parsed_size,
+};
 use wopr_wire::{
     openwop::stream::{StreamMode, StreamModes, forces_flush, parse_buffer},
     sse,
@@ -30,7 +33,10 @@ use super::{
 };
 use crate::{
     Host,
+    admission::{Followed, NoRoom},
+    answers::Crowded,
     auth::{Caller, Scope},
+    credential_id::CredentialId,
     message::{Body, Response},
     page,
     paging::{CHUNK, Pace},
@@ -187,6 +193,8 @@ struct Follow {
     masking: Masking,
     values: Option<Values>,
     batch: Batch,
+    /// Who pays for what is held.
+    credential: CredentialId,
     keepalive: Duration,
     sent_at: Instant,
     /// Read before the response began.
@@ -201,6 +209,7 @@ struct Follow {
 #[derive(Debug)]
 struct Values {
     view: View,
+    followed: Followed,
     /// Earlier events are folded but not shown.
     shown_from: Seq,
 }
@@ -242,6 +251,7 @@ impl Follow {
         after: Option<u64>,
     ) -> Result<Self, Problem> {
         let host = Arc::clone(&call.host);
+        let credential = CredentialId::caller(call.caller());
         let app = host.app();
         let (tail, head) = match app.ended(&key) {
             Some(ended) => (None, ended.head),
@@ -255,7 +265,11 @@ impl Follow {
         let shown_from = after.map_or(Seq(0), |after| Seq(after.saturating_add(1)).min(head));
         let values = if modes.is_values() {
             let view = app.view(&key).await?.ok_or_else(no_run)?;
-            Some(Values::new(view, shown_from))
+            Some(Values {
+                view: view.unstarted(),
+                followed: Followed::new(host.admission(), credential),
+                shown_from,
+            })
         } else {
             None
         };
@@ -278,6 +292,7 @@ impl Follow {
                 since: None,
                 is_due: false,
             },
+            credential,
             sent_at: Instant::now(),
             first: None,
             is_over: false,
@@ -328,13 +343,29 @@ impl Follow {
                 if self.has_ended {
                     out.extend_from_slice(END);
                 }
-                ((!out.is_empty()).then(|| out.into()), is_full)
+                let chunk = match out.is_empty() {
+                    true => None,
+                    false => Some(self.held(out).await?),
+                };
+                (chunk, is_full)
             }
         };
         if chunk.is_some() {
             self.sent_at = Instant::now();
         }
         Ok(ReadChunk { chunk, is_full })
+    }
+
+    /// Charges a chunk until the client has read it.
+    async fn held(&self, mut chunk: Vec<u8>) -> Result<Bytes, AppError> {
+        chunk.shrink_to_fit();
+        let held = self
+            .host
+            .admission()
+            .answers
+            .held(self.credential, chunk.into())
+            .await;
+        held.map_err(|Crowded| unavailable("too many events are not read"))
     }
 
     /// Shows one page, or the part of it that fills a chunk. The rest is read again.
@@ -397,6 +428,7 @@ impl Follow {
                     self.next = recorded.seq.next();
                     let frame = mem::take(out);
                     let shown = (self.modes, reads_artifacts);
+                    let frame = self.held(frame).await?;
                     let frame = self.host.paging().share(&self.key, recorded.seq, shown, frame);
                     return Ok(Read::Large(frame));
                 }
@@ -410,6 +442,9 @@ impl Follow {
                 is_full = true;
                 break;
             }
+        }
+        if let Some(values) = &mut self.values {
+            values.charge()?;
         }
         // Do not hold back a large batch.
         self.batch.is_due |= self.batch.items.len() >= CHUNK;
@@ -445,6 +480,10 @@ impl Follow {
     }
 }
 
+fn unavailable(why: &'static str) -> AppError {
+    AppError::Unavailable(why.into())
+}
+
 /// Waits until the log may have grown.
 async fn changed(tail: Option<&mut Tail>) {
     match tail {
@@ -468,9 +507,12 @@ fn show(recorded: &Recorded, log: render::Log<'_>, modes: StreamModes, batch: &m
 }
 
 impl Values {
-    fn new(view: View, shown_from: Seq) -> Self {
-        let view = view.unstarted();
-        Self { view, shown_from }
+    /// Charges the run as it is now.
+    fn charge(&mut self) -> Result<(), AppError> {
+        let View { run, plan, .. } = &self.view;
+        let stored = format::encode_run(plan.dialect(), run);
+        let charged = self.followed.charge(parsed_size(&stored));
+        charged.map_err(|NoRoom| unavailable("too many snapshots are followed"))
     }
 
     /// Folds an event, and writes a snapshot if the run progressed. A resumed stream begins with the run as
