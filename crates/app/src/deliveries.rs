@@ -3,7 +3,7 @@
 use wopr_core::{RunId, RunKey, Seq, Timestamp};
 use wopr_store::{DeliveryCursor, DeliveryFilter, DeliveryRow};
 
-use crate::{App, Caller, Error, Scope};
+use crate::{App, Caller, Error, Scope, VisibleRun};
 
 /// A delivery that is pending or dead-lettered, without the body to deliver.
 #[derive(Debug, Clone)]
@@ -32,6 +32,9 @@ impl App {
         limit: usize,
     ) -> Result<Vec<ListedDelivery>, Error> {
         caller.require(Scope::WebhooksManage)?;
+        if let Some(run) = &run {
+            self.existing_run(caller, run).await?;
+        }
         let filter = DeliveryFilter {
             tenant: caller.tenant.clone(),
             run,
@@ -44,7 +47,7 @@ impl App {
     }
 
     /// Retries dead-lettered deliveries of a run, of one subscription or of all; and with all, what the agents of its
-    /// calls have not been told yet. Returns how many. If the caller may not see the run, there are none.
+    /// calls have not been told yet. Returns how many.
     pub async fn retry_deliveries(
         &self,
         caller: &Caller,
@@ -52,11 +55,7 @@ impl App {
         subscription: Option<String>,
         seq: Option<Seq>,
     ) -> Result<usize, Error> {
-        let run = match self.find_run(caller, run.as_str(), Scope::WebhooksManage).await {
-            Ok(run) => run,
-            Err(Error::NoRun) => return Ok(0),
-            Err(error) => return Err(error),
-        };
+        let run = self.existing_run(caller, run).await?;
         let (subscriptions, mut n_retried) = match subscription {
             Some(id) => (vec![id], 0),
             None => {
@@ -68,6 +67,12 @@ impl App {
             n_retried += self.engine.retry_push(&run, &id, seq).await?;
         }
         Ok(n_retried)
+    }
+
+    async fn existing_run(&self, caller: &Caller, run: &RunId) -> Result<VisibleRun, Error> {
+        let run = self.find_run(caller, run.as_str(), Scope::WebhooksManage).await?;
+        self.head(&run).await?.ok_or(Error::NoRun)?;
+        Ok(run)
     }
 
     async fn subscription_ids(&self, run: &RunKey) -> Result<Vec<String>, Error> {

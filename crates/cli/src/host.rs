@@ -14,10 +14,10 @@ use clap::Args;
 use rand::{TryRngCore as _, rngs::OsRng};
 use serde::Serialize;
 use serde_json::Value;
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use tokio::{sync::oneshot, task::JoinHandle};
 use wopr_core::TenantId;
 use wopr_server::{
-    Config, ConfigError, Host, Overrides, ServeError, StartError,
+    Config, ConfigError, Host, Listeners, Overrides, ServeError, StartError,
     auth::Scopes,
     config::{Key, MCP_CONFIG, SETTINGS, Secret},
     telemetry,
@@ -202,7 +202,7 @@ pub(crate) struct Opened {
     pub(crate) host: Arc<Host>,
     /// The URL at which clients on this machine reach the host.
     pub(crate) origin: String,
-    listener: TcpListener,
+    listeners: Listeners,
     noted: Option<Noted>,
 }
 
@@ -229,14 +229,14 @@ where
     F: Future<Output = Result<Arc<Host>, StartError>>,
 {
     allow_connections(config.server.max_connections);
-    let listener = wopr_server::bind(&mut config)
+    let listeners = wopr_server::bind(&mut config)
         .await
         .map_err(|error| bind_failure(&error))?;
     let origin = config.server.origin();
     let host = Box::pin(open(config))
         .await
         .map_err(|error| start_failure(&error))?;
-    Ok(Opened::noted(host, listener, origin, Served::Alone))
+    Ok(Opened::noted(host, listeners, origin, Served::Alone))
 }
 
 /// Like [`open`], but waits until the database is reachable. Returns `None` if a signal or `stop` comes
@@ -271,12 +271,12 @@ pub(crate) fn allow_connections(max_connections: usize) {
 
 impl Opened {
     /// A host that has its store. Notes where it listens.
-    pub(crate) fn noted(host: Arc<Host>, listener: TcpListener, origin: String, served: Served) -> Self {
+    pub(crate) fn noted(host: Arc<Host>, listeners: Listeners, origin: String, served: Served) -> Self {
         let noted = Noted::write(host.config(), &origin, served);
         Self {
             host,
             origin,
-            listener,
+            listeners,
             noted,
         }
     }
@@ -309,7 +309,7 @@ impl Opened {
     pub(crate) async fn serve(self, mut signals: Signals, stop: impl Future<Output = ()>) -> Result<()> {
         let (stopping, stopped) = oneshot::channel();
         let noted = self.noted;
-        let server = wopr_server::serve(self.host, self.listener, async {
+        let server = wopr_server::serve(self.host, self.listeners, async {
             // A dropped sender requests a stop as well.
             let _ = stopped.await;
         });
@@ -323,12 +323,12 @@ impl Opened {
             if let Some(noted) = noted {
                 noted.forget();
             }
-            // The server may have ended on its own.
+            // The server ends only when it is asked to.
             let _ = stopping.send(());
             signals.end_at(impatient);
         };
-        let (served, ()) = tokio::join!(Box::pin(server), asked);
-        Ok(served.map_err(|error| Failure::cannot(Exit::Failed, &error))?)
+        tokio::join!(server, asked);
+        Ok(())
     }
 
     /// Serves in the background until the returned handle is stopped or dropped.
@@ -336,13 +336,13 @@ impl Opened {
         let (stopping, stopped) = oneshot::channel();
         let origin = self.origin.clone();
         let host = self.host;
-        let listener = self.listener;
+        let listeners = self.listeners;
         let task = tokio::spawn(async move {
-            Box::pin(wopr_server::serve(host, listener, async {
+            wopr_server::serve(host, listeners, async {
                 // Dropping the handle stops the host too.
                 let _ = stopped.await;
-            }))
-            .await
+            })
+            .await;
         });
         Background {
             origin,
@@ -359,7 +359,7 @@ pub(crate) struct Background {
     pub(crate) origin: String,
     noted: Option<Noted>,
     stopping: oneshot::Sender<()>,
-    task: JoinHandle<Result<(), ServeError>>,
+    task: JoinHandle<()>,
 }
 
 /// Shutdown timeout of an in-process host, whose only client is this process.
@@ -452,7 +452,7 @@ pub(crate) fn open_failure(error: &OpenError) -> Failure {
 /// Converts an error of opening a PostgreSQL database for display.
 pub(crate) fn postgres_failure(error: &postgres::OpenError) -> Failure {
     match error {
-        postgres::OpenError::Connect(_) | postgres::OpenError::Refused(_) => {
+        postgres::OpenError::Connect(_) | postgres::OpenError::Refused(_) | postgres::OpenError::ReadOnly => {
             Failure::cannot(Exit::Unreachable, error)
         }
         postgres::OpenError::Silent { .. } => Failure::cannot(Exit::Unreachable, error).hint(

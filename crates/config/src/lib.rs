@@ -27,8 +27,9 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use tracing::level_filters::LevelFilter;
-use wopr_core::{Membership, PrincipalId, TenantId, WorkflowId};
+use wopr_core::{Membership, PrincipalId, TenantId, WorkflowId, hex};
 
 use wopr_app::Scopes;
 
@@ -118,6 +119,8 @@ pub struct Server {
     pub sse_keepalive: Period,
     /// How long shutdown waits for requests in flight.
     pub shutdown_grace: Period,
+    /// How long a host that is told to stop goes on serving while `/readyz` says 503, so that load balancers see it.
+    pub shutdown_delay: Period,
     /// Maximum number of concurrent connections; further ones wait.
     pub max_connections: usize,
     /// Maximum number of unauthenticated connections per IPv4 address or IPv6 /64; 0 means no limit.
@@ -187,6 +190,15 @@ pub struct Key {
 }
 
 impl Key {
+    /// Returns `true` if a caller with the secret of this key has that of the other one.
+    fn has_secret_of(&self, other: &Self) -> bool {
+        let hash = |key: &Self| match (&key.secret, &key.secret_sha256) {
+            (Some(secret), _) => Some(hex(&Sha256::digest(secret.expose().as_bytes()))),
+            (None, hash) => hash.clone(),
+        };
+        hash(self) == hash(other)
+    }
+
     #[must_use]
     pub fn membership(&self) -> Membership {
         Membership {
@@ -328,6 +340,7 @@ impl Default for Server {
             request_timeout: Period::from_secs(30),
             sse_keepalive: Period::from_secs(15),
             shutdown_grace: Period::from_secs(10),
+            shutdown_delay: Period::from_secs(0),
             max_connections: 10_000,
             max_unauthenticated_per_address: 1_024,
             cors_origins: Vec::new(),
@@ -567,6 +580,15 @@ impl Config {
         if self.server.request_timeout.as_duration().is_zero() {
             return invalid("server.request_timeout", "must be over 0");
         }
+        let periods = [
+            ("interrupts.token_ttl", self.interrupts.token_ttl),
+            ("idempotency.retention", self.idempotency.retention),
+        ];
+        for (name, period) in periods {
+            if period.as_duration().is_zero() {
+                return invalid(name, "must be over 0");
+            }
+        }
         if !is_filter(&self.log.level) {
             return invalid(
                 "log.level",
@@ -723,6 +745,12 @@ impl Config {
             }
             if self.auth.keys[..index].iter().any(|other| other.id == key.id) {
                 return invalid(&format!("{name}.id"), "must be unique");
+            }
+            if self.auth.keys[..index]
+                .iter()
+                .any(|other| other.has_secret_of(key))
+            {
+                return invalid(&name, "must have a secret of its own: another key has the same");
             }
         }
         Ok(())

@@ -83,6 +83,9 @@ pub const SETTINGS: &[Setting] = &[
     setting("server.shutdown_grace", "WOPR_SHUTDOWN_GRACE", |c, t| {
         put(&mut c.server.shutdown_grace, t)
     }),
+    setting("server.shutdown_delay", "WOPR_SHUTDOWN_DELAY", |c, t| {
+        put(&mut c.server.shutdown_delay, t)
+    }),
     setting("server.max_connections", "WOPR_MAX_CONNECTIONS", |c, t| {
         number(&mut c.server.max_connections, t)
     }),

@@ -9,9 +9,11 @@
 use std::{
     collections::HashMap,
     fs, io,
-    net::SocketAddr,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use futures_util::future::{BoxFuture, OptionFuture};
@@ -111,7 +113,7 @@ pub struct Host {
     rejected: Vec<Rejected>,
     closing: watch::Sender<bool>,
     tls: Option<Arc<Tls>>,
-    awp_address: OnceLock<SocketAddr>,
+    is_draining: AtomicBool,
     history_positions: awp::Positions,
 }
 
@@ -131,7 +133,11 @@ impl Opened {
         match url {
             StoreUrl::Memory => Ok(Self::Memory(Arc::new(MemoryStore::new()))),
             StoreUrl::Postgres(url) => {
-                let store = PostgresStore::open(url.expose(), postgres::Options::default()).await?;
+                let options = postgres::Options {
+                    needs_writes: true,
+                    ..postgres::Options::default()
+                };
+                let store = PostgresStore::open(url.expose(), options).await?;
                 Ok(Self::Postgres(Arc::new(store)))
             }
             StoreUrl::Sqlite(path) => {
@@ -258,8 +264,7 @@ impl Host {
         clock: Arc<dyn Clock>,
         embedding: Embedding,
     ) -> Result<Arc<Self>, StartError> {
-        let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
-        Secrets::check(&config.secrets, &config.store)?;
+        let tls = read_settings(&config)?;
         let files = read_folders(&config.workflows)?;
         let has_callers = !Auth::new(&config.auth.keys).is_empty() || config.auth.has_others();
         if !has_callers && !holds_keys(&config.store).await? {
@@ -268,6 +273,23 @@ impl Host {
         let keeps_key = config.secrets.master_key.is_none() && config.secrets.key_file.is_none();
         let store = Opened::open(&config.store, keeps_key).await?;
         Box::pin(Self::open_opened(config, store, files, tls, clock, embedding)).await
+    }
+
+    /// Checks what a start would read besides the store and the workflows: certificates, keys, credentials and the
+    /// form of the store's URL. Creates nothing and connects to nothing.
+    ///
+    /// # Errors
+    /// Those that a start would end with.
+    pub fn check(config: &Config) -> Result<(), StartError> {
+        read_settings(config)?;
+        if let StoreUrl::Postgres(url) = &config.store {
+            postgres::check_url(url.expose())?;
+        }
+        let env = |name: &str| std::env::var(name).ok();
+        let named_secrets = models::secrets(&config.secrets.named, &env);
+        peers::read(&config.a2a.peers, &named_secrets, &env)?;
+        models::providers(&config.models, &named_secrets, &env)?;
+        Ok(())
     }
 
     /// Like [`Host::open_with`], but on a store that is already open; the configured URL is ignored.
@@ -460,18 +482,6 @@ impl Host {
         })
     }
 
-    /// Notes the address of the listener for the Agent Workflow Protocol.
-    pub(crate) fn bound_awp(&self, address: SocketAddr) {
-        // A host is served once.
-        let _ = self.awp_address.set(address);
-    }
-
-    /// The address of the listener for the Agent Workflow Protocol, once it listens.
-    #[must_use]
-    pub fn awp_address(&self) -> Option<SocketAddr> {
-        self.awp_address.get().copied()
-    }
-
     pub(crate) const fn history_positions(&self) -> &awp::Positions {
         &self.history_positions
     }
@@ -643,6 +653,16 @@ impl Host {
         *self.closing.borrow()
     }
 
+    /// Makes the host say that it is not ready, before it closes.
+    pub(crate) fn begin_drain(&self) {
+        self.is_draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if load balancers are to send requests elsewhere.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_closing() || self.is_draining.load(Ordering::Relaxed)
+    }
+
     /// Stops the engine and closes the store. Acknowledged writes are already durable.
     pub async fn close(&self) {
         self.begin_close();
@@ -741,7 +761,7 @@ impl Built {
             rejected,
             closing,
             tls: tls.map(Arc::new),
-            awp_address: OnceLock::new(),
+            is_draining: AtomicBool::new(false),
             history_positions: awp::Positions::default(),
         }
     }
@@ -752,6 +772,13 @@ struct WorkflowFile {
     path: PathBuf,
     /// The text and the parsed document, or the error.
     document: Result<(String, Value), String>,
+}
+
+/// Reads the certificates of the server, and checks that there is a master key or that one may be created.
+fn read_settings(config: &Config) -> Result<Option<Tls>, StartError> {
+    let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
+    Secrets::check(&config.secrets, &config.store)?;
+    Ok(tls)
 }
 
 /// Reads every `*.json`, folder by folder, sorted by name.

@@ -1,8 +1,9 @@
 //! The HTTP server: accepts connections, passes requests to the faces, and shuts down gracefully.
 //!
-//! Shutdown has four steps: stop accepting; end streams; let requests in flight finish, within a limit; close
-//! the engine and the store. Acknowledged writes are durable throughout, so all steps together take no longer
-//! than the grace period, even if the database does not answer.
+//! Shutdown has five steps: say that the host is not ready, for as long as load balancers are given to see it; stop
+//! accepting; end streams; let requests in flight finish, within a limit; close the engine and the store. Acknowledged
+//! writes are durable throughout, so all steps but the first together take no longer than the grace period, even if
+//! the database does not answer.
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -38,16 +39,30 @@ pub enum ServeError {
     Bind { address: Listen, source: io::Error },
 }
 
-/// Listens on the configured address and writes the address that the system chose back into the configuration,
+/// The sockets on which a host listens.
+#[derive(Debug)]
+pub struct Listeners {
+    all: TcpListener,
+    /// Of the Agent Workflow Protocol alone, if it has an address of its own.
+    awp: Option<TcpListener>,
+}
+
+/// Listens on the configured addresses and writes those that the system chose back into the configuration,
 /// so that links are correct from the start.
 ///
 /// # Errors
-/// If the address is in use or not local.
-pub async fn bind(config: &mut Config) -> Result<TcpListener, ServeError> {
-    let address = config.server.listen;
+/// If an address is in use or not local.
+pub async fn bind(config: &mut Config) -> Result<Listeners, ServeError> {
+    let all = listen_on(&mut config.server.listen)?;
+    let awp = config.awp.listen.as_mut().map(listen_on).transpose()?;
+    Ok(Listeners { all, awp })
+}
+
+fn listen_on(place: &mut Listen) -> Result<TcpListener, ServeError> {
+    let address = *place;
     let failed = |source| ServeError::Bind { address, source };
     let listener = listen(address.0).map_err(failed)?;
-    config.server.listen = Listen(listener.local_addr().map_err(failed)?);
+    *place = Listen(listener.local_addr().map_err(failed)?);
     Ok(listener)
 }
 
@@ -66,35 +81,27 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Serves until `shutdown` is ready, then shuts down gracefully.
-///
-/// # Errors
-/// None today; errors of a connection only end that connection.
 pub fn serve<'s>(
     host: Arc<Host>,
-    listener: TcpListener,
+    listeners: Listeners,
     shutdown: impl Future<Output = ()> + Send + 's,
-) -> BoxFuture<'s, Result<(), ServeError>> {
-    boxed(host, listener, Box::pin(shutdown))
+) -> BoxFuture<'s, ()> {
+    boxed(host, listeners, Box::pin(shutdown))
 }
 
 /// A trait object, and not generic: the code of the server is compiled in this crate, once, instead of in each program
 /// that awaits it.
-fn boxed<'s>(
-    host: Arc<Host>,
-    listener: TcpListener,
-    shutdown: BoxFuture<'s, ()>,
-) -> BoxFuture<'s, Result<(), ServeError>> {
-    Box::pin(serve_until(host, listener, shutdown))
+fn boxed(host: Arc<Host>, listeners: Listeners, shutdown: BoxFuture<'_, ()>) -> BoxFuture<'_, ()> {
+    Box::pin(serve_until(host, listeners, shutdown))
 }
 
-async fn serve_until(
-    host: Arc<Host>,
-    listener: TcpListener,
-    mut shutdown: BoxFuture<'_, ()>,
-) -> Result<(), ServeError> {
+async fn serve_until(host: Arc<Host>, listeners: Listeners, shutdown: BoxFuture<'_, ()>) {
+    if let Some(awp) = host.config().awp.listen {
+        tracing::info!(address = %awp, "listening for the Agent Workflow Protocol");
+    }
+    let mut shutdown = Box::pin(drained(&host, shutdown));
     let timeout = host.config().server.request_timeout.as_duration();
     let serves = Connections::new(Faces::new(&host), timeout);
-    let awp_listener = listen_for_awp(&host)?;
     let serves_awp = Connections::new(Faces::for_awp(&host), timeout);
     let tls = host.tls().cloned();
     // The files were read when the host opened.
@@ -113,8 +120,8 @@ async fn serve_until(
         let accepted = async {
             let slot = Arc::clone(&slots).acquire_owned().await;
             tokio::select! {
-                accepted = listener.accept() => (accepted, slot, &serves),
-                accepted = accept(awp_listener.as_ref()) => (accepted, slot, &serves_awp),
+                accepted = listeners.all.accept() => (accepted, slot, &serves),
+                accepted = accept(listeners.awp.as_ref()) => (accepted, slot, &serves_awp),
             }
         };
         let (accepted, slot, serves) = tokio::select! {
@@ -153,7 +160,7 @@ async fn serve_until(
             drop((seat, slot));
         });
     }
-    drop((listener, awp_listener));
+    drop(listeners);
     tracing::info!("stopping");
     host.begin_close();
     stop.send_replace(true);
@@ -175,20 +182,19 @@ async fn serve_until(
             "not closed in order within the grace period: what was under way goes on at the next start"
         );
     }
-    Ok(())
 }
 
-/// Listens on the address of the Agent Workflow Protocol, if there is one.
-fn listen_for_awp(host: &Host) -> Result<Option<TcpListener>, ServeError> {
-    let Some(address) = host.config().awp.listen else {
-        return Ok(None);
-    };
-    let failed = |source| ServeError::Bind { address, source };
-    let listener = listen(address.0).map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    tracing::info!(address = %bound, "listening for the Agent Workflow Protocol");
-    host.bound_awp(bound);
-    Ok(Some(listener))
+/// Ends when the host is to stop accepting: after `shutdown`, and the time that load balancers are given to see that the
+/// host is not ready. Until then it serves as before.
+async fn drained(host: &Host, shutdown: BoxFuture<'_, ()>) {
+    shutdown.await;
+    let delay = host.config().server.shutdown_delay.as_duration();
+    if delay.is_zero() {
+        return;
+    }
+    tracing::info!(?delay, "not ready any more, stopping after the delay");
+    host.begin_drain();
+    tokio::time::sleep(delay).await;
 }
 
 /// The next connection of a listener that there may not be.

@@ -3,13 +3,16 @@
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use wopr_server::config::{EXAMPLE, StoreUrl};
+use wopr_server::{
+    Host,
+    config::{EXAMPLE, StoreUrl},
+};
 
 use super::workflows::{self, Survey};
 use crate::{
     args::Format,
     exit::Exit,
-    host::HostArgs,
+    host::{HostArgs, start_failure},
     output::{self, Paint},
     variables,
 };
@@ -70,6 +73,7 @@ impl Config {
 
 fn check(host: &HostArgs, format: Format) -> Result<Exit> {
     let config = host.check()?;
+    Host::check(&config).map_err(|error| start_failure(&error))?;
     let mut notes = Vec::new();
     for name in variables::unknown() {
         notes.push(format!(

@@ -15,7 +15,10 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 use tokio::net::TcpListener;
-use wopr_server::config::{Config, StoreUrl};
+use wopr_server::{
+    Host,
+    config::{Config, Listen, StoreUrl},
+};
 use wopr_store::{
     PostgresStore, Registry as _, SqliteStore, postgres,
     sqlite::{self, OpenError},
@@ -141,10 +144,21 @@ async fn ask(server: &str, findings: &mut Findings) -> Result<Exit> {
 async fn examine(config: &Config, findings: &mut Findings) {
     findings.add("configuration", Verdict::Ok, "it is valid");
     clock(findings);
+    match Host::check(config) {
+        Ok(()) => findings.add(
+            "files",
+            Verdict::Ok,
+            "certificates, keys and credentials can be read",
+        ),
+        Err(error) => findings.add("files", Verdict::Error, format!("cannot {error}")),
+    }
     let stored = store(config, findings).await;
     keys(config, stored, findings);
     workflows(config, findings);
-    address(config, findings).await;
+    address("address", config.server.listen, findings).await;
+    if let Some(listen) = config.awp.listen {
+        address("awp address", listen, findings).await;
+    }
     public_url(config, findings);
     if config.conformance {
         let text = "conformance mode is on: its seams bypass what a production host protects";
@@ -254,6 +268,7 @@ async fn shared_store(url: &str, findings: &mut Findings) -> Option<usize> {
     let options = postgres::Options {
         connections: 1,
         migrate: false,
+        needs_writes: true,
         hints: false,
         ..postgres::Options::default()
     };
@@ -402,23 +417,22 @@ fn workflows(config: &Config, findings: &mut Findings) {
     }
 }
 
-async fn address(config: &Config, findings: &mut Findings) {
-    let listen = config.server.listen;
+async fn address(check: &'static str, listen: Listen, findings: &mut Findings) {
     match TcpListener::bind(listen.0).await {
         Ok(_) if listen.0.port() == 0 => {
             findings.add(
-                "address",
+                check,
                 Verdict::Ok,
                 format!("the system chooses a port of {}", listen.0.ip()),
             );
         }
-        Ok(_) => findings.add("address", Verdict::Ok, format!("{listen} is free")),
+        Ok(_) => findings.add(check, Verdict::Ok, format!("{listen} is free")),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
             let text = format!("{listen} is in use, perhaps by a host that runs");
-            findings.add("address", Verdict::Warning, text);
+            findings.add(check, Verdict::Warning, text);
         }
         Err(error) => findings.add(
-            "address",
+            check,
             Verdict::Error,
             format!("cannot listen on {listen}: {error}"),
         ),

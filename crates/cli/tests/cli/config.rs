@@ -82,6 +82,62 @@ fn invalid_configuration_ends_with_3_and_names_the_setting() {
     assert!(said.err.contains("WOPR_LISTEN"), "{said:#?}");
 }
 
+/// Settings with which a host does not start, and what is said of them.
+const NOT_STARTING: [(&[&str], &str); 6] = [
+    (&["--store", "postgres://127.0.0.1/w"], "WOPR_MASTER_KEY"),
+    (&["--set", "secrets.key_file=none.key"], "none.key"),
+    (&["--config", "tls.toml"], "none.pem"),
+    (
+        &["--store", "postgres://127.0.0.1/w?connections=0"],
+        "connections is a number above 0",
+    ),
+    (
+        &["--store", "postgres://127.0.0.1/w?sslrootcert=ca.pem"],
+        "sslmode=require",
+    ),
+    (&["--set", "interrupts.token_ttl=0s"], "must be over 0"),
+];
+
+#[test]
+fn check_and_doctor_refuse_what_a_start_refuses() {
+    let mut place = Place::new();
+    place.set("WOPR_API_KEY", "a-key-of-the-check");
+    place.write(
+        "tls.toml",
+        "[server.tls]\ncert = \"none.pem\"\nkey = \"none.pem\"\n",
+    );
+    for (settings, wanted) in NOT_STARTING {
+        let with = |args: &[&'static str]| [args, settings].concat();
+        if !wanted.contains("MASTER_KEY") && settings[0] == "--store" {
+            place.set("WOPR_MASTER_KEY", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=");
+        }
+        let said = place.ends(3, &with(&["config", "check"]));
+        assert!(said.err.contains(wanted), "{settings:?}: {said:#?}");
+        let said = place.ends(3, &with(&["serve", "--listen", "127.0.0.1:0"]));
+        assert!(said.err.contains(wanted), "{settings:?}: {said:#?}");
+    }
+    let said = place.ends(1, &["doctor", "--listen", "127.0.0.1:0", "--config", "tls.toml"]);
+    assert!(said.out.contains("none.pem"), "{said:#?}");
+}
+
+#[test]
+fn two_keys_with_one_secret_are_refused() {
+    let place = Place::new();
+    let hash = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+    for secret in [
+        "secret = \"hello\"".to_owned(),
+        format!("secret_sha256 = \"{hash}\""),
+    ] {
+        let key = |id: &str, secret: &str| {
+            format!("[[auth.keys]]\nid = \"{id}\"\ntenant = \"{id}\"\nscopes = [\"runs:read\"]\n{secret}\n")
+        };
+        let keys = key("one", "secret = \"hello\"") + &key("two", &secret);
+        place.write("wopr.toml", &keys);
+        let said = place.ends(3, &["config", "check", "--config", "wopr.toml"]);
+        assert!(said.err.contains("auth.keys[1]"), "{said:#?}");
+    }
+}
+
 #[test]
 fn check_reports_warnings() {
     let place = Place::new();

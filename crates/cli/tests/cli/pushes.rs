@@ -237,6 +237,9 @@ fn given_up_deliveries_are_listed_and_retried() {
     );
     assert!(!said.out.contains(&receiver.address), "{said:#?}");
     place.ends(2, &["deliveries", "retry", &task, "--event", "1"]);
+    let unknown = "run_00000000000000000000000000000000";
+    place.ends(4, &["deliveries", "retry", unknown]);
+    place.ends(4, &["deliveries", "list", "--run", unknown]);
     receiver.takes.store(true, Ordering::SeqCst);
     let said = place.ends(0, &["deliveries", "retry", &task]);
     assert!(said.err.contains("are tried again"), "{said:#?}");

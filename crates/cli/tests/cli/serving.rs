@@ -334,3 +334,36 @@ async fn refusals_for_load_and_failed_executions_do_not_each_log_a_failed_reques
     assert_eq!(said("request refused"), 1, "{log}");
     assert_eq!(said("run failed"), 5, "{log}");
 }
+
+#[test]
+fn an_address_of_the_agent_workflow_protocol_that_is_taken_ends_the_start() {
+    let mut place = Place::new();
+    place.set("WOPR_API_KEY", KEY);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("awp.listen={}", taken.local_addr().unwrap());
+    let args = ["serve", "--listen", "127.0.0.1:0", "--set", &listen];
+    let said = place.ends(8, &args);
+    assert!(
+        said.out.is_empty() && said.err.contains("in use"),
+        "nothing was announced: {said:#?}"
+    );
+    assert!(!place.path().join("wopr.db").exists(), "nothing was opened");
+}
+
+#[test]
+fn a_host_that_is_told_to_stop_is_not_ready_before_it_refuses_connections() {
+    let mut place = Place::new();
+    place.set("WOPR_SHUTDOWN_DELAY", "20s");
+    let host = place.serve();
+    place.ends(0, &["doctor", "--server", &host.origin]);
+    assert!(signal(host.pid(), "TERM"));
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while place.run(&["doctor", "--server", &host.origin]).code == 0 {
+        assert!(std::time::Instant::now() < until, "it is ready still");
+    }
+    // It serves all the same.
+    place.ends(0, &["run", "hello"]);
+    // A second signal ends it at once.
+    assert!(signal(host.pid(), "TERM"));
+    host.wait();
+}

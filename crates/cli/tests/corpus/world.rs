@@ -14,7 +14,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 use wopr_core::{RunKey, TenantId, Timestamp};
 use wopr_engine::Clock;
 use wopr_server::{
-    Config, Host, ServeError,
+    Config, Host,
     auth::Scopes,
     bind,
     config::{Key, Period, Secret, StoreUrl},
@@ -46,7 +46,7 @@ pub(crate) struct World {
     origin: String,
     client: Client,
     stop: oneshot::Sender<()>,
-    serving: JoinHandle<Result<(), ServeError>>,
+    serving: JoinHandle<()>,
 }
 
 pub(crate) fn tenant() -> TenantId {
@@ -86,8 +86,8 @@ impl World {
     /// Opens a database. With `is_still`, stops the engine right after opening.
     pub(crate) async fn open(store: StoreUrl, now: i64, is_still: bool) -> Self {
         let mut config = config(store);
-        let listener = bind(&mut config).await.unwrap();
-        let origin = format!("http://{}", listener.local_addr().unwrap());
+        let listeners = bind(&mut config).await.unwrap();
+        let origin = config.server.origin();
         let clock = Arc::new(Still(AtomicI64::new(now)));
         let host = Host::open_with(config, Arc::clone(&clock) as Arc<dyn Clock>)
             .await
@@ -96,7 +96,7 @@ impl World {
             host.engine().stop().await;
         }
         let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(serve(Arc::clone(&host), listener, async {
+        let serving = tokio::spawn(serve(Arc::clone(&host), listeners, async {
             // Dropping the world stops the host too.
             let _ = stopped.await;
         }));
@@ -124,7 +124,7 @@ impl World {
     pub(crate) async fn close(self) {
         drop(self.client);
         let _ = self.stop.send(());
-        self.serving.await.unwrap().unwrap();
+        self.serving.await.unwrap();
     }
 
     pub(crate) fn now(&self) -> i64 {

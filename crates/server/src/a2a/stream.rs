@@ -37,6 +37,7 @@ use crate::{
     auth::{Caller, Scope},
     credential_id::CredentialId,
     paging::{CHUNK, Pace},
+    telemetry::OpenStream,
 };
 
 /// Events to read per page while they are small.
@@ -93,6 +94,7 @@ pub(super) struct TaskStream {
     is_done: bool,
     keep_alive: Duration,
     last_said: Instant,
+    _open: OpenStream,
 }
 
 impl Service {
@@ -245,6 +247,7 @@ impl Service {
             is_done: false,
             keep_alive: self.host.config().server.sse_keepalive.as_duration(),
             last_said: Instant::now(),
+            _open: self.host.metrics().open_stream(),
         }
     }
 

@@ -45,6 +45,8 @@ use crate::{
 
 /// Events to read per page while they are small.
 const PAGE: usize = 128;
+/// Bytes of a batch that are not held back any longer.
+const MAX_HELD_BACK: usize = 16 << 10;
 /// Ends the stream of a run that has ended.
 const END: &[u8] = b":end\n";
 
@@ -446,8 +448,8 @@ impl Follow {
         if let Some(values) = &mut self.values {
             values.charge()?;
         }
-        // Do not hold back a large batch.
-        self.batch.is_due |= self.batch.items.len() >= CHUNK;
+        // Do not hold back a large batch: nobody is charged for it meanwhile.
+        self.batch.is_due |= self.batch.items.len() >= MAX_HELD_BACK;
         self.has_ended = status.is_terminal() && self.next >= head;
         self.is_over = self.has_ended;
         self.pace.read(out.len() + self.batch.items.len());
@@ -580,7 +582,7 @@ impl Batch {
         }
         let mut data = Vec::with_capacity(self.items.len() + 2);
         data.push(b'[');
-        data.append(&mut self.items);
+        data.append(&mut mem::take(&mut self.items));
         data.push(b']');
         sse::write_frame(out, sse::Head::new(self.last, "batch"), &data);
         self.since = None;

@@ -52,7 +52,7 @@ pub(super) fn health(_: Call) -> BoxFuture<'static, Answer> {
 /// `GET /readyz`
 pub(super) fn ready(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        if call.host.is_closing() {
+        if call.host.is_leaving() {
             return Err(Problem::unavailable(1));
         }
         if let Err(why) = call.host.app().ready().await {

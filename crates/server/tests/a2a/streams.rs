@@ -365,3 +365,26 @@ async fn stream_tells_who_has_the_baton() {
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn open_streams_of_every_binding_are_counted() {
+    let server = Server::start().await;
+    let n_open = || {
+        let host = &server.host;
+        let text = host.metrics().render(&host.engine().stats(), None);
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("wopr_open_streams "));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    let mut open = Vec::new();
+    for client in [server.v1(), server.v03()] {
+        let id = begin(&client, "approve").await;
+        open.push(client.subscribe(&id).await);
+        assert_eq!(n_open(), open.len() as u64, "{}", client.version);
+    }
+    drop(open);
+    while n_open() > 0 {
+        tokio::task::yield_now().await;
+    }
+}

@@ -3,10 +3,10 @@
 use std::{path::Path, sync::Arc};
 
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use tokio::{sync::oneshot, task::JoinHandle};
 use wopr_engine::{Clock, SystemClock};
 use wopr_server::{
-    Config, Host, bind,
+    Config, Host, Listeners, bind,
     config::{Key, Listen, Period, Secret, StoreUrl},
     serve,
 };
@@ -90,9 +90,9 @@ impl Server {
     }
 
     pub(crate) async fn open(mut config: Config) -> Self {
-        let listener = bind(&mut config).await.unwrap();
+        let listeners = bind(&mut config).await.unwrap();
         let host = Host::open(config).await.unwrap();
-        Self::serve(host, listener).await
+        Self::serve(host, listeners).await
     }
 
     /// Starts on a store that is already open.
@@ -102,32 +102,32 @@ impl Server {
 
     /// Like [`Server::over`], with a clock.
     pub(crate) async fn over_by(mut config: Config, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
-        let listener = bind(&mut config).await.unwrap();
+        let listeners = bind(&mut config).await.unwrap();
         let host = Host::open_over(config, store, clock).await.unwrap();
-        Self::serve(host, listener).await
+        Self::serve(host, listeners).await
     }
 
-    async fn serve(host: Arc<Host>, listener: TcpListener) -> Self {
-        Self::serving(host, listener, workflows()).await
+    async fn serve(host: Arc<Host>, listeners: Listeners) -> Self {
+        Self::serving(host, listeners, workflows()).await
     }
 
     /// Starts a configured host in memory with other workflows.
     pub(crate) async fn with(mut config: Config, workflows: Vec<Value>) -> Self {
-        let listener = bind(&mut config).await.unwrap();
+        let listeners = bind(&mut config).await.unwrap();
         let host = Host::open(config).await.unwrap();
-        Self::serving(host, listener, workflows).await
+        Self::serving(host, listeners, workflows).await
     }
 
-    async fn serving(host: Arc<Host>, listener: TcpListener, workflows: Vec<Value>) -> Self {
-        let address = listener.local_addr().unwrap().to_string();
+    async fn serving(host: Arc<Host>, listeners: Listeners, workflows: Vec<Value>) -> Self {
+        let address = host.config().server.listen.to_string();
         for workflow in workflows {
             host.engine().register(None, workflow).await.unwrap();
         }
         let (stop, stopped) = oneshot::channel();
-        let served = serve(Arc::clone(&host), listener, async {
+        let served = serve(Arc::clone(&host), listeners, async {
             let _ = stopped.await;
         });
-        let task = tokio::spawn(async { served.await.unwrap() });
+        let task = tokio::spawn(served);
         Self {
             host,
             address,

@@ -1124,7 +1124,7 @@ async fn a_listener_of_its_own_has_the_paths_of_the_reference() {
     start(&server, &document, json!({ "execution_id": "q-1" }))
         .await
         .ok(200);
-    let address = server.host.awp_address().expect("it listens");
+    let address = server.host.config().awp.listen.expect("it listens").0;
     let call =
         |method: &str, path: &str| crate::client::Call::new(address, method, path).key(crate::server::ALICE);
     let status = call("GET", "/v1/executions/q-1").send().await.ok(200);

@@ -15,7 +15,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 use wopr_core::{TenantId, Timestamp};
 use wopr_engine::{Clock, SteadyClock, SystemClock};
 use wopr_server::{
-    Config, Host, ServeError,
+    Config, Host,
     auth::Scopes,
     bind,
     config::{Key, Secret, StoreUrl},
@@ -40,7 +40,7 @@ pub(crate) struct Server {
     pub(crate) host: Arc<Host>,
     pub(crate) clock: Arc<ShiftedClock>,
     stop: Option<oneshot::Sender<()>>,
-    serving: JoinHandle<Result<(), ServeError>>,
+    serving: JoinHandle<()>,
     folder: TempDir,
 }
 
@@ -120,7 +120,7 @@ impl Server {
             ..
         } = self;
         let _ = stop.unwrap().send(());
-        serving.await.unwrap().unwrap();
+        serving.await.unwrap();
         Self::start_in(folder, clock, |config| {
             config.store = StoreUrl::Sqlite("wopr.db".into());
             change(config);
@@ -139,12 +139,12 @@ impl Server {
         if let StoreUrl::Sqlite(path) = &mut config.store {
             *path = folder.path().join(&*path);
         }
-        let listener = bind(&mut config).await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let listeners = bind(&mut config).await.unwrap();
+        let address = config.server.listen.0;
         let steady = SteadyClock::over(Arc::clone(&clock) as Arc<dyn Clock>);
         let host = Host::open_with(config, Arc::new(steady)).await.unwrap();
         let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(serve(Arc::clone(&host), listener, async {
+        let serving = tokio::spawn(serve(Arc::clone(&host), listeners, async {
             // Dropping the server stops it too.
             let _ = stopped.await;
         }));
@@ -161,7 +161,7 @@ impl Server {
     /// Shuts down gracefully.
     pub(crate) async fn stop(mut self) {
         let _ = self.stop.take().unwrap().send(());
-        self.serving.await.unwrap().unwrap();
+        self.serving.await.unwrap();
     }
 
     /// The database of [`Server::start_on_sqlite`].

@@ -396,3 +396,37 @@ async fn poll_of_large_events_is_paged() {
     let rest = server.get(&format!("{path}&lastSequence=0")).send().await.ok(200);
     assert_eq!(rest["isComplete"], true);
 }
+
+#[tokio::test]
+async fn snapshots_that_are_followed_are_bounded_for_each_tenant() {
+    let server = Server::start().await;
+    let run = server
+        .run("approval", json!({ "text": "x".repeat(900_000) }))
+        .await;
+    server.wait_for(&run, "waiting-approval").await;
+    let path = format!("/v1/runs/{run}/events?streamMode=values");
+    let follow = async || {
+        let events = server.get(&path).events().await;
+        let status = events.head.as_ref().unwrap().status;
+        (events, status)
+    };
+    let mut followed = Vec::new();
+    let refused = loop {
+        assert!(
+            followed.len() < 200,
+            "so many streams of a large run were accepted"
+        );
+        match follow().await {
+            (events, 200) => followed.push(events),
+            (_, refused) => break refused,
+        }
+    };
+    assert_eq!(refused, 503);
+    assert!(followed.len() > 10, "{} streams were accepted", followed.len());
+    // A stream of events keeps no run.
+    let debug = format!("/v1/runs/{run}/events?streamMode=debug");
+    assert!(server.get(&debug).events().await.next().await.is_some());
+    // What is not followed any more makes room.
+    drop(followed);
+    while follow().await.1 != 200 {}
+}

@@ -307,6 +307,17 @@ fn name(config: &Config, address: Option<IpAddr>) -> String {
     }
 }
 
+impl Unreached {
+    /// Returns `true` if every server answered, and may accept a connection later.
+    pub(super) fn is_refusal(&self) -> bool {
+        let is_refused = |failure: &Failure| match failure.why {
+            Why::Refused(_) => true,
+            Why::Silent | Why::Final(_) => false,
+        };
+        self.failures.iter().all(is_refused)
+    }
+}
+
 impl fmt::Display for Unreached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, Failure { server, why }) in self.failures.iter().enumerate() {

@@ -52,7 +52,7 @@ use tokio_util::{
     task::TaskTracker,
 };
 
-pub use open::risks;
+pub use open::{check_url, risks};
 pub use open_error::OpenError;
 pub use schema::{holds_keys, migrate, schema_version};
 pub use stats::Stats;
@@ -77,6 +77,8 @@ pub struct Options {
     pub deadline: Duration,
     /// Migrates an older schema on opening. Default `true`.
     pub migrate: bool,
+    /// Opening a server that takes no writes fails with [`OpenError::ReadOnly`]. Default `false`.
+    pub needs_writes: bool,
     /// Exchanges hints about changes with other processes. Default `true`; without hints, processes poll.
     pub hints: bool,
 }
@@ -89,6 +91,7 @@ impl Default for Options {
             timeout: Duration::from_secs(1),
             deadline: Duration::from_secs(45),
             migrate: true,
+            needs_writes: false,
             hints: true,
         }
     }
@@ -120,7 +123,7 @@ impl PostgresStore {
     pub async fn open(url: &str, options: Options) -> Result<Self, OpenError> {
         let mut options = options;
         let connector = open::parse(url, &mut options)?;
-        let schema = schema::ensure(&connector, options.migrate).await?;
+        let schema = schema::ensure(&connector, options.migrate, options.needs_writes).await?;
         let counters = Arc::new(Counters::default());
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let pool = Pool::new(connector.clone(), &options, Arc::clone(&counters), tasks.clone())?;

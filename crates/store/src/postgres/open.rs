@@ -54,8 +54,16 @@ pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenE
                 ));
             }
             ("sslrootcert", path) => roots = Some(path.to_owned()),
+            ("connect_timeout", seconds) => match seconds.parse::<u64>() {
+                Ok(seconds) if seconds > 0 => others.push(parameter),
+                Ok(_) | Err(_) => return Err(wrong("connect_timeout is a number of seconds above 0")),
+            },
             _ => others.push(parameter),
         }
+    }
+    if roots.is_some() && !wants_tls {
+        // Whoever names a certificate wants TLS.
+        return Err(wrong("sslrootcert is used with sslmode=require only"));
     }
     let mut text = base.to_owned();
     if !others.is_empty() {
@@ -189,6 +197,20 @@ pub(super) async fn examine(session: &Session) -> Result<String, OpenError> {
     row.try_get::<_, Option<String>>(0)?.ok_or(OpenError::NoSchema)
 }
 
+/// Checks that the server takes writes. With several servers, the driver chooses one that does.
+pub(super) async fn takes_writes(session: &Session) -> Result<(), OpenError> {
+    const IS_READ_ONLY: &str = "SELECT current_setting('transaction_read_only')::boolean";
+    match session.read_one(IS_READ_ONLY, &[]).await?.try_get(0)? {
+        true => Err(OpenError::ReadOnly),
+        false => Ok(()),
+    }
+}
+
+/// Checks a URL and the files that it names, without connecting.
+pub fn check_url(url: &str) -> Result<(), OpenError> {
+    parse(url, &mut Options::default()).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,6 +248,10 @@ mod tests {
             "?hints=maybe",
             "?unknown=1",
             "?connect_timeout=soon",
+            "?connect_timeout=0",
+            "?connect_timeout=-1",
+            "?sslrootcert=ca.pem",
+            "?sslmode=disable&sslrootcert=ca.pem",
         ] {
             let Err(error) = parsed(query) else {
                 panic!("{query} was accepted")

@@ -35,6 +35,9 @@ pub enum OpenError {
     /// The connection has no schema to create tables in.
     #[error("use a database without a schema: the first of its search_path does not exist")]
     NoSchema,
+    /// The server takes no writes: it is a standby, or the database is read-only.
+    #[error("write to the database: its server takes no writes, as a standby or a read-only one")]
+    ReadOnly,
     /// A newer wopr wrote the schema. It was left untouched.
     #[error(
         "open a database of schema version {found}: this binary knows {known}, use the wopr that wrote it"
@@ -66,7 +69,7 @@ impl OpenError {
     #[must_use]
     pub const fn is_passing(&self) -> bool {
         match self {
-            Self::Connect(_) | Self::Silent { .. } => true,
+            Self::Connect(_) | Self::Silent { .. } | Self::ReadOnly => true,
             Self::Url(_)
             | Self::Tls(_)
             | Self::Refused(_)

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use deadpool::managed::{self, PoolConfig, PoolError, QueueMode};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 use tokio_postgres::Row;
 use tokio_util::task::TaskTracker;
@@ -13,7 +13,7 @@ use wopr_core::TenantId;
 
 use super::{
     Options,
-    connect::Connector,
+    connect::{Connector, Unreached},
     connection::{Connection, Keeper},
     fault::Fault,
     maker::Maker,
@@ -26,6 +26,11 @@ use crate::Cause;
 
 /// Attempts per read or write that failed without effect.
 const TRIES: u32 = 4;
+
+/// How long a caller waits for one of the connections that there are, while the server allows no further one.
+const NO_FURTHER: Duration = Duration::from_secs(1);
+/// How often it looks meanwhile.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The error for a silent server.
 const SILENT: &str = "the database does not answer";
@@ -90,7 +95,7 @@ impl Pool {
             self.counters.refused();
             Fault::Refused(why.into())
         })?;
-        let Ok(given) = timeout_at(until, self.connections.get()).await else {
+        let Ok(given) = timeout_at(until, self.given()).await else {
             return Err(Fault::Refused(SILENT.into()));
         };
         let object = given.map_err(|error| {
@@ -105,6 +110,19 @@ impl Pool {
             })
         })?;
         Ok(Connection::new(object, turn, self.keeper.clone()))
+    }
+
+    /// An idle connection, or a new one. If the server allows no further one, waits a while for one that is in use.
+    async fn given(&self) -> Result<managed::Object<Maker>, PoolError<Unreached>> {
+        let until = Instant::now() + NO_FURTHER;
+        loop {
+            let given = self.connections.get().await;
+            let is_refused = matches!(&given, Err(PoolError::Backend(error)) if error.is_refusal());
+            if !is_refused || self.connections.status().size == 0 || Instant::now() >= until {
+                return given;
+            }
+            sleep(LOOK).await;
+        }
     }
 
     /// Takes one of the few places for appends that are tried alone. Must be taken before a connection.

@@ -38,7 +38,7 @@ const OTHERS: Duration = Duration::from_secs(120);
 /// The database is unchanged on error.
 pub async fn migrate(url: &str) -> Result<u32, OpenError> {
     let connector = open::parse(url, &mut Options::default())?;
-    ensure(&connector, true).await?;
+    ensure(&connector, true, true).await?;
     Ok(known())
 }
 
@@ -81,9 +81,16 @@ fn known() -> u32 {
 }
 
 /// Checks the schema, migrates it if that is allowed, and returns its name.
-pub(super) async fn ensure(connector: &Connector, migrate: bool) -> Result<String, OpenError> {
+pub(super) async fn ensure(
+    connector: &Connector,
+    migrate: bool,
+    needs_writes: bool,
+) -> Result<String, OpenError> {
     let mut session = connector.connect("").await?;
     let schema = open::examine(&session).await?;
+    if needs_writes {
+        open::takes_writes(&session).await?;
+    }
     let found = checked(&session, &schema).await?;
     let known = known();
     if found == known {

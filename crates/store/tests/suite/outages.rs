@@ -8,7 +8,8 @@ use std::{
 use wopr_core::{RunStatus, Seq};
 use wopr_store::{
     AppendError, BlobRow, Log as _, PostgresStore, Queue, ReadError, Registry as _, Removal, Retention as _,
-    RunFilter, Swept, Work as _, WriteError, postgres::Options,
+    RunFilter, Swept, Work as _, WriteError,
+    postgres::{OpenError, Options},
 };
 
 use crate::{
@@ -274,6 +275,41 @@ async fn read_only_server_is_not_ready_and_refuses_writes() {
     let refused = store.begin_epoch(at(0)).await.expect_err("read only");
     assert!(matches!(refused, WriteError::Unavailable(_)), "{refused:?}");
     assert_eq!(head(&store, 1).await, Some(Seq(1)), "reads go on");
+    let options = Options {
+        needs_writes: true,
+        ..Options::default()
+    };
+    let refused = PostgresStore::open(&url, options).await.expect_err("read only");
+    assert!(
+        matches!(refused, OpenError::ReadOnly) && refused.is_passing(),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_store_goes_on_with_the_connections_that_the_server_allows() {
+    let schema = Schema::new().await;
+    let role = format!("few_{:016x}", rand::random::<u64>());
+    schema
+        .sql(&format!(
+            "CREATE ROLE {role} LOGIN CONNECTION LIMIT 2;
+             DO $$ BEGIN EXECUTE format('GRANT ALL ON SCHEMA %I TO {role}', current_schema()); END $$"
+        ))
+        .await;
+    let options = Options {
+        hints: false,
+        ..Options::default()
+    };
+    let url = format!("{}&user={role}", schema.url());
+    let store = PostgresStore::open(&url, options).await.expect("open");
+    let created = futures_util::future::join_all((0..40).map(|n| store.append(create(&run(n), 1)))).await;
+    let refused: Vec<_> = created
+        .iter()
+        .filter_map(|created| created.as_ref().err())
+        .collect();
+    assert!(refused.is_empty(), "{refused:?}");
+    let read = futures_util::future::join_all((0..40).map(|n| head(&store, n))).await;
+    assert!(read.iter().all(|head| *head == Some(Seq(1))), "{read:?}");
 }
 
 #[tokio::test]
