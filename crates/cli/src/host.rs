@@ -306,9 +306,10 @@ impl Opened {
     }
 
     /// Serves until a signal or `stop`, then shuts down gracefully. A second signal exits at once.
-    pub(crate) async fn serve(self, mut signals: Signals, stop: impl Future<Output = ()>) -> Result<()> {
+    pub(crate) async fn serve(self, mut signals: Signals, stop: impl Future<Output = ()>) {
         let (stopping, stopped) = oneshot::channel();
         let noted = self.noted;
+        let host = Arc::clone(&self.host);
         let server = wopr_server::serve(self.host, self.listeners, async {
             // A dropped sender requests a stop as well.
             let _ = stopped.await;
@@ -323,12 +324,12 @@ impl Opened {
             if let Some(noted) = noted {
                 noted.forget();
             }
+            signals.end_at(impatient);
+            host.drain().await;
             // The server ends only when it is asked to.
             let _ = stopping.send(());
-            signals.end_at(impatient);
         };
         tokio::join!(server, asked);
-        Ok(())
     }
 
     /// Serves in the background until the returned handle is stopped or dropped.

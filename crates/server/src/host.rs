@@ -653,9 +653,15 @@ impl Host {
         *self.closing.borrow()
     }
 
-    /// Makes the host say that it is not ready, before it closes.
-    pub(crate) fn begin_drain(&self) {
-        self.is_draining.store(true, Ordering::Relaxed);
+    /// Says that the host is not ready, and waits for as long as load balancers are given to see it. It serves as
+    /// before meanwhile.
+    pub async fn drain(&self) {
+        let delay = self.config.server.shutdown_delay.as_duration();
+        if !delay.is_zero() {
+            tracing::info!(?delay, "not ready any more, stopping after the delay");
+            self.is_draining.store(true, Ordering::Relaxed);
+            tokio::time::sleep(delay).await;
+        }
     }
 
     /// Returns `true` if load balancers are to send requests elsewhere.

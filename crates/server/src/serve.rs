@@ -1,9 +1,8 @@
 //! The HTTP server: accepts connections, passes requests to the faces, and shuts down gracefully.
 //!
-//! Shutdown has five steps: say that the host is not ready, for as long as load balancers are given to see it; stop
-//! accepting; end streams; let requests in flight finish, within a limit; close the engine and the store. Acknowledged
-//! writes are durable throughout, so all steps but the first together take no longer than the grace period, even if
-//! the database does not answer.
+//! Shutdown has four steps: stop accepting; end streams; let requests in flight finish, within a limit; close
+//! the engine and the store. Acknowledged writes are durable throughout, so all steps together take no longer
+//! than the grace period, even if the database does not answer. [`Host::drain`] comes before them.
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -95,11 +94,10 @@ fn boxed(host: Arc<Host>, listeners: Listeners, shutdown: BoxFuture<'_, ()>) -> 
     Box::pin(serve_until(host, listeners, shutdown))
 }
 
-async fn serve_until(host: Arc<Host>, listeners: Listeners, shutdown: BoxFuture<'_, ()>) {
+async fn serve_until(host: Arc<Host>, listeners: Listeners, mut shutdown: BoxFuture<'_, ()>) {
     if let Some(awp) = host.config().awp.listen {
         tracing::info!(address = %awp, "listening for the Agent Workflow Protocol");
     }
-    let mut shutdown = Box::pin(drained(&host, shutdown));
     let timeout = host.config().server.request_timeout.as_duration();
     let serves = Connections::new(Faces::new(&host), timeout);
     let serves_awp = Connections::new(Faces::for_awp(&host), timeout);
@@ -182,19 +180,6 @@ async fn serve_until(host: Arc<Host>, listeners: Listeners, shutdown: BoxFuture<
             "not closed in order within the grace period: what was under way goes on at the next start"
         );
     }
-}
-
-/// Ends when the host is to stop accepting: after `shutdown`, and the time that load balancers are given to see that the
-/// host is not ready. Until then it serves as before.
-async fn drained(host: &Host, shutdown: BoxFuture<'_, ()>) {
-    shutdown.await;
-    let delay = host.config().server.shutdown_delay.as_duration();
-    if delay.is_zero() {
-        return;
-    }
-    tracing::info!(?delay, "not ready any more, stopping after the delay");
-    host.begin_drain();
-    tokio::time::sleep(delay).await;
 }
 
 /// The next connection of a listener that there may not be.

@@ -86,7 +86,7 @@ impl Dev {
             about_key,
             &opened.host.config().store.to_string(),
         )?;
-        opened.serve(signals, std::future::pending()).await?;
+        opened.serve(signals, std::future::pending()).await;
         Ok(Exit::Ok)
     }
 }

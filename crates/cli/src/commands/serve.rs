@@ -67,7 +67,7 @@ impl Serve {
             return Ok(Exit::Ok);
         };
         opened.announce(None)?;
-        opened.serve(signals, stop).await?;
+        opened.serve(signals, stop).await;
         Ok(Exit::Ok)
     }
 }
