@@ -5,11 +5,13 @@
 //! list.
 
 use serde_json::Value;
-use wopr_core::{Asked, Event, KernelEvent, OpenInterrupt, Recorded, RunId, RunKey, Seq, StepId, Timestamp};
+use wopr_core::{
+    Asked, Event, InterruptKind, KernelEvent, OpenInterrupt, Recorded, RunId, RunKey, Seq, StepId, Timestamp,
+};
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 
-use crate::{App, Error, VisibleRun, Waiting};
+use crate::{App, Conversation, Error, VisibleRun, Waiting};
 
 /// Deepest chain of children that is followed; the kernel allows no deeper one.
 const MAX_DEPTH: usize = 40;
@@ -31,8 +33,10 @@ pub struct AskedAt {
     pub step: StepId,
     /// How many interrupts the execution opened before this one.
     pub number: u32,
-    /// The content of the question.
+    /// The content of the question, as it was asked.
     pub data: Value,
+    /// What was said since, if the question is for a turn of an open conversation.
+    pub conversation: Option<Conversation>,
     /// When the question was asked.
     pub at: Timestamp,
     /// When the question times out.
@@ -44,6 +48,16 @@ impl AskedAt {
     #[must_use]
     pub fn id(&self) -> String {
         self.step.interrupt(self.number)
+    }
+
+    /// The content of the question as it is now. A conversation has its latest turns, as this reader sees them.
+    #[must_use]
+    pub fn current_data(&self, reads_artifacts: bool) -> Value {
+        let mut data = self.data.clone();
+        if let Some(conversation) = &self.conversation {
+            conversation.complete(&mut data, reads_artifacts);
+        }
+        data
     }
 
     /// What the kind does not say: `auth` if an agent asks for credentials.
@@ -62,6 +76,7 @@ impl AskedAt {
             step: open.step(),
             number: asked.number,
             data: asked.data.clone(),
+            conversation: Conversation::of(view, open),
             at: asked.requested_at,
             deadline: asked.deadline,
         })
@@ -83,6 +98,7 @@ impl AskedAt {
             step: step.clone(),
             number: *number,
             data: data.clone(),
+            conversation: None,
             at: recorded.at,
             deadline: timeout_ms.map(|ms| recorded.at.plus_millis(ms)),
         })
@@ -157,7 +173,23 @@ impl App {
                 look_up(&self.engine, run.sibling(child.clone()), id).await?
             }
         };
-        Ok(Question { waiting, asked, way })
+        let mut question = Question { waiting, asked, way };
+        if question.waiting.kind == InterruptKind::Conversation
+            && let Some(asked) = &mut question.asked
+        {
+            asked.conversation = self.conversation_at(asked).await?;
+        }
+        Ok(question)
+    }
+
+    /// The conversation that a question is a turn of, if it is still open.
+    async fn conversation_at(&self, asked: &AskedAt) -> Result<Option<Conversation>, Error> {
+        let Some(view) = self.engine.view(&asked.key).await? else {
+            return Ok(None);
+        };
+        let mut open = view.run.interrupts(&view.plan);
+        let open = open.find(|open| open.id() == asked.id());
+        Ok(open.and_then(|open| Conversation::of(&view, &open)))
     }
 
     /// The questions at an open interrupt: the run's own, or those of its child and further descendants.

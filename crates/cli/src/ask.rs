@@ -34,7 +34,20 @@ pub(crate) fn ask(view: &InterruptView) -> Result<Option<Value>> {
             for line in render::question(view) {
                 output::note(format!("  {}", paint.bold(line)))?;
             }
-            Ok(line(paint, "your turn (empty ends the conversation)")?.map(|text| turn(&text)))
+            for line in render::last_said(view) {
+                output::note(format!("  {line}"))?;
+            }
+            let Some(text) = line(paint, "your turn (empty ends the conversation)")? else {
+                return Ok(None);
+            };
+            let mut turn = turn(&text);
+            if text.is_empty() && view.data.get("outcomeSchema").is_some() {
+                let Some(outcome) = json_line(paint, "the outcome as JSON")? else {
+                    return Ok(None);
+                };
+                turn["outcome"] = outcome;
+            }
+            Ok(Some(turn))
         }
         _ => {
             for line in render::question(view) {

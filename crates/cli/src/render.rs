@@ -11,6 +11,8 @@ use crate::output::{Paint, plain};
 
 /// Maximum length of the detail on an event's line, in characters.
 const MAX_DETAIL: usize = 160;
+/// How many of the latest turns of a conversation are shown where there is little room.
+const MAX_SAID: usize = 5;
 
 /// Formats a task state as A2A users write it: `input-required`.
 pub(crate) fn task_state(state: TaskState) -> String {
@@ -403,6 +405,34 @@ pub(crate) fn question(view: &InterruptView) -> Vec<String> {
         lines.push(format!("{} waits for an answer ({})", view.node_id, view.kind));
     }
     lines
+}
+
+/// Returns what was said in a conversation since it was opened, a line for each turn.
+pub(crate) fn said(view: &InterruptView) -> Vec<String> {
+    let turns = view.data.get("turns").and_then(Value::as_array);
+    let turns = turns.into_iter().flatten();
+    // The first turn is the prompt.
+    let turns = turns.filter(|turn| turn.get("turnIndex").and_then(Value::as_u64) > Some(0));
+    turns
+        .map(|turn| {
+            let content = turn.get("content").map(value).unwrap_or_default();
+            format!("{}: {}", plain(text(turn, "from")), plain(&content))
+        })
+        .collect()
+}
+
+/// Returns the latest turns of a conversation, a line for each.
+pub(crate) fn last_said(view: &InterruptView) -> Vec<String> {
+    let mut said = said(view);
+    said.split_off(said.len().saturating_sub(MAX_SAID))
+}
+
+/// Returns the answer that ends a conversation, of the right shape.
+pub(crate) fn example_end(view: &InterruptView) -> &'static str {
+    match view.data.get("outcomeSchema") {
+        Some(_) => r#"{"operation":"close","outcome":…}"#,
+        None => r#"{"operation":"close"}"#,
+    }
 }
 
 /// Returns a sample answer of the right shape.

@@ -683,6 +683,17 @@ impl Run {
         }
     }
 
+    /// The conversation that is open at a node.
+    #[must_use]
+    pub fn conversation(&self, node: &NodeId) -> Option<&openwop::Conversation> {
+        match &self.state {
+            Some(State::Openwop(state)) => state.conversation(node),
+            Some(State::Awp(_)) | None => None,
+            #[cfg(feature = "toy")]
+            Some(State::Toy(_)) => None,
+        }
+    }
+
     /// What all answers of models took, and the provider and the model that answered last.
     #[must_use]
     pub fn model_usage(&self) -> Option<(&wopr_kernel::ModelUsage, (&str, &str))> {

@@ -12,12 +12,13 @@ use crate::{Event, Turn, cost};
 #[serde(transparent)]
 pub(crate) struct Conversing(BTreeMap<NodeId, Conversation>);
 
+/// A conversation that waits for its next turn.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Conversation {
-    pub(crate) turns: Vec<Turn>,
+pub struct Conversation {
+    pub turns: Vec<Turn>,
     /// Whether somebody outside this host took a turn.
     #[serde(default)]
-    pub(crate) is_untrusted: bool,
+    pub is_untrusted: bool,
 }
 
 impl Conversing {

@@ -32,6 +32,7 @@ mod trust;
 
 pub use agent::AgentRef;
 pub use authoring::{Lint, Place, Warning, definition_schema, locate};
+pub use conversing::Conversation;
 pub use decide::{MAX_MEMORY_CONTENT, Openwop};
 pub use decision::{Asks, Criterion, Decision};
 pub use definition::{Definition, MAX_EDGES, MAX_NODES, Node, Variable, VariableType};

@@ -5,7 +5,7 @@ mod orchestration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_kernel::{
-    ApplyError, ApprovalAction, AskedMore, BudgetKey, BudgetUnit, EventRef, KernelEvent, ModelUsage,
+    ApplyError, ApprovalAction, AskedMore, BudgetKey, BudgetUnit, EventRef, KernelEvent, ModelUsage, NodeId,
     OverBudget, OverRunBudget, Planned as _, RecordedRef, Run, RunBound, RunSpending, RunStarted, RunStatus,
     Seq, StepId, WorkerFailure, illegal, micros, provider,
 };
@@ -20,7 +20,7 @@ use crate::{
     acting::Acting,
     channel,
     context::project,
-    conversing::Conversing,
+    conversing::{Conversation, Conversing},
     definition::RunBudget,
     event::EnvelopeEvent,
     node::NodeKind,
@@ -107,6 +107,12 @@ impl State {
     pub(crate) fn previous(&self, name: &str) -> Option<Value> {
         let value = self.variables.get(name);
         value.filter(|value| !value.is_null()).cloned()
+    }
+
+    /// The conversation that is open at a node.
+    #[must_use]
+    pub fn conversation(&self, node: &NodeId) -> Option<&Conversation> {
+        self.conversing.at(node)
     }
 
     /// Folds one event in; `run` is as it was before the event.

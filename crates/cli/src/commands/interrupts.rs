@@ -172,6 +172,9 @@ async fn show(client: &Client, run: &str, node: Option<String>, format: Format) 
     for line in question {
         output::line(line)?;
     }
+    for line in render::said(&view) {
+        output::line(render::indented(&line, 2))?;
+    }
     output::line("")?;
     let fact = |name: &str, value: &str| {
         let value = output::plain(value);
@@ -224,6 +227,10 @@ async fn show(client: &Client, run: &str, node: Option<String>, format: Format) 
         "answer it with: wopr interrupts resolve {run} {} --value '{answer}'",
         output::plain(&view.node_id)
     )))?;
+    if render::is_conversation(&view.kind) {
+        let end = render::example_end(&view);
+        output::note(paint.dim(format!("end it with: --value '{end}'")))?;
+    }
     Ok(Exit::Ok)
 }
 

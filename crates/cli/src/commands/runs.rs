@@ -284,7 +284,7 @@ async fn show(client: &Client, run: &str, format: Format) -> Result<Exit> {
     }
     if let Some(view) = &snapshot.interrupt {
         fact("waits for", &format!("{} ({})", view.node_id, view.kind))?;
-        for line in render::question(view) {
+        for line in render::question(view).into_iter().chain(render::last_said(view)) {
             fact("", &line)?;
         }
         let answer = render::example_answer(view);

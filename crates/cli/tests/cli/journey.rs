@@ -120,6 +120,58 @@ fn without_an_answer_a_run_ends_as_waiting_with_instructions() {
     assert_eq!(said["interrupt"]["kind"], "approval");
 }
 
+/// Who takes the next turn sees those before it, and how to end the conversation.
+#[test]
+fn a_conversation_shows_what_was_said() {
+    let mut place = Place::new();
+    let file = place.write(
+        "talk.json",
+        r#"{
+            "id": "talk", "name": "talk", "version": "1", "edges": [], "triggers": [], "variables": [],
+            "metadata": {}, "settings": {},
+            "nodes": [{
+                "id": "gate", "typeId": "core.conversationGate", "name": "gate",
+                "config": { "prompt": "Tea?", "outcomeSchema": { "type": "object", "required": ["tea"] } }
+            }]
+        }"#,
+    );
+    let _host = place.serve();
+    let said = place.ends(6, &["run", file.to_str().unwrap()]).err;
+    let run = said.split_whitespace().find(|word| word.starts_with("run_"));
+    let run = run.unwrap();
+    for turn in [
+        r#""Which do you have?""#,
+        r#"{"content":"Green\u001b[2J, or black.","role":"agent"}"#,
+    ] {
+        place.ends(0, &["interrupts", "resolve", run, "--value", turn]);
+    }
+    let shown = place.ends(0, &["interrupts", "show", run]);
+    for wanted in [
+        "Tea?",
+        ": Which do you have?",
+        "host:conversation:gate: Green[2J, or black.",
+    ] {
+        assert!(shown.out.contains(wanted), "{wanted}: {shown:#?}");
+    }
+    let end = r#"{"operation":"close","outcome":"#;
+    assert!(shown.err.contains(end), "{shown:#?}");
+    let shown = place.ends(0, &["runs", "show", run]).out;
+    assert!(shown.contains(": Which do you have?"), "{shown}");
+    let refused = place.ends(
+        1,
+        &[
+            "interrupts",
+            "resolve",
+            run,
+            "--value",
+            r#"{"operation":"close"}"#,
+        ],
+    );
+    assert!(refused.err.contains("'outcome'"), "{refused:#?}");
+    let end = format!(r#"{end}{{"tea":"green"}}}}"#);
+    place.ends(0, &["interrupts", "resolve", run, "--value", &end]);
+}
+
 #[test]
 fn run_on_a_host_survives_it_and_is_answered_later() {
     let mut place = Place::new();

@@ -91,7 +91,12 @@ impl Walk<'_, '_> {
         prompt: &str,
         title: Option<String>,
     ) {
-        let mut data = json!({ "conversationId": step.key(), "prompt": prompt, "turnIndex": 1 });
+        let mut data = json!({
+            "conversationId": step.key(),
+            "prompt": prompt,
+            "turnIndex": 1,
+            "maxTurns": node.max_turns,
+        });
         if let Some(title) = title {
             data["title"] = title.into();
         }
@@ -175,7 +180,12 @@ impl Walk<'_, '_> {
         if let (Some((schema, _)), true) = (&node.outcome, closes) {
             let outcome = said.outcome.as_ref().unwrap_or(&Value::Null);
             let checked = schema.validate(outcome, &self.budget.meter());
-            checked.map_err(|error| refuse(format!("the outcome does not match its schema: {error}")))?;
+            checked.map_err(|error| match said.outcome {
+                Some(_) => refuse(format!("the outcome does not match its schema: {error}")),
+                None => {
+                    refuse("the conversation ends with an 'outcome', as its outcomeSchema says".to_owned())
+                }
+            })?;
         }
         let turn = Turn {
             index,

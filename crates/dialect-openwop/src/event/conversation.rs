@@ -78,8 +78,9 @@ impl ConversationEvent {
 }
 
 impl Turn {
-    /// The turn as the channel and the gate's outputs contain it.
-    pub(crate) fn shown(&self) -> Value {
+    /// The turn as the channel, the gate's outputs and the open question contain it.
+    #[must_use]
+    pub fn shown(&self) -> Value {
         serde_json::json!({
             "messageId": self.message,
             "from": self.from,

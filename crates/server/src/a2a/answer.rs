@@ -396,7 +396,8 @@ fn refused(asked: Asked<'_>, why: &str) -> A2aError {
                 .to_owned()
         }
         InterruptKind::Conversation => {
-            "send text or data, or {\"operation\": \"close\"} to end the conversation".to_owned()
+            let outcome = asked.data.get("outcomeSchema").map_or("", |_| ", \"outcome\": …");
+            format!("send text or data, or {{\"operation\": \"close\"{outcome}}} to end the conversation")
         }
     };
     A2aError::invalid_param("message.parts", format!("{why}; {hint}"))

@@ -1,11 +1,12 @@
 //! Renders the questions of a run: as a message of the agent, and as metadata of its task.
 
 use serde_json::{Value, json};
-use wopr_app::Question;
+use wopr_app::{Question, reads_artifacts};
 use wopr_core::InterruptKind;
 use wopr_wire::a2a::model::{Message, Part, Role};
 
 use super::answer::{Asked, questions};
+use crate::auth::Caller;
 
 /// The part of the interrupt that is needed to read an answer.
 pub(super) fn for_answer(question: &Question) -> Asked<'_> {
@@ -17,7 +18,7 @@ pub(super) fn for_answer(question: &Question) -> Asked<'_> {
 
 /// Builds `metadata.openwop.interrupt`. Its kind is OpenWOP's; the durable record has only two kinds (RFC
 /// 0100).
-pub(super) fn metadata(question: &Question) -> Value {
+pub(super) fn metadata(question: &Question, caller: &Caller) -> Value {
     let mut interrupt = json!({
         "kind": question.waiting.kind.as_str(),
         "interruptId": question.waiting.id(),
@@ -27,12 +28,13 @@ pub(super) fn metadata(question: &Question) -> Value {
         if let Some(subkind) = asked.subkind() {
             interrupt["subkind"] = subkind.into();
         }
-        interrupt["data"] = asked.data.clone();
+        interrupt["data"] = asked.current_data(reads_artifacts(caller));
     }
     interrupt
 }
 
-/// Builds the agent's message. The same interrupt always has the same message id.
+/// Builds the agent's message. The same interrupt always has the same message id, so the message keeps what was asked
+/// first, and turns of a conversation are in the metadata only.
 pub(super) fn message(question: &Question, run: &str, context: &str) -> Message {
     let mut parts = vec![Part::text(text(question))];
     if let Some(asked) = &question.asked {

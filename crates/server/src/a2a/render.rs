@@ -154,14 +154,14 @@ impl Service {
             .map(|question| self.token(caller, question))
             .collect();
         if let Some(first) = questions.first() {
-            about.insert("interrupt".to_owned(), question::metadata(first));
+            about.insert("interrupt".to_owned(), question::metadata(first, caller));
             if let Some(Some(token)) = tokens.first() {
                 about.insert("interruptToken".to_owned(), token.as_str().into());
             }
         }
         if questions.len() > 1 {
             let all = questions.iter().zip(tokens).map(|(asked, token)| {
-                let mut interrupt = question::metadata(asked);
+                let mut interrupt = question::metadata(asked, caller);
                 if let Some(token) = token {
                     interrupt["interruptToken"] = token.into();
                 }

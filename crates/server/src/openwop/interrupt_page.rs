@@ -6,7 +6,7 @@
 
 use http::{HeaderValue, StatusCode, header};
 use serde_json::Value;
-use wopr_app::{Error as AppError, View, VisibleRun, reference};
+use wopr_app::{Conversation, Error as AppError, View, VisibleRun, reference};
 use wopr_core::{
     ApprovalAction, Asked, Event, InterruptKind, KernelEvent, NodeId, Open, Recorded, Rules, RunStatus,
     Timestamp,
@@ -24,6 +24,7 @@ use crate::{
     page::{
         self,
         content::Artifact,
+        conversation::Said,
         fields::{Form, FormError},
         gate::{Closed, Gate, Refused, refusal},
     },
@@ -144,7 +145,7 @@ async fn gate<'v>(
     expires_at: Timestamp,
     view: &'v View,
 ) -> Result<Option<Gate<'v>>, Problem> {
-    let Some(open) = asked(view, claims) else {
+    let Some((open, talk)) = asked(view, claims) else {
         return Ok(None);
     };
     let named = open.data.get("artifactId").and_then(Value::as_str);
@@ -165,7 +166,7 @@ async fn gate<'v>(
         node: claims.node.as_str(),
         kind: open.kind,
         data: &open.data,
-        is_untrusted: open.is_untrusted,
+        is_untrusted: open.is_untrusted || talk.as_ref().is_some_and(Conversation::is_untrusted),
         artifact,
         requested_at: Some(render::time(open.requested_at)),
         expires_at: render::time(expires_at),
@@ -177,6 +178,7 @@ async fn gate<'v>(
             .find(|vote| vote.voter == *claims.holder.principal.as_str())
             .map(|vote| vote.action),
         exchanges: exchanges(view, &claims.node),
+        conversation: talk.map(|talk| said(&talk, &claims.holder)).unwrap_or_default(),
         only_shown,
         holder: claims.holder.is_named.then_some(claims.holder.principal.as_str()),
     }))
@@ -189,14 +191,16 @@ fn needs_credential(view: &View, claims: &Claims, kind: InterruptKind) -> bool {
     matches!(rules, Some(Rules::Approval(rules)) if rules.auth_required)
 }
 
-/// The open interrupt that the token's claims name.
-fn asked<'v>(view: &'v View, claims: &Claims) -> Option<&'v Open> {
+/// The open interrupt that the token's claims name, with its conversation if it is a turn of one.
+fn asked<'v>(view: &'v View, claims: &Claims) -> Option<(&'v Open, Option<Conversation>)> {
     let open = view
         .run
         .interrupts(&view.plan)
         .find(|open| open.id() == claims.interrupt())?;
     match open.asked {
-        Asked::Here(asked) if view.run.status != RunStatus::Cancelling => Some(asked),
+        Asked::Here(asked) if view.run.status != RunStatus::Cancelling => {
+            Some((asked, Conversation::of(view, &open)))
+        }
         Asked::Here(_) | Asked::Child(..) => None,
     }
 }
@@ -292,6 +296,20 @@ fn exchanges(view: &View, node: &NodeId) -> Vec<String> {
         .filter_map(|exchange| exchange.get("question")?.as_str())
         .map(str::to_owned)
         .collect()
+}
+
+/// What was said in a conversation. The page shows the gate's own turn as its prompt.
+fn said(conversation: &Conversation, holder: &Holder) -> page::conversation::Conversation {
+    let turns = conversation.turns(holder.reads_artifacts);
+    let said = turns.filter(|turn| turn.index > 0).map(|turn| Said {
+        index: turn.index,
+        from: turn.from,
+        content: turn.content,
+    });
+    page::conversation::Conversation {
+        said: said.collect(),
+        next: conversation.n_turns() as u64,
+    }
 }
 
 /// The page of an interrupt that is no longer open, with the status that JSON clients get.

@@ -181,7 +181,7 @@ pub(super) fn inspect(call: Call) -> BoxFuture<'static, Answer> {
         let app = call.host.app();
         let (claims, expires_at) = call.host.tokens().open_until(call.param(0), app.now())?;
         let interrupt = claims.interrupt();
-        let run = VisibleRun::by_token(claims.key);
+        let run = VisibleRun::by_token(claims.key.clone());
         let view = app.view(&run).await?.ok_or_else(no_interrupt)?;
         let open = view
             .run
@@ -189,7 +189,7 @@ pub(super) fn inspect(call: Call) -> BoxFuture<'static, Answer> {
             .find(|open| open.id() == interrupt);
         let shown = match open.map(|open| open.asked) {
             Some(Asked::Here(_)) if view.run.status != RunStatus::Cancelling => {
-                waiting::here(&view, &claims.node)
+                waiting::here(&view, &claims.node, claims.holder.reads_artifacts)
             }
             Some(_) | None => None,
         };
@@ -461,7 +461,7 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
                 let item = Item {
                     run_id: run.run.to_string(),
                     workflow_id: summary.workflow.to_string(),
-                    interrupt: waiting::shown(&question),
+                    interrupt: waiting::shown(&question, reads_artifacts(caller)),
                 };
                 n_bytes += json_size(&item);
                 interrupts.push(item);

@@ -4,7 +4,7 @@
 //! an answer may be sent, with the data of the child's interrupt. The token belongs to the run that asks.
 
 use serde_json::{Value, json};
-use wopr_app::{Error as AppError, Question, View};
+use wopr_app::{Error as AppError, Question, View, reads_artifacts};
 use wopr_core::NodeId;
 use wopr_wire::openwop::run::InterruptView;
 
@@ -35,13 +35,13 @@ pub(super) async fn open_interrupts(
     host.app().note_questions(caller, &questions);
     let shown = questions.iter().map(|question| match tokens {
         InterruptTokens::Minted => with_token(host, question, caller),
-        InterruptTokens::LeftOut => shown(question),
+        InterruptTokens::LeftOut => shown(question, reads_artifacts(caller)),
     });
     Ok(shown.collect())
 }
 
 /// An open interrupt without a token. It has no data if the child that asked has its answer already.
-pub(super) fn shown(Question { waiting, asked, .. }: &Question) -> InterruptView {
+pub(super) fn shown(Question { waiting, asked, .. }: &Question, reads_artifacts: bool) -> InterruptView {
     let id = waiting.id();
     let mut shown = InterruptView {
         interrupt_id: id.clone(),
@@ -57,7 +57,7 @@ pub(super) fn shown(Question { waiting, asked, .. }: &Question) -> InterruptView
         callback_url: None,
     };
     let Some(asked) = asked else { return shown };
-    shown.data = asked.data.clone();
+    shown.data = asked.current_data(reads_artifacts);
     if let Some(schema) = render::resume_schema(&asked.data) {
         shown.resume_schema = Some(schema.clone());
         shown
@@ -79,7 +79,7 @@ pub(super) fn shown(Question { waiting, asked, .. }: &Question) -> InterruptView
 }
 
 fn with_token(host: &Host, question: &Question, caller: &Caller) -> InterruptView {
-    let mut shown = shown(question);
+    let mut shown = shown(question, reads_artifacts(caller));
     let Some(asked) = question
         .asked
         .as_ref()
@@ -97,7 +97,7 @@ fn with_token(host: &Host, question: &Question, caller: &Caller) -> InterruptVie
 
 /// The interrupt of a node of this run, without a token.
 #[must_use]
-pub(super) fn here(view: &View, node: &NodeId) -> Option<InterruptView> {
+pub(super) fn here(view: &View, node: &NodeId, reads_artifacts: bool) -> Option<InterruptView> {
     let open = view.run.interrupts(&view.plan).find(|open| open.node == node)?;
-    Question::here(view, &open).map(|question| shown(&question))
+    Question::here(view, &open).map(|question| shown(&question, reads_artifacts))
 }

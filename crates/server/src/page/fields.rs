@@ -139,13 +139,23 @@ impl<'a> Field<'a> {
     /// Builds the field of a clarification's question; `None` if the question is malformed.
     pub(crate) fn of(question: &'a Value) -> Option<Self> {
         let schema = question.get("schema").filter(|schema| schema.is_object());
-        Some(Self {
-            id: question.get("id")?.as_str()?,
-            question: question.get("question").and_then(Value::as_str).unwrap_or(""),
+        let text = question.get("question").and_then(Value::as_str).unwrap_or("");
+        Some(Self::new(question.get("id")?.as_str()?, text, schema))
+    }
+
+    pub(super) fn new(id: &'a str, question: &'a str, schema: Option<&'a Value>) -> Self {
+        Self {
+            id,
+            question,
             schema,
             kind: schema.map_or(Kind::Text, kind),
             is_optional: schema.is_some_and(|schema| types(schema).contains(&"null")),
-        })
+        }
+    }
+
+    /// Returns `true` if the answer is entered as JSON.
+    pub(super) const fn is_json(&self) -> bool {
+        matches!(self.kind, Kind::Json)
     }
 
     /// Reads the answer from a form.

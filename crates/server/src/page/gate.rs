@@ -13,6 +13,7 @@ use wopr_wire::time::Timestamp;
 
 use super::{
     content::{Artifact, Editable, cut},
+    conversation::{self, Conversation},
     document,
     fields::{Field, Form},
 };
@@ -45,6 +46,8 @@ pub(crate) struct Gate<'a> {
     pub(crate) own_vote: Option<ApprovalAction>,
     /// Questions that approvers asked so far.
     pub(crate) exchanges: Vec<String>,
+    /// What was said so far, if the question is for a turn of a conversation.
+    pub(crate) conversation: Conversation,
     /// The principal for whom the link was created, if any.
     pub(crate) holder: Option<&'a str>,
     /// The reason why this link cannot answer, if it cannot.
@@ -87,8 +90,10 @@ impl Gate<'_> {
             }
             @if let Some(artifact) = &self.artifact { (artifact.show()) }
             @if !self.exchanges.is_empty() { (self.show_exchanges()) }
+            @if !self.conversation.said.is_empty() { (self.conversation.show()) }
             @match self.only_shown {
                 Some(why) => p.note { (why) },
+                None if self.kind == InterruptKind::Conversation => (self.conversation.forms(self.data, given)),
                 None => (self.form(given)),
             }
             (self.facts())
@@ -123,13 +128,7 @@ impl Gate<'_> {
                 Some("reject") => Ok(json!({ "rejected": true })),
                 Some(_) | None => Err("choose one of the buttons".to_owned()),
             },
-            InterruptKind::Conversation => match form.text("action") {
-                Some("close") => Ok(json!({ "operation": "close" })),
-                Some(_) | None => {
-                    let text = form.text("value").ok_or("it needs words")?;
-                    Ok(json!({ "operation": "exchange", "content": text }))
-                }
-            },
+            InterruptKind::Conversation => conversation::turn(self.data, form),
             InterruptKind::ExternalEvent | InterruptKind::Custom => {
                 let text = form.text("value").ok_or("it needs an answer")?;
                 wopr_wire::json::parse(text.as_bytes()).map_err(|_| "the answer is not JSON".to_owned())
@@ -219,18 +218,8 @@ impl Gate<'_> {
                             button.no type="submit" name="action" value="reject" { "Reject it" }
                         }
                     }
-                    InterruptKind::Conversation => {
-                        div.field {
-                            label for="value" { "Your words" }
-                            textarea id="value" name="value" dir="auto" {
-                                "\n" (given.and_then(|form| form.raw("value")).unwrap_or(""))
-                            }
-                        }
-                        div.buttons {
-                            button.main type="submit" name="action" value="exchange" { "Send" }
-                            button type="submit" name="action" value="close" { "End the conversation" }
-                        }
-                    }
+                    // A conversation has forms of its own.
+                    InterruptKind::Conversation => {}
                     InterruptKind::ExternalEvent | InterruptKind::Custom => {
                         div.field {
                             label for="value" { "Answer" }

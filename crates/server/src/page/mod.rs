@@ -4,6 +4,7 @@
 //!   layout      the document around every page, its style and its security headers
 //!   content     untrusted content displayed safely: Markdown, text, JSON, files
 //!   fields      form inputs derived from JSON Schemas, and submitted values
+//!   conversation  the part of that page for a turn of a conversation
 //!   gate        the page of an interrupt with its answer form
 //! ```
 //!
@@ -11,6 +12,7 @@
 //! their content security policy enforces that. Text from outside is escaped.
 
 pub(crate) mod content;
+pub(crate) mod conversation;
 pub(crate) mod fields;
 pub(crate) mod gate;
 mod layout;

@@ -116,6 +116,121 @@ async fn turns_keep_the_gate_open_until_it_is_closed() {
     );
 }
 
+/// Everybody who is asked for the next turn sees those before it: over REST, at a token, in lists, over A2A and on the
+/// page. Who may not see the outputs that they become does not.
+#[tokio::test]
+async fn open_conversations_show_their_latest_turns() {
+    let server = Server::start().await;
+    for is_sensitive in [false, true] {
+        let config = json!({ "prompt": "Well?", "maxTurns": 3 });
+        let mut gate = node("talk", "core.conversationGate", config);
+        gate["outputSensitivity"] = json!({ "turns": is_sensitive });
+        let document = chain(&format!("talks-{is_sensitive}"), &[gate]);
+        server.post("/v1/workflows", &document).send().await.ok(201);
+        let run = server.run(document["id"].as_str().unwrap(), json!({})).await;
+        let snapshot = server.wait_for(&run, "waiting-approval").await;
+        assert_eq!(snapshot["interrupt"]["data"]["turnIndex"], 1);
+        let path = format!("/v1/runs/{run}/interrupts/talk");
+        let token = snapshot["interrupt"]["interruptToken"].as_str().unwrap();
+        let token = format!("/v1/interrupts/{token}");
+        let said = json!({ "resumeValue": { "content": "How much?", "role": "agent" } });
+        server.post(&path, &said).send().await.ok(200);
+        let said = json!({ "resumeValue": { "content": "About ten." } });
+        server.call("POST", &token).json(&said).send().await.ok(200);
+
+        let hidden = json!(["[REDACTED]", "[REDACTED]", "[REDACTED]"]);
+        let wanted = if is_sensitive {
+            hidden
+        } else {
+            json!(["Well?", "How much?", "About ten."])
+        };
+        let list = server.get("/v1/interrupts?limit=100").send().await.ok(200);
+        let listed = list["interrupts"].as_array().unwrap();
+        let listed = listed.iter().find(|item| item["runId"] == *run).unwrap();
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": { "id": run } });
+        let task = server.post("/a2a", &body).header("a2a-version", "1.0");
+        let task = task.send().await.ok(200)["result"].clone();
+        for data in [
+            &server.snapshot(&run).await["interrupt"]["data"],
+            &server.call("GET", &token).send().await.ok(200)["data"],
+            &listed["data"],
+            &task["metadata"]["openwop"]["interrupt"]["data"],
+        ] {
+            assert_eq!(data["turnIndex"], 3, "{data:#}");
+            assert_eq!(data["maxTurns"], 3, "{data:#}");
+            assert_eq!(data["contentTrust"], "untrusted", "{data:#}");
+            let turns = data["turns"].as_array().unwrap();
+            let contents: Vec<_> = turns.iter().map(|turn| turn["content"].clone()).collect();
+            assert_eq!(json!(contents), wanted, "{data:#}");
+            assert_eq!(turns[1]["role"], "agent", "{data:#}");
+        }
+        let page = server.call("GET", &token).header("accept", "text/html");
+        let page = String::from_utf8(page.send().await.body.to_vec()).unwrap();
+        assert_eq!(page.contains("About ten."), !is_sensitive, "{page}");
+        assert!(page.contains("Turn 2, "), "{page}");
+        assert!(page.contains("Untrusted content"), "{page}");
+    }
+}
+
+/// Long turns would make every document of the run large, so only the newest are shown.
+#[tokio::test]
+async fn a_question_shows_64_kib_of_turns_at_most() {
+    let server = Server::start().await;
+    server
+        .post("/v1/workflows", &talk("talks", json!({ "prompt": "Well?" })))
+        .send()
+        .await
+        .ok(201);
+    let run = server.run("talks", json!({})).await;
+    server.wait_for(&run, "waiting-approval").await;
+    let path = format!("/v1/runs/{run}/interrupts/talk");
+    for letter in ["a", "b", "c"] {
+        let said = json!({ "resumeValue": letter.repeat(30_000) });
+        server.post(&path, &said).send().await.ok(200);
+    }
+    let shown = async || {
+        let data = server.snapshot(&run).await["interrupt"]["data"].clone();
+        let turns = data["turns"].as_array().unwrap().iter();
+        turns.map(|turn| turn["turnIndex"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(shown().await, [2, 3]);
+    // Escaped in JSON, it alone is larger than the bound.
+    let said = json!({ "resumeValue": "\u{1}".repeat(60_000) });
+    server.post(&path, &said).send().await.ok(200);
+    assert_eq!(shown().await, [4]);
+}
+
+#[tokio::test]
+async fn an_end_without_the_outcome_is_refused_by_name() {
+    let server = Server::start().await;
+    let config = json!({ "prompt": "Well?", "outcomeSchema": { "type": "object", "required": ["ok"] } });
+    server
+        .post("/v1/workflows", &talk("talks", config))
+        .send()
+        .await
+        .ok(201);
+    let run = server.run("talks", json!({})).await;
+    let snapshot = server.wait_for(&run, "waiting-approval").await;
+    let path = format!("/v1/runs/{run}/interrupts/talk");
+    let close = json!({ "resumeValue": { "operation": "close" } });
+    let refused = server.post(&path, &close).send().await;
+    refused.error(400, "validation_error");
+    let message = refused.json()["message"].to_string();
+    assert!(
+        message.contains("'outcome'") && !message.contains("null"),
+        "{message}"
+    );
+    let page = format!(
+        "/v1/interrupts/{}",
+        snapshot["interrupt"]["interruptToken"].as_str().unwrap()
+    );
+    let form = "action=close&value=Bye.&answers[outcome]={\"ok\":true}";
+    server.call("POST", &page).form(form).send().await.ok(200);
+    let ended = server.wait_for(&run, "completed").await;
+    assert_eq!(ended["variables"]["talk"]["outcome"], json!({ "ok": true }));
+    assert_eq!(ended["variables"]["talk"]["turns"][1]["content"], "Bye.");
+}
+
 #[tokio::test]
 async fn a_scripted_conversation_runs_to_its_end() {
     let server = Server::start().await;

@@ -23,7 +23,8 @@ macro_rules! shapes {
     () => {
         "approval: {\"action\": \"accept\"}, {\"action\": \"reject\", \"feedback\": \"why\"} or another of data.actions; \
          clarification: {\"answers\": {\"ID\": \"text\"}} with the ids of data.questions; \
-         conversation: {\"operation\": \"exchange\", \"content\": \"text\"}; \
+         conversation: {\"operation\": \"exchange\", \"content\": \"text\"}, or to end it \
+         {\"operation\": \"close\", \"outcome\": …} with what data.outcomeSchema asks for, if it is there; \
          external-event: an object that matches the event's correlation; custom: any JSON"
     };
 }

@@ -1,6 +1,7 @@
 //! Pages of interrupts, and answers from forms.
 
 use super::*;
+use crate::page::conversation::Said;
 
 const NOW: i64 = 1_700_000_000_000;
 
@@ -18,6 +19,7 @@ fn gate(kind: InterruptKind, data: &Value) -> Gate<'_> {
         votes: Vec::new(),
         own_vote: None,
         exchanges: Vec::new(),
+        conversation: Conversation::default(),
         holder: None,
         only_shown: None,
     }
@@ -354,5 +356,85 @@ fn verdicts_and_turns_are_given_by_buttons() {
         talk.answer(&form("action=close")),
         Ok(json!({ "operation": "close" }))
     );
+    assert_eq!(
+        talk.answer(&form("action=close&value=Bye.")),
+        Ok(json!({ "operation": "close", "content": "Bye." })),
+        "the last words are not lost"
+    );
     assert!(talk.answer(&form("action=exchange")).is_err());
+}
+
+#[test]
+fn a_conversation_shows_its_turns() {
+    let data = json!({ "prompt": "What about tea?", "maxTurns": 2 });
+    let said = |index: u32, content: Value| Said {
+        index,
+        from: "ada <1>".to_owned(),
+        content,
+    };
+    let said = vec![
+        said(1, json!("Green,\n<b>or</b> black?")),
+        said(2, json!({ "cups": 2 })),
+    ];
+    let talk = |said, next| Gate {
+        conversation: Conversation { said, next },
+        ..gate(InterruptKind::Conversation, &data)
+    };
+    let page = talk(Vec::new(), 1).page(None).into_string();
+    assert!(
+        !page.contains("Said so far") && page.contains("value=\"exchange\""),
+        "{page}"
+    );
+    let page = talk(said, 3).page(None).into_string();
+    for wanted in [
+        "Said so far",
+        "ada &lt;1&gt;",
+        "Green,\n&lt;b&gt;or&lt;/b&gt; black?",
+        "&quot;cups&quot;: 2",
+        "all of its 2 turns",
+        "value=\"close\"",
+    ] {
+        assert!(page.contains(wanted), "{wanted}: {page}");
+    }
+    assert!(
+        !page.contains("value=\"exchange\""),
+        "a full conversation takes no turn: {page}"
+    );
+}
+
+#[test]
+fn a_conversation_with_an_outcome_ends_on_its_page() {
+    let schema = json!({ "type": "object", "required": ["ok"] });
+    let data = json!({ "prompt": "Well?", "outcomeSchema": schema });
+    let talk = gate(InterruptKind::Conversation, &data);
+    let page = talk.page(None).into_string();
+    assert!(page.contains("name=\"answers[outcome]\""), "{page}");
+    let form = sent;
+    let ended = |outcome: Value| Ok(json!({ "operation": "close", "outcome": outcome }));
+    assert_eq!(
+        talk.answer(&form("action=close&answers[outcome]={\"ok\":true}")),
+        ended(json!({ "ok": true }))
+    );
+    for wrong in ["action=close", "action=close&answers[outcome]=yes"] {
+        assert!(talk.answer(&form(wrong)).is_err(), "{wrong}");
+    }
+    let words = form("action=close&value=Bye.&answers[outcome]=no");
+    let refused = Refused {
+        form: &words,
+        why: "“Outcome” needs JSON",
+    };
+    let page = talk.page(Some(refused)).into_string();
+    assert_eq!(page.matches("Bye.").count(), 1, "{page}");
+    assert!(page.contains("\nno</textarea>"), "{page}");
+
+    let data = json!({ "prompt": "Well?", "outcomeSchema": { "type": ["boolean", "null"] } });
+    let talk = gate(InterruptKind::Conversation, &data);
+    assert_eq!(
+        talk.answer(&form("action=close&answers[outcome]=true")),
+        ended(json!(true))
+    );
+    assert_eq!(
+        talk.answer(&form("action=close&answers[outcome]=")),
+        Ok(json!({ "operation": "close" }))
+    );
 }

@@ -1,0 +1,88 @@
+//! What was said in a conversation that waits for its next turn, as the question for that turn shows it.
+//!
+//! The log has asked only once, when the gate opened. Whoever is asked later sees the latest turns as well, as far as
+//! the workflow lets them.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use wopr_core::{
+    CONTENT_TRUST, InterruptKind, NodeId, OpenInterrupt, Plan, UNTRUSTED, json_size, openwop::Turn,
+};
+use wopr_engine::View;
+
+use crate::Mask;
+
+/// Maximum size in bytes of the turns that a question shows. The newest are kept, and always the last one. All of them are
+/// in the log.
+const MAX_SHOWN: usize = 64 << 10;
+
+/// An open conversation.
+#[derive(Debug, Clone)]
+pub struct Conversation {
+    plan: Arc<Plan>,
+    node: NodeId,
+    /// The latest turns, oldest first.
+    turns: Vec<Turn>,
+    n_turns: usize,
+    is_untrusted: bool,
+}
+
+impl Conversation {
+    /// `None` if the interrupt is no turn of a conversation.
+    #[must_use]
+    pub fn of(view: &View, open: &OpenInterrupt<'_>) -> Option<Self> {
+        if open.kind() != InterruptKind::Conversation {
+            return None;
+        }
+        let known = view.run.conversation(open.node)?;
+        let mut left = MAX_SHOWN;
+        let newest = known.turns.iter().rev().enumerate();
+        let newest = newest.take_while(|(n_newer, turn)| {
+            let size = json_size(&turn.content);
+            let fits = size <= left;
+            left = left.saturating_sub(size);
+            fits || *n_newer == 0
+        });
+        let newest = newest.map(|(_, turn)| turn);
+        let mut turns: Vec<_> = newest.cloned().collect();
+        turns.reverse();
+        Some(Self {
+            plan: Arc::clone(&view.plan),
+            node: open.node.clone(),
+            turns,
+            n_turns: known.turns.len(),
+            is_untrusted: known.is_untrusted,
+        })
+    }
+
+    /// How many turns were taken, with that of the gate: the index of the next one.
+    #[must_use]
+    pub const fn n_turns(&self) -> usize {
+        self.n_turns
+    }
+
+    /// Whether somebody outside this host took a turn.
+    #[must_use]
+    pub const fn is_untrusted(&self) -> bool {
+        self.is_untrusted
+    }
+
+    /// The latest turns as a reader sees them, oldest first. Those before them are left out if they are too large.
+    pub fn turns(&self, reads_artifacts: bool) -> impl Iterator<Item = Turn> {
+        let mask = Mask::for_reader(&self.plan, reads_artifacts);
+        self.turns.iter().map(move |turn| Turn {
+            content: mask.said(&self.node, "turns", &turn.content),
+            ..turn.clone()
+        })
+    }
+
+    /// Completes the data of the question: with the index of the next turn and the turns before it.
+    pub(crate) fn complete(&self, data: &mut Value, reads_artifacts: bool) {
+        data["turnIndex"] = json!(self.n_turns);
+        data["turns"] = self.turns(reads_artifacts).map(|turn| turn.shown()).collect();
+        if self.is_untrusted {
+            data[CONTENT_TRUST] = UNTRUSTED.into();
+        }
+    }
+}
