@@ -133,9 +133,26 @@ pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
         .context("write to standard output")
 }
 
-/// Removes control characters from external text.
+/// Returns `true` if a character of a text controls how a terminal shows the text around it: control characters, and the
+/// invisible ones of Unicode that reorder a line, break it, or take no room.
+///
+/// Joiners (U+200C, U+200D) stay: words of several scripts and composed emoji need them.
+pub(crate) fn steers(c: char) -> bool {
+    match c {
+        '\u{61c}'
+        | '\u{200b}'
+        | '\u{200e}'
+        | '\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' => true,
+        c => c.is_control(),
+    }
+}
+
+/// Removes characters that [steer](steers) a terminal from external text.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
-    let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
+    let steers = |c: char| steers(c) && c != '\n' && c != '\t';
     if text.contains(steers) {
         Cow::Owned(text.chars().filter(|c| !steers(*c)).collect())
     } else {
@@ -406,7 +423,13 @@ mod tests {
     #[test]
     fn external_text_cannot_steer_the_terminal() {
         assert_eq!(plain("a\u{1b}[31mb\u{7}\nc\td\u{9b}2J"), "a[31mb\nc\td2J");
-        assert!(matches!(plain("nothing to do"), Cow::Borrowed(_)));
+        assert_eq!(
+            plain("pay\u{202e}99\u{2066}\u{2069} now\u{200b}\u{2028}\u{feff}"),
+            "pay99 now"
+        );
+        for text in ["nothing to do", "می\u{200c}خواهم", "👩\u{200d}🔬"] {
+            assert!(matches!(plain(text), Cow::Borrowed(_)), "{text}");
+        }
     }
 
     fn rows(rows: &[&[&str]]) -> Vec<Vec<String>> {

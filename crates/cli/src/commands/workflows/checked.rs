@@ -173,7 +173,7 @@ fn excerpt(text: &str, place: Place) -> (String, usize, usize) {
     let shown = |c: char| {
         if c == '\t' {
             ' '
-        } else if c.is_control() {
+        } else if output::steers(c) {
             '\u{fffd}'
         } else {
             c
