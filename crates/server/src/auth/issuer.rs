@@ -1,7 +1,8 @@
 //! The keys of a token issuer: fetched at startup, renewed before they expire, and fetched when a token needs
 //! others.
 //!
-//! Tokens with an unknown key cause at most one fetch per `refresh` period, however many clients send them.
+//! Tokens with an unknown key, or with a signature that no known key made, cause at most one fetch per `refresh` period,
+//! however many clients send them.
 //! Keys are valid for an hour and renewed in the background before that, so that callers can be authenticated
 //! without a fetch even if unauthenticated clients use up the requests that may wait for one. While an issuer
 //! does not answer, the last good keys stay in use: its outage must not become ours.
@@ -171,18 +172,30 @@ impl Issuer {
 
     async fn judge(&self, token: &str) -> Result<(Caller, Duration), Rejected> {
         let token = jwt::parse(&self.rules, token)?;
-        let keys = self.keys_for(&token).await;
-        jwt::caller(&self.rules, &keys, &token, self.clock.time_of_day())
+        let keys = self.keys_for(&token, None).await;
+        let caller = |keys: &JwkSet| jwt::caller(&self.rules, keys, &token, self.clock.time_of_day());
+        let rejected = match caller(&keys) {
+            Err(Rejected::Signature(rejected)) => rejected,
+            judged => return judged,
+        };
+        // The issuer may have replaced a key under its old name, or one without a name.
+        let others = self.keys_for(&token, Some(&keys)).await;
+        if Arc::ptr_eq(&others, &keys) {
+            return Err(rejected.into());
+        }
+        caller(&others)
     }
 
-    /// Returns the best available keys for a token, fetching them if needed.
-    async fn keys_for(&self, token: &Compact<'_>) -> Arc<JwkSet> {
+    /// Returns the best available keys for a token, fetching them if needed: if none of the known ones is for this token, or
+    /// if they are the ones that did not verify it.
+    async fn keys_for(&self, token: &Compact<'_>, unfit: Option<&Arc<JwkSet>>) -> Arc<JwkSet> {
         let known = self.known.read().clone();
         let has_key = |known: &Known| {
             let mut found = known
                 .keys
                 .candidates(token.header.kid.as_deref(), token.header.algorithm);
-            found.next().is_some()
+            let is_unfit = unfit.is_some_and(|unfit| Arc::ptr_eq(unfit, &known.keys));
+            !is_unfit && found.next().is_some()
         };
         let is_fresh = |known: &Known| self.is_within(MAX_AGE, known.fetched);
         if has_key(&known) && is_fresh(&known) {

@@ -165,7 +165,7 @@ async fn open_conversations_show_their_latest_turns() {
             assert_eq!(turns[1]["role"], "agent", "{data:#}");
         }
         let page = server.call("GET", &token).header("accept", "text/html");
-        let page = String::from_utf8(page.send().await.body.to_vec()).unwrap();
+        let page = String::from_utf8(page.send().await.body).unwrap();
         assert_eq!(page.contains("About ten."), !is_sensitive, "{page}");
         assert!(page.contains("Turn 2, "), "{page}");
         assert!(page.contains("Untrusted content"), "{page}");

@@ -300,6 +300,46 @@ async fn fetches_for_unknown_keys_are_rate_limited() {
     server.stop().await;
 }
 
+/// An issuer that replaces a leaked key under its old name, or has a key without a name, locks the old key out and the new
+/// one in with the first token that needs it.
+#[tokio::test]
+async fn a_key_replaced_under_its_name_is_found() {
+    for is_named in [true, false] {
+        let (one, two) = (key(1), SigningKey::ed25519("k1", &[2; 32]).unwrap());
+        let issuer = Issuer::start(&[]).await;
+        let publish = |key: &SigningKey| {
+            issuer.publish(&[key]);
+            if !is_named {
+                issuer.change(|state| drop(state.keys[0].as_object_mut().unwrap().remove("kid")));
+            }
+        };
+        publish(&one);
+        let token = |key: &SigningKey| match is_named {
+            true => issuer.token(key),
+            false => {
+                let protected = URL_SAFE_NO_PAD.encode(r#"{"alg":"EdDSA","typ":"at+jwt"}"#);
+                let payload = URL_SAFE_NO_PAD.encode(issuer.claims().to_string());
+                let signature = key.sign(&protected, &payload);
+                format!("{protected}.{payload}.{signature}")
+            }
+        };
+        let server = issuer.host(|_| {}).await;
+        assert!(is_in(&server, &token(&one)).await);
+        publish(&two);
+        for _ in 0..3 {
+            assert!(!is_in(&server, &token(&two)).await);
+        }
+        assert_eq!(issuer.asked(), 1, "within the refresh period");
+        server.clock.advance(10_000);
+        assert!(is_in(&server, &token(&two)).await, "named: {is_named}");
+        for _ in 0..3 {
+            assert!(!is_in(&server, &token(&one)).await, "named: {is_named}");
+        }
+        assert_eq!(issuer.asked(), 2, "forged signatures ask no more often");
+        server.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn concurrent_first_tokens_share_one_fetch() {
     let key = key(1);
