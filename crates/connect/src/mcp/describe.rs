@@ -65,9 +65,10 @@ impl Server {
             .ok()
             .flatten()
             .ok_or_else(|| Unavailable::Timeout.outcome(name))?;
-        // A server has its own time to start and to greet.
-        let session = self.session().await.map_err(unavailable)?;
-        let deadline = Instant::now() + self.config.timeout;
+        let (session, deadline) = self
+            .session_within(self.config.timeout)
+            .await
+            .map_err(unavailable)?;
         let late = |_| Unavailable::Timeout.outcome(name);
         let mut found = Vec::new();
         if wanted.tools.is_empty() {

@@ -198,9 +198,6 @@ impl Server {
     }
 
     /// A turn among the calls, a connection, the tool as the server describes it, and when the time of the call is over.
-    ///
-    /// A server has its own time to start and to greet: a call with a short one must not end, again and again, what all
-    /// others wait for.
     async fn ready(
         &self,
         request: &ToolRequest,
@@ -210,8 +207,7 @@ impl Server {
         let late = || Ended::Before(Unavailable::Timeout);
         let turn = timeout_at(Instant::now() + timeout, self.turn(tenant)).await;
         let turn = turn.ok().flatten().ok_or_else(late)?;
-        let session = self.session().await.map_err(Ended::Before)?;
-        let deadline = Instant::now() + timeout;
+        let (session, deadline) = self.session_within(timeout).await.map_err(Ended::Before)?;
         let tool = timeout_at(deadline, session.tool(&request.tool)).await;
         let Some(tool) = tool.map_err(|_| late())?.map_err(Ended::Before)? else {
             return Err(Ended::Failed(refused(

@@ -26,6 +26,7 @@ use rmcp::{
 use serde_json::{Map, Value};
 use tokio::{
     sync::{Mutex, OwnedSemaphorePermit, Semaphore},
+    task::{JoinError, JoinSet},
     time::{Instant, timeout, timeout_at},
 };
 use wopr_core::{TenantId, ToolRequest};
@@ -58,7 +59,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct Server {
-    pub(super) config: ToolServer,
+    pub(super) config: Arc<ToolServer>,
     pub(super) secrets: Secrets,
     turns: Arc<Semaphore>,
     /// The turns of each tenant that calls.
@@ -70,12 +71,18 @@ pub(super) struct Server {
 #[derive(Debug, Default)]
 struct Line {
     session: Option<Arc<Session>>,
+    /// The connection that is being opened, if one is, and when that ended. It goes on if the caller that began it has no
+    /// more time: a call with a short one must not end, again and again, what all others wait for.
+    opening: JoinSet<(Instant, Result<Session, Unavailable>)>,
     n_failures: u32,
     /// Why it failed last.
     why: Option<String>,
     /// When the server may be tried again.
     next: Option<Instant>,
 }
+
+/// How the opening of a connection ended.
+type Opened = Result<(Instant, Result<Session, Unavailable>), JoinError>;
 
 /// Why a server could not be asked. Nothing was asked.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +139,7 @@ impl Server {
     pub(super) fn new(gate: Gate, config: ToolServer) -> Self {
         Self {
             secrets: secrets(&config.reached),
-            config,
+            config: Arc::new(config),
             turns: Arc::new(Semaphore::new(MAX_CALLS)),
             shares: SyncMutex::default(),
             gate,
@@ -172,9 +179,37 @@ impl Server {
         })
     }
 
-    /// The connection. One caller opens it while the others wait.
+    /// The connection, and when the time of a call over it is over.
+    ///
+    /// A process has its own time to start and to greet, which is not that of a call. A server at a url has nothing to
+    /// start, so waiting for it takes the call's time.
+    pub(super) async fn session_within(
+        &self,
+        time: Duration,
+    ) -> Result<(Arc<Session>, Instant), Unavailable> {
+        match &self.config.reached {
+            Reached::Process(_) => {
+                let session = self.session().await?;
+                Ok((session, Instant::now() + time))
+            }
+            Reached::Http { .. } => {
+                let deadline = Instant::now() + time;
+                let session = timeout_at(deadline, self.session()).await;
+                Ok((session.map_err(|_| Unavailable::Timeout)??, deadline))
+            }
+        }
+    }
+
+    /// The connection. It is opened once, while all callers wait.
+    ///
+    /// # Cancel safety
+    /// A caller that gives up ends nothing: the next one finds the connection as far as it is open.
     pub(super) async fn session(&self) -> Result<Arc<Session>, Unavailable> {
         let mut line = self.line.lock().await;
+        // It may have ended while nobody waited for it. What failed then is a reason to pause, not this caller's error.
+        if let Some(ended) = line.opening.try_join_next() {
+            drop(self.opened(&mut line, ended));
+        }
         if let Some(session) = line
             .session
             .as_ref()
@@ -183,24 +218,34 @@ impl Server {
             return Ok(Arc::clone(session));
         }
         line.session = None;
-        if let Some(again) = line
-            .next
-            .and_then(|next| next.checked_duration_since(Instant::now()))
-        {
-            let why = || Unavailable::Greeting.to_string();
-            return Err(Unavailable::Pausing {
-                why: line.why.clone().unwrap_or_else(why),
-                n_failures: line.n_failures,
-                again,
+        if line.opening.is_empty() {
+            if let Some(again) = line
+                .next
+                .and_then(|next| next.checked_duration_since(Instant::now()))
+            {
+                let why = || Unavailable::Greeting.to_string();
+                return Err(Unavailable::Pausing {
+                    why: line.why.clone().unwrap_or_else(why),
+                    n_failures: line.n_failures,
+                    again,
+                });
+            }
+            let (gate, config) = (self.gate.clone(), Arc::clone(&self.config));
+            line.opening.spawn(async move {
+                let opened = timeout(GREETING, open(&gate, &config)).await;
+                (Instant::now(), opened.unwrap_or(Err(Unavailable::Timeout)))
             });
         }
-        // If this caller gives up meanwhile, that counts as a failure, too.
-        let pause = PAUSE.saturating_mul(1 << line.n_failures.min(16)).min(MAX_PAUSE);
-        line.n_failures = line.n_failures.saturating_add(1);
-        line.next = Some(Instant::now() + pause);
-        let opened = timeout(GREETING, self.open())
-            .await
-            .unwrap_or(Err(Unavailable::Timeout));
+        match line.opening.join_next().await {
+            Some(ended) => self.opened(&mut line, ended),
+            None => Err(Unavailable::Greeting),
+        }
+    }
+
+    /// Notes how the opening of a connection ended.
+    fn opened(&self, line: &mut Line, ended: Opened) -> Result<Arc<Session>, Unavailable> {
+        // The runtime ends, or the opening panicked.
+        let (at, opened) = ended.unwrap_or_else(|_| (Instant::now(), Err(Unavailable::Greeting)));
         match opened {
             Ok(session) => {
                 let session = Arc::new(session);
@@ -208,73 +253,75 @@ impl Server {
                 line.n_failures = 0;
                 line.why = None;
                 // A process that dies at once is not started again without a pause.
-                line.next = Some(Instant::now() + PAUSE);
+                line.next = Some(at + PAUSE);
                 Ok(session)
             }
             Err(error) => {
-                line.next = Some(Instant::now() + pause);
+                let pause = PAUSE.saturating_mul(1 << line.n_failures.min(16)).min(MAX_PAUSE);
+                line.n_failures = line.n_failures.saturating_add(1);
+                line.next = Some(at + pause);
                 line.why = Some(error.to_string());
                 tracing::warn!(server = self.config.name, %error, "a tool server is not available");
                 Err(error)
             }
         }
     }
+}
 
-    /// Opens the connection and reads the list, without which no tool can be called.
-    async fn open(&self) -> Result<Session, Unavailable> {
-        let is_stale = Arc::new(AtomicBool::new(false));
-        let client = Client {
-            is_stale: Arc::clone(&is_stale),
+/// Opens the connection and reads the list, without which no tool can be called.
+async fn open(gate: &Gate, config: &ToolServer) -> Result<Session, Unavailable> {
+    let is_stale = Arc::new(AtomicBool::new(false));
+    let client = Client {
+        is_stale: Arc::clone(&is_stale),
+    };
+    let name = &config.name;
+    let greeting = |error: ClientInitializeError| {
+        tracing::debug!(server = name, %error, "a tool server did not greet");
+        let unsent = match &error {
+            ClientInitializeError::TransportError { error, .. } => http::Unsent::of(&*error.error),
+            _ => None,
         };
-        let name = &self.config.name;
-        let greeting = |error: ClientInitializeError| {
-            tracing::debug!(server = name, %error, "a tool server did not greet");
-            let unsent = match &error {
-                ClientInitializeError::TransportError { error, .. } => http::Unsent::of(&*error.error),
-                _ => None,
-            };
-            match unsent {
-                Some(http::Unsent::Never { why }) => Unavailable::Refused(why),
-                Some(http::Unsent::Later { .. }) | None => Unavailable::Greeting,
-            }
-        };
-        let service = match &self.config.reached {
-            Reached::Process(command) => {
-                let process = stdio::Process::start(name, command)?;
-                client.serve(process).await.map_err(greeting)?
-            }
-            Reached::Http {
-                url,
-                header,
-                credential,
-            } => {
-                let transport = http::HttpServer::open(&self.gate, url, header.as_ref(), credential)?;
-                client.serve(transport).await.map_err(greeting)?
-            }
-        };
-        // What is kept of a list is decided here, not by what a server says of its age.
-        let peer = service.peer();
-        peer.set_response_cache_config(ClientCacheConfig::disabled())
-            .await;
-        // For later versions the client would keep all that a server ever listed.
-        let spoken = peer.peer_info().map(|info| info.protocol_version.clone());
-        let is_accepted = |version: &ProtocolVersion| {
-            version.has_initialize() && ProtocolVersion::KNOWN_VERSIONS.contains(version)
-        };
-        if let Some(version) = spoken.filter(|version| !is_accepted(version)) {
-            let version: String = version.as_str().chars().take(32).collect();
-            return Err(Unavailable::Version(version));
+        match unsent {
+            Some(http::Unsent::Never { why }) => Unavailable::Refused(why),
+            Some(http::Unsent::Later { .. }) | None => Unavailable::Greeting,
         }
-        let session = Session {
-            name: name.clone(),
-            service,
-            is_stale,
-            n_late: AtomicU32::new(0),
-            listed: Mutex::new(None),
-        };
-        session.listed(false).await?;
-        Ok(session)
+    };
+    let service = match &config.reached {
+        Reached::Process(command) => {
+            let process = stdio::Process::start(name, command)?;
+            client.serve(process).await.map_err(greeting)?
+        }
+        Reached::Http {
+            url,
+            header,
+            credential,
+        } => {
+            let transport = http::HttpServer::open(gate, url, header.as_ref(), credential)?;
+            client.serve(transport).await.map_err(greeting)?
+        }
+    };
+    // What is kept of a list is decided here, not by what a server says of its age.
+    let peer = service.peer();
+    peer.set_response_cache_config(ClientCacheConfig::disabled())
+        .await;
+    // For later versions the client would keep all that a server ever listed.
+    let spoken = peer.peer_info().map(|info| info.protocol_version.clone());
+    let is_accepted = |version: &ProtocolVersion| {
+        version.has_initialize() && ProtocolVersion::KNOWN_VERSIONS.contains(version)
+    };
+    if let Some(version) = spoken.filter(|version| !is_accepted(version)) {
+        let version: String = version.as_str().chars().take(32).collect();
+        return Err(Unavailable::Version(version));
     }
+    let session = Session {
+        name: name.clone(),
+        service,
+        is_stale,
+        n_late: AtomicU32::new(0),
+        listed: Mutex::new(None),
+    };
+    session.listed(false).await?;
+    Ok(session)
 }
 
 /// A place among the calls of a server.

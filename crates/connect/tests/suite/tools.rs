@@ -709,6 +709,52 @@ async fn server_over_http_is_called_with_its_credential() {
     );
 }
 
+/// A call waits for a silent server no longer than for an answer of it, and does not end the greeting that others wait for.
+#[tokio::test]
+async fn silent_server_over_http_holds_a_call_no_longer_than_its_time() {
+    let web = Web::start(|_, body| document(body, "hello")).await;
+    let behind = web.url.strip_prefix("http://").unwrap();
+    let behind = behind.strip_suffix("/mcp").unwrap().to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    let (speaks, mut silent) = tokio::sync::watch::channel(false);
+    let serving = tokio::spawn(async move {
+        let mut passing = tokio::task::JoinSet::new();
+        while let Ok((mut near, _)) = listener.accept().await {
+            silent.wait_for(|speaks| *speaks).await.unwrap();
+            let mut far = TcpStream::connect(&behind).await.unwrap();
+            passing.spawn(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
+        }
+    });
+    let reached = ToolReached::Http {
+        url: url.parse().unwrap(),
+        header: None,
+        credential: ProviderKey::None,
+    };
+    let executors = executors(gate(LOOPBACK), server(reached));
+    for _ in 0..3 {
+        let mut brief = request("t");
+        brief.timeout_ms = Some(100);
+        let ended = call(&executors, brief);
+        let ended = tokio::time::timeout(Duration::from_secs(30), ended).await;
+        let Outcome::Failed {
+            message,
+            retry_after,
+            is_timeout,
+            ..
+        } = ended.expect("it has its own time")
+        else {
+            panic!("nobody answered");
+        };
+        assert!(is_timeout && retry_after.is_none(), "{message}");
+    }
+    speaks.send(true).unwrap();
+    assert_eq!(text(call(&executors, request("t")).await), "hello");
+    let greetings = web.methods().iter().filter(|name| *name == "initialize").count();
+    assert_eq!(greetings, 1);
+    serving.abort();
+}
+
 #[tokio::test]
 async fn forgotten_session_is_opened_again() {
     let web = Web::start(|n, body| match n {
