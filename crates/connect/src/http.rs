@@ -5,7 +5,10 @@
 //! may be long, secret or both. The body of a 2xx response is returned completely and marked untrusted, with
 //! the few headers a workflow can use. Cookies and authentication challenges are dropped.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    borrow::Cow,
+    time::{Duration, SystemTime},
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -15,7 +18,7 @@ use wopr_core::{SecretHeader, TenantId};
 use wopr_engine::{HttpCall, Keep, Outcome};
 
 use crate::{
-    egress::{EgressError, Gate, Request, Response, Seam},
+    egress::{EgressError, Gate, Refusal, Request, Response, Seam, read_url},
     redact::Secrets,
     secret_header,
     secrets::NamedSecrets,
@@ -115,19 +118,34 @@ impl Http {
     }
 }
 
+/// The rule that a call breaks before it comes to the gate.
+#[derive(Debug, thiserror::Error)]
+enum Malformed {
+    #[error("use a malformed method")]
+    Method,
+    #[error(transparent)]
+    Url(#[from] Refusal),
+    #[error("send a malformed header name")]
+    HeaderName,
+    #[error("send a malformed header value")]
+    HeaderValue,
+    #[error("send a malformed idempotency key")]
+    Key,
+}
+
 /// Converts a call to a request, or returns the rule that it breaks.
-fn request(key: &str, traceparent: Option<&str>, call: HttpCall) -> Result<Request, &'static str> {
-    let method = Method::from_bytes(call.method.as_bytes()).map_err(|_| "use a malformed method")?;
-    let url = Url::parse(&call.url).map_err(|_| "use a malformed url")?;
+fn request(key: &str, traceparent: Option<&str>, call: HttpCall) -> Result<Request, Malformed> {
+    let method = Method::from_bytes(call.method.as_bytes()).map_err(|_| Malformed::Method)?;
+    let url = read_url(&spaces_escaped(call.url.trim()))?;
     let mut request = Request::new(method, url);
     for (name, value) in &call.headers {
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "send a malformed header name")?;
-        let mut value = HeaderValue::from_str(value).map_err(|_| "send a malformed header value")?;
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| Malformed::HeaderName)?;
+        let mut value = HeaderValue::from_str(value).map_err(|_| Malformed::HeaderValue)?;
         value.set_sensitive(true);
         request.headers.append(name, value);
     }
     if !request.headers.contains_key(IDEMPOTENCY_KEY) {
-        let key = HeaderValue::from_str(key).map_err(|_| "send a malformed idempotency key")?;
+        let key = HeaderValue::from_str(key).map_err(|_| Malformed::Key)?;
         request.headers.insert(IDEMPOTENCY_KEY, key);
     }
     if let Some(body) = call.body {
@@ -140,6 +158,28 @@ fn request(key: &str, traceparent: Option<&str>, call: HttpCall) -> Result<Reque
     request.timeout = Some(Duration::from_millis(call.timeout_ms));
     request.traceparent = traceparent.map(str::to_owned);
     Ok(request)
+}
+
+/// Escapes the spaces of a URL: a workflow makes it of texts that people write, as in `?city={{ inputs.city }}`.
+fn spaces_escaped(text: &str) -> Cow<'_, str> {
+    let is_space = |c: char| c.is_whitespace() && !c.is_control();
+    if !text.contains(is_space) {
+        return text.into();
+    }
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_space(c) {
+            let mut bytes = [0; 4];
+            escaped.extend(
+                c.encode_utf8(&mut bytes)
+                    .bytes()
+                    .map(|byte| format!("%{byte:02X}")),
+            );
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped.into()
 }
 
 fn outcome(response: &Response) -> Outcome {
@@ -461,8 +501,30 @@ mod tests {
                 "send a malformed header value",
             ),
         ] {
-            assert_eq!(request("k", None, bad).unwrap_err(), rule);
+            assert_eq!(request("k", None, bad).unwrap_err().to_string(), rule);
         }
+        // Other parsers could see another host in a text that this one repairs.
+        for url in [
+            "https:example.com",
+            "https:\\\\example.com",
+            "https://exa\tmple.com",
+            "https:///example.com",
+        ] {
+            let refused = request("k", None, call("GET", url, &[])).unwrap_err();
+            assert_eq!(refused.to_string(), "use a malformed url", "{url}");
+        }
+        let with_query = |query: &str| call("GET", &format!("https://example.com/?{query}"), &[]);
+        let room = 2_048 - "https://example.com/?".len();
+        assert!(request("k", None, with_query(&"a".repeat(room))).is_ok());
+        // The second is longer once it is escaped.
+        for query in ["a".repeat(room + 1), " ".repeat(room / 2) + "."] {
+            let refused = request("k", None, with_query(&query)).unwrap_err();
+            assert_eq!(refused.to_string(), "use a url over 2048 bytes");
+        }
+        let url = request("k", None, with_query(" city=New York\u{a0}\n"))
+            .unwrap()
+            .url;
+        assert_eq!(url.as_str(), "https://example.com/?%20city=New%20York");
         assert!(request("k\n", None, call("GET", "https://example.com", &[])).is_err());
     }
 }

@@ -30,6 +30,7 @@ pub use dial::{Channel, Dial, SystemDial};
 pub use error::{Cause, EgressError};
 pub use gate::{AnswerShare, Gate, Limits, Network};
 pub use message::{Request, Response, is_reserved_header};
+pub(crate) use policy::read_url;
 pub use policy::{Policy, Refusal};
 pub use resolve::{Resolver, SystemResolver};
 pub use seam::{Seam, Seams};

@@ -118,11 +118,11 @@ const MAX_NAME: usize = 253;
 
 const MAX_LABEL: usize = 63;
 
-/// The maximum length of a registered URL; peers and proxies reject longer ones.
+/// The maximum length of a URL that a client or a workflow gives; peers and proxies reject longer ones.
 const MAX_URL: usize = 2_048;
 
-/// Parses a URL from a client, without the repairs that browsers make.
-pub(super) fn read_url(text: &str) -> Result<Url, Refusal> {
+/// Parses a URL from a client or a workflow, without the repairs that browsers make.
+pub(crate) fn read_url(text: &str) -> Result<Url, Refusal> {
     if text.len() > MAX_URL {
         return Err(Refusal::Length);
     }
