@@ -1,6 +1,6 @@
 //! `wopr mock-model`: a scripted model on a local port.
 
-use std::{fs, net::SocketAddr, path::PathBuf};
+use std::{fs, io, net::SocketAddr, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -46,7 +46,15 @@ impl MockModel {
         let mut signals = Signals::catch()?;
         let server = Server::bind(script, self.listen, self.record)
             .await
-            .with_context(|| format!("listen on {}", self.listen))?;
+            .map_err(|error| {
+                let is_taken = error.kind() == io::ErrorKind::AddrInUse;
+                let exit = if is_taken { Exit::Busy } else { Exit::Config };
+                let failure = Failure::new(exit, format!("cannot listen on {}: {error}", self.listen));
+                match is_taken {
+                    true => failure.hint("choose another address with --listen; port 0 takes a free one"),
+                    false => failure,
+                }
+            })?;
         let address = server.address().context("read the address of the listener")?;
         output::line(format!("listening on http://{address}"))?;
         output::line("for wopr, in the environment (speaks as OpenAI does):")?;

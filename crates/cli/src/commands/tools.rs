@@ -15,6 +15,7 @@ use crate::{
     exit::{Exit, Failure},
     host::HostArgs,
     output::{self, Paint, plain},
+    signals::Signals,
 };
 
 /// List the tools of MCP servers, and call one.
@@ -62,7 +63,18 @@ enum Verb {
 
 impl Tools {
     pub(crate) async fn run(self) -> Result<Exit> {
-        match self.verb {
+        let mut signals = Signals::catch()?;
+        // What was begun is dropped, and the processes of tool servers end with it.
+        tokio::select! {
+            done = self.verb.run() => done,
+            () = signals.next() => Ok(Exit::Interrupted),
+        }
+    }
+}
+
+impl Verb {
+    async fn run(self) -> Result<Exit> {
+        match self {
             Verb::List { server, host, format } => list(&host.load()?, server.as_deref(), format).await,
             Verb::Call {
                 server,

@@ -32,5 +32,6 @@ mod secrets;
 mod serving;
 mod snippets;
 mod stores;
+mod tool_servers;
 mod tools_guide;
 mod workers_guide;

@@ -84,6 +84,18 @@ fn types(events: &[Value]) -> Vec<&str> {
 }
 
 #[test]
+fn a_model_on_a_used_port_ends_with_the_code_for_it() {
+    let place = Place::new();
+    let model = Model::start(&place, &json!({ "replies": [] }));
+    let address = model.origin.trim_start_matches("http://");
+    let said = place.ends(8, &["mock-model", "script.json", "--listen", address]);
+    assert!(
+        said.err.contains(address) && said.err.contains("--listen"),
+        "{said:#?}"
+    );
+}
+
+#[test]
 fn model_writes_text_and_documents_over_both_wires() {
     let mut place = Place::new();
     let model = Model::start(

@@ -65,7 +65,14 @@ pub(super) struct Server {
     /// The turns of each tenant that calls.
     shares: SyncMutex<HashMap<TenantId, Arc<Semaphore>>>,
     gate: Gate,
+    groups: Arc<stdio::Groups>,
     line: Mutex<Line>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.groups.close();
+    }
 }
 
 #[derive(Debug, Default)]
@@ -143,6 +150,7 @@ impl Server {
             turns: Arc::new(Semaphore::new(MAX_CALLS)),
             shares: SyncMutex::default(),
             gate,
+            groups: Arc::default(),
             line: Mutex::default(),
         }
     }
@@ -231,8 +239,9 @@ impl Server {
                 });
             }
             let (gate, config) = (self.gate.clone(), Arc::clone(&self.config));
+            let groups = Arc::clone(&self.groups);
             line.opening.spawn(async move {
-                let opened = timeout(GREETING, open(&gate, &config)).await;
+                let opened = timeout(GREETING, open(&gate, &config, &groups)).await;
                 (Instant::now(), opened.unwrap_or(Err(Unavailable::Timeout)))
             });
         }
@@ -269,7 +278,7 @@ impl Server {
 }
 
 /// Opens the connection and reads the list, without which no tool can be called.
-async fn open(gate: &Gate, config: &ToolServer) -> Result<Session, Unavailable> {
+async fn open(gate: &Gate, config: &ToolServer, groups: &Arc<stdio::Groups>) -> Result<Session, Unavailable> {
     let is_stale = Arc::new(AtomicBool::new(false));
     let client = Client {
         is_stale: Arc::clone(&is_stale),
@@ -288,7 +297,7 @@ async fn open(gate: &Gate, config: &ToolServer) -> Result<Session, Unavailable> 
     };
     let service = match &config.reached {
         Reached::Process(command) => {
-            let process = stdio::Process::start(name, command)?;
+            let process = stdio::Process::start(name, command, groups)?;
             client.serve(process).await.map_err(greeting)?
         }
         Reached::Http {

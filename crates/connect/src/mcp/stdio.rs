@@ -16,11 +16,13 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex as SyncMutex;
 use rmcp::{
     RoleClient,
     model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
     transport::Transport,
 };
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     process::{Child, ChildStderr, ChildStdin, ChildStdout},
@@ -69,11 +71,58 @@ impl Command {
     }
 }
 
+/// The process groups of a server that have not ended.
+///
+/// A process belongs to the task that speaks to it, and the runtime drops that task at some time after nobody uses the
+/// connection. A program that ends right away would leave the process behind; so whoever drops the server ends them all.
+#[derive(Debug, Default)]
+pub(super) struct Groups(SyncMutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    groups: Vec<Pid>,
+    /// Nothing may start any more.
+    is_closed: bool,
+}
+
+impl Groups {
+    /// Ends all processes, and those that they started. No other one starts.
+    pub(super) fn close(&self) {
+        let mut known = self.0.lock();
+        known.is_closed = true;
+        known.groups.drain(..).for_each(end);
+    }
+
+    fn add(&self, group: Pid) -> bool {
+        let mut known = self.0.lock();
+        if !known.is_closed {
+            known.groups.push(group);
+        }
+        !known.is_closed
+    }
+
+    /// Ends the processes of one group, unless that was done.
+    fn end(&self, group: Pid) {
+        let mut known = self.0.lock();
+        if let Some(at) = known.groups.iter().position(|known| *known == group) {
+            end(known.groups.swap_remove(at));
+        }
+    }
+}
+
+fn end(group: Pid) {
+    // Fails if nothing of the group is left.
+    let _ = kill_process_group(group, Signal::KILL);
+}
+
 /// The process of a server, and the pipes to it. Dropping it ends the process.
 #[derive(Debug)]
 pub(super) struct Process {
     name: String,
-    child: Child,
+    /// Nobody waits for it before it is dropped, so its id stays its own as long as this exists.
+    _child: Child,
+    group: Pid,
+    groups: Arc<Groups>,
     output: BufReader<ChildStdout>,
     line: Vec<u8>,
     n_chatter: u32,
@@ -89,7 +138,7 @@ struct Input {
 }
 
 impl Process {
-    pub(super) fn start(name: &str, command: &Command) -> Result<Self, Unavailable> {
+    pub(super) fn start(name: &str, command: &Command, groups: &Arc<Groups>) -> Result<Self, Unavailable> {
         let mut process = tokio::process::Command::new(&command.command);
         process.args(&command.args).env_clear();
         if let Some(path) = std::env::var_os("PATH") {
@@ -113,6 +162,9 @@ impl Process {
             Unavailable::Process(error.kind())
         };
         let mut child = process.spawn().map_err(|error| broken(&error))?;
+        let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let group = group.filter(|group| groups.add(*group));
+        let group = group.ok_or(Unavailable::Process(io::ErrorKind::BrokenPipe))?;
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(input), Some(output), Some(errors)) = pipes else {
             return Err(Unavailable::Process(io::ErrorKind::BrokenPipe));
@@ -122,7 +174,9 @@ impl Process {
         let (stuck, is_stuck) = watch::channel(false);
         Ok(Self {
             name: name.to_owned(),
-            child,
+            _child: child,
+            group,
+            groups: Arc::clone(groups),
             output: BufReader::new(output),
             line: Vec::new(),
             n_chatter: 0,
@@ -254,14 +308,7 @@ impl Drop for Waiting {
 impl Process {
     /// Ends the process, and those that it started.
     fn end(&mut self) {
-        let group = self
-            .child
-            .id()
-            .and_then(|id| rustix::process::Pid::from_raw(id.cast_signed()));
-        if let Some(group) = group {
-            // Fails if nothing of the group is left.
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
+        self.groups.end(self.group);
     }
 }
 

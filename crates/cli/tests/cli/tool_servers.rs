@@ -1,0 +1,87 @@
+//! Processes of tool servers end with the command that started them, whatever they do at that moment.
+
+use std::{
+    fs::File,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use crate::binary::{Place, signal, wait};
+
+/// A server whose tool does not look at its input. All its processes hold the pipe `held` open.
+const SERVER: &str = r#"
+exec 3> held
+hear() {
+    read -r line || exit 0
+    id=$(printf '%s' "$line" | sed 's/^.*"id":\([0-9]*\).*$/\1/')
+}
+answer() {
+    printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"
+}
+hear
+answer '{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}'
+read -r line
+hear
+answer '{"tools":[{"name":"slow","inputSchema":{"type":"object"}}]}'
+hear
+echo called >&3
+sleep 120
+"#;
+
+/// What a pipe gives: its first line, and then the end, when the last process that holds it has ended.
+fn watched(pipe: &Path) -> mpsc::Receiver<Option<String>> {
+    let made = Command::new("mkfifo").arg(pipe).status().unwrap();
+    assert!(made.success());
+    let (sender, receiver) = mpsc::channel();
+    let pipe = pipe.to_owned();
+    thread::spawn(move || {
+        let mut lines = BufReader::new(File::open(pipe).unwrap())
+            .lines()
+            .map_while(Result::ok);
+        while let Some(line) = lines.next() {
+            let _ = sender.send(Some(line));
+        }
+        let _ = sender.send(None);
+    });
+    receiver
+}
+
+#[test]
+fn an_interrupted_command_leaves_no_tool_server_behind() {
+    let run = ["run", "slow.json", "--config", "tools.toml"];
+    let call = ["tools", "call", "--config", "tools.toml", "default", "slow"];
+    for args in [&run[..], &call[..]] {
+        let place = Place::new();
+        let held = watched(&place.path().join("held"));
+        place.write("server.sh", SERVER);
+        place.write(
+            "tools.toml",
+            "[[mcp.servers]]\nname = \"default\"\ncommand = \"sh\"\nargs = [\"server.sh\"]\n",
+        );
+        place.write(
+            "slow.json",
+            r#"{
+                "id": "slow", "name": "slow", "version": "1", "edges": [], "triggers": [], "variables": [],
+                "metadata": {}, "settings": {},
+                "nodes": [{ "id": "n", "typeId": "core.mcp.toolCall", "name": "n", "config": { "tool": "slow" } }]
+            }"#,
+        );
+        let mut command = place.command(args);
+        let mut child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let limit = Duration::from_secs(60);
+        let called = held.recv_timeout(limit).unwrap();
+        assert_eq!(called.as_deref(), Some("called"), "{args:?}");
+        assert!(signal(child.id(), "INT"));
+        assert_eq!(wait(&mut child).code(), Some(130), "{args:?}");
+        let ended = held.recv_timeout(limit);
+        assert_eq!(ended, Ok(None), "{args:?}: its process goes on");
+    }
+}
