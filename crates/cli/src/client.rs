@@ -32,7 +32,7 @@ use wopr_wire::{
 use crate::{
     args::Remote,
     exit::{Exit, Failure},
-    render,
+    output, render,
 };
 
 /// Connect timeout.
@@ -203,6 +203,27 @@ pub(crate) struct Client {
     key: Option<HeaderValue>,
 }
 
+/// The beginning of a list.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    pub(crate) items: Vec<Value>,
+    /// Whether the list goes on.
+    pub(crate) has_more: bool,
+}
+
+impl Pages {
+    /// Says below a table that it is not all of the list.
+    pub(crate) fn note_rest(&self) -> Result<()> {
+        match self.has_more {
+            true => output::note(format!(
+                "there are more than these {}: --limit sets how many are listed",
+                self.items.len()
+            )),
+            false => Ok(()),
+        }
+    }
+}
+
 impl Client {
     pub(crate) fn new(remote: &Remote) -> Result<Self> {
         Self::at(&remote.server, remote.key.clone(), &remote.authorities.read()?)
@@ -291,7 +312,7 @@ impl Client {
     }
 
     /// Reads the items of all pages of a list, up to `most`.
-    pub(crate) async fn pages(&self, path: &str, items: &str, most: usize) -> Result<Vec<Value>> {
+    pub(crate) async fn pages(&self, path: &str, items: &str, most: usize) -> Result<Pages> {
         let mut all = Vec::new();
         let mut cursor: Option<String> = None;
         loop {
@@ -311,8 +332,9 @@ impl Client {
                 .and_then(Value::as_str)
                 .map(str::to_owned);
             if cursor.is_none() || all.len() >= most {
+                let has_more = cursor.is_some() || all.len() > most;
                 all.truncate(most);
-                return Ok(all);
+                return Ok(Pages { items: all, has_more });
             }
         }
     }

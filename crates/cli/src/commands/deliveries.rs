@@ -92,16 +92,17 @@ async fn list(
         path.push_str("&runId=");
         path.push_str(&escape(&run));
     }
-    let deliveries = client.pages(&path, "deliveries", limit).await?;
+    let page = client.pages(&path, "deliveries", limit).await?;
     if format.json {
-        output::json(&json!({ "deliveries": deliveries }))?;
+        output::json(&json!({ "deliveries": page.items, "hasMore": page.has_more }))?;
         return Ok(Exit::Ok);
     }
-    if deliveries.is_empty() {
+    if page.items.is_empty() {
         output::note("nothing waits, and nothing was given up")?;
         return Ok(Exit::Ok);
     }
-    let rows: Vec<_> = deliveries
+    let rows: Vec<_> = page
+        .items
         .iter()
         .map(|delivery| {
             let cell = |name: &str| render::text(delivery, name).to_owned();
@@ -138,6 +139,7 @@ async fn list(
         ],
         &rows,
     )?;
+    page.note_rest()?;
     Ok(Exit::Ok)
 }
 

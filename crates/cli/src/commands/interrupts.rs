@@ -122,16 +122,17 @@ impl Interrupts {
 }
 
 async fn list(client: &Client, limit: usize, format: Format) -> Result<Exit> {
-    let interrupts = client.pages("/v1/interrupts", "interrupts", limit).await?;
+    let page = client.pages("/v1/interrupts", "interrupts", limit).await?;
     if format.json {
-        output::json(&json!({ "interrupts": interrupts }))?;
+        output::json(&json!({ "interrupts": page.items, "hasMore": page.has_more }))?;
         return Ok(Exit::Ok);
     }
-    if interrupts.is_empty() {
+    if page.items.is_empty() {
         output::note("nothing waits for an answer")?;
         return Ok(Exit::Ok);
     }
-    let rows: Vec<_> = interrupts
+    let rows: Vec<_> = page
+        .items
         .iter()
         .map(|item| {
             let view = serde_json::from_value::<InterruptView>(item.clone());
@@ -154,6 +155,7 @@ async fn list(client: &Client, limit: usize, format: Format) -> Result<Exit> {
         &[whole("RUN"), whole("NODE"), whole("ARTIFACT"), cut("QUESTION")],
         &rows,
     )?;
+    page.note_rest()?;
     Ok(Exit::Ok)
 }
 

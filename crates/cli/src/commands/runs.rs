@@ -198,16 +198,17 @@ async fn list(
     } else {
         format!("/v1/runs?{}", filters.join("&"))
     };
-    let runs = client.pages(&path, "runs", limit).await?;
+    let page = client.pages(&path, "runs", limit).await?;
     if format.json {
-        output::json(&json!({ "runs": runs }))?;
+        output::json(&json!({ "runs": page.items, "hasMore": page.has_more }))?;
         return Ok(Exit::Ok);
     }
-    if runs.is_empty() {
+    if page.items.is_empty() {
         output::note("no runs")?;
         return Ok(Exit::Ok);
     }
-    let rows: Vec<_> = runs
+    let rows: Vec<_> = page
+        .items
         .iter()
         .map(|run| {
             let cell = |name: &str| render::text(run, name).to_owned();
@@ -223,6 +224,7 @@ async fn list(
         &[whole("RUN"), cut("WORKFLOW"), state("STATUS"), age("STARTED")],
         &rows,
     )?;
+    page.note_rest()?;
     Ok(Exit::Ok)
 }
 

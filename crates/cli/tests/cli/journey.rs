@@ -120,6 +120,30 @@ fn without_an_answer_a_run_ends_as_waiting_with_instructions() {
     assert_eq!(said["interrupt"]["kind"], "approval");
 }
 
+/// A list that ends early says so, to people and to programs.
+#[test]
+fn a_list_says_that_it_goes_on() {
+    let mut place = Place::new();
+    let _host = place.serve();
+    for _ in 0..3 {
+        place.ends(6, &["run", "campaign-brief"]);
+    }
+    for list in ["interrupts", "runs"] {
+        for (limit, has_more) in [("2", true), ("3", false)] {
+            let args = [list, "list", "--limit", limit];
+            let said = place.ends(0, &args);
+            assert_eq!(
+                said.err.contains("more than these 2: --limit"),
+                has_more,
+                "{said:#?}"
+            );
+            let document = place.json(&[&args[..], &["--json"]].concat());
+            assert_eq!(document["hasMore"], has_more, "{document}");
+            assert_eq!(document[list].as_array().unwrap().len().to_string(), limit);
+        }
+    }
+}
+
 /// Who takes the next turn sees those before it, and how to end the conversation.
 #[test]
 fn a_conversation_shows_what_was_said() {
