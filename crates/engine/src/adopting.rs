@@ -11,7 +11,7 @@ use wopr_store::Summary;
 
 use crate::{
     AdoptedChild, CommandError, Done, Engine, SideRows, View,
-    commanding::{MAX_ATTEMPTS, RETRY_AFTER_MS},
+    commanding::{MAX_ATTEMPTS, Made, RETRY_AFTER_MS},
     descendants::Allowance,
     load_budget::LoadPermit,
     uncertain_commit::UncertainCommits,
@@ -107,16 +107,13 @@ impl Engine {
         let mut uncertain = UncertainCommits::default();
         for attempt in 0..MAX_ATTEMPTS {
             let allowance = Arc::new(Allowance::new(self, &view.key, true));
-            let made = (
-                decision.clone(),
-                WholeChildren::of_adopted(children.clone()),
+            let made = Made {
+                decision: decision.clone(),
+                children: WholeChildren::of_adopted(children.clone()),
                 allowance,
-            );
+            };
             let committed = self.commit_new(&view, made, &mut uncertain, &side_rows, now);
             if let Some(done) = Box::pin(committed).await? {
-                if matches!(done, Done::Fresh(_)) {
-                    self.count_adopted(&view.key, children.len()).await;
-                }
                 return Ok(done);
             }
             self.check_alias(&view).await?;
@@ -125,17 +122,5 @@ impl Engine {
         Err(CommandError::Busy {
             retry_after_ms: RETRY_AFTER_MS,
         })
-    }
-
-    /// Counts the runs below an adopted one towards what its tree may have. If that fails, the tree may grow by as many
-    /// more.
-    async fn count_adopted(&self, root: &RunKey, n_children: usize) {
-        if n_children == 0 {
-            return;
-        }
-        let most = self.shared.options.max_descendants;
-        if let Err(error) = self.shared.store.grant(root, n_children as u64, most).await {
-            tracing::warn!(run = %root, %error, "adopted runs are not counted");
-        }
     }
 }

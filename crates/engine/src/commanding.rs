@@ -3,8 +3,8 @@
 use std::{borrow::Cow, convert::Infallible, sync::Arc, time::Duration};
 
 use wopr_core::{
-    Asked, Child, Command, Decision, Entropy, Input, NodeId, Refusal, Resolve, Run, RunKey, StartRun,
-    Timestamp, TooMuchWork, Work, decide, decide_fork, decide_within,
+    Asked, Child, Command, Decision, Entropy, HostBounds, Input, NodeId, Refusal, Resolve, Run, RunKey,
+    RunStarted, StartRun, Timestamp, TooMuchWork, Work, decide, decide_fork, decide_within,
 };
 use wopr_store::{Cause, Guard, IdempotencyRecord, Summary};
 
@@ -29,28 +29,19 @@ const MAX_FORWARDS: usize = 40;
 /// How long a caller should wait after `Busy`.
 pub(crate) const RETRY_AFTER_MS: u64 = 1_000;
 
-/// A decision, and whether it can be used.
-pub(crate) enum Decided {
-    /// It can be committed, with the children that were decided with it; the allowance covers the children it creates.
-    Now(Decision, WholeChildren, Arc<Allowance>),
-    /// It has to be repeated, because a workflow became known or descendants were granted only after it was
-    /// made.
-    TooEarly(Decision),
-}
-
-impl Decided {
-    const fn decision(&self) -> &Decision {
-        match self {
-            Self::Now(decision, _, _) | Self::TooEarly(decision) => decision,
-        }
-    }
+/// A decision that can be committed.
+pub(crate) struct Made {
+    pub(crate) decision: Decision,
+    /// The children that were decided with it.
+    pub(crate) children: WholeChildren,
+    /// Covers the children that it creates.
+    pub(crate) allowance: Arc<Allowance>,
 }
 
 /// A decision, and what it lacked.
-struct Made {
+struct Tried {
     decision: Decision,
     children: WholeChildren,
-    allowance: Arc<Allowance>,
     has_missed: bool,
 }
 
@@ -111,18 +102,10 @@ impl Engine {
         for attempt in 0..MAX_ATTEMPTS {
             // Nobody else writes to this run, so there is no race to lose. But an uncertain append may turn
             // out to have committed, or not.
-            let decided = self
+            let made = self
                 .decide(&view, Cow::Owned(command), now, Guard::Create)
                 .await?;
-            let began = decided.decision().run.started.clone();
-            let began = began.ok_or_else(|| CommandError::Internal("a start without its event".into()))?;
-            // Rarely needed, so the command is recreated from its event instead of being cloned up front.
-            let again = || Command::Start(Box::new(StartRun::again(&began, bounds)));
-            let Decided::Now(decision, children, allowance) = decided else {
-                command = again();
-                continue;
-            };
-            let made = (decision, children, allowance);
+            let began = made.decision.run.started.clone();
             if let Some(done) = self
                 .commit_new(&view, made, &mut uncertain, &side_rows, now)
                 .await?
@@ -131,7 +114,7 @@ impl Engine {
             }
             self.check_alias(&view).await?;
             self.back_off(attempt).await;
-            command = again();
+            command = start_again(began.as_deref(), bounds)?;
         }
         Err(CommandError::Busy {
             retry_after_ms: RETRY_AFTER_MS,
@@ -153,7 +136,7 @@ impl Engine {
     pub(crate) async fn commit_new(
         &self,
         view: &View,
-        (decision, children, allowance): (Decision, WholeChildren, Arc<Allowance>),
+        made: Made,
         uncertain: &mut UncertainCommits,
         side_rows: &SideRows,
         now: Timestamp,
@@ -166,6 +149,11 @@ impl Engine {
             won: None,
             consumed: &[],
         };
+        let Made {
+            decision,
+            children,
+            allowance,
+        } = made;
         let committed = self.commit(change, (decision, children), side_rows, now).await;
         allowance.conclude(&committed);
         let done = self.conclude(committed, uncertain, side_rows).await?;
@@ -388,12 +376,13 @@ impl Engine {
             }
             let now = self.now();
             let guard = Guard::At(open.view.run.head);
-            let decided = self
+            let Made {
+                decision,
+                children,
+                allowance,
+            } = self
                 .decide(&open.view, Cow::Borrowed(command), now, guard)
                 .await?;
-            let Decided::Now(decision, children, allowance) = decided else {
-                continue;
-            };
             let change = Change {
                 view: &open.view,
                 n_tail_bytes: open.n_tail_bytes,
@@ -463,11 +452,9 @@ impl Engine {
                     CommandError::Internal(Cause::about(format!("inbox of {}: {error}", view.key), error))
                 })?);
             }
-            let command = Cow::Owned(Command::RunMessages(messages));
-            match self.decide(&view, command, now, guard).await? {
-                Decided::Now(decision, children, allowance) => (decision, children, Some(allowance)),
-                Decided::TooEarly(_) => return Ok(false),
-            }
+            let command = Command::RunMessages(messages);
+            let made = self.decide(&view, Cow::Borrowed(&command), now, guard).await?;
+            (made.decision, made.children, Some(made.allowance))
         };
         let consumed: Vec<_> = inbox
             .iter()
@@ -509,18 +496,61 @@ impl Engine {
         }
     }
 
-    /// Decides in place if that is little work, otherwise in turn with other tenants. Clones a borrowed
-    /// command only once.
+    /// Decides, and repeats the decision where a workflow became known or descendants were granted only after it was made.
+    /// An owned command is one that starts a run: it is recreated from the event that records it, instead of being cloned
+    /// up front.
     pub(crate) async fn decide(
         &self,
         view: &View,
         command: Cow<'_, Command>,
         now: Timestamp,
         guard: Guard,
-    ) -> Result<Decided, CommandError> {
+    ) -> Result<Made, CommandError> {
+        let allowance = Arc::new(Allowance::new(self, &view.key, guard == Guard::Create));
+        let mut command = command;
+        for _ in 0..MAX_ATTEMPTS {
+            let borrowed = match command {
+                Cow::Borrowed(command) => Some(command),
+                Cow::Owned(_) => None,
+            };
+            let Tried {
+                decision,
+                children,
+                has_missed,
+            } = self.try_to_decide(view, command, now, &allowance).await?;
+            let is_early = has_missed && Box::pin(self.catch_up()).await?
+                || allowance.is_short() && Box::pin(allowance.grow()).await?;
+            if !is_early {
+                return Ok(Made {
+                    decision,
+                    children,
+                    allowance,
+                });
+            }
+            command = match borrowed {
+                Some(command) => Cow::Borrowed(command),
+                None => {
+                    let bounds = self.shared.options.bounds;
+                    Cow::Owned(start_again(decision.run.started.as_deref(), bounds)?)
+                }
+            };
+        }
+        Err(CommandError::Busy {
+            retry_after_ms: RETRY_AFTER_MS,
+        })
+    }
+
+    /// Decides in place if that is little work, otherwise in turn with other tenants. Clones a borrowed
+    /// command only once.
+    async fn try_to_decide(
+        &self,
+        view: &View,
+        command: Cow<'_, Command>,
+        now: Timestamp,
+        allowance: &Arc<Allowance>,
+    ) -> Result<Tried, CommandError> {
         let View { key, plan, run, .. } = view;
         let n_bytes = view.held.n_bytes() + command.size();
-        let is_first = guard == Guard::Create;
         let entropy = Entropy(self.shared.entropy_source.roll());
         let source = Box::pin(self.source_of(key, run, &command)).await?;
         let mut left = Some(command);
@@ -530,6 +560,7 @@ impl Engine {
             None => {
                 let begin = || {
                     let (engine, of, plan) = (self.clone(), key.clone(), Arc::clone(plan));
+                    let allowance = Arc::clone(allowance);
                     let run = run.clone();
                     let command = match left.take() {
                         // Not cloned, as it is large and most of them are brief: it is given back if it is not.
@@ -541,7 +572,7 @@ impl Engine {
                     };
                     move || {
                         let command = command.ok_or(TooMuchWork { start: None })?;
-                        engine.make(&of, is_first, now, entropy, |input| {
+                        engine.make(&of, &allowance, now, entropy, |input| {
                             decide_within(BRIEF, run, &plan, command, input)
                         })
                     }
@@ -558,9 +589,9 @@ impl Engine {
                 let command =
                     command.ok_or_else(|| CommandError::Internal("a start was not given back".into()))?;
                 let (engine, of) = (self.clone(), key.clone());
-                let (plan, run) = (Arc::clone(plan), run.clone());
+                let (plan, run, allowance) = (Arc::clone(plan), run.clone(), Arc::clone(allowance));
                 let work = move || {
-                    engine.make(&of, is_first, now, entropy, |input| {
+                    engine.make(&of, &allowance, now, entropy, |input| {
                         Ok::<_, Infallible>(match &source {
                             Some(source) => decide_fork(run, &plan, command, input, source),
                             None => decide(run, &plan, command, input),
@@ -571,32 +602,20 @@ impl Engine {
                 made
             }
         };
-        let Made {
-            decision,
-            children,
-            allowance,
-            has_missed,
-        } = made?;
-        if has_missed && Box::pin(self.catch_up()).await? {
-            return Ok(Decided::TooEarly(decision));
-        }
-        if allowance.is_short() && Box::pin(allowance.grow()).await? {
-            return Ok(Decided::TooEarly(decision));
-        }
-        Ok(Decided::Now(decision, children, allowance))
+        Ok(made?)
     }
 
-    /// Makes a decision with an allowance for new children. If `decide` gives up, the allowance is returned.
+    /// Makes a decision with an allowance for new children. If `decide` gives up, the allowance is as it was.
     fn make<G>(
         &self,
         key: &RunKey,
-        is_first: bool,
+        allowance: &Allowance,
         now: Timestamp,
         entropy: Entropy,
         decide: impl FnOnce(&Input<'_>) -> Result<Result<Decision, Refusal>, G>,
-    ) -> Result<Result<Made, Refusal>, G> {
-        let allowance = Arc::new(Allowance::new(self, key, is_first));
-        let catalog = TenantCatalog::new(&self.shared.catalog, &key.tenant, &allowance);
+    ) -> Result<Result<Tried, Refusal>, G> {
+        allowance.begin();
+        let catalog = TenantCatalog::new(&self.shared.catalog, &key.tenant, allowance);
         let input = Input {
             now,
             entropy,
@@ -606,10 +625,9 @@ impl Engine {
         let decided = decide(&input)?;
         let has_missed = catalog.has_missed();
         let children = catalog.into_children();
-        Ok(decided.map(|decision| Made {
+        Ok(decided.map(|decision| Tried {
             decision,
             children,
-            allowance,
             has_missed,
         }))
     }
@@ -641,6 +659,12 @@ fn node_of(view: &View, id: &str) -> Option<NodeId> {
             .filter(|node| view.plan.position(node).is_some())
     };
     known(node).or_else(|| known(node.rsplit_once(':')?.0))
+}
+
+/// The command that starts a run whose start is recorded.
+fn start_again(began: Option<&RunStarted>, bounds: HostBounds) -> Result<Command, CommandError> {
+    let began = began.ok_or_else(|| CommandError::Internal("a start without its event".into()))?;
+    Ok(Command::Start(Box::new(StartRun::again(began, bounds))))
 }
 
 fn replay(record: IdempotencyRecord, once: Option<&Idempotency>) -> Result<Done, CommandError> {

@@ -14,7 +14,7 @@ use wopr_store::{Guard, MemoryRow, ReadError, Summary};
 
 use crate::{
     CommandError, Done, Engine, SideRows, View,
-    commanding::{Decided, MAX_ATTEMPTS, RETRY_AFTER_MS},
+    commanding::{MAX_ATTEMPTS, RETRY_AFTER_MS},
     load_budget::LoadPermit,
     remembering,
     uncertain_commit::UncertainCommits,
@@ -149,13 +149,9 @@ impl Engine {
         }));
         let mut uncertain = UncertainCommits::default();
         for attempt in 0..MAX_ATTEMPTS {
-            let decided = self
+            let made = self
                 .decide(&view, Cow::Borrowed(&command), now, Guard::Create)
                 .await?;
-            let Decided::Now(decision, children, allowance) = decided else {
-                continue;
-            };
-            let made = (decision, children, allowance);
             if let Some(done) = self
                 .commit_new(&view, made, &mut uncertain, &side_rows, now)
                 .await?

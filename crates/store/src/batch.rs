@@ -123,6 +123,11 @@ impl Batch {
         self.expected().plus(self.events.len())
     }
 
+    /// What the row of a run that the batch creates counts as its descendants, as [`crate::Store::grant`] goes on to count.
+    pub(crate) const fn n_descendants(&self) -> u64 {
+        self.children.len() as u64
+    }
+
     /// Approximate memory in bytes that the batch holds while it waits.
     pub(crate) fn weight(&self) -> usize {
         let events: usize = self.events.iter().map(|event| event.body.len()).sum();

@@ -322,7 +322,8 @@ pub trait Work: Send + Sync + 'static {
     ) -> Result<Vec<RunKey>, WriteError>;
 
     /// Lets the run tree below `root` grow by up to `wanted` runs, to at most `most` runs in total, and
-    /// returns how many were granted. Unused grants are not returned.
+    /// returns how many were granted. Unused grants are not returned. The children that are created with the root count
+    /// from the beginning.
     async fn grant(&self, root: &RunKey, wanted: u64, most: u64) -> Result<u64, WriteError>;
 
     /// Returns at most `limit` runs with quarantined rows that no batch has recorded yet with

@@ -111,6 +111,7 @@ impl State {
 
     fn write(&mut self, batch: Batch) {
         let (before, after) = (batch.expected(), batch.head());
+        let descendants = batch.n_descendants();
         let key = batch.run;
         let at = batch.summary.updated_at;
 
@@ -120,7 +121,10 @@ impl State {
                     let aliases = self.aliases.entry(key.tenant.clone()).or_default();
                     aliases.insert(alias.clone(), key.clone());
                 }
-                entry.insert(Run::new(batch.summary))
+                entry.insert(Run {
+                    descendants,
+                    ..Run::new(batch.summary)
+                })
             }
             Entry::Occupied(entry) => {
                 let run = entry.into_mut();

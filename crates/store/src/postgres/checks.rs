@@ -42,10 +42,11 @@ use crate::{Batch, Fence, Guard, IdempotencyKey, IdempotencyRecord, Put, Summary
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '100ms'";
 
 const BIRTHS: &str = "INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run,
-         parent_node, created_at, updated_at, next_seq, waiting_on, error_code, phase_since, run_group, alias)
+         parent_node, created_at, updated_at, next_seq, waiting_on, error_code, phase_since, run_group, alias,
+         descendants)
      SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
          $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::bigint[],
-         $15::text[], $16::text[])
+         $15::text[], $16::text[], $17::bigint[])
      ON CONFLICT DO NOTHING RETURNING run";
 
 const ADVANCE: &str = concat!(
@@ -239,6 +240,7 @@ struct Birth<'b> {
     run: &'b RunId,
     summary: &'b Summary,
     head: i64,
+    descendants: i64,
 }
 
 /// Inserts the runs that batches create, and their children.
@@ -251,6 +253,7 @@ fn births<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) -> Option<usize> {
                 run: &batch.run.run,
                 summary: &batch.summary,
                 head: rows::int(batch.head().0),
+                descendants: rows::int(batch.n_descendants()),
             });
         }
         births.extend(batch.children.iter().map(|child| Birth {
@@ -258,6 +261,7 @@ fn births<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) -> Option<usize> {
             run: &child.run,
             summary: &child.summary,
             head: rows::int(child.events.len() as u64),
+            descendants: 0,
         }));
     }
     if births.is_empty() {
@@ -291,6 +295,7 @@ fn births<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) -> Option<usize> {
             number(|birth| birth.summary.phase_since.millis()),
             opt_text(|summary| summary.group.as_deref().map(rows::free)),
             opt_text(|summary| summary.alias.as_deref().map(rows::free)),
+            number(|birth| birth.descendants),
         ],
     ))
 }

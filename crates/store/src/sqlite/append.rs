@@ -29,8 +29,8 @@ use crate::{AppendError, Batch, Guard, Snapshot, StoredEvent, Summary, Then, vit
 /// The statements of every append; see [`Session`].
 const INSERT_RUN: &str = "\
     INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run, parent_node,
-     created_at, updated_at, next_seq, waiting_on, error_code, phase_since, run_group, alias)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
+     created_at, updated_at, next_seq, waiting_on, error_code, phase_since, run_group, alias, descendants)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
      ON CONFLICT DO NOTHING";
 const INSERT_EVENTS: &str = "INSERT INTO events (tenant, run, last_seq, bodies) VALUES (?1, ?2, ?3, ?4)";
 const SELECT_HEAD: &str = "SELECT next_seq FROM runs WHERE tenant = ?1 AND run = ?2";
@@ -175,7 +175,13 @@ fn lost_race(conn: &Session<'_>, batch: &Batch) -> Result<Option<AppendError>, F
 /// Writes the run row if it is as the batch expects; otherwise writes nothing and returns `false`.
 fn guard(conn: &Session<'_>, batch: &Batch) -> Result<bool, Fault> {
     let written = match batch.guard {
-        Guard::Create => insert_run(conn, &batch.run, &batch.summary, batch.head())?,
+        Guard::Create => insert_run(
+            conn,
+            &batch.run,
+            &batch.summary,
+            batch.head(),
+            batch.n_descendants(),
+        )?,
         Guard::At(expected) => match update_run(conn, batch, expected, Subscribed::No)? {
             // The run has subscriptions, or another append was first.
             0 => return advance_subscribed(conn, batch, expected),
@@ -241,7 +247,13 @@ fn update_run(conn: &Connection, batch: &Batch, expected: Seq, runs: Subscribed)
     Ok(written)
 }
 
-fn insert_run(conn: &Session<'_>, run: &RunKey, summary: &Summary, head: Seq) -> Result<usize, Fault> {
+fn insert_run(
+    conn: &Session<'_>,
+    run: &RunKey,
+    summary: &Summary,
+    head: Seq,
+    descendants: u64,
+) -> Result<usize, Fault> {
     let (parent_run, parent_node) = match &summary.parent {
         Some((run, node)) => (Some(run.as_str()), Some(node.as_str())),
         None => (None, None),
@@ -264,6 +276,7 @@ fn insert_run(conn: &Session<'_>, run: &RunKey, summary: &Summary, head: Seq) ->
             summary.phase_since.millis(),
             summary.group,
             summary.alias,
+            rows::int(descendants),
         ])
     })?;
     Ok(written)
@@ -345,7 +358,7 @@ fn write_relations(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     for child in &batch.children {
         let key = batch.run.sibling(child.run.clone());
-        insert_run(conn, &key, &child.summary, Seq(0).plus(child.events.len()))?;
+        insert_run(conn, &key, &child.summary, Seq(0).plus(child.events.len()), 0)?;
         write_events(conn, &key, &child.events)?;
         if let Some(snapshot) = &child.snapshot {
             write_snapshot(conn, &key, snapshot)?;

@@ -18,6 +18,7 @@ crate::behaviours!(
     tenant_gets_at_most_its_share_of_timers,
     effect_leases_are_limited_by_bytes,
     run_tree_grows_up_to_its_limit,
+    children_created_with_their_root_count_as_its_descendants,
 );
 
 /// Simulates the crash of the current process and starts another one.
@@ -315,4 +316,13 @@ async fn run_tree_grows_up_to_its_limit(store: Arc<dyn Store>) {
     assert_eq!(store.grant(&run(1), 5, 4).await.expect("grants"), 0);
     assert_eq!(store.grant(&run(1), 5, 11).await.expect("grants"), 1);
     assert_eq!(store.grant(&run(2), 5, 10).await.expect("grants"), 0);
+}
+
+async fn children_created_with_their_root_count_as_its_descendants(store: Arc<dyn Store>) {
+    let mut batch = create(&run(1), 1);
+    batch.children = [2, 3, 4].map(|n| child(n, &run(1))).into();
+    store.append(batch).await.expect("append");
+    assert_eq!(store.grant(&run(1), 9, 10).await.expect("grants"), 7);
+    // A child is not the root of the tree, and counts nothing.
+    assert_eq!(store.grant(&run(2), 9, 10).await.expect("grants"), 9);
 }
