@@ -10,13 +10,13 @@ use wopr_core::{
     Command, Event, Fork, ForkMode, KernelEvent, Overlay, Plan, Recorded, Refusal, Run, RunId, RunKey,
     RunStarted, Seq, StartFork, Timestamp,
 };
-use wopr_store::{Guard, MemoryRow, ReadError, Summary};
+use wopr_store::{Cause, Guard, MemoryRow, ReadError, Summary};
 
 use crate::{
     CommandError, Done, Engine, SideRows, View,
     commanding::{MAX_ATTEMPTS, RETRY_AFTER_MS},
     load_budget::LoadPermit,
-    remembering,
+    remembering::{self, Trouble},
     uncertain_commit::UncertainCommits,
     view::decode_events,
 };
@@ -199,7 +199,11 @@ impl Engine {
         events.retain(|event| event.at == at);
         let scopes = (&*began.memory_scope(&source.run), &*branch.memory_scope());
         let own = remembering::rows(&events);
-        remembering::copied(&*self.shared.store, source, scopes, own, (at, now)).await
+        let copied = remembering::copied(&*self.shared.store, source, scopes, own, (at, now)).await;
+        copied.map_err(|trouble| match trouble {
+            Trouble::Read(error) => error,
+            other => ReadError::Unavailable(Cause::of(other)),
+        })
     }
 
     /// The first event of the decision to which the event at `seq` belongs.

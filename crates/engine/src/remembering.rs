@@ -1,8 +1,8 @@
 //! Calls to what agents remember: reads entries from the store, and prepares those that the append of the outcome
 //! writes. All other calls go to the host's executor.
 //!
-//! A tenant may keep so many rows and bytes; a call that would exceed them fails, and so does one whose scope is
-//! full. Calls that run at the same time may exceed the share by what they write. Secrets are replaced before
+//! A tenant may keep so many rows and bytes. If a call would exceed them, what runs that have ended remembered in scopes
+//! of their own makes room. If that is not enough the call fails, and so does one whose scope is full. Calls that run at the same time may exceed the share by what they write. Secrets are replaced before
 //! anything is stored.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
@@ -11,10 +11,10 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use wopr_core::{
-    CONTENT_TRUST, Event, KernelEvent, MemoryCall, ModelCall, NewMemory, Recorded, RunKey, Seq, TenantId,
-    Timestamp, UNTRUSTED, hex,
+    CONTENT_TRUST, Event, KernelEvent, MemoryCall, ModelCall, NewMemory, Recorded, RunId, RunKey, Seq,
+    TenantId, Timestamp, UNTRUSTED, hex,
 };
-use wopr_store::{MemoryEntry, MemoryQuery, MemoryRow, ReadError, Store, WriteError};
+use wopr_store::{MemoryEntry, MemoryQuery, MemoryRow, MemoryUse, ReadError, Store, WriteError};
 
 use crate::{
     Answered, Answering, Attempt, CancelError, Cancellation, Clock, Estimate, Executor, Outcome, Recalled,
@@ -67,7 +67,7 @@ pub(crate) struct Remembering {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+pub(crate) enum Trouble {
     #[error("{message}")]
     Refused { code: &'static str, message: String },
     #[error(transparent)]
@@ -220,14 +220,8 @@ impl Remembering {
     ) -> Result<(), Trouble> {
         let n_bytes: usize = written.iter().map(|entry| entry.content.len()).sum();
         let (n_rows, n_bytes) = (written.len() as u64, n_bytes as u64);
-        let mut used = self.store.memory_use(tenant, scope).await?;
-        let is_over = |rows, bytes| rows + n_rows > MAX_ROWS || bytes + n_bytes > MAX_BYTES;
-        if is_over(used.rows, used.bytes) {
-            // What nobody can read any more may take the room.
-            self.store.forget_memory(Some(tenant), now, now, ROWS).await?;
-            used = self.store.memory_use(tenant, scope).await?;
-        }
-        if is_over(used.rows, used.bytes) {
+        let (used, has_room) = make_room(&*self.store, tenant, scope, (n_rows, n_bytes), now).await?;
+        if !has_room {
             return Err(Trouble::refused(
                 "memory_full",
                 format!(
@@ -249,6 +243,30 @@ impl Remembering {
     }
 }
 
+/// Makes room for rows and bytes in the share of a tenant, if it is used up. Returns what is used, and whether there is room.
+async fn make_room(
+    store: &dyn Store,
+    tenant: &TenantId,
+    scope: &str,
+    (n_rows, n_bytes): (u64, u64),
+    now: Timestamp,
+) -> Result<(MemoryUse, bool), Trouble> {
+    let has_room = |used: &MemoryUse| used.rows + n_rows <= MAX_ROWS && used.bytes + n_bytes <= MAX_BYTES;
+    let mut used = store.memory_use(tenant, scope).await?;
+    if has_room(&used) {
+        return Ok((used, true));
+    }
+    // What nobody can read any more.
+    store.forget_memory(Some(tenant), now, now, ROWS).await?;
+    used = store.memory_use(tenant, scope).await?;
+    // What only a fork could read.
+    while !has_room(&used) && store.forget_ended_scope(tenant).await? > 0 {
+        used = store.memory_use(tenant, scope).await?;
+    }
+    let has_room = has_room(&used);
+    Ok((used, has_room))
+}
+
 /// The entries of a scope that a run had when it had written `own`, the rows of its last millisecond, as rows of another
 /// scope. `None` if they are no longer known, or if the tenant may not remember so much.
 pub(crate) async fn copied(
@@ -257,7 +275,15 @@ pub(crate) async fn copied(
     (from, to): (&str, &str),
     own: Vec<MemoryRow>,
     (at, now): (Timestamp, Timestamp),
-) -> Result<Option<Vec<MemoryRow>>, ReadError> {
+) -> Result<Option<Vec<MemoryRow>>, Trouble> {
+    let owner = from
+        .strip_prefix(RunId::MEMORY_SCOPE)
+        .and_then(|id| RunId::parse(id).ok());
+    if let Some(owner) = owner
+        && store.has_forgotten(&run.sibling(owner)).await?
+    {
+        return Ok(None);
+    }
     let read = async |as_of| {
         let query = MemoryQuery {
             scope: from.to_owned(),
@@ -267,7 +293,7 @@ pub(crate) async fn copied(
             as_of,
             limit: usize::try_from(MAX_OF_SCOPE).unwrap_or(usize::MAX),
         };
-        store.memory(&run.tenant, &query).await
+        store.memory(&run.tenant, &query).await.map_err(Trouble::from)
     };
     let then = read(Some(at)).await?;
     let kept_ms = u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX);
@@ -278,12 +304,16 @@ pub(crate) async fn copied(
     // Within the millisecond only the log says what the run wrote before, and what after.
     let before = Timestamp::from_millis(at.millis().saturating_sub(1));
     let earlier = read(Some(before)).await?.into_iter();
-    let others = then.into_iter().filter(|entry| entry.run != run.run);
+    // The first event of a run writes nothing: what has its number was copied from the run's own source.
+    let others = then
+        .into_iter()
+        .filter(|entry| entry.run != run.run || entry.seq == Seq(0));
     let row_of = |entry: MemoryEntry| MemoryRow {
         scope: to.to_owned(),
         id: entry.id,
         seq: Seq(0),
-        at,
+        // Entries are read in the order in which they were written.
+        at: entry.written_at,
         content: Some(entry.content),
         tags: entry.tags,
         created_at: entry.created_at,
@@ -309,9 +339,9 @@ pub(crate) async fn copied(
         return Ok(Some(Vec::new()));
     }
     let rows: Vec<_> = rows.into_values().collect();
-    let used = store.memory_use(&run.tenant, to).await?;
     let n_bytes: usize = rows.iter().map(MemoryRow::size).sum();
-    let has_room = used.rows + rows.len() as u64 <= MAX_ROWS && used.bytes + n_bytes as u64 <= MAX_BYTES;
+    let more = (rows.len() as u64, n_bytes as u64);
+    let (_, has_room) = make_room(store, &run.tenant, to, more, now).await?;
     Ok(has_room.then_some(rows))
 }
 
@@ -348,6 +378,9 @@ fn prepare(
             .map(|ms| Timestamp::from_millis(now.millis().saturating_add(ms))),
         is_untrusted: false,
         run: attempt.run.run.clone(),
+        // Those of the event are not known yet, and nobody asks.
+        seq: Seq(0),
+        written_at: now,
     })
 }
 
@@ -464,7 +497,66 @@ impl Executor for Remembering {
 
 #[cfg(test)]
 mod tests {
+    use wopr_core::{ContentHash, PrincipalId, RunStatus, WorkflowId};
+    use wopr_store::{AgentMemory as _, Batch, Guard, Log as _, MemoryStore, Summary};
+
     use super::*;
+
+    /// A run that has written so many entries to its own scope.
+    async fn remembering(store: &MemoryStore, n: i64, status: RunStatus, n_entries: u64) -> RunKey {
+        let at = Timestamp::from_millis(n);
+        let tenant = TenantId::parse("acme").expect("valid");
+        let run = RunKey::new(tenant, RunId::from_parts(at, [0; 10]));
+        let workflow = WorkflowId::parse("w").expect("valid");
+        let principal = PrincipalId::parse("p").expect("valid");
+        let summary = Summary {
+            status,
+            ..Summary::new(workflow, ContentHash::of(b"w"), principal, at)
+        };
+        let mut batch = Batch::new(run.clone(), Guard::Create, Vec::new(), summary);
+        batch.memory = (0..n_entries)
+            .map(|id| MemoryRow {
+                scope: run.run.memory_scope(),
+                id: id.to_string(),
+                seq: Seq(id + 1),
+                at,
+                content: Some("x".to_owned()),
+                tags: Vec::new(),
+                created_at: at,
+                expires_at: None,
+                is_untrusted: false,
+            })
+            .collect();
+        store.append(batch).await.expect("appends");
+        run
+    }
+
+    #[tokio::test]
+    async fn runs_that_have_ended_make_room_for_others() {
+        let store = MemoryStore::new();
+        let later = remembering(&store, 2, RunStatus::Completed, 4_000).await;
+        // It ended before the other.
+        let first = remembering(&store, 1, RunStatus::Failed, 4_000).await;
+        let live = remembering(&store, 3, RunStatus::Running, 2_000).await;
+        let now = Timestamp::from_millis(9);
+        let room = async |n_rows| {
+            let (used, has_room) = make_room(&store, &live.tenant, "team", (n_rows, 1), now)
+                .await
+                .expect("counts");
+            (used.rows, has_room)
+        };
+        assert_eq!(room(1).await, (6_000, true));
+        assert_eq!(room(4_000).await, (6_000, true));
+        assert_eq!(room(4_001).await, (2_000, true));
+        assert_eq!(room(8_001).await, (2_000, false));
+        for (run, is_forgotten) in [(&first, true), (&later, true), (&live, false)] {
+            assert_eq!(store.has_forgotten(run).await.expect("reads"), is_forgotten);
+            // A fork would begin without what its source remembered.
+            let from = run.run.memory_scope();
+            let copied = copied(&store, run, (&from, "run:fork"), Vec::new(), (now, now)).await;
+            assert_eq!(copied.expect("reads").is_none(), is_forgotten);
+        }
+    }
 
     #[test]
     fn secrets_are_replaced_by_their_names() {

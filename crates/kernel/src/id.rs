@@ -146,10 +146,13 @@ impl RunId {
 }
 
 impl RunId {
+    /// What the names of scopes begin with that belong to runs.
+    pub const MEMORY_SCOPE: &str = "run:";
+
     /// The scope of what only this run remembers.
     #[must_use]
     pub fn memory_scope(&self) -> String {
-        format!("run:{self}")
+        format!("{}{self}", Self::MEMORY_SCOPE)
     }
 }
 

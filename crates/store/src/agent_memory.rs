@@ -4,9 +4,11 @@
 //! value, by the time at which it was written, then by run and event: an order on which all writers agree without
 //! asking each other. A row without content removes the entry. So the entries of a scope can be read as of any
 //! earlier time, for as long as the rows are kept.
+//!
+//! A scope that belongs to a run is removed with it: see [`crate::Retention`].
 
 use async_trait::async_trait;
-use wopr_core::{RunId, Seq, TenantId, Timestamp};
+use wopr_core::{RunId, RunKey, Seq, TenantId, Timestamp};
 
 use crate::{ReadError, WriteError};
 
@@ -50,6 +52,9 @@ pub struct MemoryEntry {
     pub is_untrusted: bool,
     /// The run that wrote it.
     pub run: RunId,
+    /// The event that wrote it, and when that was.
+    pub seq: Seq,
+    pub written_at: Timestamp,
 }
 
 /// Which entries of a scope are read.
@@ -96,4 +101,11 @@ pub trait AgentMemory: Send + Sync + 'static {
         before: Timestamp,
         limit: usize,
     ) -> Result<usize, WriteError>;
+
+    /// Deletes all rows of a scope of the tenant that belongs to a run ([`RunId::memory_scope`]) which has ended, or is no
+    /// longer there: the one that ended first. Returns how many rows there were, 0 if there is no such scope.
+    async fn forget_ended_scope(&self, tenant: &TenantId) -> Result<usize, WriteError>;
+
+    /// Whether [`Self::forget_ended_scope`] has deleted what the run remembered in its own scope.
+    async fn has_forgotten(&self, run: &RunKey) -> Result<bool, ReadError>;
 }

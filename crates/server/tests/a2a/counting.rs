@@ -135,6 +135,8 @@ hand_on! { AgentMemory:
     memory(tenant: &TenantId, query: &MemoryQuery) -> Result<Vec<MemoryEntry>, ReadError>;
     memory_use(tenant: &TenantId, scope: &str) -> Result<MemoryUse, ReadError>;
     forget_memory(tenant: Option<&TenantId>, now: Timestamp, before: Timestamp, limit: usize) -> Result<usize, WriteError>;
+    forget_ended_scope(tenant: &TenantId) -> Result<usize, WriteError>;
+    has_forgotten(run: &RunKey) -> Result<bool, ReadError>;
 }
 
 hand_on! { StoredSecrets:

@@ -232,6 +232,55 @@ async fn a_branch_remembers_what_its_source_remembered() {
 }
 
 #[tokio::test]
+async fn a_branch_reads_the_newest_entry_first_as_its_source_does() {
+    let server = Server::start().await;
+    let gate = |id: &str| node(id, "core.approvalGate", json!({ "actions": ["accept"] }));
+    let write = |id: &str| node(id, "core.memory.write", json!({ "id": id, "content": id }));
+    let nodes = [
+        write("z"),
+        gate("first"),
+        write("m"),
+        write("a"),
+        gate("second"),
+        write("q"),
+        gate("third"),
+        node("all", "core.memory.read", json!({})),
+        node("newest", "core.memory.read", json!({ "limit": 1 })),
+    ];
+    register(&server, &chain("notes", &nodes)).await;
+    let accept = async |run: &str, gate: &str| {
+        server.wait_for(run, "waiting-approval").await;
+        server.clock.advance(10);
+        let answer = json!({ "resumeValue": { "action": "accept" } });
+        let path = format!("/v1/runs/{run}/interrupts/{gate}");
+        server.post(&path, &answer).send().await.ok(200);
+    };
+    let source = server.run("notes", json!({})).await;
+    for gate in ["first", "second"] {
+        accept(&source, gate).await;
+    }
+    server.wait_for(&source, "waiting-approval").await;
+    // A branch that begins within the last millisecond of its source, and one of it.
+    let from = events(&server, &source).await.len();
+    let branch = fork(&server, &source, json!({ "mode": "branch", "fromSeq": from })).await;
+    server.wait_for(&branch, "waiting-approval").await;
+    let of_branch = fork(&server, &branch, json!({ "mode": "branch", "fromSeq": from })).await;
+    for run in [&source, &branch, &of_branch] {
+        accept(run, "third").await;
+        let ended = server.wait_for(run, "completed").await;
+        let ids = |node: &str| -> Vec<String> {
+            let entries = ended["variables"][node]["entries"].as_array().unwrap().iter();
+            entries
+                .map(|entry| entry["id"].as_str().unwrap().to_owned())
+                .collect()
+        };
+        assert_eq!(ids("all"), ["q", "a", "m", "z"], "{run}");
+        assert_eq!(ids("newest"), ["q"], "{run}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_branch_calls_again_and_takes_other_options() {
     let server = Server::start().await;
     let nodes = [

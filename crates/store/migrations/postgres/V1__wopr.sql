@@ -18,6 +18,8 @@ CREATE TABLE runs (
     pushes      bigint NOT NULL DEFAULT 0,
     -- By how many runs the tree below a root was allowed to grow.
     descendants bigint NOT NULL DEFAULT 0,
+    -- What it remembered in a scope of its own was deleted, so that its tenant has room.
+    memory_forgotten boolean NOT NULL DEFAULT false,
     -- With the status, these are the run's phase.
     waiting_on  text COLLATE "C",
     error_code  text COLLATE "C",

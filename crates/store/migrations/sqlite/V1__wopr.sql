@@ -26,6 +26,8 @@ CREATE TABLE runs (
     pushes      INTEGER NOT NULL DEFAULT 0,
     -- By how many runs the tree below a root was allowed to grow.
     descendants INTEGER NOT NULL DEFAULT 0,
+    -- What it remembered in a scope of its own was deleted, so that its tenant has room.
+    memory_forgotten INTEGER NOT NULL DEFAULT 0,
     -- With the status, these are the run's phase.
     waiting_on  TEXT,
     error_code  TEXT,

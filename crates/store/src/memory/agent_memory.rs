@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use wopr_core::{RunId, Seq, TenantId, Timestamp};
+use wopr_core::{RunId, RunKey, Seq, TenantId, Timestamp};
 
 use super::MemoryStore;
 use crate::{AgentMemory, MemoryEntry, MemoryQuery, MemoryRow, MemoryUse, ReadError, WriteError};
@@ -25,12 +25,12 @@ impl AgentMemory for MemoryStore {
             .filter_map(|((_, _, id), versions)| {
                 let mut written = versions.iter().rev();
                 let latest = written.find(|((at, ..), _)| query.as_of.is_none_or(|as_of| *at <= as_of));
-                latest.map(|((at, run, _), row)| (*at, id, run, row))
+                latest.map(|((at, run, seq), row)| (*at, id, (run, *seq), row))
             })
             .filter(|(_, id, ..)| query.id.as_ref().is_none_or(|wanted| wanted == *id))
             .filter(|(.., row)| row.expires_at.is_none_or(|at| at > query.now))
             .filter(|(.., row)| query.tag.as_ref().is_none_or(|tag| row.tags.contains(tag)))
-            .filter_map(|(at, id, run, row)| {
+            .filter_map(|(at, id, (run, seq), row)| {
                 let entry = MemoryEntry {
                     id: id.clone(),
                     content: row.content.clone()?,
@@ -39,6 +39,8 @@ impl AgentMemory for MemoryStore {
                     expires_at: row.expires_at,
                     is_untrusted: row.is_untrusted,
                     run: run.clone(),
+                    seq,
+                    written_at: at,
                 };
                 Some((at, entry))
             })
@@ -98,5 +100,39 @@ impl AgentMemory for MemoryStore {
         }
         state.memory.retain(|place, _| !empty.contains(place));
         Ok(n_forgotten)
+    }
+
+    async fn forget_ended_scope(&self, tenant: &TenantId) -> Result<usize, WriteError> {
+        let mut state = self.state.lock();
+        let scopes = state.memory.keys().filter(|(of, ..)| of == tenant);
+        let mut ended: Vec<_> = scopes
+            .filter_map(|(_, scope, _)| {
+                let id = scope
+                    .strip_prefix(RunId::MEMORY_SCOPE)
+                    .and_then(|id| RunId::parse(id).ok())?;
+                let run = state.runs.get(&RunKey::new(tenant.clone(), id.clone()));
+                let is_over = run.is_none_or(|run| run.summary.status.is_terminal());
+                is_over.then(|| (run.map(|run| run.summary.updated_at), scope.clone(), id))
+            })
+            .collect();
+        ended.sort();
+        let Some((_, scope, id)) = ended.into_iter().next() else {
+            return Ok(0);
+        };
+        if let Some(run) = state.runs.get_mut(&RunKey::new(tenant.clone(), id)) {
+            run.memory_forgotten = true;
+        }
+        let mut n_rows = 0;
+        state.memory.retain(|(of, within, _), versions| {
+            let is_forgotten = of == tenant && *within == scope;
+            n_rows += if is_forgotten { versions.len() } else { 0 };
+            !is_forgotten
+        });
+        Ok(n_rows)
+    }
+
+    async fn has_forgotten(&self, run: &RunKey) -> Result<bool, ReadError> {
+        let state = self.state.lock();
+        Ok(state.run(run).is_some_and(|run| run.memory_forgotten))
     }
 }

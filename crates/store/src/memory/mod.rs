@@ -75,6 +75,7 @@ struct Run {
     events: Vec<StoredEvent>,
     snapshot: Option<Snapshot>,
     descendants: u64,
+    memory_forgotten: bool,
     messages: Vec<MessageRow>,
     blobs: BTreeMap<String, BlobRow>,
 }
@@ -86,6 +87,7 @@ impl Run {
             events: Vec::new(),
             snapshot: None,
             descendants: 0,
+            memory_forgotten: false,
             messages: Vec::new(),
             blobs: BTreeMap::new(),
         }

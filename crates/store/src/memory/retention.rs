@@ -27,6 +27,9 @@ impl State {
             aliases.remove(&alias);
         }
         self.inboxes.remove(run);
+        let own = run.run.memory_scope();
+        self.memory
+            .retain(|(tenant, scope, _), _| *tenant != run.tenant || *scope != own);
         self.work.retain(|(owner, _), _| owner != run);
         self.outbox.remove(run);
         self.pushes.retain(|(owner, _), _| owner != run);

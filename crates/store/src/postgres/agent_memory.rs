@@ -1,7 +1,7 @@
 //! What agents remember.
 
 use async_trait::async_trait;
-use wopr_core::{RunId, TenantId, Timestamp};
+use wopr_core::{RunId, RunKey, TenantId, Timestamp};
 
 use super::{
     PostgresStore,
@@ -18,7 +18,8 @@ pub(super) const INSERT: &str = "INSERT INTO agent_memory (tenant, run, scope, i
          $8::text[], $9::bigint[], $10::bigint[], $11::boolean[], $12::bigint[])
      ON CONFLICT DO NOTHING";
 
-const SELECT: &str = "SELECT id, content, tags, created_at, expires_at, untrusted, run FROM (
+const SELECT: &str =
+    "SELECT id, content, tags, created_at, expires_at, untrusted, run, seq, written_at FROM (
          SELECT DISTINCT ON (id) * FROM agent_memory
          WHERE tenant = $1 AND scope = $2 AND written_at <= $3 AND ($4::text IS NULL OR id = $4)
          ORDER BY id, written_at DESC, run DESC, seq DESC) AS latest
@@ -53,6 +54,20 @@ const OVER: &str = "DELETE FROM agent_memory WHERE (tenant, scope, id, written_a
          LIMIT $4)
      RETURNING 1";
 
+/// Of the scopes that belong to runs which have ended or are gone, deletes the one of the run that ended first.
+const FORGET_SCOPE: &str = "WITH ended AS (
+         SELECT m.scope, r.run FROM (
+             SELECT DISTINCT scope FROM agent_memory
+             WHERE tenant = $1 AND scope >= 'run:' AND scope < 'run;') AS m
+         LEFT JOIN runs AS r ON r.tenant = $1 AND r.run = substr(m.scope, 5)
+         WHERE r.run IS NULL OR r.status IN ('completed', 'failed', 'cancelled')
+         ORDER BY r.updated_at NULLS FIRST, m.scope LIMIT 1),
+     marked AS (
+         UPDATE runs AS r SET memory_forgotten = true FROM ended WHERE r.tenant = $1 AND r.run = ended.run)
+     DELETE FROM agent_memory AS m USING ended WHERE m.tenant = $1 AND m.scope = ended.scope RETURNING 1";
+
+const HAS_FORGOTTEN: &str = "SELECT 1 FROM runs WHERE tenant = $1 AND run = $2 AND memory_forgotten";
+
 #[async_trait]
 impl AgentMemory for PostgresStore {
     async fn memory(&self, tenant: &TenantId, query: &MemoryQuery) -> Result<Vec<MemoryEntry>, ReadError> {
@@ -80,6 +95,8 @@ impl AgentMemory for PostgresStore {
                 expires_at: rows::opt_time(row, 4)?,
                 is_untrusted: rows::flag(row, 5)?,
                 run: rows::id(row, 6, RunId::parse)?,
+                seq: rows::seq(row, 7)?,
+                written_at: rows::time(row, 8)?,
             })
         };
         let entries: Result<_, Fault> = found.iter().map(entry).collect();
@@ -119,5 +136,19 @@ impl AgentMemory for PostgresStore {
             Round::of(OVER, values)
         };
         Ok(n_replaced + self.pool.write(over).await?.len())
+    }
+
+    async fn forget_ended_scope(&self, tenant: &TenantId) -> Result<usize, WriteError> {
+        let round = || Round::of(FORGET_SCOPE, vec![value(tenant.as_str())]);
+        Ok(self.pool.write(round).await?.len())
+    }
+
+    async fn has_forgotten(&self, run: &RunKey) -> Result<bool, ReadError> {
+        let values = || vec![value(run.tenant.as_str()), value(run.run.as_str())];
+        let found = self
+            .pool
+            .read(&run.tenant, || Round::of(HAS_FORGOTTEN, values()))
+            .await?;
+        Ok(!found.is_empty())
     }
 }

@@ -88,7 +88,7 @@ const BEGUN: &str = "SELECT DISTINCT m.tenant, m.root FROM removals AS m
          SELECT 1 FROM removals AS r WHERE r.tenant = m.tenant AND r.run = m.root)
      ORDER BY m.tenant, m.root LIMIT $1";
 
-/// Deletes rows of removed runs: of each kind at most parameter 2, and of kinds with bodies only up to the
+/// Deletes rows of removed runs, those of the scopes that are theirs among them: of each kind at most parameter 2, and of kinds with bodies only up to the
 /// row that reaches the bytes in parameter 3. Sizes are known without reading the bodies.
 const EMPTY: &str = concat!(
     "WITH gone AS MATERIALIZED (",
@@ -137,12 +137,21 @@ const EMPTY: &str = concat!(
                  FROM gone AS g JOIN inbox AS o ON o.tenant = g.tenant AND o.target = g.run
                  LIMIT $2) AS o) AS g
          WHERE g.before < $3 AND x.tenant = g.tenant AND x.target = g.target AND x.source = g.source
-             AND x.source_seq = g.source_seq RETURNING 1)
+             AND x.source_seq = g.source_seq RETURNING 1),
+     the_memory AS (
+         DELETE FROM agent_memory AS x USING (
+             SELECT o.*, coalesce(sum(o.size) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before FROM (
+                 SELECT o.tenant, o.scope, o.id, o.written_at, o.run, o.seq, o.size
+                 FROM gone AS g JOIN agent_memory AS o ON o.tenant = g.tenant AND o.scope = 'run:' || g.run
+                 LIMIT $2) AS o) AS g
+         WHERE g.before < $3 AND x.tenant = g.tenant AND x.scope = g.scope AND x.id = g.id
+             AND x.written_at = g.written_at AND x.run = g.run AND x.seq = g.seq RETURNING 1)
      SELECT count(*) FROM (
          SELECT FROM the_runs UNION ALL SELECT FROM the_snapshots
          UNION ALL SELECT FROM the_pushes UNION ALL SELECT FROM the_outbox UNION ALL SELECT FROM the_deliveries
          UNION ALL SELECT FROM the_work UNION ALL SELECT FROM the_events
-         UNION ALL SELECT FROM the_messages UNION ALL SELECT FROM the_blobs UNION ALL SELECT FROM the_inbox) AS all_rows"
+         UNION ALL SELECT FROM the_messages UNION ALL SELECT FROM the_blobs UNION ALL SELECT FROM the_inbox
+         UNION ALL SELECT FROM the_memory) AS all_rows"
 );
 
 /// Deletes the marks of runs of which nothing is left.
@@ -158,7 +167,8 @@ const FINISH: &str = concat!(
           AND NOT EXISTS (SELECT 1 FROM events AS x WHERE x.tenant = m.tenant AND x.run = m.run)
           AND NOT EXISTS (SELECT 1 FROM messages AS x WHERE x.tenant = m.tenant AND x.run = m.run)
           AND NOT EXISTS (SELECT 1 FROM blobs AS x WHERE x.tenant = m.tenant AND x.run = m.run)
-          AND NOT EXISTS (SELECT 1 FROM inbox AS x WHERE x.tenant = m.tenant AND x.target = m.run)"
+          AND NOT EXISTS (SELECT 1 FROM inbox AS x WHERE x.tenant = m.tenant AND x.target = m.run)
+          AND NOT EXISTS (SELECT 1 FROM agent_memory AS x WHERE x.tenant = m.tenant AND x.scope = 'run:' || m.run)"
     ),
     ") DELETE FROM removals AS x USING gone AS g WHERE x.tenant = g.tenant AND x.run = g.run RETURNING 1"
 );

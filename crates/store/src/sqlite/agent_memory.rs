@@ -1,7 +1,7 @@
 //! What agents remember.
 
 use async_trait::async_trait;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 use wopr_core::{RunId, RunKey, TenantId, Timestamp};
 
 use super::{SqliteStore, fault::Fault, lanes::Lane, queue::SMALL, rows};
@@ -15,7 +15,7 @@ const INSERT: &str = "\
      ON CONFLICT DO NOTHING";
 
 const SELECT: &str = "\
-    SELECT id, content, tags, created_at, expires_at, untrusted, run FROM (
+    SELECT id, content, tags, created_at, expires_at, untrusted, run, seq, written_at FROM (
          SELECT *, row_number() OVER (PARTITION BY id ORDER BY written_at DESC, run DESC, seq DESC) AS nth
          FROM agent_memory
          WHERE tenant = ?1 AND scope = ?2 AND written_at <= ?3 AND (?4 IS NULL OR id = ?4))
@@ -49,6 +49,15 @@ const OVER: &str = "\
                  WHERE other.tenant = last.tenant AND other.scope = last.scope AND other.id = last.id
                      AND (other.written_at, other.run, other.seq) <> (last.written_at, last.run, last.seq))
          LIMIT ?4)";
+
+/// Of the scopes that belong to runs which have ended or are gone, the one of the run that ended first.
+const ENDED_SCOPE: &str = "\
+    SELECT m.scope FROM (
+         SELECT DISTINCT scope FROM agent_memory
+         WHERE tenant = ?1 AND scope >= 'run:' AND scope < 'run;') AS m
+     LEFT JOIN runs AS r ON r.tenant = ?1 AND r.run = substr(m.scope, 5)
+     WHERE r.run IS NULL OR r.status IN ('completed', 'failed', 'cancelled')
+     ORDER BY r.updated_at, m.scope LIMIT 1";
 
 pub(super) fn write(conn: &Connection, run: &RunKey, row: &MemoryRow) -> Result<(), Fault> {
     let tags = serde_json::to_string(&row.tags).unwrap_or_default();
@@ -90,6 +99,8 @@ fn read(conn: &Connection, tenant: &TenantId, query: &MemoryQuery) -> Result<Vec
             expires_at: rows::opt_time(row, 4)?,
             is_untrusted: row.get(5)?,
             run: rows::id(row, 6, RunId::parse)?,
+            seq: rows::seq(row, 7)?,
+            written_at: rows::time(row, 8)?,
         });
     }
     Ok(entries)
@@ -106,6 +117,23 @@ fn count(conn: &Connection, tenant: &TenantId, scope: &str) -> Result<MemoryUse,
         bytes: whole(counts.1),
         in_scope: whole(counts.2),
     })
+}
+
+fn forget_ended_scope(conn: &Connection, tenant: &TenantId) -> Result<usize, Fault> {
+    let tenant = tenant.as_str();
+    let scope: Option<String> = conn
+        .prepare_cached(ENDED_SCOPE)?
+        .query_row([tenant], |row| row.get(0))
+        .optional()?;
+    let Some(scope) = scope else {
+        return Ok(0);
+    };
+    conn.prepare_cached("UPDATE runs SET memory_forgotten = 1 WHERE tenant = ?1 AND run = substr(?2, 5)")?
+        .execute([tenant, &scope])?;
+    let n_rows = conn
+        .prepare_cached("DELETE FROM agent_memory WHERE tenant = ?1 AND scope = ?2")?
+        .execute([tenant, &scope])?;
+    Ok(n_rows)
 }
 
 #[async_trait]
@@ -145,6 +173,22 @@ impl AgentMemory for SqliteStore {
                 conn.prepare_cached(OVER)?
                     .execute(params![tenant, now, before, rows::limit(left)])?;
             Ok(n_replaced + n_over)
+        })
+        .await
+    }
+
+    async fn forget_ended_scope(&self, tenant: &TenantId) -> Result<usize, WriteError> {
+        let tenant = tenant.clone();
+        self.write(SMALL, move |conn| forget_ended_scope(conn, &tenant))
+            .await
+    }
+
+    async fn has_forgotten(&self, run: &RunKey) -> Result<bool, ReadError> {
+        let run = run.clone();
+        self.read(Lane::Look(run.tenant.clone()), move |conn| {
+            let mut statement = conn
+                .prepare_cached("SELECT 1 FROM runs WHERE tenant = ?1 AND run = ?2 AND memory_forgotten")?;
+            Ok(statement.exists([run.tenant.as_str(), run.run.as_str()])?)
         })
         .await
     }

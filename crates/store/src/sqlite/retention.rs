@@ -82,7 +82,7 @@ struct Owned {
 }
 
 /// Tables with a body, of which a run may have any number of rows.
-const WITH_BODY: [Owned; 8] = [
+const WITH_BODY: [Owned; 9] = [
     Owned {
         pick: "SELECT rowid, length(bodies) FROM events WHERE tenant = ?1 AND run = ?2 LIMIT ?3",
         delete: "DELETE FROM events WHERE rowid = ?1",
@@ -114,6 +114,11 @@ const WITH_BODY: [Owned; 8] = [
     Owned {
         pick: "SELECT place, length(body) FROM inbox WHERE tenant = ?1 AND target = ?2 LIMIT ?3",
         delete: "DELETE FROM inbox WHERE place = ?1",
+    },
+    // What the run wrote to scopes that it shares outlives it.
+    Owned {
+        pick: "SELECT rowid, size FROM agent_memory WHERE tenant = ?1 AND scope = 'run:' || ?2 LIMIT ?3",
+        delete: "DELETE FROM agent_memory WHERE rowid = ?1",
     },
 ];
 
@@ -311,8 +316,8 @@ mod tests {
         let (_files, conn) = database();
         let mut owners = tables_with(&conn, "run");
         owners.extend(tables_with(&conn, "target"));
-        // Idempotency records have their own expiry, marks are deleted last, and what agents remember outlives the run.
-        let others = ["idempotency", "removals", "agent_memory"];
+        // Idempotency records have their own expiry, and marks are deleted last.
+        let others = ["idempotency", "removals"];
         owners.retain(|table| !others.contains(&table.as_str()));
         for table in owners {
             let delete = format!("DELETE FROM {table} ");

@@ -18,7 +18,8 @@ behaviours! {
     other_scopes_and_tenants_see_nothing,
     what_nobody_can_read_is_forgotten,
     forgetting_brings_nothing_back,
-    entries_outlive_their_run,
+    entries_of_shared_scopes_outlive_their_run_and_those_of_its_own_do_not,
+    the_scope_of_the_run_that_ended_first_is_forgotten_first,
     rows_and_bytes_are_counted,
 }
 
@@ -340,18 +341,76 @@ async fn forgetting_brings_nothing_back(store: Arc<dyn Store>) {
     assert_eq!(used, MemoryUse::default());
 }
 
-async fn entries_outlive_their_run(store: Arc<dyn Store>) {
+/// An entry of the scope that belongs to a run.
+fn own_row(n: u64, id: &str) -> MemoryRow {
+    MemoryRow {
+        scope: run_id(n).memory_scope(),
+        ..row(id, 0, 1, "own")
+    }
+}
+
+/// The ids of what is in the scope that belongs to a run.
+async fn own(store: &dyn Store, n: u64) -> Vec<String> {
+    let query = MemoryQuery {
+        scope: run_id(n).memory_scope(),
+        ..all()
+    };
+    read(store, &query).await
+}
+
+/// How many entries a tenant has in the scope of its first run.
+async fn n_own(store: &dyn Store, of: &str) -> u64 {
+    let used = store.memory_use(&tenant(of), &run_id(1).memory_scope()).await;
+    used.expect("count").in_scope
+}
+
+async fn entries_of_shared_scopes_outlive_their_run_and_those_of_its_own_do_not(store: Arc<dyn Store>) {
     let mut batch = create(&run(1), 1);
     batch.summary = summary(wopr_core::RunStatus::Completed, 1);
-    batch.memory = vec![row("a", 0, 1, "one")];
+    batch.memory = vec![
+        row("a", 0, 1, "one"),
+        own_row(1, "b"),
+        own_row(1, "c"),
+        own_row(2, "d"),
+    ];
     store.append(batch).await.expect("append");
+    let other = RunKey::new(tenant("rival"), run_id(1));
+    write(&*store, &other, vec![own_row(1, "e")]).await;
+    assert_eq!(own(&*store, 1).await, ["b=own", "c=own"]);
     let removal = Removal {
         run: run_id(1),
         root: run_id(1),
     };
     store.remove(&tenant("acme"), &[removal]).await.expect("mark");
-    while store.sweep(100).await.expect("sweep").runs > 0 {}
+    // In small steps, each of which finds what the others have left.
+    while store.sweep(1).await.expect("sweep").rows > 0 {}
     assert_eq!(read(&*store, &all()).await, ["a=one"]);
+    assert_eq!(n_own(&*store, "acme").await, 0);
+    assert_eq!(own(&*store, 2).await, ["d=own"]);
+    assert_eq!(n_own(&*store, "rival").await, 1);
+}
+
+async fn the_scope_of_the_run_that_ended_first_is_forgotten_first(store: Arc<dyn Store>) {
+    use wopr_core::RunStatus::{Cancelled, Completed, Running};
+    for (n, status, at) in [(1, Running, 1), (2, Completed, 9), (3, Cancelled, 5)] {
+        let mut batch = create(&run(n), 1);
+        batch.summary = summary(status, at);
+        batch.memory = vec![own_row(n, "a"), own_row(n, "b"), row("shared", n, 1, "one")];
+        store.append(batch).await.expect("append");
+    }
+    let other = RunKey::new(tenant("rival"), run_id(2));
+    write(&*store, &other, vec![own_row(2, "e")]).await;
+    let acme = tenant("acme");
+    for (forgotten, n_rows, left) in [(3, 2, [2, 2, 0]), (2, 2, [2, 0, 0]), (1, 0, [2, 0, 0])] {
+        assert_eq!(store.forget_ended_scope(&acme).await.expect("forget"), n_rows);
+        for (n, left) in [1, 2, 3].into_iter().zip(left) {
+            assert_eq!(own(&*store, n).await.len(), left, "{n}");
+        }
+        let has_forgotten = store.has_forgotten(&run(forgotten)).await.expect("read");
+        assert_eq!(has_forgotten, n_rows > 0);
+    }
+    assert_eq!(read(&*store, &all()).await, ["shared=one"]);
+    assert!(!store.has_forgotten(&other).await.expect("read"));
 }
 
 async fn rows_and_bytes_are_counted(store: Arc<dyn Store>) {

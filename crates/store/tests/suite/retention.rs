@@ -570,7 +570,7 @@ async fn every_table_with_rows_of_runs_is_swept_in_postgres() {
         .expect("our own statement");
     let owners: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     // The tables that `processes_that_sweep_at_once_share_the_work` finds empty, the idempotency records, and
-    // what agents remember, which outlives the run.
+    // what agents remember, which outlives the run where it is shared.
     assert_eq!(
         owners,
         [

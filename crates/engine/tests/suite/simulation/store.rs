@@ -727,6 +727,17 @@ impl AgentMemory for Connection {
             .await?;
         self.written("forgot memory", n_forgotten).await
     }
+
+    async fn forget_ended_scope(&self, tenant: &TenantId) -> Result<usize, WriteError> {
+        self.write("forget scope").await?;
+        let n_forgotten = self.server.store.forget_ended_scope(tenant).await?;
+        self.written("forgot scope", n_forgotten).await
+    }
+
+    async fn has_forgotten(&self, run: &RunKey) -> Result<bool, ReadError> {
+        self.read("forgotten").await?;
+        self.server.store.has_forgotten(run).await
+    }
 }
 
 #[async_trait]
