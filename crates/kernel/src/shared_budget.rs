@@ -260,7 +260,8 @@ fn capitalized(text: &str) -> String {
     first.into_iter().chain(chars).collect()
 }
 
-/// Millionths of a dollar, which add up without error.
+/// Millionths of a dollar, which add up without error. What costs something is at least one of them: many answers would
+/// be free otherwise, and a budget that allows nothing could never be extended.
 #[must_use]
 pub fn micros(usd: f64) -> u64 {
     #[expect(
@@ -269,7 +270,7 @@ pub fn micros(usd: f64) -> u64 {
         reason = "a cost is no negative number, and the largest budget is a billion dollars"
     )]
     let micros = (usd.clamp(0.0, 1e9) * 1e6).round() as u64;
-    micros
+    micros.max(u64::from(usd > 0.0))
 }
 
 /// An amount as it is written in dollars.
@@ -293,6 +294,10 @@ mod tests {
             (0.000_001, "0.000001"),
             (12.5, "12.5"),
             (-1.0, "0"),
+            (0.0, "0"),
+            // What costs something is never free.
+            (4e-7, "0.000001"),
+            (1e-12, "0.000001"),
         ] {
             assert_eq!(dollars(micros(usd)), text);
         }
