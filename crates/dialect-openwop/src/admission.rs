@@ -205,17 +205,47 @@ fn of_node(node: &Node, definition: &Definition) -> Vec<(&'static str, String)> 
         let rule = format!("'artifactType' shows the outputs to everyone, and '{port}' is sensitive");
         rules.push(("/artifactType", rule));
     }
-    if node.type_id == "core.subWorkflow" {
-        let outputs = node.config.get("outputMapping").and_then(Value::as_object);
-        let mut names = outputs.into_iter().flat_map(Map::keys);
-        if let Some(name) = names.find(|name| definition.channels.contains_key(*name)) {
-            let rule = format!(
-                "config.outputMapping sets '{name}', which is a channel: only core.channelWrite writes to it"
-            );
-            rules.push(("/config/outputMapping", rule));
-        }
+    if let Some((path, name)) = output_mappings(&node.type_id, &node.config)
+        .into_iter()
+        .flat_map(|(path, mapping)| mapping.keys().map(move |name| (path.clone(), name)))
+        .find(|(_, name)| definition.channels.contains_key(*name))
+    {
+        let rule = format!(
+            "config.{} sets '{name}', which is a channel: only core.channelWrite writes to it",
+            path.join(".")
+        );
+        rules.push((
+            match path[0] {
+                WORKER_OUTPUTS => "/config/perWorkerOutputMappings",
+                _ => "/config/outputMapping",
+            },
+            rule,
+        ));
     }
     rules
+}
+
+/// The member of a dispatch that has an output mapping for each worker.
+const WORKER_OUTPUTS: &str = "perWorkerOutputMappings";
+
+/// The mappings by which a node sets variables to what its children give back, each with its path in the node's `config`.
+pub(crate) fn output_mappings<'c>(
+    type_id: &str,
+    config: &'c Map<String, Value>,
+) -> Vec<(Vec<&'c str>, &'c Map<String, Value>)> {
+    if !matches!(type_id, "core.subWorkflow" | "core.dispatch") {
+        return Vec::new();
+    }
+    let mapping = |name| Some((vec![name], config.get(name)?.as_object()?));
+    let mut mappings: Vec<_> = mapping("outputMapping").into_iter().collect();
+    if type_id == "core.dispatch" {
+        let workers = config.get(WORKER_OUTPUTS).and_then(Value::as_object);
+        let workers = workers.into_iter().flatten();
+        mappings.extend(workers.filter_map(|(worker, mapping)| {
+            Some((vec![WORKER_OUTPUTS, worker.as_str()], mapping.as_object()?))
+        }));
+    }
+    mappings
 }
 
 /// The rules that a channel's declaration breaks.

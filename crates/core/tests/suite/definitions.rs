@@ -794,6 +794,17 @@ fn ports_have_only_the_fields_of_their_type() {
     .assert_eq(&table);
 }
 
+/// A workflow with a channel and a supervisor whose dispatch has this configuration.
+fn handing_over(config: Value) -> Value {
+    let decision = json!({ "agentId": "lead-agent", "decision": { "kind": "terminate" } });
+    Workflow::new("w")
+        .set("channels", json!({ "c": { "reducer": "append" } }))
+        .node("s", "core.orchestrator.supervisor", decision)
+        .node("n", "core.dispatch", config)
+        .edges("s -> n")
+        .document()
+}
+
 #[test]
 fn channels_reject_unsupported_options() {
     let declared = |field: &str, value: Value| {
@@ -827,6 +838,8 @@ fn channels_reject_unsupported_options() {
                 json!({ "workflowId": "x", "outputMapping": { "c": "v" } }),
             )
             .document(),
+        handing_over(json!({ "outputMapping": { "c": "v" } })),
+        handing_over(json!({ "perWorkerOutputMappings": { "x": { "d": "v" }, "y": { "c": "v" } } })),
     ]);
     expect![[r#"
         channel 'c': access 'private' lets no node read, which this host does not hold; name access.writers
@@ -841,6 +854,8 @@ fn channels_reject_unsupported_options() {
         channel 'c': 'default' is not valid by 'schema'
         channel 'v': a variable has the name, and whatever sets it would write here
         node 'n': config.outputMapping sets 'c', which is a channel: only core.channelWrite writes to it
+        node 'n': config.outputMapping sets 'c', which is a channel: only core.channelWrite writes to it
+        node 'n': config.perWorkerOutputMappings.y sets 'c', which is a channel: only core.channelWrite writes to it
     "#]]
     .assert_eq(&table);
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::{Spot, node::pack_hint};
+use crate::{Spot, admission::output_mappings, node::pack_hint};
 
 use super::{
     super::grammar::{self, Members, NODE, Shape, Tagged, Type},
@@ -173,6 +173,14 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Adds a problem with the name of the member at the end of a path.
+    fn add_at(&mut self, path: &[&'a str], rule: String) {
+        match path {
+            [] => self.add(Spot::Name, rule, None),
+            [member, rest @ ..] => self.inside(Step::Member(member), |walk| walk.add_at(rest, rule)),
+        }
+    }
+
     /// Reports channels that a node would set as variables.
     fn channel_writes(&mut self, type_id: &str, config: Option<&'a Value>) {
         let Some(channels) = self.root.get("channels").and_then(Value::as_object) else {
@@ -196,20 +204,16 @@ impl<'a> Walk<'a> {
                     });
                 }
             }
-            "core.subWorkflow" => {
-                let mapping = config.get("outputMapping").and_then(Value::as_object);
-                let mut names = mapping.into_iter().flat_map(Map::keys);
-                if let Some(name) = names.find(|name| channels.contains_key(*name)) {
-                    self.inside(Step::Member("config"), |walk| {
-                        walk.inside(Step::Member("outputMapping"), |walk| {
-                            walk.inside(Step::Member(name), |walk| {
-                                walk.add(Spot::Name, rule("outputMapping", name), None);
-                            });
-                        });
-                    });
+            _ => {
+                let mappings = output_mappings(type_id, config).into_iter();
+                let mut names =
+                    mappings.flat_map(|(path, mapping)| mapping.keys().map(move |name| (path.clone(), name)));
+                if let Some((path, name)) = names.find(|(_, name)| channels.contains_key(*name)) {
+                    let rule = rule(&path.join("."), name);
+                    let steps: Vec<_> = path.into_iter().chain([&**name]).collect();
+                    self.inside(Step::Member("config"), |walk| walk.add_at(&steps, rule));
                 }
             }
-            _ => {}
         }
     }
 }
