@@ -46,6 +46,8 @@ const EDGE: usize = size_of::<Edge>() + size_of::<PlanEdge>() + 64;
 
 /// The outputs that repeat what was said in a conversation.
 const TURNS: [&str; 2] = ["turns", "answer"];
+/// The outputs that people give in a conversation: what they say in it, and what it comes to.
+const SAID: [&str; 3] = ["turns", "answer", "outcome"];
 
 /// Places of nodes by their ids. Every event of a run looks some up.
 type Index = HashMap<NodeId, usize, RandomState>;
@@ -527,7 +529,7 @@ impl Plan {
         node.marks(port)
             || self.is_sensitive(port)
             || (node.hears(port) && are_comments_redacted())
-            || (TURNS.contains(&port) && are_turns_redacted())
+            || (SAID.contains(&port) && are_turns_redacted())
     }
 
     /// Checks per-run overrides against the workflow's schema; returns the first violation as text.

@@ -65,6 +65,24 @@ fn a_repeated_message_is_one_turn() {
 }
 
 #[test]
+fn a_message_cannot_take_the_id_of_a_later_turn() {
+    let mut script = Script::started(&talk(json!({})));
+    let turn = |id: &str| json!({ "content": "Tea.", "messageId": id });
+    let refused = script
+        .answer("talk", turn("talk:0:2"))
+        .expect_err("an id of the host");
+    assert!(refused.to_string().contains("'messageId'"), "{refused}");
+    for id in ["other:0:2", "talk:x:2", "talk:0"] {
+        script.answer("talk", turn(id)).expect("a turn");
+    }
+    script.answer("talk", json!("Milk.")).expect("a turn");
+    // One that the conversation has is the same turn, also if the host named it.
+    script.answer("talk", turn("talk:0:4")).expect("the same turn");
+    let channel = script.variable("conversation");
+    assert_eq!(channel.as_array().expect("a list").len(), 5);
+}
+
+#[test]
 fn what_is_no_turn_is_refused_and_changes_nothing() {
     let schema = json!({ "type": "object", "required": ["drink"] });
     let mut script = Script::started(&talk(json!({ "maxTurns": 1, "outcomeSchema": schema })));

@@ -171,6 +171,16 @@ impl Walk<'_, '_> {
         {
             return Ok(());
         }
+        // A turn that gets this id later would be taken for the same one, in this conversation or in its channel.
+        if let Some(message) = said
+            .message
+            .as_ref()
+            .filter(|message| self.is_id_of_host(message))
+        {
+            let rule =
+                format!("'messageId' is '{message}', which is how this host names turns: choose another one");
+            return Err(refuse(rule));
+        }
         if index > node.max_turns && !closes {
             return Err(refuse(format!(
                 "the conversation has {} turns, which is the most; it can be closed",
@@ -292,6 +302,15 @@ impl Walk<'_, '_> {
             outputs.insert("outcome".to_owned(), outcome);
         }
         self.complete_node(step, cause, outputs);
+    }
+
+    /// Whether the host may give a turn this id: that of a node, the number of the execution, and another part.
+    fn is_id_of_host(&self, id: &str) -> bool {
+        let execution = id.rsplit_once(':').map(|(execution, _)| execution);
+        let parts = execution.and_then(|execution| execution.rsplit_once(':'));
+        parts.is_some_and(|(node, ordinal)| {
+            self.plan.position_of(node).is_some() && ordinal.bytes().all(|byte| byte.is_ascii_digit())
+        })
     }
 
     fn agent_of(&self, position: usize) -> String {

@@ -232,6 +232,25 @@ async fn an_end_without_the_outcome_is_refused_by_name() {
 }
 
 #[tokio::test]
+async fn the_outcome_of_a_sensitive_conversation_is_hidden_like_its_turns() {
+    let server = Server::start().await;
+    let mut document = talk("talks", json!({ "prompt": "Well?" }));
+    document["channels"]["conversation"]["sensitive"] = true.into();
+    server.post("/v1/workflows", &document).send().await.ok(201);
+    let run = server.run("talks", json!({})).await;
+    server.wait_for(&run, "waiting-approval").await;
+    let said = json!({ "operation": "close", "content": "CANARY-1", "outcome": "CANARY-2" });
+    let path = format!("/v1/runs/{run}/interrupts/talk");
+    let answer = json!({ "resumeValue": said });
+    server.post(&path, &answer).send().await.ok(200);
+    let snapshot = server.wait_for(&run, "completed").await;
+    let shown = format!("{snapshot} {:?}", events(&server, &run).await);
+    assert!(!shown.contains("CANARY"), "{shown}");
+    assert!(shown.contains("conversation.closed"), "{shown}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_scripted_conversation_runs_to_its_end() {
     let server = Server::start().await;
     let config = json!({ "lifecycle": "open-exchange-close", "mockAutoResume": true, "turnCount": 3 });
