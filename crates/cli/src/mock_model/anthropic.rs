@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::{
     Heard,
     script::{Entry, Stop, Usage},
+    server::StreamFrame,
     text_of,
 };
 
@@ -90,7 +91,7 @@ pub(super) fn answer(heard: &Heard, index: usize, entry: &Entry) -> Value {
 }
 
 /// The events of a streamed answer.
-pub(super) fn events(heard: &Heard, index: usize, entry: &Entry) -> Vec<String> {
+pub(super) fn events(heard: &Heard, index: usize, entry: &Entry) -> Vec<StreamFrame> {
     let Usage { input, output } = entry.usage(heard);
     let mut begun = answer(heard, index, entry);
     begun["content"] = json!([]);
@@ -128,7 +129,10 @@ pub(super) fn events(heard: &Heard, index: usize, entry: &Entry) -> Vec<String> 
     events.push(json!({ "type": "message_stop" }));
     let frame = |event: &Value| {
         let name = event["type"].as_str().unwrap_or_default();
-        format!("event: {name}\ndata: {event}\n\n")
+        StreamFrame {
+            is_piece: name == "content_block_delta",
+            text: format!("event: {name}\ndata: {event}\n\n"),
+        }
     };
     events.iter().map(frame).collect()
 }

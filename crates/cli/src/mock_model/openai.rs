@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::{
     Heard,
     script::{Entry, Stop, Usage},
+    server::StreamFrame,
     text_of,
 };
 
@@ -107,7 +108,7 @@ pub(super) fn answer(heard: &Heard, index: usize, entry: &Entry) -> Value {
 }
 
 /// The events of a streamed answer.
-pub(super) fn events(heard: &Heard, index: usize, entry: &Entry) -> Vec<String> {
+pub(super) fn events(heard: &Heard, index: usize, entry: &Entry) -> Vec<StreamFrame> {
     let chunk = |delta: Value, reason: Option<&str>| {
         json!({
             "id": format!("chatcmpl-mock-{index}"),
@@ -138,9 +139,23 @@ pub(super) fn events(heard: &Heard, index: usize, entry: &Entry) -> Vec<String> 
     last["choices"] = json!([]);
     last["usage"] = usage(entry.usage(heard));
     events.push(last);
-    let mut frames: Vec<_> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
-    frames.push("data: [DONE]\n\n".to_owned());
-    frames
+    let is_piece = |event: &Value| {
+        let delta = event.pointer("/choices/0/delta").and_then(Value::as_object);
+        let is_filled = |value: &Value| !matches!(value, Value::String(text) if text.is_empty());
+        delta.is_some_and(|delta| {
+            let mut parts = delta.iter().filter(|(name, _)| *name != "role");
+            parts.any(|(_, value)| is_filled(value))
+        })
+    };
+    let frames = events.iter().map(|event| StreamFrame {
+        is_piece: is_piece(event),
+        text: format!("data: {event}\n\n"),
+    });
+    let done = StreamFrame {
+        is_piece: false,
+        text: "data: [DONE]\n\n".to_owned(),
+    };
+    frames.chain([done]).collect()
 }
 
 pub(super) fn error(message: &str) -> Value {

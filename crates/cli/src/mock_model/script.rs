@@ -198,7 +198,10 @@ impl Play {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{anthropic, openai},
+        *,
+    };
 
     fn heard(user: &str, turn: u64) -> Heard {
         Heard {
@@ -223,6 +226,23 @@ mod tests {
         // The same request again, as after a crash.
         assert_eq!(index("the weather?", 2, Some("k")), 1);
         assert_eq!(index("hello", 1, None), 2);
+    }
+
+    #[test]
+    fn a_stream_pauses_before_its_pieces_only() {
+        let script = r#"{"replies": [{"chunks": ["a", "b"], "toolCalls": [{"name": "forecast"}]}]}"#;
+        let mut play = Play::new(Script::parse(script).unwrap());
+        let (index, entry) = play.answer(&heard("x", 1), None).unwrap();
+        for frames in [
+            openai::events(&heard("x", 1), index, &entry),
+            anthropic::events(&heard("x", 1), index, &entry),
+        ] {
+            let pieces: Vec<_> = frames.iter().filter(|frame| frame.is_piece).collect();
+            assert_eq!(pieces.len(), 3, "{frames:?}");
+            for (piece, part) in pieces.iter().zip([r#":"a""#, r#":"b""#]) {
+                assert!(piece.text.contains(part), "{}", piece.text);
+            }
+        }
     }
 
     #[test]

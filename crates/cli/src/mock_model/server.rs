@@ -191,16 +191,24 @@ impl Shared {
     }
 }
 
+/// A frame of a stream.
+#[derive(Debug)]
+pub(super) struct StreamFrame {
+    /// It has a part of the answer, before which the script may pause.
+    pub(super) is_piece: bool,
+    pub(super) text: String,
+}
+
 fn streamed(wire: Wire, heard: &Heard, index: usize, entry: &Entry, pause: Duration) -> Response<Body> {
     let frames = match wire {
         Wire::OpenAi => openai::events(heard, index, entry),
         Wire::Anthropic => anthropic::events(heard, index, entry),
     };
     let body = StreamBody::new(stream::iter(frames).then(move |frame| async move {
-        if !pause.is_zero() {
+        if frame.is_piece && !pause.is_zero() {
             sleep(pause).await;
         }
-        Ok::<_, Infallible>(Frame::data(Bytes::from(frame)))
+        Ok::<_, Infallible>(Frame::data(Bytes::from(frame.text)))
     }));
     let mut response = Response::new(BodyExt::boxed(body));
     response.headers_mut().insert(
