@@ -16,7 +16,7 @@ use crate::{http::failed, redact::Secrets};
 
 /// Longest text of a server in a failure, in bytes.
 const MAX_REASON: usize = 2_000;
-/// Maximum size of what a tool gives, in bytes of JSON.
+/// Maximum size of the outputs of a call, in bytes of JSON. They have texts twice, in `content` and in `text`.
 const MAX_RESULT: usize = 2 << 20;
 /// The codes of JSON-RPC by which a server says that it did not do what it was asked.
 const NOT_DONE: [i32; 4] = [-32700, -32600, -32601, -32602];
@@ -149,7 +149,10 @@ fn done(request: &ToolRequest, result: mcp::CallToolResult, secrets: &Secrets) -
     if wopr_core::value_size(&outputs) > MAX_RESULT {
         return refused(
             "response_too_large",
-            format!("'{}' gave more than {MAX_RESULT} bytes", request.tool),
+            format!(
+                "the outputs of '{}' exceed {MAX_RESULT} bytes: texts count twice, in 'content' and in 'text'",
+                request.tool
+            ),
         );
     }
     Outcome::Done(outputs)
