@@ -119,6 +119,7 @@ fn ended_child(event: &RunEventDoc) -> Option<&str> {
             "child.completed" | "child.failed" | "child.cancelled" => text(payload, "childRunId"),
             _ => "",
         },
+        "vendor.wopr.child.ended" => text(payload, "childRunId"),
         "node.completed" => payload
             .pointer("/outputs/childRunId")
             .and_then(serde_json::Value::as_str)

@@ -66,7 +66,7 @@ pub trait Dialect: Sized + Debug + 'static {
         None
     }
 
-    /// What a step calls the workflow of its child, if not by its id.
+    /// What a step calls the workflow of a child to which it has handed work; `None` for other children.
     fn worker_of(_plan: &Self::Plan, _state: &Self::State, _step: &StepId, _child: &RunId) -> Option<String> {
         None
     }

@@ -418,6 +418,9 @@ pub enum KernelEvent {
         /// What the step calls the child's workflow, if not by its id.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         worker: Option<String>,
+        /// The language has recorded the child as work that was handed over.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_handoff: bool,
         status: RunStatus,
         outputs: Object,
         /// The variables that the step asked for.

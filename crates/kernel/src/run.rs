@@ -611,6 +611,7 @@ impl Run {
                 child,
                 workflow: _,
                 worker: _,
+                is_handoff: _,
                 status,
                 outputs,
                 report,

@@ -242,6 +242,7 @@ fn kernel_samples() -> Vec<KernelEvent> {
             child: run(),
             workflow,
             worker: Some("agent:acme/review".to_owned()),
+            is_handoff: true,
             status: RunStatus::Failed,
             outputs: Object::new(),
             report: object(json!({ "n": 1 })),

@@ -518,6 +518,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         };
         let cause_of_end = D::cause_of_end(self.plan, &self.state, &step, &ended.child);
         let worker = D::worker_of(self.plan, &self.state, &step, &ended.child);
+        let is_handoff = worker.is_some();
         let worker = worker.filter(|worker| worker != workflow.as_str());
         let child = ended.child.clone();
         if self.go_live_if_at_branch() && self.mirrored(&step, &child).is_none() {
@@ -532,6 +533,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 child: ended.child,
                 workflow,
                 worker,
+                is_handoff,
                 status: ended.status,
                 outputs: ended.outputs,
                 report: ended.report,

@@ -19,7 +19,7 @@ pub(super) struct Handoff {
 /// Whether a stream tells of an event.
 pub(super) const fn is_told(event: &Event) -> bool {
     match event {
-        Event::Kernel(event) => matches!(event, KernelEvent::ChildEnded { .. }),
+        Event::Kernel(event) => matches!(event, KernelEvent::ChildEnded { is_handoff: true, .. }),
         Event::Dialect(DialectEvent::Openwop(openwop::Event::Orchestration(event))) => match event {
             Orchestration::Decided { .. }
             | Orchestration::HandoffSucceeded { .. }
@@ -52,6 +52,7 @@ pub(super) fn of(event: &Event) -> Option<Handoff> {
             child,
             workflow,
             worker,
+            is_handoff: true,
             status,
             error,
             ..

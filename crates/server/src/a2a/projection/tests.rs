@@ -316,6 +316,7 @@ fn event_causes_at_most_one_update() {
                 child: child(),
                 workflow: WorkflowId::parse("w").unwrap(),
                 worker: None,
+                is_handoff: true,
                 status: RunStatus::Completed,
                 outputs: Object::new(),
                 report: Object::new(),

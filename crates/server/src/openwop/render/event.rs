@@ -119,7 +119,7 @@ pub const fn names_run(event: &Event) -> bool {
         Event::Kernel(event) => {
             matches!(
                 event,
-                KernelEvent::ChildEnded { .. } | KernelEvent::OutputChunk { .. }
+                KernelEvent::ChildEnded { is_handoff: true, .. } | KernelEvent::OutputChunk { .. }
             )
         }
         Event::Dialect(DialectEvent::Openwop(event)) => {
@@ -161,7 +161,7 @@ const fn is_open(event: &Event) -> bool {
             event,
             KernelEvent::InterruptRequested { .. }
                 | KernelEvent::NodeDispatched { .. }
-                | KernelEvent::ChildEnded { .. }
+                | KernelEvent::ChildEnded { is_handoff: true, .. }
                 | KernelEvent::MemoryCompacted { .. }
                 | KernelEvent::RefusalDiverged { .. }
         ),
@@ -231,7 +231,11 @@ pub const fn event_type(event: &Event) -> &'static str {
         KernelEvent::NodeSuspended { .. } => "node.suspended",
         KernelEvent::NodeResumed { .. } => "node.resumed",
         KernelEvent::NodeDispatched { .. } => "node.dispatched",
-        KernelEvent::ChildEnded { .. } => "core.workflowChain.event",
+        KernelEvent::ChildEnded { is_handoff: true, .. } => "core.workflowChain.event",
+        // Of a chain, it would be the only event.
+        KernelEvent::ChildEnded {
+            is_handoff: false, ..
+        } => "vendor.wopr.child.ended",
         KernelEvent::EffectScheduled { .. } => "vendor.wopr.effect.scheduled",
         KernelEvent::EffectAccepted { .. } => "vendor.wopr.effect.accepted",
         KernelEvent::EffectProgressed { .. } => "vendor.wopr.effect.progressed",
@@ -381,6 +385,7 @@ fn payload<'a>(event: &'a Event, run: &'a RunId, mask: &'a Mask) -> (Option<&'a 
             child,
             workflow,
             worker,
+            is_handoff: true,
             status,
             error,
             ..
@@ -405,6 +410,22 @@ fn payload<'a>(event: &'a Event, run: &'a RunId, mask: &'a Mask) -> (Option<&'a 
                 .with("workerId", worker.as_deref().unwrap_or(workflow.as_str()))
                 .with("parentRunId", run.as_str())
                 .with("childRunId", child.as_str())
+                .maybe("error", error.as_deref().map(failure)),
+        ),
+        KernelEvent::ChildEnded {
+            step,
+            child,
+            workflow,
+            is_handoff: false,
+            status,
+            error,
+            ..
+        } => of(
+            step,
+            Payload::new()
+                .with("childRunId", child.as_str())
+                .with("childWorkflowId", workflow.as_str())
+                .with("status", status.as_str())
                 .maybe("error", error.as_deref().map(failure)),
         ),
         // What a worker gets is for workers only.

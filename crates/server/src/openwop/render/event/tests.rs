@@ -60,6 +60,7 @@ fn child_ended(status: RunStatus, error: Option<Failure>) -> KernelEvent {
         child: RunId::parse("run_child_0123456789").unwrap(),
         workflow: WorkflowId::parse("w").unwrap(),
         worker: None,
+        is_handoff: true,
         status,
         outputs: Object::new(),
         report: Object::new(),
@@ -215,6 +216,31 @@ fn kernel_samples() -> Vec<KernelEvent> {
         child_ended(RunStatus::Completed, None),
         child_ended(RunStatus::Failed, Some(Failure::new("oops", "it broke"))),
         child_ended(RunStatus::Cancelled, None),
+        // A child that is no handoff, as that of a tool.
+        match child_ended(RunStatus::Failed, Some(Failure::new("oops", "it broke"))) {
+            KernelEvent::ChildEnded {
+                step,
+                child,
+                workflow,
+                worker,
+                status,
+                outputs,
+                report,
+                error,
+                ..
+            } => KernelEvent::ChildEnded {
+                step,
+                child,
+                workflow,
+                worker,
+                is_handoff: false,
+                status,
+                outputs,
+                report,
+                error,
+            },
+            other => other,
+        },
         KernelEvent::InterruptRequested {
             step: step(),
             kind: InterruptKind::Approval,
@@ -710,5 +736,5 @@ fn payloads_match_published_schemas() {
             doc.payload
         );
     }
-    assert_eq!(types.len(), 58, "there is a sample of every event");
+    assert_eq!(types.len(), 59, "there is a sample of every event");
 }
