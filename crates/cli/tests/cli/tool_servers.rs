@@ -39,10 +39,8 @@ fn watched(pipe: &Path) -> mpsc::Receiver<Option<String>> {
     let (sender, receiver) = mpsc::channel();
     let pipe = pipe.to_owned();
     thread::spawn(move || {
-        let mut lines = BufReader::new(File::open(pipe).unwrap())
-            .lines()
-            .map_while(Result::ok);
-        while let Some(line) = lines.next() {
+        let lines = BufReader::new(File::open(pipe).unwrap()).lines();
+        for line in lines.map_while(Result::ok) {
             let _ = sender.send(Some(line));
         }
         let _ = sender.send(None);
