@@ -6,9 +6,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wopr_core::{
-    CONTENT_TRUST, InterruptKind, NodeId, OpenInterrupt, Plan, UNTRUSTED, json_size, openwop::Turn,
-};
+use wopr_core::{CONTENT_TRUST, InterruptKind, NodeId, OpenInterrupt, Plan, Turn, UNTRUSTED, json_size};
 use wopr_engine::View;
 
 use crate::Mask;

@@ -25,7 +25,7 @@ pub use wopr_dialect_awp::{InProcess, InProcessError};
 pub use wopr_dialect_openwop as openwop;
 pub use wopr_dialect_openwop::{
     Definition, Expression, ExpressionError, HTTP_MAX_TIMEOUT_MS, Lint, MAX_EDGES, MAX_NODES, Node, Place,
-    Read, Template, Untrusted, Variable, VariableType, Warning, definition_schema, locate,
+    Read, Template, Turn, Untrusted, Variable, VariableType, Warning, definition_schema, locate,
 };
 pub use wopr_kernel::cost;
 pub use wopr_kernel::{
