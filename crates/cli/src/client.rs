@@ -207,7 +207,7 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct Pages {
     pub(crate) items: Vec<Value>,
-    /// Whether the list goes on.
+    /// Set if the list has more items.
     pub(crate) has_more: bool,
 }
 

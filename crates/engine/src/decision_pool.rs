@@ -309,7 +309,7 @@ impl Engine {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
 
     use async_trait::async_trait;
@@ -320,8 +320,9 @@ mod tests {
     use super::*;
     use crate::{Attempt, Create, Done, Executor, Options, Report, SideRows, Start, SystemClock};
 
+    /// Never ends an attempt.
     #[derive(Debug)]
-    struct Nobody;
+    pub(crate) struct Nobody;
 
     #[async_trait]
     impl Executor for Nobody {

@@ -353,22 +353,11 @@ impl Drop for Allowance {
 mod tests {
     use std::{future::poll_fn, pin::pin, task::Poll};
 
-    use async_trait::async_trait;
     use wopr_core::{ContentHash, PrincipalId, Timestamp, WorkflowId};
     use wopr_store::{Batch, Guard, Log as _, MemoryStore, Summary};
 
     use super::*;
-    use crate::{Attempt, Executor, Options, Report, SystemClock};
-
-    #[derive(Debug)]
-    struct Nobody;
-
-    #[async_trait]
-    impl Executor for Nobody {
-        async fn run(&self, _: Attempt) -> Report {
-            std::future::pending().await
-        }
-    }
+    use crate::{Options, SystemClock, decision_pool::tests::Nobody};
 
     fn root_of(tenant: &str, n: usize) -> RunKey {
         let tenant = TenantId::parse(tenant).expect("valid");

@@ -256,10 +256,10 @@ async fn make_room(
     if has_room(&used) {
         return Ok((used, true));
     }
-    // What nobody can read any more.
+    // Entries that nobody can read any more.
     store.forget_memory(Some(tenant), now, now, ROWS).await?;
     used = store.memory_use(tenant, scope).await?;
-    // What only a fork could read.
+    // Entries that only a fork can still read.
     while !has_room(&used) && store.forget_ended_scope(tenant).await? > 0 {
         used = store.memory_use(tenant, scope).await?;
     }
@@ -378,7 +378,7 @@ fn prepare(
             .map(|ms| Timestamp::from_millis(now.millis().saturating_add(ms))),
         is_untrusted: false,
         run: attempt.run.run.clone(),
-        // Those of the event are not known yet, and nobody asks.
+        // The append gives the entry its own; until then nobody reads these.
         seq: Seq(0),
         written_at: now,
     })

@@ -66,7 +66,7 @@ pub trait Dialect: Sized + Debug + 'static {
         None
     }
 
-    /// What a step calls the workflow of a child to which it has handed work; `None` for other children.
+    /// The name under which a step handed work to a child; `None` for a child that got none that way.
     fn worker_of(_plan: &Self::Plan, _state: &Self::State, _step: &StepId, _child: &RunId) -> Option<String> {
         None
     }

@@ -123,7 +123,7 @@ impl Batch {
         self.expected().plus(self.events.len())
     }
 
-    /// What the row of a run that the batch creates counts as its descendants, as [`crate::Store::grant`] goes on to count.
+    /// The number of descendants with which a run begins that the batch creates. [`crate::Store::grant`] adds to it.
     pub(crate) const fn n_descendants(&self) -> u64 {
         self.children.len() as u64
     }

@@ -43,7 +43,7 @@ const SLOW_SYNC: Duration = Duration::from_millis(20);
 /// The first second of 2025. An earlier time means that the clock was never set.
 const EARLIEST: u64 = 1_735_689_600;
 
-/// Check what a host needs: configuration, store, disk, keys, address and clock.
+/// Check what a host needs: configuration, files, store, disk, keys, addresses and clock.
 ///
 /// Takes the flags of `serve`. Warnings do not fail the command. If no host has the SQLite database open, all
 /// its pages are checked. With --server, only asks that server whether it is ready.

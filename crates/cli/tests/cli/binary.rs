@@ -20,6 +20,19 @@ pub(crate) const KEY: &str = "key-of-the-tests-0123456789abcdef";
 /// More than anything here takes on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// The beginning of a tool server as a shell script: how it hears and answers, and its greeting.
+pub(crate) const TOOL_SERVER: &str = r#"hear() {
+    read -r line || exit 0
+    id=$(printf '%s' "$line" | sed 's/^.*"id":\([0-9]*\).*$/\1/')
+}
+answer() {
+    printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"
+}
+hear
+answer '{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}'
+read -r line
+"#;
+
 /// A folder in which the binary is run.
 #[derive(Debug)]
 pub(crate) struct Place {

@@ -10,21 +10,10 @@ use std::{
     time::Duration,
 };
 
-use crate::binary::{Place, signal, wait};
+use crate::binary::{Place, TOOL_SERVER, signal, wait};
 
 /// A server whose tool does not look at its input. All its processes hold the pipe `held` open.
 const SERVER: &str = r#"
-exec 3> held
-hear() {
-    read -r line || exit 0
-    id=$(printf '%s' "$line" | sed 's/^.*"id":\([0-9]*\).*$/\1/')
-}
-answer() {
-    printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"
-}
-hear
-answer '{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}'
-read -r line
 hear
 answer '{"tools":[{"name":"slow","inputSchema":{"type":"object"}}]}'
 hear
@@ -32,7 +21,7 @@ echo called >&3
 sleep 120
 "#;
 
-/// What a pipe gives: its first line, and then the end, when the last process that holds it has ended.
+/// Sends the first line of a pipe, and then `None` once the last process that holds the pipe open has ended.
 fn watched(pipe: &Path) -> mpsc::Receiver<Option<String>> {
     let made = Command::new("mkfifo").arg(pipe).status().unwrap();
     assert!(made.success());
@@ -55,7 +44,7 @@ fn an_interrupted_command_leaves_no_tool_server_behind() {
     for args in [&run[..], &call[..]] {
         let place = Place::new();
         let held = watched(&place.path().join("held"));
-        place.write("server.sh", SERVER);
+        place.write("server.sh", &format!("exec 3> held\n{TOOL_SERVER}{SERVER}"));
         place.write(
             "tools.toml",
             "[[mcp.servers]]\nname = \"default\"\ncommand = \"sh\"\nargs = [\"server.sh\"]\n",

@@ -10,23 +10,13 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    binary::Place,
+    binary::{Place, TOOL_SERVER},
     models::Model,
     snippets::{Snippet, snippets},
 };
 
 /// `mcp-server-filesystem` as far as the page needs it: one tool, which reads a file.
-const SERVER: &str = r#"#!/bin/sh
-hear() {
-    read -r line || exit 0
-    id=$(printf '%s' "$line" | sed 's/^.*"id":\([0-9]*\).*$/\1/')
-}
-answer() {
-    printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"
-}
-hear
-answer '{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}'
-read -r line
+const SERVER: &str = r#"
 hear
 answer '{"tools":[{"name":"read_file","description":"Reads a file.","inputSchema":{"type":"object","required":["path"],"properties":{"path":{"type":"string"}}},"annotations":{"readOnlyHint":true}}]}'
 while hear; do
@@ -48,7 +38,10 @@ fn a_model_reads_a_file_as_the_page_says() {
     );
     let part = || snippets("docs/tools.md", "## Tools for a model\n");
     place.write("ask-files.json", &of(part(), "json"));
-    let server = place.write("bin/mcp-server-filesystem", SERVER);
+    let server = place.write(
+        "bin/mcp-server-filesystem",
+        &format!("#!/bin/sh\n{TOOL_SERVER}{SERVER}"),
+    );
     fs::set_permissions(&server, fs::Permissions::from_mode(0o755)).unwrap();
     let arguments = json!({ "path": "/srv/documents/a.txt" });
     let script = json!({ "replies": [

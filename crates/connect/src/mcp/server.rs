@@ -309,7 +309,7 @@ async fn open(gate: &Gate, config: &ToolServer, groups: &Arc<stdio::Groups>) -> 
             client.serve(transport).await.map_err(greeting)?
         }
     };
-    // What is kept of a list is decided here, not by what a server says of its age.
+    // This host decides how long it keeps a list, whatever age the server states.
     let peer = service.peer();
     peer.set_response_cache_config(ClientCacheConfig::disabled())
         .await;

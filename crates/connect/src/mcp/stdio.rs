@@ -73,8 +73,8 @@ impl Command {
 
 /// The process groups of a server that have not ended.
 ///
-/// A process belongs to the task that speaks to it, and the runtime drops that task at some time after nobody uses the
-/// connection. A program that ends right away would leave the process behind; so whoever drops the server ends them all.
+/// The task that speaks to a process owns it, and the runtime drops that task some time after the last use of the
+/// connection. A program that ends before that would leave the process behind, so dropping the server ends all of them.
 #[derive(Debug, Default)]
 pub(super) struct Groups(SyncMutex<Known>);
 

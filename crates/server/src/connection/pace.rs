@@ -39,7 +39,7 @@ const KILOBYTES_APART: Duration = Duration::from_micros(20);
 const FIRST_APART: Duration = Duration::from_micros(250);
 /// Maximum delay of a first piece. Clients that connect faster than that delay others no further.
 const LONGEST_FIRST: Duration = Duration::from_millis(500);
-/// What a connection may be ahead of its rate, while there are few.
+/// How far a connection may be ahead of its rate, while there are few.
 const AHEAD: Duration = Duration::from_millis(50);
 /// Shorter delays are skipped, as timers are not finer.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -58,7 +58,7 @@ pub(super) struct Paced<S> {
     due: Option<Instant>,
     /// `None` if the connection does not speak HTTP/2.
     frames: Option<Frames>,
-    /// What the last piece was.
+    /// The size of the last piece.
     read: Piece,
     /// Set if the last piece was full and began no request.
     is_body: bool,
@@ -72,7 +72,7 @@ struct Rest {
     _resting: Resting,
 }
 
-/// What was read at once.
+/// The size of a piece that one read returned.
 #[derive(Debug, Clone, Copy, Default)]
 struct Piece {
     n_bytes: usize,

@@ -298,7 +298,7 @@ fn exchanges(view: &View, node: &NodeId) -> Vec<String> {
         .collect()
 }
 
-/// What was said in a conversation. The page shows the gate's own turn as its prompt.
+/// The turns that the page lists. It shows the gate's own turn as its prompt.
 fn said(conversation: &Conversation, holder: &Holder) -> page::conversation::Conversation {
     let turns = conversation.turns(holder.reads_artifacts);
     let said = turns.filter(|turn| turn.index > 0).map(|turn| Said {

@@ -19,15 +19,20 @@ fn talk(id: &str, config: Value) -> Value {
     document
 }
 
-#[tokio::test]
-async fn who_answers_by_a_link_does_not_speak_for_the_agent() {
-    let server = Server::start().await;
+/// Registers a conversation and starts a run of it.
+async fn begun(server: &Server, config: Value) -> String {
     server
-        .post("/v1/workflows", &talk("talks", json!({ "prompt": "Well?" })))
+        .post("/v1/workflows", &talk("talks", config))
         .send()
         .await
         .ok(201);
-    let run = server.run("talks", json!({})).await;
+    server.run("talks", json!({})).await
+}
+
+#[tokio::test]
+async fn who_answers_by_a_link_does_not_speak_for_the_agent() {
+    let server = Server::start().await;
+    let run = begun(&server, json!({ "prompt": "Well?" })).await;
     let snapshot = server.wait_for(&run, "waiting-approval").await;
     let token = snapshot["interrupt"]["interruptToken"].as_str().unwrap();
     let path = format!("/v1/interrupts/{token}");
@@ -176,12 +181,7 @@ async fn open_conversations_show_their_latest_turns() {
 #[tokio::test]
 async fn a_question_shows_64_kib_of_turns_at_most() {
     let server = Server::start().await;
-    server
-        .post("/v1/workflows", &talk("talks", json!({ "prompt": "Well?" })))
-        .send()
-        .await
-        .ok(201);
-    let run = server.run("talks", json!({})).await;
+    let run = begun(&server, json!({ "prompt": "Well?" })).await;
     server.wait_for(&run, "waiting-approval").await;
     let path = format!("/v1/runs/{run}/interrupts/talk");
     for letter in ["a", "b", "c"] {
@@ -204,12 +204,7 @@ async fn a_question_shows_64_kib_of_turns_at_most() {
 async fn an_end_without_the_outcome_is_refused_by_name() {
     let server = Server::start().await;
     let config = json!({ "prompt": "Well?", "outcomeSchema": { "type": "object", "required": ["ok"] } });
-    server
-        .post("/v1/workflows", &talk("talks", config))
-        .send()
-        .await
-        .ok(201);
-    let run = server.run("talks", json!({})).await;
+    let run = begun(&server, config).await;
     let snapshot = server.wait_for(&run, "waiting-approval").await;
     let path = format!("/v1/runs/{run}/interrupts/talk");
     let close = json!({ "resumeValue": { "operation": "close" } });

@@ -36,7 +36,7 @@ pub enum OpenError {
     #[error("use a database without a schema: the first of its search_path does not exist")]
     NoSchema,
     /// The server takes no writes: it is a standby, or the database is read-only.
-    #[error("write to the database: its server takes no writes, as a standby or a read-only one")]
+    #[error("write to the database: its server is a standby, or read-only")]
     ReadOnly,
     /// A newer wopr wrote the schema. It was left untouched.
     #[error(

@@ -88,8 +88,8 @@ const BEGUN: &str = "SELECT DISTINCT m.tenant, m.root FROM removals AS m
          SELECT 1 FROM removals AS r WHERE r.tenant = m.tenant AND r.run = m.root)
      ORDER BY m.tenant, m.root LIMIT $1";
 
-/// Deletes rows of removed runs, those of the scopes that are theirs among them: of each kind at most parameter 2, and of kinds with bodies only up to the
-/// row that reaches the bytes in parameter 3. Sizes are known without reading the bodies.
+/// Deletes rows of removed runs and of their own memory scopes: of each kind at most parameter 2, and of kinds with
+/// bodies only up to the row that reaches the bytes in parameter 3. Sizes are known without reading the bodies.
 const EMPTY: &str = concat!(
     "WITH gone AS MATERIALIZED (",
     gone!(""),
