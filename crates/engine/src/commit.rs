@@ -99,6 +99,8 @@ pub(crate) struct Context<'a> {
     /// By the clock of leases.
     pub(crate) lease_now: Timestamp,
     pub(crate) lease_until: Timestamp,
+    /// How many attempts can begin at once. More are leased when their turn comes, by any process.
+    pub(crate) room: usize,
     /// The lease of the attempt that the command reports.
     pub(crate) won: Option<&'a Won>,
     pub(crate) budgets: &'a Budgets,
@@ -272,12 +274,26 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
     }
     let set = timers_set.iter();
     let set = set.map(|(timer, due)| WorkRow::timer(timer.key(), *due));
-    let enqueued = effects.iter().map(|(key, effect)| WorkRow {
-        key: key.clone(),
-        state: offered(effect, context.lease_now)
-            .unwrap_or(WorkState::Leased(context.epoch, context.lease_until)),
-        body: serde_json::to_vec(effect).expect("a request has string keys"),
-    });
+    let mut room = context.room;
+    let enqueued: Vec<_> = effects
+        .iter()
+        .map(|(key, effect)| WorkRow {
+            key: key.clone(),
+            state: offered(effect, context.lease_now).unwrap_or_else(|| match room.checked_sub(1) {
+                Some(rest) => {
+                    room = rest;
+                    WorkState::Leased(context.epoch, context.lease_until)
+                }
+                None => WorkState::Due(context.lease_now),
+            }),
+            body: serde_json::to_vec(effect).expect("a request has string keys"),
+        })
+        .collect();
+    let mut states = enqueued
+        .iter()
+        .map(|row| matches!(row.state, WorkState::Leased(..)));
+    effects.retain(|_| states.next() == Some(true));
+    let is_crowded = enqueued.iter().any(|row| matches!(row.state, WorkState::Due(_)));
     let cancelled = cancelled
         .into_iter()
         .map(|call| cancel_row((key, dialect), context.lease_now, call));
@@ -285,7 +301,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
         .into_iter()
         .map(|call| answer_row((key, dialect), context.lease_now, call));
     let told: Vec<_> = cancelled.chain(answered).collect();
-    let has_told = !told.is_empty() || !batch.work_moved.is_empty();
+    let has_told = !told.is_empty() || !batch.work_moved.is_empty() || is_crowded;
     batch.work_set = set.chain(enqueued).chain(told).collect();
     batch.work_parked = context
         .won
@@ -310,7 +326,6 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
         .map(|won| (won.key.clone(), won.fence))
         .into_iter()
         .collect();
-    effects.retain(|(_, effect)| !matches!(effect.request, Request::Activity(_)));
     let mut told = Vec::with_capacity(children.len() + messages.len());
     let n_children = children.len();
     let mut ended_children = Vec::new();

@@ -93,6 +93,7 @@ impl Engine {
             epoch: self.shared.epoch,
             lease_now,
             lease_until,
+            room: self.room_for_effects(&view.key.tenant),
             won,
             budgets: &self.shared.budgets,
             continues: side_rows.continues,

@@ -8,7 +8,8 @@ use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use serde_json::{Value, json};
 use wopr_core::{
-    Command, Failure, ModelUsage, Object, Produced, Refusal, RunKey, StepId, TIMED_OUT, Timestamp, value_size,
+    Command, Failure, ModelUsage, Object, Produced, Refusal, RunKey, StepId, TIMED_OUT, TenantId, Timestamp,
+    value_size,
 };
 use wopr_store::{AppendError, Batch, Cause, Ended, Fence, Guard, Leased, WorkKey};
 
@@ -80,6 +81,14 @@ impl Engine {
         self.begin_work(row, Some(effect));
     }
 
+    /// How many attempts can begin at once for a tenant.
+    pub(crate) fn room_for_effects(&self, tenant: &TenantId) -> usize {
+        match self.shared.leaving.is_cancelled() {
+            true => 0,
+            false => self.shared.effects.room(tenant),
+        }
+    }
+
     /// Makes an attempt at an effect as it is stored.
     pub(crate) async fn attempt_stored(&self, lease: &mut Lease, body: Vec<u8>) -> End {
         let name = &lease.key.name;
@@ -107,6 +116,35 @@ impl Engine {
                 lease.give_back()
             }
         }
+    }
+
+    /// Gives back the row of an attempt that has not begun. Its next holder has to know: a call that an earlier holder
+    /// may have made is a repeat, which not every call allows.
+    pub(crate) async fn give_back_unbegun(
+        &self,
+        lease: &Lease,
+        effect: Option<StoredEffect>,
+        body: &[u8],
+    ) -> End {
+        let is_other = is_recall(&lease.key.name) || is_call_delivery(&lease.key.name);
+        let effect = effect.or_else(|| match is_other {
+            true => None,
+            false => serde_json::from_slice(body).ok(),
+        });
+        match effect.filter(|effect| lease.fence <= effect.first_lease()) {
+            Some(effect) => self.put_off_unbegun(lease, effect, Some(lease.since)).await,
+            None => lease.give_back(),
+        }
+    }
+
+    /// Parks an attempt that has not begun.
+    async fn put_off_unbegun(&self, lease: &Lease, effect: StoredEffect, due: Option<Timestamp>) -> End {
+        let again = StoredEffect {
+            not_begun: Some(lease.fence.0),
+            ..effect
+        };
+        let body = serde_json::to_vec(&again).expect("a request has string keys");
+        self.put_off(lease, body, due).await
     }
 
     /// Makes an attempt under a lease, and records its outcome.
@@ -222,13 +260,7 @@ impl Engine {
                     && lease.fence <= effect.first_lease()
                     && self.shared.executor.may_go_on(effect.request.provider()) =>
                 {
-                    let due = due_after(check_after);
-                    let again = StoredEffect {
-                        not_begun: Some(lease.fence.0),
-                        ..effect
-                    };
-                    let body = serde_json::to_vec(&again).expect("a request has string keys");
-                    self.put_off(lease, body, due).await
+                    self.put_off_unbegun(lease, effect, due_after(check_after)).await
                 }
                 None => End::Park(due_after(check_after)),
             },

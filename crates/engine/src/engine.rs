@@ -24,6 +24,7 @@ use crate::{
     load_budget::{LoadBudget, LoadPermit, Purpose},
     loading::Fetched,
     locks::Locks,
+    logs::store_failed,
     outboxes::{FOLDING, Outboxes},
     parks::Parks,
     pool::Pool,
@@ -80,6 +81,8 @@ pub(crate) struct Shared {
     pub(crate) outboxes: Outboxes,
     pub(crate) wake_hints: WakeHints,
     pub(crate) run_backoff: RunBackoff,
+    /// No work is taken up any more. Cancelled with [`Shared::stop`], or before it.
+    pub(crate) leaving: CancellationToken,
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: TaskTracker,
     pub(crate) runtime: Handle,
@@ -183,6 +186,7 @@ impl Engine {
             Arc::clone(&budgets),
             Waiting::new(tasks.clone(), Handle::current()),
         ));
+        let stop = CancellationToken::new();
         let shared = Arc::new(Shared {
             timers: Pool::new(Queue::Timers, &options),
             effects: Pool::new(Queue::Effects, &options),
@@ -208,7 +212,8 @@ impl Engine {
             outboxes: Outboxes::default(),
             wake_hints: WakeHints::default(),
             run_backoff: RunBackoff::default(),
-            stop: CancellationToken::new(),
+            leaving: stop.child_token(),
+            stop,
             tasks,
             runtime: Handle::current(),
             locks: Locks::default(),
@@ -221,8 +226,28 @@ impl Engine {
         })
     }
 
-    /// Stops taking up work, releases leases and waits for running tasks. Later commands still work; their
-    /// follow-up is done after the next start.
+    /// Takes up no more work, and waits until all that is under way has ended: calls of steps, and pushes. Commands
+    /// still work, and what they make due is left to other processes or to the next start.
+    ///
+    /// A call that is cut off is repeated, or fails its step if it may not be, so an orderly stop waits here for as long
+    /// as it can before [`Engine::stop`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the wait only.
+    pub async fn finish_work(&self) {
+        let Shared {
+            leaving,
+            timers,
+            effects,
+            deliveries,
+            ..
+        } = &*self.shared;
+        leaving.cancel();
+        tokio::join!(timers.rest(), effects.rest(), deliveries.rest());
+    }
+
+    /// Stops taking up work, breaks off what is under way, releases leases and waits for running tasks. Later commands
+    /// still work; their follow-up is done after the next start.
     pub async fn stop(&self) {
         self.shared.stop.cancel();
         self.shared.tails.wake_all();
@@ -592,7 +617,7 @@ impl Engine {
                 () = tokio::time::sleep(self.shared.options.poll) => {}
             }
             if let Err(error) = self.catch_up().await {
-                tracing::warn!(%error, "cannot read what other processes registered");
+                store_failed("cannot read what other processes registered", &error);
             }
         }
     }

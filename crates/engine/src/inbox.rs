@@ -21,7 +21,7 @@ use wopr_store::Mailbox;
 
 use crate::{
     Engine,
-    logs::of_run,
+    logs::{of_run, store_failed},
     quarantine::Suspects,
     slots::{Held, Slots},
     task_pool::TaskPool,
@@ -276,7 +276,7 @@ impl Engine {
             let heard = engine.attend(&key, Box::pin(engine.hear(&key))).await;
             drop((slot, suspects));
             if let Err(error) = &heard {
-                tracing::warn!(%error, "inbox not read");
+                store_failed("inbox not read", error);
             }
             heard.is_ok() || engine.shared.run_backoff.is_left_alone(&key)
         };
@@ -307,7 +307,7 @@ impl Engine {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot claim inboxes");
+                store_failed("cannot claim inboxes", &error);
                 shared.inboxes.recover();
             }
         }
@@ -356,7 +356,7 @@ impl Engine {
                     if is_inherited {
                         is_recovering.store(true, Ordering::Relaxed);
                     }
-                    return tracing::warn!(%error, "cannot read inboxes");
+                    return store_failed("cannot read inboxes", &error);
                 }
             }
         }

@@ -26,7 +26,7 @@ use crate::{
     inbox::end_of,
     load_budget::{LoadPermit, Purpose},
     loading::Fetched,
-    logs::of_run,
+    logs::{of_run, store_failed},
     quarantine::Suspects,
     slots::{Slot, Slots},
     stats::Counters,
@@ -133,7 +133,7 @@ impl Engine {
                     if is_recovering {
                         self.shared.outboxes.recover();
                     }
-                    tracing::warn!(%error, "cannot read what is to be pushed");
+                    store_failed("cannot read what is to be pushed", &error);
                     return is_more_left;
                 }
             };
@@ -168,7 +168,7 @@ impl Engine {
                     let expanded = engine.attend(&run, Box::pin(engine.expand(&notifier, row))).await;
                     drop((slot, suspects));
                     if let Err(error) = &expanded {
-                        tracing::warn!(%error, "deliveries not made yet");
+                        store_failed("deliveries not made yet", error);
                     }
                     expanded.is_ok()
                 };
@@ -214,7 +214,7 @@ impl Engine {
         {
             Ok(claimed) => claimed,
             Err(error) => {
-                tracing::warn!(%error, "cannot claim outboxes");
+                store_failed("cannot claim outboxes", &error);
                 Vec::new()
             }
         };

@@ -24,6 +24,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 use wopr_core::{RunKey, TenantId, Timestamp};
 use wopr_store::{Fence, Leased, Queue, Quota, Times, WorkKey, WriteError};
@@ -31,7 +32,7 @@ use wopr_store::{Fence, Leased, Queue, Quota, Times, WorkKey, WriteError};
 use crate::{
     Engine, Options,
     commit::StoredEffect,
-    logs::of_run,
+    logs::{of_run, store_failed},
     quarantine::Suspects,
     slots::{Slot, Slots},
 };
@@ -78,6 +79,8 @@ pub(crate) struct Pool {
     is_behind: AtomicBool,
     /// The leases held, to be notified when they may be lost.
     held: Mutex<HashMap<RunKey, Listeners>>,
+    /// The work in hand.
+    working: TaskTracker,
 }
 
 /// The leases on rows of one run, each with its wake-up.
@@ -148,6 +151,7 @@ impl Pool {
             next: Mutex::default(),
             is_behind: AtomicBool::new(false),
             held: Mutex::default(),
+            working: TaskTracker::new(),
         }
     }
 
@@ -171,6 +175,14 @@ impl Pool {
             bytes_per_tenant,
             without,
             suspects: self.suspects.free(),
+        }
+    }
+
+    /// How many rows of a tenant can begin now.
+    pub(crate) fn room(&self, tenant: &TenantId) -> usize {
+        match self.bytes.room_of(tenant) {
+            0 => 0,
+            _ => self.slots.room_of(tenant),
         }
     }
 
@@ -202,6 +214,15 @@ impl Pool {
             *next = Some(due);
             self.stirred.notify_one();
         }
+    }
+
+    /// Waits until no work is in hand.
+    pub(crate) async fn rest(&self) {
+        self.working.close();
+        if !self.working.is_empty() {
+            tracing::info!(queue = ?self.queue, n = self.working.len(), "waiting for work under way");
+        }
+        self.working.wait().await;
     }
 
     fn listen(&self, engine: &Engine, run: &RunKey, key: &WorkKey) -> Listening {
@@ -287,7 +308,7 @@ impl Lease {
             match shared.store.renew(&self.run, &self.key, self.fence, until).await {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(error) => tracing::warn!(run = %self.run, %error, "lease not renewed"),
+                Err(error) => store_failed("lease not renewed", &error),
             }
             if slept.is_ok() {
                 tokio::time::sleep(LOOK_AGAIN.min(renewing)).await;
@@ -333,13 +354,13 @@ impl Engine {
 
     /// Leases the due rows of a queue and begins work on them.
     pub(crate) async fn run_pool(self, queue: Queue) {
-        let (stop, pool) = (&self.shared.stop, self.pool(queue));
+        let (leaving, pool) = (&self.shared.leaving, self.pool(queue));
         let mut held = HELD;
-        while !stop.is_cancelled() {
+        while !leaving.is_cancelled() {
             let look = match self.lease_due(pool, &mut held).await {
                 Ok(look) => look,
                 Err(error) => {
-                    tracing::warn!(?queue, %error, "cannot lease due work");
+                    store_failed("cannot lease due work", &error);
                     Look {
                         after: AFTER_TROUBLE,
                         is_waiting_for_capacity: false,
@@ -348,7 +369,7 @@ impl Engine {
             };
             tokio::select! {
                 biased;
-                () = stop.cancelled() => {}
+                () = leaving.cancelled() => {}
                 () = pool.freed.notified(), if look.is_waiting_for_capacity => {}
                 () = pool.stirred.notified() => {}
                 () = tokio::time::sleep(look.after) => {}
@@ -368,7 +389,7 @@ impl Engine {
             });
         }
         if let Err(error) = shared.lease_clock.set(&*shared.store, &*shared.clock).await {
-            tracing::warn!(%error, "cannot read the store's clock");
+            store_failed("cannot read the store's clock", &error);
         }
         let (now, until) = shared.lease_clock.lease(lease);
         let times = Times {
@@ -431,7 +452,7 @@ impl Engine {
     }
 
     /// Begins work on a row that this process has leased. An effect may have been decoded already. Without
-    /// capacity, or while the engine stops, gives the row back instead.
+    /// capacity, or when the engine takes up no more work, gives the row back instead.
     pub(crate) fn begin_work(&self, row: Leased, effect: Option<StoredEffect>) {
         let Leased {
             run,
@@ -447,7 +468,7 @@ impl Engine {
             .as_ref()
             .map_or(body.len(), |effect| effect.request.n_bytes());
         let capacity = pool.take(&run.tenant, n_bytes, deaths);
-        let work = capacity.is_some().then_some((body, effect));
+        let has_capacity = capacity.is_some();
         let mut lease = Lease {
             listening: Some(pool.listen(self, &run, &key)),
             engine: self.clone(),
@@ -461,14 +482,17 @@ impl Engine {
         let span = of_run(&lease.run);
         let working = async move {
             let engine = lease.engine.clone();
-            let end = match (work, queue) {
-                (None, _) => lease.give_back(),
-                (Some(_), _) if engine.shared.stop.is_cancelled() => lease.give_back(),
-                // Boxed, so that the work of one queue does not take the memory of another's.
-                (Some(_), Queue::Timers) => Box::pin(engine.fire(&lease)).await,
-                (Some((_, Some(effect))), Queue::Effects) => engine.attempt(&mut lease, effect).await,
-                (Some((body, None)), Queue::Effects) => engine.attempt_stored(&mut lease, body).await,
-                (Some(_), Queue::Deliveries) => Box::pin(engine.deliver(&mut lease)).await,
+            let begins = has_capacity && !engine.shared.leaving.is_cancelled();
+            // Boxed, so that the work of one queue does not take the memory of another's.
+            let end = match (queue, effect) {
+                (Queue::Effects, effect) if !begins => {
+                    Box::pin(engine.give_back_unbegun(&lease, effect, &body)).await
+                }
+                (Queue::Timers | Queue::Deliveries, _) if !begins => lease.give_back(),
+                (Queue::Timers, _) => Box::pin(engine.fire(&lease)).await,
+                (Queue::Effects, Some(effect)) => engine.attempt(&mut lease, effect).await,
+                (Queue::Effects, None) => engine.attempt_stored(&mut lease, body).await,
+                (Queue::Deliveries, _) => Box::pin(engine.deliver(&mut lease)).await,
             };
             match (end, queue) {
                 (End::Park(due), Queue::Effects) => engine.park_soon(lease, due),
@@ -479,7 +503,8 @@ impl Engine {
                 }
             }
         };
-        self.shared.tasks.spawn(working.instrument(span));
+        let working = pool.working.track_future(working.instrument(span));
+        self.shared.tasks.spawn(working);
     }
 
     async fn end_work(&self, lease: &Lease, end: End) {
@@ -494,7 +519,7 @@ impl Engine {
             (Ok(true), Some(due)) => self.pool(key.queue).hint(due),
             (Ok(_), _) => {}
             (Err(error), _) => {
-                tracing::warn!(%run, key = key.name, %error, "lease not given back, it will run out");
+                store_failed("lease not given back, it will run out", &error);
             }
         }
     }

@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wopr_core::{DrainPolicy, Event, Given, KernelEvent, Recorded, RunKey, RunStatus, Seq, format};
 use wopr_store::{AppendError, Batch, Guard, Hold, LAST_CHANCE, StoredEvent};
 
-use crate::{CommandError, Engine, stats::Counters};
+use crate::{CommandError, Engine, logs::store_failed, stats::Counters};
 
 /// The pause reason of a run in quarantine.
 pub const QUARANTINED: &str = "quarantined";
@@ -82,7 +82,7 @@ impl Engine {
         let runs = match self.shared.store.quarantined(PAGE).await {
             Ok(runs) => runs,
             Err(error) => {
-                tracing::warn!(%error, "cannot read which runs are to be quarantined");
+                store_failed("cannot read which runs are to be quarantined", &error);
                 return false;
             }
         };
@@ -107,7 +107,7 @@ impl Engine {
                 // The run is being removed.
                 Err(AppendError::Conflict { actual: None, .. }) => return true,
                 Err(error) => {
-                    tracing::warn!(%run, %error, "run not quarantined yet");
+                    store_failed("run not quarantined yet", &error);
                     return false;
                 }
             }

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use wopr_core::{RunId, RunKey, TenantId, Timestamp};
 use wopr_store::{Child, PhaseCursor, ReadError, Removal, Store, Swept, WriteError};
 
-use crate::{Engine, remembering, stats::Counters};
+use crate::{Engine, logs::store_failed, remembering, stats::Counters};
 
 /// Maximum interval between passes.
 const EVERY: Duration = Duration::from_secs(60);
@@ -171,7 +171,7 @@ impl Engine {
         stop.run_until_cancelled(async {
             loop {
                 if let Err(error) = self.let_go(&mut looks).await {
-                    tracing::warn!(%error, "cannot remove what has had its time");
+                    store_failed("cannot remove what has had its time", &error);
                 }
                 tokio::time::sleep(every).await;
             }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use wopr_core::{RunKey, Seq};
 
-use crate::Engine;
+use crate::{Engine, logs::store_failed};
 
 /// Logs polled by one read.
 const PAGE: usize = 1_024;
@@ -140,7 +140,7 @@ impl Engine {
                 match shared.store.heads(keys).await {
                     Ok(heads) => shared.tails.look(keys.iter().cloned().zip(heads)),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot read how long followed logs are");
+                        store_failed("cannot read how long followed logs are", &error);
                         break;
                     }
                 }

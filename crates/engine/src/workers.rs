@@ -21,6 +21,7 @@ use crate::{
     CommandError, Done, Engine, Request, SeenWorker, SideRows,
     commanding::RETRY_AFTER_MS,
     commit::{StoredEffect, Won, effect_key},
+    logs::store_failed,
     panics::{Panicked, caught},
     rates::Rates,
     stats::Counters,
@@ -392,7 +393,7 @@ impl Engine {
             }
         };
         if let Err(error) = shared.lease_clock.set(&*shared.store, &*shared.clock).await {
-            tracing::warn!(%error, "cannot read the store's clock");
+            store_failed("cannot read the store's clock", &error);
         }
         let (now, until) = shared.lease_clock.lease(options.lease);
         let request = OfferRequest {
@@ -419,7 +420,7 @@ impl Engine {
         let mut is_held_back = false;
         let (found, next) = match found {
             Err(error) => {
-                tracing::warn!(%tenant, queue, %error, "cannot lease activities");
+                store_failed("cannot lease activities", &error);
                 let (WriteError::Unavailable(cause) | WriteError::Corrupt(cause)) = error;
                 (Err(cause), Next::At(read_at + AFTER_TROUBLE))
             }
@@ -495,7 +496,7 @@ impl Engine {
                     .workers
                     .queues
                     .offered(&(row.run.tenant, row.activity.queue)),
-                Err(error) => tracing::warn!(run = %row.run, %error, "activity not given back"),
+                Err(error) => store_failed("activity not given back", &error),
             }
         }
     }

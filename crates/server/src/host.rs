@@ -14,12 +14,17 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use futures_util::future::{BoxFuture, OptionFuture};
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, timeout_at},
+};
 use wopr_app::{App, RegisterError, Registered};
 use wopr_connect::{Executors, egress};
 use wopr_core::{ContentHash, HostBounds, NodeTypes, Problems, WorkflowId, locate};
@@ -52,6 +57,9 @@ use crate::{
     tools,
     waiting::Waiting,
 };
+
+/// Part of the grace period reserved for the engine and the store; at most a fifth of it.
+const CLOSING: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -667,6 +675,31 @@ impl Host {
     /// Returns `true` if load balancers are to send requests elsewhere.
     pub(crate) fn is_leaving(&self) -> bool {
         self.is_closing() || self.is_draining.load(Ordering::Relaxed)
+    }
+
+    /// The ends of an orderly stop that begins now: until when what is under way may finish, and until when all is
+    /// closed.
+    pub(crate) fn deadlines(&self) -> (Instant, Instant) {
+        let grace = self.config.server.shutdown_grace.as_duration();
+        let end = Instant::now() + grace;
+        (end - CLOSING.min(grace / 5), end)
+    }
+
+    /// Takes up no more work, and waits for the calls of steps and the pushes that are under way.
+    pub(crate) async fn finish_work(&self, until: Instant) {
+        if timeout_at(until, self.engine.finish_work()).await.is_err() {
+            tracing::warn!("calls cut off after the grace period");
+        }
+    }
+
+    /// Stops like a server without connections: what is under way may finish within the grace period.
+    pub async fn finish(&self) {
+        self.begin_close();
+        let (until, end) = self.deadlines();
+        self.finish_work(until).await;
+        if timeout_at(end, self.close()).await.is_err() {
+            tracing::warn!("not closed in order within the grace period");
+        }
     }
 
     /// Stops the engine and closes the store. Acknowledged writes are already durable.

@@ -1,8 +1,9 @@
 //! The HTTP server: accepts connections, passes requests to the faces, and shuts down gracefully.
 //!
-//! Shutdown has four steps: stop accepting; end streams; let requests in flight finish, within a limit; close
-//! the engine and the store. Acknowledged writes are durable throughout, so all steps together take no longer
-//! than the grace period, even if the database does not answer. [`Host::drain`] comes before them.
+//! Shutdown has four steps: stop accepting, and take up no work; end streams; let requests in flight and calls under
+//! way finish, within a limit; close the engine and the store. Acknowledged writes are durable throughout, so all steps
+//! together take no longer than the grace period, even if the database does not answer. [`Host::drain`] comes before
+//! them.
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -28,9 +29,6 @@ const BACKLOG: u32 = 4_096;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Minimum interval between log lines about refused connections.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-
-/// Part of the grace period reserved for the engine and the store; at most a fifth of it.
-const CLOSING: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -162,14 +160,11 @@ async fn serve_until(host: Arc<Host>, listeners: Listeners, mut shutdown: BoxFut
     tracing::info!("stopping");
     host.begin_close();
     stop.send_replace(true);
-    let grace = host.config().server.shutdown_grace.as_duration();
-    let end = Instant::now() + grace;
+    let (until, end) = host.deadlines();
     let all_end = async { while connections.join_next().await.is_some() {} };
-    let is_cut_off = tokio::time::timeout_at(end - CLOSING.min(grace / 5), all_end)
-        .await
-        .is_err();
+    let (is_cut_off, ()) = tokio::join!(tokio::time::timeout_at(until, all_end), host.finish_work(until));
     let closing = async {
-        if is_cut_off {
+        if is_cut_off.is_err() {
             tracing::warn!("connections cut off after the grace period");
             connections.shutdown().await;
         }

@@ -52,6 +52,11 @@ impl Held {
     }
 }
 
+/// The number of slots out of `free` that [`Held::has_room`] admits one by one, to a tenant that holds `held`.
+fn room(free: usize, held: usize) -> usize {
+    ((FACTOR * (free + 1)).saturating_sub(held) / (FACTOR + 1)).min(free)
+}
+
 /// A slot, held until dropped.
 #[derive(Debug)]
 #[must_use]
@@ -102,11 +107,23 @@ impl Slots {
     pub fn room(&self) -> usize {
         let held = self.held.lock();
         let free = self.most.saturating_sub(held.n);
-        // The largest number that `has_room` admits.
-        let room = |held: usize| ((FACTOR * (free + 1)).saturating_sub(held) / (FACTOR + 1)).min(free);
-        let rooms = held.of.values().map(|held| room(*held)).filter(|room| *room > 0);
+        let rooms = held
+            .of
+            .values()
+            .map(|held| room(free, *held))
+            .filter(|room| *room > 0);
         let nobody = (free * FACTOR).div_ceil(FACTOR + 1);
         rooms.fold(nobody, usize::min)
+    }
+
+    /// The number of slots that a tenant may take now.
+    #[must_use]
+    pub fn room_of(&self, tenant: &TenantId) -> usize {
+        let held = self.held.lock();
+        room(
+            self.most.saturating_sub(held.n),
+            held.of.get(tenant).copied().unwrap_or(0),
+        )
     }
 
     /// Tenants that cannot get another slot now.
@@ -155,8 +172,13 @@ mod tests {
     #[test]
     fn a_greedy_tenant_leaves_slots_for_others() {
         let slots = Slots::new(256);
+        assert_eq!(slots.room_of(&tenant("a")), 192);
         let first = take_all(&slots, "a");
         assert_eq!((first.len(), slots.crowded()), (192, vec![tenant("a")]));
+        assert_eq!(
+            (slots.room_of(&tenant("a")), slots.room_of(&tenant("b"))),
+            (0, 48)
+        );
         let second = take_all(&slots, "b");
         assert_eq!(second.len(), 48);
         assert!(slots.take(&tenant("c")).is_some());

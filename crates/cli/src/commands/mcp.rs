@@ -176,8 +176,7 @@ impl Mcp {
         let local = Local::new(Arc::clone(&host), &key).await;
         let local = local.map_err(|error| Failure::cannot(Exit::Failed, &error))?;
         let talked = converse(Arc::new(local), standard()?, limit, signals.next()).await;
-        host.begin_close();
-        host.close().await;
+        host.finish().await;
         talked.context("read standard input")?;
         Ok(Exit::Ok)
     }

@@ -185,6 +185,47 @@ async fn an_effect_interrupted_by_shutdown_is_retried_with_the_same_key() {
 }
 
 #[tokio::test]
+async fn an_orderly_stop_waits_for_attempts_and_begins_no_more() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let (executor, attempts) = steered();
+    let first = engine(sqlite(&dir), executor.clone()).await;
+    let call = |id| node(id, "core.conformance.side-effect", json!({}));
+    first
+        .register(
+            None,
+            workflow("fx", &[call("one"), call("two")], &[("one", "two")]),
+        )
+        .await
+        .expect("registers");
+    let key = fresh(create(&first, "fx", json!({}), SideRows::default()).await).key;
+    let (_, reply) = attempts.lock().await.recv().await.expect("an attempt");
+    let mut finishing = Box::pin(first.finish_work());
+    let at_once = tokio::time::timeout(std::time::Duration::ZERO, &mut finishing).await;
+    assert!(at_once.is_err(), "an attempt is under way");
+    reply
+        .send(Outcome::Done(json!({"n": 1})))
+        .expect("not broken off");
+    finishing.await;
+    first.stop().await;
+    drop(first);
+    assert!(
+        attempts.lock().await.try_recv().is_err(),
+        "an attempt began during the stop"
+    );
+    let second = engine(sqlite(&dir), executor).await;
+    let (begun, reply) = attempts.lock().await.recv().await.expect("the next attempt");
+    assert_eq!(begun.step.node.as_str(), "two");
+    assert!(
+        !begun.is_repeat && !begun.is_interrupted,
+        "nobody has begun it before"
+    );
+    reply.send(Outcome::Done(json!({"n": 2}))).expect("awaited");
+    let view = reaches(&second, &key, RunStatus::Completed).await;
+    assert_eq!(view.run.outputs, json!({"n": 2}).as_object().cloned());
+    second.stop().await;
+}
+
+#[tokio::test]
 async fn a_long_attempt_renews_its_lease() {
     let (executor, attempts) = steered();
     let engine = engine(Arc::new(MemoryStore::new()), executor).await;

@@ -74,6 +74,11 @@ async fn slow_calls_of_one_tenant_leave_slots_for_another() {
         .expect("it waits");
     let (attempt, _reply) = attempts.recv().await.expect("an attempt");
     assert_eq!(attempt.run.tenant, tenant("greedy"));
+    // Calls that may not be repeated fail if another holder may have made them.
+    assert!(
+        !attempt.is_repeat && !attempt.is_interrupted,
+        "it has only waited"
+    );
     engine.stop().await;
 }
 

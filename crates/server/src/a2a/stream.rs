@@ -91,6 +91,8 @@ pub(super) struct TaskStream {
     rests_at: Option<Seq>,
     /// Continues a client's broken stream.
     is_resumed: bool,
+    /// All events that there were at the last read have been converted.
+    is_at_end: bool,
     is_done: bool,
     keep_alive: Duration,
     last_said: Instant,
@@ -244,6 +246,7 @@ impl Service {
             first: None,
             rests_at: None,
             is_resumed: false,
+            is_at_end: false,
             is_done: false,
             keep_alive: self.host.config().server.sse_keepalive.as_duration(),
             last_said: Instant::now(),
@@ -416,45 +419,56 @@ impl TaskStream {
     /// Reads updates from at most one page of events or one chunk of bytes; empty if there is nothing new.
     /// `None` if a keep-alive is due before the stream gets its turn to read.
     async fn read(&mut self) -> Result<Option<Vec<Item>>, Error> {
+        let host = Arc::clone(&self.service.host);
+        let app = host.app();
         let mut items = Vec::new();
         loop {
-            let until = self.last_said + self.keep_alive;
-            let paging = self.service.host.paging();
-            let Some(_turn) = paging.turn(&self.key.tenant, until).await else {
-                return Ok(None);
-            };
-            let app = self.service.host.app();
-            let limit = self.pace.limit();
-            let Some(page) = app.events(&self.key, self.cursor, limit).await? else {
-                self.is_done = true;
-                return Ok(Some(items));
-            };
-            let mut n_bytes = 0;
-            for recorded in &page.events {
-                self.cursor = recorded.seq.next();
-                let mut room = Room::of_update(&self.service.host);
-                n_bytes += json_size(&recorded.event);
-                items.extend(self.item(&mut room, recorded).await?);
-                n_bytes += room.used();
-                // The rest of the page is read again.
-                if self.is_done || n_bytes >= CHUNK {
-                    break;
-                }
+            // The last events of a run that was decided recently are small and cached.
+            let at_hand = app.at_hand(&self.key);
+            let cached = at_hand
+                .as_deref()
+                .and_then(|decided| Some((decided.head, decided.from(self.cursor)?)));
+            if let Some((head, events)) = cached {
+                self.show(events, head, &mut items).await?;
+            } else {
+                let until = self.last_said + self.keep_alive;
+                let Some(_turn) = host.paging().turn(&self.key.tenant, until).await else {
+                    return Ok(None);
+                };
+                let limit = self.pace.limit();
+                let Some(page) = app.events(&self.key, self.cursor, limit).await? else {
+                    self.is_done = true;
+                    return Ok(Some(items));
+                };
+                self.show(&page.events, page.head, &mut items).await?;
             }
-            self.pace.read(n_bytes);
-            if self.is_done {
-                return Ok(Some(items));
-            }
-            if self.cursor >= page.head {
-                items.extend(self.rest().await?);
-                // A client that has already seen the end gets nothing more.
-                self.is_done |= self.projection.state().is_terminal();
-                return Ok(Some(items));
-            }
-            if !items.is_empty() {
+            if self.is_done || self.is_at_end || !items.is_empty() {
                 return Ok(Some(items));
             }
         }
+    }
+
+    /// Converts events, up to a full chunk; the rest is read again. `head` is as of the read.
+    async fn show(&mut self, events: &[Recorded], head: Seq, items: &mut Vec<Item>) -> Result<(), Error> {
+        let mut n_bytes = 0;
+        for recorded in events {
+            self.cursor = recorded.seq.next();
+            let mut room = Room::of_update(&self.service.host);
+            n_bytes += json_size(&recorded.event);
+            items.extend(self.item(&mut room, recorded).await?);
+            n_bytes += room.used();
+            if self.is_done || n_bytes >= CHUNK {
+                break;
+            }
+        }
+        self.pace.read(n_bytes);
+        self.is_at_end = self.cursor >= head;
+        if self.is_at_end && !self.is_done {
+            items.extend(self.rest().await?);
+            // A client that has already seen the end gets nothing more.
+            self.is_done |= self.projection.state().is_terminal();
+        }
+        Ok(())
     }
 
     /// Converts an event to an item.

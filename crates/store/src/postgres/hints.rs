@@ -13,7 +13,7 @@ use std::{future::poll_fn, sync::Arc, time::Duration};
 use tokio::{
     sync::{broadcast, mpsc},
     task::JoinHandle,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_postgres::{AsyncMessage, Client, Error};
 use tokio_util::sync::CancellationToken;
@@ -42,6 +42,8 @@ const ANY: &str = "any";
 const GATHER: Duration = Duration::from_millis(3);
 /// Pause before reconnecting.
 const AWAY: Duration = Duration::from_secs(1);
+/// Minimum interval between log lines about failures to connect.
+const TOLD_AGAIN: Duration = Duration::from_secs(60);
 /// Idle time after which the server is probed. A stopped server keeps its connections open, while hints may
 /// go through another server.
 const QUIET: Duration = Duration::from_secs(30);
@@ -109,9 +111,13 @@ impl Hints {
 impl Announcer {
     pub(super) async fn run(mut self) {
         let stop = self.stop.clone();
+        let mut told: Option<Instant> = None;
         stop.run_until_cancelled(async {
             loop {
-                if let Err(error) = self.carry().await {
+                if let Err(error) = self.carry().await
+                    && told.is_none_or(|told| told.elapsed() >= TOLD_AGAIN)
+                {
+                    told = Some(Instant::now());
                     tracing::warn!(%error, "hints of other processes are not heard, polling goes on");
                 }
                 sleep(AWAY).await;

@@ -352,7 +352,7 @@ impl Keeper {
         match self.own {
             None => {}
             Some(Own::Listening(background)) => background.stop().await,
-            Some(Own::Silent(host)) => host.close().await,
+            Some(Own::Silent(host)) => host.finish().await,
         }
     }
 }
