@@ -1,6 +1,6 @@
 //! Startup and shutdown of `serve` and `dev`.
 
-use std::process::Command;
+use std::{io::Write as _, process::Command};
 
 use serde_json::{Value, json};
 
@@ -366,4 +366,39 @@ fn a_host_that_is_told_to_stop_is_not_ready_before_it_refuses_connections() {
     // A second signal ends it at once.
     assert!(signal(host.pid(), "TERM"));
     host.wait();
+}
+
+#[tokio::test]
+async fn a_host_that_is_told_to_stop_lets_calls_under_way_finish() {
+    let mut place = Place::new();
+    place.set("WOPR_EGRESS_ALLOW", "127.0.0.0/8");
+    let peer = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let hello = std::fs::read_to_string(examples().join("hello.json")).unwrap();
+    let mut workflow: Value = serde_json::from_str(&hello).unwrap();
+    workflow["id"] = "call".into();
+    workflow["nodes"][0]["typeId"] = "core.http.request".into();
+    let url = format!("http://{}/", peer.local_addr().unwrap());
+    workflow["nodes"][0]["config"] = json!({ "method": "GET", "url": url });
+    place.write("call.json", &workflow.to_string());
+    let host = place.serve();
+    place.ends(0, &["workflows", "register", "call.json"]);
+    let start = client().post(format!("{}/v1/runs", host.origin));
+    let start = start.header("content-type", "application/json");
+    let (status, created) = ask(start.body(json!({ "workflowId": "call" }).to_string())).await;
+    assert_eq!(status, 201, "{created}");
+    let run = created["runId"].as_str().unwrap();
+    let (mut call, _) = peer.accept().unwrap();
+    assert!(signal(host.pid(), "TERM"));
+    // From then on, the stop is under way.
+    let address = host.origin.strip_prefix("http://").unwrap();
+    while std::net::TcpStream::connect(address).is_ok() {}
+    call.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        .unwrap();
+    let (status, log) = host.wait();
+    assert!(status.success() && !log.contains("cut off"), "{log}");
+    let host = place.serve();
+    let (_, run) = ask(client().get(format!("{}/v1/runs/{run}", host.origin))).await;
+    assert_eq!(run["status"], "completed", "{run}");
+    peer.set_nonblocking(true).unwrap();
+    assert!(peer.accept().is_err(), "the call was made again");
 }
