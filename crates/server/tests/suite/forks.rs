@@ -718,3 +718,47 @@ async fn large_differences_are_left_out() {
     assert_eq!(variables["short"], json!({"a": "\u{1}", "b": "\u{2}"}));
     assert!(variables.get("text").is_none(), "it has no room");
 }
+
+#[tokio::test]
+async fn hidden_values_are_never_different() {
+    let server = Server::start().await;
+    let pin = json!({ "kind": "custom", "data": { "customKind": "pin", "payload": {} } });
+    let mut ask = node("ask", "core.interrupt", pin);
+    ask["outputSensitivity"] = json!({ "resumeValue": true, "event": true });
+    let mut workflow = chain("pins", &[ask]);
+    workflow["variables"] = json!([
+        { "name": "pin", "type": "string", "sensitive": true },
+        { "name": "town", "type": "string" },
+    ]);
+    register(&server, &workflow).await;
+    let mut runs = Vec::new();
+    for (pin, town, answer) in [("1", "Bern", 5), ("2", "Bern", 6), ("1", "Basel", 5)] {
+        let run = server.run("pins", json!({ "pin": pin, "town": town })).await;
+        server.wait_for(&run, "waiting-input").await;
+        let path = format!("/v1/runs/{run}/interrupts/ask");
+        let body = json!({ "resumeValue": { "pin": answer } });
+        server.post(&path, &body).send().await.ok(200);
+        server.wait_for(&run, "completed").await;
+        runs.push(run);
+    }
+    let diff = async |other: usize| {
+        let path = format!("/v1/runs/{}:diff?against={}", runs[0], runs[other]);
+        server.get(&path).send().await.ok(200)
+    };
+    let hidden = diff(1).await;
+    assert_eq!(
+        (
+            &hidden["divergedAtSeq"],
+            &hidden["eventDiffs"],
+            &hidden["stateDiff"]
+        ),
+        (&Value::Null, &json!([]), &json!({})),
+        "{hidden}"
+    );
+    let shown = diff(2).await;
+    assert_eq!(
+        shown["stateDiff"]["variables"],
+        json!({ "town": { "a": "Bern", "b": "Basel" } })
+    );
+    assert_eq!(shown["divergedAtSeq"], 0, "{shown}");
+}
