@@ -1,7 +1,7 @@
 //! What a document does: tokens go from node to node, until all of them wait or the run ends.
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use wopr_kernel::{
     self as kernel, Answered, ApplyError, DecisionBuilder, Dialect, Event, Failure, InterruptKind,
     KernelEvent, Limits, Object, Phase, RecordedRef, Refusal, Run, Seq, StartRun, StepId, Trigger,
@@ -24,6 +24,8 @@ use crate::{
 
 /// The reason of a step's cancel whose branch nobody waits for any more.
 const BRANCH_CANCELLED: &str = "branch-cancelled";
+/// The type and the human-readable name of the artifact that a run's result is.
+const RESULT: (&str, &str) = ("result", "Result");
 
 /// The Agent Workflow language.
 #[derive(Debug)]
@@ -339,6 +341,10 @@ fn end(next: &mut Next<'_>, position: usize, step: &StepId, started: Seq) {
     });
     match result {
         Ok(result) => {
+            let started = match hand_over(next, step, started, &result) {
+                Ok(cause) => cause,
+                Err(failure) => return fail(next, step, started, failure),
+            };
             complete(next, step, started, Object::new());
             if next.run.status.is_terminal() {
                 return;
@@ -359,6 +365,18 @@ fn end(next: &mut Next<'_>, position: usize, step: &StepId, started: Seq) {
         }
         Err(failure) => fail(next, step, started, failure),
     }
+}
+
+/// Makes the result an artifact, as which clients of every protocol get what a run was started for. `null` is none.
+fn hand_over(next: &mut Next<'_>, step: &StepId, cause: Seq, result: &Value) -> Result<Seq, Failure> {
+    if result.is_null() {
+        return Ok(cause);
+    }
+    let content = next
+        .copy(result)
+        .map_err(|failure| failure.because("orchestration_error"))?;
+    let (artifact_type, name) = RESULT;
+    Ok(next.artifact(step, cause, artifact_type.to_owned(), name.to_owned(), content))
 }
 
 pub(crate) fn complete(next: &mut Next<'_>, step: &StepId, cause: Seq, output: Object) {

@@ -12,6 +12,7 @@ use crate::{
     activity,
     decide::{Next, complete, fail, jq_failure},
     definition::{Kind, Protocol},
+    in_process::wrapped,
     mapping::Mapping,
     options::{self, ActivityMode},
 };
@@ -178,7 +179,7 @@ pub(crate) fn mock_task(correlation: &str) -> String {
 /// What an agent's answer adds to the state: its data, else its text.
 fn output(mut answer: Object) -> Object {
     match (answer.remove("data"), answer.remove("text")) {
-        (Some(Value::Object(data)), _) => data,
+        (Some(data), _) if !data.is_null() => wrapped(data),
         (_, Some(Value::String(text))) if !text.is_empty() => fields(json!({ "text": text })),
         (Some(_) | None, _) => fields(json!({ "delegate_status": "completed" })),
     }

@@ -179,7 +179,7 @@ fn of_handler(node: &Node, outputs: &Object) -> Result<Object, Failure> {
 }
 
 /// An output that is no object becomes one.
-fn wrapped(output: Value) -> Object {
+pub(crate) fn wrapped(output: Value) -> Object {
     match output {
         Value::Object(output) => output,
         value => fields(json!({ "value": value })),
@@ -297,7 +297,7 @@ fn said(next: &mut Next<'_>, reply: &Object, has_schema: bool) -> Result<Object,
 fn given(mut answer: Object) -> Object {
     let text = answer.remove("text").filter(|text| text.as_str() != Some(""));
     match (answer.remove("structuredContent"), text) {
-        (Some(Value::Object(result)), _) => result,
+        (Some(result), _) if !result.is_null() => wrapped(result),
         (_, Some(text)) => fields(json!({ "text": text })),
         (_, None) => fields(json!({ "content": answer.remove("content") })),
     }

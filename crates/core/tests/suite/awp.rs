@@ -105,8 +105,9 @@ fn linear_document_sets_and_maps_its_state() {
         5 node.started again
         6 node.completed again {"log":["sum 5",0]}
         7 node.started end
-        8 node.completed end
-        9 run.completed {"result":{"log":["added","sum 5",0],"n":3,"sum":5}}"#]]
+        8 artifact.created end end-0 result {"log":["added","sum 5",0],"n":3,"sum":5}
+        9 node.completed end
+        10 run.completed {"result":{"log":["added","sum 5",0],"n":3,"sum":5}}"#]]
     .assert_eq(&script.log(0));
     replays_equally(&mut script);
 }

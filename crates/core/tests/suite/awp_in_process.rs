@@ -122,10 +122,12 @@ fn tools_are_called_and_what_they_give_is_untrusted() {
     let host = json!({ "tools": true });
     let structured =
         json!({ "content": [], "text": "t", "structuredContent": { "n": 3 }, "contentTrust": "untrusted" });
+    let listed = json!({ "content": [], "text": "[1]", "structuredContent": [1] });
     let text = json!({ "content": [{ "type": "text", "text": "t" }], "text": "t" });
     let parts = json!({ "content": [{ "type": "image" }], "text": "" });
     for (answer, added) in [
         (structured, json!({ "n": 3 })),
+        (listed, json!({ "value": [1] })),
         (text, json!({ "text": "t" })),
         (parts, json!({ "content": [{ "type": "image" }] })),
     ] {

@@ -205,8 +205,9 @@ fn the_first_branch_that_completes_cancels_the_others() {
         14 node.started join
         15 node.completed join {"done":true}
         16 node.started end
-        17 node.completed end
-        18 run.completed {"result":{"done":true,"log":["c"]}}"#]]
+        17 artifact.created end end-0 result {"done":true,"log":["c"]}
+        18 node.completed end
+        19 run.completed {"result":{"done":true,"log":["c"]}}"#]]
     .assert_eq(&script.news());
     assert_eq!(script.status(), "completed");
     assert_eq!(script.variable("log"), json!(["c"]));

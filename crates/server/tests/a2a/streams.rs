@@ -388,3 +388,71 @@ async fn open_streams_of_every_binding_are_counted() {
         tokio::task::yield_now().await;
     }
 }
+
+#[tokio::test]
+async fn result_of_a_document_is_an_artifact_of_its_task() {
+    let document = |name: &str, filter: &str| {
+        json!({
+            "document": {
+                "schema": "https://agent-workflow.dev/schemas/workflow-definition.json", "name": name, "version": "1",
+            },
+            "state_schema": { "type": "object" },
+            "nodes": [
+                { "id": "start", "type": "start" },
+                { "id": "end", "type": "end", "config": { "output_mapping": filter } },
+            ],
+            "edges": [{ "source": "__start__", "target": "start" }, { "source": "start", "target": "end" }],
+        })
+    };
+    let documents = [
+        (
+            "says",
+            r#""I heard: \(.prompt)""#,
+            json!({ "text": "I heard: hi" }),
+        ),
+        ("gives", "{prompt}", json!({ "data": { "prompt": "hi" } })),
+        ("counts", "[1, 2]", json!({ "data": [1, 2] })),
+        (
+            "hides",
+            "{prompt, inner: {token: .prompt}}",
+            json!({ "data": { "prompt": "hi", "inner": { "token": "[REDACTED]" } } }),
+        ),
+    ];
+    let known = documents.iter().map(|(name, filter, _)| document(name, filter));
+    let known = known.chain([document("nothing", "null")]).collect();
+    let server = Server::with(config(), known).await;
+    for client in [server.v1(), server.v03()] {
+        let send = |skill: &str| {
+            let id = format!("{skill}-{}", client.version);
+            client.text(&id, "hi", json!({ "metadata": { "skillId": skill } }))
+        };
+        for (skill, _, part) in &documents {
+            let frames = client.stream(send(skill)).await.all().await;
+            let ends = ["status:working", "artifact:end-0", "status:completed"];
+            assert!(
+                shorts(&frames).ends_with(&ends.map(str::to_owned)),
+                "{:?}",
+                shorts(&frames)
+            );
+            let task = client.task(frames[0].value["id"].as_str().unwrap()).await;
+            assert_eq!(task["artifacts"].as_array().map(Vec::len), Some(1), "{task}");
+            let sent = &frames[frames.len() - 2].value["artifact"];
+            for artifact in [sent, &task["artifacts"][0]] {
+                assert_eq!(artifact["parts"].as_array().map(Vec::len), Some(1), "{artifact}");
+                let told = &artifact["parts"][0];
+                let told = match part.get("text") {
+                    Some(_) => json!({ "text": told["text"] }),
+                    // In 0.3, data that is no object is the member `value` of one.
+                    None if client.version.is_empty() && !part["data"].is_object() => {
+                        json!({ "data": told["data"]["value"] })
+                    }
+                    None => json!({ "data": told["data"] }),
+                };
+                assert_eq!(told, *part, "{artifact}");
+            }
+        }
+        let task = client.send(send("nothing")).await;
+        assert_eq!(state_of(&task), "completed", "{task}");
+        assert!(task["artifacts"].as_array().is_none_or(Vec::is_empty), "{task}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{BOB, Server};
+use crate::server::{BOB, READER, Server};
 
 /// A document whose worker makes a patch, which somebody approves.
 fn definition() -> Value {
@@ -107,6 +107,36 @@ async fn run_of_a_document_is_a_run_and_a_task() {
     let path = format!("/v1/runs/{run}/events/poll?timeout=10");
     let log = server.get(&path).send().await.ok(200);
     assert!(log.to_string().contains("\"n\":2"), "{log}");
+    let result = json!({ "patch": "diff", "ok": true, "n": 2 });
+    let artifact = &task["artifacts"][0];
+    assert_eq!(
+        (&artifact["artifactId"], &artifact["parts"]),
+        (&json!("end-0"), &json!([{ "data": result }])),
+        "{task}"
+    );
+    let path = format!("/v1/runs/{run}/artifacts/end");
+    let artifact = server.get(&path).send().await.ok(200);
+    assert_eq!(artifact["content"], result, "{artifact}");
+    // Who may not read artifacts learns where it is.
+    let read = json!({ "jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": { "id": run } });
+    let read = server
+        .call("POST", "/a2a")
+        .key(READER)
+        .header("a2a-version", "1.0")
+        .json(&read);
+    let task = read.send().await.ok(200)["result"].clone();
+    let parts = task["artifacts"][0]["parts"].as_array().unwrap();
+    assert!(
+        parts[0]["url"].as_str().unwrap().ends_with("/artifacts/end-0"),
+        "{task}"
+    );
+    assert_eq!(parts.len(), 1, "{task}");
+    server
+        .call("GET", &path)
+        .key(READER)
+        .send()
+        .await
+        .error(403, "forbidden");
     server.stop().await;
 }
 

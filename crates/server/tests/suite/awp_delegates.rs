@@ -9,8 +9,10 @@ use wopr_server::{
 };
 
 use crate::{
+    awp_control,
     server::{ALICE, Server},
     tasks_http::{Agent, know},
+    workflows::{chain, node},
 };
 
 fn document(protocol: &str) -> Value {
@@ -241,5 +243,72 @@ async fn delegate_of_the_protocol_mcp_is_a_call_of_the_tool_that_the_operator_na
         let run = start(&server, protocol, "mend it").await;
         let ended = server.wait_for(&run, "completed").await;
         assert_eq!(ended["variables"]["protocol"], protocol, "{ended}");
+    }
+}
+
+#[tokio::test]
+async fn document_of_another_host_gives_its_result_to_who_calls_it_as_an_agent() {
+    let callee = Server::start().await;
+    for (name, filter) in [("text", ".task"), ("data", "{patch: .task}"), ("list", "[.task]")] {
+        let mut greets = document("a2a");
+        greets["document"]["name"] = json!(name);
+        greets["nodes"] = json!([
+            { "id": "start", "type": "start" },
+            { "id": "end", "type": "end", "config": { "output_mapping": filter } },
+        ]);
+        greets["edges"] =
+            json!([{ "source": "__start__", "target": "start" }, { "source": "start", "target": "end" }]);
+        callee.post("/v1/workflows", &greets).send().await.ok(201);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let address = callee.address.to_string();
+    let caller = Server::start_with(|config| {
+        let token = folder.path().join("token");
+        std::fs::write(&token, ALICE).unwrap();
+        config.egress.allow = vec!["127.0.0.0/8".parse().unwrap()];
+        config.a2a.peers.push(AgentPeer {
+            token_file: Some(token),
+            ..AgentPeer::new("default", format!("http://{address}").parse().unwrap())
+        });
+    })
+    .await;
+    for (skill, added, told) in [
+        ("text", json!({ "text": "mend it" }), json!(["mend it", null])),
+        (
+            "data",
+            json!({ "patch": "mend it" }),
+            json!(["", { "patch": "mend it" }]),
+        ),
+        ("list", json!({ "value": ["mend it"] }), json!(["", ["mend it"]])),
+    ] {
+        let mut asks = document("a2a");
+        asks["nodes"][1]["config"]["agent_id"] = json!(skill);
+        asks["document"]["name"] = json!(format!("delegates-{skill}"));
+        let body = json!({ "input": { "task": "mend it" }, "activity_execution_mode": "in_process" });
+        let started = awp_control::start(&caller, &asks, body).await.ok(200);
+        let mut state = json!({ "task": "mend it" });
+        state
+            .as_object_mut()
+            .unwrap()
+            .extend(added.as_object().unwrap().clone());
+        assert_eq!(started["final_state"], state, "{started}");
+
+        let config = json!({ "peer": "default", "skill": skill, "data": { "task": "mend it" } });
+        let asks = chain(
+            &format!("asks-{skill}"),
+            &[node("ask", "core.a2a.invoke", config)],
+        );
+        caller.post("/v1/workflows", &asks).send().await.ok(201);
+        let run = caller.run(asks["id"].as_str().unwrap(), json!({})).await;
+        caller.wait_for(&run, "completed").await;
+        let path = format!("/v1/runs/{run}/events/poll?timeout=1");
+        let log = caller.get(&path).send().await.ok(200);
+        let events = log["events"].as_array().unwrap();
+        let completed = events
+            .iter()
+            .find(|event| event["type"] == "node.completed")
+            .unwrap();
+        let outputs = &completed["payload"]["outputs"];
+        assert_eq!(json!([outputs["text"], outputs["data"]]), told, "{outputs}");
     }
 }
