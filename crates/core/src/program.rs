@@ -290,6 +290,18 @@ impl Startable for Plan {
             Self::Toy(plan) => plan.check_child(inputs),
         }
     }
+
+    fn shown_variables(&self) -> Vec<String> {
+        let plan = match self {
+            Self::Openwop(plan) => plan,
+            // Their variables have no names before a run sets them.
+            Self::Awp(_) => return Vec::new(),
+            #[cfg(feature = "toy")]
+            Self::Toy(_) => return Vec::new(),
+        };
+        let names = plan.variables().iter().map(|variable| &variable.name);
+        names.filter(|name| !plan.is_sensitive(name)).cloned().collect()
+    }
 }
 
 /// An event that only one language has. A language without events of its own is not listed.

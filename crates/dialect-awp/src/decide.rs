@@ -188,8 +188,12 @@ fn follow(trigger: Trigger, next: &mut Next<'_>) -> Result<(), Refusal> {
             }
         }
         Trigger::ChildEnded {
-            step, cause, outputs, ..
-        } => subworkflow::ended(next, &step, cause, outputs),
+            step,
+            cause,
+            outputs,
+            report,
+            ..
+        } => subworkflow::ended(next, &step, cause, outputs, report),
         // Its steps have one child each and no gates, and its state is its own.
         Trigger::Set(_)
         | Trigger::ChildrenJoined { .. }

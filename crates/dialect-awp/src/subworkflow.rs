@@ -1,7 +1,7 @@
 //! Sub-workflows: child runs, whose final state becomes part of the state.
 
 use serde_json::Value;
-use wopr_kernel::{ChildTerms, ContentHash, Failure, Object, Seq, Spawn, StepId, WorkflowId};
+use wopr_kernel::{Catalog, ChildTerms, ContentHash, Failure, Object, Seq, Spawn, StepId, WorkflowId};
 
 use crate::{
     decide::{Next, complete, fail, failure, jq_failure},
@@ -22,10 +22,13 @@ const URN: &str = "urn:awp:wf:";
 /// The reference that the protocol maps to one of its examples, and the name of that.
 const BUILT_IN: (&str, &str) = ("urn:awp:wf:unit-tests", "r3-unit-tests-child");
 
-/// The workflow that a reference names.
-pub(crate) fn referenced(workflow_ref: &str) -> Option<WorkflowId> {
+/// The workflow that a reference names: the one that has it as its id, else the one that a document of this name has.
+fn referenced(workflow_ref: &str, catalog: &dyn Catalog) -> Option<WorkflowId> {
     let name = workflow_ref.strip_prefix(URN).unwrap_or(workflow_ref);
-    workflow_id(name)
+    match WorkflowId::parse(name) {
+        Ok(id) if catalog.knows(&id) => Some(id),
+        Ok(_) | Err(_) => workflow_id(name),
+    }
 }
 
 pub(crate) fn begin(
@@ -50,10 +53,11 @@ fn spawn(
             format!("Unknown workflow_ref \"{workflow_ref}\" (not registered and no built-in mapping)");
         failure("subworkflow_failed", "unknown_child_workflow", message)
     };
-    let mut workflow = referenced(workflow_ref).ok_or_else(unknown)?;
+    let catalog = next.input.catalog;
+    let mut workflow = referenced(workflow_ref, catalog).ok_or_else(unknown)?;
     if workflow_ref == BUILT_IN.0
-        && !next.input.catalog.knows(&workflow)
-        && let Some(example) = referenced(BUILT_IN.1)
+        && !catalog.knows(&workflow)
+        && let Some(example) = referenced(BUILT_IN.1, catalog)
     {
         workflow = example;
     }
@@ -74,6 +78,7 @@ fn spawn(
     let terms = ChildTerms {
         version: pin.cloned(),
         configurable: options_of_child(next, step),
+        reports_variables: true,
     };
     next.spawn_on(step, started, spawn, terms)
         .map_err(|error| match error.code.as_str() {
@@ -101,11 +106,15 @@ fn options_of_child(next: &Next<'_>, step: &StepId) -> Object {
     options
 }
 
-/// Goes on with what the child ends with: its final state, or its outputs if it is written in another language.
-pub(crate) fn ended(next: &mut Next<'_>, step: &StepId, cause: Seq, mut outputs: Object) {
+/// Goes on with what the child ends with: its final state, or its outputs and variables if it is written in another
+/// language.
+pub(crate) fn ended(next: &mut Next<'_>, step: &StepId, cause: Seq, mut outputs: Object, report: Object) {
     let output = match outputs.remove(FINAL_STATE) {
         Some(Value::Object(state)) => state,
-        Some(_) | None => outputs,
+        Some(_) | None => {
+            outputs.extend(report);
+            outputs
+        }
     };
     complete(next, step, cause, output);
 }

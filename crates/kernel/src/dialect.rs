@@ -307,6 +307,9 @@ pub trait Startable: Debug + Send + Sync {
         unset: &[String],
         budget: &Budget,
     ) -> Result<(), String>;
+
+    /// The names of the variables that a run of it may have and that views do not redact.
+    fn shown_variables(&self) -> Vec<String>;
 }
 
 /// How often failed attempts of a node are repeated.

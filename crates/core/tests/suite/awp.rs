@@ -567,6 +567,59 @@ fn child_that_is_unknown_or_another_version_fails_its_step() {
     replays_equally(&mut other);
 }
 
+/// A workflow of the other language, which says who it is and has a secret.
+fn foreign(id: &str) -> Arc<Plan> {
+    let input = json!({ "type": "static", "value": id });
+    let definition = json!({
+        "id": id, "name": id, "version": "1",
+        "nodes": [{ "id": "who", "typeId": "core.identity", "name": "Who", "inputs": { "ran": input } }],
+        "edges": [], "triggers": [], "metadata": {}, "settings": {},
+        "variables": [
+            { "name": "x", "type": "number" },
+            { "name": "greeting", "type": "string", "defaultValue": "hello" },
+            { "name": "pin", "type": "string", "defaultValue": "1234", "sensitive": true },
+        ],
+    });
+    let admitted = Plan::admit(definition, NodeTypes::default());
+    Arc::new(admitted.unwrap_or_else(|problems| panic!("{problems}")))
+}
+
+#[test]
+fn child_of_another_language_gives_its_outputs_and_its_variables() {
+    let plans = [plan(parent("ow-child", None)), foreign("ow-child")];
+    let mut script = Script::of_plans(plans).start(json!({ "x": 1 }));
+    assert_eq!(script.status(), "completed");
+    assert_eq!(
+        state(&script),
+        json!({ "x": 1, "ran": "ow-child", "greeting": "hello" })
+    );
+    replays_equally(&mut script);
+}
+
+#[test]
+fn reference_to_a_child_is_an_id_before_it_is_a_name() {
+    for (reference, ran) in [
+        ("ow_child", "ow_child"),
+        ("urn:awp:wf:ow_child", "ow_child"),
+        ("ow-child", "ow-child"),
+        ("OW Child", "ow-child"),
+        ("ow.child", "ow-child"),
+    ] {
+        let plans = [
+            plan(parent(reference, None)),
+            foreign("ow_child"),
+            foreign("ow-child"),
+        ];
+        let mut script = Script::of_plans(plans).start(json!({ "x": 1 }));
+        assert_eq!(state(&script)["ran"], ran, "{reference}");
+        replays_equally(&mut script);
+    }
+    // Without a workflow of this id, it is the name of a document.
+    let plans = [plan(parent("ow_child", None)), foreign("ow-child")];
+    let script = Script::of_plans(plans).start(json!({ "x": 1 }));
+    assert_eq!(state(&script)["ran"], "ow-child");
+}
+
 #[test]
 fn cancel_reaches_the_child() {
     let plans = [plan(parent("child", None)), plan(child())];

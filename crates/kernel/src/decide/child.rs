@@ -50,6 +50,8 @@ pub struct ChildTerms {
     pub version: Option<ContentHash>,
     /// The overrides of a child in the language of its parent; one in another language gets none.
     pub configurable: Object,
+    /// A child in another language reports [all variables that it shows](crate::Startable::shown_variables).
+    pub reports_variables: bool,
 }
 
 fn unknown(workflow: &WorkflowId) -> Failure {
@@ -253,6 +255,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         let ChildTerms {
             version,
             configurable,
+            reports_variables,
         } = terms;
         let Spawn {
             workflow,
@@ -279,7 +282,8 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         if started.is_untrusted() || is_untrusted {
             metadata.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
         }
-        let configurable = match child.dialect() == D::NAME {
+        let is_of_language = child.dialect() == D::NAME;
+        let configurable = match is_of_language {
             true => configurable,
             false => Object::new(),
         };
@@ -308,7 +312,10 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             step.ordinal,
             index,
         );
-        let report: BTreeSet<_> = report.into_iter().collect();
+        let mut report: BTreeSet<_> = report.into_iter().collect();
+        if reports_variables && !is_of_language {
+            report.extend(child.shown_variables());
+        }
         let position = self.plan.position(&step.node);
         let isolates_memory = position.is_some_and(|position| self.plan.isolates_memory(position));
         Ok(NewChild {
