@@ -11,7 +11,11 @@ use serde_json::{Map, Value, json};
 use wopr_core::ToolRequest;
 use wopr_engine::Outcome;
 
-use super::{http::Unsent, server::Unavailable};
+use super::{
+    http::Unsent,
+    server::Unavailable,
+    unreadable::{NO_ANSWER, UNREADABLE},
+};
 use crate::{http::failed, redact::Secrets};
 
 /// Longest text of a server in a failure, in bytes.
@@ -77,6 +81,18 @@ pub(super) fn outcome(
             ),
         ),
         Answered::Late => may_be_made(LATE).timed_out(),
+        Answered::Error(ServiceError::McpError(error)) if error.code.0 == UNREADABLE => failed(
+            "tool_call_failed",
+            format!(
+                "'{}' gave an answer that cannot be read: {}",
+                request.server,
+                cut(&error.message, secrets)
+            ),
+            is_repeatable,
+        ),
+        Answered::Error(ServiceError::McpError(error)) if error.code.0 == NO_ANSWER => {
+            may_be_made(&cut(&error.message, secrets))
+        }
         Answered::Error(ServiceError::McpError(error)) => {
             let message = format!(
                 "'{}' answered with the error {}: {}",

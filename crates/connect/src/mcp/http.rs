@@ -24,7 +24,10 @@ use sse_stream::Sse;
 use url::Url;
 use wopr_core::HTTP_MAX_TIMEOUT_MS;
 
-use super::server::{MAX_CALLS, Unavailable};
+use super::{
+    server::{MAX_CALLS, Unavailable},
+    unreadable,
+};
 use crate::{
     egress::{EgressError, Gate, LimitedBody, Protocol, Request, Seam, StreamLimits},
     events,
@@ -234,20 +237,30 @@ impl StreamableHttpClient for HttpServer {
             let after = retry_after(&head.headers, std::time::SystemTime::now());
             return Err(StreamableHttpError::Client(HttpError::Status(head.status, after)));
         }
-        let is_request = matches!(message, ClientJsonRpcMessage::Request(_));
-        if !is_request || head.status == StatusCode::ACCEPTED {
+        let asked = match message {
+            ClientJsonRpcMessage::Request(request) => Some(request.id),
+            ClientJsonRpcMessage::Response(_)
+            | ClientJsonRpcMessage::Notification(_)
+            | ClientJsonRpcMessage::Error(_) => None,
+        };
+        let Some(asked) = asked.filter(|_| head.status != StatusCode::ACCEPTED) else {
             return Ok(StreamableHttpPostResponse::Accepted);
-        }
+        };
         let session = head.headers.get(SESSION).and_then(|value| value.to_str().ok());
         let session = session.map(str::to_owned);
         if is_of(&head.headers, EVENTS) {
             return Ok(StreamableHttpPostResponse::Sse(sse(body), session));
         }
         if !is_of(&head.headers, JSON) {
-            return Err(StreamableHttpError::UnexpectedContentType(None));
+            let error = unreadable::no_answer(asked, "what it sent is no JSON".to_owned());
+            return Ok(StreamableHttpPostResponse::Json(error, session));
         }
         let text = document(body).await?;
-        let message: ServerJsonRpcMessage = serde_json::from_slice(&text)?;
+        let message: Result<ServerJsonRpcMessage, _> = serde_json::from_slice(&text);
+        let message = message.unwrap_or_else(|error| match unreadable::answered(&text).contains(&asked) {
+            true => unreadable::answer(asked, &error),
+            false => unreadable::no_answer(asked, format!("what it sent is no answer: {error}")),
+        });
         Ok(StreamableHttpPostResponse::Json(message, session))
     }
 
@@ -295,12 +308,25 @@ async fn document(mut body: LimitedBody) -> Result<Vec<u8>, Failed> {
     Ok(text)
 }
 
+/// The data of an event, or the error that stands for an answer that cannot be read.
+fn readable(data: String) -> String {
+    let Err(error) = serde_json::from_str::<ServerJsonRpcMessage>(&data) else {
+        return data;
+    };
+    let answered = unreadable::answered(data.as_bytes()).into_iter().next();
+    let stands_for = answered.map(|id| serde_json::to_string(&unreadable::answer(id, &error)));
+    match stands_for {
+        Some(Ok(error)) => error,
+        Some(Err(_)) | None => data,
+    }
+}
+
 /// The events of an answer, each of bounded size.
 fn sse(body: LimitedBody) -> BoxStream<'static, Result<Sse, SseError>> {
     let read = events(body, MAX_ANSWER).map(|event| match event {
         Ok(event) => Ok(Sse {
             event: (event.event != "message").then_some(event.event),
-            data: Some(event.data),
+            data: Some(readable(event.data)),
             // Without ids nothing is resumed.
             id: None,
             retry: None,

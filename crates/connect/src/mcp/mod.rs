@@ -15,6 +15,7 @@ mod http;
 mod listing;
 mod server;
 mod stdio;
+mod unreadable;
 
 use std::{sync::Arc, time::Duration};
 
@@ -101,7 +102,10 @@ impl ToolServers {
         let server = server.ok_or_else(|| format!("no tool server is named '{name}'"))?;
         let deadline = Instant::now() + server.config.timeout;
         let listed = timeout_at(deadline, async {
-            let session = server.session().await.map_err(|error| error.to_string())?;
+            let session = server
+                .session(deadline)
+                .await
+                .map_err(|error| error.to_string())?;
             session.listed(false).await.map_err(|error| error.to_string())
         });
         let listed = listed

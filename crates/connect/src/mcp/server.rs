@@ -27,7 +27,7 @@ use serde_json::{Map, Value};
 use tokio::{
     sync::{Mutex, OwnedSemaphorePermit, Semaphore},
     task::{JoinError, JoinSet},
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use wopr_core::{TenantId, ToolRequest};
 use wopr_engine::Outcome;
@@ -56,6 +56,9 @@ const LIST_AGAIN: Duration = Duration::from_secs(2);
 /// The pause after the first failure, and the longest one.
 const PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+/// Why a server that was reached has no connection.
+const BROKEN: &str = "its connection has ended";
 
 #[derive(Debug)]
 pub(super) struct Server {
@@ -98,7 +101,7 @@ pub(super) enum Unavailable {
     Credential(String),
     #[error("its process could not be started: {0}")]
     Process(std::io::ErrorKind),
-    #[error("{why}; it failed {n_failures} times, and is tried again in {} ms", .again.as_millis())]
+    #[error("{why}; {}it is tried again in {} ms", count(*.n_failures), .again.as_millis())]
     Pausing {
         why: String,
         n_failures: u32,
@@ -116,6 +119,15 @@ pub(super) enum Unavailable {
     NoList,
     #[error("its list is too long: {0}")]
     TooMuch(#[from] TooMuch),
+}
+
+/// How often a server has failed, as the middle of a sentence.
+fn count(n_failures: u32) -> String {
+    match n_failures {
+        0 => String::new(),
+        1 => "it failed once; ".to_owned(),
+        n => format!("it failed {n} times; "),
+    }
 }
 
 impl Unavailable {
@@ -195,15 +207,30 @@ impl Server {
         &self,
         time: Duration,
     ) -> Result<(Arc<Session>, Instant), Unavailable> {
+        let waits_until = Instant::now() + time;
         match &self.config.reached {
             Reached::Process(_) => {
-                let session = self.session().await?;
+                let session = self.session(waits_until).await?;
                 Ok((session, Instant::now() + time))
             }
             Reached::Http { .. } => {
-                let deadline = Instant::now() + time;
-                let session = timeout_at(deadline, self.session()).await;
-                Ok((session.map_err(|_| Unavailable::Timeout)??, deadline))
+                let session = timeout_at(waits_until, self.session(waits_until)).await;
+                Ok((session.map_err(|_| Unavailable::Timeout)??, waits_until))
+            }
+        }
+    }
+
+    /// The connection, also of a server whose last one has broken and that may not be tried again at once: the call that
+    /// broke it must not fail those of others, so they wait as long as they have time.
+    ///
+    /// A server that fails again and again is not waited for. Its callers would take the turns of all others.
+    pub(super) async fn session(&self, waits_until: Instant) -> Result<Arc<Session>, Unavailable> {
+        loop {
+            match self.session_now().await {
+                Err(Unavailable::Pausing {
+                    again, n_failures: 0, ..
+                }) if Instant::now() + again < waits_until => sleep(again).await,
+                ended => return ended,
             }
         }
     }
@@ -212,7 +239,7 @@ impl Server {
     ///
     /// # Cancel safety
     /// A caller that gives up ends nothing: the next one finds the connection as far as it is open.
-    pub(super) async fn session(&self) -> Result<Arc<Session>, Unavailable> {
+    async fn session_now(&self) -> Result<Arc<Session>, Unavailable> {
         let mut line = self.line.lock().await;
         // It may have ended while nobody waited for it. What failed then is a reason to pause, not this caller's error.
         if let Some(ended) = line.opening.try_join_next() {
@@ -225,7 +252,9 @@ impl Server {
         {
             return Ok(Arc::clone(session));
         }
-        line.session = None;
+        if line.session.take().is_some() {
+            line.why = Some(BROKEN.to_owned());
+        }
         if line.opening.is_empty() {
             if let Some(again) = line
                 .next
@@ -466,5 +495,30 @@ impl ClientHandler for Client {
 
     async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
         self.is_stale.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_says_why_and_how_often_the_server_failed() {
+        let pause = |why: &str, n_failures| {
+            let why = why.to_owned();
+            let again = Duration::from_millis(250);
+            Unavailable::Pausing {
+                why,
+                n_failures,
+                again,
+            }
+            .to_string()
+        };
+        assert_eq!(
+            pause(BROKEN, 0),
+            "its connection has ended; it is tried again in 250 ms"
+        );
+        assert_eq!(pause("x", 1), "x; it failed once; it is tried again in 250 ms");
+        assert_eq!(pause("x", 3), "x; it failed 3 times; it is tried again in 250 ms");
     }
 }

@@ -6,6 +6,7 @@
 //! end the connection, and so does an input that it does not read.
 
 use std::{
+    collections::VecDeque,
     future::Future,
     io,
     process::Stdio,
@@ -31,7 +32,7 @@ use tokio::{
 };
 use wopr_wire::a2a::model::Secret;
 
-use super::server::Unavailable;
+use super::{server::Unavailable, unreadable};
 use crate::weight::weigh;
 
 /// Longest line, in bytes.
@@ -125,6 +126,8 @@ pub(super) struct Process {
     groups: Arc<Groups>,
     output: BufReader<ChildStdout>,
     line: Vec<u8>,
+    /// The errors that stand for a line that could not be read and were not given yet.
+    unread: VecDeque<ServerJsonRpcMessage>,
     n_chatter: u32,
     input: Arc<Input>,
     is_stuck: watch::Receiver<bool>,
@@ -179,6 +182,7 @@ impl Process {
             groups: Arc::clone(groups),
             output: BufReader::new(output),
             line: Vec::new(),
+            unread: VecDeque::new(),
             n_chatter: 0,
             input: Arc::new(Input {
                 pipe: Mutex::new(Some(input)),
@@ -211,12 +215,19 @@ impl Process {
 
     async fn next(&mut self) -> io::Result<Option<ServerJsonRpcMessage>> {
         loop {
+            if let Some(error) = self.unread.pop_front() {
+                return Ok(Some(error));
+            }
             if !self.read_line().await? {
                 return Ok(None);
             }
             let message = weigh(&self.line, MAX_LINE)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
                 .map(|_| serde_json::from_slice::<ServerJsonRpcMessage>(&self.line));
+            if let Ok(Err(error)) = &message {
+                let ids = unreadable::answered(&self.line).into_iter();
+                self.unread.extend(ids.map(|id| unreadable::answer(id, error)));
+            }
             self.line.clear();
             let is_answer = matches!(
                 &message,
@@ -230,7 +241,7 @@ impl Process {
             }
             match message? {
                 Ok(message) => return Ok(Some(message)),
-                // Programs print to their standard output what belongs elsewhere.
+                // Programs print to their standard output what belongs elsewhere, unless it answers a request.
                 Err(error) => {
                     tracing::debug!(server = self.name, %error, "a line of a tool server is no message");
                 }

@@ -334,6 +334,109 @@ async fn line_that_is_no_message_is_skipped() {
     assert_eq!(text(call(&executors, request("t")).await), "fine");
 }
 
+/// What a server may write after the id of its answer, and this host cannot read.
+const UNREADABLE: [&str; 7] = [
+    r#""result":{"content":[{"type":"text","text":"cut \ud800"}]}}"#,
+    r#""result":{"content":[],"structuredContent":{"n":1e400}}}"#,
+    r#""result":{"content":[],"structuredContent":{"n":NaN}}}"#,
+    r#""result":{},"result":{"content":[]}}"#,
+    r#""error":{"code":-32000}}"#,
+    r#""error":{"code":"x","message":"no"}}"#,
+    r#""result":{"content":[{"type":"text","text":"cut"#,
+];
+
+#[tokio::test]
+async fn answer_that_cannot_be_read_ends_its_call_and_no_other_one() {
+    let deep = format!(
+        r#""result":{{"structuredContent":{}1{}}}}}"#,
+        "[".repeat(200),
+        "]".repeat(200)
+    );
+    // The answer of the first call comes after that of the second one.
+    let script = |rest: &str| {
+        format!(
+            r#"hear; first=$id; hear; printf '{{"jsonrpc":"2.0","id":%s,%s\n' "$id" '{rest}'; id=$first
+            reply '{{"content":[{{"type":"text","text":"fine"}}]}}'; says again"#
+        )
+    };
+    for rest in UNREADABLE.into_iter().chain([deep.as_str()]) {
+        // `printf %s` takes the text as it is.
+        let executors = after_list(&script(rest));
+        let other = call(&executors, request("t"));
+        let safe = call(&executors, request("safe"));
+        let (first, second) = tokio::join!(other, safe);
+        // Which of the two the server hears first is not said.
+        let outcomes = [first, second];
+        let failed_at = outcomes
+            .iter()
+            .position(|outcome| !matches!(outcome, Outcome::Done(_)));
+        let failed_at = failed_at.unwrap_or_else(|| panic!("{rest}: {outcomes:?}"));
+        let [first, second] = outcomes;
+        let (gone, done) = match failed_at {
+            0 => (first, second),
+            _ => (second, first),
+        };
+        assert_eq!(text(done), "fine", "{rest}");
+        let Outcome::Failed { message, .. } = &gone else {
+            panic!("{gone:?}");
+        };
+        assert!(message.contains("an answer that cannot be read: "), "{message}");
+        assert_eq!(
+            failure(gone),
+            failed("tool_call_failed", failed_at == 1),
+            "{rest}"
+        );
+        assert_eq!(text(call(&executors, request("t")).await), "again", "{rest}");
+    }
+}
+
+#[tokio::test]
+async fn answer_over_http_that_cannot_be_read_ends_its_call() {
+    for rest in UNREADABLE {
+        for is_event in [false, true] {
+            let web = Web::start(move |_, body| {
+                let answer = format!(r#"{{"jsonrpc":"2.0","id":{},{rest}"#, body["id"]);
+                match is_event {
+                    true => events(format!("data: {answer}\n\n")),
+                    false => (200, vec!["content-type: application/json".to_owned()], answer),
+                }
+            })
+            .await;
+            let executors = web.executors(ProviderKey::None);
+            for (tool, is_repeatable) in [("t", false), ("safe", true)] {
+                let outcome = call(&executors, request(tool)).await;
+                assert_eq!(
+                    failure(outcome),
+                    failed("tool_call_failed", is_repeatable),
+                    "{rest} {is_event}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn end_of_a_process_by_one_call_fails_no_other_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("died");
+    // The first process dies with the first call, the next one answers.
+    let script = format!(
+        "{GREETS}{LISTS}if [ ! -e {mark} ]; then touch {mark}; read -r line; exit 1; fi; says fine; says fine",
+        mark = mark.display()
+    );
+    let executors = executors(gate(LOOPBACK), shell(&script));
+    assert_eq!(
+        failure(call(&executors, request("t")).await),
+        failed("outcome_unknown", false)
+    );
+    // It may not be started again at once, so these wait.
+    let (first, second) = tokio::join!(call(&executors, request("t")), call(&executors, request("safe")));
+    assert_eq!(
+        (text(first), text(second)),
+        ("fine".to_owned(), "fine".to_owned())
+    );
+}
+
 #[tokio::test]
 async fn attempt_that_another_process_began_is_made_again_only_if_it_may_be() {
     let interrupted = |tool: &str, retry_safe| {
