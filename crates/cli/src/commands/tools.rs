@@ -217,8 +217,11 @@ async fn call(config: &Config, request: &ToolRequest, format: Format) -> Result<
         Ok(outputs) if format.json => output::json(&outputs)?,
         Ok(outputs) => {
             let text = outputs.get("text").and_then(Value::as_str).unwrap_or_default();
-            match (text.is_empty(), outputs.get("structuredContent")) {
-                (true, Some(structured)) => output::json(structured)?,
+            let has_parts = |content: &&Value| content.as_array().is_some_and(|parts| !parts.is_empty());
+            let other = outputs.get("structuredContent");
+            let other = other.or_else(|| outputs.get("content").filter(has_parts));
+            match (text.is_empty(), other) {
+                (true, Some(other)) => output::json(other)?,
                 _ => output::line(plain(text))?,
             }
         }

@@ -12,7 +12,7 @@ use wopr_core::ToolRequest;
 use wopr_engine::Outcome;
 
 use super::{
-    http::Unsent,
+    http::{self, Unsent},
     server::Unavailable,
     unreadable::{NO_ANSWER, UNREADABLE},
 };
@@ -111,11 +111,19 @@ pub(super) fn outcome(
                 "tool_call_rejected",
                 format!("failed to call '{}': {why}", request.server),
             ),
-            None => may_be_made("the connection broke"),
+            None => may_be_made(&cut(&http::broken(&*error.error), secrets)),
         },
         Answered::Error(ServiceError::TransportClosed) => may_be_made("the connection broke"),
         Answered::Error(ServiceError::Cancelled { .. }) => may_be_made("the server cancelled it"),
         Answered::Error(ServiceError::Timeout { .. }) => may_be_made(LATE).timed_out(),
+        Answered::Error(ServiceError::UnexpectedResponse) => failed(
+            "tool_call_failed",
+            format!(
+                "'{}' gave an answer that cannot be read: it is no result of a tool",
+                request.server
+            ),
+            is_repeatable,
+        ),
         Answered::Error(_) => may_be_made("it sent something else than an answer"),
     }
 }
@@ -136,14 +144,14 @@ fn done(request: &ToolRequest, result: mcp::CallToolResult, secrets: &Secrets) -
     let texts: Vec<_> = texts.map(|text| text.text.as_str()).collect();
     let text = texts.join("\n");
     if result.is_error == Some(true) {
-        let said = if text.is_empty() {
-            "it says nothing of the reason"
-        } else {
-            &text
+        let said = match (text.is_empty(), &result.structured_content) {
+            (false, _) => text,
+            (true, Some(said)) => said.to_string(),
+            (true, None) => "it says nothing of the reason".to_owned(),
         };
         return refused(
             "tool_failed",
-            format!("'{}' failed: {}", request.tool, cut(said, secrets)),
+            format!("'{}' failed: {}", request.tool, cut(&said, secrets)),
         );
     }
     let Ok(content) = serde_json::to_value(&result.content) else {
@@ -175,7 +183,7 @@ fn done(request: &ToolRequest, result: mcp::CallToolResult, secrets: &Secrets) -
 }
 
 /// The beginning of a text. A secret is taken out before: of one that the end cuts, the first part would remain.
-fn cut(text: &str, secrets: &Secrets) -> String {
+pub(super) fn cut(text: &str, secrets: &Secrets) -> String {
     let text = secrets.text(text);
     if text.len() <= MAX_REASON {
         return text;

@@ -52,8 +52,14 @@ const TOTAL: Duration = Duration::from_millis(HTTP_MAX_TIMEOUT_MS);
 pub(super) enum HttpError {
     #[error("failed to {0}")]
     Egress(#[from] EgressError),
-    #[error("the server answered {0}")]
-    Status(StatusCode, Option<Duration>),
+    #[error("the server answered {status}{}", .said.as_ref().map(|said| format!(": {said}")).unwrap_or_default())]
+    Status {
+        status: StatusCode,
+        /// When it may be asked again.
+        after: Option<Duration>,
+        /// The message of the JSON-RPC error in the body.
+        said: Option<String>,
+    },
     #[error("a malformed header")]
     Header,
 }
@@ -74,14 +80,7 @@ pub(super) enum Unsent {
 impl Unsent {
     /// What an error of the client says of the call; `None` if the server may have it.
     pub(super) fn of(error: &(dyn Error + 'static)) -> Option<Self> {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            if let Some(error) = error.downcast_ref::<StreamableHttpError<HttpError>>() {
-                return Self::of_http(error);
-            }
-            next = error.source();
-        }
-        None
+        Self::of_http(of_client(error)?)
     }
 
     fn of_http(error: &StreamableHttpError<HttpError>) -> Option<Self> {
@@ -99,7 +98,7 @@ impl Unsent {
         match error {
             StreamableHttpError::Client(HttpError::Egress(egress)) if egress.may_have_been_sent() => None,
             StreamableHttpError::Client(HttpError::Egress(egress)) if egress.is_transient() => later(None),
-            StreamableHttpError::Client(HttpError::Status(status, after)) => {
+            StreamableHttpError::Client(HttpError::Status { status, after, .. }) => {
                 // A proxy answers 503 also for a call that broke off; one with a time to come back was turned away.
                 let is_turned_away = *status == StatusCode::TOO_MANY_REQUESTS
                     || (*status == StatusCode::SERVICE_UNAVAILABLE && after.is_some());
@@ -116,6 +115,39 @@ impl Unsent {
             }
             _ => None,
         }
+    }
+}
+
+/// The error of this client that another one comes from.
+fn of_client<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e StreamableHttpError<HttpError>> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref() {
+            return Some(error);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// Why there is no answer to what may have been sent.
+pub(super) fn broken(error: &(dyn Error + 'static)) -> String {
+    match of_client(error) {
+        Some(StreamableHttpError::Client(error @ HttpError::Status { .. })) => error.to_string(),
+        Some(StreamableHttpError::ResponseBodyTooLarge { max_size }) => {
+            format!("its answer has more than {max_size} bytes")
+        }
+        _ => "the connection broke".to_owned(),
+    }
+}
+
+/// The message of a JSON-RPC error.
+fn said(body: &[u8]) -> Option<String> {
+    match serde_json::from_slice(body).ok()? {
+        ServerJsonRpcMessage::Error(error) => Some(error.error.message.into_owned()),
+        ServerJsonRpcMessage::Request(_)
+        | ServerJsonRpcMessage::Response(_)
+        | ServerJsonRpcMessage::Notification(_) => None,
     }
 }
 
@@ -235,7 +267,16 @@ impl StreamableHttpClient for HttpServer {
         }
         if !head.status.is_success() {
             let after = retry_after(&head.headers, std::time::SystemTime::now());
-            return Err(StreamableHttpError::Client(HttpError::Status(head.status, after)));
+            let said = match is_of(&head.headers, JSON) {
+                true => document(body).await.ok().and_then(|text| said(&text)),
+                false => None,
+            };
+            let status = head.status;
+            return Err(StreamableHttpError::Client(HttpError::Status {
+                status,
+                after,
+                said,
+            }));
         }
         let asked = match message {
             ClientJsonRpcMessage::Request(request) => Some(request.id),
@@ -291,20 +332,20 @@ impl StreamableHttpClient for HttpServer {
 
 /// The text of an answer that is one document, of bounded size also once it is parsed.
 async fn document(mut body: LimitedBody) -> Result<Vec<u8>, Failed> {
-    let broken = |error: EgressError| StreamableHttpError::Client(error.into());
+    let failed = |error: EgressError| StreamableHttpError::Client(error.into());
     let mut text = Vec::new();
     while let Some(frame) = body.frame().await {
-        let Ok(chunk) = frame.map_err(broken)?.into_data() else {
+        let Ok(chunk) = frame.map_err(failed)?.into_data() else {
             continue;
         };
         if text.len() + chunk.len() > MAX_ANSWER {
             return Err(StreamableHttpError::ResponseBodyTooLarge { max_size: MAX_ANSWER });
         }
         text.extend_from_slice(&chunk);
-        body.hold(text.len()).map_err(broken)?;
+        body.hold(text.len()).map_err(failed)?;
     }
-    let n_parsed = weigh(&text, MAX_ANSWER).map_err(|error| broken(error.into()))?;
-    body.hold(text.len() + n_parsed).map_err(broken)?;
+    let n_parsed = weigh(&text, MAX_ANSWER).map_err(|error| failed(error.into()))?;
+    body.hold(text.len() + n_parsed).map_err(failed)?;
     Ok(text)
 }
 
@@ -343,7 +384,11 @@ mod tests {
     #[test]
     fn only_a_server_that_turns_a_call_away_has_not_got_it() {
         let unsent = |status: u16, after: Option<Duration>| {
-            let status = HttpError::Status(StatusCode::from_u16(status).unwrap(), after);
+            let status = HttpError::Status {
+                status: StatusCode::from_u16(status).unwrap(),
+                after,
+                said: None,
+            };
             Unsent::of_http(&StreamableHttpError::Client(status))
         };
         let soon = Some(Duration::from_secs(1));

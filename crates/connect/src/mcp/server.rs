@@ -14,7 +14,7 @@ use std::{
 use parking_lot::Mutex as SyncMutex;
 
 use rmcp::{
-    ClientHandler, ErrorData, RoleClient, ServiceExt as _,
+    ClientHandler, ErrorData, RoleClient, ServiceError, ServiceExt as _,
     model::{
         CallToolRequestParams, ClientCapabilities, ClientConfig, Implementation, ListRootsRequestMethod,
         PaginatedRequestParams, ProtocolVersion,
@@ -34,7 +34,7 @@ use wopr_engine::Outcome;
 
 use super::{
     Asked, Reached, ToolServer,
-    answer::Answered,
+    answer::{Answered, cut},
     http,
     listing::{Listed, MAX_PAGES, TooMuch, Tool},
     secrets, stdio,
@@ -109,14 +109,17 @@ pub(super) enum Unavailable {
     },
     #[error("it could not be reached or did not greet")]
     Greeting,
+    /// It was reached.
+    #[error("it refused the greeting: {0}")]
+    Unwilling(String),
     #[error("{0}")]
     Refused(String),
     #[error("it did not answer in time")]
     Timeout,
     #[error("it speaks version {0}, which this host does not")]
     Version(String),
-    #[error("it has no list of tools")]
-    NoList,
+    #[error("it gave no list of tools: {0}")]
+    NoList(String),
     #[error("its list is too long: {0}")]
     TooMuch(#[from] TooMuch),
 }
@@ -146,7 +149,7 @@ impl Unavailable {
                 may_go_on: false,
                 is_timeout: false,
             },
-            Self::Process(_) | Self::Greeting | Self::NoList => {
+            Self::Process(_) | Self::Greeting | Self::Unwilling(_) | Self::NoList(_) => {
                 failed("tool_server_unavailable", message, true)
             }
             Self::Timeout => failed("tool_server_unavailable", message, true).timed_out(),
@@ -313,14 +316,18 @@ async fn open(gate: &Gate, config: &ToolServer, groups: &Arc<stdio::Groups>) -> 
         is_stale: Arc::clone(&is_stale),
     };
     let name = &config.name;
+    let secrets = secrets(&config.reached);
     let greeting = |error: ClientInitializeError| {
         tracing::debug!(server = name, %error, "a tool server did not greet");
         let unsent = match &error {
             ClientInitializeError::TransportError { error, .. } => http::Unsent::of(&*error.error),
+            ClientInitializeError::JsonRpcError(error) => {
+                return Unavailable::Unwilling(cut(&error.message, &secrets));
+            }
             _ => None,
         };
         match unsent {
-            Some(http::Unsent::Never { why }) => Unavailable::Refused(why),
+            Some(http::Unsent::Never { why }) => Unavailable::Refused(cut(&why, &secrets)),
             Some(http::Unsent::Later { .. }) | None => Unavailable::Greeting,
         }
     };
@@ -353,6 +360,7 @@ async fn open(gate: &Gate, config: &ToolServer, groups: &Arc<stdio::Groups>) -> 
     }
     let session = Session {
         name: name.clone(),
+        secrets,
         service,
         is_stale,
         n_late: AtomicU32::new(0),
@@ -373,6 +381,7 @@ pub(super) struct Turn {
 #[derive(Debug)]
 pub(super) struct Session {
     name: String,
+    secrets: Secrets,
     service: RunningService<RoleClient, Client>,
     /// The server says that its tools have changed.
     is_stale: Arc<AtomicBool>,
@@ -416,7 +425,12 @@ impl Session {
             let params = PaginatedRequestParams::default().with_cursor(cursor.clone());
             let page = self.service.list_tools(Some(params)).await.map_err(|error| {
                 tracing::debug!(server = self.name, %error, "a tool server gave no list");
-                Unavailable::NoList
+                Unavailable::NoList(match error {
+                    ServiceError::McpError(error) => cut(&error.message, &self.secrets),
+                    ServiceError::UnexpectedResponse => "what it sent is no list".to_owned(),
+                    ServiceError::TransportSend(error) => cut(&http::broken(&*error.error), &self.secrets),
+                    _ => "its connection has ended".to_owned(),
+                })
             })?;
             listed.add(page.tools)?;
             match page.next_cursor {

@@ -415,6 +415,91 @@ async fn answer_over_http_that_cannot_be_read_ends_its_call() {
     }
 }
 
+/// The code and the message of a failure.
+fn told(outcome: Outcome) -> (String, String) {
+    match outcome {
+        Outcome::Failed { code, message, .. } => (code, message),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn failures_have_the_words_of_the_server() {
+    let error = r#"printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"go away"}}\n' "$id""#;
+    let functions = GREETS.split_once("answer '{\"protocol").unwrap().0;
+    for (script, code, said) in [
+        (
+            format!("{functions}hear; {error}"),
+            "tool_server_unavailable",
+            "it refused the greeting: go away",
+        ),
+        (
+            format!("{GREETS}hear; {error}"),
+            "tool_server_unavailable",
+            "it gave no list of tools: go away",
+        ),
+        (
+            format!("{GREETS}answer '{{\"tools\":[{{\"name\":5}}]}}'"),
+            "tool_server_unavailable",
+            "it gave no list of tools: what it sent is no list",
+        ),
+        (
+            format!(r#"{GREETS}{LISTS}answer '{{"content":[{{"type":"weird"}}]}}'"#),
+            "tool_call_failed",
+            "an answer that cannot be read: it is no result of a tool",
+        ),
+        (
+            format!(
+                r#"{GREETS}{LISTS}answer '{{"content":[],"isError":true,"structuredContent":{{"why":"because"}}}}'"#
+            ),
+            "tool_failed",
+            r#"'t' failed: {"why":"because"}"#,
+        ),
+    ] {
+        let executors = executors(gate(LOOPBACK), shell(&script));
+        let (found, message) = told(call(&executors, request("t")).await);
+        assert_eq!(found, code, "{message}");
+        assert!(message.contains(said), "{message}");
+    }
+
+    let json = || vec!["content-type: application/json".to_owned()];
+    let error = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"bad x"}}"#;
+    let large = "x".repeat(5 << 20);
+    for (answer, code, said) in [
+        (
+            (400, json(), error.to_owned()),
+            "tool_call_rejected",
+            "400 Bad Request: bad x",
+        ),
+        (
+            (500, json(), error.to_owned()),
+            "outcome_unknown",
+            "the server answered 500 Internal Server Error: bad x",
+        ),
+        (
+            (200, json(), large),
+            "outcome_unknown",
+            "its answer has more than 4194304 bytes",
+        ),
+        (
+            (200, json(), String::new()),
+            "outcome_unknown",
+            "what it sent is no answer: EOF",
+        ),
+        (
+            (200, Vec::new(), "<p>".to_owned()),
+            "outcome_unknown",
+            "what it sent is no JSON",
+        ),
+    ] {
+        let web = Web::start(move |_, _| answer.clone()).await;
+        let executors = web.executors(ProviderKey::None);
+        let (found, message) = told(call(&executors, request("t")).await);
+        assert_eq!(found, code, "{message}");
+        assert!(message.contains(said), "{message}");
+    }
+}
+
 #[tokio::test]
 async fn end_of_a_process_by_one_call_fails_no_other_one() {
     let folder = tempfile::tempdir().unwrap();
