@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use wopr_core::{Command, Refusal, RunKey, RunStatus, StepId};
+use wopr_core::{Command, Failure, Object, Refusal, RunKey, RunStatus, StepId};
 use wopr_engine::{
     ActivityCall, Done, EndedActivity, LeasedActivity, SeenWorker, SideRows, View, WorkerLease,
 };
@@ -87,6 +87,30 @@ impl App {
             .engine
             .end_activity(run, (step, attempt), lease.as_ref(), ending, side_rows);
         Ok(ended.await?)
+    }
+
+    /// Like [`App::submit_activity`], with the outcome as the worker has written it: what is no object becomes one output,
+    /// which the language of the run names, and `null` becomes none.
+    pub async fn submit_outcome(
+        &self,
+        caller: &Caller,
+        run: &VisibleRun,
+        at: ActivityAttempt,
+        outcome: Result<Value, Failure>,
+        side_rows: SideRows,
+    ) -> Result<Done, Error> {
+        caller.require(Scope::ActivitiesWork)?;
+        let outcome = match outcome {
+            Ok(Value::Object(outputs)) => Ok(outputs),
+            Ok(Value::Null) => Ok(Object::new()),
+            Ok(value) => {
+                let view = self.engine.view(run).await?;
+                let name = view.ok_or(Refusal::Stale)?.plan.lone_output();
+                Ok(Object::from_iter([(name.to_owned(), value)]))
+            }
+            Err(failure) => Err(failure),
+        };
+        self.submit_activity(caller, run, at, outcome, side_rows).await
     }
 
     /// Says that the worker of an activity is alive, and how far it is. Renews its lease.

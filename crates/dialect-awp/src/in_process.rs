@@ -178,11 +178,14 @@ fn of_handler(node: &Node, outputs: &Object) -> Result<Object, Failure> {
     Ok(wrapped(output.clone()))
 }
 
+/// The member that an output becomes which is no object.
+pub(crate) const LONE_OUTPUT: &str = "value";
+
 /// An output that is no object becomes one.
 pub(crate) fn wrapped(output: Value) -> Object {
     match output {
         Value::Object(output) => output,
-        value => fields(json!({ "value": value })),
+        value => fields(json!({ LONE_OUTPUT: value })),
     }
 }
 
@@ -204,6 +207,16 @@ fn tool(node: &Node) -> Call {
 
 /// The question to a model. Its prompts are the document's; the state takes their place where there are none.
 fn model(next: &mut Next<'_>, node: &Node, provider: String, has_schema: bool) -> Result<Call, Failure> {
+    for member in ["system_prompt", "user_prompt", "prompt", "model"] {
+        if node
+            .config
+            .get(member)
+            .is_some_and(|said| !said.is_string() && !said.is_null())
+        {
+            let message = format!("\"{member}\" of node \"{}\" is no text", node.id);
+            return Err(Failure::new(MODEL_INVALID, message));
+        }
+    }
     let mut messages = Vec::new();
     if let Some(system) = text_of(node, "system_prompt") {
         let content = system.to_owned();

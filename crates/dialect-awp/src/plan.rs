@@ -16,6 +16,7 @@ use crate::{
     definition::{Definition, Kind, Node, Wait},
     diagnostic::{Diagnostic, problems},
     graph::Graph,
+    in_process::LONE_OUTPUT,
     interrupt::AnyObject,
     options::{self, ActivityMode},
     rows::SECRET_MEMBERS,
@@ -214,6 +215,10 @@ impl Planned for Plan {
             on_failure: OnFailure::Fail,
             propagates_cancel: true,
         })
+    }
+
+    fn lone_output(&self) -> &'static str {
+        LONE_OUTPUT
     }
 
     fn name(&self) -> &str {

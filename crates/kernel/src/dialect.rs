@@ -145,6 +145,11 @@ pub trait Planned: Debug + Send + Sync + 'static {
         None
     }
 
+    /// The name of the output that an outcome of a worker becomes if it is no object.
+    fn lone_output(&self) -> &'static str {
+        "result"
+    }
+
     /// The human-readable name.
     fn name(&self) -> &str {
         self.id().as_str()

@@ -228,6 +228,11 @@ fn models_are_asked_with_the_prompts_of_the_document_or_the_state() {
         [user("Respond according to the system instructions.")]
     );
     assert_eq!(nothing.schema, None);
+    for member in ["prompt", "user_prompt", "system_prompt", "model"] {
+        let mut script = run(ask(json!({ member: 5 })), host.clone(), json!({}));
+        assert_eq!(failure(&script).code, "LLM_CONFIG_INVALID", "{member}");
+        replays_equally(&mut script);
+    }
 }
 
 #[test]

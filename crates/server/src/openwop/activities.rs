@@ -81,7 +81,7 @@ pub(crate) async fn end(host: &Host, caller: &Caller, token: &str, document: Val
     // It is the same request over every face, alone or one of many.
     let side_rows = idempotency::rows_of_outcome(host, caller, token, &document, submitted);
     let Outcome(outcome) = Outcome::decode(document)?;
-    let ended = host.app().submit_activity(caller, &run, at, outcome, side_rows);
+    let ended = host.app().submit_outcome(caller, &run, at, outcome, side_rows);
     ended.await.map_err(refused)
 }
 
@@ -206,7 +206,7 @@ pub(crate) fn refused(error: AppError) -> Problem {
 }
 
 /// `{"outcome": {"ok": true, "result": …}}` or `{"outcome": {"ok": false, "error": {…}}}`.
-pub(crate) struct Outcome(pub(crate) Result<Object, Failure>);
+struct Outcome(Result<Value, Failure>);
 
 impl Decode for Outcome {
     fn decode(value: Value) -> Result<Self, DecodeError> {
@@ -221,11 +221,7 @@ fn read_outcome(value: Value) -> Result<Outcome, DecodeError> {
     let mut fields = Fields::of(value)?;
     let outcome = if fields.required("ok")? {
         let result: Option<Value> = fields.optional("result")?;
-        Ok(match result.unwrap_or_default() {
-            Value::Object(outputs) => outputs,
-            Value::Null => Object::new(),
-            other => Object::from_iter([("result".to_owned(), other)]),
-        })
+        Ok(result.unwrap_or_default())
     } else {
         let error: Value = fields.required("error")?;
         Err(read_failure(error).map_err(|error| error.in_field("error"))?)

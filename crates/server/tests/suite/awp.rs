@@ -141,6 +141,24 @@ async fn run_of_a_document_is_a_run_and_a_task() {
 }
 
 #[tokio::test]
+async fn outcome_of_a_worker_that_is_no_object_is_the_value() {
+    let server = Server::start_on_sqlite().await;
+    server.post("/v1/workflows", &definition()).send().await.ok(201);
+    for (outcome, added) in [
+        (json!([1]), json!({ "value": [1] })),
+        (json!("s"), json!({ "value": "s" })),
+        (json!({ "result": [1] }), json!({ "result": [1] })),
+        (Value::Null, json!({})),
+    ] {
+        let run = server.run("patch-review", json!({})).await;
+        submit(&server, &run, json!({ "ok": true, "result": outcome })).await;
+        let waiting = server.wait_for(&run, "waiting-input").await;
+        assert_eq!(waiting["variables"], added, "{outcome}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn task_of_a_document_is_cancelled_and_kept_from_other_tenants() {
     let server = Server::start().await;
     server.post("/v1/workflows", &definition()).send().await.ok(201);
