@@ -139,6 +139,23 @@ async fn a_token_is_minted_for_a_named_approver() {
     let again = server.call("POST", &path).key(&carols).json(&vote).send().await;
     assert_eq!(again.ok(200)["status"], "waiting-approval");
 
+    // Who votes in the name of another is in the log, too.
+    let other = server.run("quorum", json!({})).await;
+    server.wait_for(&other, "waiting-approval").await;
+    let path = format!("/v1/runs/{other}/interrupts/gate");
+    for voter in ["bob", "dave"] {
+        let vote = json!({ "resumeValue": { "action": "accept", "voter": voter } });
+        server.post(&path, &vote).send().await.ok(200);
+    }
+    let log = events(&server, &other).await;
+    let acting = |event: &&Value| event["payload"]["actingPrincipal"].is_string();
+    let acted: Vec<_> = log["events"].as_array().unwrap().iter().filter(acting).collect();
+    assert_eq!(acted.len(), 2, "{log}");
+    for (event, voter) in acted.iter().zip(["bob", "dave"]) {
+        assert_eq!(event["payload"]["voter"], voter);
+        assert_eq!(event["payload"]["actingPrincipal"], "alice");
+    }
+
     // The log records a named approver as the one who decided.
     let other = run_of(&server).await;
     let minted = mint(&server, &carols, &other, json!({})).await.ok(201);

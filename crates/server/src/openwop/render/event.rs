@@ -15,9 +15,9 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 use wopr_core::{
-    AnswerEnd, ApprovalAction, CONTENT_TRUST, Cap, DialectEvent, Event, Failure, Fork, InterruptKind,
-    KernelEvent, ModelStop, NodeId, Object, PrincipalId, Recorded, RefusalDivergence, RunId, RunKey,
-    RunStarted, RunStatus, StepId, UNTRUSTED, WorkerFailure,
+    AnswerEnd, ApprovalAction, Authority, CONTENT_TRUST, Cap, DialectEvent, Event, Failure, Fork, Given,
+    InterruptKind, KernelEvent, ModelStop, NodeId, Object, PrincipalId, Recorded, RefusalDivergence, RunId,
+    RunKey, RunStarted, RunStatus, StepId, UNTRUSTED, WorkerFailure,
     openwop::{self, EnvelopeEvent},
     provider,
 };
@@ -137,8 +137,11 @@ fn event<'a>(recorded: &'a Recorded, run: &'a RunId, recorder: &'a RunId, mask: 
     ) {
         payload = payload.without_secrets(mask);
     }
-    if recorded.is_untrusted && is_open(&recorded.event) {
-        payload = payload.with(CONTENT_TRUST, UNTRUSTED);
+    if is_open(&recorded.event) {
+        if recorded.is_untrusted {
+            payload = payload.with(CONTENT_TRUST, UNTRUSTED);
+        }
+        payload = payload.maybe("actingPrincipal", acting_principal(recorded));
     }
     RunEventDoc {
         event_id: event_id(run, recorded.seq.0).into(),
@@ -152,6 +155,17 @@ fn event<'a>(recorded: &'a Recorded, run: &'a RunId, recorder: &'a RunId, mask: 
         causation_id: recorded.cause.map(|cause| event_id(run, cause.0).into()),
         payload,
     }
+}
+
+/// Who answered or voted with a credential of their own in the name of another principal, which the event names.
+fn acting_principal(recorded: &Recorded) -> Option<&str> {
+    let Some(Given::Answer(answer)) = recorded.given.as_deref() else {
+        return None;
+    };
+    let by = answer.by.as_str();
+    let is_own = matches!(answer.authority, Authority::Credential(_));
+    let is_other = answer.voter.as_deref().is_some_and(|voter| voter != by);
+    (is_own && is_other).then_some(by)
 }
 
 /// Returns `true` if the published schema allows additional members in the event's payload.
