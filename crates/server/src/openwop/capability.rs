@@ -223,6 +223,8 @@ impl Capabilities {
                 ],
                 "signedCallbackTokens": true,
             } },
+            "interrupt": { "approverRouting": { "supported": true, "refKinds": ["group", "role"] } },
+            "compliance": { "defaultMode": "mask" },
             "httpClient": {
                 "supported": true,
                 "ssrfGuard": true,
@@ -268,9 +270,10 @@ impl Capabilities {
                 "envelope.recovery.applied",
             ] } });
         }
-        if !self.tool_servers.is_empty() {
-            families["mcp"] = json!({ "supported": true });
-        }
+        families["mcp"] = json!({
+            "supported": !self.tool_servers.is_empty(),
+            "serverMount": { "supported": true, "transports": ["stdio", "streamable-http"] },
+        });
         if self.has_secrets {
             families["secrets"] = json!({ "supported": true, "resolution": "host-managed" });
         }
@@ -294,7 +297,7 @@ impl Capabilities {
             },
             "engineVersion": render::ENGINE_VERSION,
             "eventLogSchemaVersion": render::EVENT_LOG_SCHEMA_VERSION,
-            "supportedTransports": ["rest", "a2a"],
+            "supportedTransports": ["rest", "mcp", "a2a"],
             "supportedEnvelopes": ["clarification.request"],
             "schemaVersions": { "clarification.request": 1 },
             "limits": limits,

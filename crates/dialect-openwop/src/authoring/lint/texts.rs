@@ -47,6 +47,7 @@ pub(super) fn check(plan: &Plan, found: &[FoundText<'_>], warnings: &mut Warning
         &SETTINGS,
         (&mut suggest, warnings),
     );
+    masking(plan, warnings);
 }
 
 /// Warns about template syntax in texts that are never rendered, and about foreign placeholders in those that
@@ -176,6 +177,19 @@ const SETTINGS: [&str; 5] = [
 ];
 const NODE_SETTINGS: [&str; 2] = ["maxRetries", "retryDelayMs"];
 const TIMEOUT: &str = "timeout";
+
+/// Warns about ways to mask that this host does not have.
+fn masking(plan: &Plan, warnings: &mut Warnings<'_>) {
+    const POINTER: &str = "/metadata/complianceConfig/maskingMode";
+    let mode = plan.definition.document.pointer(POINTER).and_then(Value::as_str);
+    if let Some(mode) = mode.filter(|mode| *mode != "mask") {
+        let rule = format!("metadata.complianceConfig.maskingMode '{mode}' has no effect");
+        let problem = Problem::new("definition", rule)
+            .at(POINTER.to_owned(), Spot::Value)
+            .hint(Some("sensitive values are shown as [REDACTED]".to_owned()));
+        warnings.add(Lint::NoEffect, problem);
+    }
+}
 
 /// Warns about unknown settings: settings are open, so a mistyped one would be ignored silently.
 fn settings(
