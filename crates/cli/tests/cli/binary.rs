@@ -111,6 +111,29 @@ impl Place {
 
     /// Starts a host with the examples on a store in the folder. Further commands use it.
     pub(crate) fn serve(&mut self) -> Host {
+        self.serve_by(|command| command)
+    }
+
+    /// Starts a host like [`Place::serve`], after a command of the shell that sets limits.
+    pub(crate) fn serve_limited(&mut self, limits: &str) -> Host {
+        self.serve_by(|host| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("{limits}; exec \"$0\" \"$@\"")]);
+            shell.arg(host.get_program()).args(host.get_args());
+            shell
+                .current_dir(host.get_current_dir().unwrap())
+                .stdin(Stdio::null());
+            for (name, value) in host.get_envs() {
+                match value {
+                    Some(value) => shell.env(name, value),
+                    None => shell.env_remove(name),
+                };
+            }
+            shell
+        })
+    }
+
+    fn serve_by(&mut self, wrap: impl FnOnce(Command) -> Command) -> Host {
         let examples = examples();
         let args = [
             "serve",
@@ -122,7 +145,7 @@ impl Place {
         ];
         let mut command = self.command(&args);
         command.arg("--workflows").arg(examples).env("WOPR_API_KEY", KEY);
-        let host = Host::start(command);
+        let host = Host::start(wrap(command));
         self.env
             .retain(|(name, _)| name != "WOPR_SERVER" && name != "WOPR_API_KEY");
         self.set("WOPR_SERVER", &host.origin);

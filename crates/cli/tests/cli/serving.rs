@@ -402,3 +402,35 @@ async fn a_host_that_is_told_to_stop_lets_calls_under_way_finish() {
     peer.set_nonblocking(true).unwrap();
     assert!(peer.accept().is_err(), "the call was made again");
 }
+
+#[tokio::test]
+async fn a_limit_of_the_size_of_files_refuses_writes_as_a_full_disk_does() {
+    let mut place = Place::new();
+    // Some megabytes, in units of the shell.
+    let host = place.serve_limited("ulimit -f 8192");
+    let client = client();
+    let body = json!({ "workflowId": "hello", "inputs": { "prompt": "x".repeat(50_000) } }).to_string();
+    let start = |host: &Host| {
+        let request = client.post(format!("{}/v1/runs", host.origin)).body(body.clone());
+        ask(request.header("content-type", "application/json"))
+    };
+    // A checkpoint makes room once more, until the database itself is as large as it may be.
+    let (mut n_asked, mut n_refused) = (0, 0);
+    while n_refused < 5 {
+        n_refused = match start(&host).await.0 {
+            201 => 0,
+            503 => n_refused + 1,
+            other => panic!("{other}"),
+        };
+        n_asked += 1;
+        assert!(n_asked < 1_000, "the limit has no effect");
+    }
+    let (status, runs) = ask(client.get(format!("{}/v1/runs", host.origin))).await;
+    assert_eq!(status, 200, "{runs}");
+    assert!(signal(host.pid(), "TERM"));
+    let (_, log) = host.wait();
+    assert!(!log.contains("in doubt") && !log.contains("given up"), "{log}");
+    // With more room it goes on.
+    let host = place.serve();
+    assert_eq!(start(&host).await.0, 201);
+}

@@ -4,6 +4,9 @@
 //! log filled the disk, neither a checkpoint nor a write would be possible any more. Therefore the log is
 //! checkpointed while as much space again is free, and a group of writes that would use up that space is
 //! refused before it begins, as on a full disk. Writes by other programs are noticed at the next measurement.
+//!
+//! A limit on the size of files (`RLIMIT_FSIZE`, systemd's `LimitFSIZE`) counts as a disk of that size: what the
+//! database may still grow by is what the log may hold.
 
 use std::{
     fmt,
@@ -40,7 +43,11 @@ impl Space {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
             Some(_) | None => PathBuf::from("."),
         };
-        Self::told_by(Box::new(move || free_bytes(&folder)))
+        let file = file.to_owned();
+        Self::told_by(Box::new(move || {
+            let left = file_limit().map(|limit| growth(&file, limit));
+            free_bytes(&folder).into_iter().chain(left).min()
+        }))
     }
 
     pub(super) fn told_by(look: Look) -> Self {
@@ -85,6 +92,24 @@ impl Space {
     }
 }
 
+/// The largest size of a file that this process may write, if there is one.
+#[cfg(unix)]
+fn file_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Fsize).current
+}
+
+#[cfg(not(unix))]
+fn file_limit() -> Option<u64> {
+    None
+}
+
+/// By how many bytes a file may grow. A frame of the log is somewhat larger than its page.
+fn growth(file: &Path, limit: u64) -> u64 {
+    let size = std::fs::metadata(file).map_or(0, |found| found.len());
+    let left = limit.saturating_sub(size);
+    left - left / 64
+}
+
 /// Bytes that this process may still write to the file system of a folder.
 #[cfg(unix)]
 fn free_bytes(folder: &Path) -> Option<u64> {
@@ -126,6 +151,16 @@ mod tests {
         assert!(!space.has_room(0, 20, 0), "all of them together");
         assert!(space.has_room(0, 10, 0));
         assert!(Space::told_by(Box::new(|| None)).has_room(u64::MAX, 512, usize::MAX));
+    }
+
+    #[test]
+    fn a_file_may_grow_up_to_the_limit_of_its_size() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("db");
+        assert_eq!(growth(&file, 64_000), 63_000, "it is not there yet");
+        std::fs::write(&file, vec![0; 1_000]).expect("written");
+        assert_eq!(growth(&file, 65_000), 63_000);
+        assert_eq!(growth(&file, 500), 0);
     }
 
     #[test]
