@@ -17,6 +17,8 @@ mod a2a_tls;
 mod agent;
 #[path = "suite/agent_calls.rs"]
 mod agent_calls;
+#[path = "suite/agent_failures.rs"]
+mod agent_failures;
 #[path = "suite/authority.rs"]
 mod authority;
 #[path = "suite/delegates.rs"]

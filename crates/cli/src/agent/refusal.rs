@@ -24,7 +24,7 @@ pub(super) fn failure(error: &Error, endpoint: &str, has_key: bool) -> Failure {
         Error::TooLarge { .. } => unreadable(endpoint, &format!("failed to {error}")),
         Error::Undecodable(why) => unreadable(endpoint, why),
         Error::NoStream => Failure::new(Exit::Failed, format!("{endpoint} answered without a stream")),
-        Error::CardMissing { place, status } => {
+        Error::CardMissing { place, status, .. } => {
             Failure::new(exit_of(*status), format!("no agent card at {place}: {status}"))
         }
         Error::CardInvalid(why) => Failure::new(

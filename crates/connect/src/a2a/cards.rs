@@ -35,7 +35,7 @@ use super::{
     peer::CardKeys,
 };
 use crate::egress::{Gate, Protocol, Request, Response, Seam, StreamLimits};
-use crate::http::allow_hint;
+use crate::http::{allow_hint, retry_after};
 use crate::redact::Secrets;
 
 /// The places of a card below an address: of today, and of A2A 0.2.
@@ -115,6 +115,7 @@ enum Broken {
     Missing {
         place: String,
         status: StatusCode,
+        retry_after: Option<Duration>,
     },
     NotFetched {
         why: String,
@@ -130,9 +131,14 @@ impl Broken {
             Error::CardInvalid(why) => Some(Self::Invalid(why.clone())),
             Error::CardUnsigned => Some(Self::Unsigned),
             Error::TooLarge { limit } => Some(Self::Invalid(too_large(*limit))),
-            Error::CardMissing { place, status } => Some(Self::Missing {
+            Error::CardMissing {
+                place,
+                status,
+                retry_after,
+            } => Some(Self::Missing {
                 place: place.clone(),
                 status: *status,
+                retry_after: *retry_after,
             }),
             Error::Policy(cause) => Some(Self::NotFetched {
                 why: format!("{cause}{}", allow_hint(cause)),
@@ -173,7 +179,15 @@ impl From<Broken> for Error {
         match broken {
             Broken::Invalid(why) => Self::CardInvalid(why),
             Broken::Unsigned => Self::CardUnsigned,
-            Broken::Missing { place, status } => Self::CardMissing { place, status },
+            Broken::Missing {
+                place,
+                status,
+                retry_after,
+            } => Self::CardMissing {
+                place,
+                status,
+                retry_after,
+            },
             Broken::NotFetched {
                 why,
                 code,
@@ -380,6 +394,7 @@ impl Lookup<'_> {
             let missing = Error::CardMissing {
                 place: place.into(),
                 status: response.status,
+                retry_after: retry_after(&response.headers, SystemTime::now()),
             };
             if !response.status.is_client_error() || response.status == StatusCode::TOO_MANY_REQUESTS {
                 return Err(missing);

@@ -78,7 +78,11 @@ pub enum Error {
     #[error("read the answer: it is another task")]
     OtherTask,
     #[error("find a card at {place}: {status}")]
-    CardMissing { place: String, status: StatusCode },
+    CardMissing {
+        place: String,
+        status: StatusCode,
+        retry_after: Option<Duration>,
+    },
     /// The card could not be fetched a moment ago, and was not asked for again.
     #[error("fetch the card: a moment ago it was not possible to {why}")]
     CardNotFetched {
@@ -231,8 +235,58 @@ impl Error {
     /// The delay that the peer asks for.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        let Self::Status(status) = self else { return None };
-        status.retry_after
+        match self {
+            Self::Status(Status { retry_after, .. }) | Self::CardMissing { retry_after, .. } => *retry_after,
+            Self::UnknownPeer(_)
+            | Self::CredentialMissing { .. }
+            | Self::Token(..)
+            | Self::Policy(_)
+            | Self::Unreachable { .. }
+            | Self::Interrupted(_)
+            | Self::TimedOut(_)
+            | Self::TooLarge { .. }
+            | Self::Remote(_)
+            | Self::Undecodable(_)
+            | Self::TooDeep
+            | Self::NoStream
+            | Self::OtherTask
+            | Self::CardNotFetched { .. }
+            | Self::CardInvalid(_)
+            | Self::CardUnsigned
+            | Self::NoInterface { .. }
+            | Self::VersionNotSupported { .. }
+            | Self::NotOffered { .. }
+            | Self::Unwritable(_) => None,
+        }
+    }
+
+    /// What the peer said, if it said anything beside its status.
+    #[must_use]
+    pub fn words(&self) -> Option<&str> {
+        let message = match self {
+            Self::Status(Status { message, .. }) | Self::Remote(RemoteError { message, .. }) => message,
+            Self::UnknownPeer(_)
+            | Self::CredentialMissing { .. }
+            | Self::Token(..)
+            | Self::Policy(_)
+            | Self::Unreachable { .. }
+            | Self::Interrupted(_)
+            | Self::TimedOut(_)
+            | Self::TooLarge { .. }
+            | Self::Undecodable(_)
+            | Self::TooDeep
+            | Self::NoStream
+            | Self::OtherTask
+            | Self::CardMissing { .. }
+            | Self::CardNotFetched { .. }
+            | Self::CardInvalid(_)
+            | Self::CardUnsigned
+            | Self::NoInterface { .. }
+            | Self::VersionNotSupported { .. }
+            | Self::NotOffered { .. }
+            | Self::Unwritable(_) => return None,
+        };
+        (!message.is_empty()).then_some(message)
     }
 
     /// The code of a node that fails with this error.
@@ -394,7 +448,8 @@ impl Error {
         let kind = reasons
             .find_map(Kind::from_reason)
             .or_else(|| codes.find_map(Kind::from_code));
-        let message = ["message", "detail", "title"]
+        // `error` is the text or the code of an OAuth 2.0 error.
+        let message = ["message", "detail", "title", "error_description", "error"]
             .into_iter()
             .find_map(|name| error.get(name).and_then(Value::as_str));
         let message = bounded(&secrets.text(message.unwrap_or_default()));
@@ -529,7 +584,20 @@ mod tests {
                 "oops",
             ),
             (401, json!(null), None, "401 Unauthorized", ""),
-            (503, json!({"error": "busy"}), None, "503 Service Unavailable", ""),
+            (
+                503,
+                json!({"error": "busy"}),
+                None,
+                "503 Service Unavailable",
+                "busy",
+            ),
+            (
+                401,
+                json!({"error": "invalid_token", "error_description": "expired"}),
+                None,
+                "401 Unauthorized",
+                "expired",
+            ),
             (
                 404,
                 json!({"detail": "Not Found"}),
@@ -594,6 +662,7 @@ mod tests {
         let missing = |status| Error::CardMissing {
             place: String::new(),
             status,
+            retry_after: None,
         };
         let version = Error::of_rpc(
             &rpc::RemoteError {

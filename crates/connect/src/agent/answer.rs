@@ -21,7 +21,7 @@ use crate::a2a::{self, Agent};
 
 /// Why an agent could not be told, and how long it asks to be left alone.
 pub(super) fn told(error: &a2a::Error) -> CancelError {
-    CancelError::new(error.to_string()).after(error.retry_after())
+    CancelError::new(failure::cut(&failure::with_words(error))).after(error.retry_after())
 }
 
 /// The task that a delivery is about.

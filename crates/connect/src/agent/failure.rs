@@ -50,16 +50,18 @@ pub(super) fn lost(handle: &Handle, error: &a2a::Error) -> Outcome {
 
 /// An error as clients of the run see it.
 pub(super) fn told(error: &a2a::Error) -> String {
-    let mut message = match error {
-        a2a::Error::Policy(error) => refused_by_gate(error),
-        error => format!("failed to {error}"),
-    };
-    if let a2a::Error::Remote(remote) = error
-        && !remote.message.is_empty()
-    {
-        message = format!("{message}: {}", remote.message);
+    match error {
+        a2a::Error::Policy(error) => cut(&refused_by_gate(error)),
+        error => cut(&format!("failed to {}", with_words(error))),
     }
-    cut(&message)
+}
+
+/// An error with what the agent said about it.
+pub(super) fn with_words(error: &a2a::Error) -> String {
+    match error.words() {
+        Some(words) => format!("{error}: {words}"),
+        None => error.to_string(),
+    }
 }
 
 pub(super) fn failed(code: &str, message: String) -> Outcome {

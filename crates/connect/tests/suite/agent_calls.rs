@@ -38,7 +38,7 @@ impl Callbacks for Fixed {
 }
 
 /// An agent that does not stream, but offers pushes.
-async fn agent(
+pub(crate) async fn agent(
     version: &'static str,
     handle: impl Fn(&Seen, &str) -> Reply + Send + Sync + 'static,
 ) -> Agent {
@@ -56,7 +56,7 @@ async fn agent(
     .await
 }
 
-fn executors(agent: &Agent, change: impl FnOnce(&mut Options)) -> Executors {
+pub(crate) fn executors(agent: &Agent, change: impl FnOnce(&mut Options)) -> Executors {
     let mut options = Options {
         peers: vec![agent.peer()],
         ..Options::default()
@@ -69,7 +69,7 @@ fn pushed(options: &mut Options) {
     options.callbacks = Some(Arc::new(Fixed));
 }
 
-fn call() -> Attempt {
+pub(crate) fn call() -> Attempt {
     attempt(Request::Agent(Box::new(AgentCall {
         verb: AgentVerb::INVOKE,
         peer: "planner".to_owned(),
@@ -89,7 +89,7 @@ fn call() -> Attempt {
 }
 
 /// The task in this state, as the version writes it.
-fn task(version: &str, state: &str, context: &str) -> Value {
+pub(crate) fn task(version: &str, state: &str, context: &str) -> Value {
     match version {
         "1.0" => json!({ "id": "t", "contextId": context, "status": { "state": state } }),
         _ => {
@@ -104,18 +104,18 @@ fn task(version: &str, state: &str, context: &str) -> Value {
 }
 
 /// The answer to a message that made a task.
-fn sent(version: &str, task: &Value) -> Reply {
+pub(crate) fn sent(version: &str, task: &Value) -> Reply {
     match version {
         "1.0" => rpc_reply(&json!({ "task": task })),
         _ => rpc_reply(task),
     }
 }
 
-fn error(code: i64) -> Reply {
+pub(crate) fn error(code: i64) -> Reply {
     json_reply(&json!({ "jsonrpc": "2.0", "id": 1, "error": { "code": code, "message": "no" } }))
 }
 
-fn methods(agent: &mut Agent) -> Vec<String> {
+pub(crate) fn methods(agent: &mut Agent) -> Vec<String> {
     let calls = agent.calls().into_iter();
     calls
         .map(|seen| seen.json()["method"].as_str().unwrap().to_owned())
@@ -330,7 +330,7 @@ async fn question_is_the_same_at_whatever_time_it_is_asked() {
     }
 }
 
-fn answering(handle: &Value) -> Answering {
+pub(crate) fn answering(handle: &Value) -> Answering {
     let call = call();
     Answering {
         run: call.run,
@@ -343,7 +343,7 @@ fn answering(handle: &Value) -> Answering {
 }
 
 /// A task that asks in a message with this id.
-fn asking(id: &str, text: &str) -> Value {
+pub(crate) fn asking(id: &str, text: &str) -> Value {
     let mut asking = task("1.0", "TASK_STATE_INPUT_REQUIRED", "c");
     asking["status"]["message"] =
         json!({ "messageId": id, "role": "ROLE_AGENT", "parts": [{ "text": text }] });
@@ -351,7 +351,7 @@ fn asking(id: &str, text: &str) -> Value {
 }
 
 /// The handle and the question of a call whose agent asks.
-async fn asked(executors: &Executors, handle: Option<&Value>) -> (Value, RemoteQuestion) {
+pub(crate) async fn asked(executors: &Executors, handle: Option<&Value>) -> (Value, RemoteQuestion) {
     let mut look = call();
     look.handle = handle.cloned();
     match executors.run(look).await {
