@@ -84,6 +84,10 @@ struct Handle {
     /// The same without the id of the agent's message: an agent may write a new one whenever it is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     says: Option<String>,
+    /// The interrupt of the question, if the agent names it. The answer names it too, because the agent may ask several
+    /// questions at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    interrupt: Option<String>,
     /// By what the agent's refusal of an answer to the question is named. The run asks it anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     refused: Option<String>,

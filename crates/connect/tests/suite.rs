@@ -19,6 +19,8 @@ mod agent;
 mod agent_calls;
 #[path = "suite/agent_failures.rs"]
 mod agent_failures;
+#[path = "suite/agent_questions.rs"]
+mod agent_questions;
 #[path = "suite/authority.rs"]
 mod authority;
 #[path = "suite/delegates.rs"]

@@ -13,6 +13,8 @@ mod activities;
 mod agent_events;
 #[path = "suite/agent_memory.rs"]
 mod agent_memory;
+#[path = "suite/agent_questions.rs"]
+mod agent_questions;
 #[path = "suite/agents.rs"]
 mod agents;
 #[path = "suite/ancestry.rs"]

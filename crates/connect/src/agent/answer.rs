@@ -97,7 +97,10 @@ impl Agents {
         let mut message = Message::new(format!("wopr-{key}"), Role::User, answer_parts(answering.value));
         message.task_id = Some(handle.task_id.clone());
         message.context_id = Some(handle.context_id.clone()).filter(|id| !id.is_empty());
-        let origin = json!({ "runId": answering.run.run.as_str(), "interruptId": answering.interrupt });
+        let mut origin = json!({ "runId": answering.run.run.as_str(), "interruptId": answering.interrupt });
+        if let Some(interrupt) = &handle.interrupt {
+            origin["interrupt"] = json!({ "interruptId": interrupt });
+        }
         message.metadata.insert("openwop".to_owned(), origin);
         let request = SendMessageRequest {
             tenant: None,

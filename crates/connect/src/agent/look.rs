@@ -13,7 +13,7 @@ use super::{
     made::Cursor,
     now,
     outputs::{of_task, text_of},
-    question::{asks, question, says, still_asks},
+    question::{asks, asks_the_same, interrupt, question, says},
 };
 use crate::a2a::{self, Agent};
 
@@ -118,12 +118,13 @@ impl Agents {
             TaskState::InputRequired | TaskState::AuthRequired if !self.silent.contains(&handle.peer) => {
                 // If the agent cannot be asked, what it said counts.
                 let is_known =
-                    handle.asks.is_some() && still_asks(agent, &handle, &task).await.unwrap_or(false);
+                    handle.asks.is_some() && asks_the_same(agent, &handle, &task).await.unwrap_or(false);
                 let mut handle = match is_known {
                     true => handle,
                     false => Handle {
                         asks: asks(&task),
                         says: says(&task),
+                        interrupt: interrupt(&task),
                         refused: None,
                         ..handle
                     },
@@ -166,6 +167,7 @@ impl Agents {
         let mut handle = Handle {
             asks: None,
             says: None,
+            interrupt: None,
             refused: None,
             ..handle
         };

@@ -20,8 +20,11 @@ const MAX_DEPTH: usize = 24;
 /// The id of the question in an interrupt's data.
 pub(super) const ANSWER: &str = "answer";
 
-/// What a question is named by, if a task asks one: another state, message or text is another question. The time
-/// does not count, because some agents write a new one whenever they are asked.
+/// Longest id of an interrupt that is kept, in bytes.
+const MAX_INTERRUPT: usize = 8 << 10;
+
+/// What a question is named by, if a task asks one: another state, message, text or interrupt is another question. The
+/// time does not count, because some agents write a new one whenever they are asked.
 pub(super) fn asks(task: &Task) -> Option<String> {
     let status = &task.status;
     if !status.state.is_interrupted() {
@@ -32,12 +35,13 @@ pub(super) fn asks(task: &Task) -> Option<String> {
         status.state,
         message.map(|message| message.message_id.as_str()),
         message.map(|message| &message.parts),
+        interrupt(task),
     );
     let said = serde_json::to_vec(&said).unwrap_or_default();
     Some(ContentHash::of(&said).as_str().to_owned())
 }
 
-/// What a question is named by without the id of its message.
+/// What a question is named by without the ids of its message and its interrupt.
 pub(super) fn says(task: &Task) -> Option<String> {
     let status = &task.status;
     if !status.state.is_interrupted() {
@@ -49,9 +53,37 @@ pub(super) fn says(task: &Task) -> Option<String> {
     Some(ContentHash::of(&said).as_str().to_owned())
 }
 
-/// Whether a task asks what it asked when the handle was made. If only the id of its message is another one, the agent is
-/// asked once more: one that repeats a question keeps the new id, and one that makes up an id for each answer does not.
+/// The id of the interrupt whose question a task shows, if the agent is an OpenWOP host.
+pub(super) fn interrupt(task: &Task) -> Option<String> {
+    let shown = task.metadata.get("openwop")?.get("interrupt")?;
+    let id = shown.get("interruptId")?.as_str()?;
+    (!id.is_empty() && id.len() <= MAX_INTERRUPT).then(|| id.to_owned())
+}
+
+/// Whether a task still waits for the answer to the question of the handle. An agent that asks several questions may show
+/// another one first by now.
 pub(super) async fn still_asks(agent: &Agent, handle: &Handle, task: &Task) -> Result<bool, a2a::Error> {
+    match task.status.state.is_interrupted() && lists(task, handle.interrupt.as_deref()) {
+        true => Ok(true),
+        false => asks_the_same(agent, handle, task).await,
+    }
+}
+
+/// Whether an interrupt is among several that are open.
+fn lists(task: &Task, interrupt: Option<&str>) -> bool {
+    let openwop = task.metadata.get("openwop");
+    let open = openwop.and_then(|openwop| openwop.get("interrupts")?.as_array());
+    let mut ids = open
+        .into_iter()
+        .flatten()
+        .map(|open| open["interruptId"].as_str());
+    interrupt.is_some() && ids.any(|id| id == interrupt)
+}
+
+/// Whether a task shows the question that it showed when the handle was made. If only the id of its message is another
+/// one, the agent is asked once more: one that repeats a question keeps the new id, and one that makes up an id for each
+/// answer does not.
+pub(super) async fn asks_the_same(agent: &Agent, handle: &Handle, task: &Task) -> Result<bool, a2a::Error> {
     let asked = asks(task);
     if asked == handle.asks {
         return Ok(true);

@@ -112,6 +112,7 @@ pub(super) fn handle_of(call: &AgentCall, task: &Task) -> Handle {
         agent_time: task.status.timestamp.and_then(|at| serde_json::to_value(at).ok()),
         asks: None,
         says: None,
+        interrupt: None,
         refused: None,
         pushes: None,
         is_unspecified: false,

@@ -16,14 +16,14 @@ use crate::{
 };
 
 /// Two hosts: workflows of the first call those of the second.
-struct Hosts {
-    caller: Server,
-    callee: Server,
-    folder: Arc<TempDir>,
+pub(crate) struct Hosts {
+    pub(crate) caller: Server,
+    pub(crate) callee: Server,
+    pub(crate) folder: Arc<TempDir>,
 }
 
 /// Lets workflows of a host call an agent.
-fn know(config: &mut Config, peer: &str, address: &str, folder: &TempDir) {
+pub(crate) fn know(config: &mut Config, peer: &str, address: &str, folder: &TempDir) {
     let token = folder.path().join("token");
     fs::write(&token, ALICE).unwrap();
     config.egress.allow = vec!["127.0.0.0/8".parse().unwrap()];
@@ -33,12 +33,12 @@ fn know(config: &mut Config, peer: &str, address: &str, folder: &TempDir) {
     });
 }
 
-fn invoke(config: Value) -> Value {
+pub(crate) fn invoke(config: Value) -> Value {
     chain("ask", &[node("ask", "core.a2a.invoke", config)])
 }
 
 impl Hosts {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let (callee, folder) = (
             Server::start_on_sqlite().await,
             Arc::new(tempfile::tempdir().unwrap()),
@@ -58,7 +58,7 @@ impl Hosts {
     }
 
     /// Starts a run that calls a workflow of the other host.
-    async fn ask(&self, config: Value, inputs: Value) -> String {
+    pub(crate) async fn ask(&self, config: Value, inputs: Value) -> String {
         let document = invoke(config);
         self.caller.post("/v1/workflows", &document).send().await.ok(201);
         self.caller.run("ask", inputs).await
@@ -78,7 +78,7 @@ impl Hosts {
     }
 }
 
-async fn outputs(server: &Server, run: &str) -> Value {
+pub(crate) async fn outputs(server: &Server, run: &str) -> Value {
     let path = format!("/v1/runs/{run}/events/poll?timeout=1");
     let poll = server.get(&path).send().await.ok(200);
     let events = poll["events"].as_array().unwrap();
@@ -368,7 +368,7 @@ async fn rpc(server: &Server, method: &str, params: Value) -> Value {
 }
 
 /// Waits until a run asks its next question, and returns the interrupt.
-async fn asked(server: &Server, run: &str, id: &str) -> Value {
+pub(crate) async fn asked(server: &Server, run: &str, id: &str) -> Value {
     let mut after = String::new();
     loop {
         let snapshot = server.snapshot(run).await;
