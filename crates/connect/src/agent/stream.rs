@@ -1,15 +1,20 @@
 //! The stream that an agent answers a message with: followed for a moment, because most tasks are short.
 //!
-//! It is about the task of its first item. What it says of another one counts for nothing.
+//! It is about the task of its first item. What it says of another one counts for nothing. The agent is asked for a task
+//! whose end was streamed in pieces; the stream counts if the agent no longer has the task, or cannot be asked for tasks.
 
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use http::StatusCode;
 use wopr_core::value_size;
 use wopr_wire::{
-    a2a::model::{
-        Artifact, PartContent, SendMessageRequest, SendMessageResponse, StreamResponse, Task,
-        TaskArtifactUpdateEvent, TaskState, TaskStatus,
+    a2a::{
+        error::Kind,
+        model::{
+            Artifact, PartContent, SendMessageRequest, SendMessageResponse, StreamResponse, Task,
+            TaskArtifactUpdateEvent, TaskState, TaskStatus,
+        },
     },
     json::Object,
 };
@@ -23,6 +28,8 @@ const FOLLOWED: Duration = Duration::from_millis(300);
 const LAST_ITEM: Duration = Duration::from_millis(20);
 /// The most bytes of artifacts that are kept of a stream. The task is asked for more than that.
 const MAX_CARRIED: usize = 1 << 20;
+/// What a part counts beside its content.
+const PART: usize = 256;
 
 /// Sends a message to an agent that streams: its task is known with the first event, however long it takes.
 /// The stream is followed for a moment, because most tasks are short. It is returned if the task goes on.
@@ -69,7 +76,7 @@ pub(super) async fn stream(
         until.get_or_insert_with(|| tokio::time::Instant::now() + FOLLOWED);
     }
     let items = goes_on.then_some(items);
-    let is_whole = carried.is_whole();
+    let (is_whole, has_ended) = (carried.is_whole(), carried.has_ended());
     let Some(task) = carried.task else {
         return Err(a2a::Error::NoStream);
     };
@@ -79,6 +86,8 @@ pub(super) async fn stream(
     // The whole task with its artifacts, which a stream need not have.
     match agent.get_task(&task.id, Some(0)).await {
         Ok(whole) => Ok((SendMessageResponse::Task(whole), items)),
+        // Its stream was the only word of the agent, and the last one.
+        Err(error) if has_ended && tells_no_task(&error) => Ok((SendMessageResponse::Task(task), None)),
         Err(_) => Ok((
             SendMessageResponse::Task(Task {
                 status: TaskStatus {
@@ -98,9 +107,10 @@ pub(super) async fn stream(
 #[derive(Debug, Default)]
 struct Carried {
     task: Option<Task>,
-    /// Something of the task may not have been streamed, or only in pieces. Pieces are not put together here: the
-    /// agent has the whole.
+    /// Something of the task may not have been streamed, or only in pieces. The agent has the whole.
     is_partial: bool,
+    /// Artifacts were dropped, because there were too many.
+    is_cut: bool,
     n_bytes: usize,
 }
 
@@ -120,6 +130,7 @@ impl Carried {
             StreamResponse::Task(task) => {
                 self.n_bytes = task.artifacts.iter().map(size_of).sum();
                 self.is_partial = false;
+                self.is_cut = false;
                 self.task = Some(task);
             }
             StreamResponse::StatusUpdate(update) => {
@@ -128,14 +139,16 @@ impl Carried {
             StreamResponse::ArtifactUpdate(update) => {
                 let TaskArtifactUpdateEvent { artifact, append, .. } = update;
                 self.n_bytes = self.n_bytes.saturating_add(size_of(&artifact));
-                self.is_partial |= append || self.n_bytes > MAX_CARRIED;
-                let is_partial = self.is_partial;
+                self.is_cut |= self.n_bytes > MAX_CARRIED;
+                self.is_partial |= append || self.is_cut;
+                let is_cut = self.is_cut;
                 let artifacts = &mut self.begun(update.task_id, update.context_id).artifacts;
                 let known = artifacts
                     .iter_mut()
                     .find(|known| known.artifact_id == artifact.artifact_id);
                 match known {
-                    _ if is_partial => artifacts.clear(),
+                    _ if is_cut => artifacts.clear(),
+                    Some(known) if append => known.parts.extend(artifact.parts),
                     Some(known) => *known = artifact,
                     None => artifacts.push(artifact),
                 }
@@ -155,6 +168,12 @@ impl Carried {
         state.is_some_and(|state| state.is_terminal() || state.is_interrupted())
     }
 
+    /// Whether the task has ended, and nothing that was streamed of its result is missing.
+    fn has_ended(&self) -> bool {
+        let state = self.task.as_ref().map(|task| task.status.state);
+        state.is_some_and(|state| state.is_terminal() && !(self.is_cut && state == TaskState::Completed))
+    }
+
     /// Whether the task has ended, and all of it was streamed. An agent may stream no artifacts though it has some.
     fn is_whole(&self) -> bool {
         let is_ended = |task: &Task| task.status.state.is_terminal() && !task.artifacts.is_empty();
@@ -162,12 +181,51 @@ impl Carried {
     }
 }
 
-/// Bytes of the content of an artifact.
+/// Whether an agent says that it does not keep the task, or has no tasks to ask for.
+fn tells_no_task(error: &a2a::Error) -> bool {
+    match error {
+        a2a::Error::Remote(remote) => matches!(
+            remote.kind,
+            Some(Kind::TaskNotFound | Kind::MethodNotFound | Kind::UnsupportedOperation)
+        ),
+        a2a::Error::Status(said) => matches!(
+            said.status,
+            StatusCode::NOT_FOUND
+                | StatusCode::METHOD_NOT_ALLOWED
+                | StatusCode::GONE
+                | StatusCode::NOT_IMPLEMENTED
+        ),
+        a2a::Error::NotOffered { .. } => true,
+        a2a::Error::UnknownPeer(_)
+        | a2a::Error::CredentialMissing { .. }
+        | a2a::Error::Token(..)
+        | a2a::Error::Policy(_)
+        | a2a::Error::Unreachable { .. }
+        | a2a::Error::Interrupted(_)
+        | a2a::Error::TimedOut(_)
+        | a2a::Error::TooLarge { .. }
+        | a2a::Error::Undecodable(_)
+        | a2a::Error::TooDeep
+        | a2a::Error::NoStream
+        | a2a::Error::OtherTask
+        | a2a::Error::CardMissing { .. }
+        | a2a::Error::CardNotFetched { .. }
+        | a2a::Error::CardInvalid(_)
+        | a2a::Error::CardUnsigned
+        | a2a::Error::NoInterface { .. }
+        | a2a::Error::VersionNotSupported { .. }
+        | a2a::Error::Unwritable(_) => false,
+    }
+}
+
+/// Bytes of an artifact, roughly.
 fn size_of(artifact: &Artifact) -> usize {
-    let sizes = artifact.parts.iter().map(|part| match &part.content {
-        PartContent::Text(text) | PartContent::Url(text) => text.len(),
-        PartContent::Raw(bytes) => bytes.len(),
-        PartContent::Data(data) => value_size(data),
+    let sizes = artifact.parts.iter().map(|part| {
+        PART + match &part.content {
+            PartContent::Text(text) | PartContent::Url(text) => text.len(),
+            PartContent::Raw(bytes) => bytes.len(),
+            PartContent::Data(data) => value_size(data),
+        }
     });
     sizes.sum()
 }
