@@ -629,10 +629,15 @@ async fn task_that_nests_too_deep_is_given_up() {
 
 #[tokio::test]
 async fn state_in_the_words_of_the_other_version_counts() {
-    for (version, state) in [("1.0", "completed"), ("0.3", "TASK_STATE_COMPLETED")] {
+    for (version, state) in [
+        ("1.0", json!("completed")),
+        ("1.0", json!(3)),
+        ("0.3", json!("TASK_STATE_COMPLETED")),
+        ("0.3", json!(3)),
+    ] {
         let agent = agent(version, move |_, _| {
             let mut task = task(version, "TASK_STATE_WORKING", "c");
-            task["status"]["state"] = state.into();
+            task["status"]["state"] = state.clone();
             rpc_reply(&task)
         })
         .await;

@@ -16,6 +16,7 @@ use crate::{
 };
 
 named! {
+    // In the order of the numbers of the protocol buffers.
     pub enum TaskState: "a task state of A2A 1.0" {
         /// Missing or unknown.
         Unspecified = "TASK_STATE_UNSPECIFIED",
@@ -33,12 +34,22 @@ named! {
     }
 }
 
-/// A state in the words of either version: some agents speak one of them and write the words of the other.
+/// A state in the words of either version and of the protocol buffers of 0.3, or by its number there, which is the same in
+/// both versions: some agents speak one version and write the words of the other, and ProtoJSON allows numbers.
 #[derive(Debug)]
 pub(in crate::a2a) struct AnyTaskState(pub(in crate::a2a) TaskState);
 
 impl Decode for AnyTaskState {
     fn decode(value: Value) -> Result<Self, DecodeError> {
+        if let Some(number) = value.as_u64() {
+            let state = usize::try_from(number).ok().and_then(|at| TaskState::ALL.get(at));
+            return state
+                .map(|state| Self(*state))
+                .ok_or_else(|| DecodeError::invalid("must be the number of a task state"));
+        }
+        if let Some("TASK_STATE_CANCELLED" | "cancelled") = value.as_str() {
+            return Ok(Self(TaskState::Canceled));
+        }
         let newer = TaskState::decode(value.clone());
         newer
             .or_else(|error| v03::TaskState::decode(value).map_or(Err(error), |older| Ok(older.into())))

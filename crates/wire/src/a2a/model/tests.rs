@@ -462,7 +462,8 @@ fn unknown_state_and_invalid_time_do_not_hide_a_task() {
     for (state, timestamp) in [
         (json!("TASK_STATE_LOST"), json!("yesterday")),
         (json!("lost"), json!(1_767_323_045)),
-        (json!(7), json!({})),
+        (json!(9), json!({})),
+        (json!(-1), json!({})),
         (json!(null), json!(null)),
     ] {
         let status = json!({"state": state, "timestamp": timestamp});
@@ -470,9 +471,18 @@ fn unknown_state_and_invalid_time_do_not_hide_a_task() {
         assert_eq!(task.status.state, TaskState::Unspecified, "{status}");
         assert_eq!(task.status.timestamp, None, "{status}");
     }
-    // Some agents write the words of the other version.
-    let status = TaskStatus::decode(json!({"state": "input-required"})).unwrap();
-    assert_eq!(status.state, TaskState::InputRequired);
+    // Some agents write the words of the other version, or numbers.
+    for (state, expected) in [
+        (json!("input-required"), TaskState::InputRequired),
+        (json!("TASK_STATE_CANCELLED"), TaskState::Canceled),
+        (json!("cancelled"), TaskState::Canceled),
+        (json!(0), TaskState::Unspecified),
+        (json!(3), TaskState::Completed),
+        (json!(8), TaskState::AuthRequired),
+    ] {
+        let status = TaskStatus::decode(json!({"state": state})).unwrap();
+        assert_eq!(status.state, expected, "{state}");
+    }
     // A client that filters by an unknown state is told so.
     assert!(ListTasksRequest::decode(json!({"status": "TASK_STATE_LOST"})).is_err());
 }

@@ -320,13 +320,19 @@ fn invalid_timestamp_decodes_as_absent() {
 
 #[test]
 fn undefined_state_decodes_as_unknown() {
-    for state in [json!("paused"), json!("TASK_STATE_LOST"), json!(7)] {
+    for state in [json!("paused"), json!("TASK_STATE_LOST"), json!(9)] {
         let status = TaskStatus::decode(json!({"state": state})).unwrap();
         assert_eq!(status.state, TaskState::Unknown, "{state}");
     }
-    // Some agents write the words of the other version.
-    let status = TaskStatus::decode(json!({"state": "TASK_STATE_INPUT_REQUIRED"})).unwrap();
-    assert_eq!(status.state, TaskState::InputRequired);
+    // Some agents write the words of the other version, or numbers.
+    for (state, expected) in [
+        (json!("TASK_STATE_INPUT_REQUIRED"), TaskState::InputRequired),
+        (json!("TASK_STATE_CANCELLED"), TaskState::Canceled),
+        (json!(6), TaskState::InputRequired),
+    ] {
+        let status = TaskStatus::decode(json!({"state": state})).unwrap();
+        assert_eq!(status.state, expected, "{state}");
+    }
     assert!(TaskStatus::decode(json!({})).is_err());
 }
 
