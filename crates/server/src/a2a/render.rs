@@ -4,7 +4,7 @@
 //! reads. A run that ended or asked something in the append that created it needs none.
 
 use serde_json::{Value, json};
-use wopr_app::{Mask, Question, View, VisibleRun, reads_result};
+use wopr_app::{Mask, Question, View, VisibleRun, Waiting, reads_result};
 use wopr_core::{Failure, RunKey, Timestamp};
 use wopr_wire::{
     a2a::model::{Message, Part, Role, Task, TaskState, TaskStatus},
@@ -47,7 +47,7 @@ impl Shown {
 impl Service {
     pub(super) async fn task(&self, caller: &Caller, view: &View, shown: Shown) -> Result<Task, Error> {
         let mut room = Room::of_task(&self.host);
-        let mut task = self.bare_task(&mut room, caller, view, shown).await?;
+        let mut task = self.bare_task(&mut room, caller, view, None, shown).await?;
         let n = shown.n_messages();
         // A caller without `runs:read` sees the outcome of its own request, not the messages of others.
         if n > 0 && caller.may(Scope::RunsRead) {
@@ -79,18 +79,20 @@ impl Service {
         shown: Shown,
     ) -> Result<Task, Error> {
         let mut room = Room::of_task(&self.host);
-        let mut task = self.bare_task(&mut room, caller, view, shown).await?;
+        let mut task = self.bare_task(&mut room, caller, view, None, shown).await?;
         if shown.n_messages() > 0 {
             task.history = vec![history::own(caller, message)];
         }
         Ok(task)
     }
 
-    async fn bare_task(
+    /// Renders a task without its messages. A question that was settled since the view was read is left out.
+    pub(super) async fn bare_task(
         &self,
         room: &mut Room,
         caller: &Caller,
         view: &View,
+        settled: Option<&Waiting>,
         shown: Shown,
     ) -> Result<Task, Error> {
         let run = &view.run;
@@ -101,6 +103,9 @@ impl Service {
         let mut questions = Vec::new();
         if !projection.asked().is_empty() {
             questions = app.open_questions(view).await?;
+        }
+        if let Some(settled) = settled {
+            questions.retain(|question| question.waiting != *settled);
         }
         app.note_questions(caller, &questions);
         let error = run.error.as_ref().map(|(error, _)| error);

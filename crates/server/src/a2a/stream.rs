@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{sync::watch, time::Instant};
-use wopr_app::{Mask, Question, Tail, View, VisibleRun, reads_result};
+use wopr_app::{Mask, Question, Tail, View, VisibleRun, Waiting, reads_result};
 use wopr_core::{Event, KernelEvent, Object, Plan, Recorded, Seq, Timestamp, json_size};
 use wopr_wire::a2a::{
     error::A2aError,
@@ -130,14 +130,16 @@ impl Service {
             Sent::Answered {
                 before: Some(before),
                 after,
+                waiting,
                 left,
                 ..
             } => {
                 let is_resumed = left == Left::None;
+                let settled = (left != Left::Same).then_some(&waiting);
                 // The time of the append, as the first update says. An answer to a child has caused none here yet.
                 let answered_at = after.as_ref().map(|after| after.summary.updated_at);
                 let task = self
-                    .accepted(call, &before, is_resumed, answered_at, shown)
+                    .accepted(call, &before, settled, is_resumed, answered_at, shown)
                     .await?;
                 let mut stream = self.stream(call, &before, Mode::Send);
                 stream.rests_at = match (left, after) {
@@ -278,20 +280,21 @@ impl Service {
         }
     }
 
-    /// The task as of the answer. If no interrupt remains open, its state is working.
+    /// The task as of the answer, without the interrupt that the answer has settled. If none remains open, its state is
+    /// working.
     async fn accepted(
         &self,
         call: &Call,
         before: &View,
+        settled: Option<&Waiting>,
         is_resumed: bool,
         answered_at: Option<Timestamp>,
         shown: Shown,
     ) -> Result<Task, Error> {
-        let no_messages = Shown {
-            history: Some(0),
-            ..shown
-        };
-        let mut task = self.task(&call.caller, before, no_messages).await?;
+        let mut room = Room::of_task(&self.host);
+        let mut task = self
+            .bare_task(&mut room, &call.caller, before, settled, shown)
+            .await?;
         if is_resumed {
             let app = self.host.app();
             let state = TaskState::Working;
@@ -304,6 +307,7 @@ impl Service {
             {
                 about.remove("interrupt");
                 about.remove("interruptToken");
+                about.remove("interrupts");
                 about.insert("status".to_owned(), wopr_core::RunStatus::Running.as_str().into());
             }
         }
@@ -318,7 +322,7 @@ impl Service {
                 n: shown.n_messages(),
                 caller: &call.caller,
             };
-            task.history = history::read(&mut Room::of_task(&self.host), wanted).await?;
+            task.history = history::read(&mut room, wanted).await?;
         }
         Ok(task)
     }

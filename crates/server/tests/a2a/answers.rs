@@ -280,6 +280,29 @@ async fn answer_selects_one_of_several_interrupts() {
 }
 
 #[tokio::test]
+async fn stream_of_an_answer_begins_with_what_is_still_asked() {
+    let server = Server::start().await;
+    for client in [server.v1(), server.v03()] {
+        for (node, text, left) in [("right", "north", "left:0"), ("left", "yes", "right:0")] {
+            let named = |name: &str| format!("{name}-{node}-{}", client.version);
+            let task = begin(&client, "parallel", &named("begins")).await;
+            let id = task["id"].as_str().unwrap();
+            let metadata = json!({"openwop": {"interrupt": {"nodeId": node}}});
+            let more = json!({"taskId": id, "metadata": metadata});
+            let stream = client.stream(client.text(&named("answers"), text, more)).await;
+            let frames = stream.all().await;
+            assert_eq!(frames[0].short(), "task:input-required");
+            let first = &frames[0].value;
+            let about = &first["metadata"]["openwop"];
+            assert_eq!(about["interrupt"]["interruptId"], left, "{about:#}");
+            assert_eq!(about.get("interrupts"), None, "{about:#}");
+            let message = first["status"]["message"]["messageId"].as_str().unwrap();
+            assert!(message.ends_with(left), "{message}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn childs_interrupt_is_shown_on_the_task() {
     let server = Server::start().await;
     for client in [server.v1(), server.v03()] {
