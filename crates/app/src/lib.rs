@@ -54,7 +54,7 @@ pub use scopes::{Scope, Scopes};
 pub use secrets::{MAX_SECRETS, SealedSecret, ShownSecret};
 pub use select_question::{Selected, Selector, Unselected};
 pub use start_run::{NewRun, StartPermit};
-pub use subscriptions::{FoundSubscription, SealSubscription, SubscriptionSlot};
+pub use subscriptions::{FoundSubscription, ManagedSubscription, SealSubscription, SubscriptionSlot};
 pub use visible_run::VisibleRun;
 pub use workflows::NotRegistered;
 

@@ -5,7 +5,7 @@
 //!
 //! Half of a run's subscriptions are kept for whoever started it: others who may read it cannot use them all up.
 
-use wopr_core::{PrincipalId, Refusal, RunId, RunKey};
+use wopr_core::{PrincipalId, Refusal, RunId, RunKey, Timestamp};
 use wopr_engine::NewSubscription;
 use wopr_store::{PushRow, Put};
 
@@ -39,6 +39,14 @@ pub struct SubscriptionSlot {
     most: Option<usize>,
 }
 
+/// A subscription that its reader manages.
+#[derive(Debug)]
+pub struct ManagedSubscription<T> {
+    pub id: String,
+    pub created_at: Timestamp,
+    pub subscription: T,
+}
+
 /// The subscription that a caller asked for.
 #[derive(Debug)]
 pub enum FoundSubscription<T> {
@@ -67,19 +75,24 @@ impl SubscriptionSlot {
 }
 
 impl App {
-    /// The subscriptions of a run that the caller manages, with their ids, in the order of their creation.
+    /// The subscriptions of a run that the caller manages, in the order of their creation, and of their ids where that is the
+    /// same.
     pub async fn subscriptions<S: SealSubscription>(
         &self,
         caller: &Caller,
         run: &VisibleRun,
         seal: &S,
-    ) -> Result<Vec<(String, S::Subscription)>, Error> {
+    ) -> Result<Vec<ManagedSubscription<S::Subscription>>, Error> {
         caller.require(Scope::RunsRead)?;
         let mut managed = Vec::new();
         for row in self.engine.store().pushes(run).await? {
             let subscription = seal.open(run, &row.id, &row.body)?;
             if manages::<S>(caller, &subscription) {
-                managed.push((row.id, subscription));
+                managed.push(ManagedSubscription {
+                    id: row.id,
+                    created_at: row.created_at,
+                    subscription,
+                });
             }
         }
         Ok(managed)

@@ -14,20 +14,35 @@ pub(super) fn encode(since: Timestamp, run: &RunId) -> String {
 }
 
 pub(super) fn decode(token: &str) -> Result<PhaseCursor, A2aError> {
-    parse(token).ok_or_else(|| A2aError::invalid_param("pageToken", "is not a token of this host"))
+    let cursor = parse(token).and_then(|(since, run)| {
+        let run = RunId::parse(&run).ok()?;
+        Some(PhaseCursor { since, run })
+    });
+    cursor.ok_or_else(unknown)
 }
 
-fn parse(token: &str) -> Option<PhaseCursor> {
+/// The token for the page that starts after a push configuration, which need not exist any more when the page is read.
+pub(super) fn encode_push(created_at: Timestamp, id: &str) -> String {
+    URL_SAFE_NO_PAD.encode(format!("{VERSION}:{}:{id}", created_at.millis()))
+}
+
+pub(super) fn decode_push(token: &str) -> Result<(Timestamp, String), A2aError> {
+    parse(token).ok_or_else(unknown)
+}
+
+fn unknown() -> A2aError {
+    A2aError::invalid_param("pageToken", "is not a token of this host")
+}
+
+/// The time and the id of a token.
+fn parse(token: &str) -> Option<(Timestamp, String)> {
     let text = String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
     let (version, rest) = text.split_once(':')?;
-    let (millis, run) = rest.split_once(':')?;
+    let (millis, id) = rest.split_once(':')?;
     if version != VERSION {
         return None;
     }
-    Some(PhaseCursor {
-        since: Timestamp::from_millis(millis.parse().ok()?),
-        run: RunId::parse(run).ok()?,
-    })
+    Some((Timestamp::from_millis(millis.parse().ok()?), id.to_owned()))
 }
 
 #[cfg(test)]

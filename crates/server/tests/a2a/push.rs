@@ -828,6 +828,23 @@ async fn invalid_receivers_are_refused_before_anything_is_stored() {
         .err("ListTaskPushNotificationConfigs", page("nowhere"))
         .await;
     assert_eq!(bad.0, -32602);
+
+    // A page goes on after the last one, also if all that was on it is gone.
+    let mut n_removed = 0;
+    let mut token = String::new();
+    loop {
+        let found = client.ok("ListTaskPushNotificationConfigs", page(&token)).await;
+        for config in found["configs"].as_array().unwrap() {
+            let named = json!({ "taskId": task, "id": config["id"] });
+            client.ok("DeleteTaskPushNotificationConfig", named).await;
+            n_removed += 1;
+        }
+        match found["nextPageToken"].as_str() {
+            Some(next) if !next.is_empty() => token = next.to_owned(),
+            Some(_) | None => break,
+        }
+    }
+    assert_eq!(n_removed, 10);
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ use crate::{
     Host,
     a2a::{
         error::Error,
+        page,
         service::{Call, Service, require},
     },
     auth::{Caller, Scope},
@@ -116,21 +117,23 @@ impl Service {
         let from = match &request.page_token {
             None => 0,
             Some(token) => {
-                let place = managed.iter().position(|(id, _)| id == token);
-                place.ok_or_else(|| A2aError::invalid_param("pageToken", "is of no page of this list"))? + 1
+                let (at, id) = page::decode_push(token)?;
+                managed.partition_point(|managed| (managed.created_at, &managed.id) <= (at, &id))
             }
         };
         let most = request
             .page_size
             .map_or(usize::MAX, |size| usize::try_from(size).unwrap_or(usize::MAX));
-        let page: Vec<_> = managed.iter().skip(from).take(most).collect();
-        let next_page_token = match page.last() {
-            Some((last, _)) if from + page.len() < managed.len() => last.clone(),
+        let shown: Vec<_> = managed.iter().skip(from).take(most).collect();
+        let next_page_token = match shown.last() {
+            Some(last) if from + shown.len() < managed.len() => page::encode_push(last.created_at, &last.id),
             Some(_) | None => String::new(),
         };
-        let shown = |(id, subscription): &&(String, Subscription)| subscription.shown(&run, id);
+        let configs = shown
+            .iter()
+            .map(|managed| managed.subscription.shown(&run, &managed.id));
         Ok(ListTaskPushNotificationConfigsResponse {
-            configs: page.iter().map(shown).collect(),
+            configs: configs.collect(),
             next_page_token,
         })
     }
