@@ -6,7 +6,7 @@ use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
 use super::{
-    answer::{Answer, bytes_response, json_response, not_modified},
+    answer::{Answer, PUBLIC, bytes_response, json_response, of_everybody, tagged},
     call::Call,
     problem::Problem,
 };
@@ -18,16 +18,12 @@ use crate::message::{Body, Response};
 pub(super) fn discovery(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let document = call.host.discovery().document(call.host.app());
-        let caching = HeaderValue::from_static("public, max-age=300");
-        let mut response = if document.etag.to_str().is_ok_and(|tag| call.has_current(tag)) {
-            not_modified(&document.etag)
-        } else {
-            bytes_response(StatusCode::OK, document.bytes.clone())
-        };
-        let headers = response.headers_mut();
-        headers.insert(header::CACHE_CONTROL, caching);
-        headers.insert(header::ETAG, document.etag.clone());
-        headers.insert("capabilities-etag", document.etag.clone());
+        let mut response = tagged(&call, &document.etag, of_everybody(), || {
+            Ok(bytes_response(StatusCode::OK, document.bytes.clone()))
+        })?;
+        response
+            .headers_mut()
+            .insert("capabilities-etag", document.etag.clone());
         Ok(response)
     }
     .boxed()
@@ -37,8 +33,7 @@ pub(super) fn discovery(call: Call) -> BoxFuture<'static, Answer> {
 pub(super) fn openapi(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let mut response = bytes_response(StatusCode::OK, call.openapi);
-        let caching = HeaderValue::from_static("public, max-age=300");
-        response.headers_mut().insert(header::CACHE_CONTROL, caching);
+        response.headers_mut().insert(header::CACHE_CONTROL, PUBLIC);
         Ok(response)
     }
     .boxed()

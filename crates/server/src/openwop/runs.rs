@@ -2,7 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use futures_util::{FutureExt as _, future::BoxFuture};
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -17,7 +17,7 @@ use wopr_wire::{
 
 use super::{
     activities,
-    answer::{Answer, etag, json_response, not_modified},
+    answer::{Answer, etag, json_response, of_caller, tagged},
     call::Call,
     idempotency,
     problem::{Problem, no_run},
@@ -260,15 +260,9 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
         let mask = Mask::for_caller(&view, call.caller());
         let snapshot = document(&call.host, call.caller(), &view, &mask, InterruptTokens::Minted).await?;
         let tag = version(&view, &snapshot, &mask)?;
-        if tag.to_str().is_ok_and(|tag| call.has_current(tag)) {
-            return Ok(not_modified(&tag));
-        }
-        let mut response = json_response(StatusCode::OK, &snapshot)?;
-        response.headers_mut().insert(header::ETAG, tag);
-        response
-            .headers_mut()
-            .insert(header::VARY, HeaderValue::from_static("authorization"));
-        Ok(response)
+        tagged(&call, &tag, of_caller(), || {
+            json_response(StatusCode::OK, &snapshot)
+        })
     }
     .boxed()
 }

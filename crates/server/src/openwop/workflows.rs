@@ -13,7 +13,7 @@ use wopr_core::{ContentHash, NodeTypes, Plan, TenantId, WorkflowId, definition_s
 use wopr_wire::json;
 
 use super::{
-    answer::{Answer, bytes_response, etag, json_response, not_modified},
+    answer::{Answer, bytes_response, etag, json_response, of_caller, of_everybody, tagged},
     call::Call,
     idempotency,
     problem::{Problem, listed_problem},
@@ -269,19 +269,12 @@ pub(super) fn schema(call: Call) -> BoxFuture<'static, Answer> {
         } else {
             &*SCHEMA
         };
-        let mut response = if tag.to_str().is_ok_and(|tag| call.has_current(tag)) {
-            not_modified(tag)
-        } else {
-            bytes_response(StatusCode::OK, bytes.clone())
-        };
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(SCHEMA_TYPE));
-        headers.insert(
-            header::CACHE_CONTROL,
-            HeaderValue::from_static("public, max-age=300"),
-        );
-        headers.insert(header::ETAG, tag.clone());
-        Ok(response)
+        tagged(&call, tag, of_everybody(), || {
+            let mut response = bytes_response(StatusCode::OK, bytes.clone());
+            let schema = HeaderValue::from_static(SCHEMA_TYPE);
+            response.headers_mut().insert(header::CONTENT_TYPE, schema);
+            Ok(response)
+        })
     }
     .boxed()
 }
@@ -304,14 +297,10 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
         let plan = call.host.app().read_workflow(call.caller(), &id).await?;
         let plan = plan.ok_or_else(missing)?;
         let tag = etag(plan.version().as_str());
-        if tag.to_str().is_ok_and(|tag| call.has_current(tag)) {
-            return Ok(not_modified(&tag));
-        }
-        let mut response = json_response(StatusCode::OK, &wopr_app::definition(&plan))?;
-        let headers = response.headers_mut();
-        headers.insert(header::ETAG, tag);
+        let document = || json_response(StatusCode::OK, &wopr_app::definition(&plan));
+        let mut response = tagged(&call, &tag, of_caller(), document)?;
         if let Ok(version) = HeaderValue::from_str(plan.version().as_str()) {
-            headers.insert(VERSION.clone(), version);
+            response.headers_mut().insert(VERSION.clone(), version);
         }
         Ok(response)
     }

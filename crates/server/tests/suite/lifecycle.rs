@@ -243,6 +243,38 @@ async fn known_snapshot_is_answered_with_304() {
 }
 
 #[tokio::test]
+async fn not_modified_has_the_caching_headers_of_the_document() {
+    let server = Server::start().await;
+    let run = server.run("conformance-noop", json!({})).await;
+    server.wait_for(&run, "completed").await;
+    for path in [
+        &format!("/v1/runs/{run}"),
+        "/v1/workflows/conformance-noop",
+        "/v1/schemas/workflow-definition.json",
+        "/.well-known/openwop",
+        "/.well-known/agent-card.json",
+    ] {
+        let first = server.get(path).send().await;
+        let tag = first.header("etag").unwrap().to_owned();
+        let again = server.get(path).header("if-none-match", &tag).send().await;
+        assert_eq!((again.status, again.body.len()), (304, 0), "{path}");
+        for name in [
+            "etag",
+            "cache-control",
+            "vary",
+            "last-modified",
+            "openwop-workflow-version",
+        ] {
+            assert_eq!(again.header(name), first.header(name), "{path}: {name}");
+        }
+        let is_own = path.starts_with("/v1/runs") || path.starts_with("/v1/workflows");
+        if is_own {
+            assert_eq!(again.header("vary"), Some("authorization"), "{path}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn lists_are_paginated() {
     let server = Server::start().await;
     let mut runs = Vec::new();
