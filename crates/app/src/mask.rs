@@ -24,6 +24,11 @@ const WORKER_INPUTS: &str = "nextWorkerInputs";
 const EXCHANGES: &str = "_askExchanges:";
 /// The output with which a reviewer replaces an artifact.
 pub const EDITED: &str = "editedArtifactData";
+/// Members of a question that show what a person is asked to judge: what a decision or a child is to become, and a
+/// decision that is held.
+const SUBJECTS: [&str; 2] = ["artifactData", "decision"];
+/// Members of an answer that take the place of what was to be judged.
+const REPLACEMENTS: [&str; 2] = [EDITED, "decision"];
 
 /// The values that a workflow hides from a reader.
 #[derive(Debug, Clone, Default)]
@@ -156,6 +161,7 @@ impl Mask {
         let Some(plan) = &self.plan else { return false };
         let mut parts = PARTS_OF_ANSWERS.iter();
         plan.is_sensitive(node.as_str())
+            || plan.is_sensitive_subject(node)
             || self.hides_whole_answers(node)
             || parts.any(|port| plan.is_sensitive_output(node, port))
     }
@@ -319,11 +325,61 @@ impl Mask {
             _ if self.is_answer_content(node) => reference(node),
             // The answer alone does not say which parts become outputs, and next to which others.
             Value::Object(parts) => {
-                let part = |(name, value): (&String, &Value)| (name.clone(), self.output(node, name, value));
+                let part = |(name, value): (&String, &Value)| (name.clone(), self.part(node, name, value));
                 Value::Object(parts.iter().map(part).collect())
             }
             other => self.shown(other),
         }
+    }
+
+    /// Masks the part of an answer with this name. It is an output of the node, or takes the place of what the node asked
+    /// about.
+    #[must_use]
+    pub fn part(&self, node: &NodeId, name: &str, value: &Value) -> Value {
+        if REPLACEMENTS.contains(&name) && !self.keeps_output(node, name) {
+            return self.subject(node, value);
+        }
+        self.output(node, name, value)
+    }
+
+    /// Masks the parts of an answer to a node that take the place of what the node asked about, among the members of any
+    /// object. `None` if a member with this name is no such part.
+    #[must_use]
+    pub fn replacement(&self, node: &NodeId, name: &str, value: &Value) -> Option<Value> {
+        REPLACEMENTS.contains(&name).then(|| self.part(node, name, value))
+    }
+
+    /// Masks what a node asks somebody, which may show a decision or what a child gives back.
+    #[must_use]
+    pub fn question<'a>(&self, node: &NodeId, data: &'a Value) -> Cow<'a, Value> {
+        if self.plan.is_none() || SUBJECTS.iter().all(|name| data.get(name).is_none()) {
+            return Cow::Borrowed(data);
+        }
+        let mut data = data.clone();
+        for name in SUBJECTS {
+            if let Some(subject) = data.get_mut(name) {
+                *subject = self.subject(node, subject);
+            }
+        }
+        Cow::Owned(data)
+    }
+
+    /// Masks what a node asks somebody to judge: the decision that it takes, holds or follows, or what a child gives back.
+    #[must_use]
+    pub fn subject(&self, node: &NodeId, value: &Value) -> Value {
+        let Some(plan) = &self.plan else {
+            return value.clone();
+        };
+        if plan.is_sensitive_subject(node) {
+            return redacted();
+        }
+        let mut shown = self.shown(value);
+        for (name, value) in shown.as_object_mut().into_iter().flatten() {
+            if plan.is_sensitive_part(node, name) {
+                *value = redacted();
+            }
+        }
+        shown
     }
 
     /// Masks the content of an artifact for a reader of artifacts. Hides sensitive outputs that could not be

@@ -11,7 +11,7 @@ use wopr_core::{
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 
-use crate::{App, Conversation, Error, VisibleRun, Waiting};
+use crate::{App, Conversation, Error, Mask, VisibleRun, Waiting, read_run::mask_of};
 
 /// Deepest chain of children that is followed; the kernel allows no deeper one.
 const MAX_DEPTH: usize = 40;
@@ -33,7 +33,7 @@ pub struct AskedAt {
     pub step: StepId,
     /// How many interrupts the execution opened before this one.
     pub number: u32,
-    /// The content of the question, as it was asked.
+    /// The content of the question, as it was asked and without what is hidden from every reader.
     pub data: Value,
     /// What was said since, if the question is for a turn of an open conversation.
     pub conversation: Option<Conversation>,
@@ -75,14 +75,14 @@ impl AskedAt {
             key: view.key.clone(),
             step: open.step(),
             number: asked.number,
-            data: asked.data.clone(),
+            data: Mask::of(&view.plan).question(open.node, &asked.data).into_owned(),
             conversation: Conversation::of(view, open),
             at: asked.requested_at,
             deadline: asked.deadline,
         })
     }
 
-    fn requested(key: &RunKey, recorded: &Recorded) -> Option<Self> {
+    fn requested(key: &RunKey, recorded: &Recorded, mask: &Mask) -> Option<Self> {
         let KernelEvent::InterruptRequested {
             step,
             data,
@@ -97,7 +97,7 @@ impl AskedAt {
             key: key.clone(),
             step: step.clone(),
             number: *number,
-            data: data.clone(),
+            data: mask.question(&step.node, data).into_owned(),
             conversation: None,
             at: recorded.at,
             deadline: timeout_ms.map(|ms| recorded.at.plus_millis(ms)),
@@ -154,8 +154,11 @@ impl App {
         if waiting.child.is_some() {
             return self.look_up_question(run, waiting).await.map(Some);
         }
+        let Some(mask) = mask_of(&self.engine, run, recorded, true).await? else {
+            return Ok(None);
+        };
         Ok(Some(Question {
-            asked: AskedAt::requested(run, recorded),
+            asked: AskedAt::requested(run, recorded, &mask),
             waiting,
             way: Vec::new(),
         }))
@@ -339,7 +342,8 @@ async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<(Seq, Fo
             if let KernelEvent::InterruptRequested { step, number, .. } = event
                 && step.interrupt(*number) == id
             {
-                let asked = AskedAt::requested(key, recorded);
+                let mask = mask_of(engine, key, recorded, true).await?;
+                let asked = mask.and_then(|mask| AskedAt::requested(key, recorded, &mask));
                 return Ok(asked.map(|asked| (recorded.seq, Found::Here(asked))));
             }
             if let Some((child, step)) = mirrored(event, id) {

@@ -3,8 +3,8 @@
 use std::{borrow::Cow, future::Future, sync::Arc};
 
 use wopr_core::{Event, KernelEvent, Recorded, RunId, RunKey, RunStarted, RunStatus, Seq};
-use wopr_engine::{Decided, Events, Opened, Tail, View};
-use wopr_store::{BlobRow, MessageRow, Summary};
+use wopr_engine::{Decided, Engine, Events, Opened, Tail, View};
+use wopr_store::{BlobRow, MessageRow, ReadError, Summary};
 
 use crate::{App, Caller, Error, Mask, Scope, VisibleRun};
 
@@ -98,8 +98,7 @@ impl App {
         self.engine.tail(run)
     }
 
-    /// The mask for the events of a run that begin with `first`. The first event of a log names the workflow
-    /// version; for others the run's summary does. A removed run has no mask, and nothing of it may be shown
+    /// The mask for the events of a run that begin with `first`. A removed run has no mask, and nothing of it may be shown
     /// without one.
     pub async fn mask(
         &self,
@@ -107,19 +106,7 @@ impl App {
         first: &Recorded,
         reads_artifacts: bool,
     ) -> Result<Option<Mask>, Error> {
-        let (workflow, version) = if let Event::Kernel(KernelEvent::RunStarted(started)) = &first.event {
-            (started.workflow.clone(), started.version.clone())
-        } else if let Some((summary, _)) = self.summary(run).await? {
-            (summary.workflow, summary.version)
-        } else {
-            return Ok(None);
-        };
-        let current = self.engine.workflow(&run.tenant, &workflow);
-        if let Some(plan) = current.filter(|plan| *plan.version() == version) {
-            return Ok(Some(Mask::for_reader(&plan, reads_artifacts)));
-        }
-        let view = self.view(run).await?;
-        Ok(view.map(|view| Mask::for_reader(&view.plan, reads_artifacts)))
+        Ok(mask_of(&self.engine, run, first, reads_artifacts).await?)
     }
 
     /// How a run started. `None` if it has not, or has been removed.
@@ -219,4 +206,27 @@ impl App {
         }
         Ok(None)
     }
+}
+
+/// The mask for the events of a run that begin with `first`. The first event of a log names the workflow version; for
+/// others the run's summary does.
+pub(crate) async fn mask_of(
+    engine: &Engine,
+    run: &RunKey,
+    first: &Recorded,
+    reads_artifacts: bool,
+) -> Result<Option<Mask>, ReadError> {
+    let (workflow, version) = if let Event::Kernel(KernelEvent::RunStarted(started)) = &first.event {
+        (started.workflow.clone(), started.version.clone())
+    } else if let Some((summary, _)) = engine.summary(run).await? {
+        (summary.workflow, summary.version)
+    } else {
+        return Ok(None);
+    };
+    let current = engine.workflow(&run.tenant, &workflow);
+    if let Some(plan) = current.filter(|plan| *plan.version() == version) {
+        return Ok(Some(Mask::for_reader(&plan, reads_artifacts)));
+    }
+    let view = engine.view(run).await?;
+    Ok(view.map(|view| Mask::for_reader(&view.plan, reads_artifacts)))
 }

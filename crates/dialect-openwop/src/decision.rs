@@ -7,11 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use wopr_kernel::{AnswerSchema, MAX_SET, cost::Meter};
 
-use crate::{
-    Object,
-    expression::is_template,
-    redaction::{hidden, unhide},
-};
+use crate::{Object, expression::is_template, redaction::unhide};
 
 /// Longest id of a worker, in characters.
 const MAX_WORKER: usize = 256;
@@ -66,19 +62,8 @@ pub struct Criterion {
 }
 
 impl Decision {
-    /// The decision for the eyes of people: inputs of workers are replaced if they are named like something sensitive.
-    pub(crate) fn shown(&self, is_sensitive: impl Fn(&str) -> bool) -> Value {
-        let mut shown = self.clone();
-        if let Self::NextWorker { inputs, .. } = &mut shown {
-            for given in inputs {
-                *given = hidden(std::mem::take(given), &is_sensitive);
-            }
-        }
-        shown.to_value()
-    }
-
-    /// The decision that somebody made of one that was [shown](Self::shown): what was replaced and is still there is what it
-    /// was.
+    /// The decision that somebody made of one whose sensitive inputs of workers they did not see: what is still redacted is
+    /// what it was.
     #[must_use]
     pub(crate) fn made_of(mut self, original: &Self) -> Self {
         if let (

@@ -48,6 +48,8 @@ const EDGE: usize = size_of::<Edge>() + size_of::<PlanEdge>() + 64;
 const TURNS: [&str; 2] = ["turns", "answer"];
 /// The outputs that people give in a conversation: what they say in it, and what it comes to.
 const SAID: [&str; 3] = ["turns", "answer", "outcome"];
+/// The output with what the agent of a node has decided.
+const DECISION: &str = "decision";
 
 /// Places of nodes by their ids. Every event of a run looks some up.
 type Index = HashMap<NodeId, usize, RandomState>;
@@ -418,7 +420,7 @@ impl Plan {
         if !problems.is_empty() {
             return Err(Problems(problems));
         }
-        let sensitive = sensitive(&definition);
+        let sensitive = sensitive(&definition, &nodes);
         let never_waits = nodes.iter().all(|node| node.kind.never_waits());
         let has_sensitive_output = definition.nodes.iter().any(|node| node.marked().next().is_some());
         let extra_bytes = extra_bytes(&definition) + allowance.compiled_bytes();
@@ -526,10 +528,56 @@ impl Plan {
                     || TURNS.iter().any(|port| self.is_sensitive(port))
             })
         };
+        // A decision is what the agent of its node says.
+        let is_decision_redacted = || {
+            let kind = &self.nodes[position].kind;
+            matches!(kind, NodeKind::Supervisor(_) | NodeKind::MockAgent(_))
+                && self.has_sensitive_output(&node.id)
+        };
         node.marks(port)
             || self.is_sensitive(port)
+            || (port == DECISION && is_decision_redacted())
             || (node.hears(port) && are_comments_redacted())
             || (SAID.contains(&port) && are_turns_redacted())
+    }
+
+    /// Returns `true` if views redact the decisions that the node at this position takes, holds or follows.
+    fn redacts_decision(&self, position: usize) -> bool {
+        match &self.nodes[position].kind {
+            NodeKind::Supervisor(_) | NodeKind::MockAgent(_) => self.redacts(position, DECISION),
+            // It follows what any supervisor of the run has decided.
+            NodeKind::Dispatch(_) => {
+                let mut nodes = self.nodes.iter().enumerate();
+                self.redacts(position, DECISION)
+                    || nodes.any(|(at, node)| {
+                        matches!(node.kind, NodeKind::Supervisor(_)) && self.redacts(at, DECISION)
+                    })
+            }
+            NodeKind::Pass
+            | NodeKind::Delay { .. }
+            | NodeKind::Fail { .. }
+            | NodeKind::Reject { .. }
+            | NodeKind::Stream { .. }
+            | NodeKind::Approval(_)
+            | NodeKind::Clarification { .. }
+            | NodeKind::Interrupt { .. }
+            | NodeKind::Conversation(_)
+            | NodeKind::Duplicates
+            | NodeKind::SetVariable { .. }
+            | NodeKind::Template(_)
+            | NodeKind::ChannelWrite { .. }
+            | NodeKind::SubWorkflow(_)
+            | NodeKind::Http(_)
+            | NodeKind::Activity(_)
+            | NodeKind::Agent(_)
+            | NodeKind::Memory(_)
+            | NodeKind::Model(_)
+            | NodeKind::Tool(_)
+            | NodeKind::GivenTool
+            | NodeKind::SideEffect
+            | NodeKind::ArtifactEmit { .. }
+            | NodeKind::Requires { .. } => false,
+        }
     }
 
     /// Checks per-run overrides against the workflow's schema; returns the first violation as text.
@@ -644,7 +692,7 @@ fn restrict_answers(nodes: &mut [PlanNode]) {
 }
 
 /// Variables and channels that views redact.
-fn sensitive(definition: &Definition) -> HashSet<String> {
+fn sensitive(definition: &Definition, nodes: &[PlanNode]) -> HashSet<String> {
     let marked: HashSet<_> = definition.nodes.iter().flat_map(Node::marked).collect();
     let is_marked = |variable: &&Variable| variable.sensitive || marked.contains(variable.name.as_str());
     // An approver's comment may become any variable with one of these names.
@@ -664,10 +712,32 @@ fn sensitive(definition: &Definition) -> HashSet<String> {
     });
     let channels = definition.channels.iter();
     let channels = channels.filter(|(_, channel)| channel.get("sensitive") == Some(&Value::Bool(true)));
-    variables
+    let mut sensitive: HashSet<_> = variables
         .map(|variable| variable.name.clone())
         .chain(channels.map(|(name, _)| name.clone()))
-        .collect()
+        .collect();
+    // A conversation's channel has its turns. Such a channel may hide the turns of other conversations, and so their channels.
+    let conversations = definition.nodes.iter().zip(nodes).filter_map(|(node, compiled)| {
+        let channel = compiled.kind.conversation()?.channel.as_str();
+        definition
+            .channels
+            .contains_key(channel)
+            .then_some((node, channel))
+    });
+    let conversations: Vec<_> = conversations.collect();
+    loop {
+        let are_turns_redacted = |node: &Node| {
+            node.marked().next().is_some()
+                || sensitive.contains(node.id.as_str())
+                || TURNS.iter().any(|port| sensitive.contains(*port))
+        };
+        let mut open = conversations.iter();
+        let found = open.find(|(node, channel)| !sensitive.contains(*channel) && are_turns_redacted(node));
+        let Some((_, channel)) = found else {
+            return sensitive;
+        };
+        sensitive.insert((*channel).to_owned());
+    }
 }
 
 impl Port {

@@ -20,16 +20,6 @@ impl Plan {
     }
 }
 
-/// An object for the eyes of people, without the values of what is sensitive.
-pub(crate) fn hidden(mut object: Object, is_sensitive: impl Fn(&str) -> bool) -> Object {
-    for (name, value) in &mut object {
-        if is_sensitive(name) {
-            *value = REDACTED.into();
-        }
-    }
-    object
-}
-
 /// Puts the values that were hidden from whoever edited an object back in their place.
 pub(crate) fn unhide(edited: &mut Object, original: &Object) {
     for (name, value) in edited {

@@ -231,6 +231,16 @@ pub trait Planned: Debug + Send + Sync + 'static {
         outputs.any(|port| self.is_sensitive_output(node, port))
     }
 
+    /// Returns `true` if views redact, as a whole, what the node asks a person to judge, and what the person makes of it.
+    fn is_sensitive_subject(&self, _node: &NodeId) -> bool {
+        false
+    }
+
+    /// Returns `true` if views redact this member of what the node asks a person to judge.
+    fn is_sensitive_part(&self, _node: &NodeId, _name: &str) -> bool {
+        false
+    }
+
     /// Whether texts among the artifacts of the node may repeat any value of the run.
     fn sums_up(&self, _node: &NodeId) -> bool {
         false

@@ -6,7 +6,7 @@ use wopr_kernel::{Answered, Planned as _, RunId, RunStatus, Seq, Spawn, StepId, 
 use crate::{
     ApprovalAction, Failure, InterruptKind, Object, Orchestration, cost,
     node::{Attestation, NodeKind, SubWorkflow, checksum, harvest},
-    redaction::{hidden, unhide},
+    redaction::unhide,
     state::PendingHarvest,
 };
 
@@ -106,12 +106,11 @@ impl Walk<'_, '_> {
         if let Err(failure) = self.spend(2 * kept).and_then(|()| self.hold(kept, 0)) {
             return self.fail_node(step, cause, failure);
         }
-        let shown = hidden(harvest, |name| self.is_hidden(sub, name));
         let mut data = json!({
             "artifactId": step.node.as_str(),
             "artifactType": "sub-run-outputs",
             "title": format!("Take over the outputs of '{}'?", sub.workflow),
-            "artifactData": shown,
+            "artifactData": harvest,
             "actions": ["accept", "reject", "edit-accept", "ask"],
         });
         let attestation = sub.attestation.as_ref();
@@ -120,13 +119,6 @@ impl Walk<'_, '_> {
             data["approversList"] = json!(approvers);
         }
         self.interrupt(step, cause, (InterruptKind::Approval, data), None);
-    }
-
-    /// Whether what a child gives back by this name is kept from views, or becomes a variable that is.
-    fn is_hidden(&self, sub: &SubWorkflow, name: &str) -> bool {
-        let mut outputs = sub.outputs.iter();
-        self.plan.is_sensitive(name)
-            || outputs.any(|(variable, from)| from == name && self.plan.is_sensitive(variable))
     }
 
     /// Follows the answer to whether what a child has given back counts.

@@ -5,8 +5,7 @@
 
 use serde_json::{Value, json};
 use wopr_kernel::{
-    Answered, Cap, ChildEnd, Planned as _, RunId, RunStatus, Seq, Spawn, StepId, WorkerFailure, WorkflowId,
-    fields,
+    Answered, Cap, ChildEnd, RunId, RunStatus, Seq, Spawn, StepId, WorkerFailure, WorkflowId, fields,
 };
 
 use crate::{
@@ -80,8 +79,7 @@ impl Walk<'_, '_> {
         let escalated = self.emit(Some(cause), event.into());
         let title =
             format!("Follow the supervisor's decision? Its confidence is {confidence}, below {FLOOR}");
-        let shown = decision.shown(|name| self.plan.is_sensitive(name));
-        let data = approval_data(step.node.as_str(), &title, Some(shown));
+        let data = approval_data(step.node.as_str(), &title, Some(decision.to_value()));
         self.interrupt(step, escalated, (InterruptKind::Approval, data), None);
     }
 

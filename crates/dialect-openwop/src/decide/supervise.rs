@@ -1,7 +1,7 @@
 //! The turns of a supervisor: one decision each.
 
 use serde_json::{Value, json};
-use wopr_kernel::{Answered, Cap, Planned as _, Seq, StepId, fields};
+use wopr_kernel::{Answered, Cap, Seq, StepId, fields};
 
 use crate::{
     CONTENT_TRUST, Decision, Failure, InterruptKind, Object, Orchestration, Supervision, UNTRUSTED, cost,
@@ -219,7 +219,7 @@ impl Walk<'_, '_> {
             "agentId": supervisor.agent,
             "threshold": self.overrides().threshold(),
             "observed": observed,
-            "decision": decision.shown(|name| self.plan.is_sensitive(name)),
+            "decision": decision.to_value(),
         });
         self.interrupt(step, cause, (InterruptKind::LowConfidence, data), None);
     }

@@ -186,13 +186,35 @@ impl Planned for Plan {
         kind.map_or(&[], NodeKind::outputs_of_answer)
     }
 
-    /// Of a node that converses, any sensitive output hides all that is said in its turns.
+    /// Of a node that converses, or that calls an agent with questions of its own, any sensitive output hides all that is
+    /// said to it.
     fn is_sensitive_answer(&self, node: &NodeId) -> bool {
         let kind = self.position(node).map(|at| &self.nodes[at].kind);
-        let converses = kind.is_some_and(|kind| kind.conversation().is_some());
+        let is_told =
+            kind.is_some_and(|kind| kind.conversation().is_some() || matches!(kind, NodeKind::Agent(_)));
         let mut outputs = self.outputs_of_answer(node).iter();
-        (converses && self.has_sensitive_output(node))
+        (is_told && self.has_sensitive_output(node))
             || outputs.any(|port| self.is_sensitive_output(node, port))
+    }
+
+    /// Returns `true` if views redact the decision that the node takes, holds or follows.
+    fn is_sensitive_subject(&self, node: &NodeId) -> bool {
+        self.position(node).is_some_and(|at| self.redacts_decision(at))
+    }
+
+    /// Returns `true` if the node is to take this over from a child, and it is sensitive or becomes a sensitive variable.
+    fn is_sensitive_part(&self, node: &NodeId, name: &str) -> bool {
+        let Some(at) = self.position(node) else {
+            return false;
+        };
+        let NodeKind::SubWorkflow(sub) = &self.nodes[at].kind else {
+            return false;
+        };
+        let mut outputs = sub.outputs.iter();
+        self.is_sensitive(name)
+            || outputs.any(|(variable, from)| from == name && self.is_sensitive(variable))
+            // Without a mapping, the node's result is taken over.
+            || (sub.outputs.is_empty() && (self.is_sensitive(node.as_str()) || self.redacts(at, "result")))
     }
 
     fn sums_up(&self, node: &NodeId) -> bool {

@@ -124,6 +124,15 @@ pub(super) fn answering<'m>(
     }
     let mut message = message.clone();
     if !is_kept {
+        if let Some(node) = node {
+            each_object(&mut message, &mut |members| {
+                for (name, value) in members {
+                    if let Some(shown) = mask.replacement(node, last_key(name), value) {
+                        *value = shown;
+                    }
+                }
+            });
+        }
         for part in &mut message.parts {
             if let PartContent::Data(data) = &mut part.content {
                 mask.hide_members(data);

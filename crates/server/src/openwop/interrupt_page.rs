@@ -6,7 +6,7 @@
 
 use http::{HeaderValue, StatusCode, header};
 use serde_json::Value;
-use wopr_app::{Conversation, Error as AppError, View, VisibleRun, reference};
+use wopr_app::{Conversation, Error as AppError, REDACTED, View, VisibleRun, reference};
 use wopr_core::{
     ApprovalAction, Asked, Event, InterruptKind, KernelEvent, NodeId, Open, Recorded, Rules, RunStatus,
     Timestamp,
@@ -148,11 +148,12 @@ async fn gate<'v>(
     let Some((open, talk)) = asked(view, claims) else {
         return Ok(None);
     };
-    let named = open.data.get("artifactId").and_then(Value::as_str);
+    let data = Mask::of(&view.plan).question(&claims.node, &open.data);
+    let named = data.get("artifactId").and_then(Value::as_str);
     // A gate without an artifact has its own node id there.
     let named = named.filter(|id| *id != claims.node.as_str());
-    let artifact = match (open.data.get("artifactData"), named) {
-        (Some(content), _) if !content.is_null() => Some(given(content, &open.data)),
+    let artifact = match (data.get("artifactData"), named) {
+        (Some(content), _) if !content.is_null() => Some(given(content, &data)),
         (_, Some(id)) => artifact(call, view, &claims.holder, id).await?,
         (_, None) => None,
     };
@@ -165,7 +166,7 @@ async fn gate<'v>(
         workflow: view.plan.name(),
         node: claims.node.as_str(),
         kind: open.kind,
-        data: &open.data,
+        data,
         is_untrusted: open.is_untrusted || talk.as_ref().is_some_and(Conversation::is_untrusted),
         artifact,
         requested_at: Some(render::time(open.requested_at)),
@@ -213,7 +214,7 @@ fn given(content: &Value, data: &Value) -> Artifact {
         name: "Content".to_owned(),
         artifact_type: text("artifactType"),
         content: content.clone(),
-        is_redacted: false,
+        is_redacted: content == REDACTED,
         is_untrusted: false,
     }
 }

@@ -32,7 +32,8 @@ pub(crate) struct Gate<'a> {
     pub(crate) workflow: &'a str,
     pub(crate) node: &'a str,
     pub(crate) kind: InterruptKind,
-    pub(crate) data: &'a Value,
+    /// The question, without what is hidden from every reader.
+    pub(crate) data: Cow<'a, Value>,
     /// The run held content from outside when the interrupt was created.
     pub(crate) is_untrusted: bool,
     /// The artifact to review.
@@ -93,7 +94,7 @@ impl Gate<'_> {
             @if !self.conversation.said.is_empty() { (self.conversation.show()) }
             @match self.only_shown {
                 Some(why) => p.note { (why) },
-                None if self.kind == InterruptKind::Conversation => (self.conversation.forms(self.data, given)),
+                None if self.kind == InterruptKind::Conversation => (self.conversation.forms(&self.data, given)),
                 None => (self.form(given)),
             }
             (self.facts())
@@ -128,7 +129,7 @@ impl Gate<'_> {
                 Some("reject") => Ok(json!({ "rejected": true })),
                 Some(_) | None => Err("choose one of the buttons".to_owned()),
             },
-            InterruptKind::Conversation => conversation::turn(self.data, form),
+            InterruptKind::Conversation => conversation::turn(&self.data, form),
             InterruptKind::ExternalEvent | InterruptKind::Custom => {
                 let text = form.text("value").ok_or("it needs an answer")?;
                 wopr_wire::json::parse(text.as_bytes()).map_err(|_| "the answer is not JSON".to_owned())

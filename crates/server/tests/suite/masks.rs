@@ -281,3 +281,155 @@ async fn definitions_mask_sensitive_values() {
         assert!(wanted.contains(&again.status), "{again:?}");
     }
 }
+
+/// Everything that somebody with all scopes can read of a run, over every protocol.
+async fn shown_anywhere(server: &Server, run: &str) -> String {
+    let mut texts = vec![shown(server, ALICE, run).await];
+    let snapshot = server.snapshot(run).await;
+    if let Some(token) = snapshot["interrupt"]["interruptToken"].as_str() {
+        for accept in ["application/json", "text/html"] {
+            let path = format!("/v1/interrupts/{token}");
+            let read = server.call("GET", &path).header("accept", accept).send().await;
+            assert_eq!(read.status, 200, "{read:?}");
+            texts.push(String::from_utf8(read.body).unwrap());
+        }
+        let list = server.get("/v1/interrupts?limit=100").send().await.ok(200);
+        let listed = list["interrupts"].as_array().unwrap();
+        let own = listed.iter().find(|item| item["runId"] == *run);
+        texts.push(own.expect("a question of the run").to_string());
+    }
+    for version in ["1.0", "0.3"] {
+        let method = if version == "1.0" { "GetTask" } else { "tasks/get" };
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": { "id": run } });
+        let task = server.post("/a2a", &body).header("a2a-version", version);
+        let task = task.send().await.ok(200);
+        assert!(task["result"].is_object(), "{task}");
+        texts.push(task.to_string());
+    }
+    texts.join("\n")
+}
+
+/// Workflows that ask about something sensitive if they are marked, each with the node that asks and an answer that has
+/// the value again.
+fn asking(is_marked: bool) -> Vec<(Value, &'static str, Value)> {
+    let marks = |mut node: Value, port: &str| {
+        node["outputSensitivity"] = json!({ port: is_marked });
+        node
+    };
+    let decision = json!({
+        "kind": "next-worker", "nextWorkerIds": ["giver"], "nextWorkerInputs": [{ "given": "hushed" }],
+    });
+    let led = |id: &str, port: &str, config: Value| {
+        let lead = marks(node("lead", "core.orchestrator.supervisor", config), port);
+        chain(id, &[lead, node("follow", "core.dispatch", json!({}))])
+    };
+    let mut unsure = decision.clone();
+    unsure["confidence"] = json!(0.1);
+    let unsure = json!({ "agentId": "lead", "decision": unsure, "maxLoopIterations": 1 });
+    let edit = |value: &Value| json!({ "action": "edit-accept", "editedArtifactData": value });
+    let pending = json!({ "mockConfidence": 0.2, "mockPendingDecision": decision });
+    let agent = json!({ "agentId": "lead", "mockDecision": { "decision": "hushed", "confidence": 0.1 } });
+    let agent = marks(node("gate", "core.conformance.mock-agent", agent), "decision");
+    let attested =
+        |child: &str| json!({ "workflowId": child, "outputAttestation": { "requireApproval": true } });
+    let mut mapped = attested("giver");
+    mapped["outputMapping"] = json!({ "back": "kin" });
+    let mut maps = chain("maps", &[node("gate", "core.subWorkflow", mapped)]);
+    maps["variables"] = json!([{ "name": "back", "type": "string", "sensitive": is_marked }]);
+    let takes = marks(node("gate", "core.subWorkflow", attested("speaker")), "result");
+    vec![
+        (
+            led("unsure", "decision", unsure.clone()),
+            "follow",
+            edit(&decision),
+        ),
+        // Any mark on the node hides what its agent says.
+        (led("unsure-too", "kind", unsure), "follow", edit(&decision)),
+        (
+            led("pending", "decision", pending),
+            "lead",
+            json!({ "decision": decision }),
+        ),
+        (chain("held", &[agent]), "gate", json!({ "decision": "hushed" })),
+        (maps, "gate", edit(&json!({ "kin": "hushed" }))),
+        (
+            chain("takes", &[takes]),
+            "gate",
+            edit(&json!({ "text": "hushed" })),
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn questions_about_sensitive_values_and_their_answers_are_masked_on_every_face() {
+    let server = Server::start().await;
+    let speaker = chain(
+        "speaker",
+        &[node("last", "core.template", json!({ "template": "hushed" }))],
+    );
+    register(&server, &speaker).await;
+    let mut giver = chain("giver", &[node("last", "core.noop", json!({}))]);
+    giver["variables"] = json!([{ "name": "kin", "type": "string", "defaultValue": "hushed" }]);
+    register(&server, &giver).await;
+    for is_marked in [true, false] {
+        for (mut workflow, at, answer) in asking(is_marked) {
+            let id = format!("{}-{is_marked}", workflow["id"].as_str().unwrap());
+            workflow["id"] = json!(id);
+            register(&server, &workflow).await;
+            for over_a2a in [false, true] {
+                let run = server.run(&id, json!({})).await;
+                server.wait_for(&run, "waiting-approval").await;
+                let seen = shown_anywhere(&server, &run).await;
+                assert_eq!(seen.contains("hushed"), !is_marked, "{id}: {seen}");
+                if over_a2a {
+                    let message = json!({ "messageId": format!("says-{run}"), "taskId": run, "role": "ROLE_USER",
+                        "parts": [{ "data": answer }] });
+                    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "SendMessage",
+                        "params": { "message": message } });
+                    let sent = server.post("/a2a", &body).header("a2a-version", "1.0");
+                    let sent = sent.send().await.ok(200);
+                    assert!(sent["result"].is_object(), "{id}: {sent}");
+                } else {
+                    let path = format!("/v1/runs/{run}/interrupts/{at}");
+                    let body = json!({ "resumeValue": answer });
+                    server.post(&path, &body).send().await.ok(200);
+                }
+                let seen = shown_anywhere(&server, &run).await;
+                assert!(seen.contains("interrupt.resolved"), "{id}: {seen}");
+                assert_eq!(
+                    seen.contains("hushed"),
+                    !is_marked,
+                    "{id}, A2A: {over_a2a}: {seen}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn channel_of_a_conversation_with_a_marked_output_is_masked() {
+    let server = Server::start().await;
+    for is_marked in [true, false] {
+        let talk = |id: &str, marks: Value| {
+            let mut talk = node(
+                id,
+                "core.conversationGate",
+                json!({ "prompt": "Well?", "channel": "talk" }),
+            );
+            talk["outputSensitivity"] = marks;
+            talk
+        };
+        let nodes = [
+            talk("gate", json!({ "outcome": is_marked })),
+            talk("next", json!({})),
+        ];
+        let mut workflow = chain(&format!("talks-{is_marked}"), &nodes);
+        workflow["channels"] = json!({ "talk": { "reducer": "message" } });
+        let answer = json!({ "operation": "close", "content": "hushed" });
+        let run = answered(&server, &workflow, &answer).await;
+        server.wait_for(&run, "waiting-approval").await;
+        let seen = shown_anywhere(&server, &run).await;
+        assert!(seen.contains("channel.written"), "{seen}");
+        assert_eq!(seen.contains("hushed"), !is_marked, "{seen}");
+    }
+}

@@ -512,15 +512,22 @@ fn payload<'a>(event: &'a Event, run: &'a RunId, mask: &'a Mask) -> (Option<&'a 
             timeout_ms,
             number,
             remote,
-        } => of(
-            step,
-            Payload::new()
-                .with("kind", kind.as_str())
-                .with("key", step.interrupt(*number))
-                .with("data", interrupt::data_of(*kind, data, remote.is_some()))
-                .maybe("resumeSchema", interrupt::resume_schema(data))
-                .maybe("timeoutMs", *timeout_ms),
-        ),
+        } => {
+            let is_remote = remote.is_some();
+            let shown = match mask.question(&step.node, data) {
+                Cow::Borrowed(data) => interrupt::data_of(*kind, data, is_remote),
+                Cow::Owned(data) => Cow::Owned(interrupt::data_of(*kind, &data, is_remote).into_owned()),
+            };
+            of(
+                step,
+                Payload::new()
+                    .with("kind", kind.as_str())
+                    .with("key", step.interrupt(*number))
+                    .with("data", shown)
+                    .maybe("resumeSchema", interrupt::resume_schema(data))
+                    .maybe("timeoutMs", *timeout_ms),
+            )
+        }
         KernelEvent::InterruptResolved {
             step,
             kind,
@@ -574,7 +581,7 @@ fn payload<'a>(event: &'a Event, run: &'a RunId, mask: &'a Mask) -> (Option<&'a 
                     "editedArtifactData",
                     edited
                         .as_ref()
-                        .map(|edited| mask.output(&step.node, EDITED, edited)),
+                        .map(|edited| mask.part(&step.node, EDITED, edited)),
                 ),
         ),
         KernelEvent::ClarificationRequested { step, questions } => of(
@@ -799,7 +806,7 @@ fn envelope<'a>(payload: Payload<'a>, step: &StepId, event: &'a EnvelopeEvent, m
             .with("reason", reason.as_str())
             .with(
                 "previousError",
-                mask.output(&step.node, "data", &error.as_str().into()),
+                mask.said(&step.node, "data", &error.as_str().into()),
             ),
         EnvelopeEvent::RetryExhausted {
             total_attempts,
@@ -810,7 +817,7 @@ fn envelope<'a>(payload: Payload<'a>, step: &StepId, event: &'a EnvelopeEvent, m
             .with("finalReason", reason.as_str())
             .with(
                 "finalError",
-                mask.output(&step.node, "data", &error.as_str().into()),
+                mask.said(&step.node, "data", &error.as_str().into()),
             ),
         EnvelopeEvent::Refusal {
             provider,
@@ -822,7 +829,7 @@ fn envelope<'a>(payload: Payload<'a>, step: &StepId, event: &'a EnvelopeEvent, m
             .maybe(
                 "refusalText",
                 text.as_ref()
-                    .map(|text| mask.output(&step.node, "text", &text.as_str().into())),
+                    .map(|text| mask.said(&step.node, "text", &text.as_str().into())),
             ),
         EnvelopeEvent::Truncated {
             provider,

@@ -10,7 +10,7 @@ fn gate(kind: InterruptKind, data: &Value) -> Gate<'_> {
         workflow: "Orders <1>",
         node: "gate",
         kind,
-        data,
+        data: Cow::Borrowed(data),
         is_untrusted: false,
         artifact: None,
         requested_at: Some(Timestamp::from_millis(NOW - 60_000)),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use wopr_core::{
-    MemoryWritten, RunId,
+    MemoryWritten, NodeId, RunId,
     openwop::{Act, AgentEvent, CallError, Invocation, Target, Transport, Verbosity},
 };
 
@@ -107,7 +107,10 @@ pub(super) fn payload<'a>(event: &'a AgentEvent, run: &RunId, mask: &Mask) -> Pa
             .with("callId", call.as_str())
             .with("status", status.as_str())
             .maybe("outcome", value("outcome", outcome))
-            .maybe("error", error.as_ref().map(failed))
+            .maybe(
+                "error",
+                error.as_ref().map(|error| failed(error, mask, &step.node)),
+            )
             .maybe("durationMs", *duration_ms),
         Act::HandedOff { to, reason, context } => Payload::new()
             .with("fromAgentId", agent.as_str())
@@ -141,7 +144,8 @@ pub(super) fn payload<'a>(event: &'a AgentEvent, run: &RunId, mask: &Mask) -> Pa
             .with("verdict", verdict.as_str())
             .maybe(
                 "criteria",
-                Some(criteria.clone()).filter(|criteria| !criteria.is_empty()),
+                Some(criteria.clone())
+                    .filter(|criteria| !criteria.is_empty() && !mask.hides_outputs(&step.node)),
             )
             .maybe("confidence", *confidence),
         Act::Finished {
@@ -165,9 +169,11 @@ pub(super) fn written(written: &MemoryWritten) -> Payload<'_> {
         .maybe("tags", Some(&written.tags[..]).filter(|tags| !tags.is_empty()))
 }
 
-fn failed(error: &CallError) -> Value {
-    let mut shown = json!({ "code": error.code, "message": error.message });
-    if let Some(details) = &error.details {
+/// What a tool that failed says, which the agent is told.
+fn failed(error: &CallError, mask: &Mask, node: &NodeId) -> Value {
+    let message = mask.said(node, "error", &error.message.as_str().into());
+    let mut shown = json!({ "code": error.code, "message": message });
+    if let Some(details) = error.details.as_ref().filter(|_| !mask.hides_outputs(node)) {
         shown["details"] = details.clone();
     }
     shown

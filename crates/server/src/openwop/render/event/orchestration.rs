@@ -44,10 +44,7 @@ pub(super) fn payload<'a>(
             iteration,
         } => Payload::new()
             .with("agentId", agent.as_str())
-            .with(
-                "decision",
-                mask.output(&step.node, "decision", &decision.to_value()),
-            )
+            .with("decision", mask.subject(&step.node, &decision.to_value()))
             .with("iteration", *iteration),
         Orchestration::ConfidenceEscalated {
             step,
@@ -62,10 +59,7 @@ pub(super) fn payload<'a>(
             .with("escalationKind", "escalate")
             .maybe("workerId", worker.as_deref())
             .with("parentRunId", run.as_str())
-            .with(
-                "originalDecision",
-                mask.output(&step.node, "decision", &decision.to_value()),
-            ),
+            .with("originalDecision", mask.subject(&step.node, &decision.to_value())),
         Orchestration::HandoffBegan { step: _, worker } => handoff("dispatch.began", worker, None),
         Orchestration::HandoffSucceeded {
             step: _,

@@ -738,3 +738,31 @@ fn payloads_match_published_schemas() {
     }
     assert_eq!(types.len(), 59, "there is a sample of every event");
 }
+
+#[test]
+fn errors_of_tools_are_hidden_with_the_outputs_of_their_agent() {
+    let returned = || openwop::AgentEvent {
+        step: step(),
+        attempt: 0,
+        agent: "lead".to_owned(),
+        act: openwop::Act::ToolReturned {
+            call: "call-1".to_owned(),
+            tool: "look".to_owned(),
+            status: openwop::CallStatus::Error,
+            outcome: None,
+            error: Some(openwop::CallError {
+                code: "refused".to_owned(),
+                message: "4711".to_owned(),
+                details: Some(json!({ "pin": "4711" })),
+            }),
+            duration_ms: None,
+        },
+    };
+    for is_marked in [true, false] {
+        let mask = marked(&json!({ "text": is_marked }), &json!({}));
+        let event = Event::Dialect(DialectEvent::Openwop(openwop::Event::Agent(Box::new(returned()))));
+        let shown = rendered(event, &mask).payload["error"].clone();
+        assert_eq!(shown["code"], "refused");
+        assert_eq!(shown.to_string().contains("4711"), !is_marked, "{shown}");
+    }
+}
