@@ -211,7 +211,7 @@ impl Board {
             "vendor.wopr.effect.accepted" => State::Remote {
                 task: text(payload, "taskId").to_owned(),
             },
-            "output.chunk" => State::Streaming(self.said(run, node, text(payload, "chunk"))),
+            "output.chunk" => State::Streaming(self.said(run, node, payload)),
             "interrupt.requested" => State::Asked(asked(payload.get("data").unwrap_or(&Value::Null))),
             "approval.requested" | "clarification.requested" => State::Asked(asked(payload)),
             "node.retried" => State::Retrying(reason(payload, "lastError")),
@@ -353,10 +353,12 @@ impl Board {
     }
 
     /// The end of what a step has streamed, with the next chunk.
-    fn said(&self, run: &str, node: &str, chunk: &str) -> String {
+    fn said(&self, run: &str, node: &str, payload: &Value) -> String {
+        let chunk = text(payload, "chunk");
+        let begins = payload.get("index").and_then(Value::as_u64) == Some(0);
         let before = self.steps.iter().find(|step| step.key() == key_of(run, node));
         let before = match before.map(|step| &step.state) {
-            Some(State::Streaming(said)) => said.as_str(),
+            Some(State::Streaming(said)) if !begins => said.as_str(),
             _ => "",
         };
         let said = format!("{before}{chunk}");

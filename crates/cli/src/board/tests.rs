@@ -303,6 +303,23 @@ fn steps_that_are_over_leave_the_board() {
 }
 
 #[test]
+fn a_stream_that_begins_anew_forgets_what_was_said() {
+    let said = lines(&[
+        ("output.chunk", json!({ "chunk": "half a ", "index": 0 })),
+        ("output.chunk", json!({ "chunk": "sent", "index": 1 })),
+        ("output.chunk", json!({ "chunk": "a whole ", "index": 0 })),
+        ("output.chunk", json!({ "chunk": "one", "index": 1 })),
+    ]);
+    let said = said
+        .iter()
+        .map(|line| line.split_once("streaming").unwrap().1.trim());
+    assert_eq!(
+        said.collect::<Vec<_>>(),
+        ["half a", "half a sent", "a whole", "a whole one"]
+    );
+}
+
+#[test]
 fn a_long_stream_keeps_its_end_only() {
     let mut board = Board::new(&Value::Null);
     for n in 0..1_000 {

@@ -173,6 +173,7 @@ async fn stream_text_is_streamed_token_by_token() {
         (&chunks[0]["isLast"], &chunks[1]["isLast"]),
         (&json!(false), &json!(true))
     );
+    assert_eq!((&chunks[0]["index"], &chunks[1]["index"]), (&json!(0), &json!(1)));
 }
 
 /// The defaults and ranges of section 7.9.

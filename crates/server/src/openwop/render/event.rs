@@ -632,7 +632,7 @@ fn payload<'a>(event: &'a Event, run: &'a RunId, mask: &'a Mask) -> (Option<&'a 
         ),
         KernelEvent::OutputChunk {
             step,
-            index: _,
+            index,
             chunk,
             is_last,
             number: _,
@@ -647,6 +647,8 @@ fn payload<'a>(event: &'a Event, run: &'a RunId, mask: &'a Mask) -> (Option<&'a 
                     mask.output(&step.node, "text", &Value::from(chunk.as_str())),
                 )
                 .with("isLast", *is_last)
+                // The schema is open for members of ours: 0 says that the text begins anew.
+                .with("index", *index)
                 .maybe("meta", end.as_deref().map(answer_end)),
         ),
         KernelEvent::CapBreached {

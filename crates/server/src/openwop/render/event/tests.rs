@@ -544,13 +544,17 @@ fn views_hide_sensitive_outputs() {
     assert_eq!(Value::Object(bag), json!({ "gate": kept, "other": outputs() }));
     let chunk = KernelEvent::OutputChunk {
         step: step(),
-        index: 0,
+        index: 2,
         chunk: "4711".to_owned(),
         is_last: true,
         number: 0,
         end: None,
     };
-    assert_eq!(rendered(chunk, &mask).payload["chunk"], "[REDACTED]");
+    let chunk = rendered(chunk, &mask).payload;
+    assert_eq!(
+        (&chunk["chunk"], &chunk["index"]),
+        (&json!("[REDACTED]"), &json!(2))
+    );
 }
 
 #[test]
