@@ -193,14 +193,8 @@ impl App {
     }
 
     /// Compares two runs event by event. Only what is the same whenever a run is repeated counts: neither times nor
-    /// where a fork comes from. Of two events that differ, `are_shown_alike` says whether the caller is shown the same of
-    /// both: these are no difference, or a caller could find out a hidden value by comparing it with guesses.
-    pub async fn diff_runs(
-        &self,
-        caller: &Caller,
-        [a, b]: [&str; 2],
-        are_shown_alike: impl Fn([&View; 2], [&Recorded; 2]) -> bool,
-    ) -> Result<RunDiff, Error> {
+    /// where a fork comes from.
+    pub async fn diff_runs(&self, caller: &Caller, a: &str, b: &str) -> Result<RunDiff, Error> {
         let runs = [
             self.find_run(caller, a, Scope::RunsRead).await?,
             self.find_run(caller, b, Scope::RunsRead).await?,
@@ -211,10 +205,7 @@ impl App {
             self.view(right).await?.ok_or(Error::NoRun)?,
         ];
         let heads = [views[0].run.head, views[1].run.head];
-        let are_alike = |events: [&Recorded; 2]| {
-            is_same(&events[0].event, &events[1].event) || are_shown_alike([&views[0], &views[1]], events)
-        };
-        let (events, is_cut) = self.differences([left, right], heads, are_alike).await?;
+        let (events, is_cut) = self.differences([left, right], heads).await?;
         Ok(RunDiff {
             runs: views,
             events,
@@ -226,7 +217,6 @@ impl App {
         &self,
         runs: [&VisibleRun; 2],
         heads: [Seq; 2],
-        are_alike: impl Fn([&Recorded; 2]) -> bool,
     ) -> Result<(Vec<EventDiff>, bool), Error> {
         let end = heads[0].max(heads[1]);
         let (mut at, mut found) = (Seq(0), Vec::new());
@@ -246,7 +236,7 @@ impl App {
             for index in 0..n {
                 let (a, b) = (left.get(index), right.get(index));
                 if let (Some(a), Some(b)) = (a, b)
-                    && are_alike([a, b])
+                    && is_same(&a.event, &b.event)
                 {
                     continue;
                 }

@@ -29,9 +29,6 @@ use super::{
 };
 use crate::auth::Scope;
 
-/// Members of payloads that say when something happened.
-const CLOCKS: [&str; 2] = ["decidedAt", "writtenAt"];
-
 /// The run of the path. An unknown run is reported before an invalid request.
 async fn known_run(call: &Call) -> Result<VisibleRun, Problem> {
     let run = call.visible_run(Scope::RunsRead).await?;
@@ -227,15 +224,7 @@ pub(super) fn diff(call: Call) -> BoxFuture<'static, Answer> {
         let app = call.host.app();
         // Held until both logs are compared and rendered.
         let _turn = call.host.paging().turn_to_read(&call.caller().tenant).await?;
-        let comparing = app.diff_runs(call.caller(), [call.param(0), &against], |views, events| {
-            let [a, b] = [0, 1].map(|side| {
-                let (view, event) = (views[side], events[side]);
-                let mask = Mask::for_caller(view, call.caller());
-                repeatable(view, render::owned(render::Log::of(view, &mask).event(event)))
-            });
-            a == b
-        });
-        let diff = comparing.await?;
+        let diff = app.diff_runs(call.caller(), call.param(0), &against).await?;
         let RunDiff {
             runs: [a, b],
             events,
@@ -271,17 +260,7 @@ pub(super) fn diff(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-/// What an event shows that is the same whenever a run is repeated: not its place and time, and not the id of its run.
-fn repeatable(view: &View, event: RunEventDoc) -> (String, Option<String>, String) {
-    let mut payload = event.payload;
-    if let Some(members) = payload.as_object_mut() {
-        members.retain(|name, _| !CLOCKS.contains(&name.as_str()));
-    }
-    let payload = payload.to_string().replace(view.key.run.as_str(), "");
-    (event.event_type, event.node_id, payload)
-}
-
-/// Status, variables and channels of which the caller is shown something else, as `{a, b}`, and whether some had no room.
+/// Status, variables and channels that differ, as `{a, b}`, and whether some had no room.
 fn state_diff([a, b]: [&View; 2], masks: &[Mask; 2]) -> (Value, bool) {
     let mut diff = Object::new();
     let (mut left_bytes, mut is_cut) = (DIFFERENCE_BYTES, false);
@@ -291,25 +270,25 @@ fn state_diff([a, b]: [&View; 2], masks: &[Mask; 2]) -> (Value, bool) {
     }
     let mut of = |name: &str, left: &Object, right: &Object| {
         let names: BTreeSet<_> = left.keys().chain(right.keys()).collect();
-        let changed: Object = names
+        let changed = names
             .into_iter()
-            .filter(|name| left.get(*name) != right.get(*name))
+            .filter(|name| left.get(*name) != right.get(*name));
+        let changed: Object = changed
             .filter_map(|name| {
-                let shown = |values: &Object, mask: &Mask| Some(mask.value(name, values.get(name)?));
-                // What is hidden never differs, or it could be guessed.
-                let (a, b) = (shown(left, &masks[0]), shown(right, &masks[1]));
-                if a == b {
-                    return None;
-                }
-                let size = |value: &Option<Value>| value.as_ref().map_or(0, json_size);
-                let Some(rest) = left_bytes.checked_sub(size(&a) + size(&b)) else {
+                let size = |values: &Object| values.get(name).map_or(0, json_size);
+                let Some(rest) = left_bytes.checked_sub(size(left) + size(right)) else {
                     is_cut = true;
                     return None;
                 };
                 left_bytes = rest;
-                let sides = [("a", a), ("b", b)].into_iter();
-                let pair = sides.filter_map(|(side, value)| Some((side.to_owned(), value?)));
-                Some((name.clone(), Value::Object(pair.collect())))
+                let mut pair = Object::new();
+                let sides = [("a", left, &masks[0]), ("b", right, &masks[1])];
+                for (side, values, mask) in sides {
+                    if let Some(value) = values.get(name) {
+                        pair.insert(side.to_owned(), mask.value(name, value));
+                    }
+                }
+                Some((name.clone(), Value::Object(pair)))
             })
             .collect();
         (!changed.is_empty()).then(|| (name.to_owned(), Value::Object(changed)))
