@@ -192,9 +192,14 @@ impl App {
         Ok(None)
     }
 
-    /// Compares two runs event by event. Only what is the same whenever a run is repeated counts: neither times nor
-    /// where a fork comes from.
-    pub async fn diff_runs(&self, caller: &Caller, a: &str, b: &str) -> Result<RunDiff, Error> {
+    /// Compares two runs event by event. `is_same` gets the runs with an event of each, and compares what the caller may
+    /// see: whether hidden values are equal would let a guess be checked.
+    pub async fn diff_runs(
+        &self,
+        caller: &Caller,
+        (a, b): (&str, &str),
+        is_same: impl Fn(&[View; 2], [&Recorded; 2]) -> bool + Send + Sync,
+    ) -> Result<RunDiff, Error> {
         let runs = [
             self.find_run(caller, a, Scope::RunsRead).await?,
             self.find_run(caller, b, Scope::RunsRead).await?,
@@ -204,8 +209,9 @@ impl App {
             self.view(left).await?.ok_or(Error::NoRun)?,
             self.view(right).await?.ok_or(Error::NoRun)?,
         ];
+        let is_same = |events: [&Recorded; 2]| is_same(&views, events);
         let heads = [views[0].run.head, views[1].run.head];
-        let (events, is_cut) = self.differences([left, right], heads).await?;
+        let (events, is_cut) = self.differences([left, right], heads, is_same).await?;
         Ok(RunDiff {
             runs: views,
             events,
@@ -217,6 +223,7 @@ impl App {
         &self,
         runs: [&VisibleRun; 2],
         heads: [Seq; 2],
+        is_same: impl Fn([&Recorded; 2]) -> bool + Send + Sync,
     ) -> Result<(Vec<EventDiff>, bool), Error> {
         let end = heads[0].max(heads[1]);
         let (mut at, mut found) = (Seq(0), Vec::new());
@@ -236,7 +243,7 @@ impl App {
             for index in 0..n {
                 let (a, b) = (left.get(index), right.get(index));
                 if let (Some(a), Some(b)) = (a, b)
-                    && is_same(&a.event, &b.event)
+                    && is_same([a, b])
                 {
                     continue;
                 }
@@ -283,17 +290,4 @@ fn is_answer(recorded: &Recorded) -> bool {
             | KernelEvent::ApprovalVoted { .. }
             | KernelEvent::NodeSuspended { child: Some(_), .. }
     )
-}
-
-fn is_same(a: &Event, b: &Event) -> bool {
-    match (a, b) {
-        (Event::Kernel(KernelEvent::RunStarted(a)), Event::Kernel(KernelEvent::RunStarted(b))) => {
-            let mut b = (**b).clone();
-            b.fork.clone_from(&a.fork);
-            // Both may come from requests that were traced, each by itself.
-            b.trace.clone_from(&a.trace);
-            **a == b
-        }
-        (a, b) => a == b,
-    }
 }

@@ -1,6 +1,6 @@
 //! Forks runs, tries failed ones again, and compares two.
 
-use std::collections::BTreeSet;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use wopr_app::{
     DIFFERENCE_BYTES, Error as AppError, EventDiff, Mask, NewFork, RetryWith, RunDiff, View, VisibleRun,
 };
-use wopr_core::{ForkMode, Object, Overlay, RunId, Seq, json_size};
+use wopr_core::{ForkMode, Object, Overlay, Recorded, RunId, Seq, json_size};
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
     openwop::{
@@ -224,7 +224,12 @@ pub(super) fn diff(call: Call) -> BoxFuture<'static, Answer> {
         let app = call.host.app();
         // Held until both logs are compared and rendered.
         let _turn = call.host.paging().turn_to_read(&call.caller().tenant).await?;
-        let diff = app.diff_runs(call.caller(), call.param(0), &against).await?;
+        let reader = call.caller();
+        let is_same = |[a, b]: &[View; 2], [left, right]: [&Recorded; 2]| {
+            let masks = [a, b].map(|view| Mask::for_caller(view, reader));
+            render::is_same_shown([&left.event, &right.event], [&masks[0], &masks[1]], &a.key.run)
+        };
+        let diff = app.diff_runs(reader, (call.param(0), &against), is_same).await?;
         let RunDiff {
             runs: [a, b],
             events,
@@ -260,7 +265,7 @@ pub(super) fn diff(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-/// Status, variables and channels that differ, as `{a, b}`, and whether some had no room.
+/// Status, variables and channels that differ for a reader with these masks, as `{a, b}`, and whether some had no room.
 fn state_diff([a, b]: [&View; 2], masks: &[Mask; 2]) -> (Value, bool) {
     let mut diff = Object::new();
     let (mut left_bytes, mut is_cut) = (DIFFERENCE_BYTES, false);
@@ -270,30 +275,39 @@ fn state_diff([a, b]: [&View; 2], masks: &[Mask; 2]) -> (Value, bool) {
     }
     let mut of = |name: &str, left: &Object, right: &Object| {
         let names: BTreeSet<_> = left.keys().chain(right.keys()).collect();
-        let changed = names
-            .into_iter()
-            .filter(|name| left.get(*name) != right.get(*name));
-        let changed: Object = changed
-            .filter_map(|name| {
-                let size = |values: &Object| values.get(name).map_or(0, json_size);
-                let Some(rest) = left_bytes.checked_sub(size(left) + size(right)) else {
-                    is_cut = true;
-                    return None;
-                };
-                left_bytes = rest;
-                let mut pair = Object::new();
-                let sides = [("a", left, &masks[0]), ("b", right, &masks[1])];
-                for (side, values, mask) in sides {
-                    if let Some(value) = values.get(name) {
-                        pair.insert(side.to_owned(), mask.value(name, value));
-                    }
-                }
-                Some((name.clone(), Value::Object(pair)))
-            })
-            .collect();
+        let mut changed = Object::new();
+        for name in names {
+            let shown = |values: &Object, mask: &Mask| Some(mask.value(name, values.get(name)?));
+            let sides = [shown(left, &masks[0]), shown(right, &masks[1])];
+            if sides[0].as_ref().map(without_times) == sides[1].as_ref().map(without_times) {
+                continue;
+            }
+            let size: usize = sides.iter().flatten().map(json_size).sum();
+            let Some(rest) = left_bytes.checked_sub(size) else {
+                is_cut = true;
+                continue;
+            };
+            left_bytes = rest;
+            let pair = ["a", "b"].into_iter().zip(sides);
+            let pair = pair.filter_map(|(side, value)| Some((side.to_owned(), value?)));
+            changed.insert(name.clone(), Value::Object(pair.collect()));
+        }
         (!changed.is_empty()).then(|| (name.to_owned(), Value::Object(changed)))
     };
     diff.extend(of("variables", a.run.variables(), b.run.variables()));
     diff.extend(of("channels", a.run.channels(), b.run.channels()));
     (Value::Object(diff), is_cut)
+}
+
+/// A value without the times at which the entries of a channel were written.
+fn without_times(value: &Value) -> Cow<'_, Value> {
+    let is_timed = |entry: &Value| entry.get("_ts").is_some() && entry.get("value").is_some();
+    let Some(entries) = value.as_array().filter(|entries| entries.iter().any(is_timed)) else {
+        return Cow::Borrowed(value);
+    };
+    let entry = |entry: &Value| match entry.get("value").filter(|_| is_timed(entry)) {
+        Some(value) => value.clone(),
+        None => entry.clone(),
+    };
+    Cow::Owned(entries.iter().map(entry).collect())
 }

@@ -718,3 +718,91 @@ async fn large_differences_are_left_out() {
     assert_eq!(variables["short"], json!({"a": "\u{1}", "b": "\u{2}"}));
     assert!(variables.get("text").is_none(), "it has no room");
 }
+
+/// Otherwise whoever may start runs could guess the values of other people's.
+#[tokio::test]
+async fn comparison_does_not_tell_whether_hidden_values_are_equal() {
+    let server = Server::start().await;
+    let mut write = node("write", "core.channelWrite", json!({ "channel": "seen" }));
+    write["inputs"] = json!({ "value": { "type": "variable", "variableName": "pin" } });
+    let mut gate = node(
+        "gate",
+        "core.clarificationGate",
+        json!({ "questions": [{ "id": "q", "question": "?" }] }),
+    );
+    gate["outputSensitivity"] = json!({ "answers": true });
+    let mut workflow = chain("secretive", &[write, gate]);
+    workflow["variables"] = json!([{ "name": "pin", "type": "string", "sensitive": true },
+        { "name": "open", "type": "string" }]);
+    workflow["channels"] = json!({ "seen": { "reducer": "append", "sensitive": true } });
+    register(&server, &workflow).await;
+    let mut runs = Vec::new();
+    for (pin, answer, open) in [
+        ("7351", "x", "1"),
+        ("7351", "x", "1"),
+        ("7350", "y", "1"),
+        ("7351", "x", "2"),
+    ] {
+        let run = server.run("secretive", json!({ "pin": pin, "open": open })).await;
+        server.wait_for(&run, "waiting-input").await;
+        let path = format!("/v1/runs/{run}/interrupts/gate");
+        let body = json!({ "resumeValue": { "answers": { "q": answer } } });
+        server.post(&path, &body).send().await.ok(200);
+        server.wait_for(&run, "completed").await;
+        runs.push(run);
+    }
+    let compared = async |other: &str| {
+        let path = format!("/v1/runs/{}:diff?against={other}", runs[0]);
+        let diff = server.get(&path).send().await.ok(200);
+        (
+            diff["divergedAtSeq"].clone(),
+            diff["eventDiffs"].clone(),
+            diff["stateDiff"].clone(),
+        )
+    };
+    let none = (Value::Null, json!([]), json!({}));
+    assert_eq!(compared(&runs[1]).await, none, "the same values");
+    assert_eq!(compared(&runs[2]).await, none, "other values, which are hidden");
+    let (at, _, state) = compared(&runs[3]).await;
+    assert_eq!(
+        (at, state),
+        (
+            json!(0),
+            json!({ "variables": { "open": { "a": "1", "b": "2" } } })
+        )
+    );
+}
+
+/// Two sides that look the same would not say why one run went another way.
+#[tokio::test]
+async fn comparison_ignores_times_and_what_it_does_not_show() {
+    let server = Server::start().await;
+    let write = json!({ "channel": "notes", "value": "noted" });
+    let gate = json!({ "title": "Go?", "actions": ["accept"] });
+    let nodes = [
+        node("write", "core.channelWrite", write),
+        node("gate", "core.approvalGate", gate),
+    ];
+    let mut workflow = chain("timed", &nodes);
+    workflow["channels"] = json!({ "notes": { "reducer": "append", "ttlMs": 3_600_000 } });
+    register(&server, &workflow).await;
+    let mut runs = Vec::new();
+    for configurable in [json!({}), json!({ "recursionLimit": 500 })] {
+        let body = json!({ "workflowId": "timed", "configurable": configurable });
+        let made = server.post("/v1/runs", &body).send().await.ok(201);
+        let run = made["runId"].as_str().unwrap().to_owned();
+        server.wait_for(&run, "waiting-approval").await;
+        let path = format!("/v1/runs/{run}/interrupts/gate");
+        let body = json!({ "resumeValue": { "action": "accept" } });
+        server.post(&path, &body).send().await.ok(200);
+        server.wait_for(&run, "completed").await;
+        runs.push(run);
+    }
+    let path = format!("/v1/runs/{}:diff?against={}", runs[0], runs[1]);
+    let diff = server.get(&path).send().await.ok(200);
+    assert_eq!(
+        (&diff["eventDiffs"], &diff["stateDiff"]),
+        (&json!([]), &json!({})),
+        "{diff}"
+    );
+}

@@ -129,14 +129,7 @@ pub const fn names_run(event: &Event) -> bool {
 }
 
 fn event<'a>(recorded: &'a Recorded, run: &'a RunId, recorder: &'a RunId, mask: &'a Mask) -> Shown<'a> {
-    let (node, mut payload) = payload(&recorded.event, recorder, mask);
-    // A question has a schema, whose properties may have any name, and no values of the run.
-    if !matches!(
-        recorded.event.kernel(),
-        Some(KernelEvent::InterruptRequested { .. })
-    ) {
-        payload = payload.without_secrets(mask);
-    }
+    let (node, mut payload) = masked_payload(&recorded.event, recorder, mask);
     if is_open(&recorded.event) {
         if recorded.is_untrusted {
             payload = payload.with(CONTENT_TRUST, UNTRUSTED);
@@ -166,6 +159,33 @@ fn acting_principal(recorded: &Recorded) -> Option<&str> {
     let is_own = matches!(answer.authority, Authority::Credential(_));
     let is_other = answer.voter.as_deref().is_some_and(|voter| voter != by);
     (is_own && is_other).then_some(by)
+}
+
+fn masked_payload<'a>(
+    event: &'a Event,
+    recorder: &'a RunId,
+    mask: &'a Mask,
+) -> (Option<&'a str>, Payload<'a>) {
+    let (node, payload) = payload(event, recorder, mask);
+    // A question has a schema, whose properties may have any name, and no values of the run.
+    match event.kernel() {
+        Some(KernelEvent::InterruptRequested { .. }) => (node, payload),
+        Some(_) | None => (node, payload.without_secrets(mask)),
+    }
+}
+
+/// Returns `true` if two events say the same to a reader, except when and in which run they happened.
+#[must_use]
+pub fn is_same_shown(events: [&Event; 2], masks: [&Mask; 2], run: &RunId) -> bool {
+    let [a, b] = events;
+    if event_type(a) != event_type(b) {
+        return false;
+    }
+    let shown = |event, mask| {
+        let (node, payload) = masked_payload(event, run, mask);
+        (node, payload.without_clocks())
+    };
+    shown(a, masks[0]) == shown(b, masks[1])
 }
 
 /// Returns `true` if the published schema allows additional members in the event's payload.

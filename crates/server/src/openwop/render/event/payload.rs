@@ -7,6 +7,11 @@ use serde_json::Value;
 use wopr_app::Mask;
 use wopr_core::{Object, StepId};
 
+/// Members that have the time of an event.
+const CLOCKS: [&str; 3] = ["decidedAt", "writtenAt", "deadline"];
+/// Members that have a turn of a conversation, with its time.
+const TURNS: [&str; 3] = ["initialTurn", "turn", "finalTurn"];
+
 /// An object of the members that are present, in the order in which they were given.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Payload<'a>(Vec<(Cow<'a, str>, Part<'a>)>);
@@ -77,6 +82,20 @@ impl<'a> Payload<'a> {
                 Self::default()
             }
         }
+    }
+
+    /// The payload without the times in it, which differ whenever a run is repeated.
+    pub(super) fn without_clocks(mut self) -> Self {
+        self.0.retain(|(name, _)| !CLOCKS.contains(&name.as_ref()));
+        for (name, part) in &mut self.0 {
+            if let Part::Value(value) = part
+                && TURNS.contains(&name.as_ref())
+                && let Some(turn) = value.to_mut().as_object_mut()
+            {
+                turn.remove("ts");
+            }
+        }
+        self
     }
 
     /// The payload as a value.
