@@ -80,6 +80,8 @@ pub struct Node {
 /// Names of an approver's comment: the two outputs of a gate, and the spellings that answers may use for the
 /// first one. The same text may become either output, so marking one name marks all of them.
 pub(crate) const WORDS: [&str; 4] = ["feedback", "refineFeedback", "comment", "reason"];
+/// Outputs of a `core.interrupt`, both with the same answer, so marking one marks the other.
+const WHOLE_ANSWER: [&str; 2] = ["event", "resumeValue"];
 
 impl Node {
     #[must_use]
@@ -98,7 +100,10 @@ impl Node {
     /// Whether views redact an output's value.
     pub(crate) fn marks(&self, port: &str) -> bool {
         let is_marked = |port: &str| self.output_sensitivity.get(port) == Some(&Value::Bool(true));
-        is_marked(port) || (self.hears(port) && WORDS.into_iter().any(is_marked))
+        let is_whole_answer = self.type_id == "core.interrupt" && WHOLE_ANSWER.contains(&port);
+        is_marked(port)
+            || (self.hears(port) && WORDS.into_iter().any(is_marked))
+            || (is_whole_answer && WHOLE_ANSWER.into_iter().any(is_marked))
     }
 
     /// Whether a port, or a member of an answer, carries an approver's comment.

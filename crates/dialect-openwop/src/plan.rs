@@ -50,6 +50,8 @@ const TURNS: [&str; 2] = ["turns", "answer"];
 const SAID: [&str; 3] = ["turns", "answer", "outcome"];
 /// The output with what the agent of a node has decided.
 const DECISION: &str = "decision";
+/// The output with the checksum of what a child has given back.
+const ATTESTATION: &str = "attestation";
 
 /// Places of nodes by their ids. Every event of a run looks some up.
 type Index = HashMap<NodeId, usize, RandomState>;
@@ -537,8 +539,24 @@ impl Plan {
         node.marks(port)
             || self.is_sensitive(port)
             || (port == DECISION && is_decision_redacted())
+            || (port == ATTESTATION && self.attests_sensitive(position))
             || (node.hears(port) && are_comments_redacted())
             || (SAID.contains(&port) && are_turns_redacted())
+    }
+
+    /// Returns `true` if views redact anything of what the node at this position takes over from a child: with its checksum, a
+    /// guess could be checked.
+    fn attests_sensitive(&self, position: usize) -> bool {
+        let PlanNode { id, kind, .. } = &self.nodes[position];
+        let NodeKind::SubWorkflow(sub) = kind else {
+            return false;
+        };
+        let is_sensitive = |name: &String| self.is_sensitive(name);
+        match sub.outputs.is_empty() {
+            // What a child's outputs are called is not known here.
+            true => !self.sensitive.is_empty() || self.is_sensitive_part(id, ""),
+            false => (sub.outputs.iter()).any(|(name, from)| is_sensitive(name) || is_sensitive(from)),
+        }
     }
 
     /// Returns `true` if views redact the decisions that the node at this position takes, holds or follows.

@@ -261,10 +261,6 @@ fn literal_template_braces_in_texts_are_reported() {
 fn relative_urls_and_unknown_settings_are_reported() {
     let call = |config: Value| Workflow::new("w").node("n", "core.http.request", config);
     let settings = json!({ "maxRetrys": 3, "logLevel": "debug" });
-    let masked = |mode: &str| {
-        let metadata = json!({ "complianceConfig": { "maskingMode": mode } });
-        Workflow::new("w").noops("a").set("metadata", metadata)
-    };
     table(
         [
             call(json!({ "url": "/pay" })),
@@ -279,8 +275,6 @@ fn relative_urls_and_unknown_settings_are_reported() {
             Workflow::new("w").raw_node(
                 json!({ "id": "a", "typeId": "core.noop", "name": "a", "settings": { "timeout": 300 } }),
             ),
-            masked("mask"),
-            masked("omit"),
         ],
         &expect![[r#"
             relative-url: node 'n': config.url is "/pay", which is not absolute; begin it with https://, or with a variable that holds the origin [/nodes/0/config/url]
@@ -291,9 +285,23 @@ fn relative_urls_and_unknown_settings_are_reported() {
             unknown-setting: definition: settings.maxRetrys is not known, and ignored; did you mean 'maxRetries'? [/settings/maxRetrys]
             unknown-setting: node 'a': settings.max_retries is not known, and ignored; did you mean 'maxRetries'? [/nodes/0/settings/max_retries]
             unknown-setting: node 'a': settings.timeout is not known, and ignored; it bounds a whole run, in settings of the definition [/nodes/0/settings/timeout]
-            -
-            no-effect: definition: metadata.complianceConfig.maskingMode 'omit' has no effect; sensitive values are shown as [REDACTED] [/metadata/complianceConfig/maskingMode]
         "#]],
+    );
+}
+
+#[test]
+fn masking_modes_without_effect_are_reported() {
+    let masked = |mode: &str| {
+        let compliance = json!({ "complianceConfig": { "maskingMode": mode } });
+        Workflow::new("w").noops("a").set("metadata", compliance)
+    };
+    table(
+        ["mask", "omit", "passthrough"].map(masked),
+        &expect![[r#"
+        -
+        no-effect: definition: metadata.complianceConfig.maskingMode 'omit' has no effect; sensitive values are always shown as [REDACTED], which is the mode 'mask' [/metadata/complianceConfig/maskingMode]
+        no-effect: definition: metadata.complianceConfig.maskingMode 'passthrough' has no effect; sensitive values are always shown as [REDACTED], which is the mode 'mask' [/metadata/complianceConfig/maskingMode]
+    "#]],
     );
 }
 

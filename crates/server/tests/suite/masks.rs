@@ -396,6 +396,9 @@ async fn questions_about_sensitive_values_and_their_answers_are_masked_on_every_
                 }
                 let seen = shown_anywhere(&server, &run).await;
                 assert!(seen.contains("interrupt.resolved"), "{id}: {seen}");
+                // With a hash of what is hidden, a guess could be checked.
+                let attests = id.starts_with("maps") || id.starts_with("takes");
+                assert_eq!(seen.contains("sha256"), attests && !is_marked, "{id}: {seen}");
                 assert_eq!(
                     seen.contains("hushed"),
                     !is_marked,
@@ -403,6 +406,19 @@ async fn questions_about_sensitive_values_and_their_answers_are_masked_on_every_
                 );
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn a_mark_on_either_name_of_a_whole_answer_masks_both() {
+    let server = Server::start().await;
+    for (mark, is_masked) in [("event", true), ("resumeValue", true), ("other", false)] {
+        let custom = json!({ "kind": "custom", "data": { "customKind": "any" } });
+        let mut gate = node("gate", "core.interrupt", custom);
+        gate["outputSensitivity"] = json!({ mark: true });
+        let run = answered(&server, &chain("whole", &[gate]), &json!("hushed")).await;
+        let seen = shown_anywhere(&server, &run).await;
+        assert_eq!(seen.contains("hushed"), !is_masked, "{mark}: {seen}");
     }
 }
 

@@ -170,7 +170,7 @@ static METADATA: Members = open(&[
 static COMPLIANCE: Members = open(&[may(
     "maskingMode",
     Shape::Choice(&["mask", "omit", "hash", "passthrough"]),
-    "Kept; no effect.",
+    "Kept; no effect: sensitive values are always masked.",
 )]);
 
 static SETTINGS: Members = open(&[

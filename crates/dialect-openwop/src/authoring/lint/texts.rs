@@ -50,6 +50,21 @@ pub(super) fn check(plan: &Plan, found: &[FoundText<'_>], warnings: &mut Warning
     masking(plan, warnings);
 }
 
+/// Warns about another form of masking than the one that the host has.
+fn masking(plan: &Plan, warnings: &mut Warnings<'_>) {
+    let pointer = "/metadata/complianceConfig/maskingMode";
+    let mode = plan.definition.document.pointer(pointer);
+    let Some(mode) = mode.and_then(Value::as_str).filter(|mode| *mode != "mask") else {
+        return;
+    };
+    let rule = format!("metadata.complianceConfig.maskingMode '{mode}' has no effect");
+    let hint = "sensitive values are always shown as [REDACTED], which is the mode 'mask'".to_owned();
+    let problem = Problem::new("definition", rule)
+        .at(pointer.to_owned(), Spot::Value)
+        .hint(Some(hint));
+    warnings.add(Lint::NoEffect, problem);
+}
+
 /// Warns about template syntax in texts that are never rendered, and about foreign placeholders in those that
 /// are.
 fn braces(plan: &Plan, names: &HashSet<&str>, text: &FoundText<'_>, warnings: &mut Warnings<'_>) {
@@ -177,19 +192,6 @@ const SETTINGS: [&str; 5] = [
 ];
 const NODE_SETTINGS: [&str; 2] = ["maxRetries", "retryDelayMs"];
 const TIMEOUT: &str = "timeout";
-
-/// Warns about ways to mask that this host does not have.
-fn masking(plan: &Plan, warnings: &mut Warnings<'_>) {
-    const POINTER: &str = "/metadata/complianceConfig/maskingMode";
-    let mode = plan.definition.document.pointer(POINTER).and_then(Value::as_str);
-    if let Some(mode) = mode.filter(|mode| *mode != "mask") {
-        let rule = format!("metadata.complianceConfig.maskingMode '{mode}' has no effect");
-        let problem = Problem::new("definition", rule)
-            .at(POINTER.to_owned(), Spot::Value)
-            .hint(Some("sensitive values are shown as [REDACTED]".to_owned()));
-        warnings.add(Lint::NoEffect, problem);
-    }
-}
 
 /// Warns about unknown settings: settings are open, so a mistyped one would be ignored silently.
 fn settings(

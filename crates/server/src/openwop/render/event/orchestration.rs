@@ -72,13 +72,15 @@ pub(super) fn payload<'a>(
             error,
         } => handoff("dispatch.failed", worker, None).with("error", failure(error)),
         Orchestration::Harvested {
-            step: _,
+            step,
             worker,
             child,
             keys,
             checksum,
         } => {
-            let attestation = checksum.as_ref().map(|checksum| {
+            // A hash of what is hidden would let a guess be checked.
+            let is_shown = !mask.hides_output(&step.node, "attestation");
+            let attestation = checksum.as_ref().filter(|_| is_shown).map(|checksum| {
                 let attested = Payload::new().with("checksum", checksum.as_str());
                 attested.with("algorithm", "sha256")
             });
