@@ -12,7 +12,7 @@ use super::{
     Agents, Handle,
     failure::{self, is_forgotten, is_over},
     outputs::of_message,
-    question::{ANSWER, still_asks},
+    question::{ANSWER, goes_on_asking, still_asks},
     refusals::Refusal,
     room::{self, Kind},
     tasks_http,
@@ -112,7 +112,12 @@ impl Agents {
             metadata: Object::new(),
         };
         match agent.send_message(request).await {
-            Ok(SendMessageResponse::Task(_)) => Ok(Answered::Taken),
+            Ok(SendMessageResponse::Task(task)) => {
+                if goes_on_asking(&handle, &task) {
+                    self.ask_anew(&handle, key, None);
+                }
+                Ok(Answered::Taken)
+            }
             Ok(SendMessageResponse::Message(message)) => {
                 Ok(Answered::Ended(Outcome::Done(of_message(&handle.peer, &message))))
             }
@@ -121,6 +126,18 @@ impl Agents {
             Err(error) if error.is_transient() => Err(told(&error)),
             Err(error) => self.not_taken(&agent, &handle, key, &error).await,
         }
+    }
+
+    /// Has the next look ask the question anew, though it is the same.
+    fn ask_anew(&self, handle: &Handle, key: &str, text: Option<String>) {
+        let asks = handle.asks.clone().unwrap_or_default();
+        let question = (handle.peer.clone(), handle.task_id.clone(), asks);
+        let digest = ContentHash::of(key.as_bytes());
+        let refusal = Refusal {
+            answer: digest.as_str().chars().take(16).collect(),
+            text,
+        };
+        self.refusals.note(question, refusal);
     }
 
     /// Finds out what became of an answer that the agent refused, or whose response cannot be read: the agent may have taken
@@ -138,17 +155,7 @@ impl Agents {
         };
         match asked.await {
             Ok(true) => {
-                let asks = handle.asks.clone().unwrap_or_default();
-                let question = (handle.peer.clone(), handle.task_id.clone(), asks);
-                let refusal = Refusal {
-                    answer: ContentHash::of(key.as_bytes())
-                        .as_str()
-                        .chars()
-                        .take(16)
-                        .collect(),
-                    text: failure::told(error),
-                };
-                self.refusals.note(question, refusal);
+                self.ask_anew(handle, key, Some(failure::told(error)));
                 Ok(Answered::Taken)
             }
             // The task says what became of it.

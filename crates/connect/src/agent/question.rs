@@ -69,6 +69,14 @@ pub(super) async fn still_asks(agent: &Agent, handle: &Handle, task: &Task) -> R
     }
 }
 
+/// Whether an agent that has just taken an answer goes on asking, as after one of several votes. An OpenWOP host shows the
+/// task as the answer has left it; a question without data is a child's, which has its answer.
+pub(super) fn goes_on_asking(handle: &Handle, task: &Task) -> bool {
+    let openwop = task.metadata.get("openwop");
+    let data = openwop.and_then(|openwop| openwop.pointer("/interrupt/data"));
+    handle.interrupt.is_some() && data.is_some() && asks(task).is_some_and(|asks| Some(asks) == handle.asks)
+}
+
 /// Whether an interrupt is among several that are open.
 fn lists(task: &Task, interrupt: Option<&str>) -> bool {
     let openwop = task.metadata.get("openwop");
@@ -113,7 +121,8 @@ fn says_auth(task: &Task) -> bool {
     subkind.and_then(Value::as_str) == Some("auth")
 }
 
-/// The question of a task as an interrupt of its run, with why the agent did not take the last answer to it.
+/// The question of a task as an interrupt of its run, with why the agent did not take the last answer to it,
+/// if it refused it.
 pub(super) fn question(handle: &Handle, task: &Task, refusal: Option<&Refusal>) -> RemoteQuestion {
     let parts = task
         .status
@@ -127,7 +136,7 @@ pub(super) fn question(handle: &Handle, task: &Task, refusal: Option<&Refusal>) 
         (true, false) => "The agent asks for input.".to_owned(),
         (true, true) => "The agent asks for credentials.".to_owned(),
     };
-    let refused = refusal.map(|refusal| cut(&refusal.text));
+    let refused = refusal.and_then(|refusal| refusal.text.as_deref()).map(cut);
     let text = match &refused {
         Some(refused) => cut_to(
             &format!("The agent did not take the answer: {refused}\n{text}"),

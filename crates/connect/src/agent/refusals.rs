@@ -1,4 +1,4 @@
-//! Answers that agents have refused, until the look that asks their questions anew.
+//! Answers that agents have refused, or after which they go on asking, until the look that asks their questions anew.
 //!
 //! They are in memory only. If the host dies in between, the question is asked anew all the same, without the agent's
 //! words: an agent that goes on asking has ignored the answer.
@@ -16,13 +16,13 @@ pub(super) struct Refusals(Mutex<HashMap<Question, Refusal>>);
 /// The peer, the task, and what its question is named by.
 type Question = (String, String, String);
 
-/// Why an answer was refused.
+/// Why a question is asked anew.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
     /// The answer, so that the next one is refused anew.
     pub(super) answer: String,
-    /// The agent's words, which are untrusted.
-    pub(super) text: String,
+    /// The agent's words, which are untrusted. `None` if it took the answer and goes on asking.
+    pub(super) text: Option<String>,
 }
 
 impl Refusals {

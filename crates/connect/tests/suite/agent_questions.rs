@@ -87,3 +87,26 @@ async fn answer_to_an_agent_that_names_no_interrupt_names_none() {
         assert_eq!(answers[0].get("interrupt"), None, "{metadata}");
     }
 }
+
+#[tokio::test]
+async fn question_that_stays_open_after_an_answer_is_asked_anew_at_once() {
+    for is_host in [true, false] {
+        let mut asking = asking("m", "Sure?");
+        if is_host {
+            asking["metadata"] =
+                json!({ "openwop": { "interrupt": { "interruptId": "gate:0", "data": {} } } });
+        }
+        let agent = agent("1.0", move |_, method| match method {
+            "SendMessage" => sent("1.0", &asking),
+            _ => rpc_reply(&asking),
+        })
+        .await;
+        let executors = executors(&agent, |_| {});
+        let (handle, first) = asked(&executors, None).await;
+        assert_eq!(executors.answer(answering(&handle)).await, Ok(Answered::Taken));
+        let (_, second) = asked(&executors, Some(&handle)).await;
+        // Another agent may not have got to the answer yet.
+        assert_eq!(first.key != second.key, is_host);
+        assert_eq!(first.data, second.data, "nothing was refused");
+    }
+}

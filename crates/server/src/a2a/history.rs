@@ -308,7 +308,7 @@ async fn said(app: &App, wanted: Wanted<'_>, rows: &[MessageRow]) -> Result<Said
                 continue;
             }
             if let Some(question) = app.question_asked_by(key, recorded).await? {
-                let message = question::message(&question, key.run.as_str(), context);
+                let message = question::message(&question, key.run.as_str(), context, false);
                 if Some(message.message_id.as_str()) != current {
                     said.messages.push((recorded.seq.0, message));
                 }

@@ -1,7 +1,7 @@
 //! Renders the questions of a run: as a message of the agent, and as metadata of its task.
 
 use serde_json::{Value, json};
-use wopr_app::{Question, reads_artifacts};
+use wopr_app::{Conversation, Question, reads_artifacts};
 use wopr_core::InterruptKind;
 use wopr_wire::a2a::model::{Message, Part, Role};
 
@@ -33,14 +33,22 @@ pub(super) fn metadata(question: &Question, caller: &Caller) -> Value {
     interrupt
 }
 
-/// Builds the agent's message. The same interrupt always has the same message id, so the message keeps what was asked
-/// first, and turns of a conversation are in the metadata only.
-pub(super) fn message(question: &Question, run: &str, context: &str) -> Message {
+/// Builds the agent's message. The same question always has the same message id, and each turn of a conversation is
+/// another question: its message has the turns so far, as this reader sees them.
+pub(super) fn message(question: &Question, run: &str, context: &str, reads_artifacts: bool) -> Message {
     let mut parts = vec![Part::text(text(question))];
+    let mut id = format!("{run}.{}", question.waiting.id());
     if let Some(asked) = &question.asked {
-        parts.push(Part::data(asked.data.clone()));
+        let turn = asked.conversation.as_ref().map(Conversation::n_turns);
+        match turn.filter(|turn| asked.data["turnIndex"] != *turn) {
+            Some(turn) => {
+                id = format!("{id}.{turn}");
+                parts.push(Part::data(asked.current_data(reads_artifacts)));
+            }
+            None => parts.push(Part::data(asked.data.clone())),
+        }
     }
-    let mut message = Message::new(format!("{run}.{}", question.waiting.id()), Role::Agent, parts);
+    let mut message = Message::new(id, Role::Agent, parts);
     message.task_id = Some(run.to_owned());
     message.context_id = Some(context.to_owned());
     message

@@ -4,7 +4,7 @@
 //! reads. A run that ended or asked something in the append that created it needs none.
 
 use serde_json::{Value, json};
-use wopr_app::{Mask, Question, View, VisibleRun, Waiting, reads_result};
+use wopr_app::{Mask, Question, View, VisibleRun, Waiting, reads_artifacts, reads_result};
 use wopr_core::{Failure, RunKey, Timestamp};
 use wopr_wire::{
     a2a::model::{Message, Part, Role, Task, TaskState, TaskStatus},
@@ -129,13 +129,16 @@ impl Service {
         };
         let outputs = run.outputs.as_ref().filter(|_| reads_result(caller, view));
         let said = reply::last_words(&view.plan, &mask, outputs);
+        let asks = questions
+            .first()
+            .map(|question| (question, reads_artifacts(caller)));
         Ok(Task {
             id: view.key.run.to_string(),
             status: status(
                 &view.key,
                 &context_id,
                 projection.state(),
-                &Words::of(questions.first(), error, said.as_deref()),
+                &Words::of(asks, error, said.as_deref()),
                 timestamp,
             ),
             context_id,
@@ -218,8 +221,8 @@ fn since(view: &View) -> Timestamp {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Words<'a> {
     None,
-    /// An interrupt.
-    Asks(&'a Question),
+    /// An interrupt, for a reader who sees the contents of artifacts or does not.
+    Asks(&'a Question, bool),
     /// The reason for the failure or the rejection.
     Fails(&'a Failure),
     Says(&'a str),
@@ -230,12 +233,12 @@ pub(super) enum Words<'a> {
 impl<'a> Words<'a> {
     /// Returns the first of these that is present.
     pub(super) fn of(
-        question: Option<&'a Question>,
+        question: Option<(&'a Question, bool)>,
         error: Option<&'a Failure>,
         said: Option<&'a str>,
     ) -> Self {
         match (question, error, said) {
-            (Some(question), _, _) => Self::Asks(question),
+            (Some((question, reads_artifacts)), _, _) => Self::Asks(question, reads_artifacts),
             (None, Some(error), _) => Self::Fails(error),
             (None, None, Some(said)) => Self::Says(said),
             (None, None, None) => Self::None,
@@ -260,7 +263,7 @@ pub(super) fn status(
     };
     let message = match words {
         Words::None => None,
-        Words::Asks(asked) => Some(question::message(asked, run, context)),
+        Words::Asks(asked, reads_artifacts) => Some(question::message(asked, run, context, *reads_artifacts)),
         Words::Fails(error) => Some(says("failed", &error.told())),
         Words::Says(text) => Some(says("completed", text)),
         Words::Tells(seq, text) => Some(says(&format!("event-{seq}"), text)),

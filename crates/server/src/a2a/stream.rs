@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{sync::watch, time::Instant};
-use wopr_app::{Mask, Question, Tail, View, VisibleRun, Waiting, reads_result};
+use wopr_app::{Mask, Question, Tail, View, VisibleRun, Waiting, reads_artifacts, reads_result};
 use wopr_core::{Event, KernelEvent, Object, Plan, Recorded, Seq, Timestamp, json_size};
 use wopr_wire::a2a::{
     error::A2aError,
@@ -637,6 +637,9 @@ impl TaskStream {
         };
         let state = self.projection.state();
         let about = self.service.about(&self.caller, &self.projection, &questions);
+        let asks = questions
+            .first()
+            .map(|question| (question, reads_artifacts(&self.caller)));
         Ok(TaskStatusUpdateEvent {
             task_id: self.key.run.to_string(),
             context_id: self.context.clone(),
@@ -644,7 +647,7 @@ impl TaskStream {
                 &self.key,
                 &self.context,
                 state,
-                &Words::of(questions.first(), error, said.as_deref()),
+                &Words::of(asks, error, said.as_deref()),
                 at,
             ),
             metadata: wrap(about),

@@ -95,3 +95,53 @@ async fn questions_that_a_third_host_asks_at_once_are_answered_one_by_one_at_the
     let run = first.run("ask", json!({})).await;
     answer_all(&first, &run).await;
 }
+
+#[tokio::test]
+async fn turns_of_an_agents_conversation_are_shown_and_taken_one_after_the_other() {
+    let hosts = Hosts::start().await;
+    let gate = json!({ "prompt": "Talk to me.", "maxTurns": 10 });
+    let talk = chain("talk", &[node("talk", "core.conversationGate", gate)]);
+    hosts.callee.post("/v1/workflows", &talk).send().await.ok(201);
+    let run = hosts.ask(json!({ "skill": "talk" }), json!({})).await;
+    for (n, (id, turn)) in [
+        ("ask:0", json!("first")),
+        ("ask:0:1", json!({ "content": "second" })),
+        ("ask:0:2", json!({ "operation": "close" })),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let interrupt = asked(&hosts.caller, &run, id).await;
+        let shown = &interrupt["data"]["parts"][1]["data"];
+        assert_eq!(shown["turnIndex"], n + 1, "{interrupt:#}");
+        assert_eq!(
+            shown.to_string().contains("first"),
+            n > 0,
+            "the turns so far are shown: {interrupt:#}"
+        );
+        let answer = json!({ "interruptId": id, "resumeValue": turn });
+        let path = format!("/v1/runs/{run}/interrupts/ask");
+        hosts.caller.post(&path, &answer).send().await.ok(200);
+    }
+    hosts.caller.wait_for(&run, "completed").await;
+}
+
+#[tokio::test]
+async fn approval_that_stays_open_at_an_agent_is_asked_anew() {
+    let hosts = Hosts::start().await;
+    let gate = json!({ "title": "Ship it?", "actions": ["accept", "reject", "ask"] });
+    let ship = chain("ship", &[node("ship", "core.approvalGate", gate)]);
+    hosts.callee.post("/v1/workflows", &ship).send().await.ok(201);
+    let run = hosts.ask(json!({ "skill": "ship" }), json!({})).await;
+    for (id, answer) in [
+        ("ask:0", json!({ "action": "ask", "question": "Why?" })),
+        ("ask:0:1", json!({ "action": "accept" })),
+    ] {
+        let interrupt = asked(&hosts.caller, &run, id).await;
+        assert_eq!(interrupt["data"]["message"], "Ship it?", "{interrupt:#}");
+        let answer = json!({ "interruptId": id, "resumeValue": answer });
+        let path = format!("/v1/runs/{run}/interrupts/ask");
+        hosts.caller.post(&path, &answer).send().await.ok(200);
+    }
+    hosts.caller.wait_for(&run, "completed").await;
+}
