@@ -514,8 +514,8 @@ fn payload<'a>(event: &'a Event, run: &'a RunId, mask: &'a Mask) -> (Option<&'a 
             provider,
             outcome,
         } => {
-            // A hash of what is hidden would let a guess be checked.
-            let is_shown = provider == provider::MODEL && !mask.hides_outputs(&step.node);
+            // A hash of what is hidden, such as an input in the prompt, would let a guess be checked.
+            let is_shown = provider == provider::MODEL && mask.hides_nothing();
             let key = outcome.get("cacheKey").filter(|_| is_shown);
             let payload = Payload::node(step)
                 .with("attempt", *attempt)
@@ -786,9 +786,10 @@ fn openwop_payload<'a>(
             hash,
             summarizing: _,
         } => {
+            let hash = Some(hash.as_str()).filter(|_| mask.hides_nothing());
             let payload = Payload::node(step)
                 .with("messages", messages.len())
-                .with("hash", hash.as_str());
+                .maybe("hash", hash);
             (Some(step.node.as_str()), payload)
         }
         openwop::Event::ProviderUsage {
