@@ -67,13 +67,18 @@ async fn tools_are_advertised_if_everybody_may_call_some() {
         });
         let server = server.await;
         let document = server.call("GET", "/.well-known/openwop").send().await.ok(200);
-        document["mcp"].clone()
+        document["mcp"]["supported"].clone()
     };
-    assert_eq!(with(&[]).await, json!({ "supported": true }));
-    assert_eq!(with(&["acme"]).await, Value::Null);
+    assert_eq!(with(&[]).await, true);
+    assert_eq!(with(&["acme"]).await, false);
     let plain = Server::start().await;
     let document = plain.call("GET", "/.well-known/openwop").send().await.ok(200);
-    assert!(document.get("mcp").is_none());
+    let mount = json!({ "supported": true, "transports": ["stdio", "streamable-http"] });
+    assert_eq!(
+        document["mcp"],
+        json!({ "supported": false, "serverMount": mount })
+    );
+    assert_eq!(document["supportedTransports"], json!(["rest", "mcp", "a2a"]));
 }
 
 /// Nobody can start a run of the workflow by which a model calls a tool.

@@ -120,6 +120,8 @@ struct Stored {
     attempt: u32,
     idempotency_key: String,
     handle: Option<serde_json::Value>,
+    /// The fence of the last lease, if nobody has begun the attempt.
+    not_begun: Option<u64>,
 }
 
 /// The fields of a stored cancellation that the witness needs.
@@ -478,13 +480,11 @@ impl Seen {
         }
         let attempts = batch.work_parked.iter();
         for parked in attempts.filter(|parked| !parked.key.is_call_delivery()) {
-            self.n_parked += 1;
             let body = parked
                 .body
                 .as_deref()
                 .ok_or("a call is parked without its handle")?;
             let stored = read(body)?;
-            let handle = stored.handle.ok_or("a call is parked without its handle")?;
             // Parked under its newest lease, it waits for a newer one.
             let held = known
                 .outstanding
@@ -493,6 +493,13 @@ impl Seen {
             known
                 .outstanding
                 .begin(stored.step.clone(), stored.attempt, parked.fence.0);
+            let handle = match (stored.handle, stored.not_begun) {
+                (Some(handle), _) => handle,
+                // Its holder had no room for it.
+                (None, Some(fence)) if fence == parked.fence.0 => continue,
+                (None, _) => return Err("a call is parked without its handle".to_owned()),
+            };
+            self.n_parked += 1;
             if known.handle(&stored.step, stored.attempt) != Some(&handle) {
                 return Err("a call is parked under another handle than its log has".to_owned());
             }
