@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_core::{AnsweredCall, CancelledCall, RunId, RunKey, StepId, Timestamp};
+use wopr_core::{AnsweredCall, CancelledCall, Refusal, RunId, RunKey, StepId, Timestamp};
 use wopr_store::{
     CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Cause, Ended, WorkKey, WorkRow, WorkState,
 };
 
 use crate::{
     Answered, Answering, Cancellation, CommandError, Engine, Outcome, Request, SideRows,
-    commit::{StoredEffect, invocation_id},
+    commit::{StoredEffect, Won, invocation_id},
     effects::{Changed, ended},
     panics::{Panicked, caught},
     pool::{End, Lease},
@@ -226,9 +226,20 @@ impl Engine {
             }
             Tried::Ended(outcome) => outcome,
         };
+        // Another process may have delivered the answer since, and the peer may have asked something else.
+        let held = Won {
+            key: lease.key.clone(),
+            fence: lease.fence,
+            parked: None,
+            may_go_on: false,
+            call: (delivery.step.clone(), 0),
+            goes_on: true,
+            took: None,
+        };
         let command = ended(delivery.step, delivery.attempt, outcome);
-        let recording = Box::pin(self.command(&lease.run, command, SideRows::default()));
-        match self.attend(&lease.run, recording).await {
+        let recording = self.command_fenced(&lease.run, None, &command, SideRows::default(), Some(held));
+        match self.attend(&lease.run, Box::pin(recording)).await {
+            Err(CommandError::Refused(Refusal::Stale)) => End::Over,
             Ok(_) | Err(CommandError::Refused(_) | CommandError::NotFound) => self.end_row(lease).await,
             Err(_) => End::Park(Some(self.lease_time().plus_millis(FIRST_PAUSE_MS))),
         }
