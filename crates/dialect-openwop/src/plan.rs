@@ -553,7 +553,7 @@ impl Plan {
         };
         let is_sensitive = |name: &String| self.is_sensitive(name);
         match sub.outputs.is_empty() {
-            // What a child's outputs are called is not known here.
+            // The parent's definition does not name the child's outputs.
             true => !self.sensitive.is_empty() || self.is_sensitive_part(id, ""),
             false => (sub.outputs.iter()).any(|(name, from)| is_sensitive(name) || is_sensitive(from)),
         }

@@ -93,7 +93,11 @@ impl Engine {
             epoch: self.shared.epoch,
             lease_now,
             lease_until,
-            room: self.room_for_effects(&view.key.tenant),
+            // Most decisions begin no attempt, and need not look at the slots.
+            room: match decision.work.effects.is_empty() {
+                true => 0,
+                false => self.room_for_effects(&view.key.tenant),
+            },
             won,
             budgets: &self.shared.budgets,
             continues: side_rows.continues,

@@ -235,58 +235,19 @@ impl Error {
     /// The delay that the peer asks for.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Status(Status { retry_after, .. }) | Self::CardMissing { retry_after, .. } => *retry_after,
-            Self::UnknownPeer(_)
-            | Self::CredentialMissing { .. }
-            | Self::Token(..)
-            | Self::Policy(_)
-            | Self::Unreachable { .. }
-            | Self::Interrupted(_)
-            | Self::TimedOut(_)
-            | Self::TooLarge { .. }
-            | Self::Remote(_)
-            | Self::Undecodable(_)
-            | Self::TooDeep
-            | Self::NoStream
-            | Self::OtherTask
-            | Self::CardNotFetched { .. }
-            | Self::CardInvalid(_)
-            | Self::CardUnsigned
-            | Self::NoInterface { .. }
-            | Self::VersionNotSupported { .. }
-            | Self::NotOffered { .. }
-            | Self::Unwritable(_) => None,
+        if let Self::Status(Status { retry_after, .. }) | Self::CardMissing { retry_after, .. } = self {
+            return *retry_after;
         }
+        None
     }
 
-    /// What the peer said, if it said anything beside its status.
+    /// The message that the peer sent with its status or its error, if it sent one.
     #[must_use]
     pub fn words(&self) -> Option<&str> {
-        let message = match self {
-            Self::Status(Status { message, .. }) | Self::Remote(RemoteError { message, .. }) => message,
-            Self::UnknownPeer(_)
-            | Self::CredentialMissing { .. }
-            | Self::Token(..)
-            | Self::Policy(_)
-            | Self::Unreachable { .. }
-            | Self::Interrupted(_)
-            | Self::TimedOut(_)
-            | Self::TooLarge { .. }
-            | Self::Undecodable(_)
-            | Self::TooDeep
-            | Self::NoStream
-            | Self::OtherTask
-            | Self::CardMissing { .. }
-            | Self::CardNotFetched { .. }
-            | Self::CardInvalid(_)
-            | Self::CardUnsigned
-            | Self::NoInterface { .. }
-            | Self::VersionNotSupported { .. }
-            | Self::NotOffered { .. }
-            | Self::Unwritable(_) => return None,
-        };
-        (!message.is_empty()).then_some(message)
+        if let Self::Status(Status { message, .. }) | Self::Remote(RemoteError { message, .. }) = self {
+            return (!message.is_empty()).then_some(message);
+        }
+        None
     }
 
     /// The code of a node that fails with this error.

@@ -23,8 +23,8 @@ pub(super) const ANSWER: &str = "answer";
 /// Longest id of an interrupt that is kept, in bytes.
 const MAX_INTERRUPT: usize = 8 << 10;
 
-/// What a question is named by, if a task asks one: another state, message, text or interrupt is another question. The
-/// time does not count, because some agents write a new one whenever they are asked.
+/// Identifies the question that a task asks, if it asks one: another state, message, text or interrupt is another question.
+/// The time does not count, because some agents write a new one whenever they are asked.
 pub(super) fn asks(task: &Task) -> Option<String> {
     let status = &task.status;
     if !status.state.is_interrupted() {
@@ -41,7 +41,7 @@ pub(super) fn asks(task: &Task) -> Option<String> {
     Some(ContentHash::of(&said).as_str().to_owned())
 }
 
-/// What a question is named by without the ids of its message and its interrupt.
+/// Identifies the question that a task asks by its state and text alone.
 pub(super) fn says(task: &Task) -> Option<String> {
     let status = &task.status;
     if !status.state.is_interrupted() {
@@ -69,15 +69,15 @@ pub(super) async fn still_asks(agent: &Agent, handle: &Handle, task: &Task) -> R
     }
 }
 
-/// Whether an agent that has just taken an answer goes on asking, as after one of several votes. An OpenWOP host shows the
-/// task as the answer has left it; a question without data is a child's, which has its answer.
+/// Returns `true` if an agent has taken an answer and still asks the same question, as a gate does that wants several votes.
+/// An OpenWOP host shows the task as the answer has left it; a question without data is a child's, which has its answer.
 pub(super) fn goes_on_asking(handle: &Handle, task: &Task) -> bool {
     let openwop = task.metadata.get("openwop");
     let data = openwop.and_then(|openwop| openwop.pointer("/interrupt/data"));
     handle.interrupt.is_some() && data.is_some() && asks(task).is_some_and(|asks| Some(asks) == handle.asks)
 }
 
-/// Whether an interrupt is among several that are open.
+/// Returns `true` if a task that shows several open interrupts lists this one.
 fn lists(task: &Task, interrupt: Option<&str>) -> bool {
     let openwop = task.metadata.get("openwop");
     let open = openwop.and_then(|openwop| openwop.get("interrupts")?.as_array());

@@ -181,7 +181,7 @@ impl Carried {
     }
 }
 
-/// Whether an agent says that it does not keep the task, or has no tasks to ask for.
+/// Returns `true` if the error says that the agent does not have the task, or that it has no such method.
 fn tells_no_task(error: &a2a::Error) -> bool {
     match error {
         a2a::Error::Remote(remote) => matches!(

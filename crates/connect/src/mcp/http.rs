@@ -130,7 +130,7 @@ fn of_client<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e StreamableHttpE
     None
 }
 
-/// Why there is no answer to what may have been sent.
+/// Says why a request that the server may have received has no answer.
 pub(super) fn broken(error: &(dyn Error + 'static)) -> String {
     match of_client(error) {
         Some(StreamableHttpError::Client(error @ HttpError::Status { .. })) => error.to_string(),

@@ -57,7 +57,7 @@ const LIST_AGAIN: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
-/// Why a server that was reached has no connection.
+/// The reason given for a server that this host has reached and whose connection has ended.
 const BROKEN: &str = "its connection has ended";
 
 #[derive(Debug)]

@@ -139,7 +139,7 @@ async fn a_token_is_minted_for_a_named_approver() {
     let again = server.call("POST", &path).key(&carols).json(&vote).send().await;
     assert_eq!(again.ok(200)["status"], "waiting-approval");
 
-    // Who votes in the name of another is in the log, too.
+    // The log names the caller who votes for others, too.
     let other = server.run("quorum", json!({})).await;
     server.wait_for(&other, "waiting-approval").await;
     let path = format!("/v1/runs/{other}/interrupts/gate");

@@ -169,7 +169,7 @@ pub(super) fn written(written: &MemoryWritten) -> Payload<'_> {
         .maybe("tags", Some(&written.tags[..]).filter(|tags| !tags.is_empty()))
 }
 
-/// What a tool that failed says, which the agent is told.
+/// The failure of a tool, as the agent gets it.
 fn failed(error: &CallError, mask: &Mask, node: &NodeId) -> Value {
     let message = mask.said(node, "error", &error.message.as_str().into());
     let mut shown = json!({ "code": error.code, "message": message });
