@@ -124,6 +124,7 @@ fn model(data: &[u8], kind: ModelKind, streams: bool) {
                 ordinal: 0,
             },
             attempt: 0,
+            number: 0,
             is_repeat: false,
             is_interrupted: false,
             idempotency_key: "key".to_owned(),

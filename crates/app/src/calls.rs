@@ -12,10 +12,11 @@ use crate::{App, Caller, Error, Scope};
 const PACE: Duration = Duration::from_millis(100);
 
 impl App {
-    /// Has the task of a call looked at, because its agent says that it has changed. Returns `false` and does nothing if
-    /// the call is over. The face has checked that the agent may say so.
-    pub async fn wake_call(&self, run: &RunKey, step: &StepId, attempt: u32) -> Result<bool, Error> {
-        Ok(self.engine.wake_effect_after(run, step, attempt, PACE).await?)
+    /// Has the task of a call looked at, because its agent says that it has changed. The call
+    /// is named by its attempt and by how many calls the step had made before. Returns `false` and does nothing if it is
+    /// over. The face has checked that the agent may say so.
+    pub async fn wake_call(&self, run: &RunKey, step: &StepId, call: (u32, u32)) -> Result<bool, Error> {
+        Ok(self.engine.wake_effect_after(run, step, call, PACE).await?)
     }
 
     /// Lists cancels and answers that the agents of calls have not had yet, for the runs that the caller may see, of

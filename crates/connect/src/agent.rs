@@ -125,6 +125,8 @@ pub(crate) struct Attempted<'a> {
     pub(crate) run: &'a RunKey,
     pub(crate) step: &'a StepId,
     pub(crate) attempt: u32,
+    /// How many calls the step had made before this one.
+    pub(crate) number: u32,
     /// The agent may have the message.
     pub(crate) is_repeat: bool,
     /// The key of the call.

@@ -114,6 +114,7 @@ impl Executor for Executors {
             run,
             step,
             attempt,
+            number,
             is_repeat,
             is_interrupted,
             idempotency_key: key,
@@ -154,6 +155,7 @@ impl Executor for Executors {
                         run: &run,
                         step: &step,
                         attempt,
+                        number,
                         is_repeat,
                         key: &key,
                         traceparent,
@@ -211,6 +213,7 @@ impl Executor for Executors {
             run,
             step,
             attempt,
+            number,
             idempotency_key: key,
             traceparent,
             request,
@@ -221,7 +224,7 @@ impl Executor for Executors {
                     return Err(CancelError::new("no peer has the address of the call".to_owned()));
                 }
                 self.agents
-                    .recall(&call, (&run, &step, attempt), &key, traceparent)
+                    .recall(&call, (&run, &step, (attempt, number)), &key, traceparent)
                     .await
             }
             // Nobody else goes on with a call.

@@ -17,7 +17,7 @@ use wopr_store::{
 
 use crate::{
     Answered, Answering, Cancellation, CommandError, Engine, Outcome, Request, SideRows,
-    commit::{StoredEffect, Won, invocation_id},
+    commit::{StoredEffect, Won, effect_key, invocation_id, is_zero},
     effects::{Changed, ended},
     panics::{Panicked, caught},
     pool::{End, Lease},
@@ -49,7 +49,13 @@ pub(crate) struct CallDelivery {
 #[serde(rename_all = "kebab-case")]
 enum Content {
     Cancel,
-    Answer { interrupt: String, value: Value },
+    Answer {
+        interrupt: String,
+        value: Value,
+        /// How many calls the step had made before the one that asked.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        number: u32,
+    },
 }
 
 /// What a peer is told.
@@ -125,8 +131,8 @@ fn late_cancel_row(now: Timestamp, accepted: StoredEffect) -> Option<WorkRow> {
     Some(delivery.row())
 }
 
-/// The row that tells the peer of a call the answer to its question.
-pub(crate) fn answer_row(run: (&RunKey, &str), now: Timestamp, call: AnsweredCall) -> WorkRow {
+/// The row that tells the peer of a call the answer to its question; `number` is how many calls the step had made before.
+pub(crate) fn answer_row(run: (&RunKey, &str), now: Timestamp, call: AnsweredCall, number: u32) -> WorkRow {
     let AnsweredCall {
         step,
         attempt,
@@ -142,7 +148,11 @@ pub(crate) fn answer_row(run: (&RunKey, &str), now: Timestamp, call: AnsweredCal
         attempt,
         provider,
         handle,
-        content: Content::Answer { interrupt, value },
+        content: Content::Answer {
+            interrupt,
+            value,
+            number,
+        },
         tries: Tries::new(now),
     }
     .row()
@@ -208,8 +218,13 @@ impl Engine {
         let tried = match &delivery.content {
             Content::Cancel => self.try_cancel(lease, &delivery).await,
             Content::Answer { .. } if !self.is_awaited(&lease.run, step, *attempt).await => Tried::Delivered,
-            Content::Answer { interrupt, value } => {
-                self.try_answer(lease, &delivery, (interrupt, value)).await
+            Content::Answer {
+                interrupt,
+                value,
+                number,
+            } => {
+                self.try_answer(lease, &delivery, (interrupt, value, *number))
+                    .await
             }
         };
         let outcome = match tried {
@@ -226,13 +241,17 @@ impl Engine {
             }
             Tried::Ended(outcome) => outcome,
         };
+        let number = match delivery.content {
+            Content::Answer { number, .. } => number,
+            Content::Cancel => 0,
+        };
         // Another process may have delivered the answer since, and the peer may have asked something else.
         let held = Won {
             key: lease.key.clone(),
             fence: lease.fence,
             parked: None,
             may_go_on: false,
-            call: (delivery.step.clone(), 0),
+            call: (delivery.step.clone(), number),
             goes_on: true,
             took: None,
         };
@@ -264,7 +283,7 @@ impl Engine {
         &self,
         lease: &mut Lease,
         delivery: &CallDelivery,
-        (interrupt, value): (&str, &Value),
+        (interrupt, value, number): (&str, &Value, u32),
     ) -> Tried {
         let telling = caught(self.shared.executor.answer(Answering {
             run: lease.run.clone(),
@@ -278,7 +297,8 @@ impl Engine {
             None => Tried::Lost,
             Some(Ok(Ok(Answered::Taken))) => {
                 let CallDelivery { step, attempt, .. } = delivery;
-                if let Err(error) = self.wake_effect(&lease.run, step, *attempt).await {
+                let parked = effect_key(step, *attempt, number);
+                if let Err(error) = self.wake_row(&lease.run, &parked, Duration::ZERO).await {
                     let (run, call) = (&lease.run, &lease.key.name);
                     // It is looked at when it is due.
                     tracing::info!(%run, call, %error, "a call is not looked at after its answer yet");
@@ -486,7 +506,7 @@ fn listed(row: CallDeliveryRow) -> Result<ListedCallDelivery, CommandError> {
         Stored::Delivery(delivery) => {
             let message = match delivery.content {
                 Content::Cancel => CallMessage::Cancel,
-                Content::Answer { interrupt, value: _ } => CallMessage::Answer { interrupt },
+                Content::Answer { interrupt, .. } => CallMessage::Answer { interrupt },
             };
             (
                 delivery.step,

@@ -297,9 +297,10 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
     let cancelled = cancelled
         .into_iter()
         .map(|call| cancel_row((key, dialect), context.lease_now, call));
-    let answered = answered
-        .into_iter()
-        .map(|call| answer_row((key, dialect), context.lease_now, call));
+    let answered = answered.into_iter().map(|call| {
+        let number = view.run.n_calls(&**view.plan, &call.step).unwrap_or(0);
+        answer_row((key, dialect), context.lease_now, call, number)
+    });
     let told: Vec<_> = cancelled.chain(answered).collect();
     let has_told = !told.is_empty() || !batch.work_moved.is_empty() || is_crowded;
     batch.work_set = set.chain(enqueued).chain(told).collect();

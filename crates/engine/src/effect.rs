@@ -137,6 +137,8 @@ pub struct Attempt {
     pub step: StepId,
     /// The number of the attempt, from 0.
     pub attempt: u32,
+    /// How many calls the step has made before this one.
+    pub number: u32,
     /// An earlier attempt, or this one in another process, may have reached the peer.
     pub is_repeat: bool,
     /// An earlier process began this very attempt, and nobody knows how far it came.
@@ -358,6 +360,8 @@ pub struct Recalling {
     pub run: RunKey,
     pub step: StepId,
     pub attempt: u32,
+    /// How many calls the step had made before this one.
+    pub number: u32,
     /// As of its attempts.
     pub idempotency_key: String,
     pub traceparent: Option<String>,

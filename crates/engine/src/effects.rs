@@ -157,6 +157,7 @@ impl Engine {
             run: lease.run.clone(),
             step: effect.step.clone(),
             attempt: effect.attempt,
+            number: effect.number,
             is_repeat: effect.attempt > 0 || lease.fence > effect.first_lease(),
             is_interrupted: lease.fence > effect.first_lease(),
             idempotency_key: effect.idempotency_key.clone(),
@@ -571,19 +572,20 @@ impl Engine {
     /// Makes the executor look at an accepted call now, as when its peer says that something has changed. What
     /// the peer said is not believed: it is asked. Returns `false` if the call is not parked.
     pub async fn wake_effect(&self, run: &RunKey, step: &StepId, attempt: u32) -> Result<bool, CommandError> {
-        self.wake_effect_after(run, step, attempt, Duration::ZERO).await
+        let first = (attempt, 0);
+        self.wake_effect_after(run, step, first, Duration::ZERO).await
     }
 
     /// Like [`Self::wake_effect`], but has the executor look a little later, so that it looks once for many wakes.
+    /// A call is named by its attempt and by how many calls the step had made before.
     pub async fn wake_effect_after(
         &self,
         run: &RunKey,
         step: &StepId,
-        attempt: u32,
+        (attempt, number): (u32, u32),
         after: Duration,
     ) -> Result<bool, CommandError> {
-        // Calls that are parked are the first of their step.
-        self.wake_row(run, &commit::effect_key(step, attempt, 0), after)
+        self.wake_row(run, &commit::effect_key(step, attempt, number), after)
             .await
     }
 

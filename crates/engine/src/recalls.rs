@@ -217,6 +217,7 @@ impl Engine {
             run: lease.run.clone(),
             step: effect.step.clone(),
             attempt: effect.attempt,
+            number: effect.number,
             idempotency_key: effect.idempotency_key.clone(),
             traceparent: effect.traceparent.clone(),
             request: effect.request.clone(),

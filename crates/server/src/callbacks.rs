@@ -1,7 +1,7 @@
 //! The callbacks of calls to agents: where an agent pushes the updates of a task to, and what proves that it may.
 //!
-//! The address names one attempt of a step; the token is the MAC of that name. Both are derived whenever they are
-//! needed, so nothing is stored, and they are good for as long as the attempt waits, across restarts and from every
+//! The address names one call of an attempt of a step; the token is the MAC of that name. Both are derived whenever they are
+//! needed, so nothing is stored, and they are good for as long as the call waits, across restarts and from every
 //! process with the same master key. A push only has the task looked at, so a token that leaks can do no more.
 
 use std::sync::Arc;
@@ -44,8 +44,8 @@ impl Callbacks {
         }
     }
 
-    /// Recognizes the attempt that a push is for; `None` if the address and the token are not of this host.
-    pub(crate) fn open(&self, name: &str, headers: &HeaderMap) -> Option<(RunKey, StepId, u32)> {
+    /// Recognizes the call that a push is for; `None` if the address and the token are not of this host.
+    pub(crate) fn open(&self, name: &str, headers: &HeaderMap) -> Option<(RunKey, StepId, (u32, u32))> {
         if name.len() > MAX_NAME {
             return None;
         }
@@ -57,13 +57,15 @@ impl Callbacks {
         let text = String::from_utf8(URL_SAFE_NO_PAD.decode(name).ok()?).ok()?;
         let mut parts = text.split(SEPARATOR);
         let mut next = || parts.next();
-        let (tenant, run, ordinal, attempt, node) = (next()?, next()?, next()?, next()?, next()?);
+        let (tenant, run, node) = (next()?, next()?, next()?);
+        let mut number = || next()?.parse().ok();
+        let (ordinal, attempt, call) = (number()?, number()?, number()?);
         let run = RunKey::new(TenantId::parse(tenant).ok()?, RunId::parse(run).ok()?);
         let step = StepId {
             node: NodeId::parse(node).ok()?,
-            ordinal: ordinal.parse().ok()?,
+            ordinal,
         };
-        Some((run, step, attempt.parse().ok()?))
+        Some((run, step, (attempt, call)))
     }
 
     /// Admits a push; `None` if there are too many at once.
@@ -73,14 +75,15 @@ impl Callbacks {
 }
 
 impl wopr_connect::Callbacks for Callbacks {
-    fn callback(&self, run: &RunKey, step: &StepId, attempt: u32) -> Callback {
-        let (ordinal, attempt) = (step.ordinal.to_string(), attempt.to_string());
+    fn callback(&self, run: &RunKey, step: &StepId, (attempt, number): (u32, u32)) -> Callback {
+        let numbers = [step.ordinal, attempt, number].map(|number| number.to_string());
         let parts = [
             run.tenant.as_str(),
             run.run.as_str(),
-            &ordinal,
-            &attempt,
             step.node.as_str(),
+            &numbers[0],
+            &numbers[1],
+            &numbers[2],
         ];
         let name = URL_SAFE_NO_PAD.encode(parts.join("\0"));
         let token = URL_SAFE_NO_PAD.encode(self.subkey.sign(name.as_bytes()));
@@ -126,16 +129,16 @@ mod tests {
             node: NodeId::parse("a:node").unwrap(),
             ordinal: 2,
         };
-        let Callback { url, token } = callbacks.callback(&run, &step, 1);
+        let Callback { url, token } = callbacks.callback(&run, &step, (1, 3));
         let name = url
             .strip_prefix("https://x.example/base/v1/host/wopr/calls/")
             .unwrap();
         for header in TOKEN {
             let opened = callbacks.open(name, &headers(header, token.expose()));
-            assert_eq!(opened, Some((run.clone(), step.clone(), 1)), "{header}");
+            assert_eq!(opened, Some((run.clone(), step.clone(), (1, 3))), "{header}");
         }
-        let other = callbacks.callback(&run, &step, 2).token;
-        let foreign = with_new_key().callback(&run, &step, 1).token;
+        let other = callbacks.callback(&run, &step, (1, 2)).token;
+        let foreign = with_new_key().callback(&run, &step, (1, 3)).token;
         for wrong in [other.expose(), foreign.expose(), "", "x"] {
             assert_eq!(callbacks.open(name, &headers(TOKEN[0], wrong)), None, "{wrong}");
         }

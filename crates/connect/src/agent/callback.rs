@@ -24,9 +24,10 @@ pub struct Callback {
     pub token: Secret,
 }
 
-/// Makes the callbacks of calls. Both parts are derived from the call, and nothing is stored.
+/// Makes the callbacks of calls. Both parts are derived from the call, and nothing is stored. A call is named by its
+/// attempt and by how many calls the step had made before.
 pub trait Callbacks: Send + Sync + fmt::Debug + 'static {
-    fn callback(&self, run: &RunKey, step: &StepId, attempt: u32) -> Callback;
+    fn callback(&self, run: &RunKey, step: &StepId, call: (u32, u32)) -> Callback;
 }
 
 impl Agents {
@@ -42,7 +43,11 @@ impl Agents {
         let Some(callbacks) = self.callbacks.as_ref().map(Arc::as_ref).filter(|_| offers) else {
             return false;
         };
-        let Callback { url, token } = callbacks.callback(attempted.run, attempted.step, attempted.attempt);
+        let Callback { url, token } = callbacks.callback(
+            attempted.run,
+            attempted.step,
+            (attempted.attempt, attempted.number),
+        );
         let place = digest(&url);
         match &handle.pushes {
             Some(Pushes::Refused) => return false,

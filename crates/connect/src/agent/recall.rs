@@ -24,7 +24,7 @@ impl Agents {
     pub(crate) async fn recall(
         &self,
         call: &AgentCall,
-        (run, step, attempt): (&RunKey, &StepId, u32),
+        (run, step, (attempt, number)): (&RunKey, &StepId, (u32, u32)),
         key: &str,
         traceparent: Option<String>,
     ) -> Result<Recalled, CancelError> {
@@ -33,6 +33,7 @@ impl Agents {
             run,
             step,
             attempt,
+            number,
             is_repeat: true,
             key,
             traceparent,

@@ -29,7 +29,7 @@ const RPC: &str = "/rpc";
 struct Fixed;
 
 impl Callbacks for Fixed {
-    fn callback(&self, run: &RunKey, step: &StepId, attempt: u32) -> Callback {
+    fn callback(&self, run: &RunKey, step: &StepId, (attempt, _): (u32, u32)) -> Callback {
         Callback {
             url: format!("https://wopr.example/{}/{}/{attempt}", run.run, step.key()),
             token: Secret::new("t0ken").unwrap(),
@@ -721,6 +721,7 @@ fn recalling() -> Recalling {
         run: call.run,
         step: call.step,
         attempt: 0,
+        number: 0,
         idempotency_key: call.idempotency_key,
         traceparent: None,
         request: call.request,

@@ -35,6 +35,7 @@ pub(crate) fn attempt(request: Request) -> Attempt {
             ordinal: 0,
         },
         attempt: 0,
+        number: 0,
         is_repeat: false,
         is_interrupted: false,
         idempotency_key: "key-1".to_owned(),

@@ -77,6 +77,7 @@ fn first_attempt(call: AgentCall, handle: Option<Value>) -> Attempt {
             ordinal: 0,
         },
         attempt: 0,
+        number: 0,
         is_repeat: false,
         is_interrupted: false,
         idempotency_key: KEY.to_owned(),
