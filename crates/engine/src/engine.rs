@@ -28,6 +28,7 @@ use crate::{
     outboxes::{FOLDING, Outboxes},
     parks::Parks,
     pool::Pool,
+    quarantine::silence,
     recent_runs::RecentRunCache,
     remembering::Remembering,
     run_backoff::RunBackoff,
@@ -164,6 +165,8 @@ impl Engine {
             clock.not_before(mark);
         }
         let epoch = store.begin_epoch(clock.now()).await?;
+        // Leases that have ended are free at once. The death of their holder counts before that.
+        store.beat(epoch, Some(silence(&options))).await?;
         let lease_clock = LeaseClock::start(&*store, clock.now()).await?;
         let (began, _) = lease_clock.lease(Duration::ZERO);
         let catalog = Catalog::load(&*store, &options).await?;

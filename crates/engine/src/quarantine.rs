@@ -7,11 +7,14 @@
 use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 use wopr_core::{DrainPolicy, Event, Given, KernelEvent, Recorded, RunKey, RunStatus, Seq, format};
 use wopr_store::{AppendError, Batch, Guard, Hold, LAST_CHANCE, StoredEvent};
 
-use crate::{CommandError, Engine, logs::store_failed, stats::Counters};
+use crate::{CommandError, Engine, Options, logs::store_failed, stats::Counters};
 
 /// The pause reason of a run in quarantine.
 pub const QUARANTINED: &str = "quarantined";
@@ -50,13 +53,19 @@ impl Suspects {
     }
 }
 
+/// The silence after which a process counts as dead.
+pub(crate) fn silence(options: &Options) -> Duration {
+    SILENCE.min(options.lease / 2)
+}
+
 impl Engine {
     /// Reports that this process is alive, detects dead processes, and quarantines runs at which too many
     /// died.
     pub(crate) async fn run_quarantine(self) {
         let shared = &self.shared;
-        let silence = SILENCE.min(shared.options.lease / 2);
+        let silence = silence(&shared.options);
         let mut is_news = true;
+        let (mut last, mut counts_from) = (Instant::now(), None);
         loop {
             if is_news {
                 is_news = !self.quarantine_all().await;
@@ -64,7 +73,16 @@ impl Engine {
             if self.paused_for(BEAT.min(silence / 3)).await {
                 return;
             }
-            match shared.store.beat(shared.epoch, silence).await {
+            let counts = counts_from.is_none_or(|from| Instant::now() >= from);
+            let beaten = shared.store.beat(shared.epoch, counts.then_some(silence)).await;
+            if last.elapsed() > silence / 2 {
+                // The store may have been away from all, and others need their time to come back, too.
+                counts_from = Some(Instant::now() + silence * 2);
+            }
+            if beaten.is_ok() {
+                last = Instant::now();
+            }
+            match beaten {
                 Ok(false) => {}
                 Ok(true) => {
                     tracing::warn!("another process died");

@@ -304,9 +304,11 @@ pub trait Work: Send + Sync + 'static {
     /// Ends an epoch cleanly: the rows it still holds do not count a death.
     async fn end_epoch(&self, epoch: Epoch) -> Result<(), WriteError>;
 
-    /// Records that an epoch is alive. If processes share the store, also counts a death for every row held
-    /// by an epoch that has been silent for `silence`. Returns `true` if there were any.
-    async fn beat(&self, _epoch: Epoch, _silence: Duration) -> Result<bool, WriteError> {
+    /// Records that an epoch is alive: deaths that others have counted for it since its last beat no longer count
+    /// against the rows it still holds. If processes share the store and `silence` is given, also counts a death for
+    /// every row held by an epoch that has been silent for so long, unless this epoch itself could not beat
+    /// meanwhile. Returns `true` if there were any such epochs.
+    async fn beat(&self, _epoch: Epoch, _silence: Option<Duration>) -> Result<bool, WriteError> {
         Ok(false)
     }
 

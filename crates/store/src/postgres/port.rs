@@ -152,7 +152,7 @@ impl Work for PostgresStore {
         Ok(work::end_epoch(&self.pool, epoch).await?)
     }
 
-    async fn beat(&self, epoch: Epoch, silence: Duration) -> Result<bool, WriteError> {
+    async fn beat(&self, epoch: Epoch, silence: Option<Duration>) -> Result<bool, WriteError> {
         Ok(work::beat(&self.pool, epoch, silence).await?)
     }
 

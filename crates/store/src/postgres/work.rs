@@ -216,17 +216,32 @@ const END_EPOCH: &str = "WITH ended AS (UPDATE epochs SET is_ended = true WHERE 
      inboxes AS (UPDATE inbox SET epoch = NULL WHERE epoch = $1)
      UPDATE outbox SET epoch = NULL WHERE epoch = $1";
 
-/// Records that an epoch is alive, and returns whether another has been silent for too long.
-const BEAT: &str = "WITH beat AS (
+/// Records that an epoch is alive, and returns whether another has been silent for too long. An epoch that was buried
+/// alive takes back the death of what it still holds. Whoever could not beat for long says nothing of others: the
+/// database may have been away from all.
+const BEAT: &str = "WITH known AS (
+         SELECT is_buried, seen_at >= (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $3::bigint AS is_steady
+         FROM epochs WHERE epoch = $1),
+     beat AS (
          UPDATE epochs SET seen_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, is_buried = false
-         WHERE epoch = $1)
-     SELECT EXISTS (SELECT FROM epochs WHERE NOT is_buried AND NOT is_ended AND epoch <> $1
-         AND seen_at < (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $2::bigint)";
+         WHERE epoch = $1),
+     risen AS (
+         UPDATE work AS w SET deaths = w.deaths - 1 FROM known
+         WHERE known.is_buried AND w.epoch = $1 AND w.deaths IN (1, 2))
+     SELECT $2::bigint IS NOT NULL AND (SELECT is_steady FROM known)
+         AND EXISTS (SELECT FROM epochs WHERE NOT is_buried AND NOT is_ended AND epoch <> $1
+             AND seen_at < (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $2::bigint)";
+
+/// How much longer than half a silence the beats of an epoch may be apart that counts the deaths of others.
+const SLACK: Duration = Duration::from_millis(500);
 
 /// Leases end when they expire, as always; claims do not expire and end here.
 const BURY: &str = "WITH dead AS (
          UPDATE epochs SET is_buried = true WHERE NOT is_buried AND NOT is_ended AND epoch <> $1
-             AND seen_at < (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $2::bigint RETURNING epoch),
+             AND seen_at < (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $2::bigint
+             AND EXISTS (SELECT FROM epochs WHERE epoch = $1
+                 AND seen_at >= (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $3::bigint)
+         RETURNING epoch),
      the_work AS (UPDATE work AS x SET deaths = deaths + 1 FROM dead WHERE x.epoch = dead.epoch),
      the_inboxes AS (UPDATE inbox AS x SET deaths = deaths + 1, epoch = NULL FROM dead WHERE x.epoch = dead.epoch),
      the_outbox AS (UPDATE outbox AS x SET deaths = deaths + 1, epoch = NULL FROM dead WHERE x.epoch = dead.epoch)
@@ -325,9 +340,16 @@ pub(super) async fn end_epoch(pool: &Pool, epoch: Epoch) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(super) async fn beat(pool: &Pool, epoch: Epoch, silence: Duration) -> Result<bool, Fault> {
-    let silence = i64::try_from(silence.as_millis()).unwrap_or(i64::MAX);
-    let values = || vec![value(rows::int(epoch.0)), value(silence)];
+pub(super) async fn beat(pool: &Pool, epoch: Epoch, silence: Option<Duration>) -> Result<bool, Fault> {
+    let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+    let steady = silence.unwrap_or_default() / 2 + SLACK;
+    let values = || {
+        vec![
+            value(rows::int(epoch.0)),
+            value(silence.map(millis)),
+            value(millis(steady)),
+        ]
+    };
     let is_somebody_silent = pool.write(|| Round::of(BEAT, values())).await?;
     let row = is_somebody_silent
         .first()

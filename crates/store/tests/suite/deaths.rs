@@ -10,6 +10,8 @@ use crate::make::*;
 crate::behaviours!(
     row_leased_at_three_crashes_is_quarantined,
     graceful_shutdown_counts_no_death,
+    process_that_was_taken_for_dead_takes_its_deaths_back,
+    process_that_could_not_beat_counts_nobody_as_dead,
     rows_with_one_attempt_left_are_leased_one_by_one,
     inbox_claimed_at_three_crashes_is_quarantined,
     outbox_claimed_at_twenty_crashes_is_quarantined,
@@ -25,7 +27,7 @@ crate::behaviours!(
 pub(crate) async fn die(store: &dyn Store) -> Epoch {
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     // In a shared store, the other processes detect the crash by missing heartbeats.
-    while store.is_shared() && !store.beat(epoch, Duration::ZERO).await.expect("beats") {}
+    while store.is_shared() && !store.beat(epoch, Some(Duration::ZERO)).await.expect("beats") {}
     epoch
 }
 
@@ -83,9 +85,40 @@ async fn graceful_shutdown_counts_no_death(store: Arc<dyn Store>) {
         assert_eq!(leased, (vec![0], vec![0]));
         store.end_epoch(epoch).await.expect("ends");
         let next = store.begin_epoch(at(0)).await.expect("epoch");
-        assert!(!store.beat(next, Duration::ZERO).await.expect("beats"));
+        assert!(!store.beat(next, Some(Duration::ZERO)).await.expect("beats"));
         store.end_epoch(next).await.expect("ends");
     }
+}
+
+async fn process_that_was_taken_for_dead_takes_its_deaths_back(store: Arc<dyn Store>) {
+    if !store.is_shared() {
+        return;
+    }
+    busy(&*store, &run(1)).await;
+    let living = store.begin_epoch(at(0)).await.expect("epoch");
+    lease(&*store, living, 0, 9).await;
+    for _ in 0..4 {
+        // Another process cannot hear of it for a while.
+        die(&*store).await;
+        assert!(!store.beat(living, None).await.expect("beats"));
+    }
+    assert_eq!(store.quarantined(9).await.expect("quarantined"), []);
+    let next = die(&*store).await;
+    assert_eq!(lease(&*store, next, 100, 9).await, (vec![1], vec![1]));
+}
+
+async fn process_that_could_not_beat_counts_nobody_as_dead(store: Arc<dyn Store>) {
+    if !store.is_shared() {
+        return;
+    }
+    busy(&*store, &run(1)).await;
+    let dead = store.begin_epoch(at(0)).await.expect("epoch");
+    lease(&*store, dead, 0, 9).await;
+    let living = store.begin_epoch(at(0)).await.expect("epoch");
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert!(!store.beat(living, Some(Duration::ZERO)).await.expect("beats"));
+    while !store.beat(living, Some(Duration::ZERO)).await.expect("beats") {}
+    assert_eq!(lease(&*store, living, 10, 9).await, (vec![1], vec![1]));
 }
 
 async fn rows_with_one_attempt_left_are_leased_one_by_one(store: Arc<dyn Store>) {
