@@ -218,25 +218,30 @@ struct Listening<'a> {
 /// File descriptors that a host needs besides its connections: for the store, and for outgoing calls.
 const OTHER_FILES: u64 = 256;
 
-/// Binds the address, opens the store and starts the engine.
+/// Binds the address, opens the store, starts the engine and listens.
 pub(crate) async fn open(config: Config) -> Result<Opened> {
     open_by(config, Host::open).await
 }
 
-/// Binds the address first, so that nothing has been opened if the address is in use.
+/// Binds the address first, so that nothing has been opened if the address is in use. Listens last: a host that waits
+/// for its database takes no connections.
 async fn open_by<F>(mut config: Config, open: impl FnOnce(Config) -> F) -> Result<Opened>
 where
     F: Future<Output = Result<Arc<Host>, StartError>>,
 {
     allow_connections(config.server.max_connections);
-    let listeners = wopr_server::bind(&mut config)
-        .await
-        .map_err(|error| bind_failure(&error))?;
+    let bound = wopr_server::bind(&mut config).map_err(|error| bind_failure(&error))?;
     let origin = config.server.origin();
     let host = Box::pin(open(config))
         .await
         .map_err(|error| start_failure(&error))?;
-    Ok(Opened::noted(host, listeners, origin, Served::Alone))
+    match bound.listen() {
+        Ok(listeners) => Ok(Opened::noted(host, listeners, origin, Served::Alone)),
+        Err(error) => {
+            host.close().await;
+            Err(bind_failure(&error).into())
+        }
+    }
 }
 
 /// Like [`open`], but waits until the database is reachable. Returns `None` if a signal or `stop` comes

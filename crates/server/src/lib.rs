@@ -44,7 +44,7 @@ pub use faces::Faces;
 pub use host::{Embedding, Host, Rejected, StartError};
 pub use message::{Body, BoxError, Request, Response};
 pub use secrets::{Secrets, SecretsError, Subkey, key_beside};
-pub use serve::{Listeners, ServeError, bind, serve};
+pub use serve::{Bound, Listeners, ServeError, bind, serve};
 pub use stored_secrets::{SecretCipher, SecretError, check_secret};
 pub use telemetry::StoreStats;
 pub use tokens::{Claims, Holder, Intent, Token, TokenError, Tokens};

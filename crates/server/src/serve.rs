@@ -36,6 +36,19 @@ pub enum ServeError {
     Bind { address: Listen, source: io::Error },
 }
 
+/// The sockets of a host that does not listen yet: connections are refused.
+#[derive(Debug)]
+pub struct Bound {
+    all: Place,
+    awp: Option<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    socket: TcpSocket,
+    address: Listen,
+}
+
 /// The sockets on which a host listens.
 #[derive(Debug)]
 pub struct Listeners {
@@ -44,28 +57,53 @@ pub struct Listeners {
     awp: Option<TcpListener>,
 }
 
-/// Listens on the configured addresses and writes those that the system chose back into the configuration,
+/// Takes the configured addresses and writes those that the system chose back into the configuration,
 /// so that links are correct from the start.
 ///
 /// # Errors
 /// If an address is in use or not local.
-pub async fn bind(config: &mut Config) -> Result<Listeners, ServeError> {
-    let all = listen_on(&mut config.server.listen)?;
-    let awp = config.awp.listen.as_mut().map(listen_on).transpose()?;
-    Ok(Listeners { all, awp })
+pub fn bind(config: &mut Config) -> Result<Bound, ServeError> {
+    let all = take(&mut config.server.listen)?;
+    let awp = config.awp.listen.as_mut().map(take).transpose()?;
+    Ok(Bound { all, awp })
 }
 
-fn listen_on(place: &mut Listen) -> Result<TcpListener, ServeError> {
-    let address = *place;
+impl Bound {
+    /// Listens on the addresses. Until then, a client or a load balancer sees that there is no host.
+    ///
+    /// # Errors
+    /// If another process has begun to listen on an address meanwhile.
+    pub fn listen(self) -> Result<Listeners, ServeError> {
+        let Self { all, awp } = self;
+        Ok(Listeners {
+            all: all.listen()?,
+            awp: awp.map(Place::listen).transpose()?,
+        })
+    }
+}
+
+impl Place {
+    /// Has a longer accept queue than [`TcpListener::bind`]: its 128 entries are too few for clients that reconnect
+    /// after a restart, and the rest would be reset.
+    fn listen(self) -> Result<TcpListener, ServeError> {
+        let Self { socket, address } = self;
+        let listening = socket.listen(BACKLOG);
+        listening.map_err(|source| ServeError::Bind { address, source })
+    }
+}
+
+fn take(listen: &mut Listen) -> Result<Place, ServeError> {
+    let address = *listen;
     let failed = |source| ServeError::Bind { address, source };
-    let listener = listen(address.0).map_err(failed)?;
-    *place = Listen(listener.local_addr().map_err(failed)?);
-    Ok(listener)
+    let socket = socket_at(address.0).map_err(failed)?;
+    *listen = Listen(socket.local_addr().map_err(failed)?);
+    Ok(Place {
+        socket,
+        address: *listen,
+    })
 }
 
-/// Like [`TcpListener::bind`], with a longer accept queue: its 128 entries are too few for clients that
-/// reconnect after a restart, and the rest would be reset.
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+fn socket_at(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -74,7 +112,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     #[cfg(unix)]
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    socket.listen(BACKLOG)
+    Ok(socket)
 }
 
 /// Serves until `shutdown` is ready, then shuts down gracefully.

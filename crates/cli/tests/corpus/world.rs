@@ -86,7 +86,7 @@ impl World {
     /// Opens a database. With `is_still`, stops the engine right after opening.
     pub(crate) async fn open(store: StoreUrl, now: i64, is_still: bool) -> Self {
         let mut config = config(store);
-        let listeners = bind(&mut config).await.unwrap();
+        let listeners = bind(&mut config).unwrap().listen().unwrap();
         let origin = config.server.origin();
         let clock = Arc::new(Still(AtomicI64::new(now)));
         let host = Host::open_with(config, Arc::clone(&clock) as Arc<dyn Clock>)

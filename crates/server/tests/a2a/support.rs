@@ -90,7 +90,7 @@ impl Server {
     }
 
     pub(crate) async fn open(mut config: Config) -> Self {
-        let listeners = bind(&mut config).await.unwrap();
+        let listeners = bind(&mut config).unwrap().listen().unwrap();
         let host = Host::open(config).await.unwrap();
         Self::serve(host, listeners).await
     }
@@ -102,7 +102,7 @@ impl Server {
 
     /// Like [`Server::over`], with a clock.
     pub(crate) async fn over_by(mut config: Config, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
-        let listeners = bind(&mut config).await.unwrap();
+        let listeners = bind(&mut config).unwrap().listen().unwrap();
         let host = Host::open_over(config, store, clock).await.unwrap();
         Self::serve(host, listeners).await
     }
@@ -113,7 +113,7 @@ impl Server {
 
     /// Starts a configured host in memory with other workflows.
     pub(crate) async fn with(mut config: Config, workflows: Vec<Value>) -> Self {
-        let listeners = bind(&mut config).await.unwrap();
+        let listeners = bind(&mut config).unwrap().listen().unwrap();
         let host = Host::open(config).await.unwrap();
         Self::serving(host, listeners, workflows).await
     }

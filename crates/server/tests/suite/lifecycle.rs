@@ -1,10 +1,10 @@
 //! The lifecycle of runs.
 
 use serde_json::{Value, json};
-use wopr_server::StoreStats;
+use wopr_server::{StoreStats, bind};
 
 use crate::{
-    server::{ALICE, Server},
+    server::{ALICE, Server, config},
     workflows::{chain, node},
 };
 
@@ -518,4 +518,17 @@ async fn inputs_under_the_names_of_the_host_are_refused() {
     let failed = server.wait_for(&run, "failed").await;
     assert_eq!(failed["error"]["code"], "invalid_child_inputs", "{failed}");
     server.stop().await;
+}
+
+#[tokio::test]
+async fn host_refuses_connections_until_it_listens() {
+    let mut config = config();
+    let bound = bind(&mut config).unwrap();
+    let address = config.server.listen.0;
+    assert_ne!(address.port(), 0);
+    let refused = tokio::net::TcpStream::connect(address).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    let listeners = bound.listen().unwrap();
+    tokio::net::TcpStream::connect(address).await.unwrap();
+    drop(listeners);
 }

@@ -139,7 +139,7 @@ impl Server {
         if let StoreUrl::Sqlite(path) = &mut config.store {
             *path = folder.path().join(&*path);
         }
-        let listeners = bind(&mut config).await.unwrap();
+        let listeners = bind(&mut config).unwrap().listen().unwrap();
         let address = config.server.listen.0;
         let steady = SteadyClock::over(Arc::clone(&clock) as Arc<dyn Clock>);
         let host = Host::open_with(config, Arc::new(steady)).await.unwrap();

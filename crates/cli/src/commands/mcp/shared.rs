@@ -31,7 +31,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use wopr_server::{
-    Config, Host, StartError,
+    Config, Host, ServeError, StartError,
     config::Secret,
     mcp::lines::{Busy, Held, Local, Notification, Out, Peer, Request},
 };
@@ -318,13 +318,10 @@ impl Keeper {
 
     async fn open(&self) -> Result<(Own, Local), NotOpened> {
         let mut config = self.terms.config.clone();
-        let listener = match wopr_server::bind(&mut config).await {
-            Ok(listener) => Some(listener),
-            Err(error) => {
-                tracing::warn!(%error, cause = ?error, "other processes cannot share the store");
-                None
-            }
+        let alone = |error: ServeError| {
+            tracing::warn!(%error, cause = ?error, "other processes cannot share the store");
         };
+        let bound = wopr_server::bind(&mut config).map_err(alone).ok();
         host::allow_connections(config.server.max_connections);
         let origin = config.server.origin();
         let host = Box::pin(Host::open(config)).await.map_err(NotOpened::Start)?;
@@ -335,7 +332,7 @@ impl Keeper {
                 return Err(NotOpened::Key(Failure::cannot(Exit::Failed, &error)));
             }
         };
-        let own = match listener {
+        let own = match bound.and_then(|bound| bound.listen().map_err(alone).ok()) {
             None => Own::Silent(host),
             Some(listener) => {
                 // A key that the user gave stays with the user.
