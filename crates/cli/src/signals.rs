@@ -1,6 +1,6 @@
 //! Signal handling: the first signal starts a graceful shutdown, the second one ends the process.
 
-use std::process;
+use std::{fs, future, process};
 
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -11,11 +11,13 @@ use crate::exit::Exit;
 /// on Linux and the BSDs.
 const FILE_TOO_LARGE: i32 = 25;
 
-/// Receives SIGINT and SIGTERM from the moment it is created.
+/// Receives SIGINT, SIGTERM and SIGHUP from the moment it is created.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// `None` if the process was started to ignore it, as by `nohup`.
+    hang_up: Option<Signal>,
 }
 
 impl Signals {
@@ -27,6 +29,10 @@ impl Signals {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).context("catch SIGINT")?,
             terminate: signal(SignalKind::terminate()).context("catch SIGTERM")?,
+            hang_up: match ignores_hang_up() {
+                true => None,
+                false => Some(signal(SignalKind::hangup()).context("catch SIGHUP")?),
+            },
         })
     }
 
@@ -35,9 +41,16 @@ impl Signals {
     /// # Cancel safety
     /// Signals that arrive between two calls are kept.
     pub(crate) async fn next(&mut self) {
+        let hang_up = async {
+            match &mut self.hang_up {
+                Some(signal) => signal.recv().await,
+                None => future::pending().await,
+            }
+        };
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            _ = hang_up => {}
         }
     }
 
@@ -50,4 +63,14 @@ impl Signals {
             process::exit(Exit::Interrupted as i32);
         });
     }
+}
+
+/// Whether the process was started to ignore SIGHUP. Only Linux tells; elsewhere the signal is left as it is.
+fn ignores_hang_up() -> bool {
+    let Ok(status) = fs::read_to_string("/proc/self/status") else {
+        return true;
+    };
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & 1 != 0)
 }

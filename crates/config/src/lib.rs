@@ -57,6 +57,8 @@ pub use workers::{WorkerQueue, Workers};
 
 /// Maximum length of lists whose items each enlarge every agent card.
 const MAX_LISTED: usize = 4;
+/// Maximum of `server.max_connections`: no system gives a process more files.
+const MAX_CONNECTIONS: usize = 1_000_000;
 /// Minimum of `limits.max_workflow_bytes`.
 const LEAST_WORKFLOW_BYTES: usize = 1 << 20;
 /// Minimum of `limits.max_log_bytes`.
@@ -570,8 +572,8 @@ impl Config {
         if self.server.max_body_bytes < 1_024 {
             return invalid("server.max_body_bytes", "must be at least 1024");
         }
-        if self.server.max_connections == 0 {
-            return invalid("server.max_connections", "must be at least 1");
+        if !(1..=MAX_CONNECTIONS).contains(&self.server.max_connections) {
+            return invalid("server.max_connections", "must be 1 to 1000000");
         }
         let keepalive = self.server.sse_keepalive.as_duration().as_millis();
         if !(1..=30_000).contains(&keepalive) {

@@ -254,6 +254,10 @@ fn an_error_names_the_setting_and_its_source() {
         refused(None, &[], none().with("store", Some("redis:"))),
         "read the setting store from the command line: must be sqlite:PATH, memory: or postgres://…"
     );
+    for most in ["0", "1000001", "9223372036854775807"] {
+        let message = refused(None, &[("WOPR_MAX_CONNECTIONS", most)], none());
+        assert!(message.contains("must be 1 to 1000000"), "{message}");
+    }
     let message = refused(Some("[server]\nlissten = 1"), &[], none());
     assert!(
         message.contains("wopr.toml") && message.contains("lissten"),

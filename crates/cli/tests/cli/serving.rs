@@ -368,6 +368,28 @@ fn a_host_that_is_told_to_stop_is_not_ready_before_it_refuses_connections() {
     host.wait();
 }
 
+#[test]
+fn a_hang_up_stops_a_host_in_order_unless_it_was_started_to_ignore_it() {
+    let mut place = Place::new();
+    let host = place.serve_limited("trap '' HUP");
+    assert!(signal(host.pid(), "HUP"));
+    place.ends(0, &["run", "hello"]);
+    assert!(signal(host.pid(), "TERM"));
+    assert!(host.wait().0.success());
+    // A test that is run by `nohup` hands that on.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .unwrap();
+    if u64::from_str_radix(ignored.trim(), 16).unwrap() & 1 == 0 {
+        let host = place.serve();
+        assert!(signal(host.pid(), "HUP"));
+        let (status, log) = host.wait();
+        assert!(status.success(), "{status}: {log}");
+    }
+}
+
 #[tokio::test]
 async fn a_host_that_is_told_to_stop_lets_calls_under_way_finish() {
     let mut place = Place::new();
