@@ -11,7 +11,7 @@ use wopr_core::{
 use wopr_engine::{Done, ForkRun, SideRows, View};
 
 use crate::{
-    App, Caller, Error, Scope, VisibleRun,
+    App, Caller, Error, Mask, Scope, VisibleRun,
     start_run::{check_metadata, check_tags},
 };
 
@@ -119,7 +119,9 @@ impl App {
         let workflow = match with {
             RetryWith::Current => {
                 let found = self.engine.find_workflow(&caller.tenant, view.plan.id()).await?;
-                Some(found.filter(|plan| plan.is_active()).ok_or(Error::NoWorkflow)?)
+                let current = found.filter(|plan| plan.is_active()).ok_or(Error::NoWorkflow)?;
+                permit_definition(caller, &view, &current)?;
+                Some(current)
             }
             RetryWith::Recorded => None,
         };
@@ -277,6 +279,18 @@ impl App {
             .take_while(|event| event.seq < head)
             .collect())
     }
+}
+
+/// Refuses another definition for a run of somebody else that hides anything from the caller: its nodes could write what
+/// is hidden where it is not.
+fn permit_definition(caller: &Caller, view: &View, current: &Plan) -> Result<(), Refusal> {
+    let is_own = view.summary.principal == caller.principal;
+    if is_own || current.version() == view.plan.version() || Mask::for_caller(view, caller).hides_nothing() {
+        return Ok(());
+    }
+    let why = "the run of another principal has values that are hidden from you, and its workflow has changed since; \
+               try it again with the version that it had";
+    Err(Refusal::OtherDefinition(why.to_owned()))
 }
 
 /// Whether somebody has answered a question, or voted, with this event; or a child may have been answered since.

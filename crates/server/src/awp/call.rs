@@ -8,13 +8,14 @@ mod import;
 
 pub(super) use import::MAX_CHILD_DEFINITIONS;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use wopr_app::{
-    ActivityAttempt, Done, EndedActivity, Error as AppError, Idempotency, NewRun, SideRows, View, VisibleRun,
+    ActivityAttempt, Done, EndedActivity, Error as AppError, Idempotency, Mask, NewRun, SideRows, View,
+    VisibleRun,
 };
 use wopr_core::{
     Object, Origin, Refusal, RunStatus,
@@ -233,7 +234,12 @@ impl Surface<'_> {
         if let Some(name) = &name {
             match find(self.host, self.caller, name, Scope::RunsCreate).await {
                 Ok(view) if may_exist => {
-                    same_start(&view, &definition::hash(&document), &input, options)?;
+                    same_start(
+                        (&view, self.caller),
+                        &definition::hash(&document),
+                        &input,
+                        options,
+                    )?;
                     return self.settle(view).await;
                 }
                 Ok(_) => return Err(duplicate(name)),
@@ -264,7 +270,7 @@ impl Surface<'_> {
             (Ok(done), _) => self.done(done).await?,
             (Err(AppError::AliasTaken), Some(name)) if may_exist => {
                 let view = find(self.host, self.caller, &name, Scope::RunsCreate).await?;
-                same_start(&view, &version, &input, options)?;
+                same_start((&view, self.caller), &version, &input, options)?;
                 view
             }
             (Err(AppError::AliasTaken), Some(name)) => return Err(duplicate(&name)),
@@ -308,7 +314,7 @@ impl Surface<'_> {
         };
         let submission = Submission {
             definition: definition::hash(&document),
-            input,
+            input: as_compared(&view, self.caller, &input).into_owned(),
             node,
             span,
             outcome,
@@ -410,7 +416,7 @@ struct Options {
 
 /// Checks that a start with the id of an execution is the one that began it.
 fn same_start(
-    view: &View,
+    (view, caller): (&View, &Caller),
     version: &wopr_core::ContentHash,
     input: &Object,
     options: Options,
@@ -420,7 +426,7 @@ fn same_start(
         let details = json!({ "cause": message, "execution_id": execution_id(view) });
         return Err(Error::new(Code::NondeterminismDetected, OTHER_DEFINITION).with(details));
     }
-    same_input(view, input).map_err(|error| Error {
+    same_input(view, caller, input).map_err(|error| Error {
         code: Code::Validation,
         ..error
     })?;
@@ -433,11 +439,35 @@ fn same_start(
     same_mode(view, options.mode, Tool::Start)
 }
 
-fn same_input(view: &View, input: &Object) -> Result<(), Error> {
+fn same_input(view: &View, caller: &Caller, input: &Object) -> Result<(), Error> {
     match &view.run.started {
-        Some(started) => awp::check_input(&started.inputs, input).map_err(Error::from),
+        Some(started) => {
+            let input = as_compared(view, caller, input);
+            awp::check_input(&started.inputs, &input).map_err(Error::from)
+        }
         None => Ok(()),
     }
+}
+
+/// The input that a caller sends along, as it is held against that of the start. Where nothing but hidden values
+/// differs, it has those of the start, so that nobody can guess them; the principal that gave them has to repeat them.
+fn as_compared<'a>(view: &View, caller: &Caller, input: &'a Object) -> Cow<'a, Object> {
+    let Some(started) = &view.run.started else {
+        return Cow::Borrowed(input);
+    };
+    let mask = Mask::for_caller(view, caller);
+    if mask.hides_nothing() || started.principal == caller.principal {
+        return Cow::Borrowed(input);
+    }
+    let (known, given) = (mask.inputs(&started.inputs), mask.inputs(input));
+    let member = |(name, value): (&String, &Value)| {
+        let hidden = started
+            .inputs
+            .get(name)
+            .filter(|_| known.get(name) == given.get(name));
+        (name.clone(), hidden.unwrap_or(value).clone())
+    };
+    Cow::Owned(input.iter().map(member).collect())
 }
 
 /// Checks that a later call does not choose another mode: the log says who does the work from the start on.

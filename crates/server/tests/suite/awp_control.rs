@@ -5,7 +5,7 @@ use wopr_server::auth::Scopes;
 
 use crate::{
     client::Reply,
-    server::{BOB, READER, Server, key},
+    server::{ADAM, ALICE, BOB, READER, Server, key},
 };
 
 /// A document with these nodes, walked in order between `start` and `end`.
@@ -1125,8 +1125,7 @@ async fn a_listener_of_its_own_has_the_paths_of_the_reference() {
         .await
         .ok(200);
     let address = server.host.config().awp.listen.expect("it listens").0;
-    let call =
-        |method: &str, path: &str| crate::client::Call::new(address, method, path).key(crate::server::ALICE);
+    let call = |method: &str, path: &str| crate::client::Call::new(address, method, path).key(ALICE);
     let status = call("GET", "/v1/executions/q-1").send().await.ok(200);
     assert_eq!(status["phase"], "awaiting_signal");
     let cancelled = call("POST", "/v1/executions/q-1:cancel")
@@ -1141,4 +1140,42 @@ async fn a_listener_of_its_own_has_the_paths_of_the_reference() {
         call("GET", "/.well-known/agent-card.json").send().await.status,
         404
     );
+}
+
+#[tokio::test]
+async fn hidden_members_of_an_input_cannot_be_guessed_by_another_principal() {
+    let server = Server::start().await;
+    let document = document("secretive", &[signal()]);
+    let input = |token: &str, city: &str| json!({ "token": token, "city": city });
+    let begin = json!({
+        "execution_id": "g-1", "activity_execution_mode": "host_mediated", "allow_existing_execution_id": true,
+        "input": input("s3cret", "Rome"),
+    });
+    start(&server, &document, begin.clone()).await.ok(200);
+    let path = "/awp/v1/workflows/secretive/executions";
+    let signalled = "/awp/v1/executions/g-1:signal";
+    let ask = async |key: &str, token: &str, city: &str| {
+        let mut again = begin.clone();
+        again["input"] = input(token, city);
+        server.call("POST", path).key(key).json(&again).send().await
+    };
+    for token in ["s3cret", "wrong"] {
+        ask(ADAM, token, "Rome").await.ok(200);
+        let refused = ask(ADAM, token, "Oslo").await;
+        assert!(refused.ok(400).to_string().contains("city"), "{}", refused.json());
+        let body =
+            json!({ "definition": document, "input": input(token, "Oslo"), "signal_name": "approved" });
+        let refused = server.call("POST", signalled).key(ADAM).json(&body).send().await;
+        assert!(refused.ok(400).to_string().contains("city"), "{}", refused.json());
+    }
+    // Who gave the value has to repeat it.
+    assert_eq!(ask(ALICE, "wrong", "Rome").await.status, 400);
+    let body = json!({ "definition": document, "input": input("wrong", "Rome"), "signal_name": "approved" });
+    server
+        .call("POST", signalled)
+        .key(ADAM)
+        .json(&body)
+        .send()
+        .await
+        .ok(200);
 }

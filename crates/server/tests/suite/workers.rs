@@ -9,6 +9,7 @@ use wopr_server::config::WorkerQueue;
 use crate::{
     client::Reply,
     server::{ADAM, BOB, READER, Server},
+    workflows::{chain, node},
 };
 
 const LEASE: &str = "/v1/activities:lease";
@@ -109,6 +110,27 @@ async fn a_worker_leases_and_ends_an_activity_across_restarts_of_the_host() {
         "leases and heartbeats without details are not in the log"
     );
     server.stop().await;
+}
+
+#[tokio::test]
+async fn details_of_a_heartbeat_are_hidden_where_an_output_of_the_activity_is_sensitive() {
+    let server = Server::start().await;
+    let mut work = node("work", "core.activity", json!({ "queue": "hidden" }));
+    work["outputSensitivity"] = json!({ "text": true });
+    server
+        .post("/v1/workflows", &chain("hidden", &[work]))
+        .send()
+        .await
+        .ok(201);
+    let run = server.run("hidden", json!({})).await;
+    let activity = lease(&server, "hidden").await.unwrap();
+    let path = format!("{}:heartbeat", path(&activity));
+    let body = json!({ "details": { "text": "s3cret" } });
+    server.post(&path, &body).send().await.ok(200);
+    let path = format!("/v1/runs/{run}/events/poll?timeout=1");
+    let told = server.get(&path).send().await.ok(200).to_string();
+    assert!(told.contains("vendor.wopr.effect.progressed"), "{told}");
+    assert!(!told.contains("s3cret"), "{told}");
 }
 
 #[tokio::test]

@@ -125,7 +125,7 @@ impl Surface<'_> {
         if submission.definition != *view.plan.version() {
             return Err(invalid(OTHER_DEFINITION));
         }
-        same_input(&view, &submission.input)?;
+        same_input(&view, self.caller, &submission.input)?;
         same_mode(&view, mode, Tool::SubmitActivity)?;
         let HostOutcome::Completed { result, .. } = submission.outcome else {
             return Err(invalid(
@@ -162,7 +162,7 @@ impl Surface<'_> {
         loop {
             let view = find(self.host, self.caller, &id, Scope::ApprovalsRespond).await?;
             let wanted = self.wanted(&view, &name, &document).await?;
-            same_input(&view, &input).map_err(|error| Error {
+            same_input(&view, self.caller, &input).map_err(|error| Error {
                 code: Code::SignalValidation,
                 ..error
             })?;

@@ -504,7 +504,7 @@ fn payload<'a>(event: &'a Event, run: &'a RunId, mask: &'a Mask) -> (Option<&'a 
             step,
             Payload::node(step)
                 .with("attempt", *attempt)
-                .with("details", mask.output(&step.node, "details", details)),
+                .with("details", mask.said(&step.node, "details", details)),
         ),
         // What came of it is in the events that follow.
         KernelEvent::EffectEnded {
