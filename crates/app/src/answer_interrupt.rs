@@ -1,7 +1,7 @@
 //! Answers interrupts.
 
 use serde_json::Value;
-use wopr_core::{Authority, Command, Membership, NodeId, PrincipalId, Refusal, Resolve, Seq};
+use wopr_core::{Authority, Command, Membership, NodeId, PrincipalId, Refusal, Resolve, RunKey, Seq};
 use wopr_engine::{Done, Opened, SideRows, View};
 
 use crate::{App, AskedAt, Caller, Error, Forbidden, Scope, Selector, Unselected, VisibleRun};
@@ -132,7 +132,9 @@ impl App {
         answer: Resolve,
         side_rows: SideRows,
     ) -> Result<Done, Error> {
-        self.command(run, Command::Resolve(answer), side_rows).await
+        let interrupt = answer.interrupt.clone();
+        let done = self.command(run, Command::Resolve(answer), side_rows).await;
+        self.say_what_settled(run, interrupt, done).await
     }
 
     /// Stores messages of a run beside its log, for an answer that went to one of its children.
@@ -148,8 +150,26 @@ impl App {
         resolve: Resolve,
         side_rows: SideRows,
     ) -> Result<Done, Error> {
+        let (run, interrupt) = (opened.view().key.clone(), resolve.interrupt.clone());
         let command = Command::Resolve(resolve);
-        Ok(self.engine.command_opened(opened, command, side_rows).await?)
+        let done = self.engine.command_opened(opened, command, side_rows).await;
+        self.say_what_settled(&run, interrupt, done.map_err(Error::from))
+            .await
+    }
+
+    /// Replaces the refusal of an answer that comes too late by what happened to its question.
+    async fn say_what_settled(
+        &self,
+        run: &RunKey,
+        interrupt: Option<String>,
+        done: Result<Done, Error>,
+    ) -> Result<Done, Error> {
+        match (done, interrupt) {
+            (Err(Error::Refused(Refusal::AlreadyResolved | Refusal::Terminal(_))), Some(interrupt)) => {
+                Err(Error::Settled(self.settled_in(run, &interrupt).await?))
+            }
+            (done, _) => done,
+        }
     }
 
     /// Finds the interrupt for an answer that names only its node. The answer is bound to this interrupt, so it
@@ -167,8 +187,8 @@ impl App {
         let said = std::future::ready(Ok(Seq(0)));
         match self.select_question(caller, view, selector, said).await {
             Ok(selected) => Ok(selected.question.waiting.id()),
-            // The run refuses the answer with the right error: the node's latest execution has its answer, or
-            // the node never asked.
+            // The run refuses the answer with the right error: the question of the node's latest execution is closed,
+            // or the node never asked.
             Err(Unselected::NoneFits { .. }) => {
                 let latest = view.run.latest_ordinal(&view.plan, node).unwrap_or(u32::MAX);
                 Ok(format!("{node}:{latest}"))

@@ -4,7 +4,7 @@ use wopr_core::Refusal;
 use wopr_engine::CommandError;
 use wopr_store::{Cause, ReadError, WriteError};
 
-use crate::Forbidden;
+use crate::{Forbidden, Settled};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -19,6 +19,9 @@ pub enum Error {
     /// The run refused the command and is unchanged.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The question takes no answer any more; the run is unchanged.
+    #[error("answer a question: it {0}")]
+    Settled(Settled),
     /// The idempotency key was used for another request.
     #[error("reuse an idempotency key for another request")]
     KeyReused,

@@ -81,6 +81,8 @@ mod interrupts;
 mod invoke_seam;
 #[path = "suite/keys.rs"]
 mod keys;
+#[path = "suite/late_answers.rs"]
+mod late_answers;
 #[path = "suite/lifecycle.rs"]
 mod lifecycle;
 #[path = "suite/masks.rs"]

@@ -1,6 +1,6 @@
 //! Errors of A2A operations, independent of the binding, and the mapping from application errors to them.
 
-use wopr_app::{Error as AppError, Forbidden};
+use wopr_app::{Error as AppError, Forbidden, Settled};
 use wopr_core::Refusal;
 use wopr_wire::a2a::error::A2aError;
 
@@ -42,6 +42,7 @@ impl From<AppError> for Error {
             AppError::NoRun => A2aError::task_not_found("").into(),
             AppError::Forbidden(forbidden) => forbidden.into(),
             AppError::Refused(refusal) => refused(refusal).into(),
+            AppError::Settled(settled) => late(settled).into(),
             AppError::KeyReused => {
                 A2aError::invalid_param("message.messageId", "was used for another message").into()
             }
@@ -58,6 +59,16 @@ impl From<AppError> for Error {
                 tracing::error!(error = %why, "a2a operation failed");
                 A2aError::Internal.into()
             }
+        }
+    }
+}
+
+/// The error of a message that answers a question too late.
+fn late(settled: Settled) -> A2aError {
+    match settled {
+        Settled::RunEnded(status) => A2aError::unsupported(format!("the task is {}", task_word(status))),
+        Settled::Answered { .. } | Settled::TimedOut | Settled::Withdrawn | Settled::Closed => {
+            A2aError::unsupported(format!("the question of the task {settled}"))
         }
     }
 }

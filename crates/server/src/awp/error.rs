@@ -168,6 +168,9 @@ impl From<AppError> for Error {
             AppError::Forbidden(forbidden) => forbidden.into(),
             AppError::Refused(refusal) => refusal.into(),
             AppError::KeyReused => Self::new(
+            AppError::Settled(settled) => {
+                Self::new(Code::SubmitNotAwaiting, format!("The question {settled}."))
+            }
                 Code::IdempotencyKeyReused,
                 "The idempotency key was used for another request.",
             ),

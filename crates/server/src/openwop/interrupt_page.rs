@@ -6,10 +6,9 @@
 
 use http::{HeaderValue, StatusCode, header};
 use serde_json::Value;
-use wopr_app::{Conversation, Error as AppError, REDACTED, View, VisibleRun, reference};
+use wopr_app::{Conversation, Error as AppError, REDACTED, Settled, View, VisibleRun, reference};
 use wopr_core::{
-    ApprovalAction, Asked, Event, InterruptKind, KernelEvent, NodeId, Open, Recorded, Rules, RunStatus,
-    Timestamp,
+    ApprovalAction, Asked, Event, InterruptKind, KernelEvent, NodeId, Open, Rules, RunStatus, Timestamp,
 };
 
 use super::{
@@ -30,10 +29,6 @@ use crate::{
     },
     tokens::{Claims, Holder, Intent},
 };
-
-/// Events per page and maximum number of pages to search for an answer.
-const PAGE: usize = 256;
-const MAX_PAGES: u64 = 8;
 
 impl From<FormError> for Problem {
     fn from(error: FormError) -> Self {
@@ -83,7 +78,7 @@ pub(super) async fn submit(call: &Call) -> Answer {
         if is_page {
             return closed(call, &claims, &view).await;
         }
-        return Err(interrupts::closed(&view));
+        return Err(interrupts::closed(&call.host, &view, &claims.interrupt()).await);
     };
     let refused = match gate.answer(&form) {
         Ok(value) => match interrupts::answer_by_token(call, claims.clone(), value).await {
@@ -315,54 +310,17 @@ fn said(conversation: &Conversation, holder: &Holder) -> page::conversation::Con
 
 /// The page of an interrupt that is no longer open, with the status that JSON clients get.
 async fn closed(call: &Call, claims: &Claims, view: &View) -> Answer {
-    let status = interrupts::closed(view).status;
-    let answer = answered(call, claims, view).await?;
-    let closed = match answer {
-        Some(answer) => Closed::Answered(Some(answer)),
-        None if view.run.status.is_terminal() || view.run.status == RunStatus::Cancelling => {
-            Closed::Ended(view.run.status.as_str())
+    let status = interrupts::closed_status(view);
+    let settled = call.host.app().settled(&view.into(), &claims.interrupt()).await?;
+    let closed = match settled {
+        Settled::Answered { action, at } => {
+            Closed::Answered(action.map(ApprovalAction::as_str), render::time(at))
         }
-        None => Closed::Answered(None),
+        Settled::TimedOut => Closed::TimedOut,
+        Settled::Withdrawn => Closed::Withdrawn,
+        Settled::RunEnded(status) => Closed::Ended(status.as_str()),
+        Settled::Closed => Closed::Otherwise,
     };
     let page = closed.page(view.plan.name(), claims.node.as_str());
     Ok(page::respond(status, page))
-}
-
-/// Finds the answer and its time, if it is near enough to the end of the log.
-async fn answered(
-    call: &Call,
-    claims: &Claims,
-    view: &View,
-) -> Result<Option<(Option<&'static str>, wopr_wire::time::Timestamp)>, AppError> {
-    let (run, mut end) = (VisibleRun::from(view), view.run.head);
-    for _ in 0..MAX_PAGES {
-        let Some(page) = call.host.app().events_before(&run, end, PAGE).await? else {
-            break;
-        };
-        let Some(first) = page.events.first() else { break };
-        let found = page
-            .events
-            .iter()
-            .rev()
-            .find_map(|recorded| answer_of(recorded, claims));
-        if found.is_some() {
-            return Ok(found);
-        }
-        end = first.seq;
-    }
-    Ok(None)
-}
-
-fn answer_of(
-    recorded: &Recorded,
-    claims: &Claims,
-) -> Option<(Option<&'static str>, wopr_wire::time::Timestamp)> {
-    let KernelEvent::InterruptResolved {
-        step, action, number, ..
-    } = recorded.event.kernel()?
-    else {
-        return None;
-    };
-    let is_ours = *step == claims.step() && *number == claims.number;
-    is_ours.then(|| (action.map(ApprovalAction::as_str), render::time(recorded.at)))
 }

@@ -5,8 +5,8 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 use wopr_app::{
-    Error as AppError, Forbidden, MAX_SHOWN, NodeAnswer, NodeAnswerError, Question, View, VisibleRun, Voter,
-    reads_artifacts,
+    Error as AppError, Forbidden, MAX_SHOWN, NodeAnswer, NodeAnswerError, Question, Settled, View,
+    VisibleRun, Voter, reads_artifacts,
 };
 use wopr_core::{Asked, Authority, Membership, PrincipalId, Refusal, Resolve, RunId, RunStatus, json_size};
 use wopr_wire::{
@@ -92,7 +92,7 @@ pub(super) fn approve(call: Call) -> BoxFuture<'static, Answer> {
 fn cancelled_first(error: NodeAnswerError) -> NodeAnswerError {
     match error {
         NodeAnswerError::Failed(AppError::Refused(Refusal::InterruptCancelled)) => {
-            AppError::from(Refusal::AlreadyResolved).into()
+            AppError::Settled(Settled::RunEnded(RunStatus::Cancelled)).into()
         }
         error => error,
     }
@@ -151,7 +151,7 @@ impl From<NodeAnswerError> for Problem {
 /// Once a run has ended, its interrupts count as resolved.
 pub(crate) fn late(error: AppError) -> AppError {
     match error {
-        AppError::Refused(Refusal::Terminal(_)) => Refusal::AlreadyResolved.into(),
+        AppError::Refused(Refusal::Terminal(status)) => AppError::Settled(Settled::RunEnded(status)),
         AppError::Refused(Refusal::WrongState) => Refusal::NoInterrupt.into(),
         error => error,
     }
@@ -193,7 +193,9 @@ pub(super) fn inspect(call: Call) -> BoxFuture<'static, Answer> {
             }
             Some(_) | None => None,
         };
-        let mut shown = shown.ok_or_else(|| closed(&view))?;
+        let Some(mut shown) = shown else {
+            return Err(closed(&call.host, &view, &interrupt).await);
+        };
         // The expiry of the token, as in the document that contained it.
         shown.expires_at = Some(render::time(expires_at));
         json_response(StatusCode::OK, &shown)
@@ -201,12 +203,22 @@ pub(super) fn inspect(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
+/// The status for a valid token whose interrupt is no longer open: 410 if a parent cancelled the run (section 13.7).
+pub(super) fn closed_status(view: &View) -> StatusCode {
+    match view.run.cancelled_by_parent {
+        Some(_) => StatusCode::GONE,
+        None => StatusCode::CONFLICT,
+    }
+}
+
 /// The error for a valid token whose interrupt is no longer open.
-pub(super) fn closed(view: &View) -> Problem {
+pub(super) async fn closed(host: &Host, view: &View, interrupt: &str) -> Problem {
     if view.run.cancelled_by_parent.is_some() {
-        Refusal::InterruptGone.into()
-    } else {
-        Refusal::AlreadyResolved.into()
+        return Refusal::InterruptGone.into();
+    }
+    match host.app().settled(&view.into(), interrupt).await {
+        Ok(settled) => settled.into(),
+        Err(error) => error.into(),
     }
 }
 
@@ -259,7 +271,7 @@ pub(super) async fn answer_by_token(call: &Call, claims: Claims, value: Value) -
     let resolve = Resolve {
         node: node.clone(),
         ordinal: None,
-        interrupt: Some(interrupt),
+        interrupt: Some(interrupt.clone()),
         // A token votes as the principal it was created for, so that a caller who obtains a token gets no
         // second vote.
         voter: Some(voter),
@@ -276,18 +288,18 @@ pub(super) async fn answer_by_token(call: &Call, claims: Claims, value: Value) -
     let run = VisibleRun::by_token(key);
     match call.host.app().answer_by_token(&run, resolve, side_rows).await {
         Ok(done) => idempotency::answer(call, &done, respond).await,
-        Err(error) => Err(invalidated(&call.host, &run, late(error)).await),
+        Err(error) => Err(invalidated(&call.host, &run, &interrupt, late(error)).await),
     }
 }
 
 /// Maps errors of a token answer. A cancelled run invalidates its tokens: 409, or 410 if a parent cancelled
 /// it (section 13.7).
-async fn invalidated(host: &Host, run: &VisibleRun, error: AppError) -> Problem {
+async fn invalidated(host: &Host, run: &VisibleRun, interrupt: &str, error: AppError) -> Problem {
     match error {
         AppError::NoRun => no_interrupt(),
-        AppError::Refused(Refusal::InterruptCancelled | Refusal::AlreadyResolved | Refusal::NoInterrupt) => {
+        AppError::Settled(_) | AppError::Refused(Refusal::InterruptCancelled | Refusal::NoInterrupt) => {
             match host.app().view(run).await {
-                Ok(Some(view)) => closed(&view),
+                Ok(Some(view)) => closed(host, &view, interrupt).await,
                 Ok(None) => no_interrupt(),
                 Err(error) => error.into(),
             }

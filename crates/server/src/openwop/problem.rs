@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
-use wopr_app::{Error as AppError, NotRegistered, RegisterError, WorkflowLimit};
+use wopr_app::{Error as AppError, NotRegistered, RegisterError, Settled, WorkflowLimit};
 use wopr_core::{Problems, Refusal};
 use wopr_wire::{
     json::{BodyError, DecodeError},
@@ -229,9 +229,7 @@ impl From<Refusal> for Problem {
             )
             .with("maxLogBytes", most),
             Refusal::NoInterrupt => no_interrupt(),
-            Refusal::AlreadyResolved => {
-                conflict("interrupt_already_resolved", "the interrupt has its answer")
-            }
+            Refusal::AlreadyResolved => conflict("interrupt_already_resolved", "the question is no longer open"),
             Refusal::InterruptCancelled => Self::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "interrupt_cancelled",
@@ -291,6 +289,18 @@ impl From<Refusal> for Problem {
     }
 }
 
+impl From<Settled> for Problem {
+    fn from(settled: Settled) -> Self {
+        let message = format!("the question {settled}");
+        let problem = Self::new(StatusCode::CONFLICT, "interrupt_already_resolved", message)
+            .with("reason", settled.as_str());
+        match settled {
+            Settled::RunEnded(status) => problem.with("runStatus", status.as_str()),
+            Settled::Answered { .. } | Settled::TimedOut | Settled::Withdrawn | Settled::Closed => problem,
+        }
+    }
+}
+
 impl From<AppError> for Problem {
     fn from(error: AppError) -> Self {
         match error {
@@ -298,6 +308,7 @@ impl From<AppError> for Problem {
             AppError::NoRun => no_run(),
             AppError::Forbidden(forbidden) => forbidden.into(),
             AppError::Refused(refusal) => refusal.into(),
+            AppError::Settled(settled) => settled.into(),
             AppError::KeyReused => Self::new(
                 StatusCode::CONFLICT,
                 "idempotency_key_mismatch",

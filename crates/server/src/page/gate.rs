@@ -422,28 +422,40 @@ impl Gate<'_> {
 /// An interrupt that is no longer open.
 #[derive(Debug, Clone)]
 pub(crate) enum Closed {
-    /// The interrupt was resolved: the action of an approval, and the time.
-    Answered(Option<(Option<&'static str>, Timestamp)>),
+    /// Somebody answered: the action of an approval, and the time.
+    Answered(Option<&'static str>, Timestamp),
+    TimedOut,
+    /// The agent that asked no longer wants an answer.
+    Withdrawn,
     /// The run ended without an answer.
     Ended(&'static str),
+    Otherwise,
 }
 
 impl Closed {
     pub(crate) fn page(&self, workflow: &str, node: &str) -> Markup {
         let (title, text) = match self {
-            Self::Answered(answer) => {
-                let decided = answer.and_then(|(action, _)| action).map(decided);
-                let text = decided.unwrap_or("This question has its answer; this link cannot change it.");
-                ("Answered", text.to_owned())
-            }
+            Self::Answered(action, _) => ("Answered", decided(*action).to_owned()),
+            Self::TimedOut => (
+                "The time to answer is over",
+                "Nobody answered in time. This link cannot change that.".to_owned(),
+            ),
+            Self::Withdrawn => (
+                "No answer is needed any more",
+                "The agent that asked has withdrawn this question.".to_owned(),
+            ),
             Self::Ended(status) => (
                 "No answer is needed any more",
                 format!("The run has ended before this question was answered. It is {status}."),
             ),
+            Self::Otherwise => (
+                "No answer is needed any more",
+                "This question is no longer open.".to_owned(),
+            ),
         };
         let at = match self {
-            Self::Answered(answer) => answer.map(|(_, at)| at),
-            Self::Ended(_) => None,
+            Self::Answered(_, at) => Some(*at),
+            Self::TimedOut | Self::Withdrawn | Self::Ended(_) | Self::Otherwise => None,
         };
         let body = html! {
             header {
@@ -468,14 +480,13 @@ impl Closed {
 }
 
 /// Describes the outcome of an action.
-fn decided(action: &str) -> &'static str {
+fn decided(action: Option<&str>) -> &'static str {
     match action {
-        "accept" => "It was accepted. This link cannot change that.",
-        "edit-accept" => "It was accepted with edits. This link cannot change that.",
-        "reject" => "It was rejected. This link cannot change that.",
-        "refine" => "Changes were asked for. A new question with a link of its own may follow.",
-        "timeout" => "Nobody answered in time, which counts as a rejection.",
-        _ => "This question has its answer; this link cannot change it.",
+        Some("accept") => "It was accepted. This link cannot change that.",
+        Some("edit-accept") => "It was accepted with edits. This link cannot change that.",
+        Some("reject") => "It was rejected. This link cannot change that.",
+        Some("refine") => "Changes were asked for. A new question with a link of its own may follow.",
+        Some(_) | None => "This question has its answer; this link cannot change it.",
     }
 }
 
@@ -494,9 +505,9 @@ pub(crate) fn refusal(status: StatusCode, code: &str, message: &str) -> Markup {
             "No answer is needed any more",
             "The run that asked was cancelled.".to_owned(),
         ),
-        (StatusCode::CONFLICT, _) => (
-            "Answered",
-            "This question has its answer; this link cannot change it.".to_owned(),
+        (StatusCode::CONFLICT, "interrupt_already_resolved") => (
+            "No answer is needed any more",
+            format!("The host says: {message}."),
         ),
         (StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS, _) => (
             "The host is busy",

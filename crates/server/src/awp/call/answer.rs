@@ -4,7 +4,7 @@
 //! another one than the one that is open. A signal names what it is for, so it goes to any wait for its name.
 
 use serde_json::{Value, json};
-use wopr_app::{Done, Error as AppError, NodeAnswer, NodeAnswerError, Question, View, VisibleRun};
+use wopr_app::{Done, Error as AppError, NodeAnswer, NodeAnswerError, Question, Settled, View, VisibleRun};
 use wopr_core::{
     InterruptKind, Object, Refusal,
     awp::{self, ActivityMode, AgentQuestion, AwaitedSignal, ExecutionPhase, HostOutcome, Submission},
@@ -171,8 +171,7 @@ impl Surface<'_> {
             match self.try_answer(view, answer_to(wanted, payload.clone())).await {
                 Ok(done) => return self.settle(self.done(done).await?).await,
                 // The wait has got another signal meanwhile; others may wait for this one.
-                Err(NodeAnswerError::Failed(AppError::Refused(refusal)))
-                    if is_late(&refusal) && n_choices < MAX_CHOICES => {}
+                Err(NodeAnswerError::Failed(error)) if is_late(&error) && n_choices < MAX_CHOICES => {}
                 Err(error) => return Err(refused(error, "payload", SIGNAL)),
             }
         }
@@ -262,10 +261,13 @@ fn changed(view: &View, message: &str, open: Option<&Question>) -> Error {
 }
 
 /// Whether what an answer was for has been answered, or has ended, meanwhile.
-const fn is_late(refusal: &Refusal) -> bool {
+const fn is_late(error: &AppError) -> bool {
     matches!(
-        refusal,
-        Refusal::AlreadyResolved | Refusal::NoInterrupt | Refusal::Stale | Refusal::Terminal(_)
+        error,
+        AppError::Settled(_)
+            | AppError::Refused(
+                Refusal::AlreadyResolved | Refusal::NoInterrupt | Refusal::Stale | Refusal::Terminal(_)
+            )
     )
 }
 
@@ -278,12 +280,16 @@ fn refused(error: NodeAnswerError, member: &str, Codes { wrong, late }: Codes) -
                 Code::AuthForbidden,
                 "this gate needs an authenticated approver, a token is not enough",
             ),
-            Refusal::AlreadyResolved if late == Code::InvalidResumePayload => {
-                let error = Error::new(Code::SubmitNotAwaiting, "the question has its answer already");
-                error.with(json!({ "reason": "interrupt_changed" }))
-            }
             other => Error::new(late, format!("the host cannot {other}")),
         },
+        NodeAnswerError::Failed(AppError::Settled(settled)) => {
+            let error = |code| Error::new(code, format!("the question {settled}"));
+            // A run that has ended is not interrupted; one that goes on may ask something else.
+            if late == Code::InvalidResumePayload && !matches!(settled, Settled::RunEnded(_)) {
+                return error(Code::SubmitNotAwaiting).with(json!({ "reason": "interrupt_changed" }));
+            }
+            error(late)
+        }
         NodeAnswerError::Failed(error) => error.into(),
         NodeAnswerError::NotTheVoter(forbidden) => forbidden.into(),
         NodeAnswerError::Ambiguous(_) | NodeAnswerError::Changed(_) => {

@@ -310,8 +310,11 @@ fn untrusted_questions_are_labelled() {
 fn closed_interrupts_have_a_page() {
     let at = Timestamp::from_millis(NOW);
     let text = |closed: Closed| closed.page("w", "gate").into_string();
-    assert!(text(Closed::Answered(Some((Some("reject"), at)))).contains("It was rejected"));
-    assert!(text(Closed::Answered(None)).contains("has its answer"));
+    assert!(text(Closed::Answered(Some("reject"), at)).contains("It was rejected"));
+    assert!(text(Closed::Answered(None, at)).contains("has its answer"));
+    assert!(text(Closed::TimedOut).contains("Nobody answered in time"));
+    assert!(text(Closed::Withdrawn).contains("withdrawn"));
+    assert!(text(Closed::Otherwise).contains("no longer open"));
     assert!(text(Closed::Ended("cancelled")).contains("It is cancelled"));
     for (status, code, wanted) in [
         (StatusCode::NOT_FOUND, "interrupt_not_found", "no such question"),
