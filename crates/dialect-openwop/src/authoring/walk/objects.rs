@@ -147,7 +147,7 @@ impl<'a> Walk<'a> {
             let types = grammar::types(self.node_types).map(|kind| kind.id);
             let is_conformance = grammar::TYPES.iter().any(|kind| kind.id == type_id);
             let hint = if is_conformance {
-                Some("it exists in conformance mode alone (--conformance)".to_owned())
+                Some("only a host in conformance mode has it (WOPR_CONFORMANCE=1)".to_owned())
             } else {
                 pack_hint(type_id).or_else(|| self.suggest.hint(type_id, types))
             };
