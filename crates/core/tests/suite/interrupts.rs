@@ -704,6 +704,7 @@ fn invalid_clarification_answers_change_nothing() {
         json!({ "answers": { "q1": "blue", "q2": "two" } }),
         json!({ "answers": { "q1": "blue", "q2": 2, "q3": 1 } }),
         json!({ "answers": [{ "id": "q1" }] }),
+        json!({ "answers": [{ "id": "q1", "answer": "blue" }, { "id": "q2", "answer": 2 }, { "id": "q1", "answer": "red" }] }),
     ] {
         table += &format!("{answer} => {}\n", refused(&script, answer.clone()));
     }
@@ -715,6 +716,7 @@ fn invalid_clarification_answers_change_nothing() {
         {"answers":{"q1":"blue","q2":"two"}} => accept the answer: the answer to 'q2' does not match its schema: "two" is not of type "integer"
         {"answers":{"q1":"blue","q2":2,"q3":1}} => accept the answer: there is no question 'q3'
         {"answers":[{"id":"q1"}]} => accept the answer: 'answers' holds something other than {id, answer}
+        {"answers":[{"answer":"blue","id":"q1"},{"answer":2,"id":"q2"},{"answer":"red","id":"q1"}]} => accept the answer: question 'q1' is answered twice
     "#]].assert_eq(&table);
 }
 

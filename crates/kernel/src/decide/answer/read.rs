@@ -175,10 +175,13 @@ pub(super) fn read_answers(
         Some(Value::Array(items)) => {
             let mut answers = Object::new();
             for item in items {
-                match (item.get("id").and_then(Value::as_str), item.get("answer")) {
-                    (Some(id), Some(answer)) => answers.insert(id.to_owned(), answer.clone()),
-                    _ => return invalid("'answers' holds something other than {id, answer}".to_owned()),
+                let (Some(id), Some(answer)) = (item.get("id").and_then(Value::as_str), item.get("answer"))
+                else {
+                    return invalid("'answers' holds something other than {id, answer}".to_owned());
                 };
+                if answers.insert(id.to_owned(), answer.clone()).is_some() {
+                    return invalid(format!("question '{id}' is answered twice"));
+                }
             }
             answers
         }
