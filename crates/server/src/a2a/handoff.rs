@@ -9,6 +9,8 @@ use wopr_core::{
     openwop::{self, Act, AgentEvent, Decision, Orchestration, Verdict},
 };
 
+use crate::openwop::why_not;
+
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Handoff {
     pub(super) text: String,
@@ -71,7 +73,7 @@ pub(super) fn of(event: &Event) -> Option<Handoff> {
                 | RunStatus::Cancelling => ("has failed", "child.failed"),
             };
             let mut about = handed(phase, worker, Some(child));
-            if let Some(error) = error {
+            if let Some(error) = why_not(*status, error.as_deref()) {
                 about["error"] = json!({ "code": error.code, "message": error.message });
             }
             let text = format!("{worker} {word}");

@@ -1,4 +1,5 @@
-//! The run that a run comes from: its parent here, or the run of another host that sent the message.
+//! The run that a run comes from: its parent here, or the run of another host that sent the message. A fork has none:
+//! the document of the run names its source.
 //!
 //! What another host says of itself is a claim. It is shown, and decides nothing.
 
@@ -20,14 +21,11 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let key = call.visible_run(Scope::RunsRead).await?;
         let view = call.host.app().view(&key).await?.ok_or_else(no_run)?;
-        let parent = match view
-            .run
-            .started
-            .as_ref()
-            .and_then(|started| started.parent.clone())
-        {
-            Some(parent) => Some(of_parent(&call, &parent).await?),
-            None => of_message(&view),
+        // A fork repeats how its source began, but neither the parent nor a message started it.
+        let parent = match (view.run.fork(), view.run.parent()) {
+            (Some(_), _) => None,
+            (None, Some(parent)) => Some(of_parent(&call, parent).await?),
+            (None, None) => of_message(&view),
         };
         let ancestry = json!({
             "runId": key.run.as_str(),

@@ -48,7 +48,7 @@ pub use capability::{Capabilities, Discovery};
 pub use problem::Problem;
 
 pub(crate) use dispatch::Face;
-pub(crate) use render::failure_details;
+pub(crate) use render::{failure_details, why_not};
 
 /// 503: there is no memory for the answer.
 pub(crate) fn unavailable() -> crate::message::Response {

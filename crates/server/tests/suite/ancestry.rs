@@ -44,6 +44,14 @@ async fn run_names_its_parent_and_how_that_created_it() {
                 "parent": { "runId": run, "hostId": host, "cause": cause },
             })
         );
+        // Nobody but its caller started a fork of the child, as the fork's own document says.
+        let path = format!("/v1/runs/{child}:fork");
+        let forked = server.post(&path, &json!({ "mode": "replay" })).send().await;
+        let fork = forked.ok(201)["runId"].as_str().unwrap().to_owned();
+        let shown = server.wait_for(&fork, "completed").await;
+        assert_eq!(shown["forkedFrom"]["sourceRunId"], child);
+        assert_eq!(shown.get("parentRunId"), None);
+        assert_eq!(ancestry(&server, &fork).await["parent"], Value::Null);
     }
     let unknown = server.get("/v1/runs/run_00000000000000000000000000000000/ancestry");
     assert_eq!(unknown.send().await.status, 404);

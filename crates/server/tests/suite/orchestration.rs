@@ -354,6 +354,12 @@ async fn outputs_of_a_worker_are_harvested_only_if_it_completes() {
         assert_eq!(snapshot["variables"]["parentResult"], "untouched");
         let events = events(&server, &run).await;
         assert_eq!(phases(&events), ["dispatch.began", "dispatch.succeeded", phase]);
+        let ended = events.iter().find(|event| event["payload"]["phase"] == phase);
+        let error = &ended.unwrap()["payload"]["error"];
+        assert!(
+            error["code"].is_string() && error["message"].is_string(),
+            "{error}"
+        );
         assert_eq!(kinds(&events), ["next-worker", "terminate"]);
     }
     server.stop().await;

@@ -444,7 +444,10 @@ fn payload<'a>(event: &'a Event, run: &'a RunId, mask: &'a Mask) -> (Option<&'a 
                 .with("workerId", worker.as_deref().unwrap_or(workflow.as_str()))
                 .with("parentRunId", run.as_str())
                 .with("childRunId", child.as_str())
-                .maybe("error", error.as_deref().map(failure)),
+                .maybe(
+                    "error",
+                    why_not(*status, error.as_deref()).map(|error| failure(&error)),
+                ),
         ),
         KernelEvent::ChildEnded {
             step,
@@ -1003,6 +1006,15 @@ fn approval_requested<'a>(step: &'a StepId, data: &'a Value) -> Payload<'a> {
         .maybe("title", part("title"))
         .maybe("approversList", part("approversList"))
         .maybe("requiredApprovals", part("requiredApprovals"))
+}
+
+/// Why a worker gave nothing back. A run that was cancelled has no error of its own.
+pub(crate) fn why_not(status: RunStatus, error: Option<&Failure>) -> Option<Cow<'_, Failure>> {
+    match (error, status) {
+        (Some(error), _) => Some(Cow::Borrowed(error)),
+        (None, RunStatus::Completed) => None,
+        (None, status) => Some(Cow::Owned(Failure::of_child(status, None))),
+    }
 }
 
 fn failure(failure: &Failure) -> Value {

@@ -10,8 +10,8 @@ mod snapshot;
 use wopr_core::{RunStatus, Timestamp};
 use wopr_wire::{openwop::run, time};
 
-pub(crate) use event::failure_details;
 pub use event::{Log, Payload, Shown, event_id, event_type, is_same_shown, names_run, owned};
+pub(crate) use event::{failure_details, why_not};
 pub(crate) use interrupt::resume_schema;
 pub use snapshot::snapshot;
 pub use wopr_app::Mask;
