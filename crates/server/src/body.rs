@@ -13,6 +13,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::stream::StreamExt as _;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use wopr_connect::{Share, Shares, TooManyValues};
@@ -47,6 +48,20 @@ pub(crate) enum BodyError {
     /// Other bodies use up the budget.
     #[error("read a body beside so many others")]
     Busy,
+}
+
+/// The header of a 415 for a compressed body: what a body may be encoded as (RFC 9110, section 15.5.16).
+pub(crate) const ACCEPTED_CODINGS: (HeaderName, HeaderValue) =
+    (header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+
+/// Returns `true` if the body has a content coding; we decode none.
+pub(crate) fn is_encoded(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::CONTENT_ENCODING);
+    let codings = values
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let mut codings = codings.map(<[u8]>::trim_ascii);
+    codings.any(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity"))
 }
 
 /// Bytes and their share of the budget, which is returned when the last clone is dropped.
@@ -173,6 +188,27 @@ mod tests {
 
     async fn of(memory: &Arc<Shares<CredentialId>>, credential: u64, body: Body) -> Result<Bytes, BodyError> {
         collect(body, 10_999, memory.share(CredentialId::number(credential))).await
+    }
+
+    #[test]
+    fn detects_content_codings() {
+        for (value, wanted) in [
+            ("identity", false),
+            ("", false),
+            ("Identity, identity", false),
+            ("gzip", true),
+            ("identity, br", true),
+        ] {
+            assert_eq!(
+                is_encoded(&HeaderMap::from_iter([(
+                    header::CONTENT_ENCODING,
+                    HeaderValue::from_static(value)
+                )])),
+                wanted,
+                "{value}"
+            );
+        }
+        assert!(!is_encoded(&HeaderMap::new()));
     }
 
     #[tokio::test]

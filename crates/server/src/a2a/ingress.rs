@@ -119,16 +119,6 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, A2aError> {
     }
 }
 
-/// Returns `true` if the body has a content coding; we decode none.
-pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(header::CONTENT_ENCODING);
-    let codings = values
-        .iter()
-        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    let mut codings = codings.map(<[u8]>::trim_ascii);
-    codings.any(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity"))
-}
-
 /// Requires a JSON media type.
 pub(super) fn demand_json(headers: &HeaderMap) -> Result<(), A2aError> {
     let value = headers.get(header::CONTENT_TYPE);
@@ -193,24 +183,6 @@ mod tests {
         );
         assert_eq!(version("/a2a?A2A-Version=2", &[]), Err(-32009));
         assert_eq!(version("/a2a", &[("a2a-version", "\u{e4}")]), Err(-32009));
-    }
-
-    #[test]
-    fn detects_content_codings() {
-        for (value, wanted) in [
-            ("identity", false),
-            ("", false),
-            ("Identity, identity", false),
-            ("gzip", true),
-            ("identity, br", true),
-        ] {
-            assert_eq!(
-                is_encoded(&headers(&[("content-encoding", value)])),
-                wanted,
-                "{value}"
-            );
-        }
-        assert!(!is_encoded(&HeaderMap::new()));
     }
 
     #[test]

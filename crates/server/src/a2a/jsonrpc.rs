@@ -33,6 +33,7 @@ use super::{
 use crate::{
     Host,
     auth::{self, Caller},
+    body,
     message::{Body, Response},
     telemetry::Handled,
 };
@@ -68,7 +69,7 @@ async fn answer(
     head: Parts,
     body: Body,
 ) -> Response {
-    if ingress::is_encoded(&head.headers) {
+    if body::is_encoded(&head.headers) {
         return transport::encoded();
     }
     let body = match ingress::read_body(&host, &caller, body, 0).await {

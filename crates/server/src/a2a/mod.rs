@@ -137,9 +137,9 @@ impl Face {
             Place::Card(interface) if head.method == http::Method::HEAD || verb == Some(Verb::Get) => {
                 card::respond(&host, &self.cards, interface.as_ref(), headers)
             }
-            Place::Card(_) => transport::not_allowed(&[Verb::Get], "read the card by GET"),
+            Place::Card(_) => transport::only_read("read the card by GET"),
             Place::Keys if head.method == http::Method::HEAD || verb == Some(Verb::Get) => card::keys(&host),
-            Place::Keys => transport::not_allowed(&[Verb::Get], "read the keys by GET"),
+            Place::Keys => transport::only_read("read the keys by GET"),
             Place::Rpc(interface) if verb == Some(Verb::Post) => {
                 Box::pin(jsonrpc::respond(host, interface, head, body)).await
             }

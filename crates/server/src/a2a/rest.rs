@@ -34,7 +34,7 @@ use super::{
     transport,
 };
 use crate::{
-    Host, auth,
+    Host, auth, body,
     message::{Body, Response},
     telemetry::Handled,
 };
@@ -67,7 +67,7 @@ async fn answer(host: Arc<Host>, place: Rest, head: &Parts, body: Body) -> Respo
         route: template,
         caller: Some(caller.clone()),
     };
-    if ingress::is_encoded(headers) {
+    if body::is_encoded(headers) {
         return transport::encoded();
     }
     let body = match ingress::read_body(&host, &caller, body, 0).await {

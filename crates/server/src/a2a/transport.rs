@@ -24,7 +24,7 @@ use crate::{
     Host,
     answers::Crowded,
     auth::{AuthError, Scope},
-    body::BodyError,
+    body::{self, BodyError},
     config,
     message::{Body, Response},
 };
@@ -137,8 +137,8 @@ pub(super) fn encoded() -> Response {
         "INVALID_ARGUMENT",
         "the body is compressed; send it as it is",
     );
-    let identity = HeaderValue::from_static("identity");
-    response.headers_mut().insert(header::ACCEPT_ENCODING, identity);
+    let (name, codings) = body::ACCEPTED_CODINGS;
+    response.headers_mut().insert(name, codings);
     response
 }
 
@@ -154,6 +154,14 @@ pub(super) fn not_allowed(verbs: &[Verb], message: &str) -> Response {
     if let Ok(allow) = HeaderValue::from_str(&names.join(", ")) {
         response.headers_mut().insert(header::ALLOW, allow);
     }
+    response
+}
+
+/// 405: the document is only read.
+pub(super) fn only_read(message: &str) -> Response {
+    let mut response = not_allowed(&[Verb::Get], message);
+    let allow = HeaderValue::from_static("GET, HEAD");
+    response.headers_mut().insert(header::ALLOW, allow);
     response
 }
 

@@ -47,6 +47,7 @@ codes! {
     ExecutionNotFound = "EXECUTION_NOT_FOUND", NOT_FOUND;
     WorkflowNotFound = "WORKFLOW_NOT_FOUND", NOT_FOUND;
     NotFound = "NOT_FOUND", NOT_FOUND;
+    UnsupportedMediaType = "UNSUPPORTED_MEDIA_TYPE", UNSUPPORTED_MEDIA_TYPE;
     DuplicateExecutionId = "DUPLICATE_EXECUTION_ID", CONFLICT;
     DuplicateWorkflowId = "DUPLICATE_WORKFLOW_ID", CONFLICT;
     SubmitNotAwaiting = "ACTIVITY_SUBMIT_NOT_AWAITING", CONFLICT;
@@ -167,10 +168,10 @@ impl From<AppError> for Error {
             AppError::NoWorkflow => Self::new(Code::WorkflowNotFound, "The workflow was not found."),
             AppError::Forbidden(forbidden) => forbidden.into(),
             AppError::Refused(refusal) => refusal.into(),
-            AppError::KeyReused => Self::new(
             AppError::Settled(settled) => {
                 Self::new(Code::SubmitNotAwaiting, format!("The question {settled}."))
             }
+            AppError::KeyReused => Self::new(
                 Code::IdempotencyKeyReused,
                 "The idempotency key was used for another request.",
             ),

@@ -95,7 +95,14 @@ async fn post(
 ) -> Response {
     let wants = match Wants::of(headers) {
         Ok(wants) => wants,
-        Err((status, why)) => return refused(status, None, &Error::new(Error::SERVER, why)),
+        Err((status, why)) => {
+            let mut response = refused(status, None, &Error::new(Error::SERVER, why));
+            if body::is_encoded(headers) {
+                let (name, codings) = body::ACCEPTED_CODINGS;
+                response.headers_mut().insert(name, codings);
+            }
+            return response;
+        }
     };
     let (bytes, weight) = match read_body(&host, &caller, body).await {
         Ok(read) => read,
@@ -341,8 +348,11 @@ impl Wants {
                 "messages have the content type application/json",
             ));
         }
-        if headers.contains_key(header::CONTENT_ENCODING) {
-            return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "messages are not compressed"));
+        if body::is_encoded(headers) {
+            return Err((
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "the message is compressed; send it as it is",
+            ));
         }
         let (mut json, mut events, mut has_any) = (false, false, false);
         for value in headers.get_all(header::ACCEPT) {

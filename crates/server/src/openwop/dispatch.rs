@@ -157,6 +157,15 @@ async fn read_body(
     if matches!(route.input, Input::None) || body.is_end_stream() {
         return Ok((Bytes::new(), None));
     }
+    if body::is_encoded(headers) {
+        let (name, codings) = body::ACCEPTED_CODINGS;
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            "the body is compressed; send it as it is",
+        )
+        .header(name, codings));
+    }
     check_media_type(route, headers)?;
     let limit = match route.access {
         Access::Scopes(_) => host.config().server.max_body_bytes,

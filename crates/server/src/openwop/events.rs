@@ -64,6 +64,7 @@ pub(super) fn stream(call: Call) -> BoxFuture<'static, Answer> {
         let buffer = parse_buffer(call.query("bufferMs").as_deref())?;
         let after = resume_point(&call, &key);
         if wants_json(&call) {
+            let modes = StreamModes::parse_for_list(mode.as_deref())?;
             // Without an explicit mode, a JSON client gets the whole log, as in a poll.
             let is_filtered = mode.is_some();
             let admits =

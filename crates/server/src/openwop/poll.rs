@@ -33,7 +33,7 @@ pub(super) fn poll(call: Call) -> BoxFuture<'static, Answer> {
         let cursor = call.query("lastSequence").or_else(|| call.query("since"));
         let query = PollQuery::parse(cursor.as_deref(), call.query("timeout").as_deref())?;
         // The mode is validated but has no effect: a poll returns every event.
-        StreamModes::parse(call.query_list("streamMode").as_deref())?;
+        StreamModes::parse_for_list(call.query_list("streamMode").as_deref())?;
         let read = wait(&call, &key, query.after, query.timeout).await?;
         respond(&call, &key, query.after, read, |_| true).await
     }

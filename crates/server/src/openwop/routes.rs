@@ -101,7 +101,12 @@ pub(super) fn find(method: &Method, path: &str, is_conformance: bool) -> Found {
             found.params = params.map(str::to_owned).collect();
             return found;
         }
-        found.allowed.push(template.route.verb.method());
+        let method = template.route.verb.method();
+        let is_get = method == Method::GET;
+        found.allowed.push(method);
+        if is_get {
+            found.allowed.push(Method::HEAD);
+        }
     }
     found
 }

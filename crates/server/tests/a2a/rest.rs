@@ -246,7 +246,7 @@ async fn unauthenticated_requests_learn_nothing() {
         ("PATCH", "/v1/tasks/x", 405, Some("GET")),
         ("GET", "/a2a/nothing", 404, None),
         ("POST", "/a2a/tasks/x:fly", 404, None),
-        ("POST", "/a2a/.well-known/agent-card.json", 405, Some("GET")),
+        ("POST", "/a2a/.well-known/agent-card.json", 405, Some("GET, HEAD")),
     ] {
         let answer = client.clone().at(path).raw(method, b"").await;
         assert_eq!(

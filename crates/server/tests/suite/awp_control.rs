@@ -591,7 +591,7 @@ async fn what_histories_hide_no_other_face_shows() {
         ] {
             all.push((path.clone(), text_of(&server.get(&path).send().await)));
         }
-        let mode = format!("/v1/runs/{run}/events?streamMode=values");
+        let mode = format!("/v1/runs/{run}/events?streamMode=debug");
         let reading = server.get(&mode).header("accept", "application/json");
         all.push((mode, text_of(&reading.send().await)));
         for (path, body) in [("/a2a", &task), ("/mcp", &tool)] {

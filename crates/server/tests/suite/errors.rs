@@ -151,7 +151,7 @@ async fn every_error_has_its_status_and_code() {
     }
     assert_eq!(server.snapshot(&run).await["status"], "waiting-approval");
     let allowed = server.call("PUT", "/v1/runs").key(ALICE).send().await;
-    assert_eq!(allowed.header("allow"), Some("POST, GET"));
+    assert_eq!(allowed.header("allow"), Some("POST, GET, HEAD"));
 }
 
 #[tokio::test]
@@ -204,6 +204,24 @@ async fn unsupported_media_types_are_refused() {
         );
         assert_eq!(server.raw(raw.as_bytes()).await.status, 201, "{media}");
     }
+}
+
+#[tokio::test]
+async fn compressed_bodies_are_refused_by_every_face() {
+    let named = "http://test".parse().unwrap();
+    let server = Server::start_with(|config| config.server.public_url = Some(named)).await;
+    for path in ["/v1/runs", "/awp/v1/workflows/w/executions", "/mcp", "/a2a"] {
+        let packed = server.call("POST", path).key(ALICE).json(&json!({}));
+        let refused = packed.header("content-encoding", "gzip").send().await;
+        assert_eq!(refused.status, 415, "{path}");
+        assert_eq!(refused.header("accept-encoding"), Some("identity"), "{path}");
+        assert!(refused.json().to_string().contains("compressed"), "{path}");
+    }
+    let body = json!({ "workflowId": "conformance-noop" });
+    let plain = server
+        .post("/v1/runs", &body)
+        .header("content-encoding", "identity");
+    plain.send().await.ok(201);
 }
 
 #[tokio::test]

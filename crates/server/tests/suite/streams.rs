@@ -235,6 +235,19 @@ async fn json_readers_get_the_whole_log_at_once() {
     );
     let filtered = server.get(&format!("{path}?streamMode=updates"));
     let filtered = filtered.header("accept", "application/json").send().await.ok(200);
+    // A list of events holds no snapshots.
+    for path in [
+        format!("{path}?streamMode=values"),
+        format!("{path}/poll?streamMode=values"),
+    ] {
+        let snapshots = server.get(&path).header("accept", "application/json");
+        let details = snapshots.send().await.error(400, "unsupported_stream_mode");
+        assert_eq!(
+            details["supported"],
+            json!(["updates", "messages", "debug"]),
+            "{path}"
+        );
+    }
     let events = filtered["events"].as_array().unwrap();
     assert!(events.iter().all(|event| event["type"] != "node.started"));
     // With both media types, the response is a stream, and with a refused one the other.

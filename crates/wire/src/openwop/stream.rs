@@ -124,6 +124,8 @@ pub enum StreamError {
     UnknownMode(String),
     #[error("streamMode 'values' cannot be combined")]
     ValuesCombined,
+    #[error("streamMode 'values' is a stream of snapshots: ask for text/event-stream, or read the run")]
+    ValuesWithoutStream,
     #[error("bufferMs must be an integer from 0 to 5000")]
     Buffer,
     #[error("lastSequence must be a non-negative integer")]
@@ -137,7 +139,7 @@ impl StreamError {
     #[must_use]
     pub const fn parameter(&self) -> &'static str {
         match self {
-            Self::UnknownMode(_) | Self::ValuesCombined => "streamMode",
+            Self::UnknownMode(_) | Self::ValuesCombined | Self::ValuesWithoutStream => "streamMode",
             Self::Buffer => "bufferMs",
             Self::Cursor => "lastSequence",
             Self::Timeout => "timeout",
@@ -151,6 +153,11 @@ impl From<StreamError> for ErrorEnvelope {
         match error {
             StreamError::UnknownMode(_) | StreamError::ValuesCombined => {
                 let supported: Vec<&str> = StreamMode::ALL.iter().map(|mode| mode.as_str()).collect();
+                Self::new("unsupported_stream_mode", message).with("supported", supported)
+            }
+            StreamError::ValuesWithoutStream => {
+                let supported = StreamMode::ALL.iter().filter(|mode| **mode != StreamMode::Values);
+                let supported: Vec<&str> = supported.map(|mode| mode.as_str()).collect();
                 Self::new("unsupported_stream_mode", message).with("supported", supported)
             }
             StreamError::Buffer | StreamError::Cursor | StreamError::Timeout => {
@@ -188,6 +195,17 @@ impl StreamModes {
             return Err(StreamError::ValuesCombined);
         }
         Ok(modes)
+    }
+
+    /// Parses `streamMode` of a request that is answered with a list of events, which holds no snapshots.
+    ///
+    /// # Errors
+    /// Returns an error also if the mode is `values`.
+    pub fn parse_for_list(parameter: Option<&str>) -> Result<Self, StreamError> {
+        match Self::parse(parameter)? {
+            modes if modes.values => Err(StreamError::ValuesWithoutStream),
+            modes => Ok(modes),
+        }
     }
 
     /// Returns `true` if the stream sends snapshots instead of events.

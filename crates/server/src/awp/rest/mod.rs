@@ -136,6 +136,12 @@ impl Face {
         if !route.has_body() || body.is_end_stream() {
             return Ok((Object::new(), None));
         }
+        if body::is_encoded(headers) {
+            return Err(Error::new(
+                Code::UnsupportedMediaType,
+                "The body is compressed. Send it as it is.",
+            ));
+        }
         let media = headers.get(header::CONTENT_TYPE).map(HeaderValue::to_str);
         let is_json = |media: &str| {
             media
@@ -352,13 +358,17 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
 }
 
 fn respond(answer: Result<(StatusCode, Value), Error>) -> Response {
-    let (status, body, is_of_run) = match answer {
-        Ok((status, body)) => (status, body, false),
-        Err(error) => (error.status(), error.body(), error.code == Code::EngineFailure),
+    let (status, body, code) = match answer {
+        Ok((status, body)) => (status, body, None),
+        Err(error) => (error.status(), error.body(), Some(error.code)),
     };
     let mut response = bytes_response(status, Bytes::from(body.to_string()));
+    if code == Some(Code::UnsupportedMediaType) {
+        let (name, codings) = body::ACCEPTED_CODINGS;
+        response.headers_mut().insert(name, codings);
+    }
     // The protocol has a status of the server's for a run that fails.
-    if is_of_run {
+    if code == Some(Code::EngineFailure) {
         response.extensions_mut().insert(NoFault);
     }
     response
