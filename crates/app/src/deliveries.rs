@@ -47,26 +47,30 @@ impl App {
     }
 
     /// Retries dead-lettered deliveries of a run, of one subscription or of all; and with all, what the agents of its
-    /// calls have not been told yet. Returns how many.
+    /// calls have not been told yet. Returns how many; `None` if the run has no such subscription.
     pub async fn retry_deliveries(
         &self,
         caller: &Caller,
         run: &RunId,
         subscription: Option<String>,
         seq: Option<Seq>,
-    ) -> Result<usize, Error> {
+    ) -> Result<Option<usize>, Error> {
         let run = self.existing_run(caller, run).await?;
-        let (subscriptions, mut n_retried) = match subscription {
-            Some(id) => (vec![id], 0),
-            None => {
-                let n_told = self.engine.retry_call_deliveries(&run).await?;
-                (self.subscription_ids(&run).await?, n_told)
+        let mut subscriptions = self.subscription_ids(&run).await?;
+        let mut n_retried = 0;
+        match subscription {
+            Some(id) => {
+                subscriptions.retain(|known| *known == id);
+                if subscriptions.is_empty() {
+                    return Ok(None);
+                }
             }
-        };
+            None => n_retried += self.engine.retry_call_deliveries(&run).await?,
+        }
         for id in subscriptions {
             n_retried += self.engine.retry_push(&run, &id, seq).await?;
         }
-        Ok(n_retried)
+        Ok(Some(n_retried))
     }
 
     async fn existing_run(&self, caller: &Caller, run: &RunId) -> Result<VisibleRun, Error> {

@@ -239,6 +239,7 @@ fn given_up_deliveries_are_listed_and_retried() {
     place.ends(2, &["deliveries", "retry", &task, "--event", "1"]);
     let unknown = "run_00000000000000000000000000000000";
     place.ends(4, &["deliveries", "retry", unknown]);
+    place.ends(4, &["deliveries", "retry", &task, "--push", "unknown"]);
     place.ends(4, &["deliveries", "list", "--run", unknown]);
     receiver.takes.store(true, Ordering::SeqCst);
     let said = place.ends(0, &["deliveries", "retry", &task]);

@@ -290,7 +290,9 @@ pub(super) fn retry(call: Call) -> BoxFuture<'static, Answer> {
             .host
             .app()
             .retry_deliveries(call.caller(), &run, request.config_id, seq);
-        let n_retried = retrying.await?;
+        let n_retried = retrying
+            .await?
+            .ok_or_else(|| Problem::not_found("the run has no such push configuration"))?;
         json_response(StatusCode::OK, &json!({ "retried": n_retried }))
     }
     .boxed()
