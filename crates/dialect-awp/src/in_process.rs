@@ -342,7 +342,9 @@ pub(crate) fn code_of_tool<'f>(node: &Node, failure: &'f Failure) -> &'f str {
         "tool_failed" => "MCP_TOOL_EXECUTION_ERROR",
         "tool_arguments_invalid" => "INVALID_TOOL_CALL_CONFIG",
         "tool_server_unavailable" => "MCP_CONNECTION_CLOSED",
-        "tool_refused" | "tool_unknown" | "tool_call_rejected" | "tool_asks" => "MCP_PROTOCOL_ERROR",
+        "tool_refused" | "tool_unknown" | "tool_call_rejected" | "tool_asks" | "tool_result_invalid" => {
+            "MCP_PROTOCOL_ERROR"
+        }
         "tool_call_failed" | "outcome_unknown" | "response_too_large" | "tools_too_large"
         | "credential_missing" => "MCP_CLIENT_ERROR",
         _ => activity::code(failure),

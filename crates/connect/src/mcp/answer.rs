@@ -12,7 +12,9 @@ use wopr_core::ToolRequest;
 use wopr_engine::Outcome;
 
 use super::{
+    blocks,
     http::{self, Unsent},
+    listing::Tool,
     server::Unavailable,
     unreadable::{NO_ANSWER, UNREADABLE},
 };
@@ -58,6 +60,7 @@ pub(super) fn unknown(request: &ToolRequest, why: &str) -> Outcome {
 
 pub(super) fn outcome(
     request: &ToolRequest,
+    tool: &Tool,
     is_repeatable: bool,
     answered: Answered,
     secrets: &Secrets,
@@ -72,7 +75,7 @@ pub(super) fn outcome(
         false => unknown(request, why),
     };
     match answered {
-        Answered::Result(mcp::CallToolResponse::Complete(result)) => done(request, result, secrets),
+        Answered::Result(mcp::CallToolResponse::Complete(result)) => done(request, tool, result, secrets),
         Answered::Result(_) => refused(
             "tool_asks",
             format!(
@@ -139,9 +142,8 @@ fn later(request: &ToolRequest, why: &str, retry_after: Option<Duration>) -> Out
     }
 }
 
-fn done(request: &ToolRequest, result: mcp::CallToolResult, secrets: &Secrets) -> Outcome {
-    let texts = result.content.iter().filter_map(|block| block.as_text());
-    let texts: Vec<_> = texts.map(|text| text.text.as_str()).collect();
+fn done(request: &ToolRequest, tool: &Tool, result: mcp::CallToolResult, secrets: &Secrets) -> Outcome {
+    let texts: Vec<_> = result.content.iter().filter_map(blocks::text).collect();
     let text = texts.join("\n");
     if result.is_error == Some(true) {
         let said = match (text.is_empty(), &result.structured_content) {
@@ -154,12 +156,22 @@ fn done(request: &ToolRequest, result: mcp::CallToolResult, secrets: &Secrets) -
             format!("'{}' failed: {}", request.tool, cut(&said, secrets)),
         );
     }
-    let Ok(content) = serde_json::to_value(&result.content) else {
+    // The tool has done its work, so another call would do it twice.
+    if let Err(rule) = tool.check_result(result.structured_content.as_ref()) {
+        let message = format!(
+            "the result does not match the output schema of '{}': {}",
+            request.tool,
+            cut(&rule, secrets)
+        );
+        return refused("tool_result_invalid", message);
+    }
+    let Ok(mut content) = serde_json::to_value(&result.content) else {
         return refused(
             "tool_call_failed",
             format!("'{}' gave content that cannot be written", request.tool),
         );
     };
+    blocks::unwrap(&mut content);
     let mut outputs = Map::new();
     outputs.insert("content".to_owned(), content);
     outputs.insert("text".to_owned(), text.into());

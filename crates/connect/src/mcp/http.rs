@@ -25,6 +25,7 @@ use url::Url;
 use wopr_core::HTTP_MAX_TIMEOUT_MS;
 
 use super::{
+    blocks,
     server::{MAX_CALLS, Unavailable},
     unreadable,
 };
@@ -298,10 +299,12 @@ impl StreamableHttpClient for HttpServer {
         }
         let text = document(body).await?;
         let message: Result<ServerJsonRpcMessage, _> = serde_json::from_slice(&text);
-        let message = message.unwrap_or_else(|error| match unreadable::answered(&text).contains(&asked) {
-            true => unreadable::answer(asked, &error),
-            false => unreadable::no_answer(asked, format!("what it sent is no answer: {error}")),
-        });
+        let mut message =
+            message.unwrap_or_else(|error| match unreadable::answered(&text).contains(&asked) {
+                true => unreadable::answer(asked, &error),
+                false => unreadable::no_answer(asked, format!("what it sent is no answer: {error}")),
+            });
+        blocks::wrap(&mut message);
         Ok(StreamableHttpPostResponse::Json(message, session))
     }
 
@@ -351,8 +354,12 @@ async fn document(mut body: LimitedBody) -> Result<Vec<u8>, Failed> {
 
 /// The data of an event, or the error that stands for an answer that cannot be read.
 fn readable(data: String) -> String {
-    let Err(error) = serde_json::from_str::<ServerJsonRpcMessage>(&data) else {
-        return data;
+    let error = match serde_json::from_str::<ServerJsonRpcMessage>(&data) {
+        Ok(mut message) => {
+            let wrapped = blocks::wrap(&mut message).then(|| serde_json::to_string(&message));
+            return wrapped.and_then(Result::ok).unwrap_or(data);
+        }
+        Err(error) => error,
     };
     let answered = unreadable::answered(data.as_bytes()).into_iter().next();
     let stands_for = answered.map(|id| serde_json::to_string(&unreadable::answer(id, &error)));

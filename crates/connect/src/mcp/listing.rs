@@ -28,6 +28,8 @@ pub struct Tool {
     pub description: Option<String>,
     /// The JSON Schema of its arguments.
     pub schema: Arc<Object>,
+    /// The JSON Schema of its structured result, if it has one that is small enough to be kept.
+    pub output_schema: Option<Arc<Object>>,
     /// The server says that another call with the same arguments does no harm.
     pub is_repeatable: bool,
 }
@@ -35,8 +37,20 @@ pub struct Tool {
 impl Tool {
     /// Holds arguments against the schema. A schema that this host cannot read is left to the server.
     pub(super) fn check(&self, arguments: &Object) -> Result<(), String> {
-        let schema = Value::Object((*self.schema).clone());
-        match wopr_core::openwop::check_schema(&schema, &Value::Object(arguments.clone())) {
+        self.check_against(&self.schema, &Value::Object(arguments.clone()))
+    }
+
+    /// Holds a structured result against the schema of the output, if there is one: a tool that has it has to give one.
+    pub(super) fn check_result(&self, result: Option<&Value>) -> Result<(), String> {
+        match (&self.output_schema, result) {
+            (None, _) => Ok(()),
+            (Some(_), None) => Err("there is no structuredContent".to_owned()),
+            (Some(schema), Some(result)) => self.check_against(schema, result),
+        }
+    }
+
+    fn check_against(&self, schema: &Object, value: &Value) -> Result<(), String> {
+        match wopr_core::openwop::check_schema(&Value::Object(schema.clone()), value) {
             Ok(()) => Ok(()),
             Err(SchemaProblem::Value(rule)) => Err(rule),
             Err(SchemaProblem::Schema(rule)) => {
@@ -102,6 +116,9 @@ impl Listed {
                 let end = text.floor_char_boundary(MAX_DESCRIPTION.min(text.len()));
                 text[..end].to_owned()
             });
+            let size_of = |schema: &Object| schema.values().map(value_size).sum::<usize>();
+            let output_schema = tool.output_schema.filter(|schema| size_of(schema) <= MAX_SCHEMA);
+            self.n_bytes += output_schema.as_deref().map_or(0, size_of);
             self.n_bytes += size + description.as_ref().map_or(0, String::len);
             if self.n_bytes > MAX_SCHEMAS {
                 return Err(TooMuch::Schemas);
@@ -113,6 +130,7 @@ impl Listed {
                 name: name.clone(),
                 description,
                 schema: tool.input_schema,
+                output_schema,
                 is_repeatable,
             };
             self.tools.insert(name, Arc::new(tool));

@@ -10,6 +10,7 @@
 //! such as answers of a model or of a person, is refused.
 
 mod answer;
+mod blocks;
 mod describe;
 mod http;
 mod listing;
@@ -191,7 +192,7 @@ impl Server {
         }
         let answer = session.ask(request, asked, deadline).await;
         drop(turn);
-        let mut outcome = answer::outcome(request, is_repeatable, answer, &self.secrets);
+        let mut outcome = answer::outcome(request, &tool, is_repeatable, answer, &self.secrets);
         if let Outcome::Done(outputs) = &mut outcome {
             self.secrets.redact(outputs);
         }

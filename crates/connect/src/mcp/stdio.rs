@@ -32,7 +32,7 @@ use tokio::{
 };
 use wopr_wire::a2a::model::Secret;
 
-use super::{server::Unavailable, unreadable};
+use super::{blocks, server::Unavailable, unreadable};
 use crate::weight::weigh;
 
 /// Longest line, in bytes.
@@ -221,9 +221,12 @@ impl Process {
             if !self.read_line().await? {
                 return Ok(None);
             }
-            let message = weigh(&self.line, MAX_LINE)
+            let mut message = weigh(&self.line, MAX_LINE)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
                 .map(|_| serde_json::from_slice::<ServerJsonRpcMessage>(&self.line));
+            if let Ok(Ok(message)) = &mut message {
+                blocks::wrap(message);
+            }
             if let Ok(Err(error)) = &message {
                 let ids = unreadable::answered(&self.line).into_iter();
                 self.unread.extend(ids.map(|id| unreadable::answer(id, error)));

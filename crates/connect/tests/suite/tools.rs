@@ -275,6 +275,67 @@ async fn arguments_are_held_against_the_schema() {
 }
 
 #[tokio::test]
+async fn result_is_held_against_the_output_schema() {
+    const LIST: &str = r#"
+answer '{"tools":[{"name":"t","inputSchema":{"type":"object"},"outputSchema":{"type":"object","properties":{"n":{"type":"number"}},"required":["n"]}}]}'
+"#;
+    let calls = |result: &str| {
+        let script = format!("{GREETS}{LIST}answer '{result}'");
+        executors(gate(LOOPBACK), shell(&script))
+    };
+    for wrong in [
+        r#"{"content":[],"structuredContent":{"n":"one"}}"#,
+        r#"{"content":[{"type":"text","text":"1"}]}"#,
+    ] {
+        assert_eq!(
+            failure(call(&calls(wrong), request("t")).await),
+            failed("tool_result_invalid", false),
+            "{wrong}"
+        );
+    }
+    let right = calls(r#"{"content":[],"structuredContent":{"n":1}}"#);
+    assert!(matches!(call(&right, request("t")).await, Outcome::Done(_)));
+    // An error says what it likes.
+    let error = calls(r#"{"content":[{"type":"text","text":"no"}],"isError":true}"#);
+    assert_eq!(
+        failure(call(&error, request("t")).await),
+        failed("tool_failed", false)
+    );
+}
+
+/// A result with a block of a newer protocol, and one that is not as the protocol says.
+const STRANGE: &str =
+    r#"{"content":[{"type":"text","text":"fine"},{"type":"hologram","data":{"x":1}},{"type":"image"}]}"#;
+
+fn check_strange(outcome: Outcome) {
+    let Outcome::Done(outputs) = outcome else {
+        panic!("{outcome:?}");
+    };
+    let sent: Value = serde_json::from_str(STRANGE).unwrap();
+    assert_eq!(outputs["content"], sent["content"]);
+    assert_eq!(outputs["text"], "fine");
+    assert_eq!(outputs["contentTrust"], "untrusted");
+}
+
+#[tokio::test]
+async fn unknown_blocks_of_content_are_kept_as_they_are() {
+    let executors = after_list(&format!("answer '{STRANGE}'"));
+    check_strange(call(&executors, request("t")).await);
+    for is_event in [false, true] {
+        let web = Web::start(move |_, body| {
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{STRANGE}}}"#, body["id"]);
+            match is_event {
+                true => events(format!("data: {answer}\n\n")),
+                false => (200, vec!["content-type: application/json".to_owned()], answer),
+            }
+        })
+        .await;
+        let executors = web.executors(ProviderKey::None);
+        check_strange(call(&executors, request("t")).await);
+    }
+}
+
+#[tokio::test]
 async fn call_that_may_have_been_made_is_repeated_only_if_it_may_be() {
     for script in [
         // Dies with the call.
