@@ -420,9 +420,11 @@ pub(crate) fn start_failure(error: &StartError) -> Failure {
         | StartError::Peers(_)
         | StartError::Models(_)
         | StartError::Folder { .. } => Failure::cannot(Exit::Config, error),
-        StartError::Read(_) | StartError::CardKeys(_) | StartError::Engine(_) | StartError::Workflows(_) => {
-            Failure::cannot(Exit::Failed, error)
-        }
+        StartError::Read(_)
+        | StartError::Write(_)
+        | StartError::CardKeys(_)
+        | StartError::Engine(_)
+        | StartError::Workflows(_) => Failure::cannot(Exit::Failed, error),
     }
 }
 

@@ -218,6 +218,8 @@ pub struct Secrets {
     /// The master key itself. Only read from `WOPR_MASTER_KEY`, so that it is never in a configuration file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub master_key: Option<Secret>,
+    /// Go on with this master key although the store was used with another one.
+    pub replace_key: bool,
     /// The secrets that models, peers, MCP servers and workflows name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<NamedSecret>,

@@ -77,6 +77,7 @@ impl<'de> Deserialize<'de> for Secrets {
         #[serde(default, deny_unknown_fields)]
         struct Table {
             key_file: Option<PathBuf>,
+            replace_key: bool,
             named: Vec<NamedSecret>,
         }
 
@@ -93,6 +94,7 @@ impl<'de> Deserialize<'de> for Secrets {
                 let table = Table::deserialize(de::value::MapAccessDeserializer::new(map))?;
                 Ok(Secrets {
                     key_file: table.key_file,
+                    replace_key: table.replace_key,
                     named: table.named,
                     // Only read from the environment.
                     master_key: None::<Secret>,

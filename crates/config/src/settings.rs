@@ -167,6 +167,9 @@ pub const SETTINGS: &[Setting] = &[
         c.secrets.master_key = Some(Secret::new(t));
         Ok(())
     }),
+    setting("secrets.replace_key", "WOPR_REPLACE_MASTER_KEY", |c, t| {
+        switch(&mut c.secrets.replace_key, t)
+    }),
     setting("models", "WOPR_MODEL_URL", |c, t| {
         let url = t
             .parse()

@@ -127,6 +127,7 @@ fn the_table_lists_every_setting() {
             key_file: Some("x".into()),
             master_key: Some(Secret::new("x")),
             named: Vec::new(),
+            replace_key: false,
         },
         awp: Awp {
             listen: Some(Listen::default()),

@@ -107,6 +107,7 @@ mod tests {
     fn with_new_key() -> Callbacks {
         let config = config::Secrets {
             named: Vec::new(),
+            replace_key: false,
             master_key: None,
             key_file: None,
         };

@@ -73,6 +73,8 @@ pub enum StartError {
     Postgres(#[from] postgres::OpenError),
     #[error("read the store")]
     Read(#[from] ReadError),
+    #[error("write to the store")]
+    Write(#[from] wopr_store::WriteError),
     #[error(transparent)]
     Secrets(#[from] SecretsError),
     #[error("make the keys that sign agent cards")]
@@ -136,8 +138,7 @@ enum Opened {
 }
 
 impl Opened {
-    /// Opens the store. `keeps_key` if the master key of a SQLite database lies beside it.
-    async fn open(url: &StoreUrl, keeps_key: bool) -> Result<Self, StartError> {
+    async fn open(url: &StoreUrl) -> Result<Self, StartError> {
         match url {
             StoreUrl::Memory => Ok(Self::Memory(Arc::new(MemoryStore::new()))),
             StoreUrl::Postgres(url) => {
@@ -159,16 +160,6 @@ impl Opened {
                             database = %path.display(),
                             key = %key.display(),
                             "a new database was made beside the master key of one that is not there"
-                        );
-                    }
-                    // A database in which only keys of the API were made has had no host, and so no master key.
-                    let has_work = || sqlite::holds_work(&path).unwrap_or(true);
-                    if !is_new && opened.is_ok() && keeps_key && !key.exists() && has_work() {
-                        tracing::warn!(
-                            database = %path.display(),
-                            key = %key.display(),
-                            "the master key of this database is not there, and a new one is made: tokens and secrets \
-                             made under the old one cannot be read; stop the host and put the old file back to keep them"
                         );
                     }
                     opened
@@ -278,8 +269,7 @@ impl Host {
         if !has_callers && !holds_keys(&config.store).await? {
             return Err(StartError::NoKeys);
         }
-        let keeps_key = config.secrets.master_key.is_none() && config.secrets.key_file.is_none();
-        let store = Opened::open(&config.store, keeps_key).await?;
+        let store = Opened::open(&config.store).await?;
         Box::pin(Self::open_opened(config, store, files, tls, clock, embedding)).await
     }
 
@@ -353,7 +343,7 @@ impl Host {
         if auth.is_empty() && !config.auth.has_others() {
             return Err(StartError::NoKeys);
         }
-        let secrets = Secrets::open(&config.secrets, &config.store)?;
+        let secrets = secrets_of(&config, &port).await?;
         let card_signer = CardSigner::new(&config.a2a, &secrets, &config.public_url())?;
         let policy = egress::Policy {
             allow: config.egress.allow.iter().map(CidrText::cidr).collect(),
@@ -818,6 +808,33 @@ fn read_settings(config: &Config) -> Result<Option<Tls>, StartError> {
     let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
     Secrets::check(&config.secrets, &config.store)?;
     Ok(tls)
+}
+
+/// Finds the master key, and sees to it that all hosts of a store have the same.
+async fn secrets_of(config: &Config, store: &Arc<dyn Store>) -> Result<Secrets, StartError> {
+    let is_temporary = matches!(config.store, StoreUrl::Memory)
+        && config.secrets.master_key.is_none()
+        && config.secrets.key_file.is_none();
+    if is_temporary {
+        return Ok(Secrets::open(&config.secrets, &config.store)?);
+    }
+    let known = store.key_check().await?;
+    let secrets = Secrets::open_for(&config.secrets, &config.store, known.as_deref())?;
+    let own = secrets.check_value();
+    if known.as_ref() == Some(&own) {
+        return Ok(secrets);
+    }
+    if known.is_some() {
+        tracing::warn!(
+            "the master key is another one than before: what was made under that one cannot be read"
+        );
+    }
+    store.put_key_check(&own, known.is_some()).await?;
+    // Another replica may have been first.
+    match store.key_check().await? {
+        Some(stored) if stored == own => Ok(secrets),
+        Some(_) | None => Err(SecretsError::OtherKey.into()),
+    }
 }
 
 /// Reads every `*.json`, folder by folder, sorted by name.

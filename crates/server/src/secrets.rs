@@ -30,6 +30,9 @@ const KID_BYTES: usize = 8;
 /// Length of what the name of an installation is made of.
 const HOST_ID_BYTES: usize = 12;
 
+/// Length of what tells one master key from another.
+const CHECK_BYTES: usize = 16;
+
 #[derive(Clone)]
 pub struct Secrets([u8; KEY_BYTES]);
 
@@ -58,6 +61,20 @@ pub enum SecretsError {
     File { path: PathBuf, source: io::Error },
     #[error("draw a master key from the system: {0}")]
     Entropy(String),
+    /// The store was used with another key.
+    #[error(
+        "start with another master key than the one that this database was used with: name that one by WOPR_MASTER_KEY \
+         or secrets.key_file; or, to go on without it, set WOPR_REPLACE_MASTER_KEY=1 once: signed links, stored secrets \
+         and push configurations made under it are void"
+    )]
+    OtherKey,
+    /// The key file is gone, and a new one would be another key.
+    #[error(
+        "start without the master key of this database, which was in {}: put it back, or name it by WOPR_MASTER_KEY or \
+         secrets.key_file; or, to go on without it, set WOPR_REPLACE_MASTER_KEY=1 once: signed links, stored secrets and \
+         push configurations made under it are void", path.display()
+    )]
+    Lost { path: PathBuf },
     /// Several processes share the store, so none of them may create a key.
     #[error("start on PostgreSQL without WOPR_MASTER_KEY or secrets.key_file")]
     Required,
@@ -116,6 +133,42 @@ impl Secrets {
                 }
             }
         }
+    }
+
+    /// Finds the master key as [`Secrets::open`] does, for a store that was used with the key of this check value, if any.
+    /// Another key is refused, and none is created in its place, unless the configuration says so.
+    ///
+    /// # Errors
+    /// As [`Secrets::open`]; and for another key, or a lost one.
+    pub fn open_for(
+        config: &config::Secrets,
+        store: &StoreUrl,
+        known: Option<&str>,
+    ) -> Result<Self, SecretsError> {
+        let is_made_if_missing = config.master_key.is_none() && config.key_file.is_none();
+        if let StoreUrl::Sqlite(database) = store
+            && is_made_if_missing
+            && known.is_some()
+            && !config.replace_key
+        {
+            let path = key_beside(database);
+            if Self::read(&path)?.is_none() {
+                return Err(SecretsError::Lost { path });
+            }
+        }
+        let secrets = Self::open(config, store)?;
+        match known {
+            Some(known) if known != secrets.check_value() && !config.replace_key => {
+                Err(SecretsError::OtherKey)
+            }
+            Some(_) | None => Ok(secrets),
+        }
+    }
+
+    /// What tells this master key from others, and does not give it away.
+    #[must_use]
+    pub fn check_value(&self) -> String {
+        hex(&mac(&self.0, &["wopr/check"])[..CHECK_BYTES])
     }
 
     #[must_use]
@@ -283,6 +336,26 @@ mod tests {
     use crate::config::Secret;
 
     #[test]
+    fn another_key_than_that_of_the_store_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = StoreUrl::Sqlite(folder.path().join("a.db"));
+        let mut config = config::Secrets::default();
+        let known = Secrets::open_for(&config, &store, None).unwrap().check_value();
+        let open = |config: &config::Secrets| Secrets::open_for(config, &store, Some(&known));
+        assert_eq!(open(&config).unwrap().check_value(), known);
+        config.master_key = Some(Secret::new(STANDARD.encode([7; KEY_BYTES])));
+        assert!(matches!(open(&config), Err(SecretsError::OtherKey)));
+        config.replace_key = true;
+        assert_ne!(open(&config).unwrap().check_value(), known);
+
+        let file = folder.path().join("a.db.key");
+        fs::remove_file(&file).unwrap();
+        let lost = open(&config::Secrets::default());
+        assert!(matches!(lost, Err(SecretsError::Lost { .. })), "{lost:?}");
+        assert!(!file.exists(), "a new key would hide that the old one is gone");
+    }
+
+    #[test]
     fn key_file_is_created_once_and_private() {
         let folder = tempfile::tempdir().unwrap();
         let store = StoreUrl::Sqlite(folder.path().join("a.db"));
@@ -310,6 +383,7 @@ mod tests {
         let open = |text: &str| {
             let config = config::Secrets {
                 named: Vec::new(),
+                replace_key: false,
                 master_key: Some(Secret::new(text)),
                 key_file: None,
             };

@@ -248,6 +248,7 @@ mod tests {
     fn tokens(seed: u8) -> Tokens {
         let config = config::Secrets {
             named: Vec::new(),
+            replace_key: false,
             master_key: Some(Secret::new(
                 base64::engine::general_purpose::STANDARD.encode([seed; 32]),
             )),

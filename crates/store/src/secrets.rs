@@ -32,4 +32,10 @@ pub trait StoredSecrets: Send + Sync + 'static {
 
     /// Returns `false` if the tenant has no secret of that name.
     async fn remove_secret(&self, tenant: &TenantId, name: &str) -> Result<bool, WriteError>;
+
+    /// The check value of the master key that all hosts of this store have. `None` before there was a host.
+    async fn key_check(&self) -> Result<Option<String>, ReadError>;
+
+    /// Stores the check value of the master key if there is none, or in its place if `replaces`.
+    async fn put_key_check(&self, check: &str, replaces: bool) -> Result<(), WriteError>;
 }

@@ -16,11 +16,11 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::net::TcpListener;
 use wopr_server::{
-    Host,
-    config::{Config, Listen, StoreUrl},
+    Host, Secrets,
+    config::{self, Config, Listen, StoreUrl},
 };
 use wopr_store::{
-    PostgresStore, Registry as _, SqliteStore, postgres,
+    PostgresStore, Registry as _, SqliteStore, StoredSecrets, postgres,
     sqlite::{self, OpenError},
 };
 
@@ -192,7 +192,7 @@ async fn store(config: &Config, findings: &mut Findings) -> Option<usize> {
             );
             return Some(0);
         }
-        StoreUrl::Postgres(url) => return shared_store(url.expose(), findings).await,
+        StoreUrl::Postgres(url) => return shared_store(config, url.expose(), findings).await,
     };
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.map_or_else(|| PathBuf::from("."), Path::to_owned);
@@ -223,6 +223,7 @@ async fn store(config: &Config, findings: &mut Findings) -> Option<usize> {
     match SqliteStore::open(path, options) {
         Ok(store) => {
             let keys = store.keys().await;
+            master_key(config, &store, findings).await;
             store.close().await;
             match keys {
                 Ok(keys) => {
@@ -244,12 +245,37 @@ async fn store(config: &Config, findings: &mut Findings) -> Option<usize> {
         Err(OpenError::Locked(_)) => {
             let text = format!("{shown} is in use by another process, probably a host that runs");
             findings.add("store", Verdict::Warning, text);
+            if let Ok(guest) = sqlite::Guest::open(path) {
+                master_key(config, &guest, findings).await;
+            }
             None
         }
         Err(error) => {
             findings.add("store", Verdict::Error, format!("cannot {error}"));
             None
         }
+    }
+}
+
+/// Checks that the master key is the one that the hosts of the store have.
+async fn master_key(config: &Config, store: &dyn StoredSecrets, findings: &mut Findings) {
+    let known = match store.key_check().await {
+        Ok(Some(known)) => known,
+        // There was no host yet.
+        Ok(None) => return,
+        Err(error) => return findings.add("master key", Verdict::Error, format!("cannot {error}")),
+    };
+    let secrets = config::Secrets {
+        replace_key: false,
+        ..config.secrets.clone()
+    };
+    match Secrets::open_for(&secrets, &config.store, Some(&known)) {
+        Ok(_) => findings.add("master key", Verdict::Ok, "it is the one of this database"),
+        Err(_) if config.secrets.replace_key => {
+            let text = "another one replaces it: what was made under the old one is void";
+            findings.add("master key", Verdict::Warning, text);
+        }
+        Err(error) => findings.add("master key", Verdict::Error, format!("cannot {error}")),
     }
 }
 
@@ -264,7 +290,7 @@ fn pages(path: &Path, verdict: Verdict, text: String, findings: &mut Findings) {
 }
 
 /// Checks a PostgreSQL database. Returns the number of keys, if known.
-async fn shared_store(url: &str, findings: &mut Findings) -> Option<usize> {
+async fn shared_store(config: &Config, url: &str, findings: &mut Findings) -> Option<usize> {
     let options = postgres::Options {
         connections: 1,
         migrate: false,
@@ -287,6 +313,7 @@ async fn shared_store(url: &str, findings: &mut Findings) -> Option<usize> {
     };
     durability(url, findings).await;
     let keys = store.keys().await;
+    master_key(config, &store, findings).await;
     store.close().await;
     match keys {
         Ok(keys) => {

@@ -163,7 +163,12 @@ async fn set_here(name: &str, value: &str, owner: &Owner, place: &Place) -> Resu
     let store = place.open_configured(config.clone(), true).await?;
     let done = async {
         // The store is open: no other process makes a master key meanwhile.
-        let keys = wopr_server::Secrets::open(&config.secrets, &config.store)?;
+        let known = store.secrets().key_check().await.context("read the database")?;
+        let keys = wopr_server::Secrets::open_for(&config.secrets, &config.store, known.as_deref())
+            .map_err(|error| Failure::cannot(Exit::Config, &error))?;
+        let check = keys.check_value();
+        let stored = store.secrets().put_key_check(&check, known.is_some());
+        stored.await.context("write to the database")?;
         let sealed = SecretCipher::new(&keys).seal(&config.secrets.named, &tenant, name, value);
         let (sealed, fingerprint) = sealed.map_err(|error| refused(&error))?;
         let row = SecretRow {

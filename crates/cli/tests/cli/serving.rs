@@ -44,21 +44,30 @@ fn unknown_variables_and_new_databases_are_logged_at_start() {
         !second.contains("created a master key") && !second.contains("a new database"),
         "{second}"
     );
-    // Nothing was made under it yet.
-    let lost = "the master key of this database is not there";
-    std::fs::remove_file(place.path().join("wopr.db.key")).unwrap();
-    let unused = log_of(&mut place);
-    assert!(!first.contains(lost) && !unused.contains(lost), "{unused}");
-    let host = place.serve();
-    place.ends(0, &["run", "hello"]);
-    assert!(signal(host.pid(), "TERM"));
-    host.wait();
-    std::fs::remove_file(place.path().join("wopr.db.key")).unwrap();
-    let other_key = log_of(&mut place);
+    let key = place.path().join("wopr.db.key");
+    std::fs::remove_file(&key).unwrap();
+    for args in [["serve", "--listen"], ["doctor", "--listen"]] {
+        let code = if args[0] == "serve" { 3 } else { 1 };
+        let said = place.ends(
+            code,
+            &[args[0], args[1], "127.0.0.1:0", "--store", "sqlite:wopr.db"],
+        );
+        let text = format!("{}{}", said.out, said.err);
+        assert!(
+            text.contains("the master key of this database") && text.contains("WOPR_REPLACE_MASTER_KEY=1"),
+            "{said:#?}"
+        );
+        assert!(!key.exists(), "a new key would hide that the old one is gone");
+    }
+    place.set("WOPR_REPLACE_MASTER_KEY", "1");
+    let replaced = log_of(&mut place);
     assert!(
-        other_key.contains("WARN") && other_key.contains(lost),
-        "{other_key}"
+        replaced.contains("WARN") && replaced.contains("the master key is another one"),
+        "{replaced}"
     );
+    place.set("WOPR_REPLACE_MASTER_KEY", "0");
+    let after = log_of(&mut place);
+    assert!(!after.contains("the master key is another one"), "{after}");
     std::fs::remove_file(place.path().join("wopr.db")).unwrap();
     let anew = log_of(&mut place);
     assert!(

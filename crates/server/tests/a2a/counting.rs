@@ -144,6 +144,8 @@ hand_on! { StoredSecrets:
     secret(tenant: &TenantId, name: &str) -> Result<Option<SecretRow>, ReadError>;
     secrets(tenant: &TenantId) -> Result<Vec<SecretRow>, ReadError>;
     remove_secret(tenant: &TenantId, name: &str) -> Result<bool, WriteError>;
+    key_check() -> Result<Option<String>, ReadError>;
+    put_key_check(check: &str, replaces: bool) -> Result<(), WriteError>;
 }
 
 hand_on! { Spending:

@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde_json::json;
 use wopr_core::RunStatus;
 use wopr_engine::SideRows;
-use wopr_server::{Host, SecretsError, StartError};
+use wopr_server::{Host, SecretsError, StartError, config::Secret};
 use wopr_store::{PostgresStore, Registry as _, postgres};
 
 use crate::harness::*;
@@ -131,4 +131,22 @@ async fn without_a_master_key_a_host_on_postgres_refuses_to_start() {
         .await
         .unwrap();
     assert_eq!(store.keys().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn replica_with_another_master_key_refuses_to_start() {
+    let url = schema().await;
+    let first = Host::open(config(&url)).await.expect("a host");
+    let mut other = config(&url);
+    other.secrets.master_key = Some(Secret::new("b3RoZXItbWFzdGVyLWtleS1vZi0zMi1ieXRlcy0uLi4="));
+    let refused = Host::open(other).await.expect_err("another key");
+    assert!(
+        matches!(refused, StartError::Secrets(SecretsError::OtherKey)),
+        "{refused:?}"
+    );
+    let second = Host::open(config(&url))
+        .await
+        .expect("a replica with the same key");
+    second.close().await;
+    first.close().await;
 }

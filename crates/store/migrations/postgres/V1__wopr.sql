@@ -201,6 +201,12 @@ CREATE TABLE secrets (
     PRIMARY KEY (tenant, name)
 );
 
+-- What tells whether a host has the master key of the other hosts. It is made from the key and does not give it away.
+CREATE TABLE master_key (
+    one         boolean PRIMARY KEY CHECK (one),
+    check_value text COLLATE "C" NOT NULL
+);
+
 -- The lives of processes. The last one is a row of its own, so that beginning the next locks exactly that row.
 CREATE TABLE epochs (
     epoch    bigint NOT NULL PRIMARY KEY,

@@ -225,6 +225,12 @@ CREATE TABLE secrets (
     PRIMARY KEY (tenant, name)
 ) STRICT, WITHOUT ROWID;
 
+-- What tells whether a host has the master key of earlier ones. It is made from the key and does not give it away.
+CREATE TABLE master_key (
+    one         INTEGER PRIMARY KEY CHECK (one = 1),
+    check_value TEXT    NOT NULL
+) STRICT;
+
 CREATE TABLE epochs (
     epoch    INTEGER PRIMARY KEY,
     began_at INTEGER NOT NULL,

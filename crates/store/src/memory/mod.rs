@@ -64,6 +64,7 @@ struct State {
     workflows: BTreeMap<(Option<TenantId>, WorkflowId), Workflow>,
     keys: BTreeMap<(String, TenantId), (Revision, KeyRow)>,
     secrets: BTreeMap<(TenantId, String), SecretRow>,
+    key_check: Option<String>,
     spending: BTreeMap<spending::Place, SpentRow>,
     /// The latest change of the registry.
     revision: Revision,

@@ -35,4 +35,16 @@ impl StoredSecrets for MemoryStore {
         let mut state = self.state.lock();
         Ok(state.secrets.remove(&(tenant.clone(), name.to_owned())).is_some())
     }
+
+    async fn key_check(&self) -> Result<Option<String>, ReadError> {
+        Ok(self.state.lock().key_check.clone())
+    }
+
+    async fn put_key_check(&self, check: &str, replaces: bool) -> Result<(), WriteError> {
+        let mut state = self.state.lock();
+        if replaces || state.key_check.is_none() {
+            state.key_check = Some(check.to_owned());
+        }
+        Ok(())
+    }
 }

@@ -24,6 +24,11 @@ const SELECT: &str = "SELECT tenant, name, sealed, fingerprint, set_at FROM secr
 
 const REMOVE: &str = "DELETE FROM secrets WHERE tenant = $1 AND name = $2 RETURNING 1";
 
+const KEY_CHECK: &str = "SELECT check_value FROM master_key";
+
+const PUT_KEY_CHECK: &str = "INSERT INTO master_key (one, check_value) VALUES (true, $1)
+     ON CONFLICT (one) DO UPDATE SET check_value = excluded.check_value WHERE $2::boolean";
+
 impl PostgresStore {
     async fn read_secrets(&self, tenant: &TenantId, name: Option<&str>) -> Result<Vec<SecretRow>, Fault> {
         let round = || Round::of(SELECT, vec![value(tenant.as_str()), value(name.map(rows::free))]);
@@ -71,5 +76,17 @@ impl StoredSecrets for PostgresStore {
     async fn remove_secret(&self, tenant: &TenantId, name: &str) -> Result<bool, WriteError> {
         let round = || Round::of(REMOVE, vec![value(tenant.as_str()), value(rows::free(name))]);
         Ok(!self.pool.write(round).await?.is_empty())
+    }
+
+    async fn key_check(&self) -> Result<Option<String>, ReadError> {
+        let found = self.pool.learn(|| Round::of(KEY_CHECK, Vec::new())).await?;
+        let read = |row| rows::text(row, 0).map(str::to_owned);
+        Ok(found.first().map(read).transpose()?)
+    }
+
+    async fn put_key_check(&self, check: &str, replaces: bool) -> Result<(), WriteError> {
+        let round = || Round::of(PUT_KEY_CHECK, vec![value(check), value(replaces)]);
+        self.pool.write(round).await?;
+        Ok(())
     }
 }

@@ -61,7 +61,7 @@ pub use guest::Guest;
 pub use inspect::first_damage;
 pub use open::OpenError;
 pub use place::file_of;
-pub use schema::{holds_keys, holds_work, migrate, schema_version};
+pub use schema::{holds_keys, migrate, schema_version};
 pub use stats::Stats;
 
 use self::{

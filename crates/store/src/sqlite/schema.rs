@@ -53,17 +53,6 @@ pub fn holds_keys(path: impl AsRef<Path>) -> Result<bool, OpenError> {
     conn.query_row(held, [], |row| row.get(0)).at(path)
 }
 
-/// Returns `true` if a database holds runs or secrets, without opening it for writing.
-pub fn holds_work(path: impl AsRef<Path>) -> Result<bool, OpenError> {
-    let path = path.as_ref();
-    if check(path, true)? == 0 {
-        return Ok(false);
-    }
-    let conn = open::reading(path).at(path)?;
-    let held = "SELECT EXISTS (SELECT 1 FROM runs) OR EXISTS (SELECT 1 FROM secrets)";
-    conn.query_row(held, [], |row| row.get(0)).at(path)
-}
-
 /// The newest schema version this binary knows.
 pub(super) fn known() -> u32 {
     let newest = embedded::migrations::runner()

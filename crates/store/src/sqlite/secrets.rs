@@ -20,6 +20,26 @@ const SELECT: &str = "\
 
 const REMOVE: &str = "DELETE FROM secrets WHERE tenant = ?1 AND name = ?2";
 
+const KEY_CHECK: &str = "SELECT check_value FROM master_key";
+
+const PUT_KEY_CHECK: &str = "\
+    INSERT INTO master_key (one, check_value) VALUES (1, ?1)
+     ON CONFLICT (one) DO UPDATE SET check_value = excluded.check_value WHERE ?2";
+
+fn key_check(conn: &Connection) -> Result<Option<String>, Fault> {
+    let mut statement = conn.prepare(KEY_CHECK)?;
+    let mut found = statement.query([])?;
+    match found.next()? {
+        Some(row) => Ok(Some(rows::text(row, 0)?.to_owned())),
+        None => Ok(None),
+    }
+}
+
+fn put_key_check(conn: &Connection, check: &str, replaces: bool) -> Result<(), Fault> {
+    conn.prepare(PUT_KEY_CHECK)?.execute(params![check, replaces])?;
+    Ok(())
+}
+
 fn put(conn: &Connection, row: &SecretRow, limit: usize) -> Result<bool, Fault> {
     let n_put = conn.prepare_cached(PUT)?.execute(params![
         row.tenant.as_str(),
@@ -79,6 +99,16 @@ impl StoredSecrets for SqliteStore {
         let (tenant, name) = (tenant.clone(), name.to_owned());
         self.write(SMALL, move |conn| remove(conn, &tenant, &name)).await
     }
+
+    async fn key_check(&self) -> Result<Option<String>, ReadError> {
+        self.read(Lane::Work, key_check).await
+    }
+
+    async fn put_key_check(&self, check: &str, replaces: bool) -> Result<(), WriteError> {
+        let check = check.to_owned();
+        self.write(SMALL, move |conn| put_key_check(conn, &check, replaces))
+            .await
+    }
 }
 
 #[async_trait]
@@ -97,5 +127,13 @@ impl StoredSecrets for Guest {
 
     async fn remove_secret(&self, tenant: &TenantId, name: &str) -> Result<bool, WriteError> {
         self.write(|conn| remove(conn, tenant, name))
+    }
+
+    async fn key_check(&self) -> Result<Option<String>, ReadError> {
+        self.read(key_check)
+    }
+
+    async fn put_key_check(&self, check: &str, replaces: bool) -> Result<(), WriteError> {
+        self.write(|conn| put_key_check(conn, check, replaces))
     }
 }

@@ -12,6 +12,7 @@ crate::behaviours!(
     a_removed_secret_is_gone,
     a_tenant_has_so_many_secrets_and_no_more,
     secrets_of_tenants_are_apart,
+    first_check_value_of_the_master_key_stays_until_replaced,
 );
 
 fn secret(owner: &str, name: &str, value: &[u8]) -> SecretRow {
@@ -76,6 +77,14 @@ async fn secrets_of_tenants_are_apart(store: Arc<dyn Store>) {
     let left = store.secret(&tenant("other"), "crm").await.expect("read");
     assert_eq!(left, Some(secret("other", "crm", b"two")));
     assert_eq!(store.secrets(&tenant("acme")).await.expect("read"), []);
+}
+
+async fn first_check_value_of_the_master_key_stays_until_replaced(store: Arc<dyn Store>) {
+    assert_eq!(store.key_check().await.expect("read"), None);
+    for (check, replaces, stored) in [("a", false, "a"), ("b", false, "a"), ("c", true, "c")] {
+        store.put_key_check(check, replaces).await.expect("put");
+        assert_eq!(store.key_check().await.expect("read").as_deref(), Some(stored));
+    }
 }
 
 /// A second process sets a secret while a host has the database open.

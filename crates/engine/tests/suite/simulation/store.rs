@@ -761,6 +761,16 @@ impl StoredSecrets for Connection {
         self.write("no secret").await?;
         self.server.store.remove_secret(tenant, name).await
     }
+
+    async fn key_check(&self) -> Result<Option<String>, ReadError> {
+        self.read("key check").await?;
+        self.server.store.key_check().await
+    }
+
+    async fn put_key_check(&self, check: &str, replaces: bool) -> Result<(), WriteError> {
+        self.write("key check").await?;
+        self.server.store.put_key_check(check, replaces).await
+    }
 }
 
 #[async_trait]
