@@ -505,7 +505,7 @@ async fn failures_have_the_words_of_the_server() {
             "it gave no list of tools: what it sent is no list",
         ),
         (
-            format!(r#"{GREETS}{LISTS}answer '{{"content":[{{"type":"weird"}}]}}'"#),
+            format!(r#"{GREETS}{LISTS}answer '{{"content":"weird"}}'"#),
             "tool_call_failed",
             "an answer that cannot be read: it is no result of a tool",
         ),
