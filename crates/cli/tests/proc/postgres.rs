@@ -263,7 +263,7 @@ struct Way {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Is {
-    /// Connections are closed immediately.
+    /// Connections are closed.
     Closed,
     Open,
     /// Connections are accepted, but no data is forwarded.
@@ -292,12 +292,15 @@ impl Way {
                         let mut far = UnixStream::connect(&server).await?;
                         copy_bidirectional(&mut near, &mut far).await
                     };
-                    let silence = async {
-                        drop(told.wait_for(|is| *is == Is::Silent).await);
+                    let changed = async {
+                        let found = told.wait_for(|is| *is != Is::Open).await;
+                        found.map_or(Is::Closed, |is| *is)
                     };
                     tokio::select! {
                         _ = through => {}
-                        () = silence => std::future::pending().await,
+                        is = changed => if is == Is::Silent {
+                            std::future::pending().await
+                        }
                     }
                 });
             }
@@ -346,6 +349,34 @@ async fn host_waits_for_its_database_and_starts_once_it_is_reachable() {
         &format!("{server}/no_such_database"),
     );
     assert_eq!(said.status.code(), Some(7), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_of_the_database_counts_as_a_crash_of_no_process() {
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    let cluster = cluster();
+    let way = Way::to(&cluster.url(), Is::Open).await;
+    let url = way.url(&cluster.url());
+    let mut hosts = ["one", "other"].map(|name| host(folder.path(), name, &url));
+    for host in &mut hosts {
+        host.start().await;
+    }
+    way.is.send_replace(Is::Closed);
+    // Longer than a process may be silent that lives.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    way.is.send_replace(Is::Open);
+    let server = connect(&cluster.url()).await;
+    let again = "SELECT count(*) FROM epochs WHERE NOT is_ended
+         AND seen_at > (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 1500";
+    while server.query_one(again, &[]).await.unwrap().get::<_, i64>(0) < 2 {
+        tokio::task::yield_now().await;
+    }
+    // Whoever was first has had a look at the other by now, and more than one.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for mut host in hosts {
+        assert!(!host.said().contains("another process died"), "{}", host.said());
+        host.terminate().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
