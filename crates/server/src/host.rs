@@ -265,7 +265,7 @@ impl Host {
     ) -> Result<Arc<Self>, StartError> {
         let tls = read_settings(&config)?;
         let files = read_folders(&config.workflows)?;
-        let has_callers = !Auth::new(&config.auth.keys).is_empty() || config.auth.has_others();
+        let has_callers = !config.auth.keys.is_empty() || config.auth.has_others();
         if !has_callers && !holds_keys(&config.store).await? {
             return Err(StartError::NoKeys);
         }
@@ -274,20 +274,22 @@ impl Host {
     }
 
     /// Checks what a start would read besides the store and the workflows: certificates, keys, credentials and the
-    /// form of the store's URL. Creates nothing and connects to nothing.
+    /// form of the store's URL. Creates nothing and connects to nothing. Returns what a start would warn of: credentials
+    /// that are not where the configuration says.
     ///
     /// # Errors
     /// Those that a start would end with.
-    pub fn check(config: &Config) -> Result<(), StartError> {
+    pub fn check(config: &Config) -> Result<Vec<String>, StartError> {
         read_settings(config)?;
         if let StoreUrl::Postgres(url) = &config.store {
             postgres::check_url(url.expose())?;
         }
         let env = |name: &str| std::env::var(name).ok();
         let named_secrets = models::secrets(&config.secrets.named, &env);
-        peers::read(&config.a2a.peers, &named_secrets, &env)?;
+        let peers = peers::read(&config.a2a.peers, &named_secrets, &env)?;
         models::providers(&config.models, &named_secrets, &env)?;
-        Ok(())
+        let missing_secrets = models::missing(&named_secrets);
+        Ok(missing_secrets.chain(peers::without_credential(&peers)).collect())
     }
 
     /// Like [`Host::open_with`], but on a store that is already open; the configured URL is ignored.

@@ -19,6 +19,14 @@ pub enum ModelError {
     Address { name: String, reason: url::ParseError },
 }
 
+/// Says which secrets are not where the configuration says.
+pub(crate) fn missing(secrets: &[NamedSecret]) -> impl Iterator<Item = String> {
+    secrets.iter().filter_map(|secret| match &secret.source {
+        SecretSource::Missing { place } => Some(format!("the secret {} is missing: {place}", secret.name)),
+        SecretSource::Value(_) | SecretSource::Stored => None,
+    })
+}
+
 /// The secrets with their values, which are read now.
 pub(crate) fn secrets(
     secrets: &[config::NamedSecret],

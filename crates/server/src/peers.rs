@@ -45,6 +45,17 @@ pub(crate) fn read(
     peers.iter().map(|peer| read_one(peer, secrets, env)).collect()
 }
 
+/// Says which peers have no credential where the configuration says.
+pub(crate) fn without_credential(peers: &[Peer]) -> impl Iterator<Item = String> {
+    peers.iter().filter_map(|peer| match &peer.credential {
+        Credential::Missing { source } => Some(format!(
+            "the credential of the agent {} is missing: {source}",
+            peer.name
+        )),
+        Credential::None | Credential::Bearer(_) | Credential::Header { .. } | Credential::OAuth2(_) => None,
+    })
+}
+
 /// The names of the peers whose questions fail a call.
 pub(crate) fn silent(peers: &[AgentPeer]) -> HashSet<String> {
     let silent = peers

@@ -73,8 +73,7 @@ impl Config {
 
 fn check(host: &HostArgs, format: Format) -> Result<Exit> {
     let config = host.check()?;
-    Host::check(&config).map_err(|error| start_failure(&error))?;
-    let mut notes = Vec::new();
+    let mut notes = Host::check(&config).map_err(|error| start_failure(&error))?;
     for name in variables::unknown() {
         notes.push(format!(
             "the environment variable {name} is not known and changes nothing"

@@ -145,11 +145,12 @@ async fn examine(config: &Config, findings: &mut Findings) {
     findings.add("configuration", Verdict::Ok, "it is valid");
     clock(findings);
     match Host::check(config) {
-        Ok(()) => findings.add(
+        Ok(missing) if missing.is_empty() => findings.add(
             "files",
             Verdict::Ok,
             "certificates, keys and credentials can be read",
         ),
+        Ok(missing) => findings.add("files", Verdict::Warning, missing.join("; ")),
         Err(error) => findings.add("files", Verdict::Error, format!("cannot {error}")),
     }
     let stored = store(config, findings).await;

@@ -121,6 +121,26 @@ fn check_and_doctor_refuse_what_a_start_refuses() {
 }
 
 #[test]
+fn check_and_doctor_tell_which_credentials_are_missing() {
+    let place = Place::new();
+    place.write(
+        "wopr.toml",
+        "[[secrets.named]]\nname = \"news\"\nenv = \"NEWS_TOKEN\"\n\
+         [[a2a.peers]]\nname = \"coder\"\nurl = \"https://coder.example\"\ntoken_file = \"none\"\n",
+    );
+    let checked = place.ends(0, &["config", "check", "--config", "wopr.toml"]);
+    let examined = place.run(&["doctor", "--listen", "127.0.0.1:0", "--config", "wopr.toml"]);
+    for told in [checked.out + &checked.err, examined.out] {
+        for wanted in [
+            "the secret news is missing: NEWS_TOKEN",
+            "the agent coder is missing",
+        ] {
+            assert!(told.contains(wanted), "{told}");
+        }
+    }
+}
+
+#[test]
 fn two_keys_with_one_secret_are_refused() {
     let place = Place::new();
     let hash = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
