@@ -97,6 +97,9 @@ struct Handle {
     /// The agent has named no state of the task, which was logged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_unspecified: bool,
+    /// The task has had something in it that cannot be read, which was logged.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_unreadable: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     version: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

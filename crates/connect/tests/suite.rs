@@ -21,6 +21,8 @@ mod agent_calls;
 mod agent_failures;
 #[path = "suite/agent_questions.rs"]
 mod agent_questions;
+#[path = "suite/agent_salvage.rs"]
+mod agent_salvage;
 #[path = "suite/agent_streams.rs"]
 mod agent_streams;
 #[path = "suite/authority.rs"]

@@ -469,5 +469,8 @@ fn show_task(task: &Task) -> Result<()> {
         output::line(format!("{} {}", paint.dim("artifact "), output::plain(name)))?;
         output::line(render::indented(&render::artifact(artifact), 2))?;
     }
+    for place in &task.unreadable {
+        output::line(format!("{} {}", paint.dim("left out "), output::plain(place)))?;
+    }
     Ok(())
 }

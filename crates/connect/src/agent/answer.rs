@@ -10,7 +10,7 @@ use wopr_wire::{
 
 use super::{
     Agents, Handle,
-    failure::{self, is_forgotten, is_over},
+    failure::{self, is_forgotten, is_nonsense, is_over},
     outputs::of_message,
     question::{ANSWER, goes_on_asking, still_asks},
     refusals::Refusal,
@@ -46,13 +46,15 @@ impl Agents {
         match agent.cancel_task(&handle.task_id).await {
             Ok(_) => Ok(()),
             Err(error) if is_forgotten(&error) => Ok(()),
-            // It has ended, or cannot be cancelled now.
-            Err(refusal) if is_over(&refusal) => match agent.get_task(&handle.task_id, Some(0)).await {
-                Ok(task) if task.status.state.is_terminal() => Ok(()),
-                Ok(_) => Err(told(&refusal)),
-                Err(error) if is_forgotten(&error) => Ok(()),
-                Err(error) => Err(told(&error)),
-            },
+            // It has ended, or cannot be cancelled now; or the task says more than the answer.
+            Err(refusal) if is_over(&refusal) || is_nonsense(&refusal) => {
+                match agent.get_task(&handle.task_id, Some(0)).await {
+                    Ok(task) if task.status.state.is_terminal() => Ok(()),
+                    Ok(_) => Err(told(&refusal)),
+                    Err(error) if is_forgotten(&error) => Ok(()),
+                    Err(error) => Err(told(&error)),
+                }
+            }
             Err(error) => Err(told(&error)),
         }
     }

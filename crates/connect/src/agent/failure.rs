@@ -18,6 +18,11 @@ pub(super) fn is_over(error: &a2a::Error) -> bool {
     matches!(error, a2a::Error::Remote(remote) if remote.kind == Some(Kind::TaskNotCancelable))
 }
 
+/// Whether the agent has answered with something that cannot be read.
+pub(super) fn is_nonsense(error: &a2a::Error) -> bool {
+    matches!(error, a2a::Error::Undecodable(_))
+}
+
 /// Whether an agent may have taken the message that failed so.
 fn may_go_on(error: &a2a::Error) -> bool {
     match error {

@@ -143,6 +143,7 @@ mod tests {
                 timestamp: None,
             },
             metadata: Object::new(),
+            unreadable: Vec::new(),
         })
     }
 

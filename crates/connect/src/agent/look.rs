@@ -90,9 +90,14 @@ impl Agents {
         &self,
         agent: &Agent,
         attempted: &Attempted<'_>,
-        handle: Handle,
+        mut handle: Handle,
         task: Task,
     ) -> Report {
+        if !task.unreadable.is_empty() && !handle.is_unreadable {
+            let (run, peer, unreadable) = (attempted.run, &handle.peer, task.unreadable.join("; "));
+            tracing::warn!(%run, peer, task = task.id, unreadable, "parts of an agent's task cannot be read; they are left out");
+            handle.is_unreadable = true;
+        }
         let mut cursor = Cursor::read(attempted.cursor.as_ref());
         let produced = cursor.advance(&task);
         let report = self.judge_state(agent, attempted, handle, task).await;

@@ -210,6 +210,7 @@ mod tests {
             artifacts: artifacts.collect(),
             history: Vec::new(),
             metadata: Object::new(),
+            unreadable: Vec::new(),
         }
     }
 

@@ -14,7 +14,7 @@ pub(super) fn of_task(call: &AgentCall, task: &Task) -> Value {
     let said = task.status.message.as_ref();
     let said = said.map_or(&[][..], |message| &message.parts);
     let data = data_of(parts.iter().copied()).or_else(|| data_of(said));
-    json!({
+    let outputs = json!({
         "text": text_of_task(task),
         "data": data,
         "artifacts": task.artifacts.iter().map(shown).collect::<Vec<_>>(),
@@ -25,7 +25,16 @@ pub(super) fn of_task(call: &AgentCall, task: &Task) -> Value {
         "statusTimestamp": task.status.timestamp,
         "peer": call.peer,
         "contentTrust": UNTRUSTED,
-    })
+    });
+    with_unreadable(outputs, &task.unreadable)
+}
+
+/// Adds to outputs what the agent's answer had in it that cannot be read, if anything.
+pub(super) fn with_unreadable(mut outputs: Value, unreadable: &[String]) -> Value {
+    if !unreadable.is_empty() {
+        outputs["unreadable"] = unreadable.into();
+    }
+    outputs
 }
 
 /// The texts of the artifacts of a task, or else of the agent's message.
@@ -44,7 +53,7 @@ pub(super) fn text_of_task(task: &Task) -> String {
 
 /// The outputs of a step whose agent answered without a task.
 pub(super) fn of_message(peer: &str, message: &Message) -> Value {
-    json!({
+    let outputs = json!({
         "text": text_of(&message.parts),
         "data": data_of(&message.parts),
         "artifacts": [],
@@ -53,7 +62,8 @@ pub(super) fn of_message(peer: &str, message: &Message) -> Value {
         "contextId": message.context_id,
         "peer": peer,
         "contentTrust": UNTRUSTED,
-    })
+    });
+    with_unreadable(outputs, &message.unreadable)
 }
 
 pub(super) fn shown(artifact: &Artifact) -> Value {

@@ -13,8 +13,8 @@ use wopr_wire::a2a::model::{Message, SendMessageResponse, Task, TaskState};
 
 use super::{
     Agents, Attempted,
-    failure::{failed, is_over, not_sent},
-    outputs::{data_of, shown, text_of, text_of_task},
+    failure::{failed, is_nonsense, is_over, not_sent},
+    outputs::{data_of, shown, text_of, text_of_task, with_unreadable},
     send::request,
 };
 use crate::a2a::{self, Agent};
@@ -84,8 +84,8 @@ impl Agents {
         let agent = self.agent(attempted).await?;
         let task = match agent.cancel_task(id).await {
             Ok(task) => task,
-            // It has ended, perhaps by an earlier attempt at this call.
-            Err(error) if is_over(&error) => ended(&agent, id, error).await?,
+            // It has ended, perhaps by an earlier attempt at this call; or the task says more than the answer.
+            Err(error) if is_over(&error) || is_nonsense(&error) => ended(&agent, id, error).await?,
             Err(error) => return Err(error),
         };
         Ok(of_any_task(&attempted.call.peer, &task))
@@ -104,17 +104,20 @@ async fn ended(agent: &Agent, id: &str, refusal: a2a::Error) -> Result<Task, a2a
 fn of_answer(peer: &str, answer: &SendMessageResponse) -> Value {
     match answer {
         SendMessageResponse::Task(task) => of_any_task(peer, task),
-        SendMessageResponse::Message(message) => json!({
-            "text": text_of(&message.parts),
-            "data": data_of(&message.parts),
-            "artifacts": [],
-            "message": said(message),
-            "state": null,
-            "taskId": message.task_id,
-            "contextId": message.context_id,
-            "peer": peer,
-            "contentTrust": UNTRUSTED,
-        }),
+        SendMessageResponse::Message(message) => {
+            let outputs = json!({
+                "text": text_of(&message.parts),
+                "data": data_of(&message.parts),
+                "artifacts": [],
+                "message": said(message),
+                "state": null,
+                "taskId": message.task_id,
+                "contextId": message.context_id,
+                "peer": peer,
+                "contentTrust": UNTRUSTED,
+            });
+            with_unreadable(outputs, &message.unreadable)
+        }
     }
 }
 
@@ -123,7 +126,7 @@ fn of_any_task(peer: &str, task: &Task) -> Value {
     let parts = task.artifacts.iter().flat_map(|artifact| &artifact.parts);
     let message = task.status.message.as_ref();
     let data = data_of(parts).or_else(|| data_of(message.map_or(&[][..], |message| &message.parts)));
-    json!({
+    let outputs = json!({
         "text": text_of_task(task),
         "data": data,
         "artifacts": task.artifacts.iter().map(shown).collect::<Vec<_>>(),
@@ -133,7 +136,8 @@ fn of_any_task(peer: &str, task: &Task) -> Value {
         "contextId": task.context_id,
         "peer": peer,
         "contentTrust": UNTRUSTED,
-    })
+    });
+    with_unreadable(outputs, &task.unreadable)
 }
 
 fn said(message: &Message) -> Value {

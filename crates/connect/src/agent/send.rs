@@ -116,6 +116,7 @@ pub(super) fn handle_of(call: &AgentCall, task: &Task) -> Handle {
         refused: None,
         pushes: None,
         is_unspecified: false,
+        is_unreadable: false,
         version: call.version.clone(),
         binding: call.binding.clone(),
     }

@@ -28,6 +28,8 @@ const FOLLOWED: Duration = Duration::from_millis(300);
 const LAST_ITEM: Duration = Duration::from_millis(20);
 /// The most bytes of artifacts that are kept of a stream. The task is asked for more than that.
 const MAX_CARRIED: usize = 1 << 20;
+/// The most places of a streamed task that are named because they cannot be read.
+const MAX_NAMED: usize = 20;
 /// What a part counts beside its content.
 const PART: usize = 256;
 
@@ -134,15 +136,25 @@ impl Carried {
                 self.task = Some(task);
             }
             StreamResponse::StatusUpdate(update) => {
-                self.begun(update.task_id, update.context_id).status = update.status;
+                self.is_partial |= !update.unreadable.is_empty();
+                let task = self.begun(update.task_id, update.context_id);
+                task.status = update.status;
+                note(task, update.unreadable);
             }
             StreamResponse::ArtifactUpdate(update) => {
-                let TaskArtifactUpdateEvent { artifact, append, .. } = update;
+                let TaskArtifactUpdateEvent {
+                    artifact,
+                    append,
+                    unreadable,
+                    ..
+                } = update;
                 self.n_bytes = self.n_bytes.saturating_add(size_of(&artifact));
                 self.is_cut |= self.n_bytes > MAX_CARRIED;
-                self.is_partial |= append || self.is_cut;
+                self.is_partial |= append || self.is_cut || !unreadable.is_empty();
                 let is_cut = self.is_cut;
-                let artifacts = &mut self.begun(update.task_id, update.context_id).artifacts;
+                let task = self.begun(update.task_id, update.context_id);
+                note(task, unreadable);
+                let artifacts = &mut task.artifacts;
                 let known = artifacts
                     .iter_mut()
                     .find(|known| known.artifact_id == artifact.artifact_id);
@@ -230,6 +242,12 @@ fn size_of(artifact: &Artifact) -> usize {
     sizes.sum()
 }
 
+/// Adds what an update had in it that cannot be read, as far as there is room.
+fn note(task: &mut Task, unreadable: Vec<String>) {
+    let room = MAX_NAMED.saturating_sub(task.unreadable.len());
+    task.unreadable.extend(unreadable.into_iter().take(room));
+}
+
 fn begun(id: String, context_id: String) -> Task {
     Task {
         id,
@@ -242,5 +260,6 @@ fn begun(id: String, context_id: String) -> Task {
         artifacts: Vec::new(),
         history: Vec::new(),
         metadata: Object::new(),
+        unreadable: Vec::new(),
     }
 }

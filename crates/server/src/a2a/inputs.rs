@@ -106,6 +106,7 @@ pub(super) fn referring<'m>(message: &'m Message, name: &str) -> Cow<'m, Message
         metadata,
         extensions,
         reference_task_ids,
+        unreadable: _,
     } = message;
     // Built anew, because a clone would copy the bytes.
     let refer = |(index, part): (usize, &Part)| match &part.content {
@@ -126,6 +127,7 @@ pub(super) fn referring<'m>(message: &'m Message, name: &str) -> Cow<'m, Message
         metadata: metadata.clone(),
         extensions: extensions.clone(),
         reference_task_ids: reference_task_ids.clone(),
+        unreadable: Vec::new(),
     })
 }
 

@@ -145,6 +145,7 @@ impl Service {
             artifacts,
             history: Vec::new(),
             metadata: wrap(about),
+            unreadable: Vec::new(),
         })
     }
 

@@ -277,6 +277,7 @@ impl Service {
                 Vec::new()
             },
             metadata: wrap(about),
+            unreadable: Vec::new(),
         }
     }
 
@@ -501,6 +502,7 @@ impl TaskStream {
                     append: false,
                     last_chunk: true,
                     metadata: Object::new(),
+                    unreadable: Vec::new(),
                 })
             }
             Change::Piece => match self.piece(recorded) {
@@ -544,6 +546,7 @@ impl TaskStream {
                 recorded.at,
             ),
             metadata: wrap(about),
+            unreadable: Vec::new(),
         })
     }
 
@@ -573,6 +576,7 @@ impl TaskStream {
             append: *index > 0,
             last_chunk: *is_last,
             metadata: Object::new(),
+            unreadable: Vec::new(),
         })
     }
 
@@ -651,6 +655,7 @@ impl TaskStream {
                 at,
             ),
             metadata: wrap(about),
+            unreadable: Vec::new(),
         })
     }
 }

@@ -161,6 +161,7 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
                     metadata,
                     extensions,
                     reference_task_ids,
+                    unreadable: Vec::new(),
                 }
             },
         )
@@ -218,6 +219,7 @@ pub(crate) fn task() -> impl Strategy<Value = Task> {
             artifacts,
             history,
             metadata,
+            unreadable: Vec::new(),
         })
 }
 
@@ -229,6 +231,7 @@ pub(crate) fn stream_response() -> impl Strategy<Value = StreamResponse> {
                 context_id,
                 status,
                 metadata,
+                unreadable: Vec::new(),
             })
         });
     let artifact_update = (id(), id(), artifact(), any::<bool>(), any::<bool>(), metadata()).prop_map(
@@ -240,6 +243,7 @@ pub(crate) fn stream_response() -> impl Strategy<Value = StreamResponse> {
                 append,
                 last_chunk,
                 metadata,
+                unreadable: Vec::new(),
             })
         },
     );

@@ -6,6 +6,7 @@
 //! they are defined here and in the modules below. Our client uses the same table in the opposite direction.
 
 mod client;
+mod salvage;
 
 use serde::Serialize;
 use serde_json::Value;

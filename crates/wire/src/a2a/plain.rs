@@ -124,6 +124,7 @@ impl PlainMessage<'_> {
             metadata: object(self.metadata)?,
             extensions: self.extensions.unwrap_or_default(),
             reference_task_ids: self.reference_task_ids.unwrap_or_default(),
+            unreadable: Vec::new(),
         })
     }
 }

@@ -117,6 +117,7 @@ impl Kept {
                     artifacts: artifact.into_iter().collect(),
                     history: Vec::new(),
                     metadata,
+                    unreadable: Vec::new(),
                 };
                 serde_json::to_vec(&v03::Task::from(task))
             }
@@ -128,6 +129,7 @@ impl Kept {
                     append: false,
                     last_chunk: true,
                     metadata,
+                    unreadable: Vec::new(),
                 }))
             }
             (Version::V1_0, None) => {
@@ -136,6 +138,7 @@ impl Kept {
                     context_id,
                     status,
                     metadata,
+                    unreadable: Vec::new(),
                 }))
             }
         }

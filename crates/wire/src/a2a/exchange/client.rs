@@ -2,7 +2,7 @@
 //!
 //! [`Request::decode`] reads what this module writes, and this module reads what [`Reply::into_document`]
 //! writes; tests check each pair. Replies are untrusted input, so an unexpected reply is rejected with the
-//! name of the offending field.
+//! name of the offending field. What cannot be read inside a task or a message is left out, and named in it.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -18,6 +18,7 @@ use super::{
         v03::{self, proto, proto::Proto},
     },
     Form, Reply, Request, read,
+    salvage::{self, LeftOut},
 };
 use crate::json::{Decode, DecodeError, Object};
 
@@ -165,19 +166,26 @@ impl Reply {
     /// Decodes the reply to an operation. For streaming operations use [`read_item`] instead.
     ///
     /// # Errors
-    /// Returns the first field that is missing or invalid.
-    pub fn decode(operation: Operation, form: Form, value: Value) -> Result<Self, DecodeError> {
+    /// Returns the first field that is missing or invalid, unless it can be left out of a task or a message.
+    pub fn decode(operation: Operation, form: Form, mut value: Value) -> Result<Self, DecodeError> {
         Ok(match operation {
             Operation::SendMessage | Operation::SendStreamingMessage => {
-                Self::Sent(read::<SendMessageResponse, v03::SendResult>(form, value)?)
+                let unreadable = salvage_item(form, &mut value);
+                let mut sent = read::<SendMessageResponse, v03::SendResult>(form, value)?;
+                match &mut sent {
+                    SendMessageResponse::Task(task) => task.unreadable = unreadable,
+                    SendMessageResponse::Message(message) => message.unreadable = unreadable,
+                }
+                Self::Sent(sent)
             }
             Operation::GetTask | Operation::CancelTask | Operation::SubscribeToTask => {
-                Self::Task(read::<Task, v03::Task>(form, value)?)
+                let mut left_out = LeftOut::default();
+                salvage::task(form, &mut value, &mut left_out);
+                let mut task = read::<Task, v03::Task>(form, value)?;
+                task.unreadable = left_out.into_texts();
+                Self::Task(task)
             }
-            Operation::ListTasks => Self::Tasks(match form {
-                Form::V1_0 | Form::V0_3Rpc => ListTasksResponse::decode(value)?,
-                Form::V0_3Proto => Proto::decode(value)?.0,
-            }),
+            Operation::ListTasks => Self::Tasks(list_tasks(form, value)?),
             Operation::CreatePushConfig | Operation::GetPushConfig => {
                 Self::PushConfig(push_config(form, value)?)
             }
@@ -207,12 +215,71 @@ fn push_config(form: Form, value: Value) -> Result<TaskPushNotificationConfig, D
     }
 }
 
+fn list_tasks(form: Form, mut value: Value) -> Result<ListTasksResponse, DecodeError> {
+    // In 0.3, JSON-RPC has no such method, so the 1.0 document is used.
+    let form = match form {
+        Form::V1_0 | Form::V0_3Rpc => Form::V1_0,
+        Form::V0_3Proto => Form::V0_3Proto,
+    };
+    let mut unreadable = Vec::new();
+    for task in value
+        .get_mut("tasks")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        let mut left_out = LeftOut::default();
+        salvage::task(form, task, &mut left_out);
+        unreadable.push(left_out.into_texts());
+    }
+    let mut page: ListTasksResponse = match form {
+        Form::V1_0 | Form::V0_3Rpc => Decode::decode(value)?,
+        Form::V0_3Proto => Proto::decode(value)?.0,
+    };
+    for (task, unreadable) in page.tasks.iter_mut().zip(unreadable) {
+        task.unreadable = unreadable;
+    }
+    Ok(page)
+}
+
 /// Decodes an item of a stream.
 ///
 /// # Errors
-/// Returns the first field that is missing or invalid.
-pub fn read_item(form: Form, value: Value) -> Result<StreamResponse, DecodeError> {
-    read::<StreamResponse, v03::StreamEvent>(form, value)
+/// Returns the first field that is missing or invalid, unless it can be left out of a task or a message.
+pub fn read_item(form: Form, mut value: Value) -> Result<StreamResponse, DecodeError> {
+    let unreadable = salvage_item(form, &mut value);
+    let mut item = read::<StreamResponse, v03::StreamEvent>(form, value)?;
+    match &mut item {
+        StreamResponse::Task(task) => task.unreadable = unreadable,
+        StreamResponse::Message(message) => message.unreadable = unreadable,
+        StreamResponse::StatusUpdate(update) => update.unreadable = unreadable,
+        StreamResponse::ArtifactUpdate(update) => update.unreadable = unreadable,
+    }
+    Ok(item)
+}
+
+/// Removes what cannot be read from the answer to a message, or from an item of a stream.
+fn salvage_item(form: Form, value: &mut Value) -> Vec<String> {
+    let mut left_out = LeftOut::default();
+    match form {
+        Form::V0_3Rpc => match value.get("kind").and_then(Value::as_str) {
+            Some("task") => salvage::task(form, value, &mut left_out),
+            Some("message") => salvage::message(form, value, &mut left_out),
+            Some(_) => salvage::update(form, value, &mut left_out),
+            None => {}
+        },
+        Form::V1_0 | Form::V0_3Proto => {
+            for (name, member) in value.as_object_mut().into_iter().flatten() {
+                match name.as_str() {
+                    "task" => salvage::task(form, member, &mut left_out),
+                    "message" => salvage::message(form, member, &mut left_out),
+                    "statusUpdate" | "artifactUpdate" => salvage::update(form, member, &mut left_out),
+                    _ => {}
+                }
+            }
+        }
+    }
+    left_out.into_texts()
 }
 
 #[cfg(test)]

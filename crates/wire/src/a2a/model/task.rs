@@ -110,6 +110,9 @@ pub struct Task {
     pub history: Vec<Message>,
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
+    /// What an agent's answer had in it that cannot be read and was left out, by path and reason. Not on the wire.
+    #[serde(skip)]
+    pub unreadable: Vec<String>,
 }
 
 impl Decode for Task {
@@ -122,6 +125,7 @@ impl Decode for Task {
             artifacts: fields.or_default("artifacts")?,
             history: fields.or_default("history")?,
             metadata: fields.or_default("metadata")?,
+            unreadable: Vec::new(),
         })
     }
 }
@@ -169,6 +173,9 @@ pub struct Message {
     pub extensions: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reference_task_ids: Vec<String>,
+    /// What an agent's answer had in it that cannot be read and was left out, by path and reason. Not on the wire.
+    #[serde(skip)]
+    pub unreadable: Vec<String>,
 }
 
 impl Message {
@@ -183,6 +190,7 @@ impl Message {
             metadata: Metadata::new(),
             extensions: Vec::new(),
             reference_task_ids: Vec::new(),
+            unreadable: Vec::new(),
         }
     }
 }
@@ -199,6 +207,7 @@ impl Decode for Message {
             metadata: fields.or_default("metadata")?,
             extensions: fields.or_default("extensions")?,
             reference_task_ids: fields.or_default("referenceTaskIds")?,
+            unreadable: Vec::new(),
         })
     }
 }
@@ -364,6 +373,9 @@ pub struct TaskStatusUpdateEvent {
     pub status: TaskStatus,
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
+    /// What an agent's answer had in it that cannot be read and was left out, by path and reason. Not on the wire.
+    #[serde(skip)]
+    pub unreadable: Vec<String>,
 }
 
 impl Decode for TaskStatusUpdateEvent {
@@ -374,6 +386,7 @@ impl Decode for TaskStatusUpdateEvent {
             context_id: fields.or_default("contextId")?,
             status: fields.required("status")?,
             metadata: fields.or_default("metadata")?,
+            unreadable: Vec::new(),
         })
     }
 }
@@ -392,6 +405,9 @@ pub struct TaskArtifactUpdateEvent {
     pub last_chunk: bool,
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
+    /// What an agent's answer had in it that cannot be read and was left out, by path and reason. Not on the wire.
+    #[serde(skip)]
+    pub unreadable: Vec<String>,
 }
 
 impl Decode for TaskArtifactUpdateEvent {
@@ -404,6 +420,7 @@ impl Decode for TaskArtifactUpdateEvent {
             append: fields.or_default("append")?,
             last_chunk: fields.or_default("lastChunk")?,
             metadata: fields.or_default("metadata")?,
+            unreadable: Vec::new(),
         })
     }
 }

@@ -81,6 +81,7 @@ fn member_order_is_stable() {
             ("b".to_owned(), json!(1)),
             ("a".to_owned(), json!({"d": 1, "c": 2})),
         ]),
+        unreadable: Vec::new(),
     };
     assert_eq!(
         serde_json::to_string(&task).unwrap(),

@@ -161,6 +161,7 @@ impl From<Message> for model::Message {
             metadata: message.metadata,
             extensions: message.extensions,
             reference_task_ids: message.reference_task_ids,
+            unreadable: Vec::new(),
         }
     }
 }
@@ -235,6 +236,7 @@ impl From<Task> for model::Task {
             artifacts: each(task.artifacts),
             history: each(task.history),
             metadata: task.metadata,
+            unreadable: Vec::new(),
         }
     }
 }
@@ -259,6 +261,7 @@ impl From<TaskStatusUpdateEvent> for model::TaskStatusUpdateEvent {
             context_id: event.context_id,
             status: event.status.into(),
             metadata: event.metadata,
+            unreadable: Vec::new(),
         }
     }
 }
@@ -287,6 +290,7 @@ impl From<TaskArtifactUpdateEvent> for model::TaskArtifactUpdateEvent {
             append: event.append,
             last_chunk: event.last_chunk,
             metadata: event.metadata,
+            unreadable: Vec::new(),
         }
     }
 }

@@ -265,6 +265,7 @@ fn status_update_is_final_when_the_task_ends_or_the_stream_closes() {
                 timestamp: None,
             },
             metadata: model::Metadata::new(),
+            unreadable: Vec::new(),
         };
         let event = StreamEvent::from_model(model::StreamResponse::StatusUpdate(event), closes);
         let old = TaskState::from(state);

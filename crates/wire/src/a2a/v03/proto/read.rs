@@ -100,6 +100,7 @@ impl Decode for Proto<Message> {
             metadata: fields.or_default("metadata")?,
             extensions: fields.or_default("extensions")?,
             reference_task_ids: Vec::new(),
+            unreadable: Vec::new(),
         }))
     }
 }
@@ -141,6 +142,7 @@ impl Decode for Proto<Task> {
             artifacts: each(fields.or_default("artifacts")?),
             history: each(fields.or_default("history")?),
             metadata: fields.or_default("metadata")?,
+            unreadable: Vec::new(),
         }))
     }
 }
@@ -154,6 +156,7 @@ impl Decode for Proto<TaskStatusUpdateEvent> {
             context_id: fields.or_default("contextId")?,
             status: required(&mut fields, "status")?,
             metadata: fields.or_default("metadata")?,
+            unreadable: Vec::new(),
         }))
     }
 }
@@ -168,6 +171,7 @@ impl Decode for Proto<TaskArtifactUpdateEvent> {
             append: fields.or_default("append")?,
             last_chunk: fields.or_default("lastChunk")?,
             metadata: fields.or_default("metadata")?,
+            unreadable: Vec::new(),
         }))
     }
 }
