@@ -243,12 +243,34 @@ impl Fields {
         self.present(name).and_then(|value| T::decode(value).ok())
     }
 
+    /// Decodes the elements of an optional list that are valid, for a list that is worth more than each of its elements.
+    pub fn valid_elements<T: Decode>(&mut self, name: &str) -> Vec<T> {
+        let list: Vec<Value> = self.if_valid(name).unwrap_or_default();
+        list.into_iter()
+            .filter_map(|element| T::decode(element).ok())
+            .collect()
+    }
+
+    /// Decodes the members of an optional object that are valid, by name.
+    pub fn valid_members<T: Decode>(&mut self, name: &str) -> BTreeMap<String, T> {
+        let object: Object = self.if_valid(name).unwrap_or_default();
+        object
+            .into_iter()
+            .filter_map(|(name, member)| Some((name, T::decode(member).ok()?)))
+            .collect()
+    }
+
     /// Decodes an optional string. As in ProtoJSON, an empty string counts as absent.
     ///
     /// # Errors
     /// Returns an error if the member is present but not a string.
     pub fn optional_text(&mut self, name: &str) -> Result<Option<String>, DecodeError> {
         Ok(self.optional::<String>(name)?.filter(|text| !text.is_empty()))
+    }
+
+    /// Like [`Fields::optional_text`], except that an invalid value counts as absent.
+    pub fn valid_text(&mut self, name: &str) -> Option<String> {
+        self.if_valid::<String>(name).filter(|text| !text.is_empty())
     }
 
     /// Decodes an optional member; absent means the default value of its type.

@@ -50,24 +50,45 @@ pub struct AgentCard {
 }
 
 impl Decode for AgentCard {
+    /// Leaves out what cannot be read and is not needed to call the agent, such as security schemes of a later version.
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         Ok(Self {
             name: fields.required("name")?,
-            description: fields.or_default("description")?,
-            version: fields.or_default("version")?,
-            supported_interfaces: fields.required("supportedInterfaces")?,
-            provider: fields.optional("provider")?,
-            documentation_url: fields.optional_text("documentationUrl")?,
-            icon_url: fields.optional_text("iconUrl")?,
-            capabilities: fields.or_default("capabilities")?,
-            security_schemes: fields.or_default("securitySchemes")?,
-            security_requirements: fields.or_default("securityRequirements")?,
-            default_input_modes: fields.or_default("defaultInputModes")?,
-            default_output_modes: fields.or_default("defaultOutputModes")?,
-            skills: fields.or_default("skills")?,
-            signatures: fields.or_default("signatures")?,
+            description: fields.if_valid("description").unwrap_or_default(),
+            version: fields.if_valid("version").unwrap_or_default(),
+            supported_interfaces: interfaces(&mut fields)?,
+            provider: fields.if_valid("provider"),
+            documentation_url: fields.valid_text("documentationUrl"),
+            icon_url: fields.valid_text("iconUrl"),
+            capabilities: fields.if_valid("capabilities").unwrap_or_default(),
+            security_schemes: fields.valid_members("securitySchemes"),
+            security_requirements: fields.valid_elements("securityRequirements"),
+            default_input_modes: fields.valid_elements("defaultInputModes"),
+            default_output_modes: fields.valid_elements("defaultOutputModes"),
+            skills: fields.valid_elements("skills"),
+            signatures: fields.valid_elements("signatures"),
         })
+    }
+}
+
+/// Decodes the interfaces that can be read. If none can, the first one says why.
+fn interfaces(fields: &mut Fields) -> Result<Vec<AgentInterface>, DecodeError> {
+    const NAME: &str = "supportedInterfaces";
+    let list: Vec<Value> = fields.required(NAME)?;
+    let mut read = Vec::new();
+    let mut refused = None;
+    for (index, interface) in list.into_iter().enumerate() {
+        match AgentInterface::decode(interface) {
+            Ok(interface) => read.push(interface),
+            Err(error) => {
+                refused.get_or_insert_with(|| error.in_element(index).in_field(NAME));
+            }
+        }
+    }
+    match refused {
+        Some(error) if read.is_empty() => Err(error),
+        Some(_) | None => Ok(read),
     }
 }
 
@@ -107,8 +128,8 @@ impl Decode for AgentProvider {
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         Ok(Self {
-            organization: fields.or_default("organization")?,
-            url: fields.or_default("url")?,
+            organization: fields.if_valid("organization").unwrap_or_default(),
+            url: fields.if_valid("url").unwrap_or_default(),
         })
     }
 }
@@ -132,10 +153,10 @@ impl Decode for AgentCapabilities {
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         Ok(Self {
-            streaming: fields.optional("streaming")?,
-            push_notifications: fields.optional("pushNotifications")?,
-            extensions: fields.or_default("extensions")?,
-            extended_agent_card: fields.optional("extendedAgentCard")?,
+            streaming: fields.if_valid("streaming"),
+            push_notifications: fields.if_valid("pushNotifications"),
+            extensions: fields.valid_elements("extensions"),
+            extended_agent_card: fields.if_valid("extendedAgentCard"),
         })
     }
 }
@@ -192,13 +213,13 @@ impl Decode for AgentSkill {
         let mut fields = Fields::of(value)?;
         Ok(Self {
             id: fields.required("id")?,
-            name: fields.or_default("name")?,
-            description: fields.or_default("description")?,
-            tags: fields.or_default("tags")?,
-            examples: fields.or_default("examples")?,
-            input_modes: fields.or_default("inputModes")?,
-            output_modes: fields.or_default("outputModes")?,
-            security_requirements: fields.or_default("securityRequirements")?,
+            name: fields.if_valid("name").unwrap_or_default(),
+            description: fields.if_valid("description").unwrap_or_default(),
+            tags: fields.valid_elements("tags"),
+            examples: fields.valid_elements("examples"),
+            input_modes: fields.valid_elements("inputModes"),
+            output_modes: fields.valid_elements("outputModes"),
+            security_requirements: fields.valid_elements("securityRequirements"),
         })
     }
 }

@@ -155,20 +155,12 @@ pub struct OAuth2SecurityScheme {
 impl Decode for OAuth2SecurityScheme {
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
-        let flows = fields.present("flows").filter(|flows| !is_empty_object(flows));
         Ok(Self {
             description: fields.optional_text("description")?,
-            flows: flows
-                .map(OAuthFlow::decode)
-                .transpose()
-                .map_err(|error| error.in_field("flows"))?,
+            flows: fields.if_valid("flows"),
             oauth2_metadata_url: fields.optional_text("oauth2MetadataUrl")?,
         })
     }
-}
-
-fn is_empty_object(value: &Value) -> bool {
-    value.as_object().is_some_and(serde_json::Map::is_empty)
 }
 
 /// Identical in both versions.

@@ -417,26 +417,56 @@ fn invalid_card_fields_are_named() {
             json!(1),
             "supportedInterfaces[0].protocolVersion must be a string",
         ),
-        (
-            "/capabilities/streaming",
-            json!("yes"),
-            "capabilities.streaming must be a boolean",
-        ),
-        (
-            "/securitySchemes/oauth/oauth2SecurityScheme/flows/authorizationCode/tokenUrl",
-            json!(null),
-            "securitySchemes.oauth.oauth2SecurityScheme.flows.authorizationCode.tokenUrl is required",
-        ),
-        (
-            "/securityRequirements/0/schemes/bearer/list",
-            json!([1]),
-            "securityRequirements[0].schemes.bearer.list[0] must be a string",
-        ),
-        ("/skills/0/tags", json!("x"), "skills[0].tags must be an array"),
+        ("/name", json!(7), "name must be a string"),
     ] {
         let mut card = card_json();
+        if let Some(list) = card["supportedInterfaces"].as_array_mut() {
+            list.truncate(1);
+        }
         *card.pointer_mut(pointer).unwrap() = value;
         assert_eq!(refused::<AgentCard>(card), wanted);
+    }
+}
+
+#[test]
+fn unreadable_detail_of_a_card_is_left_out_alone() {
+    let whole = AgentCard::decode(card_json()).unwrap();
+    let new_scheme = json!({"scheme": {"$case": "apiKeySecurityScheme", "value": {"name": "x"}}});
+    for value in [json!(7), json!("x"), json!({}), new_scheme] {
+        let mut card = card_json();
+        card["securitySchemes"]["new"] = value.clone();
+        assert_eq!(AgentCard::decode(card).unwrap(), whole, "{value}");
+    }
+    for name in ["supportedInterfaces", "skills", "signatures"] {
+        let mut card = card_json();
+        let list = card[name].as_array_mut().unwrap();
+        list.insert(0, json!({"url": "https://a.test", "protocolBinding": "JSONRPC"}));
+        list.push(json!(7));
+        assert_eq!(AgentCard::decode(card).unwrap(), whole, "{name}");
+    }
+    let mut card = card_json();
+    card["securitySchemes"]["oauth"]["oauth2SecurityScheme"]["flows"] = json!({"newFlow": {}});
+    let card = AgentCard::decode(card).unwrap();
+    assert!(
+        matches!(&card.security_schemes["oauth"], SecurityScheme::OAuth2(scheme) if scheme.flows.is_none()),
+        "{card:?}"
+    );
+    for name in [
+        "provider",
+        "capabilities",
+        "securitySchemes",
+        "securityRequirements",
+        "defaultInputModes",
+        "skills",
+        "iconUrl",
+    ] {
+        let mut card = card_json();
+        card[name] = json!(7);
+        assert_eq!(
+            AgentCard::decode(card).unwrap().supported_interfaces,
+            whole.supported_interfaces,
+            "{name}"
+        );
     }
 }
 

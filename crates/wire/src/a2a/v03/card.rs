@@ -57,27 +57,28 @@ pub struct AgentCard {
 }
 
 impl Decode for AgentCard {
+    /// Leaves out what cannot be read and is not needed to call the agent.
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         Ok(Self {
             protocol_version: fields.required("protocolVersion")?,
             name: fields.required("name")?,
-            description: fields.required("description")?,
-            version: fields.required("version")?,
+            description: fields.if_valid("description").unwrap_or_default(),
+            version: fields.if_valid("version").unwrap_or_default(),
             url: fields.required("url")?,
             preferred_transport: fields.optional_text("preferredTransport")?,
-            additional_interfaces: fields.or_default("additionalInterfaces")?,
-            provider: fields.optional("provider")?,
-            documentation_url: fields.optional_text("documentationUrl")?,
-            icon_url: fields.optional_text("iconUrl")?,
-            capabilities: fields.required("capabilities")?,
-            security_schemes: fields.or_default("securitySchemes")?,
-            security: fields.or_default("security")?,
-            default_input_modes: fields.required("defaultInputModes")?,
-            default_output_modes: fields.required("defaultOutputModes")?,
-            skills: fields.required("skills")?,
-            supports_authenticated_extended_card: fields.optional("supportsAuthenticatedExtendedCard")?,
-            signatures: fields.or_default("signatures")?,
+            additional_interfaces: fields.valid_elements("additionalInterfaces"),
+            provider: fields.if_valid("provider"),
+            documentation_url: fields.valid_text("documentationUrl"),
+            icon_url: fields.valid_text("iconUrl"),
+            capabilities: fields.if_valid("capabilities").unwrap_or_default(),
+            security_schemes: fields.valid_members("securitySchemes"),
+            security: fields.valid_elements("security"),
+            default_input_modes: fields.valid_elements("defaultInputModes"),
+            default_output_modes: fields.valid_elements("defaultOutputModes"),
+            skills: fields.valid_elements("skills"),
+            supports_authenticated_extended_card: fields.if_valid("supportsAuthenticatedExtendedCard"),
+            signatures: fields.valid_elements("signatures"),
         })
     }
 }
@@ -117,10 +118,10 @@ impl Decode for AgentCapabilities {
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         Ok(Self {
-            streaming: fields.optional("streaming")?,
-            push_notifications: fields.optional("pushNotifications")?,
-            state_transition_history: fields.optional("stateTransitionHistory")?,
-            extensions: fields.or_default("extensions")?,
+            streaming: fields.if_valid("streaming"),
+            push_notifications: fields.if_valid("pushNotifications"),
+            state_transition_history: fields.if_valid("stateTransitionHistory"),
+            extensions: fields.valid_elements("extensions"),
         })
     }
 }
@@ -150,13 +151,13 @@ impl Decode for AgentSkill {
         let mut fields = Fields::of(value)?;
         Ok(Self {
             id: fields.required("id")?,
-            name: fields.required("name")?,
-            description: fields.required("description")?,
-            tags: fields.required("tags")?,
-            examples: fields.or_default("examples")?,
-            input_modes: fields.or_default("inputModes")?,
-            output_modes: fields.or_default("outputModes")?,
-            security: fields.or_default("security")?,
+            name: fields.if_valid("name").unwrap_or_default(),
+            description: fields.if_valid("description").unwrap_or_default(),
+            tags: fields.valid_elements("tags"),
+            examples: fields.valid_elements("examples"),
+            input_modes: fields.valid_elements("inputModes"),
+            output_modes: fields.valid_elements("outputModes"),
+            security: fields.valid_elements("security"),
         })
     }
 }
@@ -246,7 +247,7 @@ impl Decode for OAuth2SecurityScheme {
         let mut fields = Fields::of(value)?;
         Ok(Self {
             description: fields.optional_text("description")?,
-            flows: fields.required("flows")?,
+            flows: fields.if_valid("flows").unwrap_or_default(),
             oauth2_metadata_url: fields.optional_text("oauth2MetadataUrl")?,
         })
     }
@@ -270,10 +271,10 @@ impl Decode for OAuthFlows {
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         Ok(Self {
-            authorization_code: fields.optional("authorizationCode")?,
-            client_credentials: fields.optional("clientCredentials")?,
-            implicit: fields.optional("implicit")?,
-            password: fields.optional("password")?,
+            authorization_code: fields.if_valid("authorizationCode"),
+            client_credentials: fields.if_valid("clientCredentials"),
+            implicit: fields.if_valid("implicit"),
+            password: fields.if_valid("password"),
         })
     }
 }

@@ -7,7 +7,7 @@ use super::{
     super::{super::model, AgentCard},
     Proto,
 };
-use crate::json::{Decode, DecodeError, Object};
+use crate::json::{Decode, DecodeError, Fields, Object};
 
 impl Decode for Proto<model::AgentCard> {
     fn decode(value: Value) -> Result<Self, DecodeError> {
@@ -25,8 +25,11 @@ impl Decode for Proto<model::AgentCard> {
         ] {
             members.entry(name).or_insert(empty);
         }
-        let mut wrapped = |name: &str| members.remove(name).filter(|value| !value.is_null());
-        let (schemes, security) = (wrapped("securitySchemes"), wrapped("security"));
+        let mut wrapped = Object::new();
+        for name in ["securitySchemes", "security"] {
+            wrapped.extend(members.remove_entry(name));
+        }
+        let mut wrapped = Fields::of(Value::Object(wrapped))?;
         // Drop the security of skills. It only narrows the security of the card, and a caller who lacks it
         // gets an error anyway.
         for skill in members
@@ -44,14 +47,8 @@ impl Decode for Proto<model::AgentCard> {
             }
         }
         let mut card = model::AgentCard::from(AgentCard::decode(Value::Object(members))?);
-        if let Some(schemes) = schemes {
-            card.security_schemes =
-                Decode::decode(schemes).map_err(|error: DecodeError| error.in_field("securitySchemes"))?;
-        }
-        if let Some(security) = security {
-            card.security_requirements =
-                Decode::decode(security).map_err(|error: DecodeError| error.in_field("security"))?;
-        }
+        card.security_schemes = wrapped.valid_members("securitySchemes");
+        card.security_requirements = wrapped.valid_elements("security");
         Ok(Self(card))
     }
 }
