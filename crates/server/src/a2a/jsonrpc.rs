@@ -3,10 +3,11 @@
 //! The method name selects the version: 0.3 uses slashes, 1.0 capitalized names. The version header must
 //! agree. A missing header means 0.3, so a 1.0 method without it is rejected. Requests of 0.3 are converted
 //! on the way in and results on the way out, so there is only one model. Errors have status 200, as is usual
-//! for JSON-RPC over HTTP. A request without an id is always rejected, after its method and parameters have
+//! for JSON-RPC over HTTP. Clients of 0.3 read the answer to a streaming method as an event stream and nothing else,
+//! so an error is its only event there. A request without an id is always rejected, after its method and parameters have
 //! been checked.
 
-use http::{HeaderMap, StatusCode, request::Parts};
+use http::{HeaderMap, StatusCode, header, request::Parts};
 use serde_json::Value;
 use std::sync::Arc;
 use wopr_wire::{
@@ -46,6 +47,37 @@ struct Refused {
     id: Id,
     version: Version,
     error: Error,
+    form: ErrorForm,
+}
+
+/// The form of an error response.
+#[derive(Debug, Clone, Copy)]
+enum ErrorForm {
+    Json,
+    /// An event stream that ends after one event.
+    Event,
+}
+
+impl ErrorForm {
+    /// The form for an operation of a version, asked for with these headers.
+    fn of(operation: Operation, version: Version, headers: &HeaderMap) -> Self {
+        match version {
+            Version::V0_3 if operation.is_streaming() && accepts_events(headers) => Self::Event,
+            Version::V0_3 | Version::V1_0 => Self::Json,
+        }
+    }
+}
+
+/// Whether the client asks for an event stream by name.
+fn accepts_events(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).into_iter();
+    let mut ranges = accepted
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','));
+    ranges.any(|range| {
+        let media = range.split(';').next().unwrap_or_default().trim();
+        media.eq_ignore_ascii_case(sse::CONTENT_TYPE)
+    })
 }
 
 pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: Parts, body: Body) -> Response {
@@ -86,7 +118,12 @@ async fn answer(
     };
     // Free the request while the answer waits for the disk.
     drop((head, body));
-    let Asked { id, call, request } = asked;
+    let Asked {
+        id,
+        call,
+        request,
+        errors,
+    } = asked;
     let version = call.version;
     let form = Form::rpc(version);
     match Service::new(host).perform(&call, request).await {
@@ -105,7 +142,12 @@ async fn answer(
             })
             .await
         }
-        Err(error) => refuse(&Refused { id, version, error }),
+        Err(error) => refuse(&Refused {
+            id,
+            version,
+            error,
+            form: errors,
+        }),
     }
 }
 
@@ -114,6 +156,8 @@ struct Asked {
     id: Id,
     call: Call,
     request: exchange::Request,
+    /// The form of its errors.
+    errors: ErrorForm,
 }
 
 fn read(head: &Parts, body: &[u8], caller: Arc<Caller>, interface: Interface) -> Result<Asked, Refused> {
@@ -128,7 +172,7 @@ fn read(head: &Parts, body: &[u8], caller: Arc<Caller>, interface: Interface) ->
             perform::demand_offered(Operation::SendMessage)?;
             Ok((call, exchange::Request::SendMessage(request)))
         };
-        return asked_by(id, Version::V1_0, read());
+        return asked_by(id, Version::V1_0, ErrorForm::Json, read());
     }
     let Envelope {
         id,
@@ -153,7 +197,7 @@ fn read(head: &Parts, body: &[u8], caller: Arc<Caller>, interface: Interface) ->
         let detail = "id is required: notifications are not taken".to_owned();
         read = Err(A2aError::InvalidRequest { detail });
     }
-    asked_by(id, version, read)
+    asked_by(id, version, ErrorForm::of(operation, version, headers), read)
 }
 
 /// Converts member names in protobuf spelling (`history_length`), which HTTP+JSON accepts as well.
@@ -169,14 +213,21 @@ fn respell(version: Version, operation: Operation, params: &mut Value) {
 fn asked_by(
     id: Id,
     version: Version,
+    form: ErrorForm,
     read: Result<(Call, exchange::Request), A2aError>,
 ) -> Result<Asked, Refused> {
     match read {
-        Ok((call, request)) => Ok(Asked { id, call, request }),
+        Ok((call, request)) => Ok(Asked {
+            id,
+            call,
+            request,
+            errors: form,
+        }),
         Err(error) => Err(Refused {
             id,
             version,
             error: error.into(),
+            form,
         }),
     }
 }
@@ -206,18 +257,21 @@ fn read_envelope(
             id,
             version: spoken,
             error: error.into(),
+            form: ErrorForm::Json,
         });
     }
     let Request { id, method, params } = parsed.map_err(|Rejection { id, error }| Refused {
         id,
         version: spoken,
         error: error.into(),
+        form: ErrorForm::Json,
     })?;
     let refused = |version, error: A2aError| {
         Err(Refused {
             id: id.clone(),
             version,
             error: error.into(),
+            form: ErrorForm::Json,
         })
     };
     let asked = match asked {
@@ -248,8 +302,24 @@ fn read_envelope(
 }
 
 fn refuse(refused: &Refused) -> Response {
-    let Refused { id, version, error } = refused;
+    let Refused {
+        id,
+        version,
+        error,
+        form,
+    } = refused;
     match error {
+        Error::A2a(error) if matches!(form, ErrorForm::Event) => {
+            let mut out = Vec::new();
+            let head = sse::Head {
+                id: None,
+                event: None,
+            };
+            sse::write_line_with(&mut out, head, |out| {
+                rpc::encode_error_into(out, id, error, *version);
+            });
+            transport::events(Body::from(out))
+        }
         Error::A2a(error) => transport::json_response(StatusCode::OK, rpc::encode_error(id, error, *version)),
         Error::Forbidden(scope) => transport::forbidden(*scope),
         Error::Unavailable => transport::unavailable(),

@@ -203,8 +203,12 @@ pub(super) async fn event_stream(
         }
         Some((next, goes_on.then_some((stream, write))))
     });
-    let chunks = stream::iter(opening).chain(rest);
-    let mut response = Response::new(Body::from_stream(chunks));
+    events(Body::from_stream(stream::iter(opening).chain(rest)))
+}
+
+/// A response of server-sent events.
+pub(super) fn events(body: Body) -> Response {
+    let mut response = Response::new(body);
     for (name, value) in [
         (header::CONTENT_TYPE, sse::CONTENT_TYPE),
         (header::CACHE_CONTROL, "no-cache"),

@@ -376,3 +376,52 @@ async fn ended_task_has_the_a2a_spelling() {
         .await;
     assert!(text.contains("the task is canceled"), "{text}");
 }
+
+#[tokio::test]
+async fn client_of_0_3_that_asks_for_events_gets_the_error_of_a_stream_as_one() {
+    let server = Server::start().await;
+    let gone = "run_00000000000000000000000000000000";
+    for (version, method, params, code) in [
+        ("", "message/stream", json!({}), -32602),
+        (
+            "",
+            "message/stream",
+            server.v03().text("t", "x", json!({ "taskId": gone })),
+            -32001,
+        ),
+        ("", "tasks/resubscribe", json!({ "id": gone }), -32001),
+        ("", "tasks/get", json!({ "id": gone }), -32001),
+        ("1.0", "SendStreamingMessage", json!({}), -32602),
+        ("1.0", "SubscribeToTask", json!({ "id": gone }), -32001),
+    ] {
+        let request = json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params }).to_string();
+        for accept in [
+            "text/event-stream",
+            "application/json, Text/Event-Stream;q=0.5",
+            "application/json",
+        ] {
+            let client = server.client(version).with("accept", accept);
+            let answer = client.raw("POST", request.as_bytes()).await;
+            let is_stream = version.is_empty() && method != "tasks/get" && accept != "application/json";
+            let body = String::from_utf8(answer.body.clone()).unwrap();
+            let envelope: Value = match is_stream {
+                true => {
+                    assert!(
+                        answer
+                            .header("content-type")
+                            .unwrap()
+                            .starts_with("text/event-stream")
+                    );
+                    serde_json::from_str(body.strip_prefix("data: ").unwrap()).unwrap()
+                }
+                false => serde_json::from_str(&body).unwrap(),
+            };
+            assert_eq!(answer.status, 200);
+            assert_eq!(
+                (&envelope["id"], &envelope["error"]["code"]),
+                (&json!(7), &json!(code)),
+                "{envelope}"
+            );
+        }
+    }
+}
