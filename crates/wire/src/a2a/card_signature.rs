@@ -118,11 +118,14 @@ fn covered(
     payloads: &[(Reading, String)],
     keys: &JwkSet,
 ) -> Result<Reading, JwsError> {
+    // The protected header of a card must name the key; what the unprotected one says is not signed.
+    let kid = header.kid.as_deref().filter(|kid| !kid.is_empty());
+    let kid = kid.ok_or(JwsError::KeyId)?;
     let bytes = URL_SAFE_NO_PAD
         .decode(&signature.signature)
         .map_err(|_| JwsError::Malformed)?;
     let mut failure = JwsError::KeyType;
-    for key in keys.candidates(header.kid.as_deref(), header.algorithm) {
+    for key in keys.candidates(Some(kid), header.algorithm) {
         for (reading, payload) in payloads {
             let message = format!("{}.{payload}", signature.protected);
             match key.verify(header.algorithm, message.as_bytes(), &bytes) {
@@ -299,6 +302,29 @@ mod tests {
         assert!(holds(&before, &old) && holds(&before, &both) && !holds(&before, &new));
         assert!(holds(&during, &old) && holds(&during, &both) && holds(&during, &new));
         assert!(!holds(&after, &old) && holds(&after, &both) && holds(&after, &new));
+    }
+
+    #[test]
+    fn signature_must_name_its_key_in_the_protected_header() {
+        let key = SigningKey::ed25519("ed", &[1; 32]).unwrap();
+        let document = serde_json::to_value(model()).unwrap();
+        let payload = URL_SAFE_NO_PAD.encode(jcs::to_vec(&document).unwrap());
+        for (header, outcome) in [
+            (r#"{"alg":"EdDSA","kid":"ed"}"#, Ok(Reading::Document)),
+            (r#"{"alg":"EdDSA"}"#, Err(JwsError::KeyId)),
+            (r#"{"alg":"EdDSA","kid":""}"#, Err(JwsError::KeyId)),
+        ] {
+            let protected = URL_SAFE_NO_PAD.encode(header);
+            let signature = key.sign(&protected, &payload);
+            let mut card = document.clone();
+            card["signatures"] =
+                json!([{"protected": protected, "signature": signature, "header": {"kid": "ed"}}]);
+            assert_eq!(
+                outcomes(&card, &set(std::slice::from_ref(&key))),
+                [outcome],
+                "{header}"
+            );
+        }
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub enum JwsError {
     /// The header is not an object, repeats a member, or has a member of the wrong type.
     #[error("read the header of a signature")]
     Header,
+    /// The protected header does not say which key has signed, where it must.
+    #[error("find the name of the key in the header of a signature")]
+    KeyId,
     /// `none`, an HMAC, or an unregistered algorithm.
     #[error("accept the algorithm of a signature")]
     Algorithm,
