@@ -1,6 +1,9 @@
 //! Reads a card and orders the interfaces to use.
 
-use std::sync::Arc;
+use std::{
+    net::{Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
 
 use serde_json::Value;
 use url::Url;
@@ -116,19 +119,20 @@ pub(super) fn read(document: Value) -> Result<AgentCard, json::DecodeError> {
 }
 
 /// Returns `true` if both addresses have the same origin, or are the same loopback port under different
-/// names. A credential for the one may be sent to the other.
+/// names. A credential for the one may be sent to the other. Further loopback addresses are other origins: another
+/// process may listen at the same port there.
 #[must_use]
 pub fn is_same_place(a: &Url, b: &Url) -> bool {
     let is_loopback = is_here(a) && is_here(b) && a.scheme() == b.scheme();
     a.origin() == b.origin() || (is_loopback && a.port_or_known_default() == b.port_or_known_default())
 }
 
-/// Returns `true` for loopback addresses.
+/// Returns `true` for the names of this machine that stand for each other.
 fn is_here(url: &Url) -> bool {
     match url.host() {
-        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-        Some(url::Host::Ipv4(address)) => address.is_loopback(),
-        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        Some(url::Host::Domain(name)) => name == "localhost",
+        Some(url::Host::Ipv4(address)) => address == Ipv4Addr::LOCALHOST,
+        Some(url::Host::Ipv6(address)) => address == Ipv6Addr::LOCALHOST,
         None => false,
     }
 }
@@ -272,7 +276,17 @@ mod tests {
         let same = |a: &str, b: &str| is_same_place(&Url::parse(a).unwrap(), &Url::parse(b).unwrap());
         assert!(same("http://localhost:1/x", "http://127.0.0.1:1/a2a"));
         assert!(same("https://a.example", "https://a.example/x"));
+        assert!(same("http://[::1]:1", "http://127.0.0.1:1"));
         assert!(!same("http://localhost:1", "http://127.0.0.1:2"));
+        assert!(same("http://127.0.0.2:1/x", "http://127.0.0.2:1/a2a"));
+        for other in [
+            "http://127.0.0.2:1",
+            "http://a.localhost:1",
+            "http://[::ffff:127.0.0.1]:1",
+        ] {
+            assert!(!same("http://127.0.0.1:1", other), "{other}");
+            assert!(!same("http://localhost:1", other), "{other}");
+        }
         assert!(!same("https://a.example", "https://b.example"));
         assert!(!same("http://localhost.example.com:1", "http://127.0.0.1:1"));
     }
