@@ -211,11 +211,10 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
     }
     let mut batch = Box::new(Batch::new(key.clone(), *guard, stored, summary.clone()));
     if !is_mute {
-        // What a fork repeats is remembered already.
-        let resumed =
-            |recorded: &Recorded| matches!(recorded.event, Event::Kernel(KernelEvent::ForkResumed { .. }));
-        let live = events.iter().rposition(resumed).map_or(0, |at| at + 1);
-        batch.memory = remembering::rows(&events[live..]);
+        batch.memory = match &run.started {
+            Some(started) => remembering::written_by(&key.run, started, &events),
+            None => Vec::new(),
+        };
     }
     if let Some((took, started)) = (context.won.and_then(|won| won.took.as_ref())).zip(run.started.as_ref()) {
         batch.spent = (context.budgets).rows(&key.tenant, &started.workflow, took, *now);

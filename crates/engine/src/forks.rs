@@ -197,9 +197,20 @@ impl Engine {
             return Ok(None);
         };
         events.retain(|event| event.at == at);
-        let scopes = (&*began.memory_scope(&source.run), &*branch.memory_scope());
-        let own = remembering::rows(&events);
-        let copied = remembering::copied(&*self.shared.store, source, scopes, own, (at, now)).await;
+        let (mut owner, mut began) = (source.clone(), Cow::Borrowed(began));
+        // A replay writes nothing, and a branch does not have what its source had replaced before the branch began.
+        while let Some(fork) = &began.fork
+            && (fork.mode == ForkMode::Replay || from < fork.from)
+        {
+            let earlier = source.sibling(fork.source.clone());
+            let Some(started) = self.beginning(&earlier).await? else {
+                break;
+            };
+            (owner, began) = (earlier, Cow::Owned((*started).clone()));
+        }
+        let scopes = (&*began.memory_scope(&owner.run), &*branch.memory_scope());
+        let own = remembering::written_by(&owner.run, &began, &events);
+        let copied = remembering::copied(&*self.shared.store, &owner, scopes, own, (at, now)).await;
         copied.map_err(|trouble| match trouble {
             Trouble::Read(error) => error,
             other => ReadError::Unavailable(Cause::of(other)),

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use wopr_core::{
-    CONTENT_TRUST, Event, KernelEvent, MemoryCall, ModelCall, NewMemory, Recorded, RunId, RunKey, Seq,
-    TenantId, Timestamp, UNTRUSTED, hex,
+    CONTENT_TRUST, Event, KernelEvent, MemoryCall, ModelCall, NewMemory, Recorded, RunId, RunKey, RunStarted,
+    Seq, TenantId, Timestamp, UNTRUSTED, hex,
 };
 use wopr_store::{MemoryEntry, MemoryQuery, MemoryRow, MemoryUse, ReadError, Store, WriteError};
 
@@ -419,8 +419,8 @@ fn shown(entry: &MemoryEntry) -> Value {
     shown
 }
 
-/// The rows that the events of an append write.
-pub(crate) fn rows(events: &[Recorded]) -> Vec<MemoryRow> {
+/// The rows that events say.
+fn rows(events: &[Recorded]) -> Vec<MemoryRow> {
     let rows_of = |recorded: &Recorded| {
         let (seq, at, is_untrusted) = (recorded.seq, recorded.at, recorded.is_untrusted);
         match &recorded.event {
@@ -459,6 +459,30 @@ pub(crate) fn rows(events: &[Recorded]) -> Vec<MemoryRow> {
         }
     };
     events.iter().flat_map(rows_of).collect()
+}
+
+/// The rows that these events of a run write.
+///
+/// A branch may go live in the middle of a decision of its source. The rest of that decision follows from an outcome of
+/// the source, and names the source's scopes: what belongs to the source's own scope belongs to the branch's, and the
+/// source has already written the rest. The branch's own calls end in later appends.
+pub(crate) fn written_by(run: &RunId, started: &RunStarted, events: &[Recorded]) -> Vec<MemoryRow> {
+    let own_depth = started.fork.as_ref().map(|fork| fork.depth);
+    let goes_live = |recorded: &Recorded| match recorded.event {
+        Event::Kernel(KernelEvent::ForkResumed { depth, .. }) => Some(depth) == own_depth,
+        Event::Kernel(_) | Event::Dialect(_) => false,
+    };
+    let Some(live) = events.iter().position(goes_live) else {
+        return rows(events);
+    };
+    let own = run.memory_scope();
+    // What a fork repeats is remembered already.
+    let mut rows = rows(&events[live..]);
+    rows.retain(|row| row.scope == own || started.replaces_memory_scope(&row.scope));
+    for row in &mut rows {
+        row.scope.clone_from(&own);
+    }
+    rows
 }
 
 #[async_trait]

@@ -693,8 +693,25 @@ impl RunStarted {
     /// The scope of what the run's agents remember: see [`crate::Run::memory_scope`].
     #[must_use]
     pub fn memory_scope(&self, own: &RunId) -> String {
-        let shared = self.parent.as_ref().and_then(|parent| parent.memory.clone());
+        // The fork of a child has no parent. What it remembers is its own.
+        let parent = self.parent.as_ref().filter(|_| self.fork.is_none());
+        let shared = parent.and_then(|parent| parent.memory.clone());
         shared.unwrap_or_else(|| own.memory_scope())
+    }
+
+    /// Whether the runs that this fork comes from used this scope where the fork uses its own.
+    #[must_use]
+    pub fn replaces_memory_scope(&self, scope: &str) -> bool {
+        let Some(fork) = &self.fork else {
+            return false;
+        };
+        let shared = self.parent.as_ref().and_then(|parent| parent.memory.as_deref());
+        let mut sources = fork
+            .recorders
+            .iter()
+            .map(|recorder| &recorder.run)
+            .chain([&fork.source]);
+        shared == Some(scope) || sources.any(|source| source.memory_scope() == scope)
     }
 }
 

@@ -67,6 +67,8 @@ mod errors;
 mod files;
 #[path = "suite/fixtures.rs"]
 mod fixtures;
+#[path = "suite/fork_memory.rs"]
+mod fork_memory;
 #[path = "suite/forks.rs"]
 mod forks;
 #[path = "suite/hostile.rs"]

@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use serde_json::{Value, json};
-use wopr_core::{Call, Failure, MemoryCall};
+use wopr_core::{Call, Failure, ForkMode, MemoryCall};
 use wopr_testkit::{Script, Workflow};
 
 /// What the latest effect asks of the memory.
@@ -120,6 +120,19 @@ fn a_child_shares_the_scope_of_its_parent() {
         let script = Script::of(&[&parent, &child]).start(json!({}));
         let scope = script.run(1).memory_scope(script.id(1));
         assert_eq!(scope, format!("run:{}", script.id(usize::from(!is_shared))));
+    }
+}
+
+/// Its parent does not wait for it, and must not find in its memory what the fork writes.
+#[test]
+fn the_fork_of_a_child_has_a_scope_of_its_own() {
+    let child = Workflow::new("child").node("note", "core.memory.read", json!({}));
+    let parent = Workflow::new("w").node("sub", "core.subWorkflow", json!({ "workflowId": "child" }));
+    let mut script = Script::of(&[&parent, &child]).start(json!({}));
+    for mode in [ForkMode::Branch, ForkMode::Replay] {
+        let fork = script.fork(1, mode, 1).expect("the child has started");
+        let scope = script.run(fork).memory_scope(script.id(fork));
+        assert_eq!(scope, format!("run:{}", script.id(fork)));
     }
 }
 

@@ -28,7 +28,7 @@ fn fork_call(server: &Server, run: &str, body: &Value) -> Call {
     server.post(&format!("/v1/runs/{run}:fork"), body)
 }
 
-async fn fork(server: &Server, run: &str, body: Value) -> String {
+pub(crate) async fn fork(server: &Server, run: &str, body: Value) -> String {
     let forked = fork_call(server, run, &body).send().await.ok(201);
     assert_eq!(forked["sourceRunId"], run);
     assert_eq!(forked["status"], "pending");
@@ -49,7 +49,7 @@ fn deterministic(events: &[Value]) -> Vec<Value> {
     events.iter().map(part).collect()
 }
 
-fn seq_of(events: &[Value], kind: &str, node: &str) -> u64 {
+pub(crate) fn seq_of(events: &[Value], kind: &str, node: &str) -> u64 {
     let found = events
         .iter()
         .find(|event| event["type"] == kind && event["nodeId"] == node);
