@@ -445,6 +445,9 @@ pub(crate) fn open_failure(error: &OpenError) -> Failure {
         OpenError::Orphaned { .. } => Failure::cannot(Exit::Config, error).hint(
             "a log belongs to its own file: a backup takes the place of that only once the log was moved away",
         ),
+        OpenError::Unwritable { .. } => Failure::cannot(Exit::Config, error).hint(
+            "let the user of this process write the database and the files -wal and -shm beside it, with chown or chmod",
+        ),
         OpenError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
             Failure::cannot(Exit::NotFound, error).hint("the folder of the database must exist")
         }

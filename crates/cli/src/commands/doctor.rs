@@ -199,11 +199,12 @@ async fn store(config: &Config, findings: &mut Findings) -> Option<usize> {
     let folder = parent.map_or_else(|| PathBuf::from("."), Path::to_owned);
     disk(&folder, findings);
     let shown = path.display();
-    if let Err(error @ OpenError::Orphaned { .. }) = sqlite::schema_version(path) {
-        findings.add("store", Verdict::Error, format!("cannot {error}"));
-        return None;
-    }
+    // One that exists is not read before it is known to be writable: SQLite would leave files beside it.
     if !path.exists() {
+        if let Err(error @ OpenError::Orphaned { .. }) = sqlite::schema_version(path) {
+            findings.add("store", Verdict::Error, format!("cannot {error}"));
+            return None;
+        }
         let text = format!("{shown} does not exist yet; serve makes it");
         findings.add(
             "store",

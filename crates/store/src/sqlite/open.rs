@@ -80,6 +80,13 @@ pub enum OpenError {
         /// `true` if the file exists but is empty.
         is_there: bool,
     },
+    /// This process may not write one of the files of the database. All were left untouched.
+    #[error("write {}: {source}", .path.display())]
+    Unwritable {
+        /// The database, its write-ahead log, or the shared memory of that.
+        path: PathBuf,
+        source: io::Error,
+    },
     /// A migration failed; it was rolled back.
     #[error("migrate {}: {source}", .path.display())]
     Migration {
@@ -199,6 +206,7 @@ pub(super) fn lock(path: &Path) -> Result<Lock, OpenError> {
         Err(TryLockError::Error(source)) => return Err(io(source)),
     }
     place::check(path)?;
+    place::check_writable(path)?;
     let mut lock = Lock { beside, file: None };
     lock.take_file(path)?;
     Ok(lock)

@@ -36,9 +36,29 @@ pub fn file_of(path: &Path) -> PathBuf {
 
 /// The write-ahead log of a database.
 pub(super) fn log_of(path: &Path) -> PathBuf {
+    beside(path, "-wal")
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = file_of(path).into_os_string();
-    name.push("-wal");
+    name.push(suffix);
     name.into()
+}
+
+/// Refuses a database if this process may not write it, its log, or the shared memory of the log. SQLite opens such a
+/// database for reading, and leaves shared memory with the mode of the database: once that is writable again, its log
+/// is not.
+///
+/// Must not be called while this process has the database open: closing a file releases the locks of SQLite.
+pub(super) fn check_writable(path: &Path) -> Result<(), OpenError> {
+    for path in [file_of(path), log_of(path), beside(path, "-shm")] {
+        // Opening a pipe would wait.
+        let is_known = fs::metadata(&path).is_ok_and(|file| file.is_file() || file.is_dir());
+        if is_known && let Err(source) = fs::OpenOptions::new().write(true).open(&path) {
+            return Err(OpenError::Unwritable { path, source });
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a database whose file is missing or empty beside a non-empty log, is a folder, or has several hard links.
@@ -203,6 +223,25 @@ mod tests {
         schema::set_up(&mut conn, &path, None, 0).expect("a schema");
         assert!(fs::metadata(log_of(&path)).expect("a log").len() > 0);
         again();
+    }
+
+    #[test]
+    fn database_beside_shared_memory_that_cannot_be_written_is_refused() {
+        let files = tempfile::tempdir().expect("a folder");
+        let path = files.path().join("db");
+        schema::migrate(&path).expect("a database");
+        check_writable(&path).expect("writable");
+        // A folder, because root may write any file.
+        let memory = files.path().join("db-shm");
+        fs::create_dir(&memory).expect("a folder");
+        let refused = schema::migrate(&path).expect_err("refused");
+        let said = refused.to_string();
+        assert!(
+            matches!(refused, OpenError::Unwritable { path, .. } if path == memory),
+            "{said}"
+        );
+        fs::remove_dir(&memory).expect("remove");
+        schema::migrate(&path).expect("again");
     }
 
     #[cfg(unix)]
