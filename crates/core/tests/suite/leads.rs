@@ -283,6 +283,39 @@ fn transcript_window_bounds_what_a_model_is_told_again() {
     }
 }
 
+/// The example of docs/supervisors.md depends on it: the result of such a worker is empty.
+#[test]
+fn prompt_of_a_model_that_leads_is_rendered_anew_in_each_turn() {
+    let workflow = Workflow::new("w")
+        .variable("findings", "array", json!({ "defaultValue": [] }))
+        .node(
+            "lead",
+            "core.orchestrator.supervisor",
+            json!({
+                "agentId": "research-lead",
+                "model": { "prompt": "Found so far: {{ findings }}." },
+                "workers": [{ "id": "researcher" }],
+            }),
+        )
+        .node(
+            "dispatch",
+            "core.dispatch",
+            json!({ "outputMapping": { "findings": "findings" } }),
+        )
+        .edges("lead -> dispatch, dispatch -> lead");
+    let researcher = Workflow::new("researcher")
+        .variable("findings", "array", json!({ "defaultValue": ["bees hum"] }))
+        .node("done", "core.noop", json!({}));
+    let mut script = Script::of(&[&workflow, &researcher]).start(json!({}));
+    assert!(!said(&script).contains("bees hum"));
+    decides(&mut script, research(0.9));
+    let told = said(&script);
+    assert!(
+        told.contains("Found so far:") && told.contains("bees hum"),
+        "{told}"
+    );
+}
+
 #[test]
 fn model_that_leads_is_told_what_its_verifier_wants() {
     let judge = Workflow::new("reviewer").raw_node(json!({
