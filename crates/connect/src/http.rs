@@ -237,11 +237,26 @@ pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
     };
     let date = |text| httpdate::parse_http_date(text).ok();
     let asked = text(header::RETRY_AFTER)?.trim();
-    if let Ok(seconds) = asked.parse() {
+    if let Some(seconds) = seconds(asked) {
         return Some(Duration::from_secs(seconds));
     }
     let now = text(header::DATE).and_then(date).unwrap_or(now);
     Some(date(asked)?.duration_since(now).unwrap_or_default())
+}
+
+/// A number of seconds, rounded up. What is more than a `u32` holds is longer than any host waits.
+fn seconds(text: &str) -> Option<u64> {
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    if !is_number(whole) || !is_number(fraction) {
+        return None;
+    }
+    let more = u64::from(fraction.bytes().any(|digit| digit != b'0'));
+    Some(
+        whole
+            .parse::<u32>()
+            .map_or(u64::from(u32::MAX), |whole| u64::from(whole) + more),
+    )
 }
 
 /// The failure of a request to a place.
@@ -428,7 +443,14 @@ mod tests {
             (&[("retry-after", NOON), ("date", "noon")], minutes(60)),
             (&[("retry-after", "-1")], None),
             (&[("retry-after", "soon")], None),
-            (&[("retry-after", "99999999999999999999999")], None),
+            (&[("retry-after", "3.5")], Some(Duration::from_secs(4))),
+            (&[("retry-after", "60.0")], minutes(1)),
+            (&[("retry-after", ".5")], None),
+            (&[("retry-after", "1.-5")], None),
+            (
+                &[("retry-after", "99999999999999999999999")],
+                Some(Duration::from_secs(u64::from(u32::MAX))),
+            ),
         ] {
             let headers = answer(503, headers, "").headers;
             assert_eq!(retry_after(&headers, now), expected, "{headers:?}");
