@@ -2,7 +2,8 @@
 //!
 //! A [`Wire`] knows how one kind of provider spells requests and answers; everything else is the same for all: which
 //! tenant may use which provider, the credential, limits, streaming, and the redaction of the credential where it
-//! comes back. Of an answer that fails nothing is repeated, because it is untrusted and may be secret.
+//! comes back. Of an answer that fails a run gets no more than a code, because its words are untrusted and may be secret;
+//! the log has them.
 
 mod answer;
 mod anthropic;
@@ -10,6 +11,7 @@ mod gemini;
 mod mock;
 mod openai;
 mod provider;
+mod reason;
 mod semantic_key;
 mod stream;
 
@@ -37,6 +39,7 @@ use crate::{
 };
 
 use answer::{Answer, BYTES_PER_TOKEN, Malformed};
+use reason::Reason;
 use semantic_key::key_of;
 use stream::streamed;
 
@@ -146,10 +149,16 @@ impl Models {
         };
         let wire = provider.kind.wire();
         let began = Instant::now();
+        let asking = Asking {
+            provider: &provider.name,
+            run: asked.run,
+            step: asked.step,
+            secrets: &secrets,
+        };
         let ended = match call.streams {
-            true => streamed(&self.gate, wire, request, call, &secrets, asked.progress).await,
+            true => streamed(&self.gate, wire, request, call, &asking, asked.progress).await,
             false => self
-                .whole(wire, request, asked.keep)
+                .whole(wire, request, &asking, asked.keep)
                 .await
                 .map(|answer| (answer, None)),
         };
@@ -251,29 +260,85 @@ impl Models {
         }
     }
 
-    async fn whole(&self, wire: &dyn Wire, request: Request, keep: &Keep) -> Result<Answer, Outcome> {
+    async fn whole(
+        &self,
+        wire: &dyn Wire,
+        request: Request,
+        asking: &Asking<'_>,
+        keep: &Keep,
+    ) -> Result<Answer, Outcome> {
         let place = request.url.clone();
         let response = match self.gate.request(Seam::Model, request).await {
             Ok(response) => response,
             Err(error) => return Err(failure(&error, &place)),
         };
         keep.until_recorded(response.share.clone());
-        refused(response.status, &response.headers)?;
-        let document = serde_json::from_slice(&response.body).map_err(|_| malformed())?;
+        if !response.status.is_success() {
+            return Err(asking.refused(response.status, &response.headers, &response.body));
+        }
+        asking.read(wire, &response.body)
+    }
+}
+
+/// What an answer is for.
+struct Asking<'a> {
+    provider: &'a str,
+    run: &'a RunKey,
+    step: &'a StepId,
+    secrets: &'a Secrets,
+}
+
+impl Asking<'_> {
+    /// Reads an answer that came as a whole.
+    fn read(&self, wire: &dyn Wire, body: &[u8]) -> Result<Answer, Outcome> {
+        let document = serde_json::from_slice(body).map_err(|_| malformed())?;
+        self.check(&document)?;
         let mut answer = Answer::default();
         wire.read(document, &mut answer)
             .map_err(|Malformed| malformed())?;
         Ok(answer)
     }
+
+    /// Refuses a document, or an event of a stream, that says that something went wrong.
+    fn check(&self, document: &Value) -> Result<(), Outcome> {
+        if !reason::is_error(document) {
+            return Ok(());
+        }
+        let reason = Reason::of(document, self.secrets);
+        self.log(None, &reason);
+        let message = format!(
+            "the model provider ended its answer with an error{}",
+            reason.in_parentheses()
+        );
+        Err(failed("model_call_failed", message, true))
+    }
+
+    /// The failure of an answer that is none.
+    fn refused(&self, status: StatusCode, headers: &http::HeaderMap, body: &[u8]) -> Outcome {
+        let reason = Reason::of_body(&body[..body.len().min(reason::MAX_ERROR)], self.secrets);
+        self.log(Some(status), &reason);
+        refused(status, headers, &reason)
+    }
+
+    fn log(&self, status: Option<StatusCode>, reason: &Reason) {
+        tracing::warn!(
+            run = %self.run,
+            step = %self.step.key(),
+            provider = self.provider,
+            status = status.map(|status| status.as_u16()),
+            reason = reason.words.as_deref(),
+            "a model provider did not answer"
+        );
+    }
 }
 
-/// The failure of an answer that is none.
-fn refused(status: StatusCode, headers: &http::HeaderMap) -> Result<(), Outcome> {
-    if status.is_success() {
-        return Ok(());
-    }
-    let message = format!("the model provider answered {}", status.as_u16());
-    Err(match is_transient(status) {
+fn refused(status: StatusCode, headers: &http::HeaderMap, reason: &Reason) -> Outcome {
+    let message = format!(
+        "the model provider answered {}{}",
+        status.as_u16(),
+        reason.in_parentheses()
+    );
+    match is_transient(status) {
         true => Outcome::Failed {
             code: "model_call_failed".to_owned(),
             message,
@@ -283,7 +348,7 @@ fn refused(status: StatusCode, headers: &http::HeaderMap) -> Result<(), Outcome>
             is_timeout: false,
         },
         false => failed("model_call_rejected", message, false),
-    })
+    }
 }
 
 fn missing(provider: &Provider, source: &str) -> Outcome {

@@ -6,11 +6,13 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use http::{HeaderMap, header};
+use serde_json::Value;
 use tokio::time::Instant;
 use wopr_core::{ModelCall, Produced};
 use wopr_engine::{Outcome, Progress};
 
-use super::{MAX_ANSWER, MAX_TEXT, Wire, answer::Answer, malformed, refused, too_large};
+use super::{Asking, MAX_ANSWER, MAX_TEXT, Wire, answer::Answer, malformed, too_large};
 use crate::{
     egress::{Gate, Request, Seam, StreamLimits},
     events,
@@ -22,6 +24,8 @@ use crate::{
 const MAX_EVENT: usize = 256 << 10;
 /// How long a provider may be silent.
 const IDLE: Duration = Duration::from_secs(60);
+/// How long a provider may take to say why it does not answer.
+const REASON_TIME: Duration = Duration::from_secs(5);
 /// The first pause between two pieces.
 const PAUSE: Duration = Duration::from_millis(150);
 /// A piece of this size does not wait for the pause.
@@ -40,7 +44,7 @@ pub(super) async fn streamed(
     wire: &dyn Wire,
     request: Request,
     call: &ModelCall,
-    secrets: &Secrets,
+    asking: &Asking<'_>,
     progress: &Progress,
 ) -> Result<(Answer, Option<Rest>), Outcome> {
     let total = Duration::from_millis(call.timeout_ms);
@@ -53,9 +57,25 @@ pub(super) async fn streamed(
     let place = request.url.clone();
     let response = gate.stream(Seam::Model, request, limits).await;
     let (head, body) = response.map_err(|error| failure(&error, &place))?.into_parts();
-    refused(head.status, &head.headers)?;
+    if !head.status.is_success() {
+        // One that is cut off, too large or slow has its status all the same.
+        let read = tokio::time::timeout(REASON_TIME, body.collect(false)).await;
+        let body = read.ok().and_then(Result::ok);
+        let body = body.map(|(body, _)| body).unwrap_or_default();
+        return Err(asking.refused(head.status, &head.headers, &body));
+    }
+    let mut pieces = Pieces::new(asking.secrets, progress);
+    if is_json(&head.headers) {
+        // The provider does not stream.
+        let (body, _share) = body
+            .collect(true)
+            .await
+            .map_err(|error| failure(&error, &place))?;
+        let answer = asking.read(wire, &body)?;
+        let rest = pieces.rest(&answer.text);
+        return Ok((answer, rest));
+    }
     let mut answer = Answer::default();
-    let mut pieces = Pieces::new(secrets, progress);
     let mut events = std::pin::pin!(events(body, MAX_EVENT));
     loop {
         let next = tokio::select! {
@@ -73,7 +93,8 @@ pub(super) async fn streamed(
         if event.data.is_empty() {
             continue;
         }
-        let document = serde_json::from_str(&event.data).map_err(|_| malformed())?;
+        let document: Value = serde_json::from_str(&event.data).map_err(|_| malformed())?;
+        asking.check(&document)?;
         wire.read_event(document, &mut answer).map_err(|_| malformed())?;
         if answer.text.len() > MAX_TEXT {
             return Err(too_large());
@@ -84,6 +105,14 @@ pub(super) async fn streamed(
     }
     let rest = pieces.rest(&answer.text);
     Ok((answer, rest))
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let named = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let essence = named.and_then(|value| value.split(';').next());
+    essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
 }
 
 /// What of a text is recorded.

@@ -421,6 +421,68 @@ async fn failures_have_codes_and_hide_what_was_said() {
 }
 
 #[tokio::test]
+async fn failures_name_the_code_of_the_provider_and_not_its_words() {
+    let too_long = json!({ "error": { "message": "PROMPT is too long", "code": "context_length_exceeded" } });
+    let rejected = answer(400, &["content-type: application/json"], &too_long.to_string());
+    let overloaded = json!({ "type": "error", "error": { "type": "overloaded_error", "message": "PROMPT" } });
+    let broken = format!("data: {overloaded}\n\n");
+    let broken = answer(200, &["content-type: text/event-stream"], &broken);
+    let whole = answer(200, &["content-type: application/json"], &overloaded.to_string());
+    for (kind, script, streams, expected) in [
+        (
+            ModelKind::OpenAi,
+            &rejected,
+            true,
+            "answered 400 (context_length_exceeded)",
+        ),
+        (
+            ModelKind::OpenAi,
+            &rejected,
+            false,
+            "answered 400 (context_length_exceeded)",
+        ),
+        (
+            ModelKind::OpenAi,
+            &broken,
+            true,
+            "ended its answer with an error (overloaded_error)",
+        ),
+        (
+            ModelKind::Anthropic,
+            &broken,
+            true,
+            "ended its answer with an error (overloaded_error)",
+        ),
+        (
+            ModelKind::Gemini,
+            &whole,
+            false,
+            "ended its answer with an error (overloaded_error)",
+        ),
+    ] {
+        let peer = Peer::start(Script::AnswerAndClose(script.clone())).await;
+        let (_, outcome) = ask(&executors(provider(kind, &peer)), call(streams)).await;
+        let Outcome::Failed { message, .. } = outcome else {
+            panic!("{script}: {outcome:?}");
+        };
+        assert_eq!(message, format!("the model provider {expected}"));
+    }
+}
+
+#[tokio::test]
+async fn provider_that_does_not_stream_is_understood() {
+    let document = json!({
+        "model": "m-1", "choices": [{ "message": { "content": "Found." }, "finish_reason": "stop" }],
+        "usage": { "prompt_tokens": 7, "completion_tokens": 2 },
+    });
+    let peer = Peer::start(json_answer(&document)).await;
+    let (said, outcome) = ask(&executors(provider(ModelKind::OpenAi, &peer)), call(true)).await;
+    assert_eq!(said, ["Found."]);
+    let reply = reply(outcome);
+    assert_eq!((&*reply.text, reply.usage.input_tokens), ("Found.", 7));
+}
+
+#[tokio::test]
 async fn answers_are_bounded() {
     let huge = "x".repeat((1 << 20) + 10);
     let whole = json!({ "choices": [{ "message": { "content": huge }, "finish_reason": "stop" }] });
