@@ -362,7 +362,7 @@ async fn an_outage_of_the_database_counts_as_a_crash_of_no_process() {
         host.start().await;
     }
     way.is.send_replace(Is::Closed);
-    // Longer than a process may be silent that lives.
+    // sleep: longer than a process may be silent that lives.
     tokio::time::sleep(Duration::from_secs(4)).await;
     way.is.send_replace(Is::Open);
     let server = connect(&cluster.url()).await;
@@ -371,7 +371,7 @@ async fn an_outage_of_the_database_counts_as_a_crash_of_no_process() {
     while server.query_one(again, &[]).await.unwrap().get::<_, i64>(0) < 2 {
         tokio::task::yield_now().await;
     }
-    // Whoever was first has had a look at the other by now, and more than one.
+    // sleep: whoever was first looks at the other, and more than once.
     tokio::time::sleep(Duration::from_secs(2)).await;
     for mut host in hosts {
         assert!(!host.said().contains("another process died"), "{}", host.said());

@@ -115,6 +115,7 @@ async fn process_that_could_not_beat_counts_nobody_as_dead(store: Arc<dyn Store>
     let dead = store.begin_epoch(at(0)).await.expect("epoch");
     lease(&*store, dead, 0, 9).await;
     let living = store.begin_epoch(at(0)).await.expect("epoch");
+    // sleep: longer than two beats may be apart.
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert!(!store.beat(living, Some(Duration::ZERO)).await.expect("beats"));
     while !store.beat(living, Some(Duration::ZERO)).await.expect("beats") {}
