@@ -66,9 +66,58 @@ impl Tool {
 pub(super) struct Listed {
     tools: HashMap<String, Arc<Tool>>,
     n_bytes: usize,
-    /// Tools that are too large to be kept.
+    /// Tools that are too large to be kept, or not as the protocol wants them.
     n_left_out: usize,
     pub(super) at: Instant,
+}
+
+/// A page of the list.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    pub(super) tools: Vec<mcp::Tool>,
+    /// Tools that break the protocol.
+    pub(super) n_unreadable: usize,
+    pub(super) next_cursor: Option<String>,
+}
+
+impl Page {
+    /// Reads a page of which some tools break the protocol. `None` if it has no tools at all.
+    pub(super) fn of(mut document: Value) -> Option<Self> {
+        let next_cursor = document
+            .get("nextCursor")
+            .and_then(Value::as_str)
+            .map(str::to_owned);
+        let tools = document.get_mut("tools").and_then(Value::as_array_mut)?;
+        let n_tools = tools.len();
+        let readable = tools
+            .drain(..)
+            .filter_map(|tool| serde_json::from_value(tool).ok());
+        let tools: Vec<_> = readable.collect();
+        Some(Self {
+            n_unreadable: n_tools - tools.len(),
+            tools,
+            next_cursor,
+        })
+    }
+}
+
+impl From<mcp::ListToolsResult> for Page {
+    fn from(result: mcp::ListToolsResult) -> Self {
+        Self {
+            tools: result.tools,
+            n_unreadable: 0,
+            next_cursor: result.next_cursor,
+        }
+    }
+}
+
+/// Whether arguments can fit a schema: they are an object. Providers of models refuse a request with another schema.
+fn describes_objects(schema: &Object) -> bool {
+    match schema.get("type") {
+        None => true,
+        Some(Value::Array(types)) => types.iter().any(|name| name == "object"),
+        Some(name) => name == "object",
+    }
 }
 
 /// A list with more than this host takes.
@@ -101,15 +150,13 @@ impl Listed {
     }
 
     /// Takes a page of the list.
-    pub(super) fn add(&mut self, page: Vec<mcp::Tool>) -> Result<(), TooMuch> {
-        for tool in page {
+    pub(super) fn add(&mut self, page: Page) -> Result<(), TooMuch> {
+        self.leave_out(page.n_unreadable)?;
+        for tool in page.tools {
             let size = tool.input_schema.values().map(value_size).sum::<usize>();
             let is_name = !tool.name.is_empty() && tool.name.len() <= MAX_NAME;
-            if size > MAX_SCHEMA || !is_name {
-                self.n_left_out += 1;
-                if self.tools.len() + self.n_left_out > MAX_TOOLS {
-                    return Err(TooMuch::Tools);
-                }
+            if size > MAX_SCHEMA || !is_name || !describes_objects(&tool.input_schema) {
+                self.leave_out(1)?;
                 continue;
             }
             let description = tool.description.map(|text| {
@@ -134,11 +181,17 @@ impl Listed {
                 is_repeatable,
             };
             self.tools.insert(name, Arc::new(tool));
-            if self.tools.len() + self.n_left_out > MAX_TOOLS {
-                return Err(TooMuch::Tools);
-            }
+            self.leave_out(0)?;
         }
         Ok(())
+    }
+
+    fn leave_out(&mut self, n_tools: usize) -> Result<(), TooMuch> {
+        self.n_left_out += n_tools;
+        match self.tools.len() + self.n_left_out > MAX_TOOLS {
+            true => Err(TooMuch::Tools),
+            false => Ok(()),
+        }
     }
 
     /// One line for a list, however many of its tools are left out.
@@ -148,7 +201,7 @@ impl Listed {
             tracing::warn!(
                 server,
                 n_left_out,
-                "tools are left out: their schemas or names are too large"
+                "tools are left out: they have no schema of an object, or their schemas or names are too large"
             );
         }
     }
@@ -162,9 +215,13 @@ mod tests {
     fn tools_that_are_left_out_count() {
         let mut listed = Listed::new();
         let unnamed = || mcp::Tool::new("", "", Object::new());
-        let page = (0..MAX_TOOLS).map(|_| unnamed()).collect();
-        listed.add(page).unwrap();
+        let page = |tools| Page {
+            tools,
+            ..Page::default()
+        };
+        let many = (0..MAX_TOOLS).map(|_| unnamed()).collect();
+        listed.add(page(many)).unwrap();
         assert_eq!(listed.tools().count(), 0);
-        assert!(matches!(listed.add(vec![unnamed()]), Err(TooMuch::Tools)));
+        assert!(matches!(listed.add(page(vec![unnamed()])), Err(TooMuch::Tools)));
     }
 }

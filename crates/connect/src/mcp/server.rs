@@ -16,8 +16,8 @@ use parking_lot::Mutex as SyncMutex;
 use rmcp::{
     ClientHandler, ErrorData, RoleClient, ServiceError, ServiceExt as _,
     model::{
-        CallToolRequestParams, ClientCapabilities, ClientConfig, Implementation, ListRootsRequestMethod,
-        PaginatedRequestParams, ProtocolVersion,
+        CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, Implementation,
+        ListRootsRequestMethod, ListToolsRequest, PaginatedRequestParams, ProtocolVersion, ServerResult,
     },
     service::{
         ClientCacheConfig, ClientInitializeError, NotificationContext, RequestContext, RunningService,
@@ -36,7 +36,7 @@ use super::{
     Asked, Reached, ToolServer,
     answer::{Answered, cut},
     http,
-    listing::{Listed, MAX_PAGES, TooMuch, Tool},
+    listing::{Listed, MAX_PAGES, Page, TooMuch, Tool},
     secrets, stdio,
 };
 use crate::{egress::Gate, http::failed, redact::Secrets};
@@ -423,7 +423,7 @@ impl Session {
         let mut cursor: Option<String> = None;
         for _ in 0..MAX_PAGES {
             let params = PaginatedRequestParams::default().with_cursor(cursor.clone());
-            let page = self.service.list_tools(Some(params)).await.map_err(|error| {
+            let page = self.page(params).await.map_err(|error| {
                 tracing::debug!(server = self.name, %error, "a tool server gave no list");
                 Unavailable::NoList(match error {
                     ServiceError::McpError(error) => cut(&error.message, &self.secrets),
@@ -432,8 +432,9 @@ impl Session {
                     _ => "its connection has ended".to_owned(),
                 })
             })?;
-            listed.add(page.tools)?;
-            match page.next_cursor {
+            let next_cursor = page.next_cursor.clone();
+            listed.add(page)?;
+            match next_cursor {
                 None => {
                     listed.tell_left_out(&self.name);
                     return Ok(listed);
@@ -443,6 +444,23 @@ impl Session {
             }
         }
         Err(TooMuch::Pages.into())
+    }
+
+    async fn page(&self, params: PaginatedRequestParams) -> Result<Page, ServiceError> {
+        match self.service.list_tools(Some(params.clone())).await {
+            Ok(page) => return Ok(page.into()),
+            Err(ServiceError::UnexpectedResponse) => {}
+            Err(error) => return Err(error),
+        }
+        // The client refuses a whole page for one tool that breaks the protocol, so this reads each tool alone.
+        let request = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(params));
+        let page = match self.service.send_request(request).await {
+            Ok(ServerResult::ListToolsResult(page)) => Some(page.into()),
+            Ok(ServerResult::CustomResult(result)) => Page::of(result.0),
+            // What the server sent first says more than how the second request ended.
+            Ok(_) | Err(_) => None,
+        };
+        page.ok_or(ServiceError::UnexpectedResponse)
     }
 
     /// Calls a tool. If the time is over, the server is told that nobody waits any more.

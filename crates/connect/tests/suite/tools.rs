@@ -676,6 +676,34 @@ async fn endless_and_oversized_lists_are_refused() {
 }
 
 #[tokio::test]
+async fn tool_without_a_schema_of_an_object_is_left_out_alone() {
+    let good = json!({ "name": "t1", "inputSchema": { "type": "object" } });
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("list");
+    for bad in [
+        json!({ "name": "bad", "description": "has no schema" }),
+        json!({ "name": "bad", "inputSchema": "object" }),
+        json!({ "name": "bad", "inputSchema": { "type": "nope" } }),
+        json!("bad"),
+    ] {
+        fs::write(&file, json!({ "tools": [bad, good] }).to_string()).unwrap();
+        // The client asks again for a page that it could not read.
+        let list = format!("answer \"$(cat '{}')\"", file.display());
+        let is_schema = bad["inputSchema"].is_object();
+        let lists = if is_schema {
+            list.clone()
+        } else {
+            format!("{list}; {list}")
+        };
+        let script = format!("{GREETS}{lists}; says fine; {lists}");
+        let executors = executors(gate(LOOPBACK), shell(&script));
+        assert_eq!(text(call(&executors, request("t1")).await), "fine", "{bad}");
+        let (code, _) = failure(call(&executors, request("bad")).await);
+        assert_eq!(code, "tool_unknown", "{bad}");
+    }
+}
+
+#[tokio::test]
 async fn changed_list_is_read_again() {
     let changed = "printf '{\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\\n'";
     let old = r#"{"content":[{"type":"text","text":"old"}]}"#;
