@@ -12,7 +12,7 @@ pub(crate) enum Found {
     Direct,
     /// In a code fence.
     Fence,
-    /// The first balanced object or list, which begins at this byte.
+    /// The first balanced object or list that is JSON, which begins at this byte.
     Braces(usize),
 }
 
@@ -34,14 +34,20 @@ pub(crate) fn find(text: &str) -> Result<(Value, Found), Missing> {
     if let Some(document) = fenced(whole).and_then(|inner| serde_json::from_str(inner.trim()).ok()) {
         return Ok((document, Found::Fence));
     }
-    let Some(start) = text.find(['{', '[']) else {
+    let mut start = text.find(['{', '[']);
+    if start.is_none() {
         return Err(Missing::Prose);
-    };
-    // Only the first place is tried, so that the work stays proportional to the text.
-    if let Some(end) = balanced(&text[start..])
-        && let Ok(document) = serde_json::from_str(&text[start..start + end])
-    {
-        return Ok((document, Found::Braces(start)));
+    }
+    // Nothing is looked for within brackets, so the work stays proportional to the text, and no part of a broken document
+    // is taken for the document.
+    while let Some(open) = start {
+        let Some(close) = balanced(&text[open..]).map(|length| open + length) else {
+            break;
+        };
+        if let Ok(document) = serde_json::from_str(&text[open..close]) {
+            return Ok((document, Found::Braces(open)));
+        }
+        start = text[close..].find(['{', '[']).map(|next| close + next);
     }
     Err(Missing::Broken(error.to_string()))
 }
@@ -95,6 +101,10 @@ mod tests {
             ("```json\n{\"a\": [\"}\", 1]}\n```", Found::Fence),
             ("Here it is:\n```\n{\"a\": [\"}\", 1]}\n```\nDone.", Found::Fence),
             ("It is {\"a\": [\"}\", 1]}, I think.", Found::Braces(6)),
+            (
+                "The set {a, [b]} gives {\"a\": [\"}\", 1]}. Done {x}",
+                Found::Braces(23),
+            ),
         ] {
             assert_eq!(find(text), Ok((document.clone(), found)), "{text}");
         }
@@ -105,7 +115,15 @@ mod tests {
     fn text_without_a_document_says_why() {
         assert_eq!(find("The answer is yes."), Err(Missing::Prose));
         assert_eq!(find(""), Err(Missing::Prose));
-        for broken in ["{\"a\": ", "[1, 2", "{a: 1}", "```json\n{\n```", "}{"] {
+        for broken in [
+            "{\"a\": ",
+            "[1, 2",
+            "{a: 1}",
+            "{a: {\"b\": 1}}",
+            "{a} {\"b\": 1",
+            "```json\n{\n```",
+            "}{",
+        ] {
             assert!(matches!(find(broken), Err(Missing::Broken(_))), "{broken}");
         }
     }
