@@ -299,7 +299,7 @@ impl Way {
                     tokio::select! {
                         _ = through => {}
                         is = changed => if is == Is::Silent {
-                            std::future::pending().await
+                            std::future::pending::<()>().await;
                         }
                     }
                 });

@@ -202,7 +202,7 @@ mod tests {
             assert!(found.route.is_none() && found.allowed.is_empty(), "{path}");
         }
         let found = find(&Method::PUT, "/v1/runs", false);
-        assert_eq!(found.allowed, [Method::POST, Method::GET]);
+        assert_eq!(found.allowed, [Method::POST, Method::GET, Method::HEAD]);
         assert!(
             find(&Method::GET, "/v1/host/sample/a2a/tasks/x", true)
                 .route
