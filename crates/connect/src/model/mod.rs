@@ -24,7 +24,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
 use wopr_core::{AnswerEnd, ModelCall, ModelReply, ModelUsage, Produced, RunKey, StepId, TenantId, micros};
-use wopr_engine::{Estimate, Keep, Outcome, Progress, Report};
+use wopr_engine::{Estimate, Keep, Outcome, Progress, Report, Throttles};
 use wopr_wire::a2a::model::Secret;
 
 pub use mock::{BadScript, Mock, MockReply, StreamText};
@@ -42,6 +42,9 @@ use answer::{Answer, BYTES_PER_TOKEN, Malformed};
 use reason::Reason;
 use semantic_key::key_of;
 use stream::streamed;
+
+/// Lines about providers that did not answer, each minute.
+static NOT_ANSWERED: Throttles = Throttles::new(30);
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Maximum size of an answer as its provider sends it, in bytes.
@@ -280,7 +283,7 @@ impl Models {
     }
 }
 
-/// What an answer is for.
+/// A request to a provider: who made it, and what must not show in what it is told.
 struct Asking<'a> {
     provider: &'a str,
     run: &'a RunKey,
@@ -321,12 +324,16 @@ impl Asking<'_> {
     }
 
     fn log(&self, status: Option<StatusCode>, reason: &Reason) {
+        let Some(left_out) = NOT_ANSWERED.admit(&self.run.tenant, Instant::now()) else {
+            return;
+        };
         tracing::warn!(
             run = %self.run,
             step = %self.step.key(),
             provider = self.provider,
             status = status.map(|status| status.as_u16()),
             reason = reason.words.as_deref(),
+            left_out,
             "a model provider did not answer"
         );
     }

@@ -1,4 +1,4 @@
-//! Why a provider did not answer, as far as it says so.
+//! The reason that a provider gives for not answering.
 //!
 //! The words of a provider may repeat what it was asked, so only the operator's log has them, without the credential.
 //! The code that most providers add, such as `context_length_exceeded`, is one word, and also goes into the run.
@@ -15,7 +15,7 @@ const MAX_CODE: usize = 64;
 /// The most bytes of a provider's words in the log.
 const MAX_WORDS: usize = 500;
 
-/// Why a provider did not answer.
+/// The reason of one response.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reason {
     code: Option<String>,
@@ -74,7 +74,7 @@ fn is_code(text: &str) -> bool {
 }
 
 fn cut(words: &str, secrets: &Secrets) -> Option<String> {
-    // What is cut off may hold the rest of a credential, so it is redacted before.
+    // Redacts first: a cut in the middle of a credential would hide it from the redaction.
     let words = secrets.text(words.trim());
     let end = words.floor_char_boundary(MAX_WORDS.min(words.len()));
     (end > 0).then(|| words[..end].to_owned())

@@ -3,7 +3,7 @@
 //! Pieces are put together for a moment, because each append costs the host a write. The end of the text is held back
 //! as long as it may be the beginning of a credential.
 
-use std::time::Duration;
+use std::{ops::ControlFlow, time::Duration};
 
 use futures_util::StreamExt as _;
 use http::{HeaderMap, header};
@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use wopr_core::{ModelCall, Produced};
 use wopr_engine::{Outcome, Progress};
+use wopr_wire::sse;
 
 use super::{Asking, MAX_ANSWER, MAX_TEXT, Wire, answer::Answer, malformed, too_large};
 use crate::{
@@ -71,7 +72,11 @@ pub(super) async fn streamed(
             .collect(true)
             .await
             .map_err(|error| failure(&error, &place))?;
-        let answer = asking.read(wire, &body)?;
+        let answer = match body.trim_ascii_start().first() {
+            Some(b'{' | b'[') => asking.read(wire, &body)?,
+            // An event stream under a wrong name.
+            Some(_) | None => read_events(wire, asking, &body)?,
+        };
         let rest = pieces.rest(&answer.text);
         return Ok((answer, rest));
     }
@@ -87,17 +92,8 @@ pub(super) async fn streamed(
         };
         let Some(event) = next else { break };
         let event = event.map_err(|error| failure(&error, &place))?;
-        if event.data.trim() == "[DONE]" {
+        if read_event(wire, asking, &event, &mut answer)?.is_break() {
             break;
-        }
-        if event.data.is_empty() {
-            continue;
-        }
-        let document: Value = serde_json::from_str(&event.data).map_err(|_| malformed())?;
-        asking.check(&document)?;
-        wire.read_event(document, &mut answer).map_err(|_| malformed())?;
-        if answer.text.len() > MAX_TEXT {
-            return Err(too_large());
         }
         if pieces.is_large(&answer.text) {
             pieces.flush(&answer.text).await?;
@@ -105,6 +101,44 @@ pub(super) async fn streamed(
     }
     let rest = pieces.rest(&answer.text);
     Ok((answer, rest))
+}
+
+/// Reads an event into the answer. Breaks at the one that ends the stream.
+fn read_event(
+    wire: &dyn Wire,
+    asking: &Asking<'_>,
+    event: &sse::Event,
+    answer: &mut Answer,
+) -> Result<ControlFlow<()>, Outcome> {
+    if event.data.trim() == "[DONE]" {
+        return Ok(ControlFlow::Break(()));
+    }
+    if event.data.is_empty() {
+        return Ok(ControlFlow::Continue(()));
+    }
+    let document: Value = serde_json::from_str(&event.data).map_err(|_| malformed())?;
+    asking.check(&document)?;
+    wire.read_event(document, answer).map_err(|_| malformed())?;
+    match answer.text.len() > MAX_TEXT {
+        true => Err(too_large()),
+        false => Ok(ControlFlow::Continue(())),
+    }
+}
+
+/// Reads a stream that came as a whole.
+fn read_events(wire: &dyn Wire, asking: &Asking<'_>, body: &[u8]) -> Result<Answer, Outcome> {
+    let (mut decoder, mut events) = (sse::Decoder::new(MAX_EVENT), Vec::new());
+    decoder.feed(body, &mut events).map_err(|_| too_large())?;
+    let mut answer = Answer::default();
+    for event in &events {
+        if read_event(wire, asking, event, &mut answer)?.is_break() {
+            break;
+        }
+    }
+    match events.is_empty() {
+        true => Err(malformed()),
+        false => Ok(answer),
+    }
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

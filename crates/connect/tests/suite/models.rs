@@ -421,6 +421,16 @@ async fn failures_have_codes_and_hide_what_was_said() {
 }
 
 #[tokio::test]
+async fn event_stream_under_the_name_of_json_is_read() {
+    let delta = json!({ "choices": [{ "delta": { "content": "Hi" }, "finish_reason": "stop" }] });
+    let body = format!("data: {delta}\n\ndata: [DONE]\n\n");
+    let script = answer(200, &["content-type: application/json"], &body);
+    let peer = Peer::start(Script::AnswerAndClose(script)).await;
+    let (_, outcome) = ask(&executors(provider(ModelKind::OpenAi, &peer)), call(true)).await;
+    assert_eq!(reply(outcome).text, "Hi");
+}
+
+#[tokio::test]
 async fn failures_name_the_code_of_the_provider_and_not_its_words() {
     let too_long = json!({ "error": { "message": "PROMPT is too long", "code": "context_length_exceeded" } });
     let rejected = answer(400, &["content-type: application/json"], &too_long.to_string());
