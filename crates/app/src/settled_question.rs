@@ -15,7 +15,7 @@ const MAX_PAGES: u64 = 8;
 /// Deepest chain of children that is followed; the kernel allows no deeper one.
 const MAX_DEPTH: usize = 40;
 
-/// What happened to a question. Its text fits after "the question".
+/// How a question was closed. The text of each variant completes a sentence that begins with "the question".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     Answered {

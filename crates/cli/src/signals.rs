@@ -65,7 +65,8 @@ impl Signals {
     }
 }
 
-/// Whether the process was started to ignore SIGHUP. Only Linux tells; elsewhere the signal is left as it is.
+/// Returns `true` if whoever started the process had it ignore SIGHUP. Only Linux says so; on other systems this returns
+/// `true`, and the process does not catch the signal.
 fn ignores_hang_up() -> bool {
     let Ok(status) = fs::read_to_string("/proc/self/status") else {
         return true;

@@ -476,7 +476,7 @@ pub(crate) fn written_by(run: &RunId, started: &RunStarted, events: &[Recorded])
         return rows(events);
     };
     let own = run.memory_scope();
-    // What a fork repeats is remembered already.
+    // The source has already written what the fork repeats.
     let mut rows = rows(&events[live..]);
     rows.retain(|row| row.scope == own || started.replaces_memory_scope(&row.scope));
     for row in &mut rows {

@@ -111,7 +111,8 @@ impl From<mcp::ListToolsResult> for Page {
     }
 }
 
-/// Whether arguments can fit a schema: they are an object. Providers of models refuse a request with another schema.
+/// Returns `true` if an object can match the schema. The arguments of a tool are an object, and a model provider refuses a
+/// request that has a tool with another schema.
 fn describes_objects(schema: &Object) -> bool {
     match schema.get("type") {
         None => true,

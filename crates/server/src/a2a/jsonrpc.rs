@@ -68,7 +68,7 @@ impl ErrorForm {
     }
 }
 
-/// Whether the client asks for an event stream by name.
+/// Returns `true` if the `Accept` header of the request names event streams.
 fn accepts_events(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).into_iter();
     let mut ranges = accepted

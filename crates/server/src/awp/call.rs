@@ -449,8 +449,9 @@ fn same_input(view: &View, caller: &Caller, input: &Object) -> Result<(), Error>
     }
 }
 
-/// The input that a caller sends along, as it is held against that of the start. Where nothing but hidden values
-/// differs, it has those of the start, so that nobody can guess them; the principal that gave them has to repeat them.
+/// Prepares the input that a caller sends along for the comparison with the input of the start. A member that differs only
+/// in hidden values becomes the member of the start, so that the caller cannot guess those values. The principal that
+/// started the execution has to repeat all values.
 fn as_compared<'a>(view: &View, caller: &Caller, input: &'a Object) -> Cow<'a, Object> {
     let Some(started) = &view.run.started else {
         return Cow::Borrowed(input);

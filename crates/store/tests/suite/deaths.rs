@@ -11,7 +11,7 @@ crate::behaviours!(
     row_leased_at_three_crashes_is_quarantined,
     graceful_shutdown_counts_no_death,
     process_that_was_taken_for_dead_takes_its_deaths_back,
-    process_that_could_not_beat_counts_nobody_as_dead,
+    process_whose_own_heartbeat_failed_counts_no_other_as_dead,
     rows_with_one_attempt_left_are_leased_one_by_one,
     inbox_claimed_at_three_crashes_is_quarantined,
     outbox_claimed_at_twenty_crashes_is_quarantined,
@@ -107,7 +107,7 @@ async fn process_that_was_taken_for_dead_takes_its_deaths_back(store: Arc<dyn St
     assert_eq!(lease(&*store, next, 100, 9).await, (vec![1], vec![1]));
 }
 
-async fn process_that_could_not_beat_counts_nobody_as_dead(store: Arc<dyn Store>) {
+async fn process_whose_own_heartbeat_failed_counts_no_other_as_dead(store: Arc<dyn Store>) {
     if !store.is_shared() {
         return;
     }
