@@ -1,7 +1,8 @@
 //! The composition root: builds everything the faces need from a configuration.
 //!
 //! A host owns one store and one engine. Everything that can refuse a start is checked before the store is
-//! opened, so a refused start changes nothing there. A later failure closes what was opened before. Invalid
+//! opened, so a refused start changes nothing there. One check needs the store: whether the master key is that of
+//! its other hosts. A later failure closes what was opened before. Invalid
 //! workflow files are skipped, logged and listed, so that one bad file does not keep a host down.
 //!
 //! The file is long because it is the one place that knows every part and the order in which they are built.
