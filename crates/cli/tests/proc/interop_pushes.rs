@@ -29,7 +29,8 @@ impl Pushed {
     /// The state it reports in 0.3 terms, or that it contains an artifact.
     fn what(&self) -> String {
         let Self { body, .. } = self;
-        if body.get("artifactUpdate").is_some() || body.pointer("/artifacts/0").is_some() {
+        let new_artifact = body.pointer("/metadata/openwop/artifactId");
+        if body.get("artifactUpdate").is_some() || new_artifact.is_some() {
             return "artifact".to_owned();
         }
         let status = body.get("statusUpdate").unwrap_or(body);

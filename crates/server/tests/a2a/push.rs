@@ -316,13 +316,14 @@ async fn artifacts_are_pushed_by_reference() {
         let told = receivers.told(&name, "completed").await;
         // The first event is included, because the configuration came with the message.
         assert_eq!(told[0].state().as_deref(), Some("working"));
-        let artifacts: Vec<_> = told
-            .iter()
-            .filter_map(|pushed| match version {
-                Version::V1_0 => pushed.body["artifactUpdate"].get("artifact").cloned(),
-                Version::V0_3 => pushed.body["artifacts"].get(0).cloned(),
-            })
-            .collect();
+        let artifacts: Vec<_> = match version {
+            Version::V1_0 => told
+                .iter()
+                .filter_map(|pushed| pushed.body["artifactUpdate"].get("artifact").cloned())
+                .collect(),
+            // The task of the last push names all of them.
+            Version::V0_3 => told[told.len() - 1].body["artifacts"].as_array().unwrap().clone(),
+        };
         assert_eq!(artifacts.len(), 1, "{told:?}");
         let artifact = &artifacts[0];
         assert_eq!(artifact["artifactId"], "greet-0");
@@ -337,6 +338,50 @@ async fn artifacts_are_pushed_by_reference() {
         assert_eq!(read["content"], "hello SECRET WORDS");
         assert!(path.contains(task["id"].as_str().unwrap()));
         assert!(!format!("{told:?}").contains("SECRET WORDS"));
+    }
+}
+
+#[tokio::test]
+async fn task_pushed_to_a_receiver_of_0_3_names_the_artifacts_so_far() {
+    let receivers = Receivers::start().await;
+    let server = Server::open(reaching()).await;
+    let client = server.v03();
+    let mut request = client.text("nap", "words", json!({ "metadata": { "skillId": "nap" } }));
+    let config = json!({ "url": receivers.url("nap") });
+    request["configuration"] = json!({ "pushNotificationConfig": config, "blocking": false });
+    client.send(request).await;
+    let told = receivers.told("nap", "completed").await;
+    let named = |pushed: &Pushed| -> Vec<String> {
+        let artifacts = pushed.body["artifacts"].as_array().cloned().unwrap_or_default();
+        let ids = artifacts.iter().map(|artifact| artifact["artifactId"].as_str());
+        ids.map(|id| id.unwrap().to_owned()).collect()
+    };
+    let n: Vec<_> = told.iter().map(|pushed| named(pushed).len()).collect();
+    assert!(n.is_sorted() && n[0] == 0, "{n:?}");
+    assert_eq!(named(&told[told.len() - 1]), ["first-0", "end-0"], "{n:?}");
+}
+
+#[tokio::test]
+async fn empty_credentials_are_none() {
+    let receivers = Receivers::start().await;
+    let server = Server::open(reaching()).await;
+    let client = server.v1();
+    for (name, authentication, header) in [
+        ("empty", json!({ "scheme": "Bearer", "credentials": "" }), None),
+        ("blank", json!({ "scheme": "Bearer", "credentials": " " }), None),
+        ("absent", json!({ "scheme": "Bearer" }), None),
+        (
+            "some",
+            json!({ "scheme": "Bearer", "credentials": "c" }),
+            Some("Bearer c"),
+        ),
+    ] {
+        let mut request = client.text(name, "words", json!({}));
+        let config = json!({ "url": receivers.url(name), "authentication": authentication });
+        request["configuration"] = json!({ "taskPushNotificationConfig": config });
+        client.send(request).await;
+        let told = receivers.told(name, "completed").await;
+        assert_eq!(told[0].header("authorization"), header, "{name}");
     }
 }
 

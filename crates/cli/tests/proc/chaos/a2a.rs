@@ -205,7 +205,10 @@ pub(super) fn pushed(body: &Value) -> Option<Pushed> {
     let sequence = |item: &Value| item.pointer("/metadata/openwop/sequence")?.as_u64();
     let text = |item: &Value, name: &str| item[name].as_str().map(str::to_owned);
     if body["kind"] == "task" {
-        let artifact = body.pointer("/artifacts/0/artifactId").and_then(Value::as_str);
+        // The task names all artifacts so far, and its metadata the new one.
+        let artifact = body
+            .pointer("/metadata/openwop/artifactId")
+            .and_then(Value::as_str);
         return Some(Pushed {
             task: text(body, "id")?,
             sequence: sequence(body)?,

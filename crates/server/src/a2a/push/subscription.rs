@@ -81,6 +81,8 @@ impl Subscription {
             scheme: authentication.map(|info| info.scheme.clone()),
             credentials: authentication
                 .and_then(|info| info.credentials.as_ref())
+                // In protocol buffers, an empty text is an absent one.
+                .filter(|credentials| !credentials.expose().trim().is_empty())
                 .map(|credentials| credentials.expose().to_owned()),
         }
     }

@@ -2,7 +2,10 @@
 //!
 //! The updates are those that a stream of the task sends, in the same order, but without content: the state,
 //! the kind of answer the task waits for, and the URLs of artifacts. They are computed when an event is first
-//! processed and then stored, so every attempt sends the same.
+//! processed and then stored, so every attempt sends the same. In 0.3 an update is the whole task, so it names the
+//! artifacts of earlier updates as well.
+
+use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -22,6 +25,9 @@ use crate::a2a::{
     projection::{Change, TaskProjection, wire_time},
 };
 
+/// The most artifacts that a task of 0.3 names, the latest ones: each update stores their ids.
+const MAX_NAMED: usize = 100;
+
 /// The stored form of an update.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Kept {
@@ -37,6 +43,9 @@ pub(super) struct Kept {
     /// The id of the artifact that the event created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     artifact: Option<String>,
+    /// The ids of the artifacts so far, with that one.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    made: VecDeque<String>,
     /// The W3C trace context of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) trace: Option<String>,
@@ -54,12 +63,21 @@ pub(super) fn updates(before: &View, events: &[Recorded]) -> Vec<Update> {
     let context = context.unwrap_or_else(|| before.key.run.to_string());
     let trace = started.and_then(|started| started.trace.clone());
     let mut projection = TaskProjection::of(&before.run, &before.plan);
+    let known = &before.run.artifacts;
+    let latest = known.iter().skip(known.len().saturating_sub(MAX_NAMED));
+    let mut made: VecDeque<String> = latest.map(|artifact| artifact.id.clone()).collect();
     let mut updates = Vec::new();
     for recorded in events {
         let change = projection.apply(&recorded.event);
         let artifact = match (&recorded.event, change) {
             // Streamed chunks are not pushed, so report every finished artifact.
-            (Event::Kernel(KernelEvent::ArtifactCreated { artifact, .. }), _) => Some(artifact.clone()),
+            (Event::Kernel(KernelEvent::ArtifactCreated { artifact, .. }), _) => {
+                made.push_back(artifact.clone());
+                if made.len() > MAX_NAMED {
+                    made.pop_front();
+                }
+                Some(artifact.clone())
+            }
             (_, Change::Status) => None,
             (_, Change::None | Change::Artifact | Change::Piece | Change::Handoff) => continue,
         };
@@ -73,6 +91,7 @@ pub(super) fn updates(before: &View, events: &[Recorded]) -> Vec<Update> {
                 .first()
                 .map(|waiting| waiting.kind.as_str().to_owned()),
             artifact,
+            made: made.clone(),
             trace: trace.clone(),
         };
         match serde_json::to_vec(&kept) {
@@ -109,12 +128,13 @@ impl Kept {
         let context_id = self.context.clone();
         let metadata = wrap(self.about(seq));
         match (version, artifact) {
-            (Version::V0_3, artifact) => {
+            (Version::V0_3, _) => {
+                let made = self.made.iter().map(|id| reference(run, id, public_url));
                 let task = Task {
                     id: task_id,
                     context_id,
                     status,
-                    artifacts: artifact.into_iter().collect(),
+                    artifacts: made.collect(),
                     history: Vec::new(),
                     metadata,
                     unreadable: Vec::new(),
@@ -144,13 +164,16 @@ impl Kept {
         }
     }
 
-    /// Builds `metadata.openwop`. The sequence number identifies duplicates.
+    /// Builds `metadata.openwop`. The sequence number identifies duplicates; the artifact is the one that is new.
     fn about(&self, seq: u64) -> Object {
         let mut about = Object::new();
         about.insert("sequence".to_owned(), seq.into());
         about.insert("status".to_owned(), self.status.as_str().into());
         if let Some(kind) = &self.asks {
             about.insert("interrupt".to_owned(), json!({ "kind": kind }));
+        }
+        if let Some(artifact) = &self.artifact {
+            about.insert("artifactId".to_owned(), artifact.as_str().into());
         }
         about
     }
