@@ -43,7 +43,7 @@ use super::{
     peer::{Binding, Peer, Transport, Wanted},
     tasks_http::{self, TaskApi},
 };
-use crate::egress::Gate;
+use crate::{egress::Gate, redact::Secrets};
 
 /// A client of remote agents. Clones share cards, tokens and connections.
 #[derive(Debug, Clone)]
@@ -270,6 +270,12 @@ impl Agent {
     #[must_use]
     pub fn card(&self) -> &Card {
         &self.card
+    }
+
+    /// What the agent's answers must not show. `None` if its credential cannot be had now.
+    pub(crate) async fn secrets(&self) -> Option<Secrets> {
+        let presented = self.known.present().await.ok()?;
+        Some(presented.secrets)
     }
 
     /// The interface that answered.

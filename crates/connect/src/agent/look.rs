@@ -99,7 +99,9 @@ impl Agents {
             handle.is_unreadable = true;
         }
         let mut cursor = Cursor::read(attempted.cursor.as_ref());
-        let produced = cursor.advance(&task);
+        // A stream must not show the beginning of a secret of which the rest is still to come.
+        let secrets = Box::pin(agent.secrets()).await;
+        let produced = cursor.advance(&task, secrets.as_ref());
         let report = self.judge_state(agent, attempted, handle, task).await;
         if produced.is_empty() {
             return report;

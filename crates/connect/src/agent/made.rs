@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 use wopr_core::{ContentHash, Produced};
 use wopr_wire::a2a::model::{Artifact, Part, PartContent, Task};
 
+use crate::redact::Secrets;
+
 /// The most artifacts of one call that become artifacts of the run. All are in the outputs of the step.
 const MAX_ARTIFACTS: usize = 500;
 /// The most chunks that the texts of one call are streamed in, and the most bytes of one text. What is longer
@@ -52,8 +54,9 @@ impl Cursor {
         read.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// Returns what the task has and the run has not, and counts it as recorded.
-    pub(super) fn advance(&mut self, task: &Task) -> Vec<Produced> {
+    /// Returns what the task has and the run has not, and counts it as recorded. An end of a growing text that may
+    /// begin one of the secrets waits for what follows it; without secrets, such a text is not streamed.
+    pub(super) fn advance(&mut self, task: &Task, secrets: Option<&Secrets>) -> Vec<Produced> {
         let state = task.status.state;
         let rests = state.is_terminal() || state.is_interrupted();
         let mut produced = Vec::new();
@@ -93,9 +96,11 @@ impl Cursor {
                     name: name_of(artifact),
                     content: content_of(artifact, text),
                 });
-            } else if let Some(text) = text.filter(|text| text.len() <= MAX_STREAMED)
+            } else if let Some(secrets) = secrets
+                && let Some(mut text) = text.filter(|text| text.len() <= MAX_STREAMED)
                 && self.n_chunks < MAX_CHUNKS
             {
+                text.truncate(text.len() - secrets.begun_in(&text));
                 let (rest, starts) = self.rest(&id, &text);
                 if rest.is_empty() {
                     continue;
@@ -236,7 +241,7 @@ mod tests {
         let mut all = Vec::new();
         for task in tasks {
             let mut cursor = Cursor::read(stored.as_ref());
-            all.push(cursor.advance(task));
+            all.push(cursor.advance(task, Some(&Secrets::default())));
             stored = serde_json::to_value(cursor).ok();
         }
         all
@@ -257,6 +262,30 @@ mod tests {
                 vec![],
                 vec![chunk("two ", false, false)],
                 vec![chunk("three", false, true), whole("one two three")],
+            ]
+        );
+    }
+
+    #[test]
+    fn the_beginning_of_a_secret_waits_for_what_follows() {
+        let secrets = Secrets::of(["sk-123456789"]);
+        let mut cursor = Cursor::default();
+        let mut made = Vec::new();
+        // Answers come with whole secrets replaced.
+        for text in [
+            "key: sk-1234",
+            "key: sk-12345 is none, sk",
+            "key: sk-12345 is none, [redacted]",
+        ] {
+            let growing = task(TaskState::Working, &[("a", &[text])]);
+            made.extend(cursor.advance(&growing, Some(&secrets)));
+        }
+        assert_eq!(
+            made,
+            [
+                chunk("key: ", true, false),
+                chunk("sk-12345 is none, ", false, false),
+                chunk("[redacted]", false, false),
             ]
         );
     }
@@ -302,7 +331,7 @@ mod tests {
         let ids: Vec<String> = (0..2 * MAX_ARTIFACTS).map(|n| n.to_string()).collect();
         let artifacts: Vec<(&str, &[&str])> = ids.iter().map(|id| (id.as_str(), &["x"][..])).collect();
         let mut cursor = Cursor::default();
-        let made = cursor.advance(&task(TaskState::Completed, &artifacts));
+        let made = cursor.advance(&task(TaskState::Completed, &artifacts), None);
         assert_eq!(made.len(), MAX_ARTIFACTS);
         let stored = serde_json::to_vec(&cursor).expect("serializes");
         assert!(stored.len() < 64 << 10, "{}", stored.len());
@@ -314,7 +343,7 @@ mod tests {
         let mut n_bytes = 0;
         for n in 0..100 {
             let text = format!("{n}{}", "x".repeat(1 << 20));
-            let made = cursor.advance(&task(TaskState::InputRequired, &[("a", &[text.as_str()])]));
+            let made = cursor.advance(&task(TaskState::InputRequired, &[("a", &[text.as_str()])]), None);
             n_bytes += made.iter().map(Produced::size).sum::<usize>();
         }
         assert!((MAX_BYTES..MAX_BYTES + (2 << 20)).contains(&n_bytes), "{n_bytes}");
