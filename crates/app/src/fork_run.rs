@@ -70,7 +70,11 @@ impl App {
         match new.mode {
             // It sends nothing.
             ForkMode::Replay => {}
-            ForkMode::Branch => self.permit_answers(caller, source, new.from).await?,
+            ForkMode::Branch => {
+                let view = self.view(source).await?.ok_or(Error::NoRun)?;
+                permit_children(caller, &view)?;
+                self.permit_answers(caller, source, new.from).await?;
+            }
         }
         if let Some(overlay) = &new.overlay {
             check_tags(overlay.tags.as_deref().unwrap_or_default())?;
@@ -113,6 +117,7 @@ impl App {
         let (RunStatus::Failed, Some(node)) = (view.run.status, failed) else {
             return Err(Refusal::NothingToRetry(view.run.status).into());
         };
+        permit_children(caller, &view)?;
         let from = self.start_of(source, &view, node).await?;
         let from = from.ok_or(Refusal::NothingToRetry(view.run.status))?;
         self.permit_answers(caller, source, from).await?;
@@ -281,15 +286,32 @@ impl App {
     }
 }
 
-/// Refuses another definition for a run of somebody else that hides anything from the caller: its nodes could write what
-/// is hidden where it is not.
+/// Whether a run is somebody else's and hides anything from the caller. Nodes of another definition could write what is
+/// hidden where it is not.
+fn hides_from(caller: &Caller, view: &View) -> bool {
+    view.summary.principal != caller.principal && !Mask::for_caller(view, caller).hides_nothing()
+}
+
+/// Refuses another definition for a run that hides anything from the caller.
 fn permit_definition(caller: &Caller, view: &View, current: &Plan) -> Result<(), Refusal> {
-    let is_own = view.summary.principal == caller.principal;
-    if is_own || current.version() == view.plan.version() || Mask::for_caller(view, caller).hides_nothing() {
+    if current.version() == view.plan.version() || !hides_from(caller, view) {
         return Ok(());
     }
     let why = "the run of another principal has values that are hidden from you, and its workflow has changed since; \
                try it again with the version that it had";
+    Err(Refusal::OtherDefinition(why.to_owned()))
+}
+
+/// Refuses a branch that starts children of a run that hides anything from the caller: a child runs with the definition
+/// that its workflow has by then.
+fn permit_children(caller: &Caller, view: &View) -> Result<(), Refusal> {
+    let mut positions = 0..view.plan.n_nodes();
+    let starts_children = positions.any(|position| view.plan.runs_workflows(position));
+    if !starts_children || !hides_from(caller, view) {
+        return Ok(());
+    }
+    let why = "the run of another principal has values that are hidden from you, and its child runs would have the \
+               definitions of now; replay it, or let that principal branch it or try it again";
     Err(Refusal::OtherDefinition(why.to_owned()))
 }
 

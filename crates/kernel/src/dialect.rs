@@ -135,6 +135,11 @@ pub trait Planned: Debug + Send + Sync + 'static {
         None
     }
 
+    /// Whether the node creates runs of workflows of the tenant.
+    fn runs_workflows(&self, position: usize) -> bool {
+        self.children(position).is_some()
+    }
+
     /// Whether the node's child runs remember in a scope of their own.
     fn isolates_memory(&self, _position: usize) -> bool {
         false

@@ -82,6 +82,12 @@ impl Tools {
         self.offered.is_empty() && self.servers.is_empty()
     }
 
+    /// Whether any tool is a workflow of the tenant.
+    pub(crate) fn runs_workflows(&self) -> bool {
+        let is_workflow = |tool: &Tool| matches!(tool.target, Target::Workflow(_));
+        self.offered.iter().any(is_workflow)
+    }
+
     pub(super) fn read(config: Config<'_>, allowance: &Allowance) -> Result<Self, String> {
         let list = match config.0.get("tools") {
             None | Some(Value::Null) => &[][..],

@@ -51,6 +51,14 @@ impl Planned for Plan {
         self.never_waits
     }
 
+    fn runs_workflows(&self, position: usize) -> bool {
+        match self.nodes[position].kind.model() {
+            // Its other tools are workflows of the host.
+            Some(model) => model.tools.runs_workflows(),
+            None => self.children(position).is_some(),
+        }
+    }
+
     fn children(&self, position: usize) -> Option<ChildPolicy> {
         let sub = match &self.nodes[position].kind {
             NodeKind::SubWorkflow(sub) => sub,

@@ -619,6 +619,52 @@ async fn a_definition_that_shows_what_was_sensitive_refuses_a_retry() {
 }
 
 #[tokio::test]
+async fn a_branch_with_children_is_refused_to_another_principal_from_whom_values_are_hidden() {
+    let server = Server::start().await;
+    let child = |marks: bool| {
+        let mut document = chain("kid", &[node("work", "core.fail", json!({}))]);
+        document["variables"] = json!([{ "name": "s", "type": "string", "sensitive": marks }]);
+        document
+    };
+    register(&server, &child(true)).await;
+    let config = json!({ "workflowId": "kid", "inputMapping": { "s": "s" } });
+    let mut parent = chain("parent", &[node("sub", "core.subWorkflow", config)]);
+    parent["variables"] = json!([{ "name": "s", "type": "string", "sensitive": true }]);
+    register(&server, &parent).await;
+    let run = server.run("parent", json!({ "s": "hidden" })).await;
+    server.wait_for(&run, "failed").await;
+    // The children of a branch have the definition of now, which Adam may write.
+    register(&server, &child(false)).await;
+    let retry = format!("/v1/host/wopr/runs/{run}:retry");
+    let fork = format!("/v1/runs/{run}:fork");
+    for (path, body) in [
+        (&retry, json!({})),
+        (&retry, json!({ "asItWas": true })),
+        (&fork, json!({ "mode": "branch", "fromSeq": 1 })),
+    ] {
+        let refused = server
+            .call("POST", path)
+            .key(ADAM)
+            .json(&body)
+            .send()
+            .await
+            .ok(422);
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.contains("another principal"), "{message}");
+    }
+    let replay = json!({ "mode": "replay", "fromSeq": 0 });
+    server
+        .call("POST", &fork)
+        .key(ADAM)
+        .json(&replay)
+        .send()
+        .await
+        .ok(201);
+    // It is shown to nobody who could not read it before.
+    server.post(&retry, &json!({})).send().await.ok(201);
+}
+
+#[tokio::test]
 async fn other_edges_refuse_a_retry() {
     let server = Server::start().await;
     let bad = node("work", "core.fail", json!({}));
