@@ -256,6 +256,20 @@ pub struct Resolve {
 }
 
 impl Resolve {
+    /// Whose vote it is.
+    pub(crate) fn voter(&self) -> String {
+        self.voter.clone().unwrap_or_else(|| self.by.to_string())
+    }
+
+    /// Who is recorded as the answerer. A token may have been passed on, so its vote counts for the principal it was
+    /// issued for, but what is said with it is not recorded as that principal's words.
+    pub(crate) fn answerer(&self) -> String {
+        match &self.authority {
+            Authority::Token { .. } => self.by.to_string(),
+            Authority::Credential(_) => self.voter(),
+        }
+    }
+
     /// The interrupt that the answer targets.
     ///
     /// # Errors

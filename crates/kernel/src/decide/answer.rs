@@ -84,7 +84,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             Rules::Turn => Ok(Trigger::TurnTaken {
                 position,
                 step,
-                by: resolve.voter.clone().unwrap_or_else(|| resolve.by.to_string()),
+                by: resolve.answerer(),
                 closes: closes_conversation(&resolve.value)?,
                 turn: resolve.value.clone(),
             }),
@@ -274,15 +274,9 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             let checked = schema.check(edited, &self.budget.meter());
             checked.map_err(|rule| Refusal::InvalidAnswer(format!("editedArtifactData: {rule}")))?;
         }
-        let voter = resolve.voter.clone().unwrap_or_else(|| resolve.by.to_string());
+        let voter = resolve.voter();
         rules.check(&open.data, &voter, &resolve.authority)?;
-        // A token may have been passed on. The vote counts for the principal it was issued for, but the token
-        // is recorded as the answerer.
-        let answerer = if by_token {
-            resolve.by.to_string()
-        } else {
-            voter.clone()
-        };
+        let answerer = resolve.answerer();
         let decided_by = match answer.action {
             ApprovalAction::Ask => {
                 return Ok(Trigger::Asked {

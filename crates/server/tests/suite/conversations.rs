@@ -48,9 +48,12 @@ async fn who_answers_by_a_link_does_not_speak_for_the_agent() {
         .iter()
         .filter(|event| event["type"] == "conversation.exchanged");
     let turns: Vec<_> = turns
-        .map(|event| event["payload"]["turn"]["role"].clone())
+        .map(|event| json!([event["payload"]["turn"]["role"], event["payload"]["turn"]["from"]]))
         .collect();
-    assert_eq!(turns, ["user", "agent"]);
+    assert_eq!(
+        turns,
+        [json!(["user", "interrupt-token"]), json!(["agent", "env"])]
+    );
     server.stop().await;
 }
 
