@@ -292,8 +292,22 @@ fn invalid_answers_change_nothing() {
             &two,
             json!({ "action": "refine", "refineFeedback": { "scope": "whole" } }),
         ),
+        (&five, json!({ "action": "ask" })),
+        (&five, json!({ "action": "ask", "question": " " })),
         (&five, json!({ "action": "refine" })),
         (&five, json!({ "action": "refine", "refineFeedback": null })),
+        (
+            &five,
+            json!({ "action": "refine", "refineFeedback": { "scope": "items", "itemIds": "x" } }),
+        ),
+        (
+            &five,
+            json!({ "action": "refine", "refineFeedback": { "scope": "items", "tags": [1] } }),
+        ),
+        (
+            &five,
+            json!({ "action": "refine", "refineFeedback": { "scope": "section", "sectionPath": 3 } }),
+        ),
         (
             &five,
             json!({ "action": "refine", "refineFeedback": { "text": "x" } }),

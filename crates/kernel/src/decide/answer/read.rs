@@ -43,6 +43,10 @@ impl Answer {
                 .filter(|value| !value.is_null())
                 .map(|value| match value {
                     Value::String(text) => json!({ "scope": "whole", "text": text }),
+                    Value::Object(members) => {
+                        let given = members.iter().filter(|(_, value)| !value.is_null());
+                        Value::Object(given.map(|(name, value)| (name.clone(), value.clone())).collect())
+                    }
                     other => other.clone(),
                 });
         let mut legacy_refine = false;
@@ -76,7 +80,12 @@ impl Answer {
             ApprovalAction::EditAccept if edited.is_none() => {
                 return Err(invalid("'editedArtifactData' is missing"));
             }
-            ApprovalAction::Ask => feedback = feedback.or(text("question")?).or(text("text")?),
+            ApprovalAction::Ask => {
+                feedback = feedback.or(text("question")?).or(text("text")?);
+                if feedback.as_deref().is_none_or(|words| words.trim().is_empty()) {
+                    return Err(invalid("'question' is missing"));
+                }
+            }
             ApprovalAction::Accept
             | ApprovalAction::Reject
             | ApprovalAction::EditAccept
@@ -145,10 +154,28 @@ fn check_refine(refine: Option<&Value>) -> Result<(), Refusal> {
     if let Some(name) = fields.keys().find(|name| !known.contains(&name.as_str())) {
         return invalid(&format!("'refineFeedback.{name}' is not known"));
     }
-    match fields.get("scope").and_then(Value::as_str) {
-        Some("whole" | "section" | "items") => Ok(()),
-        _ => invalid("'refineFeedback.scope' is none of whole, section, items"),
+    if !matches!(
+        fields.get("scope").and_then(Value::as_str),
+        Some("whole" | "section" | "items")
+    ) {
+        return invalid("'refineFeedback.scope' is none of whole, section, items");
     }
+    for name in ["sectionPath", "text"] {
+        if fields.get(name).is_some_and(|value| !value.is_string()) {
+            return invalid(&format!("'refineFeedback.{name}' is not a text"));
+        }
+    }
+    let is_texts = |value: &Value| {
+        value
+            .as_array()
+            .is_some_and(|list| list.iter().all(Value::is_string))
+    };
+    for name in ["itemIds", "tags"] {
+        if fields.get(name).is_some_and(|value| !is_texts(value)) {
+            return invalid(&format!("'refineFeedback.{name}' is not a list of texts"));
+        }
+    }
+    Ok(())
 }
 
 /// The answer as stored: without the caller's claims about who decided and when, which only the host knows.
