@@ -140,7 +140,16 @@ fn failed_for_good(next: &mut Next<'_>, step: &StepId, cause: Seq, error: &Failu
     let code = node
         .map_or(error.code.as_str(), |node| code_of(node, mode(next), error))
         .to_owned();
-    fail(next, step, cause, failure(reason, &code, error.message.clone()));
+    let message = message(&code, error).to_owned();
+    fail(next, step, cause, failure(reason, &code, message));
+}
+
+/// The text of a failure with this code in the words of this language.
+pub(crate) fn message<'f>(code: &str, failure: &'f Failure) -> &'f str {
+    match code {
+        TIMEOUT if failure.code != TIMEOUT => "Activity timed out",
+        _ => &failure.message,
+    }
 }
 
 /// The code of a failure of a node in the words of this language. Those of workers are their own.

@@ -640,11 +640,10 @@ impl<'p> HistoryWriter<'p> {
             Some(node) => activity::code_of(node, self.mode, error),
             None => activity::code(error),
         };
-        let message = match code {
-            activity::TIMEOUT if error.code != activity::TIMEOUT => "Activity timed out",
-            _ => error.message.as_str(),
-        };
-        (message, Some(code).filter(|code| !code.is_empty()))
+        (
+            activity::message(code, error),
+            Some(code).filter(|code| !code.is_empty()),
+        )
     }
 
     /// Writes that parallel nodes are left, and which of their branches are given up with that: at a join all that have not

@@ -415,7 +415,11 @@ fn failed_attempts_are_repeated_as_the_policy_says() {
     policy["non_retryable_errors"] = json!(["TIMEOUT"]);
     let mut script = start(retried(policy), json!({}));
     script.wait(10_000);
-    assert_eq!(failure(&script).code, "TIMEOUT");
+    let failure = failure(&script);
+    assert_eq!(
+        (&*failure.code, &*failure.message),
+        ("TIMEOUT", "Activity timed out")
+    );
 }
 
 #[test]

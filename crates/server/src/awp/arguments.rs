@@ -62,12 +62,8 @@ impl Arguments {
         let Some(value) = self.fields.take(name) else {
             return Ok(None);
         };
-        let bytes = json_bytes(&value);
-        if bytes > MAX_BYTES {
-            let error = self.rule(name, format!("must have at most {MAX_BYTES} bytes as JSON"));
-            return Err(
-                error.with(serde_json::json!({ "label": name, "bytes": bytes, "maxBytes": MAX_BYTES }))
-            );
+        if let Some((rule, details)) = oversized(name, &value) {
+            return Err(self.rule(name, rule).with(details));
         }
         match value {
             Value::Object(object) => Ok(Some(object)),
@@ -258,6 +254,13 @@ fn refused(tool: Tool, error: &DecodeError) -> Error {
         false => format!("{path} {rule}"),
     };
     Error::invalid(tool, message).with(serde_json::json!({ "field": path }))
+}
+
+/// What is wrong with a value that is too large, and the details of the error.
+pub(super) fn oversized(name: &str, value: &Value) -> Option<(String, Value)> {
+    let bytes = json_bytes(value);
+    let details = serde_json::json!({ "label": name, "bytes": bytes, "maxBytes": MAX_BYTES });
+    (bytes > MAX_BYTES).then(|| (format!("must have at most {MAX_BYTES} bytes as JSON"), details))
 }
 
 /// The length of a value as JSON.

@@ -83,6 +83,8 @@ impl Standing {
     fn is_stable(&self) -> bool {
         let waits_for_work = |child: &Self| child.status.phase == ExecutionPhase::AwaitingActivity;
         match self.status.phase {
+            // A child of a cancelled execution has not heard of it yet.
+            ExecutionPhase::Running if self.view.run.status == RunStatus::Cancelling => false,
             ExecutionPhase::Running => self.child.as_deref().is_some_and(waits_for_work),
             ExecutionPhase::Interrupted => self.question.is_some(),
             ExecutionPhase::AwaitingActivity

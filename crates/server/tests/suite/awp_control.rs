@@ -306,6 +306,41 @@ async fn a_parent_shows_what_its_child_waits_for() {
     );
 }
 
+#[tokio::test]
+async fn cancel_of_a_parent_is_answered_when_it_is_cancelled() {
+    let server = Server::start().await;
+    let child = document("awp-child", &[work()]);
+    post(&server, "/workflows", json!({ "definition": child }))
+        .await
+        .ok(201);
+    let parent = document("awp-parent", &[sub("awp-child")]);
+    for n in 0..3 {
+        let id = format!("p-{n}");
+        let begin = json!({ "execution_id": id, "activity_execution_mode": "host_mediated" });
+        let started = start(&server, &parent, begin).await.ok(200);
+        assert_eq!(started["status"], "awaiting_activity", "{started}");
+        let path = format!("/executions/{id}:cancel");
+        let cancelled = post(&server, &path, json!({ "reason": "enough" })).await.ok(200);
+        assert_eq!(
+            cancelled,
+            json!({ "execution_id": id, "status": "cancelled", "final_state": {}, "reason": "enough" })
+        );
+    }
+}
+
+#[tokio::test]
+async fn definition_that_no_call_could_bring_along_is_not_registered() {
+    let server = Server::start().await;
+    let mut large = document("awp-large", &[work()]);
+    large["document"]["description"] = "x".repeat(2 << 20).into();
+    let refused = post(&server, "/workflows", json!({ "definition": large }))
+        .await
+        .ok(400);
+    assert_eq!(refused["code"], "VALIDATION_ERROR", "{refused}");
+    assert_eq!(refused["details"]["maxBytes"], 2 << 20, "{refused}");
+    get(&server, "/workflows/awp-large").await.ok(404);
+}
+
 fn sub(workflow: &str) -> Value {
     json!({ "id": "sub", "type": "subworkflow", "config": { "workflow_ref": workflow, "input_mapping": {} } })
 }

@@ -12,6 +12,7 @@ use wopr_core::{Object, WorkflowId, awp};
 
 use super::{
     super::{
+        arguments::oversized,
         definition,
         error::{Code, Error},
     },
@@ -75,6 +76,13 @@ pub(super) async fn register(
             Code::Validation,
             format!("{name} is not a known field"),
         ));
+    }
+    // No call of an execution could bring it along.
+    if let Some((rule, details)) = definition
+        .as_ref()
+        .and_then(|definition| oversized("definition", definition))
+    {
+        return Err(Error::new(Code::Validation, format!("definition {rule}")).with(details));
     }
     let Some(Value::Object(definition)) = definition else {
         return Err(Error::new(Code::Validation, "definition must be an object"));
