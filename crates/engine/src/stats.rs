@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wopr_core::{BudgetScope, ModelUsage, RunStatus, micros};
+use wopr_store::MOST_ADDED;
 
 use crate::Steps;
 
@@ -93,10 +94,10 @@ impl Counters {
 
     /// Counts what a model took.
     pub(crate) fn took(&self, usage: &ModelUsage) {
-        let cost = micros(usage.cost_usd.unwrap_or(0.0));
-        self.model_tokens
-            .fetch_add(usage.total_tokens(), Ordering::Relaxed);
-        self.model_cost_micros.fetch_add(cost, Ordering::Relaxed);
+        // A counter must not fall, so it must not wrap around.
+        let add = |counter: &AtomicU64, n: u64| counter.fetch_add(n.min(MOST_ADDED), Ordering::Relaxed);
+        add(&self.model_tokens, usage.total_tokens());
+        add(&self.model_cost_micros, micros(usage.cost_usd.unwrap_or(0.0)));
     }
 
     /// Counts a call that was not made.

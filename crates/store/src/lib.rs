@@ -60,7 +60,7 @@ pub use push::{
 pub use registry::{KeyRow, Registry, Revision, WorkflowChange, WorkflowRow};
 pub use retention::{Child, EndedRoots, Removal, Retention, Swept};
 pub use secrets::{SecretRow, StoredSecrets};
-pub use spending::{Spenders, Spending, SpentRow};
+pub use spending::{MOST_ADDED, Spenders, Spending, SpentRow};
 pub use sqlite::SqliteStore;
 pub use timeout::with_timeout;
 pub use work::{

@@ -24,8 +24,8 @@ pub struct SpentRow {
 
 /// Where a count stops, so that no answer of a provider can make an append fail.
 pub(crate) const MOST_SPENT: u64 = 9_000_000_000_000_000_000;
-/// The most that one row of a batch adds.
-pub(crate) const MOST_ADDED: u64 = 1_000_000_000_000;
+/// The most that one row of a batch adds, whatever a provider says that an answer took.
+pub const MOST_ADDED: u64 = 1_000_000_000_000;
 
 /// What a read of counts is restricted to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
