@@ -168,10 +168,23 @@ impl Agents {
     }
 }
 
-/// The parts of an answer: a text, or data.
+/// The parts of an answer: a text, data, or both if it is `{text, data}`.
 fn answer_parts(value: Value) -> Vec<Part> {
     match given(value) {
         Value::String(text) => vec![Part::text(text)],
+        Value::Object(mut both) if both.len() == 2 && both.contains_key("data") => {
+            match both.remove("text") {
+                Some(Value::String(text)) => {
+                    let data = both.remove("data").unwrap_or_default();
+                    vec![Part::text(text), Part::data(data)]
+                }
+                Some(other) => {
+                    both.insert("text".to_owned(), other);
+                    vec![Part::data(both.into())]
+                }
+                None => vec![Part::data(both.into())],
+            }
+        }
         data => vec![Part::data(data)],
     }
 }

@@ -3,7 +3,7 @@
 //! | in the message | approval | clarification | anything else |
 //! | --- | --- | --- | --- |
 //! | `metadata.openwop.action`, `metadata.openwop.interrupt` | unchanged | unchanged | unchanged |
-//! | data | `action`, or `approve` | `answers`, or the answers themselves | unchanged |
+//! | data | `action`, or `approve` | `answers`, or the answers themselves; unchanged if another agent asks | unchanged |
 //! | text | accept, approve, yes, reject, no; else a question to the requester, if `ask` is offered | the answer to the only question | custom only: the text, or the object that it is as JSON if the question wants one |
 //!
 //! A message that fits no row is rejected with an error that names the accepted forms, and nothing changes. A
@@ -209,6 +209,13 @@ fn by_fields(mut fields: Object, asked: Asked<'_>, said: &Said) -> Result<Value,
                 .all(|name| known.iter().any(|question| question.id == *name))
             {
                 return Ok(json!({ "answers": fields }));
+            }
+            // Only the agent that asks knows what answers it.
+            if asked.data.get("source").is_some_and(|source| source == "remote") {
+                return Ok(match said.words() {
+                    Some(words) => json!({ "text": words, "data": fields }),
+                    None => fields.into(),
+                });
             }
             Err(refused(asked, "has data that answers something else"))
         }

@@ -226,6 +226,34 @@ fn reads_clarification_answers() {
             ),
         ],
     );
+    // What answers the question of another agent, that agent knows.
+    let remote = json!({"source": "remote", "questions": [{"id": "answer", "question": "?"}]});
+    check(
+        InterruptKind::Clarification,
+        &remote,
+        vec![
+            (
+                json!([{"text": "blue"}]),
+                none.clone(),
+                Ok(json!({"answers": {"answer": "blue"}})),
+            ),
+            (
+                json!([{"data": {"approve": true}}]),
+                none.clone(),
+                Ok(json!({"approve": true})),
+            ),
+            (
+                json!([{"text": "with a note"}, {"data": {"approve": true}}]),
+                none.clone(),
+                Ok(json!({"text": "with a note", "data": {"approve": true}})),
+            ),
+            (
+                json!([]),
+                json!({"openwop": {"action": "accept"}}),
+                Ok(json!({"action": "accept"})),
+            ),
+        ],
+    );
     check(
         InterruptKind::Clarification,
         &two,
