@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use parking_lot::Mutex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -24,6 +24,7 @@ use wopr_wire::a2a::{
 
 use super::{
     card_security::{self, Security},
+    ingress::card_version,
     modes::Modes,
     supported::{Binding, EXTENSIONS, Extension, INPUT_MODES, OUTPUT_MODES},
 };
@@ -68,13 +69,10 @@ enum Form {
 }
 
 impl Form {
-    /// Selects the form by the version header, or by the configuration. A client that asks for an unsupported
-    /// version gets the configured form, which lists the supported versions.
-    fn of(host: &Host, headers: &HeaderMap) -> Self {
-        let named = headers.get(VERSION_HEADER).and_then(|value| value.to_str().ok());
-        let named = named.filter(|text| !text.trim().is_empty());
-        let version = named.and_then(|text| Version::from_header(Some(text)).ok());
-        version.map_or_else(
+    /// Selects the form by the version that the client asks for, or by the configuration. A client that asks for an
+    /// unsupported version gets the configured form, which lists the supported versions.
+    fn of(host: &Host, asked: Option<Version>) -> Self {
+        asked.map_or_else(
             || match host.config().a2a.card_version {
                 CardVersion::Union => Self::Union,
                 CardVersion::V1_0 => Self::Pure(Version::V1_0),
@@ -205,11 +203,12 @@ pub(super) fn respond(
     host: &Host,
     cards: &Cards,
     workflow: Option<&WorkflowId>,
+    uri: &Uri,
     headers: &HeaderMap,
 ) -> Response {
     let Made {
         body, etag, since, ..
-    } = match cards.get(host, workflow, Form::of(host, headers)) {
+    } = match cards.get(host, workflow, Form::of(host, card_version(uri, headers))) {
         Ok(Some(made)) => made,
         Ok(None) => {
             return super::transport::status_response(

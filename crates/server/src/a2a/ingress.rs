@@ -61,11 +61,24 @@ pub(super) fn asked_version(uri: &Uri, headers: &HeaderMap) -> Result<Version, A
         let text = value.to_str().map_err(|_| A2aError::version_not_supported("?"))?;
         return Version::from_header(Some(text));
     }
+    Version::from_header(version_parameter(uri))
+}
+
+/// The version of a card that is asked for. One without a card of its own is not read.
+pub(super) fn card_version(uri: &Uri, headers: &HeaderMap) -> Option<Version> {
+    let named = match headers.get(VERSION_HEADER) {
+        Some(value) => value.to_str().ok(),
+        None => version_parameter(uri),
+    };
+    let named = named.filter(|text| !text.trim().is_empty())?;
+    Version::from_header(Some(named)).ok()
+}
+
+fn version_parameter(uri: &Uri) -> Option<&str> {
     let pairs = uri.query().unwrap_or_default().split('&');
-    let named = pairs
-        .filter_map(|pair| pair.split_once('='))
-        .find(|(name, _)| name.eq_ignore_ascii_case(VERSION_HEADER));
-    Version::from_header(named.map(|(_, value)| value))
+    let mut pairs = pairs.filter_map(|pair| pair.split_once('='));
+    let named = pairs.find(|(name, _)| name.eq_ignore_ascii_case(VERSION_HEADER));
+    named.map(|(_, value)| value)
 }
 
 /// Requires that the client asks for the version of the address it calls. A missing version means 0.3.

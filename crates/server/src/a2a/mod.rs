@@ -135,7 +135,7 @@ impl Face {
         let verb = Verb::from_name(head.method.as_str());
         let response = match place {
             Place::Card(interface) if head.method == http::Method::HEAD || verb == Some(Verb::Get) => {
-                card::respond(&host, &self.cards, interface.as_ref(), headers)
+                card::respond(&host, &self.cards, interface.as_ref(), &head.uri, headers)
             }
             Place::Card(_) => transport::only_read("read the card by GET"),
             Place::Keys if head.method == http::Method::HEAD || verb == Some(Verb::Get) => card::keys(&host),

@@ -340,6 +340,12 @@ async fn the_card_without_a_version_is_the_configured_one() {
             // A client that names its version gets that one.
             let card = server.v03().with("A2A-Version", "1.0").get(path).await.json();
             assert!(card.get("supportedInterfaces").is_some() && card.get("preferredTransport").is_none());
+            let path = format!("{path}?A2A-Version=0.3");
+            let card = server.v03().get(&path).await.json();
+            assert!(card.get("supportedInterfaces").is_none() && card.get("preferredTransport").is_some());
+            // The header counts.
+            let card = server.v03().with("A2A-Version", "1.0").get(&path).await.json();
+            assert!(card.get("supportedInterfaces").is_some() && card.get("preferredTransport").is_none());
         }
     }
 }
