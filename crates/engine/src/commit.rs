@@ -61,6 +61,12 @@ impl StoredEffect {
     pub(crate) fn first_lease(&self) -> Fence {
         Fence(self.not_begun.map_or(1, |fence| fence.saturating_add(2)))
     }
+
+    /// Whether nobody has sent the request, as the holder of this lease knows. A later attempt makes the request of the
+    /// earlier ones, which were sent.
+    pub(crate) fn is_unsent(&self, fence: Fence) -> bool {
+        self.attempt == 0 && self.not_begun.is_some() && fence <= self.first_lease()
+    }
 }
 
 /// The lease under which a command comes.
@@ -539,4 +545,33 @@ pub(crate) fn invocation_id(
     }
     hasher.update(provider.as_bytes());
     URL_SAFE_NO_PAD.encode(hasher.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_of_an_earlier_attempt_may_have_been_sent() {
+        let effect = |attempt: u32, not_begun: Option<u64>| StoredEffect {
+            step: StepId {
+                node: NodeId::parse("ask").expect("valid"),
+                ordinal: 0,
+            },
+            attempt,
+            number: 0,
+            idempotency_key: "key".to_owned(),
+            traceparent: None,
+            request: Request::SideEffect {
+                payload: Object::new(),
+            },
+            handle: None,
+            cursor: None,
+            not_begun,
+        };
+        assert!(effect(0, Some(3)).is_unsent(Fence(5)));
+        assert!(!effect(0, Some(3)).is_unsent(Fence(7)), "leased once more");
+        assert!(!effect(0, None).is_unsent(Fence(1)));
+        assert!(!effect(1, Some(3)).is_unsent(Fence(5)));
+    }
 }

@@ -209,8 +209,7 @@ impl Engine {
     /// Looks for what the peer of a dropped call has, and has it cancelled.
     pub(crate) async fn recall(&self, lease: &mut Lease, recall: Recall) -> End {
         let Recall { effect, .. } = &recall;
-        let is_unsent = effect.not_begun.is_some() && lease.fence <= effect.first_lease();
-        if !effect.request.is_followed() || is_unsent {
+        if !effect.request.is_followed() || effect.is_unsent(lease.fence) {
             return self.end_row(lease).await;
         }
         let recalling = caught(self.shared.executor.recall(Recalling {
