@@ -20,6 +20,7 @@ use crate::{
     Config, Faces, Host,
     config::Listen,
     connection::{Bounds, Connections, Crowd, Line},
+    telemetry,
     tls::{self, Tls},
 };
 
@@ -173,7 +174,7 @@ async fn serve_until(host: Arc<Host>, listeners: Listeners, mut shutdown: BoxFut
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "connection not accepted");
+                telemetry::not_accepted(&error);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

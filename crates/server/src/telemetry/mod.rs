@@ -18,7 +18,7 @@ use crate::config::{Log, LogFormat};
 
 pub use metrics::{METRICS_TYPE, Metrics, OpenStream, StoreStats};
 pub use request::{Handled, NoFault, observe};
-pub(crate) use throttled::{not_ready, not_served};
+pub(crate) use throttled::{not_accepted, not_ready, not_served};
 pub use trace::TraceContext;
 
 #[derive(Debug, thiserror::Error)]

@@ -9,6 +9,7 @@ const MOST_FAULTS: u32 = 60;
 
 static UNAVAILABLE: Throttle = Throttle::new(1);
 static NOT_READY: Throttle = Throttle::new(1);
+static NOT_ACCEPTED: Throttle = Throttle::new(1);
 
 /// The lines of a host about answered requests.
 #[derive(Debug)]
@@ -31,6 +32,13 @@ impl Default for Answers {
 pub(crate) fn not_served(error: &dyn Display) {
     if let Some(left_out) = UNAVAILABLE.admit(Instant::now()) {
         tracing::warn!(%error, left_out, "request not served, it may be repeated");
+    }
+}
+
+/// A connection was not accepted, most likely for want of descriptors. The next attempt may fail as well.
+pub(crate) fn not_accepted(error: &dyn Display) {
+    if let Some(left_out) = NOT_ACCEPTED.admit(Instant::now()) {
+        tracing::warn!(%error, left_out, "connection not accepted");
     }
 }
 
