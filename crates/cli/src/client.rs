@@ -41,6 +41,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(90);
 /// Maximum size of a response body in bytes.
 const MAX_ANSWER: usize = 64 << 20;
+/// The most pages in a row of a list that have no item. Filters can leave a page without any.
+const MAX_EMPTY_PAGES: usize = 1_000;
 const JSON: &str = "application/json";
 /// Maximum size of a stream event in bytes.
 const MAX_EVENT: usize = 16 << 20;
@@ -292,8 +294,42 @@ impl Client {
         self.answer(request).await
     }
 
-    pub(crate) async fn delete(&self, path: &str) -> Result<Value> {
-        self.answer(self.request(Method::DELETE, path, JSON)?).await
+    /// Like [`Self::get`], for an answer that has this member.
+    pub(crate) async fn get_with(&self, path: &str, member: &str) -> Result<Value> {
+        let answer = self.get(path).await?;
+        self.has(answer, member)
+    }
+
+    /// Like [`Self::post`], for an answer that has this member.
+    pub(crate) async fn post_with(&self, path: &str, body: &Value, member: &str) -> Result<Value> {
+        let answer = self.post(path, body).await?;
+        self.has(answer, member)
+    }
+
+    /// Whatever answers at the address of a server may answer with success. What lacks the member that an answer is about is
+    /// not the answer of a wopr.
+    fn has(&self, answer: Value, member: &str) -> Result<Value> {
+        if answer.get(member).is_some() {
+            return Ok(answer);
+        }
+        let why = format!("its answer has no '{member}'");
+        Err(self.is_no_wopr(&why).into())
+    }
+
+    fn is_no_wopr(&self, why: &str) -> Failure {
+        Failure::new(
+            Exit::Failed,
+            format!("{} does not answer as a wopr does: {why}", self.base),
+        )
+    }
+
+    /// Removes something. The server has nothing to say about it afterwards.
+    pub(crate) async fn delete(&self, path: &str) -> Result<()> {
+        let answer = self.answer(self.request(Method::DELETE, path, JSON)?).await?;
+        match answer {
+            Value::Null => Ok(()),
+            _ => Err(self.is_no_wopr("it answers a removal with a document").into()),
+        }
     }
 
     async fn answer(&self, mut request: Request) -> Result<Value> {
@@ -315,6 +351,7 @@ impl Client {
     pub(crate) async fn pages(&self, path: &str, items: &str, most: usize) -> Result<Pages> {
         let mut all = Vec::new();
         let mut cursor: Option<String> = None;
+        let mut n_empty = 0;
         loop {
             let left = most.saturating_sub(all.len()).clamp(1, 100);
             let joint = if path.contains('?') { '&' } else { '?' };
@@ -323,14 +360,20 @@ impl Client {
                 page.push_str("&cursor=");
                 page.push_str(&escape(cursor));
             }
-            let mut answer = self.get(&page).await?;
+            let mut answer = self.get_with(&page, items).await?;
+            let n_before = all.len();
             if let Some(Value::Array(page)) = answer.get_mut(items).map(Value::take) {
                 all.extend(page);
             }
-            cursor = answer
+            let next = answer
                 .get("nextCursor")
                 .and_then(Value::as_str)
                 .map(str::to_owned);
+            n_empty = if all.len() > n_before { 0 } else { n_empty + 1 };
+            if next.is_some() && (next == cursor || n_empty >= MAX_EMPTY_PAGES) {
+                return Err(self.is_no_wopr("its list does not end").into());
+            }
+            cursor = next;
             if cursor.is_none() || all.len() >= most {
                 let has_more = cursor.is_some() || all.len() > most;
                 all.truncate(most);

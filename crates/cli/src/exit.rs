@@ -10,7 +10,7 @@ use std::{
     process::ExitCode,
 };
 
-use crate::output::Paint;
+use crate::output::{Paint, plain};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -147,14 +147,16 @@ pub(crate) fn report(error: &anyhow::Error) -> Exit {
     // Errors are ignored because standard error may be closed.
     match error.downcast_ref::<Failure>() {
         Some(failure) => {
-            let _ = writeln!(err, "{} {failure}", paint.red("error:"));
+            // Texts of servers and files may steer the terminal.
+            let _ = writeln!(err, "{} {}", paint.red("error:"), plain(&failure.text));
             if let Some(hint) = &failure.hint {
-                let _ = writeln!(err, "{} {hint}", paint.dim("hint:"));
+                let _ = writeln!(err, "{} {}", paint.dim("hint:"), plain(hint));
             }
             failure.exit
         }
         None => {
-            let _ = writeln!(err, "{} cannot {error:#}", paint.red("error:"));
+            let text = format!("cannot {error:#}");
+            let _ = writeln!(err, "{} {}", paint.red("error:"), plain(&text));
             Exit::Failed
         }
     }

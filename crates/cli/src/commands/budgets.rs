@@ -31,7 +31,7 @@ pub(crate) struct Budgets {
 impl Budgets {
     pub(crate) async fn run(self) -> Result<Exit> {
         let document = match self.place.client_without(self.tenant.as_deref())? {
-            Some(client) => client.get("/v1/host/wopr/budgets").await?,
+            Some(client) => client.get_with("/v1/host/wopr/budgets", "budgets").await?,
             None => self.read().await?,
         };
         if self.place.format.json {

@@ -163,7 +163,9 @@ async fn retry(
     if let Some(event) = event {
         body["sequence"] = event.into();
     }
-    let answer = client.post("/v1/host/wopr/deliveries:retry", &body).await?;
+    let answer = client
+        .post_with("/v1/host/wopr/deliveries:retry", &body, "retried")
+        .await?;
     if format.json {
         output::json(&answer)?;
         return Ok(Exit::Ok);

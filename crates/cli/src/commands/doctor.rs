@@ -123,7 +123,7 @@ impl Doctor {
 
 async fn ask(server: &str, findings: &mut Findings) -> Result<Exit> {
     let client = Client::at(server, None, &Trust::default())?;
-    match client.get("/readyz").await {
+    match client.get_with("/readyz", "status").await {
         Ok(answer) => {
             let status = render::text(&answer, "status");
             let status = if status.is_empty() { "ready" } else { status };

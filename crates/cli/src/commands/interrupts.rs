@@ -250,7 +250,9 @@ impl Token {
         if self.inspect {
             body["intent"] = "inspect".into();
         }
-        let minted = client.post("/v1/host/wopr/interrupt-tokens", &body).await?;
+        let minted = client
+            .post_with("/v1/host/wopr/interrupt-tokens", &body, "callbackUrl")
+            .await?;
         if self.format.json {
             output::json(&minted)?;
             return Ok(Exit::Ok);

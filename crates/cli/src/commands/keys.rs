@@ -133,7 +133,7 @@ async fn create(wanted: Wanted, place: &Place) -> Result<Exit> {
                     body[name] = Value::from(value);
                 }
             }
-            client.post("/v1/host/wopr/keys", &body).await?
+            client.post_with("/v1/host/wopr/keys", &body, "secret").await?
         }
         None => create_here(wanted, scopes, place).await?,
     };
@@ -226,7 +226,7 @@ fn describe(row: &KeyRow) -> Value {
 
 async fn list(place: &Place) -> Result<Exit> {
     let document = match place.client()? {
-        Some(client) => client.get("/v1/host/wopr/keys").await?,
+        Some(client) => client.get_with("/v1/host/wopr/keys", "keys").await?,
         None => {
             let store = place.open(false).await?;
             let rows = store.registry().keys().await.context("read the keys");

@@ -137,7 +137,7 @@ impl Run {
             let id = match document {
                 None => self.target.clone(),
                 Some(document) => {
-                    let registered = client.post("/v1/workflows", &document).await?;
+                    let registered = client.post_with("/v1/workflows", &document, "workflowId").await?;
                     render::text(&registered, "workflowId").to_owned()
                 }
             };
@@ -234,7 +234,7 @@ impl Run {
         let body = json!({
             "workflowId": workflow, "inputs": inputs, "configurable": configurable, "tags": self.tags,
         });
-        let created = client.post("/v1/runs", &body).await?;
+        let created = client.post_with("/v1/runs", &body, "runId").await?;
         let run = render::text(&created, "runId").to_owned();
         if self.detach {
             if self.format.json {

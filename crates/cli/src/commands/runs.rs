@@ -229,7 +229,9 @@ async fn list(
 }
 
 async fn show(client: &Client, run: &str, format: Format) -> Result<Exit> {
-    let document = client.get(&format!("/v1/runs/{}", escape(run))).await?;
+    let document = client
+        .get_with(&format!("/v1/runs/{}", escape(run)), "runId")
+        .await?;
     if format.json {
         output::json(&document)?;
         return Ok(Exit::Ok);
@@ -456,7 +458,7 @@ async fn steer(
         Some(reason) => json!({ "reason": reason }),
     };
     let path = format!("/v1/runs/{}{verb}", escape(run));
-    let answer = client.post(&path, &body).await?;
+    let answer = client.post_with(&path, &body, "status").await?;
     if format.json {
         output::json(&answer)?;
         return Ok(None);

@@ -139,7 +139,9 @@ async fn set(name: &str, value: &str, owner: &Owner, place: &Place) -> Result<Ex
     let document = match place.client_without(owner.tenant.as_deref())? {
         Some(client) => {
             let body = json!({ "name": name, "value": value });
-            client.post("/v1/host/wopr/secrets", &body).await?
+            client
+                .post_with("/v1/host/wopr/secrets", &body, "fingerprint")
+                .await?
         }
         None => set_here(name, value, owner, place).await?,
     };
@@ -228,7 +230,7 @@ fn describe(row: &SecretRow) -> Value {
 
 async fn list(owner: &Owner, place: &Place) -> Result<Exit> {
     let document = match place.client_without(owner.tenant.as_deref())? {
-        Some(client) => client.get("/v1/host/wopr/secrets").await?,
+        Some(client) => client.get_with("/v1/host/wopr/secrets", "secrets").await?,
         None => {
             let tenant = owner.id()?;
             let store = place.open(false).await?;

@@ -273,7 +273,7 @@ fn check_folders(config: &Config) -> Result<Vec<Checked>> {
 }
 
 async fn list(client: &Client, format: Format) -> Result<Exit> {
-    let document = client.get("/v1/workflows").await?;
+    let document = client.get_with("/v1/workflows", "workflows").await?;
     if format.json {
         output::json(&document)?;
         return Ok(Exit::Ok);
@@ -315,7 +315,9 @@ async fn list(client: &Client, format: Format) -> Result<Exit> {
 
 async fn register(client: &Client, file: &Path, format: Format) -> Result<Exit> {
     // Not validated here, because only the server knows its node types.
-    let registered = client.post("/v1/workflows", &read(file)?).await?;
+    let registered = client
+        .post_with("/v1/workflows", &read(file)?, "workflowId")
+        .await?;
     if format.json {
         output::json(&registered)?;
     } else {

@@ -26,6 +26,7 @@ mod histories;
 mod journey;
 mod keys;
 mod models;
+mod no_wopr;
 mod pushes;
 mod replay_guide;
 mod secrets;

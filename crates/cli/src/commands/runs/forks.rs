@@ -15,7 +15,9 @@ use crate::{
 pub(super) async fn retry(client: &Client, run: &str, as_it_was: bool, format: Format) -> Result<Exit> {
     let path = format!("/v1/host/wopr/runs/{}:retry", escape(run));
     started(
-        &client.post(&path, &json!({ "asItWas": as_it_was })).await?,
+        &client
+            .post_with(&path, &json!({ "asItWas": as_it_was }), "runId")
+            .await?,
         format,
     )
 }
@@ -33,7 +35,7 @@ pub(super) async fn fork(
     if let Some(from) = from {
         body["fromSeq"] = from.into();
     }
-    started(&client.post(&path, &body).await?, format)
+    started(&client.post_with(&path, &body, "runId").await?, format)
 }
 
 fn started(answer: &Value, format: Format) -> Result<Exit> {
@@ -69,7 +71,7 @@ pub(super) fn origin(source: &ForkedFrom) -> String {
 
 pub(super) async fn diff(client: &Client, a: &str, b: &str, format: Format) -> Result<Exit> {
     let path = format!("/v1/runs/{}:diff?against={}", escape(a), escape(b));
-    let diff = match client.get(&path).await {
+    let diff = match client.get_with(&path, "divergedAtSeq").await {
         Ok(diff) => diff,
         Err(error) => {
             // The server does not say which of the two it does not know.
