@@ -262,10 +262,10 @@ impl Cards {
             }
             Err(error) => match Broken::of(&error) {
                 Some(broken) => {
-                    *self.kept.lock() = Some(Kept::failed(broken, asked));
+                    *self.kept.lock() = Some(Kept::failed(broken.clone(), asked));
                     match error {
-                        // That the answer was a card says more.
-                        Error::TooLarge { limit } => Err(Error::CardInvalid(too_large(limit))),
+                        // Not the message was lost, but the card that was to say where it goes.
+                        error if error.may_have_been_sent() => Err(broken.into()),
                         error => Err(error),
                     }
                 }

@@ -28,6 +28,8 @@ pub(super) const CREDENTIALS_MISSING: &str = "A2A_CREDENTIALS_MISSING";
 pub(super) const PROVIDER_ERROR: &str = "A2A_PROVIDER_ERROR";
 const TASK_FAILED: &str = "A2A_TASK_FAILED";
 const PROTOCOL_UNSUPPORTED: &str = "DELEGATE_PROTOCOL_UNSUPPORTED";
+/// How long the look may take that comes when the time of a task is over.
+const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// By which a task is found again. Its only member keeps it apart from the handle of an A2A task.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -104,7 +106,7 @@ async fn submit(api: &dyn AgentTransport, attempted: &Attempted<'_>) -> Report {
         input: &input,
         traceparent: attempted.traceparent.as_deref(),
     });
-    match submitted.await {
+    match within(api.polling().timeout, submitted).await {
         Ok(task) => {
             let accepted = Accepted {
                 task_id: task.id.clone(),
@@ -164,15 +166,20 @@ fn unsupported(call: &AgentCall) -> Option<Outcome> {
 
 async fn look(api: &dyn AgentTransport, attempted: &Attempted<'_>, accepted: Accepted) -> Report {
     let (call, polling) = (attempted.call, api.polling());
-    let looked = api
-        .get(TaskOf {
-            tenant: &attempted.run.tenant,
-            id: &accepted.task_id,
-        })
-        .await;
     let was_asking = accepted.asks.is_some();
-    let age = Duration::from_millis(now().saturating_sub(accepted.since));
-    let left = polling.timeout.saturating_sub(age);
+    let left = || {
+        let age = Duration::from_millis(now().saturating_sub(accepted.since));
+        polling.timeout.saturating_sub(age)
+    };
+    let looking = api.get(TaskOf {
+        tenant: &attempted.run.tenant,
+        id: &accepted.task_id,
+    });
+    let looked = match was_asking {
+        true => looking.await,
+        false => within(left().max(LAST_LOOK), looking).await,
+    };
+    let left = left();
     let id = cut(&accepted.task_id);
     let ms = polling.timeout.as_millis();
     let (last, after) = match looked {
@@ -207,6 +214,15 @@ async fn look(api: &dyn AgentTransport, attempted: &Attempted<'_>, accepted: Acc
     Report::Unchanged {
         check_after: Some(if was_asking { after } else { after.min(left) }),
     }
+}
+
+/// Waits for an answer of the transport for so long.
+async fn within<T>(
+    time: Duration,
+    asking: impl Future<Output = Result<T, TransportError>>,
+) -> Result<T, TransportError> {
+    let answer = tokio::time::timeout(time, asking).await;
+    answer.unwrap_or_else(|_| Err(TransportError::transient("the agent did not answer in time")))
 }
 
 /// Parks a call whose agent asks. The question is another one when the agent shows something else with it.

@@ -16,7 +16,10 @@ use wopr_wire::{
     jws::{JwkSet, PublicKey, SigningKey},
 };
 
-use crate::agent::{Agent, card, json_reply, open_gate, reply, rpc_reply, with_header};
+use crate::{
+    agent::{Agent, card, json_reply, open_gate, reply, rpc_reply, with_header},
+    peer::{Peer as Scripted, Script},
+};
 
 const INTERFACES: &[(&str, &str, &str)] = &[("/rpc", "JSONRPC", "1.0")];
 
@@ -259,6 +262,27 @@ async fn unreachable_card_is_not_asked_for_by_every_call() {
     pass(Duration::from_secs(1)).await;
     let error = client.card("planner").await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn message_is_not_sent_if_the_fetch_of_the_card_breaks_off() {
+    for script in [
+        Script::AnswerAndClose("HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n{".to_owned()),
+        Script::AnswerAndClose("garbage\r\n\r\n".to_owned()),
+        Script::AnswerAndClose(String::new()),
+    ] {
+        let broken = Scripted::start(script.clone()).await;
+        let peer = Peer::new("planner", broken.url("/").parse().unwrap());
+        let client = Client::new(open_gate(), [peer]);
+        // The second failure is the remembered first one.
+        for _ in 0..2 {
+            let error = client.card("planner").await.unwrap_err();
+            assert!(
+                matches!(error, Error::CardNotFetched { .. }) && !error.may_have_been_sent(),
+                "{script:?}: {error:?}"
+            );
+        }
+    }
 }
 
 #[tokio::test]

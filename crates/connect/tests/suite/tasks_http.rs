@@ -413,6 +413,28 @@ async fn hostile_answers_end_the_call_within_bounds() {
 }
 
 #[tokio::test]
+async fn agent_that_does_not_answer_takes_no_longer_than_a_task_may() {
+    let silent = Scripted::start(Script::Silence).await;
+    let polling = Polling {
+        interval: Duration::from_millis(100),
+        timeout: Duration::from_secs(1),
+        ..POLLING
+    };
+    let executors = executors(peer_at(&silent.url("/"), polling));
+    let (code, text, retryable) = failure(attempt(&executors, call("planner"), None).await);
+    assert_eq!((code.as_str(), retryable), ("A2A_PROVIDER_ERROR", true));
+    assert!(text.contains("did not answer in time"), "{text}");
+    let since = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    let handle =
+        json!({ "tasksHttp": { "taskId": "t", "peer": "planner", "since": since.as_millis() as u64 } });
+    let (code, text, retryable) = failure(attempt(&executors, call("planner"), Some(handle)).await);
+    assert_eq!((code.as_str(), retryable), ("A2A_PROVIDER_ERROR", false));
+    assert!(text.contains("within 1000ms"), "{text}");
+}
+
+#[tokio::test]
 async fn parked_question_goes_on_with_the_agent_or_ends_with_an_answer() {
     let mut asks = task("input-required");
     asks["output"] = json!({ "prompt": "Which style?" });
