@@ -19,7 +19,7 @@ use wopr_app::{
 };
 use wopr_core::{
     Object, Origin, Refusal, RunStatus,
-    awp::{self, ActivityMode, Submission},
+    awp::{self, ActivityMode, Submission, SubmitRefusal},
 };
 
 use super::{
@@ -234,12 +234,8 @@ impl Surface<'_> {
         if let Some(name) = &name {
             match find(self.host, self.caller, name, Scope::RunsCreate).await {
                 Ok(view) if may_exist => {
-                    same_start(
-                        (&view, self.caller),
-                        &definition::hash(&document),
-                        &input,
-                        options,
-                    )?;
+                    let version = definition::hash(&document);
+                    same_start((&view, self.caller), name, (&version, &input, options))?;
                     return self.settle(view).await;
                 }
                 Ok(_) => return Err(duplicate(name)),
@@ -270,7 +266,7 @@ impl Surface<'_> {
             (Ok(done), _) => self.done(done).await?,
             (Err(AppError::AliasTaken), Some(name)) if may_exist => {
                 let view = find(self.host, self.caller, &name, Scope::RunsCreate).await?;
-                same_start((&view, self.caller), &version, &input, options)?;
+                same_start((&view, self.caller), &name, (&version, &input, options))?;
                 view
             }
             (Err(AppError::AliasTaken), Some(name)) => return Err(duplicate(&name)),
@@ -321,14 +317,28 @@ impl Surface<'_> {
         };
         let (run, state) = view.run.awp().ok_or_else(|| Error::no_execution(&id))?;
         let plan = view.plan.awp().ok_or_else(|| Error::no_execution(&id))?;
-        let mut questions = awp::agent_questions(plan, run).into_iter();
-        if stable::may_be_answered(view.run.status)
-            && let Some(question) = questions.find(|question| question.node == submission.node)
+        let mut questions = match stable::may_be_answered(view.run.status) {
+            true => awp::agent_questions(plan, run),
+            false => Vec::new(),
+        };
+        if let Some(at) = questions
+            .iter()
+            .position(|question| question.node == submission.node)
         {
+            let question = questions.swap_remove(at);
             return self.answer_agent(view, question, submission, mode).await;
         }
         let submitted = awp::check_submission(plan, (&view.key.run, run, state), submission);
-        let submitted = submitted.map_err(Error::from)?;
+        let submitted = submitted.map_err(|refusal| match refusal {
+            // What an agent asks is shown as an activity.
+            SubmitRefusal::NotAwaiting if !questions.is_empty() => {
+                SubmitRefusal::OtherNode(questions.into_iter().map(|question| question.node).collect())
+            }
+            refusal @ (SubmitRefusal::Invalid(_)
+            | SubmitRefusal::NotAwaiting
+            | SubmitRefusal::OtherNode(_)
+            | SubmitRefusal::OtherSpan) => refusal,
+        })?;
         same_mode(&view, mode, Tool::SubmitActivity)?;
         let at = ActivityAttempt {
             step: submitted.step,
@@ -414,13 +424,16 @@ struct Options {
     is_parallel: Option<bool>,
 }
 
-/// Checks that a start with the id of an execution is the one that began it.
+/// Checks that a start with the id of an execution is the one that began it. To whoever did not begin it and may not read
+/// it, the id is taken, and nothing else is said of it.
 fn same_start(
     (view, caller): (&View, &Caller),
-    version: &wopr_core::ContentHash,
-    input: &Object,
-    options: Options,
+    name: &str,
+    (version, input, options): (&wopr_core::ContentHash, &Object, Options),
 ) -> Result<(), Error> {
+    if view.summary.principal != caller.principal && caller.require(Scope::RunsRead).is_err() {
+        return Err(duplicate(name));
+    }
     if view.plan.version() != version {
         let message = format!("NONDETERMINISM_DETECTED: {OTHER_DEFINITION}");
         let details = json!({ "cause": message, "execution_id": execution_id(view) });

@@ -333,11 +333,9 @@ async fn definition_that_no_call_could_bring_along_is_not_registered() {
     let server = Server::start().await;
     let mut large = document("awp-large", &[work()]);
     large["document"]["description"] = "x".repeat(2 << 20).into();
-    let refused = post(&server, "/workflows", json!({ "definition": large }))
-        .await
-        .ok(400);
-    assert_eq!(refused["code"], "VALIDATION_ERROR", "{refused}");
-    assert_eq!(refused["details"]["maxBytes"], 2 << 20, "{refused}");
+    let refused = post(&server, "/workflows", json!({ "definition": large })).await;
+    assert_eq!(code(&refused, 400), "VALIDATION_ERROR");
+    assert_eq!(refused.json()["error"]["details"]["maxBytes"], 2 << 20);
     get(&server, "/workflows/awp-large").await.ok(404);
 }
 
@@ -1213,4 +1211,50 @@ async fn hidden_members_of_an_input_cannot_be_guessed_by_another_principal() {
         .send()
         .await
         .ok(200);
+}
+
+#[tokio::test]
+async fn existing_id_is_taken_for_who_may_not_read_the_execution() {
+    let server = Server::start().await;
+    let document = document("taken", &[work()]);
+    let begin = |salary: u32| {
+        json!({
+            "execution_id": "k-1", "activity_execution_mode": "host_mediated", "allow_existing_execution_id": true,
+            "input": { "salary": salary },
+        })
+    };
+    start(&server, &document, begin(4711)).await.ok(200);
+    let scopes = json!({ "id": "starter", "principal": "starter", "scopes": ["runs:create"] });
+    let key = server.post("/v1/host/wopr/keys", &scopes).send().await.ok(201);
+    let key = key["secret"].as_str().unwrap();
+    for salary in [1, 4711] {
+        let body = begin(salary);
+        let path = "/awp/v1/workflows/taken/executions";
+        let refused = server.call("POST", path).key(key).json(&body).send().await;
+        assert_eq!(code(&refused, 409), "DUPLICATE_EXECUTION_ID");
+    }
+}
+
+#[tokio::test]
+async fn signal_that_is_waited_for_is_an_event_of_its_name_in_the_log() {
+    let server = Server::start().await;
+    let document = document("signals", &[signal()]);
+    let started = start(&server, &document, json!({ "execution_id": "s-1" })).await;
+    started.ok(200);
+    let runs = server.get("/v1/runs?workflowId=signals").send().await.ok(200);
+    let run = runs["runs"][0]["runId"].as_str().unwrap();
+    let page = server
+        .get(&format!("/v1/runs/{run}/events/poll"))
+        .send()
+        .await
+        .ok(200);
+    let payload = |name: &str| {
+        let mut events = page["events"].as_array().unwrap().iter();
+        events.find(|event| event["type"] == name).unwrap()["payload"].clone()
+    };
+    assert_eq!(payload("run.started")["transport"], "rest");
+    assert_eq!(
+        payload("interrupt.requested")["data"],
+        json!({ "eventType": "approved", "correlation": {} })
+    );
 }

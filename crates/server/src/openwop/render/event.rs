@@ -16,8 +16,8 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 use wopr_core::{
     AnswerEnd, ApprovalAction, Authority, CONTENT_TRUST, Cap, DialectEvent, Event, Failure, Fork, Given,
-    InterruptKind, KernelEvent, ModelStop, NodeId, Object, PrincipalId, Recorded, RefusalDivergence, RunId,
-    RunKey, RunStarted, RunStatus, StepId, UNTRUSTED, WorkerFailure,
+    InterruptKind, KernelEvent, ModelStop, NodeId, Object, Origin, PrincipalId, Recorded, RefusalDivergence,
+    RunId, RunKey, RunStarted, RunStatus, StepId, UNTRUSTED, WorkerFailure,
     openwop::{self, EnvelopeEvent},
     provider,
 };
@@ -878,6 +878,15 @@ fn envelope<'a>(payload: Payload<'a>, step: &StepId, event: &'a EnvelopeEvent, m
     }
 }
 
+/// The transport of the request that started a run, in the words of the specification (section 10.6). Requests of other
+/// languages come by REST.
+fn transport(origin: &Origin) -> &str {
+    match origin.as_str() {
+        known @ ("mcp" | "a2a" | "ui") => known,
+        _ => "rest",
+    }
+}
+
 fn run_started<'a>(started: &'a RunStarted, mask: &'a Mask) -> Payload<'a> {
     let RunStarted {
         dialect: _,
@@ -901,7 +910,7 @@ fn run_started<'a>(started: &'a RunStarted, mask: &'a Mask) -> Payload<'a> {
         .with("workflowId", workflow.as_str())
         .with("workflowVersion", version.as_str())
         .with("inputs", mask.inputs(inputs))
-        .with("transport", origin.as_str())
+        .with("transport", transport(origin))
         .with("engineVersion", ENGINE_VERSION_TEXT)
         .with(
             "owner",

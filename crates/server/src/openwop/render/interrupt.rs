@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use wopr_core::InterruptKind;
 
 /// The members of a kind's data, the first of which is required; `None` if its schema is open.
@@ -21,11 +21,16 @@ const fn members(kind: InterruptKind) -> Option<&'static [&'static str]> {
 }
 
 /// The data of an interrupt, without what its schema does not know. What an agent asks (`is_remote`), and what a
-/// document of another language asks, has a form of its own.
+/// document of another language asks, has a form of its own; a signal that one waits for is an event of that type.
 pub(super) fn data_of(kind: InterruptKind, data: &Value, is_remote: bool) -> Cow<'_, Value> {
     let (Some(members), Value::Object(fields), false) = (members(kind), data, is_remote) else {
         return Cow::Borrowed(data);
     };
+    if let (InterruptKind::ExternalEvent, Some(signal)) = (kind, fields.get("signal"))
+        && !fields.contains_key("eventType")
+    {
+        return Cow::Owned(json!({ "eventType": signal, "correlation": {} }));
+    }
     let is_known = |name: &String| members.contains(&name.as_str());
     if !fields.contains_key(members[0]) || fields.keys().all(is_known) {
         return Cow::Borrowed(data);
