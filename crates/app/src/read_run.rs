@@ -8,9 +8,6 @@ use wopr_store::{BlobRow, MessageRow, ReadError, Summary};
 
 use crate::{App, Caller, Error, Mask, Scope, VisibleRun};
 
-/// Longest chain of forks in which a file is looked for.
-const MAX_FORKS: usize = 16;
-
 impl App {
     /// Finds and reads a run.
     pub async fn read_run(&self, caller: &Caller, id: &str, scope: Scope) -> Result<View, Error> {
@@ -187,24 +184,10 @@ impl App {
         Ok(own.map(|row| row.seq).max().unwrap_or_default())
     }
 
-    /// Reads a file of a run.
+    /// Reads a file that a run refers to.
     pub async fn blob(&self, caller: &Caller, run: &VisibleRun, id: &str) -> Result<Option<BlobRow>, Error> {
         caller.require(Scope::ArtifactsRead)?;
-        let store = self.engine.store();
-        let mut key = (**run).clone();
-        for _ in 0..MAX_FORKS {
-            if let Some(blob) = store.blob(&key, id).await? {
-                return Ok(Some(blob));
-            }
-            // What the events of a fork refer to is its source's.
-            let view = self.engine.view(&key).await?;
-            let source = view.and_then(|view| view.run.fork().map(|fork| fork.source.clone()));
-            match source {
-                Some(source) => key = key.sibling(source),
-                None => return Ok(None),
-            }
-        }
-        Ok(None)
+        Ok(self.engine.blob(run, id).await?)
     }
 }
 

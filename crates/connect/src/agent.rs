@@ -15,6 +15,7 @@
 mod answer;
 mod callback;
 mod failure;
+mod files;
 mod follow;
 mod look;
 mod made;
@@ -40,7 +41,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_core::{AgentCall, AgentReach, AgentVerb, RunKey, StepId, TenantId};
-use wopr_engine::{Outcome, Report, Wake};
+use wopr_engine::{Blobs, Outcome, Report, Wake};
 use wopr_wire::a2a::method::Version;
 
 use self::{
@@ -138,6 +139,7 @@ pub(crate) struct Attempted<'a> {
     pub(crate) handle: Option<Value>,
     pub(crate) cursor: Option<Value>,
     pub(crate) wake: Wake,
+    pub(crate) blobs: Blobs,
 }
 
 #[derive(Debug, Clone)]
@@ -228,7 +230,7 @@ impl Agents {
             Some(_) if !is_followed => return tasks_only(),
             // Boxed, here and below: each future is kilobytes large, and a look need not take the memory of a send.
             Some(api) => return Box::pin(tasks_http::attempt(&api, &attempted)).await,
-            None if !is_followed => return Box::pin(self.perform(&attempted)).await.into(),
+            None if !is_followed => return Box::pin(self.perform(&attempted)).await,
             None => {}
         }
         match attempted.handle.as_ref().map(Handle::deserialize) {

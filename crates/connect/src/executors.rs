@@ -124,6 +124,7 @@ impl Executor for Executors {
             cursor,
             wake,
             progress,
+            blobs,
             keep,
         } = attempt;
         match request {
@@ -162,6 +163,7 @@ impl Executor for Executors {
                         handle,
                         cursor,
                         wake,
+                        blobs,
                     })
                     .await
             }
@@ -217,6 +219,7 @@ impl Executor for Executors {
             idempotency_key: key,
             traceparent,
             request,
+            blobs,
         } = recalling;
         match request {
             Request::Agent(mut call) => {
@@ -224,7 +227,7 @@ impl Executor for Executors {
                     return Err(CancelError::new("no peer has the address of the call".to_owned()));
                 }
                 self.agents
-                    .recall(&call, (&run, &step, (attempt, number)), &key, traceparent)
+                    .recall(&call, (&run, &step, (attempt, number)), &key, traceparent, blobs)
                     .await
             }
             // Nobody else goes on with a call.

@@ -15,7 +15,7 @@ use wopr_core::{
     TenantId, ToolQuery, ToolRequest, provider, value_size,
 };
 
-use crate::{Estimate, ScriptedModel};
+use crate::{Blobs, Estimate, ScriptedModel};
 
 /// The request of an effect, as stored in its row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -156,6 +156,8 @@ pub struct Attempt {
     pub wake: Wake,
     /// Records what the peer makes while the attempt goes on.
     pub progress: Progress,
+    /// Reads the files of messages that the request names.
+    pub blobs: Blobs,
     /// Holds the executor's permits until the outcome is recorded.
     pub keep: Keep,
 }
@@ -366,6 +368,8 @@ pub struct Recalling {
     pub idempotency_key: String,
     pub traceparent: Option<String>,
     pub request: Request,
+    /// Reads the files of messages that the request names.
+    pub blobs: Blobs,
 }
 
 /// What the peer of such a call has.

@@ -167,6 +167,7 @@ impl Engine {
             cursor: effect.cursor.clone(),
             wake: self.waker(&lease.run, &lease.key),
             progress: self.progress(lease, &effect),
+            blobs: self.blobs(&lease.run, &keep),
             keep: keep.clone(),
         })));
         let mut performing = performing;

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{runtime::Handle, sync::broadcast};
+use tokio::{
+    runtime::Handle,
+    sync::{Semaphore, broadcast},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use wopr_core::{
     ContentHash, Plan, PrincipalId, Run, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
@@ -11,6 +14,7 @@ use wopr_store::{Cause, Epoch, Hint, Loaded, Outage, Queue, ReadError, Store, Su
 
 use crate::{
     Clock, CommandError, Decided, Events, Executor, Opened, Options, Stats, Tail, View,
+    blobs::READERS,
     budgeting::Budgeting,
     budgets::Budgets,
     catalog::Catalog,
@@ -75,6 +79,8 @@ pub(crate) struct Shared {
     pub(crate) run_budgets: RunBudgets,
     pub(crate) timers: Pool,
     pub(crate) effects: Pool,
+    /// A turn to read files of messages.
+    pub(crate) blob_readers: Semaphore,
     pub(crate) deliveries: Pool,
     pub(crate) parks: Parks,
     pub(crate) workers: Workers,
@@ -193,6 +199,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             timers: Pool::new(Queue::Timers, &options),
             effects: Pool::new(Queue::Effects, &options),
+            blob_readers: Semaphore::new(READERS),
             deliveries: Pool::new(Queue::Deliveries, &options),
             parks: Parks::default(),
             workers: Workers::after(mark.map(|after| Outage { after, until: began })),

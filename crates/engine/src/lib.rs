@@ -12,6 +12,7 @@
 
 mod adopted_children;
 mod adopting;
+mod blobs;
 mod budgeting;
 mod budgets;
 mod call_deliveries;
@@ -77,6 +78,7 @@ mod workers;
 
 pub use adopted_children::AdoptedChild;
 pub use adopting::{Adopt, Beginning};
+pub use blobs::{Blob, Blobs, BlobsError, MAX_BLOBS, MAX_BYTES as MAX_BLOB_BYTES, ReadingBlobs};
 pub use budgets::{Bound, Budget, Estimate, OnBreach};
 pub use call_deliveries::{CallMessage, ListedCallDelivery};
 pub use catalog::{RegisterError, Registered};

@@ -202,6 +202,12 @@ impl Pool {
         })
     }
 
+    /// Takes room for bytes that an attempt brings into memory besides its request, if there is room for all of them. A
+    /// tenant that has little in hand gets any number sooner or later: more than half of all count as half.
+    pub(crate) fn take_bytes(&self, tenant: &TenantId, n_bytes: usize) -> Option<Slot> {
+        self.bytes.take_whole(tenant, n_bytes)
+    }
+
     /// Makes the loop look for due rows.
     pub(crate) fn stir(&self) {
         self.stirred.notify_one();

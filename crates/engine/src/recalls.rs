@@ -21,7 +21,7 @@ use wopr_core::{Event, KernelEvent, Recorded, Run, StepId, Timer, Timestamp};
 use wopr_store::{Ended, Moved, Parked, WorkKey};
 
 use crate::{
-    Engine, Recalled, Recalling,
+    Engine, Keep, Recalled, Recalling,
     commit::{Context, StoredEffect, effect_key},
     panics::caught,
     pool::{End, Lease},
@@ -220,6 +220,7 @@ impl Engine {
             idempotency_key: effect.idempotency_key.clone(),
             traceparent: effect.traceparent.clone(),
             request: effect.request.clone(),
+            blobs: self.blobs(&lease.run, &Keep::default()),
         }));
         let (mut repeats, mut n_unanswered) = (Repeats::ForADay, recall.n_unanswered);
         let mut retry_after = None;

@@ -295,7 +295,7 @@ pub struct AgentCall {
     pub text: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
-    /// Files, as `{url | bytes, mediaType?, filename?}`.
+    /// Files, as `{url | bytes | blob, name?, mediaType?}`. The bytes of a `blob` are not part of the call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<Value>,
     /// Groups this message with earlier ones to the same agent.

@@ -11,6 +11,8 @@
 mod activities;
 #[path = "suite/agent_events.rs"]
 mod agent_events;
+#[path = "suite/agent_files.rs"]
+mod agent_files;
 #[path = "suite/agent_memory.rs"]
 mod agent_memory;
 #[path = "suite/agent_questions.rs"]

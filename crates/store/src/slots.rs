@@ -142,6 +142,21 @@ impl Slots {
         self.take_sized(tenant, 1)
     }
 
+    /// Takes `size` slots if the tenant may have all of them. More than half of all slots count as half, which a tenant
+    /// that holds up to a quarter gets once the others are free.
+    pub fn take_whole(&self, tenant: &TenantId, size: usize) -> Option<Slot> {
+        let size = size.min(self.most / 2);
+        let mut held = self.held.lock();
+        held.has_room(self.most, tenant, size).then(|| {
+            held.add(tenant, size);
+            Slot {
+                held: Arc::clone(&self.held),
+                tenant: tenant.clone(),
+                size,
+            }
+        })
+    }
+
     /// Takes `size` slots if the tenant may have at least one. A large request may exceed the free slots, so
     /// it is never starved; later requests wait until enough slots are free again.
     pub fn take_sized(&self, tenant: &TenantId, size: usize) -> Option<Slot> {
@@ -209,6 +224,23 @@ mod tests {
         drop(second);
         assert_eq!(slots.free(), 30);
         drop(first);
+        assert_eq!(slots.free(), 100);
+    }
+
+    #[test]
+    fn a_whole_request_waits_until_all_of_it_has_room() {
+        let slots = Slots::new(100);
+        let own = slots.take_sized(&tenant("a"), 25).expect("free");
+        let first = slots.take_whole(&tenant("a"), 1_000).expect("counts as half");
+        assert_eq!(slots.free(), 25);
+        assert!(
+            slots.take_whole(&tenant("a"), 5).is_none(),
+            "its share is used up"
+        );
+        assert!(slots.take_whole(&tenant("b"), 26).is_none());
+        let other = slots.take_whole(&tenant("b"), 25).expect("fits");
+        assert_eq!(slots.free(), 0);
+        drop((own, first, other));
         assert_eq!(slots.free(), 100);
     }
 

@@ -8,14 +8,15 @@
 use serde_json::{Value, json};
 use url::Url;
 use wopr_core::{AgentCall, AgentVerb, UNTRUSTED};
-use wopr_engine::Outcome;
+use wopr_engine::{Outcome, Report};
 use wopr_wire::a2a::model::{Message, SendMessageResponse, Task, TaskState};
 
 use super::{
     Agents, Attempted,
     failure::{failed, is_nonsense, is_over, not_sent},
+    files::Incomplete,
     outputs::{data_of, shown, text_of, text_of_task, with_unreadable},
-    send::request,
+    send::{draft, unsent},
 };
 use crate::a2a::{self, Agent};
 
@@ -45,24 +46,26 @@ impl Agents {
     }
 
     /// Makes a call that is over with the agent's answer.
-    pub(super) async fn perform(&self, attempted: &Attempted<'_>) -> Outcome {
+    pub(super) async fn perform(&self, attempted: &Attempted<'_>) -> Report {
         let performed = match &attempted.call.verb {
             AgentVerb::Discover => self.discover(attempted).await,
             AgentVerb::GetTask { task } => self.get_task(attempted, task).await,
             AgentVerb::CancelTask { task } => self.cancel_task(attempted, task).await,
             AgentVerb::Invoke { .. } | AgentVerb::Send { .. } => {
-                match request(attempted, self.origin.as_deref()) {
+                let draft = draft(attempted, self.origin.as_deref()).map_err(Incomplete::Invalid);
+                let completed = async { draft?.complete(&attempted.blobs).await };
+                match completed.await {
                     Ok(request) => {
                         let sent = async { self.agent(attempted).await?.send_message(request).await };
                         sent.await.map(|answer| of_answer(&attempted.call.peer, &answer))
                     }
-                    Err(rule) => return failed("invalid_input", rule),
+                    Err(incomplete) => return unsent(incomplete),
                 }
             }
         };
         match performed {
-            Ok(outputs) => Outcome::Done(outputs),
-            Err(error) => not_sent(&error),
+            Ok(outputs) => Outcome::Done(outputs).into(),
+            Err(error) => not_sent(&error).into(),
         }
     }
 

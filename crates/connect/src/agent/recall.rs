@@ -8,14 +8,15 @@
 
 use http::StatusCode;
 use wopr_core::{AgentCall, RunKey, StepId};
-use wopr_engine::{CancelError, Recalled, Wake};
+use wopr_engine::{Blobs, CancelError, Recalled, Wake};
 use wopr_wire::a2a::model::{SendMessageResponse, Task};
 
 use super::{
     Agents, Attempted,
     answer::told,
+    files::Incomplete,
     room::Kind,
-    send::{handle_of, has_short_ids, is_refused, known_task, own_context, request},
+    send::{draft, handle_of, has_short_ids, is_refused, known_task, own_context},
 };
 use crate::a2a;
 
@@ -27,6 +28,7 @@ impl Agents {
         (run, step, (attempt, number)): (&RunKey, &StepId, (u32, u32)),
         key: &str,
         traceparent: Option<String>,
+        blobs: Blobs,
     ) -> Result<Recalled, CancelError> {
         let attempted = Attempted {
             call,
@@ -40,6 +42,7 @@ impl Agents {
             handle: None,
             cursor: None,
             wake: Wake::none(),
+            blobs,
         };
         if self.transports.contains_key(&call.peer) || !call.reach.is_peer() {
             // Without the task's id nothing can be cancelled.
@@ -51,7 +54,7 @@ impl Agents {
             Ok(None) => {}
             Err(error) => return Err(told(&error)),
         }
-        let Ok(mut message) = request(&attempted, self.origin.as_deref()) else {
+        let Ok(draft) = draft(&attempted, self.origin.as_deref()) else {
             // It was never sent.
             return Ok(Recalled::Over);
         };
@@ -66,7 +69,19 @@ impl Agents {
                 // It lists no tasks.
                 Err(_) => {}
             }
-            message.message.context_id = Some(context.clone());
+        }
+        let mut message = match draft.complete(&attempted.blobs).await {
+            Ok(message) => message,
+            // Nobody knows whether it was sent before.
+            Err(Incomplete::Invalid(rule)) => return Ok(Recalled::Unusable(rule)),
+            Err(Incomplete::Later) => {
+                return Err(CancelError::new(
+                    "the files of the message cannot be read now".to_owned(),
+                ));
+            }
+        };
+        if own.is_some() {
+            message.message.context_id.clone_from(&own);
         }
         let mut sent = agent.send_message(message.clone()).await;
         if own.is_some() && sent.as_ref().is_err_and(is_refused) {

@@ -7,7 +7,9 @@
 //! that does neither: it knows no ids, and does not list tasks by context. A call that is recalled is looked for in the
 //! same ways; see [`super::recall`].
 
-use serde_json::{Value, json};
+use std::time::Duration;
+
+use serde_json::json;
 use wopr_core::{AgentCall, ContentHash};
 use wopr_engine::{Outcome, Report};
 use wopr_wire::{
@@ -15,16 +17,17 @@ use wopr_wire::{
         error::Kind,
         method::Version,
         model::{
-            ListTasksRequest, Message, Part, PartContent, Role, SendMessageConfiguration, SendMessageRequest,
+            ListTasksRequest, Message, Part, Role, SendMessageConfiguration, SendMessageRequest,
             SendMessageResponse, Task,
         },
     },
-    json::{Decode as _, Object},
+    json::Object,
 };
 
 use super::{
     Agents, Attempted, Handle,
     failure::{failed, not_sent},
+    files::{Draft, Incomplete},
     now,
     outputs::of_message,
     stream::stream,
@@ -38,11 +41,13 @@ use crate::{
 const MAX_IDS: usize = 2 << 10;
 /// The most tasks that are read of a call's own context, which holds one.
 const MAX_TASKS: u32 = 20;
+/// When files that could not be read are read again.
+const FILES_AGAIN: Duration = Duration::from_secs(1);
 
 impl Agents {
     pub(super) async fn send(&self, attempted: Attempted<'_>) -> Report {
-        let mut request = match request(&attempted, self.origin.as_deref()) {
-            Ok(request) => request,
+        let draft = match draft(&attempted, self.origin.as_deref()) {
+            Ok(draft) => draft,
             Err(rule) => return failed("invalid_input", rule).into(),
         };
         let agent = match self.agent(&attempted).await {
@@ -61,6 +66,10 @@ impl Agents {
                 Err(_) => {}
             }
         }
+        let mut request = match draft.complete(&attempted.blobs).await {
+            Ok(request) => request,
+            Err(incomplete) => return unsent(incomplete),
+        };
         if own.is_some() {
             request.message.context_id.clone_from(&own);
         }
@@ -188,10 +197,18 @@ pub(super) fn is_refused(error: &a2a::Error) -> bool {
     matches!(error, a2a::Error::Remote(remote) if remote.kind == Some(Kind::InvalidParams))
 }
 
-pub(super) fn request(
-    attempted: &Attempted<'_>,
-    host: Option<&CallingHost>,
-) -> Result<SendMessageRequest, String> {
+/// The report of an attempt that has sent nothing, because its files were not read.
+pub(super) fn unsent(incomplete: Incomplete) -> Report {
+    match incomplete {
+        Incomplete::Invalid(rule) => failed("invalid_input", rule).into(),
+        Incomplete::Later => Report::Unchanged {
+            check_after: Some(FILES_AGAIN),
+        },
+    }
+}
+
+/// The request of a call. Its files of messages are to be read.
+pub(super) fn draft(attempted: &Attempted<'_>, host: Option<&CallingHost>) -> Result<Draft, String> {
     let Attempted {
         call,
         run,
@@ -202,10 +219,6 @@ pub(super) fn request(
     let mut parts = Vec::new();
     parts.extend(call.text.as_ref().map(Part::text));
     parts.extend(call.data.clone().map(Part::data));
-    for (index, file) in call.files.iter().enumerate() {
-        let part = file_part(file).map_err(|rule| format!("files[{index}] {rule}"))?;
-        parts.push(part);
-    }
     let mut message = Message::new(format!("wopr-{key}"), Role::User, parts);
     message.context_id.clone_from(&call.context);
     message.task_id = call.verb.message_task().cloned();
@@ -235,7 +248,7 @@ pub(super) fn request(
         origin["traceparent"] = traceparent.clone().into();
     }
     message.metadata.insert("openwop".to_owned(), origin);
-    Ok(SendMessageRequest {
+    let mut draft = Draft::new(SendMessageRequest {
         tenant: None,
         message,
         configuration: SendMessageConfiguration {
@@ -244,20 +257,7 @@ pub(super) fn request(
             ..SendMessageConfiguration::default()
         },
         metadata: Object::new(),
-    })
-}
-
-/// Reads a file as a workflow gives it: `{url | bytes, mediaType?, filename?}`, or a part of an earlier answer.
-fn file_part(file: &Value) -> Result<Part, String> {
-    let Value::Object(mut file) = file.clone() else {
-        return Err("is not an object".to_owned());
-    };
-    if let Some(bytes) = file.remove("bytes") {
-        file.insert("raw".to_owned(), bytes);
-    }
-    let part = Part::decode(Value::Object(file)).map_err(|error| error.to_string())?;
-    match &part.content {
-        PartContent::Raw(_) | PartContent::Url(_) => Ok(part),
-        PartContent::Text(_) | PartContent::Data(_) => Err("has neither url nor bytes".to_owned()),
-    }
+    });
+    draft.add(&call.files)?;
+    Ok(draft)
 }

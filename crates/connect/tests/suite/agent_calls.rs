@@ -725,6 +725,7 @@ fn recalling() -> Recalling {
         idempotency_key: call.idempotency_key,
         traceparent: None,
         request: call.request,
+        blobs: call.blobs,
     }
 }
 

@@ -9,7 +9,7 @@ use wopr_connect::{
     egress::{Limits, Resolver},
 };
 use wopr_core::{NodeId, RunId, RunKey, StepId, TenantId};
-use wopr_engine::{Attempt, Executor, HttpCall, Keep, Outcome, Progress, Report, Request, Wake};
+use wopr_engine::{Attempt, Blobs, Executor, HttpCall, Keep, Outcome, Progress, Report, Request, Wake};
 
 use crate::peer::{Answers, Peer, Script, answer, gate, gate_with, limits};
 
@@ -45,6 +45,7 @@ pub(crate) fn attempt(request: Request) -> Attempt {
         cursor: None,
         wake: Wake::none(),
         progress: Progress::none(),
+        blobs: Blobs::none(),
         keep: Keep::default(),
     }
 }

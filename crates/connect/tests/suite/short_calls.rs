@@ -8,7 +8,7 @@ use wopr_connect::{Executors, Options};
 use wopr_core::{
     AgentCall, AgentReach, AgentVerb, NodeId, Produced, RunId, RunKey, StepId, TenantId, Timestamp,
 };
-use wopr_engine::{Attempt, Executor as _, Keep, Outcome, Progress, Report, Request, Wake};
+use wopr_engine::{Attempt, Blobs, Executor as _, Keep, Outcome, Progress, Report, Request, Wake};
 
 use crate::agent::{Agent, Seen, chunked, open_gate, rpc_reply};
 
@@ -48,6 +48,7 @@ fn attempt() -> Attempt {
         cursor: None,
         wake: Wake::none(),
         progress: Progress::none(),
+        blobs: Blobs::none(),
         keep: Keep::default(),
     }
 }

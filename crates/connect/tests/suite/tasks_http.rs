@@ -12,7 +12,8 @@ use wopr_connect::{
 };
 use wopr_core::{AgentCall, AgentReach, AgentVerb, NodeId, RunId, RunKey, StepId, TenantId, provider};
 use wopr_engine::{
-    Answered, Answering, Attempt, Cancellation, Executor, Keep, Outcome, Progress, Report, Request, Wake,
+    Answered, Answering, Attempt, Blobs, Cancellation, Executor, Keep, Outcome, Progress, Report, Request,
+    Wake,
 };
 use wopr_wire::a2a::model::Secret;
 
@@ -87,6 +88,7 @@ fn first_attempt(call: AgentCall, handle: Option<Value>) -> Attempt {
         cursor: None,
         wake: Wake::none(),
         progress: Progress::none(),
+        blobs: Blobs::none(),
         keep: Keep::default(),
     }
 }

@@ -359,7 +359,7 @@ fn questions() -> Value {
     )
 }
 
-async fn rpc(server: &Server, method: &str, params: Value) -> Value {
+pub(crate) async fn rpc(server: &Server, method: &str, params: Value) -> Value {
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
     let sent = server.post("/a2a", &body).header("a2a-version", "1.0");
     let answer = sent.send().await.ok(200);
