@@ -1,7 +1,13 @@
 //! Answers interrupts.
+//!
+//! An answer to an approval may name the principal whose vote it is, as `voter`. It is read here for all protocol
+//! faces, once the kind of the question is known: in an answer to any other question, `voter` is a member like any
+//! other. The kernel refuses an approval whose `voter` is not the one for whom it counts, so none is ignored.
 
 use serde_json::Value;
-use wopr_core::{Authority, Command, Membership, NodeId, PrincipalId, Refusal, Resolve, RunKey, Seq};
+use wopr_core::{
+    Authority, Command, InterruptKind, Membership, NodeId, PrincipalId, Refusal, Resolve, RunKey, Seq,
+};
 use wopr_engine::{Done, Opened, SideRows, View};
 
 use crate::{App, AskedAt, Caller, Error, Forbidden, Scope, Selector, Unselected, VisibleRun};
@@ -14,15 +20,45 @@ pub struct NodeAnswer {
     /// The id of the question; `None` for the only one.
     pub interrupt: Option<String>,
     pub value: Value,
-    /// The principal in whose name the answer counts, if it is not the caller.
-    pub voter: Option<Voter>,
 }
 
-/// A principal in whose name somebody else answers.
+/// An answer that comes with a token instead of a credential.
 #[derive(Debug)]
-pub struct Voter {
-    pub principal: String,
-    pub membership: Membership,
+pub struct TokenAnswer {
+    pub node: NodeId,
+    /// The id of the question, in the run that asks.
+    pub interrupt: String,
+    pub value: Value,
+    /// Who is recorded as the answerer.
+    pub by: PrincipalId,
+    /// The principal for whom the token votes, so that a caller who obtains a token gets no second vote.
+    pub holder: PrincipalId,
+    /// Whether the question names a role or group of the holder.
+    pub is_member: bool,
+}
+
+/// Why an answer does not count for the voter that it names.
+enum NotTheVoter {
+    Forbidden(Forbidden),
+    Invalid(Refusal),
+}
+
+impl From<NotTheVoter> for NodeAnswerError {
+    fn from(error: NotTheVoter) -> Self {
+        match error {
+            NotTheVoter::Forbidden(forbidden) => Self::NotTheVoter(forbidden),
+            NotTheVoter::Invalid(refusal) => Self::Failed(refusal.into()),
+        }
+    }
+}
+
+impl From<NotTheVoter> for Error {
+    fn from(error: NotTheVoter) -> Self {
+        match error {
+            NotTheVoter::Forbidden(forbidden) => forbidden.into(),
+            NotTheVoter::Invalid(refusal) => refusal.into(),
+        }
+    }
 }
 
 /// Why an answer to a node did not take effect.
@@ -55,15 +91,7 @@ impl App {
             node,
             interrupt,
             value,
-            voter,
         } = answer;
-        if let Some(voter) = &voter {
-            self.require_voting(caller)?;
-            if PrincipalId::parse(&voter.principal).is_err() {
-                let rule = "voter must be 1 to 256 characters without spaces".to_owned();
-                return Err(Error::from(Refusal::InvalidAnswer(rule)).into());
-            }
-        }
         let node = NodeId::parse(&node).map_err(|_| Error::from(Refusal::NoInterrupt))?;
         // A repeated answer means the question that the first one found.
         if interrupt.is_none()
@@ -73,14 +101,17 @@ impl App {
             return Ok(done);
         }
         let opened = self.open(run).await?;
-        let interrupt = match interrupt {
-            Some(id) => id,
+        let (interrupt, kind) = match interrupt {
+            // Only an answer that names a voter depends on the kind.
+            Some(id) if named_voter(&value).is_some() => {
+                let question = self.question_at_node(opened.view(), node.as_str(), Some(&id));
+                let kind = question.await?.map(|question| question.waiting.kind);
+                (id, kind)
+            }
+            Some(id) => (id, None),
             None => self.interrupt_meant(caller, opened.view(), &node).await?,
         };
-        let (voter, membership) = match voter {
-            Some(voter) => (Some(voter.principal), voter.membership),
-            None => (None, (*caller.membership).clone()),
-        };
+        let (voter, membership) = self.voter(caller, kind, &value)?;
         let resolve = Resolve {
             node,
             ordinal: None,
@@ -105,6 +136,7 @@ impl App {
         side_rows: SideRows,
     ) -> Result<Done, Error> {
         caller.require(Scope::ApprovalsRespond)?;
+        let (voter, membership) = self.voter(caller, Some(asked.kind), &value)?;
         let opened = if asked.key == shown_by.view().key {
             shown_by
         } else {
@@ -118,8 +150,8 @@ impl App {
             interrupt: Some(asked.id()),
             value,
             by: caller.principal.clone(),
-            voter: None,
-            authority: Authority::Credential((*caller.membership).clone()),
+            voter,
+            authority: Authority::Credential(membership),
             is_untrusted: true,
         };
         self.resolve_opened(opened, resolve, side_rows).await
@@ -129,12 +161,42 @@ impl App {
     pub async fn answer_by_token(
         &self,
         run: &VisibleRun,
-        answer: Resolve,
+        answer: TokenAnswer,
         side_rows: SideRows,
     ) -> Result<Done, Error> {
-        let interrupt = answer.interrupt.clone();
-        let done = self.command(run, Command::Resolve(answer), side_rows).await;
-        self.say_what_settled(run, interrupt, done).await
+        let TokenAnswer {
+            node,
+            interrupt,
+            value,
+            mut by,
+            mut holder,
+            is_member,
+        } = answer;
+        if self.options.open_voting
+            && let Some(name) = named_voter(&value)
+            && self.is_open_approval(run, &interrupt).await?
+        {
+            by = principal(name)?;
+            holder.clone_from(&by);
+        }
+        let resolve = Resolve {
+            node,
+            ordinal: None,
+            interrupt: Some(interrupt.clone()),
+            value,
+            by,
+            voter: Some(holder.to_string()),
+            authority: Authority::Token { is_member },
+            is_untrusted: true,
+        };
+        let done = self.command(run, Command::Resolve(resolve), side_rows).await;
+        self.say_what_settled(run, Some(interrupt), done).await
+    }
+
+    async fn is_open_approval(&self, run: &VisibleRun, interrupt: &str) -> Result<bool, Error> {
+        let view = self.view(run).await?.ok_or(Error::NoRun)?;
+        let mut open = view.run.interrupts(&view.plan);
+        Ok(open.any(|open| open.id() == interrupt && open.kind() == InterruptKind::Approval))
     }
 
     /// Stores messages of a run beside its log, for an answer that went to one of its children.
@@ -173,25 +235,28 @@ impl App {
     }
 
     /// Finds the interrupt for an answer that names only its node. The answer is bound to this interrupt, so it
-    /// cannot reach one that is opened meanwhile.
+    /// cannot reach one that is opened meanwhile. Its kind is `None` if it is not open.
     async fn interrupt_meant(
         &self,
         caller: &Caller,
         view: &View,
         node: &NodeId,
-    ) -> Result<String, NodeAnswerError> {
+    ) -> Result<(String, Option<InterruptKind>), NodeAnswerError> {
         let selector = Selector {
             node: Some(node),
             ..Selector::default()
         };
         let said = std::future::ready(Ok(Seq(0)));
         match self.select_question(caller, view, selector, said).await {
-            Ok(selected) => Ok(selected.question.waiting.id()),
+            Ok(selected) => {
+                let waiting = selected.question.waiting;
+                Ok((waiting.id(), Some(waiting.kind)))
+            }
             // The run refuses the answer with the right error: the question of the node's latest execution is closed,
             // or the node never asked.
             Err(Unselected::NoneFits { .. }) => {
                 let latest = view.run.latest_ordinal(&view.plan, node).unwrap_or(u32::MAX);
-                Ok(format!("{node}:{latest}"))
+                Ok((format!("{node}:{latest}"), None))
             }
             Err(Unselected::Ambiguous { fitting, .. }) => Err(NodeAnswerError::Ambiguous(fitting)),
             Err(Unselected::Changed { fitting, .. }) => Err(NodeAnswerError::Changed(fitting)),
@@ -199,14 +264,37 @@ impl App {
         }
     }
 
-    /// Requires that the caller may answer in the name of others. A caller who manages keys could create a key
-    /// for them anyway.
-    fn require_voting(&self, caller: &Caller) -> Result<(), NodeAnswerError> {
-        if self.options.open_voting {
-            return Ok(());
+    /// The principal in whose name an answer to a question of this kind counts, if it is not the caller; and the roles
+    /// and groups with which it counts.
+    fn voter(
+        &self,
+        caller: &Caller,
+        kind: Option<InterruptKind>,
+        value: &Value,
+    ) -> Result<(Option<String>, Membership), NotTheVoter> {
+        let named = named_voter(value)
+            .filter(|name| kind == Some(InterruptKind::Approval) && *name != caller.principal.as_str());
+        let Some(name) = named else {
+            return Ok((None, (*caller.membership).clone()));
+        };
+        // A caller who manages keys could create a key for the voter anyway.
+        if !self.options.open_voting {
+            caller
+                .require(Scope::KeysManage)
+                .map_err(NotTheVoter::Forbidden)?;
         }
-        caller
-            .require(Scope::KeysManage)
-            .map_err(NodeAnswerError::NotTheVoter)
+        let voter = principal(name).map_err(NotTheVoter::Invalid)?;
+        let membership = self.principals.membership(&caller.tenant, &voter);
+        Ok((Some(voter.to_string()), membership))
     }
+}
+
+/// The voter that an answer names, if it answers an approval.
+fn named_voter(value: &Value) -> Option<&str> {
+    value.get("voter").and_then(Value::as_str)
+}
+
+fn principal(name: &str) -> Result<PrincipalId, Refusal> {
+    PrincipalId::parse(name)
+        .map_err(|_| Refusal::InvalidAnswer("voter must be 1 to 256 characters without spaces".to_owned()))
 }

@@ -1,6 +1,8 @@
 //! The application's handle for protocol faces.
 
-use wopr_core::{PrincipalId, RunId, Timestamp};
+use std::{fmt::Debug, sync::Arc};
+
+use wopr_core::{Membership, PrincipalId, RunId, TenantId, Timestamp};
 use wopr_engine::{Engine, Stats};
 
 use crate::{Caller, Error, last_reads::LastReads};
@@ -18,10 +20,17 @@ pub struct Options {
     pub max_subscriptions: usize,
 }
 
+/// The principals that the host knows.
+pub trait Principals: Debug + Send + Sync {
+    /// The roles and groups of a principal of a tenant. Empty if the host does not know it.
+    fn membership(&self, tenant: &TenantId, principal: &PrincipalId) -> Membership;
+}
+
 #[derive(Debug)]
 pub struct App {
     pub(crate) engine: Engine,
     pub(crate) options: Options,
+    pub(crate) principals: Arc<dyn Principals>,
     pub(crate) last_reads: LastReads,
     /// Held while a key is added.
     pub(crate) adding_key: tokio::sync::Mutex<()>,
@@ -29,10 +38,11 @@ pub struct App {
 
 impl App {
     #[must_use]
-    pub fn new(engine: Engine, options: Options) -> Self {
+    pub fn new(engine: Engine, options: Options, principals: Arc<dyn Principals>) -> Self {
         Self {
             engine,
             options,
+            principals,
             last_reads: LastReads::default(),
             adding_key: tokio::sync::Mutex::default(),
         }

@@ -36,8 +36,8 @@ mod visible_run;
 mod workflows;
 
 pub use activities::{ActivityAttempt, Heartbeat, WorkerQueues};
-pub use answer_interrupt::{NodeAnswer, NodeAnswerError, Voter};
-pub use app::{App, Options};
+pub use answer_interrupt::{NodeAnswer, NodeAnswerError, TokenAnswer};
+pub use app::{App, Options, Principals};
 pub use caller::{Caller, Forbidden, GrantedScopes};
 pub use conversation::Conversation;
 pub use deliveries::ListedDelivery;

@@ -31,6 +31,7 @@ pub struct AskedAt {
     pub key: RunKey,
     /// The execution that asks.
     pub step: StepId,
+    pub kind: InterruptKind,
     /// How many interrupts the execution opened before this one.
     pub number: u32,
     /// The content of the question, as it was asked and without what is hidden from every reader.
@@ -74,6 +75,7 @@ impl AskedAt {
         Some(Self {
             key: view.key.clone(),
             step: open.step(),
+            kind: open.kind(),
             number: asked.number,
             data: Mask::of(&view.plan).question(open.node, &asked.data).into_owned(),
             conversation: Conversation::of(view, open),
@@ -85,6 +87,7 @@ impl AskedAt {
     fn requested(key: &RunKey, recorded: &Recorded, mask: &Mask) -> Option<Self> {
         let KernelEvent::InterruptRequested {
             step,
+            kind,
             data,
             timeout_ms,
             number,
@@ -96,6 +99,7 @@ impl AskedAt {
         Some(Self {
             key: key.clone(),
             step: step.clone(),
+            kind: *kind,
             number: *number,
             data: mask.question(&step.node, data).into_owned(),
             conversation: None,

@@ -20,6 +20,7 @@ use futures_util::future::OptionFuture;
 use http::{HeaderMap, header};
 use rustls::pki_types::CertificateDer;
 use tokio::{sync::watch, time::Instant};
+use wopr_app::Principals;
 use wopr_connect::egress::Gate;
 use wopr_core::{Membership, PrincipalId, TenantId, Timestamp};
 use wopr_engine::Clock;
@@ -100,16 +101,6 @@ impl Auth {
         Some(Certified::new(caller, Instant::now() + lasts, is_refused))
     }
 
-    /// The roles and groups of a principal according to keys and certificates. Those from an identity provider
-    /// are known only while the principal presents a token.
-    #[must_use]
-    pub fn membership(&self, tenant: &TenantId, principal: &PrincipalId) -> Membership {
-        let mut known = Membership::default();
-        self.keyring.add_membership(tenant, principal, &mut known);
-        self.certificates.add_membership(tenant, principal, &mut known);
-        known
-    }
-
     /// Returns `true` if there are no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -161,6 +152,17 @@ impl Auth {
             Err(AuthError::Unknown) => Box::pin(self.keyring.look_again(secret)).await,
             judged => judged.map(|(caller, valid_for)| until(Arc::new(caller), valid_for)),
         }
+    }
+}
+
+impl Principals for Auth {
+    /// The roles and groups of a principal according to keys and certificates. Those from an identity provider
+    /// are known only while the principal presents a token.
+    fn membership(&self, tenant: &TenantId, principal: &PrincipalId) -> Membership {
+        let mut known = Membership::default();
+        self.keyring.add_membership(tenant, principal, &mut known);
+        self.certificates.add_membership(tenant, principal, &mut known);
+        known
     }
 }
 

@@ -357,6 +357,7 @@ impl Host {
             &gate,
             &clock,
         );
+        let auth = Arc::new(auth);
         let ledger = config.conformance_ledger.clone();
         let names: Vec<_> = config.a2a.peers.iter().map(|peer| peer.name.clone()).collect();
         let silent_peers = peers::silent(&config.a2a.peers);
@@ -444,7 +445,7 @@ impl Host {
             idempotency_retention_ms: config.idempotency.retention.as_millis(),
             max_subscriptions: config.a2a.push_configs,
         };
-        let app = App::new(engine.clone(), options);
+        let app = App::new(engine.clone(), options, Arc::<Auth>::clone(&auth));
         if config.conformance
             && let Err(error) = crate::a2a::conformance::register(&app).await
         {
@@ -732,7 +733,7 @@ struct Built {
     config: Config,
     app: App,
     prepared: Prepared,
-    auth: Auth,
+    auth: Arc<Auth>,
     secrets: Secrets,
     callbacks: Callbacks,
     cipher: SubscriptionCipher,
@@ -765,7 +766,6 @@ impl Built {
         let host_id = secrets.host_id();
         let discovery = Discovery::new(&config, &public_url, host_id.clone(), &app);
         let admission = Admission::new(config.server.max_connections);
-        let auth = Arc::new(auth);
         let closing = watch::Sender::new(false);
         let following = tokio::spawn(Arc::clone(&auth).follow(closing.subscribe()));
         Host {

@@ -131,6 +131,8 @@ mod tls;
 mod toggles;
 #[path = "suite/trust.rs"]
 mod trust;
+#[path = "suite/voters.rs"]
+mod voters;
 #[path = "suite/workers.rs"]
 mod workers;
 #[path = "suite/workflows.rs"]

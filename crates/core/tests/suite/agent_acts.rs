@@ -150,6 +150,18 @@ fn low_confidence_holds_the_decision_until_it_is_ratified() {
 
     let mut script = Script::started(&scripted(config()));
     script.news();
+    // Only approvals have voters: elsewhere the member is data, which is kept.
+    script
+        .answer("think", json!({ "ratified": true, "voter": "zed" }))
+        .expect("open");
+    let news = script.news();
+    assert!(
+        news.contains(r#"node.resumed think think:0 {"ratified":true,"voter":"zed"}"#),
+        "{news}"
+    );
+
+    let mut script = Script::started(&scripted(config()));
+    script.news();
     script
         .answer("think", json!({ "decision": { "kind": "another" } }))
         .expect("open");

@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
-use wopr_core::{Authority, Command, InterruptKind, Refusal, StepId, Timer};
+use wopr_core::{Authority, Command, InterruptKind, Refusal, Resolve, StepId, Timer};
 use wopr_testkit::{Script, Workflow};
 
 const ALL: [&str; 5] = ["accept", "reject", "refine", "edit-accept", "ask"];
@@ -867,11 +867,40 @@ fn callers_cannot_set_who_decided() {
     script
         .answer(
             "gate",
-            json!({ "action": "accept", "decidedBy": "eve", "decidedAt": "1999", "voter": "eve" }),
+            json!({ "action": "accept", "decidedBy": "eve", "decidedAt": "1999", "voter": "ada" }),
         )
         .expect("open");
     let news = script.news();
     assert!(!news.contains("eve") && !news.contains("1999"), "{news}");
+    assert!(!news.contains("\"voter\""), "{news}");
+}
+
+/// Whoever lets a caller vote for others says so in the command. A value alone changes nobody's vote, and is not ignored.
+#[test]
+fn an_approval_that_names_another_voter_is_refused() {
+    let open = gate(json!({}));
+    let named = |voter: Value| json!({ "action": "accept", "voter": voter });
+    assert_eq!(
+        refused(&open, named(json!("eve"))),
+        "accept the answer: the answer names a voter for whom the caller may not vote"
+    );
+    assert_eq!(
+        refused(&open, named(json!(5))),
+        "accept the answer: 'voter' is not a string"
+    );
+    let mut by_token = Script::resolve("gate", named(json!("eve")));
+    by_token.authority = Authority::Token { is_member: false };
+    by_token.voter = Some("bob".to_owned());
+    let told = |resolve: &Resolve| open.clone().tell(0, Command::Resolve(resolve.clone()));
+    assert_eq!(
+        told(&by_token).unwrap_err().to_string(),
+        "accept the answer: a token votes as its holder, and the answer names another voter"
+    );
+    by_token.value = named(json!("bob"));
+    told(&by_token).expect("the holder");
+    let mut for_other = Script::resolve("gate", named(json!("eve")));
+    for_other.voter = Some("eve".to_owned());
+    told(&for_other).expect("the voter");
 }
 
 #[test]

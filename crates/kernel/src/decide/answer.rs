@@ -17,7 +17,9 @@ use crate::{
 use super::DecisionBuilder;
 use crate::command::Wanted;
 
-use read::{Answer, closes_conversation, matching_event, read_answers, read_verdict, without_claims};
+use read::{
+    Answer, closes_conversation, matching_event, read_answers, read_verdict, without_claims, without_voter,
+};
 
 /// How often one voter may change a vote.
 const MAX_VOTES: u32 = 20;
@@ -275,6 +277,12 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             checked.map_err(|rule| Refusal::InvalidAnswer(format!("editedArtifactData: {rule}")))?;
         }
         let voter = resolve.voter();
+        if answer.voter.as_ref().is_some_and(|named| *named != voter) {
+            return Err(Refusal::NotAllowed(match resolve.authority {
+                Authority::Token { .. } => "a token votes as its holder, and the answer names another voter",
+                Authority::Credential(_) => "the answer names a voter for whom the caller may not vote",
+            }));
+        }
         rules.check(&open.data, &voter, &resolve.authority)?;
         let answerer = resolve.answerer();
         let decided_by = match answer.action {
@@ -316,7 +324,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             | ApprovalAction::EditAccept
             | ApprovalAction::Timeout => answerer,
         };
-        let value = without_claims(&resolve.value);
+        let value = without_voter(&resolve.value);
         Ok(self.decide_gate(position, step, answer, Some(decided_by), Some(value)))
     }
 
@@ -420,6 +428,7 @@ pub(super) fn timed_out() -> Answer {
         feedback: None,
         refine: None,
         edited: None,
+        voter: None,
         legacy_refine: false,
     }
 }

@@ -256,15 +256,20 @@ fn verdict(mut fields: Object, asked: Asked<'_>) -> Result<Value, A2aError> {
         .get("action")
         .and_then(Value::as_str)
         .map(ToOwned::to_owned);
-    match (action.as_deref(), fields.get("approve")) {
-        (Some("accept"), None) | (None, Some(Value::Bool(true))) => Ok(json!({ "ratified": true })),
-        (Some("reject"), None) | (None, Some(Value::Bool(false))) => Ok(json!({ "rejected": true })),
+    let mut verdict = match (action.as_deref(), fields.get("approve")) {
+        (Some("accept"), None) | (None, Some(Value::Bool(true))) => json!({ "ratified": true }),
+        (Some("reject"), None) | (None, Some(Value::Bool(false))) => json!({ "rejected": true }),
         (Some("edit-accept"), None) => match fields.remove("editedArtifactData") {
-            Some(decision) => Ok(json!({ "decision": decision })),
-            None => Err(refused(asked, "has no editedArtifactData")),
+            Some(decision) => json!({ "decision": decision }),
+            None => return Err(refused(asked, "has no editedArtifactData")),
         },
-        (Some(_) | None, _) => Err(refused(asked, "has data that is no verdict")),
+        (Some(_) | None, _) => return Err(refused(asked, "has data that is no verdict")),
+    };
+    // Only approvals have voters: here it is data, which is kept.
+    if let Some(voter) = fields.remove("voter") {
+        verdict["voter"] = voter;
     }
+    Ok(verdict)
 }
 
 /// Reads the answer from a data part that is not an object.

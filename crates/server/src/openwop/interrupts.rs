@@ -5,10 +5,10 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 use wopr_app::{
-    Error as AppError, Forbidden, MAX_SHOWN, NodeAnswer, NodeAnswerError, Question, Settled, View,
-    VisibleRun, Voter, reads_artifacts,
+    Error as AppError, Forbidden, MAX_SHOWN, NodeAnswer, NodeAnswerError, Principals, Question, Settled,
+    TokenAnswer, View, VisibleRun, reads_artifacts,
 };
-use wopr_core::{Asked, Authority, Membership, PrincipalId, Refusal, Resolve, RunId, RunStatus, json_size};
+use wopr_core::{Asked, Membership, PrincipalId, Refusal, RunId, RunStatus, json_size};
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
     openwop::{
@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     Host,
-    auth::{Caller, Scope},
+    auth::Scope,
     page,
     tokens::{Claims, Holder, Intent},
 };
@@ -40,23 +40,6 @@ const TOKEN_HOLDER: &str = "interrupt-token";
 
 /// A page of interrupts ends early beyond this size in bytes of JSON.
 const PAGE_BYTES: usize = 2 << 20;
-
-/// The principal in whose name an answer counts, if it is not the caller.
-pub(crate) fn voter(host: &Host, caller: &Caller, value: &Value) -> Option<Voter> {
-    let name = value.get("voter").and_then(Value::as_str)?;
-    (name != caller.principal.as_str()).then(|| Voter {
-        principal: name.to_owned(),
-        membership: membership(host, caller, name),
-    })
-}
-
-/// The roles and groups of a principal in the caller's tenant.
-fn membership(host: &Host, caller: &Caller, principal: &str) -> Membership {
-    let principal = PrincipalId::parse(principal);
-    principal
-        .map(|principal| host.auth().membership(&caller.tenant, &principal))
-        .unwrap_or_default()
-}
 
 /// `POST /v1/runs/{runId}/interrupts/{nodeId}`
 pub(super) fn resolve(call: Call) -> BoxFuture<'static, Answer> {
@@ -111,7 +94,6 @@ async fn answer(
     let answer = NodeAnswer {
         node: node.clone(),
         interrupt,
-        voter: voter(&call.host, caller, &value),
         value,
     };
     let id = run.run.clone();
@@ -248,14 +230,9 @@ pub(super) fn resolve_by_token(call: Call) -> BoxFuture<'static, Answer> {
 
 /// Resolves the interrupt of a token in the name of its holder.
 pub(super) async fn answer_by_token(call: &Call, claims: Claims, value: Value) -> Answer {
-    // The conformance suite has a single credential for all of its voters.
-    let given = value.get("voter").and_then(Value::as_str);
-    let given = given.filter(|_| call.host.config().conformance);
-    let by = match given {
-        Some(voter) => PrincipalId::parse(voter)
-            .map_err(|_| Problem::field("voter", "must be 1 to 256 characters without spaces"))?,
-        None if claims.holder.is_named => claims.holder.principal.clone(),
-        None => PrincipalId::parse(TOKEN_HOLDER).map_err(|_| Problem::internal())?,
+    let by = match claims.holder.is_named {
+        true => claims.holder.principal.clone(),
+        false => PrincipalId::parse(TOKEN_HOLDER).map_err(|_| Problem::internal())?,
     };
     let once = idempotency::Request::of_holder(call, &claims, &by)?;
     let interrupt = claims.interrupt();
@@ -267,26 +244,19 @@ pub(super) async fn answer_by_token(call: &Call, claims: Claims, value: Value) -
         holder,
         intent: _,
     } = claims;
-    let voter = given.unwrap_or(holder.principal.as_str()).to_owned();
-    let resolve = Resolve {
+    let answer = TokenAnswer {
         node: node.clone(),
-        ordinal: None,
-        interrupt: Some(interrupt.clone()),
-        // A token votes as the principal it was created for, so that a caller who obtains a token gets no
-        // second vote.
-        voter: Some(voter),
+        interrupt: interrupt.clone(),
         value,
         by,
-        authority: Authority::Token {
-            is_member: holder.is_member,
-        },
-        is_untrusted: true,
+        holder: holder.principal,
+        is_member: holder.is_member,
     };
     let id = key.run.clone();
     let respond = move |view: &View| (StatusCode::OK, resolved(&id, node.as_str(), view));
     let side_rows = idempotency::Request::side_rows(once, call, respond.clone());
     let run = VisibleRun::by_token(key);
-    match call.host.app().answer_by_token(&run, resolve, side_rows).await {
+    match call.host.app().answer_by_token(&run, answer, side_rows).await {
         Ok(done) => idempotency::answer(call, &done, respond).await,
         Err(error) => Err(invalidated(&call.host, &run, &interrupt, late(error)).await),
     }
@@ -377,7 +347,7 @@ pub(super) fn mint(call: Call) -> BoxFuture<'static, Answer> {
         let mut membership = if principal == caller.principal {
             (*caller.membership).clone()
         } else {
-            membership(&call.host, caller, principal.as_str())
+            call.host.auth().membership(&caller.tenant, &principal)
         };
         if let Some(rule) = request.membership.problem() {
             return Err(Problem::invalid(rule));

@@ -125,6 +125,43 @@ async fn task_reports_a_timed_out_approval() {
     }
 }
 
+/// Over A2A as over REST: who manages keys votes for others, and nobody else.
+#[tokio::test]
+async fn a_vote_for_another_principal_needs_the_scope_to_manage_keys() {
+    let mut config = config();
+    let scopes = ["runs:create", "runs:read", "approvals:respond"];
+    config.auth.keys.push(key("approver", "default", &scopes));
+    let server = Server::open(config).await;
+    for speaker in Speaker::all(&server) {
+        let name = speaker.name();
+        let task = speaker.send(speaker.text("m1", "acme", "approve")).await.unwrap();
+        let id = task["id"].as_str().unwrap();
+        let mut vote = speaker.answer("m2", "", id);
+        vote["message"]["parts"] = json!([{ "data": { "action": "accept", "voter": "dan" } }]);
+        let approver = speaker.by("approver");
+        let refused = approver.refused(Operation::SendMessage, vote.clone()).await;
+        assert!(refused.contains("keys:manage"), "{name}: {refused}");
+        let waiting = approver.get(json!({ "id": id })).await.unwrap();
+        assert_eq!(state_of(&waiting), "input-required", "{name}");
+        let manager = approver.by("alice");
+        let done = manager.send(vote).await.unwrap();
+        assert_eq!(state_of(&done), "completed", "{name}");
+        let log = server
+            .v1()
+            .get(&format!("/v1/runs/{id}/events/poll?timeout=1"))
+            .await;
+        let log = log.json();
+        let events = log["events"].as_array().unwrap();
+        let resolved = events.iter().find(|event| event["type"] == "interrupt.resolved");
+        let payload = &resolved.unwrap()["payload"];
+        assert_eq!(
+            (&payload["resolvedBy"], &payload["actingPrincipal"]),
+            (&json!("dan"), &json!("alice")),
+            "{name}: {payload}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn results_are_shown_to_readers_and_creators_only() {
     let mut config = config();

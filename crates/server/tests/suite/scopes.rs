@@ -152,7 +152,6 @@ async fn use_cases_refuse_callers_without_their_scope() {
         node: "gate".to_owned(),
         interrupt: None,
         value: json!({}),
-        voter: None,
     };
     let answered = app.answer_at_node(nobody, run, answer, rows()).await;
     assert!(matches!(

@@ -12,6 +12,8 @@ pub(in crate::decide) struct Answer {
     pub(super) feedback: Option<String>,
     pub(super) refine: Option<Value>,
     pub(super) edited: Option<Value>,
+    /// The principal whose vote the answer says it is.
+    pub(super) voter: Option<String>,
     /// A legacy rejection with a comment: a refinement if the gate offers that, else a rejection.
     pub(super) legacy_refine: bool,
 }
@@ -96,6 +98,7 @@ impl Answer {
             feedback,
             refine,
             edited,
+            voter: text("voter")?,
             legacy_refine,
         };
         for words in [&answer.feedback, &answer.words()].into_iter().flatten() {
@@ -182,9 +185,18 @@ fn check_refine(refine: Option<&Value>) -> Result<(), Refusal> {
 pub(super) fn without_claims(value: &Value) -> Value {
     let mut value = value.clone();
     if let Some(fields) = value.as_object_mut() {
-        for claim in ["decidedBy", "decidedAt", "voter"] {
+        for claim in ["decidedBy", "decidedAt"] {
             fields.remove(claim);
         }
+    }
+    value
+}
+
+/// An answer to an approval as stored. Its events say whose vote it is.
+pub(super) fn without_voter(value: &Value) -> Value {
+    let mut value = without_claims(value);
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("voter");
     }
     value
 }
@@ -271,8 +283,11 @@ pub(super) fn read_verdict(value: &Value) -> Result<Verdict, Refusal> {
     let Some(fields) = value.as_object() else {
         return invalid("the answer is not an object");
     };
-    let claims = ["decidedBy", "decidedAt", "voter"];
-    let mut said = fields.iter().filter(|(name, _)| !claims.contains(&name.as_str()));
+    // Members that are no part of a verdict, and that clients send with every answer.
+    let ignored = ["decidedBy", "decidedAt", "voter"];
+    let mut said = fields
+        .iter()
+        .filter(|(name, _)| !ignored.contains(&name.as_str()));
     match (said.next(), said.next()) {
         (Some((name, Value::Bool(true))), None) if name == "ratified" => Ok(Verdict::Ratified),
         (Some((name, Value::Bool(true))), None) if name == "rejected" => Ok(Verdict::Rejected),

@@ -361,6 +361,11 @@ fn reads_verdicts_on_held_decisions() {
         InterruptKind::LowConfidence,
         &json!({"agentId": "acme.reader"}),
         vec![
+            (
+                data(json!({"approve": true, "voter": "zed"})),
+                none.clone(),
+                Ok(json!({"ratified": true, "voter": "zed"})),
+            ),
             (text("yes"), none.clone(), Ok(json!({"ratified": true}))),
             (text("Reject"), none.clone(), Ok(json!({"rejected": true}))),
             (text("perhaps"), none.clone(), Err("none of the words")),

@@ -74,7 +74,6 @@ impl Surface<'_> {
             node: waiting.step.node.to_string(),
             interrupt: Some(waiting.id()),
             value: Value::Object(payload),
-            voter: None,
         };
         self.host.app().note_answer(self.caller, &view);
         self.answer(view, answer, "resume_payload", RESUME).await
@@ -137,7 +136,6 @@ impl Surface<'_> {
             node: question.node,
             interrupt: None,
             value: result,
-            voter: None,
         };
         self.answer(view, answer, "outcome.result", SUBMIT).await
     }
@@ -244,7 +242,6 @@ fn answer_to(signal: AwaitedSignal, payload: Object) -> NodeAnswer {
         node: signal.node,
         interrupt: Some(signal.interrupt),
         value: Value::Object(payload),
-        voter: None,
     }
 }
 

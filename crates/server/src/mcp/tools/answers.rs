@@ -11,11 +11,7 @@ use super::{
 };
 use crate::{
     auth::Scope,
-    openwop::{
-        Problem,
-        interrupts::{late, voter},
-        problem::no_run,
-    },
+    openwop::{Problem, interrupts::late, problem::no_run},
 };
 
 /// What answers look like, by the kind of the question.
@@ -80,7 +76,6 @@ fn answer(ask: Ask, arguments: Object) -> BoxFuture<'static, Outcome> {
         let answer = NodeAnswer {
             node,
             interrupt,
-            voter: voter(&ask.host, &ask.caller, &value),
             value,
         };
         let answering = ask

@@ -336,7 +336,6 @@ async fn answered(
         node: node.to_owned(),
         interrupt: None,
         value,
-        voter: None,
     };
     let app = call.host.app();
     app.answer_at_node(call.caller(), key, answer, SideRows::default())
