@@ -5,9 +5,10 @@
 use std::pin::pin;
 
 use futures_util::future::{BoxFuture, FutureExt as _, select_all};
+use serde_json::Value;
 use wopr_app::{App, Caller, Question, View, VisibleRun};
 use wopr_core::{
-    Asked, InterruptKind, Planned, PrincipalId, RunId, RunStatus, StepId,
+    Asked, InterruptKind, OpenInterrupt, Planned, PrincipalId, RunId, RunStatus, StepId,
     awp::{self, AwaitedActivity, AwaitedSignal, ExecutionPhase, ExecutionStatus},
 };
 
@@ -87,8 +88,8 @@ impl Standing {
             ExecutionPhase::Running if self.view.run.status == RunStatus::Cancelling => false,
             ExecutionPhase::Running => self.child.as_deref().is_some_and(waits_for_work),
             ExecutionPhase::Interrupted => self.question.is_some(),
+            ExecutionPhase::AwaitingSignal => self.status.signal_name.is_some(),
             ExecutionPhase::AwaitingActivity
-            | ExecutionPhase::AwaitingSignal
             | ExecutionPhase::Completed
             | ExecutionPhase::Failed
             | ExecutionPhase::Cancelled => true,
@@ -177,63 +178,38 @@ pub(super) async fn signals_of_children(
     app: &App,
     view: &View,
 ) -> Result<Vec<(AwaitedSignal, (RunId, StepId))>, Error> {
-    let mut signals = Vec::new();
-    let Some((plan, (run, _))) = view.plan.awp().zip(view.run.awp()) else {
-        return Ok(signals);
+    let Some(plan) = view.plan.awp() else {
+        return Ok(Vec::new());
     };
-    let mut open: Vec<_> = run
-        .interrupts(plan)
-        .filter(|open| open.kind() == InterruptKind::ExternalEvent)
-        .filter_map(|open| match open.asked {
-            Asked::Child(child, _, id) => Some((open.step(), child.clone(), id.to_owned())),
-            Asked::Here(_) => None,
-        })
-        .collect();
-    open.sort_by_key(|(step, ..)| plan.position(&step.node));
-    open.truncate(MAX_CHILDREN);
-    for (step, child, interrupt) in open {
-        if let Some(name) = signal_of(app, view, child.clone(), &interrupt).await? {
+    // An interrupt that only mirrors what a child asks says nothing about it.
+    let mirrors = |open: OpenInterrupt<'_>| matches!(open.asked, Asked::Child(..));
+    if !view.run.interrupts(&view.plan).any(mirrors) {
+        return Ok(Vec::new());
+    }
+    let questions = app.open_questions(view).await?.into_iter();
+    let mut signals: Vec<_> = questions
+        .filter(|question| question.waiting.kind == InterruptKind::ExternalEvent)
+        .filter_map(|question| {
+            let interrupt = question.waiting.id();
+            let (child, _) = question.waiting.child?;
+            let step = question.waiting.step;
             let signal = AwaitedSignal {
-                name,
+                name: signal_name(&question.asked?.data)?.to_owned(),
                 node: step.node.to_string(),
                 interrupt,
             };
-            signals.push((signal, (child, step)));
-        }
-    }
+            Some((signal, (child, step)))
+        })
+        .collect();
+    signals.sort_by_key(|(_, (_, step))| plan.position(&step.node));
     Ok(signals)
 }
 
-/// The signal for which the child waits, or one of its children, to which the interrupt leads.
-fn signal_of<'a>(
-    app: &'a App,
-    parent: &'a View,
-    child: RunId,
-    interrupt: &'a str,
-) -> BoxFuture<'a, Result<Option<String>, Error>> {
-    Box::pin(async move {
-        let Some((_, rest)) = interrupt.split_once('/') else {
-            return Ok(None);
-        };
-        let Some(view) = app.child(parent, &child).await? else {
-            return Ok(None);
-        };
-        let (Some(plan), Some((run, _))) = (view.plan.awp(), view.run.awp()) else {
-            return Ok(None);
-        };
-        let own = awp::awaited_signals(plan, run);
-        if let Some(own) = own.into_iter().find(|signal| signal.interrupt == rest) {
-            return Ok(Some(own.name));
-        }
-        let next = run.interrupts(plan).find_map(|open| match open.asked {
-            Asked::Child(child, _, id) if id == rest => Some(child.clone()),
-            Asked::Child(..) | Asked::Here(_) => None,
-        });
-        match next {
-            Some(next) => signal_of(app, &view, next, rest).await,
-            None => Ok(None),
-        }
-    })
+/// The name of the signal that answers a question: what a `wait` waits for or, in an OpenWOP workflow, the type of the
+/// event.
+fn signal_name(data: &Value) -> Option<&str> {
+    let name = data.get("signal").or_else(|| data.get("eventType"));
+    name.and_then(Value::as_str)
 }
 
 /// The children that an execution waits for.

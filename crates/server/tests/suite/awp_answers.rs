@@ -17,6 +17,7 @@ use crate::{
     awp_control::{branched, code, document, get, post, start},
     client::Reply,
     server::{ADAM, ALICE, READER, Server},
+    workflows::{chain, node},
 };
 
 /// The host has the name by which the client of these tests calls it, which MCP asks for.
@@ -307,4 +308,86 @@ async fn an_approver_who_is_not_listed_is_forbidden_to_answer() {
     let error = tool(&server, ALICE, "workflow_resume", "c-1", accept).await;
     assert_eq!(error.unwrap_err()["code"], "AUTH_FORBIDDEN");
     assert_eq!(look(&server, READER, "c-1").await["phase"], "interrupted");
+}
+
+/// What an OpenWOP child waits for is a signal of the name of its type, for the execution and the parents of that.
+#[tokio::test]
+async fn an_event_of_an_openwop_child_is_a_signal_of_the_execution() {
+    let server = Server::start_with(named).await;
+    let event = |order: &str| {
+        let data = json!({ "eventType": "paid", "correlation": { "order": order } });
+        node(
+            "ev",
+            "core.interrupt",
+            json!({ "kind": "external-event", "data": data }),
+        )
+    };
+    for order in ["1", "2"] {
+        let child = chain(&format!("order-{order}"), &[event(order)]);
+        server.post("/v1/workflows", &child).send().await.ok(201);
+    }
+    let middle = document("middle", &[sub("order", "order-1")]);
+    let registered = post(&server, "/workflows", json!({ "definition": middle })).await;
+    registered.ok(201);
+    let direct = document("direct", &[sub("order", "order-1")]);
+    let nested = document("nested", &[sub("middle", "middle")]);
+    for (document, node) in [(direct, "order"), (nested, "middle")] {
+        for is_rest in [true, false] {
+            let id = format!("{node}-{is_rest}");
+            let started = start(&server, &document, json!({ "execution_id": id })).await;
+            let started = started.ok(200);
+            assert_eq!(
+                (&started["status"], &started["signal_name"], &started["node_id"]),
+                (&json!("awaiting_signal"), &json!("paid"), &json!(node)),
+                "{started}"
+            );
+            let status = look(&server, ALICE, &id).await;
+            assert_eq!(
+                (&status["phase"], &status["signal_name"]),
+                (&json!("awaiting_signal"), &json!("paid")),
+                "{status}"
+            );
+            let signal = async |name: &str, payload: Value| {
+                let body =
+                    json!({ "definition": document, "input": {}, "signal_name": name, "payload": payload });
+                if !is_rest {
+                    return tool(&server, ALICE, "workflow_signal", &id, body).await;
+                }
+                let sent = call(&server, ALICE, "POST", &format!("{id}:signal"), &body).await;
+                match sent.status {
+                    200 => Ok(sent.json()),
+                    _ => Err(sent.json()["error"].clone()),
+                }
+            };
+            let other = signal("ev", json!({ "order": "1" })).await.unwrap_err();
+            assert_eq!(other["code"], "SIGNAL_NAME_MISMATCH", "{other}");
+            let wrong = signal("paid", json!({ "order": "9" })).await.unwrap_err();
+            assert_eq!(wrong["code"], "SIGNAL_VALIDATION_ERROR", "{wrong}");
+            assert!(wrong.to_string().contains("correlation"), "{wrong}");
+            let done = signal("paid", json!({ "order": "1", "voter": "zed" }))
+                .await
+                .unwrap();
+            assert_eq!(done["status"], "completed", "{done}");
+        }
+    }
+    // Of several, the one that it matches.
+    let both = branched("both", "all", &[sub("a", "order-1"), sub("b", "order-2")]);
+    let begun = json!({ "execution_id": "both", "parallel_activities": true });
+    start(&server, &both, begun).await.ok(200);
+    let mut status = look(&server, ALICE, "both").await;
+    while status["phase"] != "awaiting_signal" {
+        tokio::task::yield_now().await;
+        status = look(&server, ALICE, "both").await;
+    }
+    for (order, wanted) in [("2", "awaiting_signal"), ("1", "completed")] {
+        let body = json!({ "definition": both, "signal_name": "paid", "payload": { "order": order } });
+        let mut sent = call(&server, ALICE, "POST", "both:signal", &body).await;
+        // The other child begins by a message of its own.
+        while sent.status != 200 {
+            assert_eq!(code(&sent, 400), "SIGNAL_VALIDATION_ERROR");
+            tokio::task::yield_now().await;
+            sent = call(&server, ALICE, "POST", "both:signal", &body).await;
+        }
+        assert_eq!(sent.ok(200)["status"], wanted);
+    }
 }

@@ -1,7 +1,8 @@
 //! Answers what an execution waits for: its questions, those of agents that it has called, and signals.
 //!
 //! An answer goes to the question that its sender was shown. One that names no question is refused if the sender may mean
-//! another one than the one that is open. A signal names what it is for, so it goes to any wait for its name.
+//! another one than the one that is open. A signal names what it is for, so it goes to any wait for its name. The event that
+//! an OpenWOP child waits for is a signal of the name of its type, and goes to a wait whose correlation it matches.
 
 use serde_json::{Value, json};
 use wopr_app::{Done, Error as AppError, NodeAnswer, NodeAnswerError, Question, Settled, View, VisibleRun};
@@ -157,9 +158,17 @@ impl Surface<'_> {
             ..error
         })?;
         let mut n_choices = 0;
+        // The waits for an event of this name with another correlation.
+        let mut unmatched = Vec::new();
         loop {
             let view = find(self.host, self.caller, &id, Scope::ApprovalsRespond).await?;
-            let wanted = self.wanted(&view, &name, &document).await?;
+            let mut wanted = self.wanted(&view, &name, &document).await?;
+            let next = wanted
+                .iter()
+                .position(|signal| !unmatched.contains(&signal.interrupt));
+            // An event that matches none is refused by the first one.
+            let wanted = wanted.swap_remove(next.unwrap_or(0));
+            let interrupt = wanted.interrupt.clone();
             same_input(&view, self.caller, &input).map_err(|error| Error {
                 code: Code::SignalValidation,
                 ..error
@@ -170,14 +179,19 @@ impl Surface<'_> {
                 Ok(done) => return self.settle(self.done(done).await?).await,
                 // The wait has got another signal meanwhile; others may wait for this one.
                 Err(NodeAnswerError::Failed(error)) if is_late(&error) && n_choices < MAX_CHOICES => {}
+                Err(NodeAnswerError::Failed(AppError::Refused(Refusal::NoMatch(_))))
+                    if next.is_some() && n_choices < MAX_CHOICES =>
+                {
+                    unmatched.push(interrupt);
+                }
                 Err(error) => return Err(refused(error, "payload", SIGNAL)),
             }
         }
     }
 
-    /// The wait that gets a signal. Of several for the same name, that is the first one of the document, and those of the
-    /// execution come before those of its children.
-    async fn wanted(&self, view: &View, name: &str, document: &Value) -> Result<AwaitedSignal, Error> {
+    /// The waits that a signal may go to, at least one. The first one gets it: they are in the order of the document, and
+    /// those of the execution come before those of its children.
+    async fn wanted(&self, view: &View, name: &str, document: &Value) -> Result<Vec<AwaitedSignal>, Error> {
         let (plan, run) = (view.plan.awp(), view.run.awp());
         let (plan, (run, _)) = plan
             .zip(run)
@@ -200,8 +214,9 @@ impl Surface<'_> {
         if !definition::is_of(view, document) {
             return Err(Error::new(Code::SignalValidation, OTHER_DEFINITION));
         }
-        if let Some(wanted) = awaited.iter().position(|signal| signal.name == name) {
-            return Ok(awaited.swap_remove(wanted));
+        if awaited.iter().any(|signal| signal.name == name) {
+            awaited.retain(|signal| signal.name == name);
+            return Ok(awaited);
         }
         let mut names: Vec<_> = awaited
             .iter()
@@ -271,7 +286,9 @@ const fn is_late(error: &AppError) -> bool {
 fn refused(error: NodeAnswerError, member: &str, Codes { wrong, late }: Codes) -> Error {
     match error {
         NodeAnswerError::Failed(AppError::Refused(refusal)) => match refusal {
-            Refusal::InvalidAnswer(rule) => Error::new(wrong, format!("{member}: {rule}")),
+            Refusal::InvalidAnswer(rule) | Refusal::NoMatch(rule) => {
+                Error::new(wrong, format!("{member}: {rule}"))
+            }
             Refusal::NotAllowed(rule) => Error::new(Code::AuthForbidden, rule),
             Refusal::NeedsCredential => Error::new(
                 Code::AuthForbidden,
