@@ -34,8 +34,17 @@ impl From<Forbidden> for Error {
     }
 }
 
+/// Reports an unknown run as an unknown task: by the id that the client sent, else by that of the run.
+pub(super) fn of_task(task: &str, error: AppError) -> Error {
+    match error {
+        AppError::NoRun => A2aError::task_not_found(task).into(),
+        error => error.into(),
+    }
+}
+
 impl From<AppError> for Error {
-    /// Internal details go to the log, not to the client.
+    /// Internal details go to the log, not to the client. Where a task is known, use [`of_task`] instead: its error names
+    /// the task.
     fn from(error: AppError) -> Self {
         match error {
             AppError::NoWorkflow => A2aError::invalid_param(select::FIELD, "is not the id of a skill").into(),

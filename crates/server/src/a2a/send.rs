@@ -25,7 +25,7 @@ use wopr_wire::a2a::{
 
 use super::{
     answer, artifacts, conformance,
-    error::Error,
+    error::{Error, of_task},
     history,
     inputs::{self, Inputs},
     lineage,
@@ -361,7 +361,8 @@ impl Service {
         // A view is as large as its run.
         let before = keeps_before.then(|| Box::new(view.clone()));
         let answering = app.answer_question(caller, opened, asked, value, side_rows);
-        let after = match answering.await? {
+        let answered = answering.await.map_err(|error| of_task(task, error));
+        let after = match answered? {
             Done::Fresh(after) => after,
             Done::Replayed(record) => return self.answered_before(&record, &kept).await,
         };
@@ -418,7 +419,10 @@ impl Service {
     /// Stores a message whose answer went to a child. A message that is already stored stays unchanged.
     async fn keep(&self, kept: &Kept<'_>, plan: &Arc<Plan>, node: Option<&NodeId>) -> Result<(), Error> {
         let side_rows = kept.side_rows(true, plan, node)?;
-        Ok(self.host.app().keep_messages(kept.key, side_rows).await?)
+        let keeping = self.host.app().keep_messages(kept.key, side_rows);
+        keeping
+            .await
+            .map_err(|error| of_task(kept.key.run.as_str(), error))
     }
 
     /// Waits until the run has ended or has an open interrupt other than `answered`. Gives up after the
@@ -435,7 +439,8 @@ impl Service {
                 _ = closing.wait_for(|closing| *closing) => {}
             }
         };
-        Ok(auth::wait(self.host.app().wait_run(key, is_fresh, given_up)).await?)
+        let waiting = auth::wait(self.host.app().wait_run(key, is_fresh, given_up));
+        waiting.await.map_err(|error| of_task(key.run.as_str(), error))
     }
 
     fn timeout(&self) -> Duration {

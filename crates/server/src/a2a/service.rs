@@ -9,11 +9,11 @@
 
 use std::sync::Arc;
 
-use wopr_app::{Error as AppError, Opened, View};
+use wopr_app::{Opened, View};
 use wopr_core::WorkflowId;
-use wopr_wire::a2a::{error::A2aError, method::Version};
+use wopr_wire::a2a::method::Version;
 
-use super::error::Error;
+use super::error::{Error, of_task};
 use crate::{
     Host,
     auth::{Caller, Scope},
@@ -52,21 +52,13 @@ impl Service {
     /// about the task.
     pub(super) async fn find(&self, call: &Call, id: &str, scope: Scope) -> Result<View, Error> {
         let found = self.host.app().read_run(&call.caller, id, scope).await;
-        found.map_err(|error| task_error(id, error))
+        found.map_err(|error| of_task(id, error))
     }
 
     /// Loads the run of a task for a command.
     pub(super) async fn open(&self, call: &Call, id: &str, scope: Scope) -> Result<Opened, Error> {
         let opened = self.host.app().open_run(&call.caller, id, scope).await;
-        opened.map_err(|error| task_error(id, error))
-    }
-}
-
-/// Reports an unknown run as an unknown task, with the id that the client sent.
-fn task_error(id: &str, error: AppError) -> Error {
-    match error {
-        AppError::NoRun => A2aError::task_not_found(id).into(),
-        error => error.into(),
+        opened.map_err(|error| of_task(id, error))
     }
 }
 

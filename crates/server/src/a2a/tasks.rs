@@ -9,7 +9,7 @@ use wopr_wire::a2a::{
 
 use super::{
     conformance,
-    error::Error,
+    error::{Error, of_task},
     page,
     projection::only,
     render::Shown,
@@ -143,7 +143,7 @@ impl Service {
             // A cancellation has no idempotency key, so it is never replayed.
             Ok(wopr_app::Done::Replayed(_)) => view,
             Err(AppError::Refused(Refusal::Terminal(_))) => return Err(not_cancelable().into()),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(of_task(&request.id, error)),
         };
         let shown = Shown {
             history: None,

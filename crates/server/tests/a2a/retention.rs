@@ -33,8 +33,10 @@ async fn repeated_message_does_not_recreate_a_removed_task() {
     let reply = client.text("m2", "and?", json!({ "taskId": id }));
     assert_eq!(client.send_err(reply).await.0, -32001);
 
-    // The message is remembered but its task is gone, and no new task replaces it.
-    assert_eq!(client.send_err(params.clone()).await.0, -32001);
+    // The message is remembered but its task is gone, and no new task replaces it. The error names the task.
+    let gone = client.call("SendMessage", params.clone()).await;
+    assert_eq!(gone["error"]["code"], -32001, "{gone}");
+    assert_eq!(gone["error"]["data"][0]["metadata"]["taskId"], id, "{gone}");
     let mut again = params;
     again["configuration"] = json!({ "returnImmediately": true });
     assert_eq!(client.send_err(again).await.0, -32001);
