@@ -111,18 +111,18 @@ impl App {
         Ok(self.engine.beginning(run).await?)
     }
 
-    /// A child of a run, unless it is removed.
+    /// A [child of its own](wopr_core::Run::own_children) of a run, unless it is removed.
     pub async fn child(&self, parent: &View, child: &RunId) -> Result<Option<View>, Error> {
-        match parent.run.children.iter().any(|known| known.run == *child) {
+        match parent.run.own_children().any(|known| known.run == *child) {
             true => Ok(self.engine.view(&parent.key.sibling(child.clone())).await?),
             false => Ok(None),
         }
     }
 
-    /// The first `limit` children of a run, without removed ones.
+    /// The first `limit` [children of its own](wopr_core::Run::own_children) of a run, without removed ones.
     pub async fn children(&self, parent: &View, limit: usize) -> Result<Vec<(RunId, Summary)>, Error> {
         let mut shown = Vec::new();
-        for child in parent.run.children.iter().take(limit) {
+        for child in parent.run.own_children().take(limit) {
             let key = parent.key.sibling(child.run.clone());
             if let Some((summary, _)) = self.engine.summary(&key).await? {
                 shown.push((child.run.clone(), summary));

@@ -427,6 +427,56 @@ fn a_replay_of_a_dispatch_that_could_not_begin_equals_its_source() {
     check_replays(&mut script, 0);
 }
 
+/// The children that a run shows, by their numbers, with whether each has ended in its log.
+fn own_children(script: &Script, run: usize) -> Vec<(String, bool)> {
+    let children = script.run(run).own_children();
+    children
+        .map(|child| (child.run.to_string(), child.ended))
+        .collect()
+}
+
+#[test]
+fn a_branch_has_none_of_the_children_that_its_source_waits_for() {
+    let decision = json!({ "kind": "next-worker", "nextWorkerIds": ["quick", "gated"] });
+    let lead = json!({ "decision": decision, "maxLoopIterations": 2 });
+    let led = Workflow::new("led")
+        .node("lead", "core.orchestrator.supervisor", lead)
+        .node("dispatch", "core.dispatch", json!({ "fanOutPolicy": "parallel" }))
+        .edges("lead -> dispatch");
+    let sub = json!({ "workflowId": "gated" });
+    let called = Workflow::new("called").node("dispatch", "core.subWorkflow", sub);
+    let gated = Workflow::new("gated").gate("gate");
+    let quick = Workflow::new("quick").noops("n");
+    for (workflow, n_kept) in [(&led, 1), (&called, 0)] {
+        let mut script = Script::of(&[workflow, &gated, &quick]).start(json!({}));
+        let source = own_children(&script, 0);
+        assert_eq!(source.len(), n_kept + 1, "{}", script.log(0));
+        let from = script.events(0).len() as u64;
+        let branch = script.fork(0, ForkMode::Branch, from).unwrap();
+        let own = own_children(&script, branch);
+        assert_eq!(own.len(), n_kept + 1, "{}", script.log(branch));
+        let shared: Vec<_> = own.iter().filter(|child| source.contains(child)).collect();
+        assert_eq!(shared.len(), n_kept, "{}", script.log(branch));
+        assert!(shared.iter().all(|(_, ended)| *ended), "{}", script.log(branch));
+        // A branch of the branch, and a replay of it.
+        let from = script.events(branch).len() as u64;
+        let second = script.fork(branch, ForkMode::Branch, from).unwrap();
+        let theirs = own_children(&script, second);
+        let shared = theirs.iter().filter(|child| own.contains(child)).count();
+        assert_eq!(
+            (theirs.len(), shared),
+            (n_kept + 1, n_kept),
+            "{}",
+            script.log(second)
+        );
+        let replay = script.fork(branch, ForkMode::Replay, 0).unwrap();
+        let of_replay = own_children(&script, replay);
+        let runs =
+            |children: &[(String, bool)]| -> Vec<_> { children.iter().map(|(run, _)| run.clone()).collect() };
+        assert_eq!(runs(&of_replay), runs(&own), "{}", script.log(replay));
+    }
+}
+
 /// A branch may begin between the handoffs of a dispatch, and between the ends of its workers.
 #[test]
 fn a_branch_from_any_event_of_a_fan_out_has_all_its_workers() {

@@ -325,16 +325,16 @@ pub fn status(plan: &Plan, (id, run, state): (&RunId, &Run, &State)) -> Executio
 /// The child that a status names: the one that its node waits for. A node that waits for something else than a child names
 /// none that another branch waits for, since what the status asks for does not go there.
 fn child_of(run: &Run, phase: ExecutionPhase, node: Option<&str>) -> Option<(RunId, StepId)> {
-    let open = || run.children.iter().rev().filter(|child| !child.ended);
+    let open = || run.own_children().rev().filter(|child| !child.ended);
     let at_node = open().find(|child| Some(child.step.node.as_str()) == node);
     let last = || match phase {
         ExecutionPhase::AwaitingActivity | ExecutionPhase::AwaitingSignal | ExecutionPhase::Interrupted => {
-            run.children.last().filter(|_| open().next().is_none())
+            run.own_children().next_back().filter(|_| open().next().is_none())
         }
         ExecutionPhase::Running
         | ExecutionPhase::Completed
         | ExecutionPhase::Failed
-        | ExecutionPhase::Cancelled => open().next().or(run.children.last()),
+        | ExecutionPhase::Cancelled => open().next().or(run.own_children().next_back()),
     };
     let child = at_node.or_else(last)?;
     Some((child.run.clone(), child.step.clone()))

@@ -8,7 +8,10 @@
 
 mod view;
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -31,7 +34,7 @@ pub const REDACTED: &str = "[REDACTED]";
 pub const IMPORTED: &str = "imported";
 
 /// The version of the kernel's fold: grows whenever the state of a log is another one, or has another form.
-pub const FOLD: u16 = 3;
+pub const FOLD: u16 = 4;
 
 /// The state of a run, derived from its log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -105,6 +108,12 @@ pub struct Child {
     pub step: StepId,
     /// Whether the child has ended and the parent has received that, or no longer waits for it.
     pub ended: bool,
+    /// Whether the parent stopped waiting for it before it had received its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_left: bool,
+    /// Whether it belongs to the run that this branch comes from, and this branch has nothing of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_of_source: bool,
     /// The position in its set; `None` for a step's only child.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<usize>,
@@ -544,12 +553,12 @@ impl Run {
             }
             KernelEvent::NodeStarted { step, attempt, .. } => self.start_node(plan, step, *attempt),
             KernelEvent::NodeCompleted { step, .. } => {
-                let position = self.finish(plan, step)?;
+                let position = self.finish(plan, step, false)?;
                 self.nodes[position].phase = Phase::Completed;
                 Ok(())
             }
             KernelEvent::NodeFailed { step, error, .. } => {
-                let position = self.finish(plan, step)?;
+                let position = self.finish(plan, step, false)?;
                 self.nodes[position].phase = Phase::Failed(error.clone());
                 Ok(())
             }
@@ -564,7 +573,7 @@ impl Run {
                 Ok(())
             }
             KernelEvent::NodeCancelled { step, .. } => {
-                let position = self.finish(plan, step)?;
+                let position = self.finish(plan, step, true)?;
                 self.nodes[position].phase = Phase::Cancelled;
                 Ok(())
             }
@@ -602,6 +611,8 @@ impl Run {
                     workflow: workflow.clone(),
                     step: step.clone(),
                     ended: false,
+                    is_left: false,
+                    is_of_source: false,
                     index: (!is_single).then_some(n_before),
                 });
                 Ok(())
@@ -898,6 +909,7 @@ impl Run {
         let gap = at.millis_since(self.updated_at);
         self.running_since = self.running_since.map(|since| since.plus_millis(gap));
         self.paused = false;
+        let mut dropped = HashSet::new();
         for (position, node) in self.nodes.iter_mut().enumerate() {
             let Phase::Active(active) = &mut node.phase else {
                 continue;
@@ -911,15 +923,15 @@ impl Run {
                 Wait::Effect(_) | Wait::Children(_) if calls_again => {
                     let mut kept = Vec::new();
                     if let Wait::Children(members) = std::mem::replace(&mut active.wait, Wait::Work) {
-                        let runs: HashSet<_> = members.iter().map(|member| &member.run).collect();
-                        let children = self.children.iter_mut();
-                        let dropped = children.filter(|child| runs.contains(&child.run));
-                        dropped.for_each(|child| child.ended = true);
                         // A set that the kernel judges begins anew as a whole.
                         let policy = plan.children(position);
-                        if policy.is_some_and(|policy| policy.join == Join::Own) {
-                            kept = members;
-                            kept.retain(|member| member.end.is_some());
+                        let keeps_ended = policy.is_some_and(|policy| policy.join == Join::Own);
+                        for member in members {
+                            if keeps_ended && member.end.is_some() {
+                                kept.push(member);
+                            } else {
+                                dropped.insert(member.run);
+                            }
                         }
                     }
                     if !kept.is_empty() {
@@ -930,6 +942,14 @@ impl Run {
                     self.waiting.retain(|&waiting| waiting != position);
                 }
                 Wait::Effect(_) | Wait::Children(_) => {}
+            }
+        }
+        if calls_again {
+            for child in &mut self.children {
+                if child.is_left || dropped.contains(&child.run) {
+                    child.ended = true;
+                    child.is_of_source = true;
+                }
             }
         }
     }
@@ -1027,19 +1047,28 @@ impl Run {
         }
     }
 
-    fn finish(&mut self, plan: &impl Planned, step: &StepId) -> Result<usize, ApplyError> {
+    fn finish(
+        &mut self,
+        plan: &impl Planned,
+        step: &StepId,
+        is_cancelled: bool,
+    ) -> Result<usize, ApplyError> {
         if let Wait::Children(members) = &self.active(plan, step)?.wait {
-            let members: HashSet<_> = members.iter().map(|member| member.run.clone()).collect();
-            let only = members.iter().next().filter(|_| members.len() == 1);
+            let policy = plan
+                .position(&step.node)
+                .and_then(|position| plan.children(position));
+            // The end of an only child is that of its step.
+            let ends_with_step = !is_cancelled && policy.is_none_or(|policy| policy.join == Join::Single);
+            let members: HashMap<_, _> = members
+                .iter()
+                .map(|member| (member.run.clone(), member.end.is_some() || ends_with_step))
+                .collect();
             // The latest first: a run may have many children that ended long ago.
             let mut left = members.len();
             for child in self.children.iter_mut().rev() {
-                let is_member = match only {
-                    Some(only) => *only == child.run,
-                    None => members.contains(&child.run),
-                };
-                if is_member {
+                if let Some(has_ended) = members.get(&child.run) {
                     child.ended = true;
+                    child.is_left = !has_ended;
                     left -= 1;
                 }
                 if left == 0 {

@@ -2,7 +2,7 @@
 
 use crate::{Activity, Fork, ForkMode, InterruptKind, NodeId, Parent, Planned, RunId, StepId, Timestamp};
 
-use super::{Active, Artifact, Open, Pending, Phase, Run, Wait};
+use super::{Active, Artifact, Child, Open, Pending, Phase, Run, Wait};
 
 /// The interrupt that a run waits for, as faces show it.
 #[derive(Debug, Clone, Copy)]
@@ -219,11 +219,29 @@ impl Run {
         }
     }
 
+    /// The children of this run, oldest first. A branch has those of its source whose ends it has got, and none that its
+    /// source waited for where it left.
+    pub fn own_children(&self) -> impl DoubleEndedIterator<Item = &Child> {
+        // Those that the source waits for are dropped once the branch goes its own way.
+        let is_beginning = self
+            .fork()
+            .is_some_and(|fork| fork.mode == ForkMode::Branch && !self.has_caught_up());
+        let is_own = move |child: &&Child| match is_beginning {
+            true => child.ended && !child.is_left,
+            false => !child.is_of_source,
+        };
+        self.children.iter().filter(is_own)
+    }
+
+    fn has_caught_up(&self) -> bool {
+        self.forked.is_none_or(|forked| forked.has_caught_up)
+    }
+
     /// What the ids of a child's interrupts begin with; see [`super::Child::path`].
     #[must_use]
     pub fn path_to(&self, child: &RunId) -> Option<String> {
         let mut children = self.children.iter().rev();
-        children.find(|known| known.run == *child).map(super::Child::path)
+        children.find(|known| known.run == *child).map(Child::path)
     }
 
     /// The calls that wait for a worker, with their step and attempt, in the order of the definition.

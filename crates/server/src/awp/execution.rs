@@ -60,7 +60,7 @@ fn named<'f>(
         let Some(alias) = &view.summary.alias else {
             return Ok(None);
         };
-        let mut children = view.run.children.iter().rev();
+        let mut children = view.run.own_children().rev();
         let child = children.find(|child| awp::child_execution_id(alias, &child.step) == id);
         match child {
             Some(child) => Ok(Some(

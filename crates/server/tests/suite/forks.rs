@@ -546,6 +546,16 @@ async fn an_answer_to_a_branch_goes_to_its_own_child() {
         let from = events(&server, &run).await.len();
         let branch = fork(&server, &run, json!({ "mode": "branch", "fromSeq": from })).await;
         server.wait_for(&branch, "waiting-approval").await;
+        // The child that the source waits for is not the branch's.
+        let shown = server.get(&format!("/v1/runs/{branch}")).send().await.ok(200);
+        let listed = format!("/v1/runs?parentRunId={branch}");
+        let listed = server.get(&listed).send().await.ok(200);
+        let children = shown["childRuns"].as_array().unwrap();
+        assert_eq!(children.len(), 1, "{shown}");
+        assert_eq!(
+            children[0]["runId"], listed["runs"][0]["runId"],
+            "{shown} {listed}"
+        );
         let answer = async |run: &str| {
             let path = format!("/v1/runs/{run}/interrupts/s");
             server.post(&path, &accept(with_id)).send().await.ok(200)
