@@ -839,11 +839,11 @@ impl Condition {
         Ok(Self { left, test })
     }
 
-    /// Whether the condition holds; one whose evaluation fails does not.
+    /// Whether the condition holds.
     ///
     /// # Errors
-    /// The work would exceed the limit of the evaluation or of its decision.
-    pub(crate) fn holds(&self, context: &Context<'_>, budget: &Budget) -> Result<bool, Exhausted> {
+    /// The evaluation fails. What is undefined is no error.
+    pub(crate) fn holds(&self, context: &Context<'_>, budget: &Budget) -> Result<bool, ExpressionError> {
         let meter = budget.meter();
         let expression = match &self.test {
             Test::Expression(expression) => expression,
@@ -854,19 +854,10 @@ impl Condition {
             | Test::Truthy
             | Test::Falsy => match &self.left {
                 Some(left) => left,
-                None => return self.accepts(&Val::None, &meter),
+                None => return Ok(self.accepts(&Val::None, &meter)?),
             },
         };
-        match expression.ask(context, &meter, |value| Ok(self.accepts(value, &meter)?)) {
-            Ok(holds) => Ok(holds),
-            Err(ExpressionError::TooMuchWork) => Err(Exhausted),
-            Err(
-                ExpressionError::Syntax(_) | ExpressionError::Evaluation(_) | ExpressionError::TooLong(_),
-            ) if matches!(self.test, Test::Expression(_)) => Ok(false),
-            Err(
-                ExpressionError::Syntax(_) | ExpressionError::Evaluation(_) | ExpressionError::TooLong(_),
-            ) => self.accepts(&Val::None, &meter),
-        }
+        expression.ask(context, &meter, |value| Ok(self.accepts(value, &meter)?))
     }
 
     fn accepts(&self, left: &Val<'_>, meter: &Meter<'_>) -> Result<bool, Exhausted> {

@@ -440,3 +440,116 @@ fn time_never_decreases_within_a_log() {
         .collect();
     assert!(times.is_sorted(), "{times:?}");
 }
+
+/// The failures of a run's nodes and of the run, as its log tells them.
+fn failures(script: &Script) -> Vec<String> {
+    let log = script.log(0);
+    let failed = log.lines().filter(|line| line.contains(".failed"));
+    failed
+        .map(|line| line.split_once(' ').map_or(line, |(_, rest)| rest).to_owned())
+        .collect()
+}
+
+fn expression(source: &str) -> Value {
+    json!({ "type": "expression", "expression": source })
+}
+
+#[test]
+fn a_condition_whose_evaluation_fails_fails_its_source() {
+    let left = json!({ "type": "equals", "left": "n / z", "right": 1 });
+    for condition in [
+        expression("n / z > 100"),
+        expression("s * 2"),
+        expression("'a' in n"),
+        expression("n % z"),
+        expression("s | number"),
+        expression("unset / 2 > 1"),
+        left,
+    ] {
+        let workflow = Workflow::new("w")
+            .noops("a b")
+            .edge_if("a", "b", condition.clone());
+        let script = Script::of(&[&workflow]).start(json!({ "n": 5, "s": "x", "z": 0 }));
+        let failed = failures(&script);
+        let named = "expression_failed: the condition of the edge from 'a' to 'b' failed: ";
+        assert!(
+            failed[0].contains(&format!("node.failed a {named}")),
+            "{condition} {failed:?}"
+        );
+        assert_eq!(
+            (failed.len(), script.status()),
+            (2, "failed"),
+            "{condition} {failed:?}"
+        );
+    }
+    // What is only undefined does not hold.
+    for condition in [
+        expression("unset > 3"),
+        expression("unset.deep.er == 'x'"),
+        expression("'a' in unset"),
+        json!({ "type": "equals", "left": "unset.deep", "right": 1 }),
+        json!({ "type": "truthy", "left": "unset" }),
+    ] {
+        let workflow = Workflow::new("w")
+            .noops("a b")
+            .edge_if("a", "b", condition.clone());
+        let script = Script::of(&[&workflow]).start(json!({}));
+        let log = script.log(0);
+        assert_eq!(script.status(), "completed", "{condition} {log}");
+        assert!(log.contains("node.skipped b"), "{condition} {log}");
+    }
+}
+
+#[test]
+fn only_conditions_that_decide_about_an_edge_fail_its_source() {
+    let broken = expression("output.total / 2 > 1");
+    let edge = |to: &str, rule: &str, condition: Option<&Value>| {
+        let mut edge = json!({ "sourceNodeId": "a", "targetNodeId": to, "triggerRule": rule });
+        if let Some(condition) = condition {
+            edge["condition"] = condition.clone();
+        }
+        edge
+    };
+    // An edge for failures does not matter where the node completes.
+    let completes = Workflow::new("w")
+        .noops("a b c")
+        .raw_edge(edge("b", "any_failed", Some(&broken)))
+        .raw_edge(edge("c", "all_success", None));
+    let script = Script::started(&completes);
+    assert_eq!(script.status(), "completed", "{}", script.log(0));
+    // Nor does one for successes where it fails: the failure stays the node's own.
+    let failing = Workflow::new("w")
+        .node("a", "core.fail", json!({ "code": "own" }))
+        .noops("b c");
+    let own = failing.clone().raw_edge(edge("b", "all_success", Some(&broken)));
+    let script = Script::started(&own);
+    assert!(
+        failures(&script)[0].contains("node.failed a own"),
+        "{}",
+        script.log(0)
+    );
+    // An edge for failures that cannot be decided about is named, and others handle the failure.
+    let both = failing
+        .raw_edge(edge("b", "any_failed", Some(&broken)))
+        .raw_edge(edge("c", "all_complete", None));
+    let script = Script::started(&both);
+    let failed = failures(&script);
+    assert_eq!(
+        (script.status(), failed.len()),
+        ("completed", 1),
+        "{}",
+        script.log(0)
+    );
+    assert!(
+        failed[0].contains("from 'a' to 'b'") && failed[0].contains("had failed with own"),
+        "{failed:?}"
+    );
+    // So they do if the condition itself is what failed.
+    let rescued = Workflow::new("w")
+        .noops("a b c")
+        .raw_edge(edge("b", "all_success", Some(&broken)))
+        .raw_edge(edge("c", "any_failed", None));
+    let script = Script::started(&rescued);
+    assert_eq!(script.status(), "completed", "{}", script.log(0));
+    assert!(script.log(0).contains("node.started c"), "{}", script.log(0));
+}

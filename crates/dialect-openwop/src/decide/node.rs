@@ -7,7 +7,7 @@ use wopr_kernel::{Activity, Attempted, Call, KernelEvent, Seq, StepId, fields};
 use crate::{
     Event, Failure, InterruptKind, Object, REJECTED,
     context::artifact_content,
-    cost::{self, Exhausted},
+    cost,
     definition::TriggerRule,
     expression::{ExpressionError, Template},
     measure::{MAX_NESTING, json_within, object_too_deep, too_deep},
@@ -25,6 +25,41 @@ const MAX_DELAY_MS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
 const MAX_HTTP_RENDERED: usize = 4 * 1024 * 1024;
 /// Maximum size in bytes of the rendered templates of an activity's input.
 pub(super) const MAX_ACTIVITY_RENDERED: usize = 1024 * 1024;
+
+/// Where a run goes on after a node.
+struct Routing {
+    /// The outgoing edges whose condition does not hold.
+    untaken: Vec<u32>,
+    /// Present if a condition failed that decides about an edge.
+    failure: Option<Failure>,
+}
+
+/// How a node ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Completed,
+    Failed,
+}
+
+impl Ending {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Whether an edge with this rule may be taken from a node that ends like this.
+    const fn may_take(self, rule: TriggerRule) -> bool {
+        match rule {
+            TriggerRule::AllSuccess | TriggerRule::AnySuccess | TriggerRule::NoneFailed => {
+                matches!(self, Self::Completed)
+            }
+            TriggerRule::AnyFailed => matches!(self, Self::Failed),
+            TriggerRule::AllComplete => true,
+        }
+    }
+}
 
 impl Walk<'_, '_> {
     pub(super) fn start_node(&mut self, position: usize) {
@@ -375,10 +410,10 @@ impl Walk<'_, '_> {
         if let Err(failure) = self.spend(3 * kept).and_then(|()| self.hold(2 * kept, before)) {
             return self.fail_node(step, cause, failure);
         }
-        let untaken = match self.untaken(position, "completed", &outputs) {
-            Ok(untaken) => untaken,
-            Err(Exhausted) => return self.fail_node(step, cause, too_much_work()),
-        };
+        let Routing { untaken, failure } = self.route(position, Ending::Completed, &outputs);
+        if let Some(failure) = failure {
+            return self.fail_node(step, cause, failure);
+        }
         let mut cause = cause;
         let node = &self.plan.nodes[position];
         // A node that emits an artifact of its own has already done so, and so has an agent. The summary of a
@@ -418,10 +453,18 @@ impl Walk<'_, '_> {
         if let (Some(reason), Some(error)) = (&error.reason, output.get_mut("error")) {
             error["reason"] = reason.as_str().into();
         }
-        let (untaken, error) = match self.untaken(position, "failed", &output) {
-            Ok(untaken) => (untaken, error),
-            // The conditions cannot be evaluated, so only unconditional edges are taken.
-            Err(Exhausted) => (self.conditional(position), too_much_work()),
+        let Routing { untaken, failure } = self.route(position, Ending::Failed, &output);
+        let error = match failure {
+            // What failed the node may have been the same condition.
+            Some(failure) if failure.code != error.code => Failure {
+                message: format!(
+                    "{}; the node had failed with {}: {}",
+                    failure.message, error.code, error.message
+                ),
+                worker: error.worker,
+                ..failure
+            },
+            Some(_) | None => error,
         };
         let handled = self.plan.nodes[position].out.iter().any(|&edge| {
             let taken = !u32::try_from(edge).is_ok_and(|edge| untaken.binary_search(&edge).is_ok());
@@ -458,24 +501,44 @@ impl Walk<'_, '_> {
         declared.map(|port| self.held_of(port)).sum::<u64>() + own + state.map_or(0, cost::of_object)
     }
 
-    /// The outgoing edges whose condition does not hold.
-    fn untaken(&self, position: usize, status: &'static str, output: &Object) -> Result<Vec<u32>, Exhausted> {
-        let mut untaken = self.conditional(position);
-        if untaken.is_empty() {
-            return Ok(untaken);
+    /// Evaluates the conditions of the outgoing edges.
+    fn route(&self, position: usize, ending: Ending, output: &Object) -> Routing {
+        let conditional = self.conditional(position);
+        let mut untaken = Vec::new();
+        let mut failure = None;
+        if conditional.is_empty() {
+            return Routing { untaken, failure };
         }
-        let context = self.context().at_end(position, status, output);
-        let mut holds = Vec::with_capacity(untaken.len());
-        for &edge in &untaken {
-            let condition = self.plan.edges[edge as usize].condition.as_ref();
-            holds.push(match condition {
-                Some(condition) => condition.holds(&context, &self.budget)?,
-                None => true,
-            });
+        let context = self.context().at_end(position, ending.as_str(), output);
+        for &number in &conditional {
+            let edge = &self.plan.edges[number as usize];
+            let Some(condition) = &edge.condition else {
+                continue;
+            };
+            match condition.holds(&context, &self.budget) {
+                Ok(true) => {}
+                Ok(false) => untaken.push(number),
+                // None of the conditions can be relied on, so only unconditional edges are taken.
+                Err(ExpressionError::TooMuchWork) => {
+                    return Routing {
+                        untaken: conditional,
+                        failure: Some(too_much_work()),
+                    };
+                }
+                Err(error) => {
+                    untaken.push(number);
+                    if failure.is_none() && ending.may_take(edge.rule) {
+                        let [source, target] =
+                            [edge.source, edge.target].map(|position| &self.plan.nodes[position].id);
+                        let message = format!(
+                            "the condition of the edge from '{source}' to '{target}' failed: {error}"
+                        );
+                        failure = Some(Failure::new("expression_failed", message));
+                    }
+                }
+            }
         }
-        let mut holds = holds.into_iter();
-        untaken.retain(|_| holds.next() == Some(false));
-        Ok(untaken)
+        Routing { untaken, failure }
     }
 
     /// The outgoing edges that have a condition.
