@@ -420,14 +420,49 @@ impl Timer {
     }
 }
 
+/// Why a parent cancels a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CascadeReason {
+    /// The parent was cancelled, or goes on without the child.
+    #[default]
+    Cancelled,
+    Failed,
+    /// The parent completed early.
+    Completed,
+}
+
+impl CascadeReason {
+    /// The reason of the child's cancel.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cancelled => "parent-cancelled",
+            Self::Failed => "parent-failed",
+            Self::Completed => "parent-completed",
+        }
+    }
+
+    /// The reason that has this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        let all = [Self::Cancelled, Self::Failed, Self::Completed];
+        all.into_iter().find(|reason| reason.as_str() == name)
+    }
+}
+
 /// A message from one run to another, stored as a row in the target's inbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunMessage {
     /// To a child: start.
     Start(Box<StartRun>),
-    /// To a child: the parent was cancelled or failed.
-    ParentEnded { parent: RunId },
+    /// To a child: the parent has ended, or no longer waits for the child.
+    ParentEnded {
+        parent: RunId,
+        #[serde(default)]
+        why: CascadeReason,
+    },
     /// To a parent: the child waits for an answer.
     ChildWaiting {
         /// The execution that created the child.

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | sequence numbers are dense, one event is terminal, and it is last | [`LogChecker`], [`check_log`] |
 //! | no effect before its event | [`LogChecker::check_effect`] |
+//! | a handoff ends before the execution that made it, and so before its run | [`LogChecker::note_handoff`] |
 //! | no attempt of a lost lease is accepted | [`OutstandingWork::settle`] |
 //! //! | nothing active waits for something that cannot come | [`check_run`], [`check_children`] |
 //!
@@ -39,6 +40,8 @@ pub struct LogChecker {
     /// Active executions, each with its latest attempt.
     active: HashMap<StepId, u32>,
     ended: HashSet<StepId>,
+    /// Workers that have not ended, and the executions that handed them work.
+    workers: HashMap<RunId, StepId>,
     has_begun: bool,
     is_over: bool,
 }
@@ -97,8 +100,18 @@ impl LogChecker {
                 }
                 self.active.insert(step.clone(), *attempt);
             }
+            // A branch has none of the children of its source.
+            KernelEvent::ForkResumed {
+                calls_again: true, ..
+            } => self.workers.clear(),
             event => {
+                if let KernelEvent::ChildEnded { child, .. } = event {
+                    self.workers.remove(child);
+                }
                 if let Some(step) = step_of(event) {
+                    if ends(event) && self.workers.values().any(|of| of == step) {
+                        return wrong("the execution has a handoff without an end");
+                    }
                     if !self.active.contains_key(step) {
                         return wrong("the execution is not under way");
                     }
@@ -115,6 +128,11 @@ impl LogChecker {
         }
         self.advance(recorded);
         Ok(())
+    }
+
+    /// Notes that an execution has handed work to a child, which is cancelled with it: the child's end has to come first.
+    pub fn note_handoff(&mut self, step: &StepId, child: &RunId) {
+        self.workers.insert(child.clone(), step.clone());
     }
 
     fn advance<X>(&mut self, recorded: &Recorded<X>) {

@@ -39,9 +39,9 @@ pub use call::{
     ToolQuery, ToolRequest, WantedTools, provider,
 };
 pub use command::{
-    AnsweredCall, Authority, CancelledCall, Catalog, Command, Decision, Effect, EndedChild, HostBounds,
-    Input, NewChild, Overlay, Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage, StartFork,
-    StartRun, Timer, UndecidedChild, Work,
+    AnsweredCall, Authority, CancelledCall, CascadeReason, Catalog, Command, Decision, Effect, EndedChild,
+    HostBounds, Input, NewChild, Overlay, Parked, Produced, Refusal, RemoteQuestion, Resolve, RunMessage,
+    StartFork, StartRun, Timer, UndecidedChild, Work,
 };
 pub use decide::{
     Attempted, ChildTerms, Counted, DecisionBuilder, MAX_BYTES, MAX_CHILD_EVENTS, MAX_EVENTS, MAX_SET,

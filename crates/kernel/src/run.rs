@@ -635,7 +635,9 @@ impl Run {
                 let running = members.iter_mut().filter(|member| member.end.is_none());
                 let member = running.into_iter().find(|member| member.run == *child);
                 let member = member.ok_or_else(|| illegal("the end of no child", &step.node))?;
-                if member.mirror.is_some() {
+                // One that is cancelled with its step may still ask.
+                let asked = member.mirror.take().is_some();
+                if asked && *status != RunStatus::Cancelled {
                     return Err(illegal("the end of a child that asks", &step.node));
                 }
                 member.end = Some(Box::new(ChildEnd {
@@ -648,6 +650,12 @@ impl Run {
                 }));
                 if let Some(child) = self.children.iter_mut().find(|known| known.run == *child) {
                     child.ended = true;
+                }
+                if asked
+                    && let Some(position) = plan.position(&step.node)
+                    && self.nodes[position].asks().is_none()
+                {
+                    self.waiting.retain(|&waiting| waiting != position);
                 }
                 Ok(())
             }

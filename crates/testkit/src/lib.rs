@@ -13,12 +13,14 @@
     reason = "callers hand over JSON literals; a reference before each would only be noise"
 )]
 
+mod handoffs;
 mod log;
 mod orchestration;
 mod samples;
 mod script;
 mod workflow;
 
+pub use handoffs::note_handoff;
 pub use log::{N_KINDS, kind, line};
 pub use orchestration::orchestrations;
 pub use samples::agent_events;

@@ -20,7 +20,7 @@ use wopr_core::{
     invariant::{self, ChildStatus, LogChecker, OutstandingWork, Violation},
 };
 
-use crate::{Workflow, line};
+use crate::{Workflow, handoffs::note_handoff, line};
 
 /// Longer logs are folded only from the last decision; folding them from the start each time would be
 /// quadratic.
@@ -745,9 +745,10 @@ impl Hosted {
             decision.run,
             "a snapshot and its tail fold to the decision's run"
         );
-        let followed = read_back
-            .iter()
-            .try_for_each(|recorded| self.checker.follow(recorded));
+        let followed = read_back.iter().try_for_each(|recorded| {
+            note_handoff(&mut self.checker, &self.plan, recorded);
+            self.checker.follow(recorded)
+        });
         self.log.extend(read_back);
         self.hold(followed);
         if self.log.len() <= WHOLE_LOG {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use expect_test::expect;
 use serde_json::{Value, json};
 use wopr_core::{
-    Catalog, Command, Entropy, Input, InterruptKind, MAX_DECISION_WORK, Object, Refusal, RunMessage,
-    RunStatus, Startable, WorkflowId, decide_counted,
+    CascadeReason, Catalog, Command, Entropy, Input, InterruptKind, MAX_DECISION_WORK, Object, Refusal,
+    RunMessage, RunStatus, Startable, WorkflowId, decide_counted,
 };
 use wopr_testkit::{Script, Workflow};
 
@@ -565,6 +565,7 @@ fn stale_messages_change_nothing() {
             },
             RunMessage::ParentEnded {
                 parent: script.id(1).clone(),
+                why: CascadeReason::Cancelled,
             },
             RunMessage::ChildEnded {
                 is_untrusted: false,

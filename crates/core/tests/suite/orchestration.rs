@@ -3,7 +3,10 @@
 use expect_test::expect;
 use proptest::{collection::vec, prelude::*, test_runner::Config};
 use serde_json::{Value, json};
-use wopr_core::{KernelEvent, NodeTypes, Plan};
+use wopr_core::{
+    DialectEvent, Event, KernelEvent, NodeTypes, Plan, Recorded, RunId, RunStatus,
+    openwop::{self, Orchestration},
+};
 use wopr_testkit::{Script, Workflow, kind};
 
 fn next(workers: &[&str]) -> Value {
@@ -516,6 +519,91 @@ fn run_that_is_done_cancels_what_still_works() {
     assert_eq!(script.status(), "completed", "{}", script.log(0));
     assert_eq!(children(&script), ["cancelled"]);
     assert_eq!(count(&script, "node.cancelled"), 2);
+}
+
+#[test]
+fn handoffs_under_way_end_before_a_run_that_ends_early() {
+    let once = |workers: &[&str]| {
+        json!({ "rules": [
+            { "when": "dispatch is not defined", "decision": next(workers) },
+            { "decision": done() },
+        ] })
+    };
+    let parallel = json!({ "fanOutPolicy": "parallel" });
+    let fails = looped(once(&["delay", "gate"]), parallel.clone())
+        .delay("soon", 5)
+        .node("boom", "core.fail", json!({}))
+        .edges("soon -> boom");
+    let late = looped(once(&["delay", "delay"]), parallel).set("settings", json!({ "timeout": 5 }));
+    let completes = looped(once(&["delay"]), json!({}))
+        .node("call", "core.subWorkflow", json!({ "workflowId": "gate" }))
+        .edges("supervisor -> call");
+    let detached = json!({ "workflowId": "gate", "propagateCancellation": false });
+    let leaves = looped(once(&["delay"]), json!({}))
+        .node("call", "core.subWorkflow", detached)
+        .edges("supervisor -> call");
+    for (workflow, status, n_ended, reason) in [
+        (&fails, "failed", 2, "parent-failed"),
+        (&late, "failed", 2, "parent-failed"),
+        (&completes, "completed", 1, "parent-completed"),
+        (&leaves, "completed", 0, ""),
+    ] {
+        let mut script = started(workflow);
+        script.wait(5);
+        if script.status() != "failed" {
+            script.wait(5);
+        }
+        assert_eq!(script.status(), status, "{}", script.log(0));
+        let log = script.events(0);
+        let handed = |child: &RunId| {
+            let mut succeeded = log.iter().filter(|recorded| handed_to(recorded) == Some(child));
+            succeeded.next().map(|recorded| recorded.seq)
+        };
+        let cancelled: Vec<_> = log
+            .iter()
+            .filter_map(|recorded| match recorded.event.kernel() {
+                Some(KernelEvent::ChildEnded {
+                    child,
+                    is_handoff: true,
+                    status: RunStatus::Cancelled,
+                    ..
+                }) => Some((child, recorded.cause)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(cancelled.len(), n_ended, "{}", script.log(0));
+        for (child, cause) in cancelled {
+            assert_eq!(
+                (cause, cause.is_some()),
+                (handed(child), true),
+                "{}",
+                script.log(0)
+            );
+            let run = (1..script.n_runs())
+                .find(|run| script.id(*run) == child)
+                .expect("known");
+            let last = script
+                .log(run)
+                .lines()
+                .last()
+                .map(str::to_owned)
+                .unwrap_or_default();
+            assert!(
+                last.ends_with(&format!("run.cancelled {reason} with run0")),
+                "{last}"
+            );
+        }
+    }
+}
+
+/// The child to which an event hands work.
+fn handed_to(recorded: &Recorded) -> Option<&RunId> {
+    match &recorded.event {
+        Event::Dialect(DialectEvent::Openwop(openwop::Event::Orchestration(
+            Orchestration::HandoffSucceeded { child, .. },
+        ))) => Some(child),
+        Event::Kernel(_) | Event::Dialect(_) => None,
+    }
 }
 
 #[test]

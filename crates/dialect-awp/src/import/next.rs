@@ -6,8 +6,8 @@
 
 use serde_json::{Value, json};
 use wopr_kernel::{
-    Active, Authority, Command, Failure, InterruptKind, Member, NodeId, Object, Phase, Planned, PrincipalId,
-    Resolve, Run, RunId, RunMessage, StepId, Timer, Wait, fields,
+    Active, Authority, CascadeReason, Command, Failure, InterruptKind, Member, NodeId, Object, Phase,
+    Planned, PrincipalId, Resolve, Run, RunId, RunMessage, StepId, Timer, Wait, fields,
 };
 
 use super::{ImportError, comparison::Comparison, hidden, replay::Born};
@@ -28,8 +28,6 @@ const MAX_REASON: usize = 512;
 /// The longest code and message of a failure, in bytes; the same as of an outcome that is submitted.
 const MAX_CODE: usize = 128;
 const MAX_ERROR: usize = 8 << 10;
-/// The reason of a child that its parent has cancelled.
-const PARENT_CANCELLED: &str = "parent-cancelled";
 
 /// What a run was given.
 pub(super) struct Outcome {
@@ -298,12 +296,13 @@ impl Next<'_> {
 
     fn cancel(&self, next: usize) -> Result<Outcome, ImportError> {
         let reason = text(next, self.row(next), "reason", MAX_REASON)?;
-        let command = match (reason, self.run.parent()) {
-            (Some(PARENT_CANCELLED), Some(parent)) => {
+        let why = reason.and_then(CascadeReason::parse);
+        let command = match (why, self.run.parent()) {
+            (Some(why), Some(parent)) => {
                 let parent = parent.run.clone();
-                Command::RunMessages(vec![RunMessage::ParentEnded { parent }])
+                Command::RunMessages(vec![RunMessage::ParentEnded { parent, why }])
             }
-            (reason, _) => Command::Cancel {
+            (Some(_) | None, _) => Command::Cancel {
                 reason: reason.map(str::to_owned),
                 by: None,
             },

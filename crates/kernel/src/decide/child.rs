@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    Active, CONTENT_TRUST, ChildEnd, ChildPolicy, ContentHash, Dialect, Failure, HostBounds, Join,
-    KernelEvent, Member, NewChild, Object, OnFailure, Parent, Planned, Refusal, RunId, RunMessage, RunStatus,
-    Seq, StartRun, StepId, Trigger, UNTRUSTED, UndecidedChild, Wait, WorkflowId,
+    Active, CONTENT_TRUST, CascadeReason, ChildEnd, ChildPolicy, ContentHash, Dialect, Event, Failure,
+    HostBounds, Join, KernelEvent, Member, NewChild, Object, OnFailure, Parent, Planned, Refusal, RunId,
+    RunMessage, RunStatus, Seq, StartRun, StepId, Trigger, UNTRUSTED, UndecidedChild, Wait, WorkflowId,
     cost::{self, MESSAGES_PAUSE},
     join::{Tally, Verdict},
 };
@@ -366,8 +366,8 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                     other => other,
                 }
             }
-            RunMessage::ParentEnded { parent } => {
-                match self.cancel(Some("parent-cancelled".to_owned()), None, Some(parent)) {
+            RunMessage::ParentEnded { parent, why } => {
+                match self.cancel(Some(why.as_str().to_owned()), None, Some(parent)) {
                     Ok(()) | Err(Refusal::Terminal(_)) => Ok(Trigger::Advance),
                     Err(refusal) => Err(refusal),
                 }
@@ -509,9 +509,9 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             (ended.outputs, ended.report) = (Object::new(), Object::new());
         }
         let kept = cost::of_object(&ended.outputs) + cost::of_object(&ended.report);
-        if let Err(failure) = self.spend(kept).and_then(|()| self.hold(kept, 0)) {
-            self.cancel_rest(&step);
-            return Trigger::Failed { step, cause, failure };
+        let excess = self.spend(kept).and_then(|()| self.hold(kept, 0)).err();
+        if excess.is_some() {
+            (ended.outputs, ended.report) = (Object::new(), Object::new());
         }
         let failure = (ended.status != RunStatus::Completed).then(|| ended.failure());
         let workflow = self
@@ -547,6 +547,10 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 error: ended.error.map(Box::new),
             },
         );
+        if let Some(failure) = excess {
+            self.cancel_rest(&step);
+            return Trigger::Failed { step, cause, failure };
+        }
         if is_cancelling {
             if self.members(&step).iter().all(|member| member.end.is_some()) {
                 let reason = "run-cancelled".to_owned();
@@ -641,9 +645,51 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             if let Some(interrupt) = mirror {
                 last = Some(self.resume_mirror(step.clone(), self.last(), interrupt));
             }
-            self.notify_child(child);
+            self.notify_child(child, CascadeReason::Cancelled);
         }
         last
+    }
+
+    /// Records the last transition of the handoffs of a step that ends before its workers, which are cancelled with it.
+    /// A worker that is not cancelled goes on, and so its handoff has none.
+    pub(super) fn end_handoffs(&mut self, step: &StepId) {
+        if !self.propagates(step) {
+            return;
+        }
+        let running = self.members(step).iter().filter(|member| member.end.is_none());
+        let running: Vec<_> = running.map(|member| member.run.clone()).collect();
+        for child in running {
+            let Some(worker) = D::worker_of(self.plan, &self.state, step, &child) else {
+                continue;
+            };
+            // A branch has none of the children of its source.
+            self.begin_branch();
+            if self.mirrored(step, &child).is_none() {
+                continue;
+            }
+            let mut known = self.run.children.iter().rev();
+            let workflow = known
+                .find(|known| known.run == child)
+                .map(|known| known.workflow.clone());
+            let Some(workflow) = workflow else {
+                continue;
+            };
+            let cause = D::cause_of_end(self.plan, &self.state, step, &child).or(self.last());
+            self.record_any(
+                cause,
+                Event::Kernel(KernelEvent::ChildEnded {
+                    step: step.clone(),
+                    child,
+                    worker: Some(worker).filter(|worker| worker != workflow.as_str()),
+                    workflow,
+                    is_handoff: true,
+                    status: RunStatus::Cancelled,
+                    outputs: Object::new(),
+                    report: Object::new(),
+                    error: None,
+                }),
+            );
+        }
     }
 
     /// Notifies the parent of a run that was cancelled before it started; only the start message names the

@@ -1,8 +1,8 @@
 //! Ends what is active: a step, or all of them with a run that fails, completes early or is cancelled.
 
 use crate::{
-    CancelledCall, Dialect, Failure, KernelEvent, NodeId, Object, Planned, PrincipalId, Refusal, RunId,
-    RunMessage, Seq, StepId, Timer, Wait,
+    CancelledCall, CascadeReason, Dialect, Failure, KernelEvent, NodeId, Object, Planned, PrincipalId,
+    Refusal, RunId, RunMessage, Seq, StepId, Timer, Wait,
 };
 
 use super::{DecisionBuilder, interrupt::has_deadline};
@@ -15,14 +15,14 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
 
     /// Completes the run although steps are active: stops all of them and notifies child runs; no event follows.
     pub fn complete_early(&mut self, cause: Seq, outputs: Object) {
-        self.cancel_steps(Some(cause), "run-completed");
+        self.cancel_steps(Some(cause), "run-completed", CascadeReason::Completed);
         self.record(Some(cause), KernelEvent::RunCompleted { outputs });
         self.work.timers_cleared.push(Timer::Continue);
     }
 
     /// Fails the run: stops all active work and notifies child runs; no event follows.
     pub fn fail_run(&mut self, cause: Option<Seq>, error: Failure, node: Option<NodeId>) {
-        self.cancel_steps(cause, "run-failed");
+        self.cancel_steps(cause, "run-failed", CascadeReason::Failed);
         self.record(cause, KernelEvent::RunFailed { error, node });
         self.work.timers_cleared.push(Timer::Continue);
     }
@@ -30,6 +30,10 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
     /// Cancels a step, and nothing else: its timers are cleared, its call ends, its interrupt closes and its children are
     /// notified. Does nothing if the step is not active.
     pub fn cancel_step(&mut self, step: &StepId, cause: Option<Seq>, reason: &str) {
+        self.cancel_step_with(step, cause, reason, CascadeReason::Cancelled);
+    }
+
+    fn cancel_step_with(&mut self, step: &StepId, cause: Option<Seq>, reason: &str, why: CascadeReason) {
         // A branch has none of the calls and children of its source.
         self.begin_branch();
         let Some((_, active)) = self.active(step) else {
@@ -42,16 +46,18 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         let children = self.stop_step(step);
         self.work.parked.retain(|parked| parked.step != *step);
         if self.propagates(step) {
-            children.into_iter().for_each(|child| self.notify_child(child));
+            for child in children {
+                self.notify_child(child, why);
+            }
         }
         let (step, reason) = (step.clone(), reason.to_owned());
         self.record(cause, KernelEvent::NodeCancelled { step, reason });
     }
 
     /// Cancels all active steps.
-    fn cancel_steps(&mut self, cause: Option<Seq>, reason: &str) {
+    fn cancel_steps(&mut self, cause: Option<Seq>, reason: &str, why: CascadeReason) {
         for step in self.active_steps() {
-            self.cancel_step(&step, cause, reason);
+            self.cancel_step_with(&step, cause, reason, why);
         }
         self.work
             .timers_set
@@ -102,7 +108,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             self.record(cause, KernelEvent::RunCancelled { reason, by, parent });
         }
         for child in with_child.into_iter().flat_map(|(_, children)| children) {
-            self.notify_child(child);
+            self.notify_child(child, CascadeReason::Cancelled);
         }
         Ok(())
     }
@@ -179,17 +185,17 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         children
     }
 
-    fn propagates(&self, step: &StepId) -> bool {
+    pub(super) fn propagates(&self, step: &StepId) -> bool {
         let position = self.plan.position(&step.node);
         let policy = position.and_then(|position| self.plan.children(position));
         policy.is_none_or(|policy| policy.propagates_cancel)
     }
 
-    pub(super) fn notify_child(&mut self, child: RunId) {
+    pub(super) fn notify_child(&mut self, child: RunId, why: CascadeReason) {
         let parent = self.input.run.clone();
         let seq = self.last().unwrap_or_default();
         self.work
             .messages
-            .push((child, seq, RunMessage::ParentEnded { parent }));
+            .push((child, seq, RunMessage::ParentEnded { parent, why }));
     }
 }

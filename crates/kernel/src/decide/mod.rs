@@ -246,6 +246,12 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
 
     /// Records an event and returns its sequence number.
     pub fn record(&mut self, cause: Option<Seq>, event: KernelEvent) -> Seq {
+        if let KernelEvent::NodeCompleted { step, .. }
+        | KernelEvent::NodeFailed { step, .. }
+        | KernelEvent::NodeCancelled { step, .. } = &event
+        {
+            self.end_handoffs(step);
+        }
         self.record_any(cause, Event::Kernel(event))
     }
 

@@ -238,7 +238,7 @@ impl From<Refusal> for Problem {
             Refusal::InterruptGone => Self::new(
                 StatusCode::GONE,
                 "interrupt_gone",
-                "the parent of the run was cancelled",
+                "the run was cancelled by its parent, or with it",
             ),
             Refusal::InvalidAnswer(rule) => Self::invalid(rule).with("field", "resumeValue"),
             Refusal::NoMatch(rule) => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "validation_error", rule)

@@ -24,7 +24,7 @@ use wopr_store::{
     Batch, Guard, Hold, IdempotencyKey, IdempotencyRecord, Leased, Moved, Queue, Removal, StoredEvent,
     WorkKey, WorkRow, WorkState, WorkflowRow,
 };
-use wopr_testkit::line;
+use wopr_testkit::{line, note_handoff};
 
 use super::{fate::Fate, questions::Questions};
 
@@ -665,6 +665,7 @@ impl Known {
                 true => self.n_copied = self.log.len() + 1,
                 false => marks.extend(self.mark(&recorded.event)),
             }
+            note_handoff(&mut self.checker, &self.plan, &recorded);
             self.checker
                 .follow(&recorded)
                 .map_err(|error| error.to_string())?;

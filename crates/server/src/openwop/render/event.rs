@@ -15,9 +15,9 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 use wopr_core::{
-    AnswerEnd, ApprovalAction, Authority, CONTENT_TRUST, Cap, DialectEvent, Event, Failure, Fork, Given,
-    InterruptKind, KernelEvent, ModelStop, NodeId, Object, Origin, PrincipalId, Recorded, RefusalDivergence,
-    RunId, RunKey, RunStarted, RunStatus, StepId, UNTRUSTED, WorkerFailure,
+    AnswerEnd, ApprovalAction, Authority, CONTENT_TRUST, Cap, CascadeReason, DialectEvent, Event, Failure,
+    Fork, Given, InterruptKind, KernelEvent, ModelStop, NodeId, Object, Origin, PrincipalId, Recorded,
+    RefusalDivergence, RunId, RunKey, RunStarted, RunStatus, StepId, UNTRUSTED, WorkerFailure,
     openwop::{self, EnvelopeEvent},
     provider,
 };
@@ -311,12 +311,9 @@ fn payload<'a>(event: &'a Event, run: &'a RunId, mask: &'a Mask) -> (Option<&'a 
         }
         KernelEvent::RunCancelled { reason, by, parent }
         | KernelEvent::CancelRequested { reason, by, parent } => {
-            let reason = match parent {
-                Some(_) => Some("parent-cancelled"),
-                None => reason.as_deref(),
-            };
+            let by_parent = parent.as_ref().map(|_| CascadeReason::default().as_str());
             let payload = Payload::new()
-                .maybe("reason", reason)
+                .maybe("reason", reason.as_deref().or(by_parent))
                 .maybe("cancelledBy", by.as_ref().map(PrincipalId::as_str))
                 .maybe("parentRunId", parent.as_ref().map(RunId::as_str));
             (None, payload)
