@@ -562,9 +562,7 @@ mod tests {
             number: 0,
             idempotency_key: "key".to_owned(),
             traceparent: None,
-            request: Request::SideEffect {
-                payload: Object::new(),
-            },
+            request: Request::SideEffect { payload: Value::Null },
             handle: None,
             cursor: None,
             not_begun,
