@@ -7,7 +7,7 @@ use wopr_connect::{
 };
 use wopr_core::{ModelCall, ModelMessage, ModelReply, NodeId, RunId, RunKey, StepId, TenantId};
 use wopr_engine::{
-    Attempt, Executor as _, HttpCall, Keep, Outcome, Progress, Report, Request as AnyRequest, Wake,
+    Attempt, Blobs, Executor as _, HttpCall, Keep, Outcome, Progress, Report, Request as AnyRequest, Wake,
 };
 
 use crate::host;
@@ -134,6 +134,7 @@ fn model(data: &[u8], kind: ModelKind, streams: bool) {
             cursor: None,
             wake: Wake::none(),
             progress: Progress::none(),
+            blobs: Blobs::none(),
             keep: Keep::default(),
         };
         match Executors::new(gate, options).run(attempt).await {
