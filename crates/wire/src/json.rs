@@ -10,7 +10,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 /// A JSON object, sorted by member name.
 pub type Object = Map<String, Value>;
@@ -429,14 +429,38 @@ impl Decode for bool {
 
 impl Decode for u64 {
     fn decode(value: Value) -> Result<Self, DecodeError> {
-        if let Some(number) = value.as_u64() {
-            return Ok(number);
+        match integer(&value).map(Self::try_from) {
+            Some(Ok(number)) => Ok(number),
+            Some(Err(_)) if integer(&value).is_some_and(i128::is_negative) => {
+                Err(DecodeError::invalid("must not be negative"))
+            }
+            Some(Err(_)) => Err(DecodeError::invalid("is too large")),
+            None => Err(DecodeError::wrong_type("an integer")),
         }
-        if value.as_i64().is_some() {
-            return Err(DecodeError::invalid("must not be negative"));
-        }
-        Err(DecodeError::wrong_type("an integer"))
     }
+}
+
+/// The integer that a number is, however it is written: `10`, `10.0` or `1e1`. Clients that have only doubles write the
+/// others, and they are integers to ProtoJSON and to JSON Schema.
+#[must_use]
+pub fn integer(value: &Value) -> Option<i128> {
+    let Value::Number(number) = value else { return None };
+    let whole = number.as_i64().map(i128::from);
+    whole.or_else(|| number.as_u64().map(i128::from)).or_else(|| {
+        let double = number.as_f64().filter(|double| double.fract() == 0.0)?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "it saturates, far beyond what any field takes"
+        )]
+        Some(double as i128)
+    })
+}
+
+/// The integer that a text is as a JSON number. In ProtoJSON, a number may be a text.
+#[must_use]
+pub fn integer_in(text: &str) -> Option<i128> {
+    let number: Number = text.parse().ok()?;
+    integer(&Value::Number(number))
 }
 
 impl Decode for u32 {

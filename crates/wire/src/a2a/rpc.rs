@@ -262,8 +262,8 @@ impl Decode for RemoteError {
         let mut fields = Fields::of(value)?;
         let code: Value = fields.required("code")?;
         Ok(Self {
-            code: code
-                .as_i64()
+            code: json::integer(&code)
+                .and_then(|code| i64::try_from(code).ok())
                 .ok_or_else(|| DecodeError::wrong_type("an integer").in_field("code"))?,
             message: fields.or_default("message")?,
             data: fields.present("data"),

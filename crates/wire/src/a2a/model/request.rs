@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{Message, Metadata, Task, TaskPushNotificationConfig, TaskState, is_default, is_false};
 use crate::{
-    json::{Decode, DecodeError, Fields, Object, deserialize_by_decode},
+    json::{self, Decode, DecodeError, Fields, Object, deserialize_by_decode},
     time::Timestamp,
 };
 
@@ -287,7 +287,10 @@ where
     for (name, text) in pairs {
         let (name, text) = (name.into().into_owned(), text.into().into_owned());
         let value = match name.as_str() {
-            "historyLength" | "pageSize" => text.parse::<i64>().map_or(Value::String(text), Value::from),
+            "historyLength" | "pageSize" => {
+                let number = json::integer_in(&text).and_then(|number| i64::try_from(number).ok());
+                number.map_or(Value::String(text), Value::from)
+            }
             "includeArtifacts" => text.parse::<bool>().map_or(Value::String(text), Value::Bool),
             _ => Value::String(text),
         };

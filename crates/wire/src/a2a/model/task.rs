@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{Metadata, is_false};
 use crate::{
     a2a::v03,
-    json::{Decode, DecodeError, Fields, deserialize_by_decode, named},
+    json::{self, Decode, DecodeError, Fields, deserialize_by_decode, named},
     time::Timestamp,
 };
 
@@ -41,7 +41,7 @@ pub(in crate::a2a) struct AnyTaskState(pub(in crate::a2a) TaskState);
 
 impl Decode for AnyTaskState {
     fn decode(value: Value) -> Result<Self, DecodeError> {
-        if let Some(number) = value.as_u64() {
+        if let Some(number) = json::integer(&value) {
             let state = usize::try_from(number).ok().and_then(|at| TaskState::ALL.get(at));
             return state
                 .map(|state| Self(*state))

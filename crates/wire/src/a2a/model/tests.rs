@@ -278,6 +278,24 @@ fn list_request_fields_are_validated() {
         ListTasksRequest::decode(json!({})).unwrap(),
         ListTasksRequest::default()
     );
+    for ten in ["10", "10.0", "1e1"] {
+        let value: Value = serde_json::from_str(ten).unwrap();
+        let request = ListTasksRequest::decode(json!({ "pageSize": value, "historyLength": value })).unwrap();
+        assert_eq!(
+            (request.page_size, request.history_length),
+            (Some(10), Some(10)),
+            "{ten}"
+        );
+        let request = ListTasksRequest::decode(query_object([("pageSize", ten)])).unwrap();
+        assert_eq!(request.page_size, Some(10), "{ten}");
+    }
+    for (value, wanted) in [
+        (json!(1.5), "pageSize must be an integer"),
+        (json!(-1.0), "pageSize must not be negative"),
+        (json!(1e30), "pageSize is too large"),
+    ] {
+        assert_eq!(refused::<ListTasksRequest>(json!({ "pageSize": value })), wanted);
+    }
     for (name, value, wanted) in [
         ("pageSize", "0", "pageSize must lie between 1 and 100"),
         ("pageSize", "101", "pageSize must lie between 1 and 100"),

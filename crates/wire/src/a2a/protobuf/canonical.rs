@@ -1,12 +1,13 @@
 //! Normalizes the alternative JSON spellings that a ProtoJSON reader must accept.
 //!
-//! A field may use its `.proto` name (`message_id`), an enum its number, and an integer a string. SDKs that
+//! A field may use its `.proto` name (`message_id`), an enum its number, and an integer a string; an integer may have a
+//! fraction of 0 or an exponent (`10.0`, `1e1`). SDKs that
 //! speak 0.3 over HTTP use the first of these. Free-form data is left unchanged.
 
 use serde_json::Value;
 
 use super::schema::{Kind, Message, Shape};
-use crate::json::Object;
+use crate::json::{self, Object};
 
 /// Normalizes a document. Values that do not match the table stay unchanged, for the decoder to reject.
 pub fn canonical(message: &Message, object: &mut Object) {
@@ -39,13 +40,14 @@ fn single(kind: Kind, value: &mut Value) {
             }
         }
         Kind::Enum(names) => {
-            let number = value.as_i64().and_then(|number| i32::try_from(number).ok());
+            let number = json::integer(value).and_then(|number| i32::try_from(number).ok());
             if let Some(name) = number.and_then(|number| names.name_of(number)) {
                 *value = name.into();
             }
         }
         Kind::Int32 => {
-            if let Some(number) = value.as_str().and_then(|text| text.parse::<i32>().ok()) {
+            let number = value.as_str().and_then(json::integer_in);
+            if let Some(number) = number.and_then(|number| i32::try_from(number).ok()) {
                 *value = number.into();
             }
         }

@@ -377,6 +377,18 @@ fn alternative_spellings_become_canonical() {
             json!({"state": 3, "unknown": 1, "message": "odd"}),
             json!({"state": "TASK_STATE_COMPLETED", "unknown": 1, "message": "odd"}),
         ),
+        (
+            Version::V1_0,
+            "TaskStatus",
+            json!({"state": 3.0}),
+            json!({"state": "TASK_STATE_COMPLETED"}),
+        ),
+        (
+            Version::V1_0,
+            "GetTaskRequest",
+            json!({"historyLength": "1e1"}),
+            json!({"historyLength": 10}),
+        ),
         // A canonical name is kept and wins over another spelling.
         (
             Version::V1_0,
