@@ -103,6 +103,7 @@ pub(super) fn beginning(plan: &Arc<Plan>, mut message: Message) -> Message {
         if is_kept {
             *part = Part::text(REDACTED);
         }
+        part.metadata = mask.members(&part.metadata);
     }
     message.metadata = mask.members(&message.metadata);
     message
@@ -137,6 +138,7 @@ pub(super) fn answering<'m>(
             if let PartContent::Data(data) = &mut part.content {
                 mask.hide_members(data);
             }
+            part.metadata = mask.members(&part.metadata);
         }
         message.metadata = mask.members(&message.metadata);
         return Cow::Owned(message);
@@ -144,6 +146,7 @@ pub(super) fn answering<'m>(
     message.parts = vec![Part::text(REDACTED)];
     // The metadata may contain the answer, too.
     message.metadata.retain(|name, _| !name.starts_with("openwop"));
+    message.metadata = mask.members(&message.metadata);
     Cow::Owned(message)
 }
 

@@ -619,3 +619,59 @@ async fn private_runs_are_visible_only_to_their_creators_over_rest() {
     }
     assert_eq!(alice.get(&format!("/v1/runs/{run}")).await.status, 200);
 }
+
+/// Members that an execution of a document hides by their names are hidden in all parts of its messages.
+#[tokio::test]
+async fn metadata_of_parts_is_masked_in_messages_of_a_document() {
+    let mut document = json!({
+        "document": {
+            "schema": "https://agent-workflow.dev/schemas/workflow-definition.json", "name": "asks", "version": "1",
+        },
+        "state_schema": { "type": "object" },
+        "nodes": [
+            { "id": "start", "type": "start" },
+            { "id": "ask", "type": "interrupt", "config": { "prompt": "Go?" } },
+            { "id": "end", "type": "end" },
+        ],
+        "edges": [
+            { "source": "__start__", "target": "start" },
+            { "source": "start", "target": "ask" },
+            { "source": "ask", "target": "end" },
+        ],
+    });
+    document["nodes"][1]["config"]["resume_schema"] = json!({ "type": "object" });
+    let mut config = config();
+    config.auth.keys.push(key("full", "default", &["*"]));
+    let server = Server::with(config, vec![document]).await;
+    let parts = json!([
+        { "text": "x", "metadata": { "password": "secret-of-text", "kept": "kept-of-text" } },
+        { "data": { "token": "secret-of-data" },
+            "metadata": { "token": "secret-beside-data", "deep": [{ "Secret": "secret-deep" }] } },
+        { "raw": "SE9TVElMRQ==", "metadata": { "apiKey": "secret-of-file" } },
+        { "url": "https://example.com/x", "metadata": { "apikey": "secret-of-url" } },
+    ]);
+    for speaker in Speaker::all(&server) {
+        let (speaker, mut seen) = (speaker.by("full"), Seen::default());
+        let mut begin = speaker.text("begin", "x", "asks");
+        begin["message"]["parts"] = parts.clone();
+        begin["message"]["metadata"]["secret"] = json!("secret-of-message");
+        let task = speaker.send(begin).await.unwrap();
+        seen.add("begun", &task);
+        let id = task["id"].as_str().unwrap();
+        let mut answer = speaker.answer("answer", "", id);
+        answer["message"]["parts"] = parts.clone();
+        answer["message"]["metadata"] = json!({ "secret": "secret-of-message" });
+        seen.add("answered", &speaker.send(answer).await.unwrap());
+        read_over_a2a(&speaker, id, &mut seen).await;
+        seen.holds_all(&["kept-of-text"]);
+        seen.holds_none(&[
+            "secret-of-text",
+            "secret-of-data",
+            "secret-beside-data",
+            "secret-deep",
+            "secret-of-file",
+            "secret-of-url",
+            "secret-of-message",
+        ]);
+    }
+}
