@@ -319,16 +319,6 @@ impl fmt::Debug for DialectEvent {
     }
 }
 
-impl DialectEvent {
-    /// Whether the event records a question that somebody asked at a gate.
-    #[must_use]
-    pub fn is_question(&self) -> bool {
-        match self {
-            Self::Openwop(event) => event.is_question(),
-        }
-    }
-}
-
 /// The part of a run's state that only its language has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

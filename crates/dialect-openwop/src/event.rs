@@ -142,11 +142,3 @@ impl From<Orchestration> for Event {
         Self::Orchestration(event)
     }
 }
-
-impl Event {
-    /// Whether the event records a question that somebody asked at a gate.
-    #[must_use]
-    pub fn is_question(&self) -> bool {
-        matches!(self, Self::VariableChanged { name, .. } if name.starts_with(EXCHANGES))
-    }
-}

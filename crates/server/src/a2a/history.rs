@@ -15,7 +15,7 @@ use serde_json::Value;
 use wopr_app::{
     App, EDITED, Error as AppError, Mask, MessageRow, NewMessage, REDACTED, VisibleRun, reads_artifacts,
 };
-use wopr_core::{Event, KernelEvent, NodeId, Plan, Recorded, Seq};
+use wopr_core::{Given, NodeId, Plan, Recorded, Seq};
 use wopr_wire::{
     a2a::model::{Message, Part, PartContent},
     json,
@@ -322,13 +322,9 @@ async fn said(app: &App, wanted: Wanted<'_>, rows: &[MessageRow]) -> Result<Said
     Ok(said)
 }
 
-/// Returns `true` if a message may have caused the event. Such an event is the first of its append.
+/// Returns `true` if the event is the first one that followed from an answer, a vote, a question or a turn.
 fn is_answer(recorded: &Recorded) -> bool {
-    match &recorded.event {
-        Event::Kernel(KernelEvent::InterruptResolved { .. } | KernelEvent::ApprovalVoted { .. }) => true,
-        Event::Kernel(_) => false,
-        Event::Dialect(event) => event.is_question(),
-    }
+    matches!(recorded.given.as_deref(), Some(Given::Answer(_)))
 }
 
 /// Decodes a stored message, with the bytes of its files if the reader may see them and there is room.

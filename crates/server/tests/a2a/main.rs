@@ -42,5 +42,6 @@ mod streams;
 mod support;
 mod tenants;
 mod trust;
+mod turns;
 mod unseen;
 mod views;

@@ -118,6 +118,12 @@ impl Server {
         Self::serving(host, listeners, workflows).await
     }
 
+    /// Deletes the folder with the server.
+    pub(crate) fn keeping(mut self, folder: tempfile::TempDir) -> Self {
+        self.folder = Some(folder);
+        self
+    }
+
     async fn serving(host: Arc<Host>, listeners: Listeners, workflows: Vec<Value>) -> Self {
         let address = host.config().server.listen.to_string();
         for workflow in workflows {
