@@ -142,7 +142,7 @@ impl Engine {
             .iter()
             .map(|m| MessageRow {
                 id: m.id.clone(),
-                seq,
+                seq: m.seen.map_or(seq, |seen| seen.min(seq)),
                 body: m.body.clone(),
             })
             .collect();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wopr_core::{Object, Origin, Plan, PrincipalId, RunId, TenantId, Timestamp};
+use wopr_core::{Object, Origin, Plan, PrincipalId, RunId, Seq, TenantId, Timestamp};
 use wopr_store::{BlobRow, IdempotencyKey, IdempotencyRecord, MemoryRow, PushRow};
 
 use crate::View;
@@ -72,6 +72,8 @@ pub struct NewSubscription {
 pub struct NewMessage {
     /// Unique within the run.
     pub id: String,
+    /// The head of the log when the message came, if that is not the head after this append.
+    pub seen: Option<Seq>,
     pub body: Vec<u8>,
 }
 

@@ -504,7 +504,7 @@ pub struct IdempotencyRecord {
 /// A message in the history of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageRow {
-    /// Unique within the run; messages are ordered by (seq, id).
+    /// Unique within the run. Messages are ordered by `seq`, and those with the same `seq` as they were appended.
     pub id: String,
     /// The head of the log when the message was exchanged.
     pub seq: Seq,

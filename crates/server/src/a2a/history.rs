@@ -3,7 +3,8 @@
 //! Client messages are stored beside the log. Agent messages are derived from the log: every question that
 //! the agent asked, except the one that is now its status message. A stored message records the head of the
 //! log after the append that accepted it. It came first in that append, so it is placed at the answer event with
-//! which the append begins.
+//! which the append begins. A message to a child causes no event here: it records the head of the log when it came, and
+//! messages with the same head stay in the order in which they were accepted.
 //!
 //! A message is stored without values that the workflow marks as sensitive and without the token of an interrupt, so no
 //! reader can see them. Readers of artifacts see the bytes of files, as far as the task has room for them; others see
@@ -39,17 +40,19 @@ const FORWARDED: &str = "f:";
 /// The last key of a token, nested or dotted; see [`super::metadata`].
 const INTERRUPT_TOKEN: &str = "interruptToken";
 
-/// Builds the row to store with the append that accepts the message.
-pub(super) fn row(message: &Message, name: &str, is_forwarded: bool) -> Result<NewMessage, Error> {
+/// Builds the row to store with the append that accepts the message. `forwarded` is the head of the log when the message
+/// came, if its answer goes to a child run.
+pub(super) fn row(message: &Message, name: &str, forwarded: Option<Seq>) -> Result<NewMessage, Error> {
     let mut message = inputs::referring(message, name);
     if holds_token(&message) {
         without_tokens(message.to_mut());
     }
     let body = serde_json::to_vec(&*message)
         .map_err(|error| AppError::Internal(format!("message {name}: {error}").into()))?;
-    let kind = if is_forwarded { FORWARDED } else { ANSWER };
+    let kind = if forwarded.is_some() { FORWARDED } else { ANSWER };
     Ok(NewMessage {
         id: format!("{kind}{name}"),
+        seen: forwarded,
         body,
     })
 }

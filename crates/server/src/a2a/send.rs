@@ -17,7 +17,7 @@ use wopr_app::{
     AskedAt, Done, Error as AppError, Idempotency, IdempotencyRecord, Mask, NewRun, Selected, SideRows,
     StartPermit, View, VisibleRun, Waiting, reads_result,
 };
-use wopr_core::{CONTENT_TRUST, NodeId, Object, Origin, Plan, RunId, UNTRUSTED, WorkflowId};
+use wopr_core::{CONTENT_TRUST, NodeId, Object, Origin, Plan, RunId, Seq, UNTRUSTED, WorkflowId};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{Message, Role, SendMessageRequest, SendMessageResponse},
@@ -236,7 +236,7 @@ impl Service {
         message.task_id = Some(run.to_string());
         message.context_id = Some(context.clone());
         let message = history::beginning(&workflow, message);
-        let row = history::row(&message, &name, false)?;
+        let row = history::row(&message, &name, None)?;
         let tags = vec![tag(&message.message_id), tag(&context)];
         let mut about = Object::new();
         let mut origin = json!({ "messageId": message.message_id });
@@ -301,6 +301,7 @@ impl Service {
             key: &key,
             context: &context,
             message: &message,
+            head: view.run.head,
             name: if forgets {
                 format!("{}-{}", name(caller, &message), view.run.head.0)
             } else {
@@ -345,7 +346,7 @@ impl Service {
 
         // An answer to a child commits in the child's batch, but the message belongs to this task.
         let with_it = if asked.key == *key {
-            kept.side_rows(false, &view.plan, Some(&asked.step.node))?
+            kept.side_rows(None, &view.plan, Some(&asked.step.node))?
         } else {
             SideRows::default()
         };
@@ -418,7 +419,7 @@ impl Service {
 
     /// Stores a message whose answer went to a child. A message that is already stored stays unchanged.
     async fn keep(&self, kept: &Kept<'_>, plan: &Arc<Plan>, node: Option<&NodeId>) -> Result<(), Error> {
-        let side_rows = kept.side_rows(true, plan, node)?;
+        let side_rows = kept.side_rows(Some(kept.head), plan, node)?;
         let keeping = self.host.app().keep_messages(kept.key, side_rows);
         keeping
             .await
@@ -517,6 +518,8 @@ struct Kept<'m> {
     key: &'m VisibleRun,
     context: &'m str,
     message: &'m Message,
+    /// The head of the task's log when the message came.
+    head: Seq,
     /// The stored name, see [`name`].
     name: String,
 }
@@ -525,7 +528,7 @@ impl Kept<'_> {
     /// The rows that commit with the answer to a node.
     fn side_rows(
         &self,
-        is_forwarded: bool,
+        forwarded: Option<Seq>,
         plan: &Arc<Plan>,
         node: Option<&NodeId>,
     ) -> Result<SideRows, Error> {
@@ -535,7 +538,7 @@ impl Kept<'_> {
         message.task_id = Some(self.key.run.to_string());
         message.context_id = Some(self.context.to_owned());
         Ok(SideRows {
-            messages: vec![history::row(&message, &self.name, is_forwarded)?],
+            messages: vec![history::row(&message, &self.name, forwarded)?],
             blobs,
             ..SideRows::default()
         })

@@ -93,3 +93,29 @@ async fn turns_follow_the_question_in_the_history() {
         server.stop().await;
     }
 }
+
+#[tokio::test]
+async fn messages_to_a_child_stay_in_order() {
+    for server in hosts().await {
+        for speaker in Speaker::all(&server) {
+            let task = speaker
+                .send(speaker.text("begin", "x", "child-is-asked"))
+                .await
+                .unwrap();
+            let id = task["id"].as_str().unwrap();
+            let mut expected = vec!["begin".to_owned()];
+            for n in 0..6 {
+                let question = format!("question-{n}");
+                let task = speaker.send(speaker.answer(&question, "why?", id)).await.unwrap();
+                expected.push(question);
+                assert_eq!(said(&task, &speaker), expected, "{}", speaker.name());
+            }
+            let task = speaker.send(speaker.answer("yes", "yes", id)).await.unwrap();
+            assert_eq!(state_of(&task), "completed");
+            expected.insert(1, format!("{id}.sub:0/gate:0"));
+            expected.push("yes".to_owned());
+            assert_eq!(said(&task, &speaker), expected, "{}", speaker.name());
+        }
+        server.stop().await;
+    }
+}

@@ -132,10 +132,13 @@ CREATE TABLE idempotency (
 
 CREATE INDEX idempotency_by_expiry ON idempotency (expires_at);
 
+-- `place` keeps the order of acceptance within a run: it is larger than all there are. The appends of a run come one after
+-- the other, so no two messages share one.
 CREATE TABLE messages (
     tenant text COLLATE "C" NOT NULL,
     run    text COLLATE "C" NOT NULL,
     seq    bigint NOT NULL,
+    place  bigint NOT NULL,
     id     text COLLATE "C" NOT NULL,
     body   bytea  NOT NULL,
     PRIMARY KEY (tenant, run, id)

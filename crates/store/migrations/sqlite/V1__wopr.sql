@@ -156,13 +156,15 @@ CREATE TABLE idempotency_indexed (
 
 INSERT INTO idempotency_indexed (one, place) VALUES (1, 0);
 
+-- `place` keeps the order of acceptance among messages at one place of the log, as in `inbox`.
 CREATE TABLE messages (
+    place  INTEGER PRIMARY KEY,
     tenant TEXT    NOT NULL,
     run    TEXT    NOT NULL,
     seq    INTEGER NOT NULL,
     id     TEXT    NOT NULL,
     body   BLOB    NOT NULL,
-    PRIMARY KEY (tenant, run, id)
+    UNIQUE (tenant, run, id)
 ) STRICT;
 
 CREATE TABLE blobs (

@@ -150,7 +150,8 @@ impl Log for MemoryStore {
             .run(run)
             .map(|found| found.messages.clone())
             .unwrap_or_default();
-        messages.sort_by(|a, b| (a.seq, &a.id).cmp(&(b.seq, &b.id)));
+        // The sort is stable, so messages at the same place keep the order in which they came.
+        messages.sort_by_key(|message| message.seq);
         let mut skipped = messages.len().saturating_sub(limit);
         let mut n_bytes = 0;
         for (place, message) in messages.iter().enumerate().skip(skipped).rev() {

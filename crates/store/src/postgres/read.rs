@@ -90,11 +90,11 @@ const EVENTS: &str = concat!(
 /// The length of a body is known without reading it.
 const MESSAGES: &str = concat!(
     "SELECT id, seq, body FROM
-     (SELECT id, seq, body, sum(length(body)) OVER newest AS n_bytes, row_number() OVER newest AS place
+     (SELECT id, seq, body, sum(length(body)) OVER newest AS n_bytes, row_number() OVER newest AS rank
       FROM messages WHERE tenant = $1 AND run = $2",
     present!(),
-    " WINDOW newest AS (ORDER BY seq DESC, id DESC) ORDER BY seq DESC, id DESC LIMIT $3) AS message
-     WHERE n_bytes <= $4 OR place = 1 ORDER BY seq DESC, id DESC"
+    " WINDOW newest AS (ORDER BY seq DESC, place DESC) ORDER BY seq DESC, place DESC LIMIT $3) AS message
+     WHERE n_bytes <= $4 OR rank = 1 ORDER BY rank"
 );
 
 const BLOB: &str = concat!(

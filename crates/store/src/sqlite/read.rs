@@ -252,7 +252,7 @@ pub(super) fn messages(conn: &Connection, run: &RunKey, limit: usize) -> Result<
     const SELECT: &str = concat!(
         "SELECT id, seq, body FROM messages WHERE tenant = ?1 AND run = ?2",
         present!(),
-        " ORDER BY seq DESC, id DESC LIMIT ?3"
+        " ORDER BY seq DESC, place DESC LIMIT ?3"
     );
     let mut statement = conn.prepare_cached(SELECT)?;
     let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str(), rows::limit(limit)])?;

@@ -253,9 +253,22 @@ async fn newest_messages_are_returned_oldest_first(store: Arc<dyn Store>) {
     let mut batch = append(&run(1), 1, 1);
     batch.messages = vec![message("m", 1)];
     store.append(batch).await.expect("append");
-    let all = [message("a", 0), message("z", 0), message("m", 1)];
+    // Beside the log, where its head stands still.
+    for id in ["k", "c", "d"] {
+        let mut batch = append(&run(1), 1 + 1, 0);
+        batch.messages = vec![message(id, 1)];
+        store.append(batch).await.expect("append");
+    }
+    let all = [
+        message("z", 0),
+        message("a", 0),
+        message("m", 1),
+        message("k", 1),
+        message("c", 1),
+        message("d", 1),
+    ];
     assert_eq!(store.messages(&run(1), 10).await.expect("messages"), all);
-    assert_eq!(store.messages(&run(1), 2).await.expect("messages"), all[1..]);
+    assert_eq!(store.messages(&run(1), 2).await.expect("messages"), all[4..]);
     assert_eq!(store.messages(&run(1), 0).await.expect("messages"), []);
 
     // As many as fit, and the newest in any case.
