@@ -6,14 +6,16 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wopr_core::{CONTENT_TRUST, InterruptKind, NodeId, OpenInterrupt, Plan, Turn, UNTRUSTED, json_size};
+use wopr_core::{
+    CONTENT_TRUST, InterruptKind, NodeId, OpenInterrupt, Plan, Timestamp, Turn, UNTRUSTED, json_size,
+};
 use wopr_engine::View;
 
 use crate::Mask;
 
 /// Maximum size in bytes of the turns that a question shows. The newest are kept, and always the last one. All of them are
 /// in the log.
-const MAX_SHOWN: usize = 64 << 10;
+pub(crate) const MAX_SHOWN_BYTES: usize = 64 << 10;
 
 /// An open conversation.
 #[derive(Debug, Clone)]
@@ -34,30 +36,35 @@ impl Conversation {
             return None;
         }
         let known = view.run.conversation(open.node)?;
-        let mut left = MAX_SHOWN;
-        let newest = known.turns.iter().rev().enumerate();
-        let newest = newest.take_while(|(n_newer, turn)| {
-            let size = json_size(&turn.content);
-            let fits = size <= left;
-            left = left.saturating_sub(size);
-            fits || *n_newer == 0
-        });
-        let newest = newest.map(|(_, turn)| turn);
-        let mut turns: Vec<_> = newest.cloned().collect();
-        turns.reverse();
         Some(Self {
             plan: Arc::clone(&view.plan),
             node: open.node.clone(),
-            turns,
+            turns: latest(&known.turns).to_vec(),
             n_turns: known.turns.len(),
             is_untrusted: known.is_untrusted,
         })
+    }
+
+    /// The conversation as a turn left it. `turns` are those up to it, oldest first; without the oldest if they are too many.
+    pub(crate) fn at_turn(plan: Arc<Plan>, node: NodeId, turns: Vec<Turn>, is_untrusted: bool) -> Self {
+        let n_turns = turns.last().map_or(0, |turn| turn.index as usize + 1);
+        Self {
+            plan,
+            node,
+            turns: latest(&turns).to_vec(),
+            n_turns,
+            is_untrusted,
+        }
     }
 
     /// How many turns were taken, with that of the gate: the index of the next one.
     #[must_use]
     pub const fn n_turns(&self) -> usize {
         self.n_turns
+    }
+
+    pub(crate) fn last_turn_at(&self) -> Option<Timestamp> {
+        self.turns.last().map(|turn| turn.at)
     }
 
     /// Whether somebody outside this host took a turn.
@@ -83,4 +90,17 @@ impl Conversation {
             data[CONTENT_TRUST] = UNTRUSTED.into();
         }
     }
+}
+
+/// The newest turns that a question shows.
+fn latest(turns: &[Turn]) -> &[Turn] {
+    let mut left = MAX_SHOWN_BYTES;
+    let newest = turns.iter().rev().enumerate();
+    let newest = newest.take_while(|(n_newer, turn)| {
+        let size = json_size(&turn.content);
+        let fits = size <= left;
+        left = left.saturating_sub(size);
+        fits || *n_newer == 0
+    });
+    &turns[turns.len() - newest.count()..]
 }

@@ -7,11 +7,14 @@
 use serde_json::Value;
 use wopr_core::{
     Asked, Event, InterruptKind, KernelEvent, OpenInterrupt, Recorded, RunId, RunKey, Seq, StepId, Timestamp,
+    json_size, openwop::ConversationEvent,
 };
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 
-use crate::{App, Conversation, Error, Mask, VisibleRun, Waiting, read_run::mask_of};
+use crate::{
+    App, Conversation, Error, Mask, VisibleRun, Waiting, conversation::MAX_SHOWN_BYTES, read_run::mask_of,
+};
 
 /// Deepest chain of children that is followed; the kernel allows no deeper one.
 const MAX_DEPTH: usize = 40;
@@ -45,6 +48,13 @@ pub struct AskedAt {
 }
 
 impl AskedAt {
+    /// When the question became what it is: when it was asked, or when the last turn was taken.
+    #[must_use]
+    pub fn since(&self) -> Timestamp {
+        let turn = self.conversation.as_ref().and_then(Conversation::last_turn_at);
+        turn.map_or(self.at, |turn| turn.max(self.at))
+    }
+
     /// The interrupt's id in the run that asks.
     #[must_use]
     pub fn id(&self) -> String {
@@ -189,6 +199,67 @@ impl App {
         Ok(question)
     }
 
+    /// A question for a turn of a conversation as it was after an event of the run: with the turns up to it, whatever was
+    /// said since.
+    pub async fn question_after_turn(
+        &self,
+        run: &VisibleRun,
+        waiting: Waiting,
+        recorded: &Recorded,
+    ) -> Result<Question, Error> {
+        let (mut asked, _) = look_up(&self.engine, RunKey::clone(run), &waiting.id()).await?;
+        if let Some(asked) = &mut asked {
+            asked.conversation = self.conversation_after(asked, recorded.seq).await?;
+        }
+        Ok(Question {
+            waiting,
+            asked,
+            way: Vec::new(),
+        })
+    }
+
+    /// Reads a conversation back from an event to its beginning.
+    async fn conversation_after(&self, asked: &AskedAt, last: Seq) -> Result<Option<Conversation>, Error> {
+        let Some(view) = self.engine.view(&asked.key).await? else {
+            return Ok(None);
+        };
+        let (mut turns, mut n_bytes) = (Vec::new(), 0);
+        let (mut is_whole, mut is_untrusted) = (false, false);
+        let mut end = last.next();
+        for _ in 0..MAX_PAGES {
+            let Some(page) = self.engine.events_before(&asked.key, end, PAGE).await? else {
+                return Ok(None);
+            };
+            for recorded in page.events.iter().rev() {
+                let Some(said) = said_at(&recorded.event, &asked.step) else {
+                    continue;
+                };
+                is_untrusted |= recorded.is_untrusted;
+                if n_bytes <= MAX_SHOWN_BYTES {
+                    n_bytes += json_size(&said.turn.content);
+                    turns.push(said.turn.clone());
+                }
+                is_whole = said.turn.index == 0;
+                if is_whole {
+                    break;
+                }
+            }
+            match page.events.first() {
+                Some(first) if !is_whole => end = first.seq,
+                Some(_) | None => break,
+            }
+        }
+        turns.reverse();
+        let (plan, node) = (view.plan, asked.step.node.clone());
+        // Turns that were not read may have been said by anybody.
+        Ok(Some(Conversation::at_turn(
+            plan,
+            node,
+            turns,
+            is_untrusted || !is_whole,
+        )))
+    }
+
     /// The conversation that a question is a turn of, if it is still open.
     async fn conversation_at(&self, asked: &AskedAt) -> Result<Option<Conversation>, Error> {
         let Some(view) = self.engine.view(&asked.key).await? else {
@@ -328,6 +399,14 @@ pub(crate) fn mirrored<'e>(event: &'e KernelEvent, id: &str) -> Option<(&'e RunI
         return None;
     };
     (interrupt == id).then_some((child, step))
+}
+
+/// What an event says in the conversation of an execution.
+fn said_at<'e>(event: &'e Event, step: &StepId) -> Option<&'e ConversationEvent> {
+    match event {
+        Event::Kernel(_) => None,
+        Event::Dialect(event) => event.conversation().filter(|said| said.step == *step),
+    }
 }
 
 async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<(Seq, Found)>, ReadError> {

@@ -319,6 +319,16 @@ impl fmt::Debug for DialectEvent {
     }
 }
 
+impl DialectEvent {
+    /// What happened in a conversation, if the event says that.
+    #[must_use]
+    pub fn conversation(&self) -> Option<&openwop::ConversationEvent> {
+        match self {
+            Self::Openwop(event) => event.conversation(),
+        }
+    }
+}
+
 /// The part of a run's state that only its language has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

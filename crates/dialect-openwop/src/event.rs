@@ -137,6 +137,18 @@ impl EnvelopeFault {
     }
 }
 
+impl Event {
+    /// What happened in a conversation, if the event says that.
+    #[must_use]
+    pub fn conversation(&self) -> Option<&ConversationEvent> {
+        if let Self::Conversation(event) = self {
+            Some(event)
+        } else {
+            None
+        }
+    }
+}
+
 impl From<Orchestration> for Event {
     fn from(event: Orchestration) -> Self {
         Self::Orchestration(event)

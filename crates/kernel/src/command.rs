@@ -463,7 +463,7 @@ pub enum RunMessage {
         #[serde(default)]
         why: CascadeReason,
     },
-    /// To a parent: the child waits for an answer.
+    /// To a parent: the child waits for an answer. Again with the same interrupt after each turn of a conversation.
     ChildWaiting {
         /// The execution that created the child.
         step: StepId,

@@ -76,6 +76,11 @@ pub trait Dialect: Sized + Debug + 'static {
         None
     }
 
+    /// The step whose open question an event of the language changes, such as a turn of a conversation.
+    fn asks_anew(_event: &Self::Event) -> Option<&StepId> {
+        None
+    }
+
     /// The last failure of a worker that the run has not got over.
     fn failed_worker(_state: &Self::State) -> Option<&WorkerFailure> {
         None

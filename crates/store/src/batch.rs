@@ -188,7 +188,8 @@ pub struct Snapshot {
 
 /// The row of a run that lists and guards read.
 ///
-/// The run's *phase* is what `status`, `waiting_on` and `error_code` say together, and which questions are open.
+/// The run's *phase* is what `status`, `waiting_on` and `error_code` say together, and which questions are open. A turn of a
+/// conversation asks for the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     pub workflow: WorkflowId,

@@ -32,7 +32,7 @@ use wopr_kernel::{
 };
 
 use crate::{
-    Act, EnvelopeEvent, Event, Failure, Object, Orchestration, Plan, State, Supervision,
+    Act, ConversationEvent, EnvelopeEvent, Event, Failure, Object, Orchestration, Plan, State, Supervision,
     context::Context,
     cost::{self, Budget},
     measure::size_of,
@@ -130,6 +130,10 @@ impl Dialect for Openwop {
         let node = state.nodes.get(plan.position(&step.node)?)?;
         let handoff = node.dispatching.as_ref()?.of_child(child)?;
         Some(handoff.worker.clone())
+    }
+
+    fn asks_anew(event: &Event) -> Option<&StepId> {
+        event.conversation().and_then(ConversationEvent::exchanged_at)
     }
 
     fn refused_child(event: &Event, step: &StepId) -> Option<Failure> {

@@ -67,6 +67,12 @@ impl Role {
 }
 
 impl ConversationEvent {
+    /// The execution of the conversation, if this is a turn after which it goes on.
+    #[must_use]
+    pub fn exchanged_at(&self) -> Option<&StepId> {
+        (self.change == Change::Exchanged).then_some(&self.step)
+    }
+
     /// The approximate payload in bytes.
     pub(crate) fn size(&self) -> usize {
         let outcome = match &self.change {

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::{
     Active, CONTENT_TRUST, CascadeReason, ChildEnd, ChildPolicy, ContentHash, Dialect, Event, Failure,
-    HostBounds, Join, KernelEvent, Member, NewChild, Object, OnFailure, Parent, Planned, Refusal, RunId,
-    RunMessage, RunStatus, Seq, StartRun, StepId, Trigger, UNTRUSTED, UndecidedChild, Wait, WorkflowId,
+    HostBounds, Join, KernelEvent, Member, NewChild, Object, OnFailure, OpenInterrupt, Parent, Planned,
+    Refusal, RunId, RunMessage, RunStatus, Seq, StartRun, StepId, Trigger, UNTRUSTED, UndecidedChild, Wait,
+    WorkflowId,
     cost::{self, MESSAGES_PAUSE},
     join::{Tally, Verdict},
 };
@@ -713,6 +714,20 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             .push((parent.run, self.last().unwrap_or_default(), ended));
     }
 
+    /// Whether this decision changed what an interrupt asks that was open before: somebody took a turn here, or a child
+    /// reports one.
+    fn asks_anew(&self, open: &OpenInterrupt<'_>) -> bool {
+        self.events.iter().any(|recorded| match &recorded.event {
+            Event::Kernel(KernelEvent::NodeSuspended {
+                interrupt,
+                child: Some(_),
+                ..
+            }) => *interrupt == open.id(),
+            Event::Kernel(_) => false,
+            Event::Dialect(event) => D::asks_anew(event).is_some_and(|step| *step == open.step()),
+        })
+    }
+
     /// Notifies the parent of the state it mirrors: that this run waits, continues or has ended.
     pub(super) fn tell_parent(&mut self, before: &Before) {
         let Some(parent) = self.run.parent().cloned() else {
@@ -744,10 +759,12 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
                 is_untrusted: D::holds_untrusted(&self.run, &self.state),
             }
         } else {
-            let now = self.run.interrupt(self.plan).map(|open| (open.kind(), open.id()));
+            let open = self.run.interrupt(self.plan);
+            let is_anew = open.as_ref().is_some_and(|open| self.asks_anew(open));
+            let now = open.map(|open| (open.kind(), open.id()));
             match (&before.interrupt, now) {
                 (None, None) => return,
-                (Some(old), Some(new)) if *old == new => return,
+                (Some(old), Some(new)) if *old == new && !is_anew => return,
                 (_, Some((kind, interrupt))) => RunMessage::ChildWaiting {
                     step,
                     child: self.input.run.clone(),

@@ -14,7 +14,8 @@ use std::{borrow::Cow, sync::Arc};
 
 use serde_json::Value;
 use wopr_app::{
-    App, EDITED, Error as AppError, Mask, MessageRow, NewMessage, REDACTED, VisibleRun, reads_artifacts,
+    App, EDITED, Error as AppError, Mask, MessageRow, NewMessage, REDACTED, VisibleRun, Waiting,
+    reads_artifacts,
 };
 use wopr_core::{Given, NodeId, Plan, Recorded, Seq};
 use wopr_wire::{
@@ -25,6 +26,7 @@ use wopr_wire::{
 use super::{
     error::Error,
     inputs, question,
+    render::MAX_HISTORY,
     room::{File, Room},
     send,
 };
@@ -300,6 +302,7 @@ async fn said(app: &App, wanted: Wanted<'_>, rows: &[MessageRow]) -> Result<Said
         messages: Vec::new(),
         answers: Vec::new(),
     };
+    let (mut n_own, mut n_of_children) = (0, 0);
     let mut end = rows.iter().map(|row| row.seq.0).max().unwrap_or(0).max(until.0);
     for _ in 0..MAX_PAGES {
         let Some(page) = app.events_before(key, Seq(end), PAGE).await? else {
@@ -310,13 +313,34 @@ async fn said(app: &App, wanted: Wanted<'_>, rows: &[MessageRow]) -> Result<Said
             if is_answer(recorded) {
                 said.answers.push(recorded.seq.0);
             }
-            if recorded.seq >= until || said.messages.len() >= n {
+            let waiting = recorded.event.kernel().and_then(Waiting::opened_by);
+            let Some(waiting) = waiting.filter(|_| recorded.seq < until) else {
+                continue;
+            };
+            // A child's question is shown again after each turn of its conversation, and was asked where it was shown
+            // first, which may be before questions of the run itself.
+            let (n_known, most) = match waiting.child {
+                None => (&mut n_own, n),
+                Some(_) => (&mut n_of_children, MAX_HISTORY as usize),
+            };
+            let id = question::message_id(&waiting, key.run.as_str());
+            let mut known = said.messages.iter_mut();
+            if let Some((known_at, _)) = known.find(|(_, known)| known.message_id == id) {
+                *known_at = recorded.seq.0;
                 continue;
             }
-            if let Some(question) = app.question_asked_by(key, recorded).await? {
+            if *n_known >= most {
+                continue;
+            }
+            if let Some(mut question) = app.question_asked_by(key, recorded).await? {
+                // As it was asked: the turns since then are messages of their own.
+                if let Some(asked) = &mut question.asked {
+                    asked.conversation = None;
+                }
                 let message = question::message(&question, key.run.as_str(), context, false);
                 if Some(message.message_id.as_str()) != current {
                     said.messages.push((recorded.seq.0, message));
+                    *n_known += 1;
                 }
             }
         }

@@ -6,7 +6,10 @@
 //! consistent.
 
 use wopr_app::{Match, OpenInterrupts, PhaseFilter, View, Waiting};
-use wopr_core::{Event, Failure, KernelEvent, Plan, REJECTED, Run, RunStatus, StepId, Timestamp, WorkflowId};
+use wopr_core::{
+    Event, Failure, KernelEvent, Plan, REJECTED, Run, RunStatus, StepId, Timestamp, WorkflowId,
+    openwop::ConversationEvent,
+};
 use wopr_wire::{a2a::model::TaskState, time};
 
 use super::{conformance::asks_for_authentication, handoff};
@@ -181,6 +184,12 @@ impl TaskProjection {
         }
     }
 
+    /// The question of an execution of this run itself, if the run waits for its answer.
+    pub(super) fn asked_at(&self, step: &StepId) -> Option<&Waiting> {
+        let mut asked = self.asked().iter();
+        asked.find(|waiting| waiting.step == *step && waiting.child.is_none())
+    }
+
     /// Folds an event and returns its effect: at most one update.
     pub(super) fn apply(&mut self, event: &Event) -> Change {
         let is_other_question = self.waiting.apply(event);
@@ -197,8 +206,15 @@ impl TaskProjection {
                 | TaskState::Rejected => Change::None,
             };
         }
-        let Event::Kernel(event) = event else {
-            return Change::None;
+        let event = match event {
+            Event::Kernel(event) => event,
+            Event::Dialect(event) => {
+                let turn = event.conversation().and_then(ConversationEvent::exchanged_at);
+                return match turn.and_then(|step| self.asked_at(step)) {
+                    Some(_) => Change::Status,
+                    None => Change::None,
+                };
+            }
         };
         match event {
             KernelEvent::RunStarted(_) => {

@@ -1,7 +1,7 @@
 //! Renders the questions of a run: as a message of the agent, and as metadata of its task.
 
 use serde_json::{Value, json};
-use wopr_app::{Conversation, Question, reads_artifacts};
+use wopr_app::{Conversation, Question, Waiting, reads_artifacts};
 use wopr_core::InterruptKind;
 use wopr_wire::a2a::model::{Message, Part, Role};
 
@@ -33,11 +33,16 @@ pub(super) fn metadata(question: &Question, caller: &Caller) -> Value {
     interrupt
 }
 
+/// The id of the message that asks a question for the first time.
+pub(super) fn message_id(waiting: &Waiting, run: &str) -> String {
+    format!("{run}.{}", waiting.id())
+}
+
 /// Builds the agent's message. The same question always has the same message id, and each turn of a conversation is
 /// another question: its message has the turns so far, as this reader sees them.
 pub(super) fn message(question: &Question, run: &str, context: &str, reads_artifacts: bool) -> Message {
     let mut parts = vec![Part::text(text(question))];
-    let mut id = format!("{run}.{}", question.waiting.id());
+    let mut id = message_id(&question.waiting, run);
     if let Some(asked) = &question.asked {
         let turn = asked.conversation.as_ref().map(Conversation::n_turns);
         match turn.filter(|turn| asked.data["turnIndex"] != *turn) {

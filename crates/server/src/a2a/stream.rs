@@ -10,7 +10,9 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::{sync::watch, time::Instant};
 use wopr_app::{Mask, Question, Tail, View, VisibleRun, Waiting, reads_artifacts, reads_result};
-use wopr_core::{Event, KernelEvent, Object, Plan, Recorded, Seq, Timestamp, json_size};
+use wopr_core::{
+    Event, KernelEvent, Object, Plan, Recorded, Seq, Timestamp, json_size, openwop::ConversationEvent,
+};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{
@@ -607,6 +609,10 @@ impl TaskStream {
         let mut questions: Vec<Question> = Vec::new();
         for waiting in self.projection.asked() {
             let asked = match because {
+                Some(recorded) if is_turn(recorded, waiting) => {
+                    let asked = app.question_after_turn(&self.key, waiting.clone(), recorded);
+                    Some(asked.await?)
+                }
                 Some(recorded) => app.question_asked_by(&self.key, recorded).await?,
                 None => None,
             };
@@ -636,7 +642,7 @@ impl TaskStream {
         let asked_at = questions.first().and_then(|question| question.asked.as_ref());
         let at = match (because, asked_at) {
             (Some(recorded), _) => recorded.at,
-            (None, Some(asked)) => asked.at,
+            (None, Some(asked)) => asked.since(),
             (None, None) => self.service.view(&self.key).await?.run.updated_at,
         };
         let state = self.projection.state();
@@ -657,5 +663,16 @@ impl TaskStream {
             metadata: wrap(about),
             unreadable: Vec::new(),
         })
+    }
+}
+
+/// Whether the event is a turn of the conversation that a question belongs to.
+fn is_turn(recorded: &Recorded, waiting: &Waiting) -> bool {
+    match &recorded.event {
+        Event::Kernel(_) => false,
+        Event::Dialect(event) => {
+            let turn = event.conversation().and_then(ConversationEvent::exchanged_at);
+            turn.is_some_and(|step| *step == waiting.step) && waiting.child.is_none()
+        }
     }
 }

@@ -225,6 +225,15 @@ impl Speaker {
         Updates::Events(Box::new(stream))
     }
 
+    /// Follows a task from after an event on.
+    pub(crate) async fn resumed(mut self, last: u64, task: &str) -> Vec<Frame> {
+        self.client = self.client.with("last-event-id", &last.to_string());
+        self.stream(Operation::SubscribeToTask, json!({ "id": task }))
+            .await
+            .all()
+            .await
+    }
+
     /// Converts a request to the document of its message.
     fn document(&self, request: Value) -> Value {
         if self.version == Version::V1_0 {
