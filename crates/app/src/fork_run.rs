@@ -71,9 +71,9 @@ impl App {
             // It sends nothing.
             ForkMode::Replay => {}
             ForkMode::Branch => {
+                self.permit_answers(caller, source, new.from).await?;
                 let view = self.view(source).await?.ok_or(Error::NoRun)?;
                 permit_children(caller, &view)?;
-                self.permit_answers(caller, source, new.from).await?;
             }
         }
         if let Some(overlay) = &new.overlay {
@@ -117,10 +117,10 @@ impl App {
         let (RunStatus::Failed, Some(node)) = (view.run.status, failed) else {
             return Err(Refusal::NothingToRetry(view.run.status).into());
         };
-        permit_children(caller, &view)?;
         let from = self.start_of(source, &view, node).await?;
         let from = from.ok_or(Refusal::NothingToRetry(view.run.status))?;
         self.permit_answers(caller, source, from).await?;
+        permit_children(caller, &view)?;
         let workflow = match with {
             RetryWith::Current => {
                 let found = self.engine.find_workflow(&caller.tenant, view.plan.id()).await?;
@@ -286,15 +286,11 @@ impl App {
     }
 }
 
-/// Whether a run is somebody else's and hides anything from the caller. Nodes of another definition could write what is
-/// hidden where it is not.
-fn hides_from(caller: &Caller, view: &View) -> bool {
-    view.summary.principal != caller.principal && !Mask::for_caller(view, caller).hides_nothing()
-}
-
-/// Refuses another definition for a run that hides anything from the caller.
+/// Refuses another definition for a run of somebody else that hides anything from the caller: its nodes could write what
+/// is hidden where it is not.
 fn permit_definition(caller: &Caller, view: &View, current: &Plan) -> Result<(), Refusal> {
-    if current.version() == view.plan.version() || !hides_from(caller, view) {
+    let is_own = view.summary.principal == caller.principal;
+    if is_own || current.version() == view.plan.version() || Mask::for_caller(view, caller).hides_nothing() {
         return Ok(());
     }
     let why = "the run of another principal has values that are hidden from you, and its workflow has changed since; \
@@ -302,15 +298,16 @@ fn permit_definition(caller: &Caller, view: &View, current: &Plan) -> Result<(),
     Err(Refusal::OtherDefinition(why.to_owned()))
 }
 
-/// Refuses a branch that starts children of a run that hides anything from the caller: a child runs with the definition
-/// that its workflow has by then.
+/// Refuses a branch that starts children of another principal's run with sensitive values: a child runs with the definition
+/// that its workflow has by then. Contents of artifacts that a child gets are in its inputs, where they are shown anyway.
 fn permit_children(caller: &Caller, view: &View) -> Result<(), Refusal> {
     let mut positions = 0..view.plan.n_nodes();
     let starts_children = positions.any(|position| view.plan.runs_workflows(position));
-    if !starts_children || !hides_from(caller, view) {
+    let is_own = view.summary.principal == caller.principal;
+    if is_own || !starts_children || Mask::of(&view.plan).hides_nothing() {
         return Ok(());
     }
-    let why = "the run of another principal has values that are hidden from you, and its child runs would have the \
+    let why = "the run of another principal has values that are hidden, and its child runs would have the \
                definitions of now; replay it, or let that principal branch it or try it again";
     Err(Refusal::OtherDefinition(why.to_owned()))
 }

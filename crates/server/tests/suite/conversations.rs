@@ -52,7 +52,10 @@ async fn who_answers_by_a_link_does_not_speak_for_the_agent() {
         .collect();
     assert_eq!(
         turns,
-        [json!(["user", "interrupt-token"]), json!(["agent", "env"])]
+        [
+            json!(["user", "interrupt-token"]),
+            json!(["agent", "host:conversation:talk"])
+        ]
     );
     server.stop().await;
 }
