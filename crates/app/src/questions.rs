@@ -7,7 +7,7 @@
 use serde_json::Value;
 use wopr_core::{
     Asked, Event, InterruptKind, KernelEvent, OpenInterrupt, Recorded, RunId, RunKey, Seq, StepId, Timestamp,
-    json_size, openwop::ConversationEvent,
+    Turn, json_size,
 };
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
@@ -236,10 +236,10 @@ impl App {
                 };
                 is_untrusted |= recorded.is_untrusted;
                 if n_bytes <= MAX_SHOWN_BYTES {
-                    n_bytes += json_size(&said.turn.content);
-                    turns.push(said.turn.clone());
+                    n_bytes += json_size(&said.content);
+                    turns.push(said.clone());
                 }
-                is_whole = said.turn.index == 0;
+                is_whole = said.index == 0;
                 if is_whole {
                     break;
                 }
@@ -402,10 +402,13 @@ pub(crate) fn mirrored<'e>(event: &'e KernelEvent, id: &str) -> Option<(&'e RunI
 }
 
 /// What an event says in the conversation of an execution.
-fn said_at<'e>(event: &'e Event, step: &StepId) -> Option<&'e ConversationEvent> {
+fn said_at<'e>(event: &'e Event, step: &StepId) -> Option<&'e Turn> {
     match event {
         Event::Kernel(_) => None,
-        Event::Dialect(event) => event.conversation().filter(|said| said.step == *step),
+        Event::Dialect(event) => {
+            let said = event.conversation().filter(|said| said.step == *step);
+            said.map(|said| &said.turn)
+        }
     }
 }
 

@@ -327,6 +327,14 @@ impl DialectEvent {
             Self::Openwop(event) => event.conversation(),
         }
     }
+
+    /// The execution whose open question the event changes, such as a turn of its conversation.
+    #[must_use]
+    pub fn asks_anew(&self) -> Option<&StepId> {
+        match self {
+            Self::Openwop(event) => Openwop::asks_anew(event),
+        }
+    }
 }
 
 /// The part of a run's state that only its language has.

@@ -5,7 +5,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use wopr_core::{
     Call, Decision, Effect, Event, InterruptKind, KernelEvent, ModelUsage, NewChild, NodeId, Plan, Recorded,
-    Run, RunId, RunKey, RunStatus, StepId, Timer, Timestamp, Work, format, openwop::ConversationEvent,
+    Run, RunId, RunKey, RunStatus, StepId, Timer, Timestamp, Work, format,
 };
 use wopr_store::{
     Batch, ChildRow, Ended, Epoch, Fence, Guard, Hold, InboxRow, Offer, Snapshot, StoredEvent, Summary,
@@ -212,10 +212,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
     };
     let changes_questions = |recorded: &Recorded| match &recorded.event {
         Event::Kernel(event) => event.changes_questions(),
-        Event::Dialect(event) => {
-            let turn = event.conversation().and_then(ConversationEvent::exchanged_at);
-            turn.is_some_and(is_turn)
-        }
+        Event::Dialect(event) => event.asks_anew().is_some_and(is_turn),
     };
     // Another question of the same kind is another phase, and so is the next turn of a conversation.
     if events.iter().any(changes_questions) {

@@ -49,7 +49,7 @@ fn answer_without_what_was_asked_for_is_not_that_of_a_wopr() {
         &["runs", "show", "run_1"],
         &["runs", "cancel", "run_1"],
         &["runs", "retry", "run_1"],
-        &["runs", "fork", "run_1"],
+        &["runs", "fork", "run_1", "--from", "1"],
         &["runs", "diff", "run_1", "run_2"],
         &["interrupts", "list"],
         &["interrupts", "token", "run_1", "gate"],

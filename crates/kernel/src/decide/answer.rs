@@ -287,6 +287,13 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         let answerer = resolve.answerer();
         let decided_by = match answer.action {
             ApprovalAction::Ask => {
+                if answer
+                    .feedback
+                    .as_deref()
+                    .is_none_or(|words| words.trim().is_empty())
+                {
+                    return Err(Refusal::InvalidAnswer("'question' is missing".to_owned()));
+                }
                 return Ok(Trigger::Asked {
                     step,
                     by: answerer,

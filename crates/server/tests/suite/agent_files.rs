@@ -23,7 +23,7 @@ fn passing(id: &str, type_id: &str, mut config: Value) -> Value {
 fn with_files(id: &str, nodes: &[Value]) -> Value {
     let mut document = chain(id, nodes);
     document["variables"] = json!([{ "name": "files", "type": "array" }]);
-    document["metadata"] = json!({ "public": true });
+    document["metadata"] = json!({ "public": true, "a2a": { "inputModes": ["*/*"] } });
     document
 }
 

@@ -82,12 +82,7 @@ impl Answer {
             ApprovalAction::EditAccept if edited.is_none() => {
                 return Err(invalid("'editedArtifactData' is missing"));
             }
-            ApprovalAction::Ask => {
-                feedback = feedback.or(text("question")?).or(text("text")?);
-                if feedback.as_deref().is_none_or(|words| words.trim().is_empty()) {
-                    return Err(invalid("'question' is missing"));
-                }
-            }
+            ApprovalAction::Ask => feedback = text("question")?.or(feedback).or(text("text")?),
             ApprovalAction::Accept
             | ApprovalAction::Reject
             | ApprovalAction::EditAccept
