@@ -46,12 +46,12 @@ impl Conversation {
     }
 
     /// The conversation as a turn left it. `turns` are those up to it, oldest first; without the oldest if they are too many.
-    pub(crate) fn at_turn(plan: Arc<Plan>, node: NodeId, turns: Vec<Turn>, is_untrusted: bool) -> Self {
+    pub(crate) fn at_turn(plan: Arc<Plan>, node: NodeId, turns: &[Turn], is_untrusted: bool) -> Self {
         let n_turns = turns.last().map_or(0, |turn| turn.index as usize + 1);
         Self {
             plan,
             node,
-            turns: latest(&turns).to_vec(),
+            turns: latest(turns).to_vec(),
             n_turns,
             is_untrusted,
         }

@@ -255,7 +255,7 @@ impl App {
         Ok(Some(Conversation::at_turn(
             plan,
             node,
-            turns,
+            &turns,
             is_untrusted || !is_whole,
         )))
     }

@@ -43,7 +43,7 @@ fn conversations() -> Vec<Value> {
 
 /// A host on each kind of store.
 async fn hosts() -> [Server; 2] {
-    hosts_of(config()).await
+    Box::pin(hosts_of(config())).await
 }
 
 async fn hosts_of(config: Config) -> [Server; 2] {
@@ -68,7 +68,7 @@ fn said(task: &Value, speaker: &Speaker) -> Vec<String> {
 
 #[tokio::test]
 async fn turns_follow_the_question_in_the_history() {
-    for server in hosts().await {
+    for server in Box::pin(hosts()).await {
         for (workflow, asked) in CONVERSATIONS {
             for speaker in Speaker::all(&server) {
                 let name = format!("{workflow} {}", speaker.name());
@@ -102,7 +102,7 @@ async fn turns_follow_the_question_in_the_history() {
 
 #[tokio::test]
 async fn messages_to_a_child_stay_in_order() {
-    for server in hosts().await {
+    for server in Box::pin(hosts()).await {
         for speaker in Speaker::all(&server) {
             let task = speaker
                 .send(speaker.text("begin", "x", "child-is-asked"))
@@ -148,7 +148,7 @@ fn shown(status: &Value) -> (Value, Value) {
 #[tokio::test]
 async fn everybody_who_follows_a_task_learns_of_each_turn() {
     let receivers = Receivers::start().await;
-    for (n_host, server) in hosts_of(reaching()).await.into_iter().enumerate() {
+    for (n_host, server) in Box::pin(hosts_of(reaching())).await.into_iter().enumerate() {
         let lists = server.v1();
         for (workflow, asked) in CONVERSATIONS {
             for speaker in Speaker::all(&server) {
