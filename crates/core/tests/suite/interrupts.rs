@@ -345,8 +345,13 @@ fn invalid_answers_change_nothing() {
         {"action":"refine","decision":"approved","refineFeedback":"longer"} => accept the answer: 'decision' contradicts the action 'refine'
         {"action":"ask","approve":false} => accept the answer: 'approve' contradicts the action 'ask'
         {"action":"refine","refineFeedback":{"scope":"whole"}} => accept the answer: action 'refine' is not offered here; offered are accept, reject
+        {"action":"ask"} => accept the answer: 'question' is missing
+        {"action":"ask","question":" "} => accept the answer: 'question' is missing
         {"action":"refine"} => accept the answer: 'refineFeedback' is missing
         {"action":"refine","refineFeedback":null} => accept the answer: 'refineFeedback' is missing
+        {"action":"refine","refineFeedback":{"itemIds":"x","scope":"items"}} => accept the answer: 'refineFeedback.itemIds' is not a list of texts
+        {"action":"refine","refineFeedback":{"scope":"items","tags":[1]}} => accept the answer: 'refineFeedback.tags' is not a list of texts
+        {"action":"refine","refineFeedback":{"scope":"section","sectionPath":3}} => accept the answer: 'refineFeedback.sectionPath' is not a text
         {"action":"refine","refineFeedback":{"text":"x"}} => accept the answer: 'refineFeedback.scope' is none of whole, section, items
         {"action":"refine","refineFeedback":{"scope":"part"}} => accept the answer: 'refineFeedback.scope' is none of whole, section, items
         {"action":"refine","refineFeedback":{"more":1,"scope":"whole"}} => accept the answer: 'refineFeedback.more' is not known
