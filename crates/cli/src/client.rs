@@ -150,6 +150,7 @@ fn gate_with(tls: Result<Arc<rustls::ClientConfig>, egress::TlsError>) -> Result
         connect: CONNECT,
         total: Duration::MAX,
         request_body: usize::MAX,
+        message_body: usize::MAX,
         response_body: MAX_ANSWER,
         response_headers: MAX_HEADERS,
         // The only user of this memory is this command.

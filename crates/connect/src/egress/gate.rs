@@ -76,6 +76,8 @@ pub struct Limits {
     pub total: Duration,
     /// Bytes of a request body.
     pub request_body: usize,
+    /// The same of a request to an agent, which may have files in it.
+    pub message_body: usize,
     /// Bytes of a response body.
     pub response_body: usize,
     /// Bytes of all response headers. The HTTP parser has higher limits of its own: 128 KiB and 100 headers.
@@ -90,6 +92,7 @@ impl Default for Limits {
             connect: Duration::from_secs(10),
             total: Duration::from_millis(HTTP_MAX_TIMEOUT_MS),
             request_body: 4 << 20,
+            message_body: 12 << 20,
             response_body: 4 << 20,
             response_headers: 64 << 10,
             held: 64 << 20,
@@ -426,7 +429,10 @@ impl Gate {
 
     /// Applies the rules that need no network.
     fn check(&self, seam: Seam, request: &Request) -> Result<(), EgressError> {
-        let limit = self.shared.limits.request_body;
+        let limit = match seam == Seam::A2a {
+            true => self.shared.limits.message_body,
+            false => self.shared.limits.request_body,
+        };
         if !self.seams.is_open(seam) {
             return Err(EgressError::Closed(seam));
         }

@@ -11,9 +11,19 @@ use crate::{
     workflows::{chain, node},
 };
 
-/// A node that sends the variable `files` to the skill of the other host that sends them back.
+/// Two hosts, of which one has a skill that sends files back.
+async fn hosts() -> Hosts {
+    let hosts = Hosts::start().await;
+    let mut back = node("back", "core.identity", json!({}));
+    back["inputs"] = json!({ "files": { "type": "variable", "variableName": "files" } });
+    back["artifactType"] = json!("files");
+    register(&hosts.callee, &with_files("send-back", &[back])).await;
+    hosts
+}
+
+/// A node that sends the variable `files` to that skill.
 fn passing(id: &str, type_id: &str, mut config: Value) -> Value {
-    config["skill"] = json!("a2a-echo");
+    config["skill"] = json!("send-back");
     config["message"] = json!("file");
     let mut passing = node(id, type_id, config);
     passing["inputs"] = json!({ "files": { "type": "variable", "variableName": "files" } });
@@ -35,6 +45,13 @@ fn parts() -> Value {
     ])
 }
 
+/// The same parts as they come back: the other host names the type of bytes for which it was told none.
+fn parts_back() -> Value {
+    let mut parts = parts();
+    parts[2]["mediaType"] = json!("application/octet-stream");
+    parts
+}
+
 /// Sends a message with files to a workflow, and returns the id of its run.
 async fn send(server: &Server, workflow: &str, id: &str, files: &Value) -> String {
     let message = json!({ "message": {
@@ -54,7 +71,7 @@ async fn echoed(server: &Server, run: &str, node: &str) -> Value {
 
 #[tokio::test]
 async fn files_of_a_message_and_of_an_answer_reach_agents_over_every_binding_and_version() {
-    let hosts = Hosts::start().await;
+    let hosts = hosts().await;
     for (n, (binding, version)) in [
         ("jsonrpc", "1.0"),
         ("rest", "1.0"),
@@ -87,7 +104,7 @@ async fn files_of_a_message_and_of_an_answer_reach_agents_over_every_binding_and
             before.all(|event| !event.to_string().contains("AAEC/w")),
             "{log:#?}"
         );
-        let (mut wanted, of) = (parts(), format!("{binding} {version}"));
+        let (mut wanted, of) = (parts_back(), format!("{binding} {version}"));
         assert_eq!(echoed(&hosts.caller, &run, "pass").await, wanted, "{of}");
         let more = json!({ "raw": "AAEC", "filename": "n.bin", "mediaType": "a/b" });
         wanted.as_array_mut().unwrap().push(more);
@@ -105,7 +122,7 @@ async fn files_of_a_message_and_of_an_answer_reach_agents_over_every_binding_and
 
 #[tokio::test]
 async fn child_runs_and_forks_send_the_files_of_the_runs_they_come_from() {
-    let hosts = Hosts::start().await;
+    let hosts = hosts().await;
     let server = &hosts.caller;
     let pass = || passing("pass", "core.a2a.invoke", json!({}));
     register(server, &with_files("pass", &[pass()])).await;
@@ -116,7 +133,7 @@ async fn child_runs_and_forks_send_the_files_of_the_runs_they_come_from() {
     let run = send(server, "parent", "m-parent", &parts()).await;
     let parent = server.wait_for(&run, "completed").await;
     let of_child = parent["childRuns"][0]["runId"].as_str().unwrap();
-    assert_eq!(echoed(server, of_child, "pass").await, parts());
+    assert_eq!(echoed(server, of_child, "pass").await, parts_back());
 
     // A branch of the child run, which has no parent of its own, and one of that branch.
     let mut source = of_child.to_owned();
@@ -124,13 +141,13 @@ async fn child_runs_and_forks_send_the_files_of_the_runs_they_come_from() {
         let from = seq_of(&events(server, &source).await, "node.started", "pass");
         source = fork(server, &source, json!({ "mode": "branch", "fromSeq": from })).await;
         server.wait_for(&source, "completed").await;
-        assert_eq!(echoed(server, &source, "pass").await, parts());
+        assert_eq!(echoed(server, &source, "pass").await, parts_back());
     }
 }
 
 #[tokio::test]
 async fn files_of_other_runs_and_too_many_bytes_fail_the_step() {
-    let hosts = Hosts::start().await;
+    let hosts = hosts().await;
     let server = &hosts.caller;
     register(
         server,
@@ -156,11 +173,14 @@ async fn files_of_other_runs_and_too_many_bytes_fail_the_step() {
     let data = json!([{ "raw": "aGk=" }, { "data": { "files": [foreign.clone()] } }]);
     let own = send(server, "pass", "m2", &data).await;
     server.wait_for(&own, "completed").await;
-    assert_eq!(echoed(server, &own, "pass").await, json!([{ "raw": "aGk=" }]));
+    assert_eq!(
+        echoed(server, &own, "pass").await,
+        json!([{ "raw": "aGk=", "mediaType": "application/octet-stream" }])
+    );
 
     // Another tenant.
     let document = with_files("pass", &[passing("pass", "core.a2a.invoke", json!({}))]);
-    let bob = |path: &str, body: &Value| server.post(path, body).key(BOB);
+    let bob = |path: &str, body: &Value| server.call("POST", path).key(BOB).json(body);
     bob("/v1/workflows", &document).send().await.ok(201);
     let body = json!({ "workflowId": "pass", "inputs": { "files": [foreign.clone()] } });
     let run = bob("/v1/runs", &body).send().await.ok(201)["runId"]
@@ -169,7 +189,7 @@ async fn files_of_other_runs_and_too_many_bytes_fail_the_step() {
         .to_owned();
     loop {
         let snapshot = server
-            .get(&format!("/v1/runs/{run}"))
+            .call("GET", &format!("/v1/runs/{run}"))
             .key(BOB)
             .send()
             .await
