@@ -6,10 +6,7 @@
 //! consistent.
 
 use wopr_app::{Match, OpenInterrupts, PhaseFilter, View, Waiting};
-use wopr_core::{
-    Event, Failure, KernelEvent, Plan, REJECTED, Run, RunStatus, StepId, Timestamp, WorkflowId,
-    openwop::ConversationEvent,
-};
+use wopr_core::{Event, Failure, KernelEvent, Plan, REJECTED, Run, RunStatus, StepId, Timestamp, WorkflowId};
 use wopr_wire::{a2a::model::TaskState, time};
 
 use super::{conformance::asks_for_authentication, handoff};
@@ -209,8 +206,7 @@ impl TaskProjection {
         let event = match event {
             Event::Kernel(event) => event,
             Event::Dialect(event) => {
-                let turn = event.conversation().and_then(ConversationEvent::exchanged_at);
-                return match turn.and_then(|step| self.asked_at(step)) {
+                return match event.asks_anew().and_then(|step| self.asked_at(step)) {
                     Some(_) => Change::Status,
                     None => Change::None,
                 };

@@ -10,9 +10,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::{sync::watch, time::Instant};
 use wopr_app::{Mask, Question, Tail, View, VisibleRun, Waiting, reads_artifacts, reads_result};
-use wopr_core::{
-    Event, KernelEvent, Object, Plan, Recorded, Seq, Timestamp, json_size, openwop::ConversationEvent,
-};
+use wopr_core::{Event, KernelEvent, Object, Plan, Recorded, Seq, Timestamp, json_size};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{
@@ -671,8 +669,8 @@ fn is_turn(recorded: &Recorded, waiting: &Waiting) -> bool {
     match &recorded.event {
         Event::Kernel(_) => false,
         Event::Dialect(event) => {
-            let turn = event.conversation().and_then(ConversationEvent::exchanged_at);
-            turn.is_some_and(|step| *step == waiting.step) && waiting.child.is_none()
+            let changed = event.asks_anew();
+            changed.is_some_and(|step| *step == waiting.step) && waiting.child.is_none()
         }
     }
 }
