@@ -62,8 +62,8 @@ impl StoredEffect {
         Fence(self.not_begun.map_or(1, |fence| fence.saturating_add(2)))
     }
 
-    /// Whether nobody has sent the request, as the holder of this lease knows. A later attempt makes the request of the
-    /// earlier ones, which were sent.
+    /// Whether the holder of this lease can tell that nobody has sent the request. A second attempt repeats the request of
+    /// the first, which was sent.
     pub(crate) fn is_unsent(&self, fence: Fence) -> bool {
         self.attempt == 0 && self.not_begun.is_some() && fence <= self.first_lease()
     }

@@ -681,7 +681,7 @@ pub enum Refusal {
     /// The run was cancelled, which closed the interrupt.
     #[error("answer an interrupt of a cancelled run")]
     InterruptCancelled,
-    /// The parent was cancelled, which closed the interrupt.
+    /// The parent cancelled the run, or took it along when it ended, which closed the interrupt.
     #[error("answer an interrupt that a parent's cancel closed")]
     InterruptGone,
     /// The answer does not match what the interrupt asks for.

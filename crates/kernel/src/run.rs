@@ -108,10 +108,10 @@ pub struct Child {
     pub step: StepId,
     /// Whether the child has ended and the parent has received that, or no longer waits for it.
     pub ended: bool,
-    /// Whether the parent stopped waiting for it before it had received its end.
+    /// Whether the parent stopped waiting for the child before it learned how the child ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_left: bool,
-    /// Whether it belongs to the run that this branch comes from, and this branch has nothing of it.
+    /// Whether the child belongs to the source of this branch, and the branch has no result of it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_of_source: bool,
     /// The position in its set; `None` for a step's only child.

@@ -13,7 +13,7 @@ use wopr_wire::{
 
 use super::failure::cut;
 
-/// What the store has for the media type of a file whose sender named none.
+/// The media type that the store gives a file whose sender named none.
 const UNNAMED_TYPE: &str = "application/octet-stream";
 
 /// A request whose files of messages have not been read.

@@ -10,7 +10,7 @@ use super::{
     Agents, Attempted, Handle, MAX_RETRY_AFTER,
     failure::{cut, failed, is_forgotten, lost},
     given_up,
-    made::Cursor,
+    made::{Cursor, may_grow},
     now,
     outputs::{of_task, text_of},
     question::{asks, asks_the_same, interrupt, question, says},
@@ -100,7 +100,10 @@ impl Agents {
         }
         let mut cursor = Cursor::read(attempted.cursor.as_ref());
         // A stream must not show the beginning of a secret of which the rest is still to come.
-        let secrets = Box::pin(agent.secrets()).await;
+        let secrets = match may_grow(&task) {
+            true => Box::pin(agent.secrets()).await,
+            false => None,
+        };
         let produced = cursor.advance(&task, secrets.as_ref());
         let report = self.judge_state(agent, attempted, handle, task).await;
         if produced.is_empty() {

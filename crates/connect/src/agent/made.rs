@@ -57,8 +57,7 @@ impl Cursor {
     /// Returns what the task has and the run has not, and counts it as recorded. An end of a growing text that may
     /// begin one of the secrets waits for what follows it; without secrets, such a text is not streamed.
     pub(super) fn advance(&mut self, task: &Task, secrets: Option<&Secrets>) -> Vec<Produced> {
-        let state = task.status.state;
-        let rests = state.is_terminal() || state.is_interrupted();
+        let rests = rests(task);
         let mut produced = Vec::new();
         if self.n_bytes >= MAX_BYTES {
             return produced;
@@ -132,6 +131,17 @@ impl Cursor {
         });
         known.map_or((text, true), |rest| (rest, false))
     }
+}
+
+/// Whether the agent may add to an artifact of the task.
+pub(super) fn may_grow(task: &Task) -> bool {
+    !task.artifacts.is_empty() && !rests(task)
+}
+
+/// Whether the agent makes nothing now: its task has ended or asks something.
+fn rests(task: &Task) -> bool {
+    let state = task.status.state;
+    state.is_terminal() || state.is_interrupted()
 }
 
 fn digest(bytes: &[u8]) -> String {

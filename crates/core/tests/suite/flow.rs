@@ -482,7 +482,7 @@ fn a_condition_whose_evaluation_fails_fails_its_source() {
             "{condition} {failed:?}"
         );
     }
-    // What is only undefined does not hold.
+    // A condition on something undefined does not hold.
     for condition in [
         expression("unset > 3"),
         expression("unset.deep.er == 'x'"),

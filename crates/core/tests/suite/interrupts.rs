@@ -880,7 +880,7 @@ fn callers_cannot_set_who_decided() {
     assert!(!news.contains("\"voter\""), "{news}");
 }
 
-/// Whoever lets a caller vote for others says so in the command. A value alone changes nobody's vote, and is not ignored.
+/// Only the command says for whom a vote counts. An answer that names somebody else is refused.
 #[test]
 fn an_approval_that_names_another_voter_is_refused() {
     let open = gate(json!({}));

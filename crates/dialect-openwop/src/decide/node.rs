@@ -49,7 +49,7 @@ impl Ending {
         }
     }
 
-    /// Whether an edge with this rule may be taken from a node that ends like this.
+    /// Whether a run may take an edge with this rule after a node that ends like this.
     const fn may_take(self, rule: TriggerRule) -> bool {
         match rule {
             TriggerRule::AllSuccess | TriggerRule::AnySuccess | TriggerRule::NoneFailed => {

@@ -256,7 +256,7 @@ fn refused(tool: Tool, error: &DecodeError) -> Error {
     Error::invalid(tool, message).with(serde_json::json!({ "field": path }))
 }
 
-/// What is wrong with a value that is too large, and the details of the error.
+/// Returns the rule that a value breaks if it is too large, and the details of the error.
 pub(super) fn oversized(name: &str, value: &Value) -> Option<(String, Value)> {
     let bytes = json_bytes(value);
     let details = serde_json::json!({ "label": name, "bytes": bytes, "maxBytes": MAX_BYTES });

@@ -125,7 +125,7 @@ async fn task_reports_a_timed_out_approval() {
     }
 }
 
-/// Over A2A as over REST: who manages keys votes for others, and nobody else.
+/// Over A2A, as over REST, only a caller who manages keys votes for others.
 #[tokio::test]
 async fn a_vote_for_another_principal_needs_the_scope_to_manage_keys() {
     let mut config = config();

@@ -42,7 +42,7 @@ async fn rest(server: &Server, key: &str, path: &str, body: &Value) -> Reply {
     server.call("POST", path).key(key).json(body).send().await
 }
 
-/// What an MCP tool answers, or its error.
+/// The result of a tool call over MCP, or its error.
 async fn tool(server: &Server, key: &str, name: &str, arguments: Value) -> Result<Value, Value> {
     let params = json!({ "name": name, "arguments": arguments });
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });

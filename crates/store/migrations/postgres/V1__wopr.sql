@@ -132,13 +132,12 @@ CREATE TABLE idempotency (
 
 CREATE INDEX idempotency_by_expiry ON idempotency (expires_at);
 
--- `place` keeps the order of acceptance within a run: it is larger than all there are. The appends of a run come one after
--- the other, so no two messages share one.
+-- `place` keeps the order of acceptance within a run, whose appends come one after the other.
 CREATE TABLE messages (
     tenant text COLLATE "C" NOT NULL,
     run    text COLLATE "C" NOT NULL,
     seq    bigint NOT NULL,
-    place  bigint NOT NULL,
+    place  bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     id     text COLLATE "C" NOT NULL,
     body   bytea  NOT NULL,
     PRIMARY KEY (tenant, run, id)

@@ -62,11 +62,11 @@ const TELL: &str = "INSERT INTO inbox (tenant, target, source, source_seq, place
          AS s (tenant, target, source, source_seq, body, n)
      ON CONFLICT (tenant, target, source, source_seq) DO NOTHING";
 
-const MESSAGES: &str = "INSERT INTO messages (tenant, run, seq, id, place, body)
-     SELECT m.tenant, m.run, m.seq, m.id, m.n + coalesce((
-         SELECT max(place) FROM messages AS o WHERE o.tenant = m.tenant AND o.run = m.run), 0), m.body
+const MESSAGES: &str = "INSERT INTO messages (tenant, run, seq, id, body)
+     SELECT m.tenant, m.run, m.seq, m.id, m.body
      FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bytea[]) WITH ORDINALITY
          AS m (tenant, run, seq, id, body, n)
+     ORDER BY m.n
      ON CONFLICT (tenant, run, id) DO NOTHING";
 
 const BLOBS: &str = "INSERT INTO blobs (tenant, run, id, media_type, bytes)

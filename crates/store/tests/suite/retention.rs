@@ -601,7 +601,7 @@ async fn concurrent_append_does_not_restore_a_removed_run() {
     slow.batch_execute(
         "BEGIN; UPDATE runs SET next_seq = next_seq + 1;
          INSERT INTO events (tenant, run, seq, body) SELECT tenant, run, 3, 'x' FROM runs;
-         INSERT INTO messages (tenant, run, seq, place, id, body) SELECT tenant, run, 3, 1, 'late', 'x' FROM runs",
+         INSERT INTO messages (tenant, run, seq, id, body) SELECT tenant, run, 3, 'late', 'x' FROM runs",
     )
     .await
     .expect("our own statements");
