@@ -4,7 +4,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
-    agents::{Hosts, rpc},
+    agents::{Hosts, INTERFACES, rpc},
     forks::{events, fork, seq_of},
     orchestration::register,
     server::{BOB, Server},
@@ -72,17 +72,7 @@ async fn echoed(server: &Server, run: &str, node: &str) -> Value {
 #[tokio::test]
 async fn files_of_a_message_and_of_an_answer_reach_agents_over_every_binding_and_version() {
     let hosts = hosts().await;
-    for (n, (binding, version)) in [
-        ("jsonrpc", "1.0"),
-        ("rest", "1.0"),
-        ("grpc", "1.0"),
-        ("jsonrpc", "0.3"),
-        ("rest", "0.3"),
-        ("grpc", "0.3"),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    for (n, (binding, version)) in INTERFACES.into_iter().enumerate() {
         let config = json!({ "binding": binding, "protocolVersion": version });
         let mut again = passing("again", "core.openwop.a2a.multi-turn-coordinator", config.clone());
         again["config"]["peer"] = json!("default");

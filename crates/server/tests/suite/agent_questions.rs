@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::{
-    agents::{Hosts, asked, invoke, know, outputs},
+    agents::{Hosts, INTERFACES, asked, invoke, know, outputs},
     server::Server,
     workflows::{chain, node},
 };
@@ -56,14 +56,7 @@ async fn answer_all(server: &Server, run: &str) {
 async fn questions_that_an_agent_asks_at_once_are_answered_one_by_one_over_every_binding_and_version() {
     let hosts = Hosts::start().await;
     hosts.callee.post("/v1/workflows", &order()).send().await.ok(201);
-    for (binding, version) in [
-        ("jsonrpc", "1.0"),
-        ("rest", "1.0"),
-        ("grpc", "1.0"),
-        ("jsonrpc", "0.3"),
-        ("rest", "0.3"),
-        ("grpc", "0.3"),
-    ] {
+    for (binding, version) in INTERFACES {
         let config = json!({ "skill": "order", "binding": binding, "protocolVersion": version });
         let run = hosts.ask(config, json!({})).await;
         answer_all(&hosts.caller, &run).await;

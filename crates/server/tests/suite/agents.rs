@@ -15,6 +15,16 @@ use crate::{
     workflows::{chain, node},
 };
 
+/// Every binding of every version, as calls name them.
+pub(crate) const INTERFACES: [(&str, &str); 6] = [
+    ("jsonrpc", "1.0"),
+    ("rest", "1.0"),
+    ("grpc", "1.0"),
+    ("jsonrpc", "0.3"),
+    ("rest", "0.3"),
+    ("grpc", "0.3"),
+];
+
 /// Two hosts: workflows of the first call those of the second.
 pub(crate) struct Hosts {
     pub(crate) caller: Server,
@@ -160,14 +170,7 @@ async fn agent_is_a_worker_and_causation_can_be_walked_from_either_host() {
 #[tokio::test]
 async fn agent_answers_over_every_binding_and_version() {
     let hosts = Hosts::start().await;
-    for (binding, version) in [
-        ("jsonrpc", "1.0"),
-        ("rest", "1.0"),
-        ("grpc", "1.0"),
-        ("jsonrpc", "0.3"),
-        ("rest", "0.3"),
-        ("grpc", "0.3"),
-    ] {
+    for (binding, version) in INTERFACES {
         let config = json!({
             "skill": "letter", "data": { "name": "{{ who }}" }, "binding": binding, "protocolVersion": version,
         });
