@@ -111,7 +111,7 @@ impl App {
         Ok(self.engine.beginning(run).await?)
     }
 
-    /// A [child of its own](wopr_core::Run::own_children) of a run, unless it is removed.
+    /// A child of its own (`Run::own_children`) of a run, unless it is removed.
     pub async fn child(&self, parent: &View, child: &RunId) -> Result<Option<View>, Error> {
         match parent.run.own_children().any(|known| known.run == *child) {
             true => Ok(self.engine.view(&parent.key.sibling(child.clone())).await?),
@@ -119,7 +119,7 @@ impl App {
         }
     }
 
-    /// The first `limit` [children of its own](wopr_core::Run::own_children) of a run, without removed ones.
+    /// The first `limit` children of its own (`Run::own_children`) of a run, without removed ones.
     pub async fn children(&self, parent: &View, limit: usize) -> Result<Vec<(RunId, Summary)>, Error> {
         let mut shown = Vec::new();
         for child in parent.run.own_children().take(limit) {
