@@ -3,7 +3,8 @@
 //! The files are read at startup, where an error names its file, and again when they change, where an error
 //! leaves the last good files in use. A connection keeps the server certificate of its handshake, but its
 //! client certificate is verified again after each reload. Client certificates are requested if authorities are
-//! configured and never required: an API key or token is as good, and the agent card is public.
+//! configured and never required: an API key or token is as good, and the agent card is public. A certificate that does
+//! not verify ends the handshake.
 
 use std::{
     fs,

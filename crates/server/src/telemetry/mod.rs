@@ -30,17 +30,19 @@ pub enum InitError {
     Twice,
 }
 
-/// Libraries that log paths, header fields and bytes, and thus credentials, at `debug` and `trace`.
-const READERS: [&str; 4] = ["h2", "hyper", "hyper_util", "rustls"];
+/// Libraries that read what others send. Below `error` they log paths, header fields and bytes, and thus credentials; and
+/// their warnings come as often as a client wants, such as one for each PING frame.
+const READERS: [&str; 5] = ["h2", "hyper", "hyper_util", "rustls", "tonic"];
 
 /// A library that logs what tool servers send, at every level and in any length. The host says itself what matters.
 const TALKER: &str = "rmcp";
 
-/// Returns `true` if an event or span cannot contain client data, whatever the configured level.
+/// Returns `true` if an event or span cannot contain client data, and clients cannot cause any number of them, whatever the
+/// configured level.
 fn is_safe(about: &Metadata<'_>) -> bool {
     let target = about.target();
     let root = target.split_once("::").map_or(target, |(root, _)| root);
-    root != TALKER && (*about.level() <= Level::INFO || !READERS.contains(&root))
+    root != TALKER && (*about.level() == Level::ERROR || !READERS.contains(&root))
 }
 
 /// Sets up logging for the process.
@@ -79,7 +81,7 @@ mod tests {
     use std::{io::Write, sync::Arc};
 
     use parking_lot::Mutex;
-    use tracing::{debug, error, subscriber::with_default, trace};
+    use tracing::{debug, error, info, subscriber::with_default, trace, warn};
 
     use super::*;
 
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_that_read_requests_never_log_at_debug() {
+    fn libraries_that_read_requests_log_only_errors() {
         let written = Written::default();
         let writer = written.clone();
         let filter = EnvFilter::builder().parse("trace,h2::server=trace").unwrap();
@@ -110,6 +112,8 @@ mod tests {
             debug!(target: "h2::server", "malformed path token-1");
             trace!(target: "hyper::proto::h1::io", "read token-2");
             debug!(target: "h2", "token-3");
+            warn!(target: "h2::proto::ping_pong", "recv PING ack that we never sent: token-5");
+            info!(target: "tonic::status", "token-6");
             error!(target: "rmcp::service", "token-4");
             error!(target: "h2::server", "kept-1");
             debug!(target: "wopr::access", "kept-2");
@@ -128,7 +132,7 @@ mod tests {
         with_default(json(filter, move || writer.clone()), || {
             let _request = tracing::info_span!("request", path = "/v1/runs").entered();
             let _run = tracing::info_span!("run", run = "run_1", tenant = "acme").entered();
-            tracing::warn!(micros = 5_u64, "run failed");
+            warn!(micros = 5_u64, "run failed");
         });
         let line: serde_json::Value = serde_json::from_slice(&written.0.lock()).unwrap();
         assert_eq!(line["span"]["run"], "run_1");
