@@ -19,10 +19,10 @@ const REDACTED: &str = "[redacted]";
 const MIN_LEN: usize = 8;
 
 /// Texts that must not come back.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq)]
 pub(crate) struct Secrets(Vec<Secret>);
 
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 struct Secret {
     text: String,
     /// What shows it in base64.
@@ -46,6 +46,13 @@ impl Secrets {
             });
             // A secret that contains another one is replaced first, so that no part of it remains.
             self.0.sort_by_key(|known| std::cmp::Reverse(known.text.len()));
+        }
+    }
+
+    /// Adds those of another list.
+    pub(crate) fn join(&mut self, others: &Self) {
+        for secret in &others.0 {
+            self.add(&secret.text);
         }
     }
 

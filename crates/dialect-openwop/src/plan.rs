@@ -50,6 +50,8 @@ const TURNS: [&str; 2] = ["turns", "answer"];
 const SAID: [&str; 3] = ["turns", "answer", "outcome"];
 /// The output with what the agent of a node has decided.
 const DECISION: &str = "decision";
+/// The outputs of a dispatch that ends its run: what was decided, and what the verifier says of it.
+const END: [&str; 4] = ["reason", "successCriteria", "confidence", "verdict"];
 /// The output with the checksum of what a child has given back.
 const ATTESTATION: &str = "attestation";
 
@@ -536,9 +538,12 @@ impl Plan {
             matches!(kind, NodeKind::Supervisor(_) | NodeKind::MockAgent(_))
                 && self.has_sensitive_output(&node.id)
         };
+        let is_end_redacted =
+            || matches!(self.nodes[position].kind, NodeKind::Dispatch(_)) && self.redacts_decision(position);
         node.marks(port)
             || self.is_sensitive(port)
             || (port == DECISION && is_decision_redacted())
+            || (END.contains(&port) && is_end_redacted())
             || (port == ATTESTATION && self.attests_sensitive(position))
             || (node.hears(port) && are_comments_redacted())
             || (SAID.contains(&port) && are_turns_redacted())

@@ -373,13 +373,14 @@ def outcome_of(function: Function, activity: Activity) -> dict:
         return outcome
     except Failure as failure:
         return failed(failure.code, failure.message, failure.retryable)
-    except Exception as error:
+    # Also an exit: in a thread it would end nothing but this activity, and without an outcome.
+    except BaseException as error:
         log.exception("%s in %s failed", activity.node_id, activity.run_id)
         return failed("worker_failed", f"{type(error).__name__}: {error}", False)
 
 
 def failed(code: str, message: str, retryable: bool) -> dict:
     # The server takes codes of 128 bytes and messages of 8 KiB.
-    code = code.encode()[:128].decode(errors="ignore") or "worker_failed"
+    code = code.encode(errors="replace")[:128].decode(errors="ignore") or "worker_failed"
     message = message.encode(errors="replace")[:8192].decode(errors="ignore")
     return {"ok": False, "error": {"code": code, "message": message, "retryable": retryable}}

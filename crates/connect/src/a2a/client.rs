@@ -70,8 +70,8 @@ impl Client {
     /// about it, on connections of their own; what was learned of the other one is forgotten.
     pub fn replace(&self, peer: Peer) {
         if let Some(place) = self.peers.get(&peer.name) {
-            let known = Arc::new(Known::new(peer, &self.gate));
-            *place.write() = known;
+            let mut place = place.write();
+            *place = Arc::new(place.replaced_by(peer, &self.gate));
         }
     }
 

@@ -6,6 +6,7 @@
 
 use std::{
     fmt,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -38,7 +39,7 @@ pub enum Error {
     },
     /// The authorization server granted no access token; the peer was not called.
     #[error("get an access token: {0}")]
-    Token(String, #[source] Option<EgressError>),
+    Token(String, #[source] Option<Arc<EgressError>>),
     /// The egress gate refused the request; nothing was sent.
     #[error("{0}")]
     Policy(#[source] EgressError),
@@ -206,7 +207,7 @@ impl Error {
                 error.is_transient()
             }
             Self::CardNotFetched { is_transient, .. } => *is_transient,
-            Self::Token(_, cause) => cause.as_ref().is_some_and(EgressError::is_transient),
+            Self::Token(_, cause) => cause.as_ref().is_some_and(|cause| cause.is_transient()),
             Self::Status(Status { status, .. }) | Self::CardMissing { status, .. } => {
                 status.is_server_error() && *status != StatusCode::NOT_IMPLEMENTED
                     || matches!(
@@ -268,7 +269,8 @@ impl Error {
             | Self::OtherTask
             | Self::NoStream
             | Self::TooLarge { .. } => "remote_failed",
-            Self::Policy(_) | Self::Token(_, Some(EgressError::Refused(_))) => "egress_refused",
+            Self::Policy(_) => "egress_refused",
+            Self::Token(_, Some(cause)) if matches!(**cause, EgressError::Refused(_)) => "egress_refused",
             Self::CardNotFetched { code, .. } => code,
             Self::Token(..)
             | Self::Unreachable { .. }

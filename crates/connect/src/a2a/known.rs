@@ -4,9 +4,12 @@
 //! authorization server or a key set that the operator names elsewhere gets the client certificate if it asks for
 //! one, and may have a certificate of the peer's authorities or of the platform's.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use http::{HeaderName, HeaderValue, header};
@@ -24,9 +27,14 @@ use super::{
 use crate::egress::Gate;
 use crate::redact::Secrets;
 
+/// The most credentials of earlier that are looked for in answers.
+const MAX_EARLIER: usize = 8;
+
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) peer: Peer,
+    /// What the peer was called with, oldest first: it may send back what it got with an earlier request.
+    presented: Mutex<VecDeque<Secrets>>,
     /// The card that a client of 1.0 gets.
     cards: Cards,
     /// The card that a client of 0.3 gets. An agent of both versions may have one for each.
@@ -71,8 +79,37 @@ impl Known {
             own,
             named,
             others: gate.clone(),
+            presented: Mutex::default(),
             peer,
         }
+    }
+
+    /// A peer that takes the place of this one. What this one was called with still must not come back.
+    pub(super) fn replaced_by(&self, peer: Peer, gate: &Gate) -> Self {
+        let next = Self::new(peer, gate);
+        next.presented.lock().clone_from(&self.presented.lock());
+        next.note(self.peer.credential.secrets());
+        next
+    }
+
+    /// Keeps a credential among those that were presented.
+    fn note(&self, secrets: Secrets) {
+        let mut presented = self.presented.lock();
+        if !presented.contains(&secrets) {
+            presented.push_back(secrets);
+            if presented.len() > MAX_EARLIER {
+                presented.pop_front();
+            }
+        }
+    }
+
+    /// The texts to look for in answers.
+    fn secrets(&self) -> Secrets {
+        let mut secrets = self.peer.credential.secrets();
+        for presented in &*self.presented.lock() {
+            secrets.join(presented);
+        }
+        secrets
     }
 
     /// Whether this is the first time that a card of the peer is found to have nobody who vouches for it. Both of its cards
@@ -98,7 +135,6 @@ impl Known {
     }
 
     pub(super) async fn present(&self) -> Result<Presented, Error> {
-        let mut secrets = self.peer.credential.secrets();
         match &self.peer.credential {
             Credential::Missing { source } => Err(Error::CredentialMissing {
                 source_name: source.clone(),
@@ -106,17 +142,17 @@ impl Known {
             Credential::OAuth2(oauth2) => {
                 let gate = self.gate_to_named(&oauth2.token_url);
                 let (token, was_used) = Box::pin(self.tokens.get(gate, oauth2)).await?;
-                secrets.add(token.expose());
+                self.note(Secrets::of([token.expose()]));
                 Ok(Presented {
                     header: bearer(&token).map(|value| (header::AUTHORIZATION, value)),
-                    secrets,
+                    secrets: self.secrets(),
                     used_token: was_used.then_some(token),
                 })
             }
             credential @ (Credential::None | Credential::Bearer(_) | Credential::Header { .. }) => {
                 Ok(Presented {
                     header: credential.header(),
-                    secrets,
+                    secrets: self.secrets(),
                     used_token: None,
                 })
             }
@@ -127,7 +163,7 @@ impl Known {
     pub(super) fn anonymous(&self) -> Presented {
         Presented {
             header: None,
-            secrets: self.peer.credential.secrets(),
+            secrets: self.secrets(),
             used_token: None,
         }
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use http::{HeaderName, HeaderValue, header};
 use rustls::ClientConfig;
-use url::Url;
+use url::{Url, form_urlencoded::byte_serialize};
 use wopr_wire::{
     a2a::{
         method::Version,
@@ -247,10 +247,23 @@ impl Credential {
                 let last = whole.rsplit(' ').next().unwrap_or(whole);
                 Secrets::of([whole, last])
             }
-            Self::OAuth2(oauth2) => Secrets::of([oauth2.client_secret.expose()]),
+            Self::OAuth2(oauth2) => oauth2.secrets(),
             Self::None | Self::Missing { .. } => Secrets::default(),
         }
     }
+}
+
+impl OAuth2 {
+    /// What the client's secret looks like where it is known, and where it is sent.
+    pub(super) fn secrets(&self) -> Secrets {
+        let secret = self.client_secret.expose();
+        Secrets::of([secret, &form_encoded(secret)])
+    }
+}
+
+/// RFC 6749 section 2.3.1: the client's name and secret are form-encoded before they become Basic credentials.
+pub(super) fn form_encoded(text: &str) -> String {
+    byte_serialize(text.as_bytes()).collect()
 }
 
 pub(super) fn bearer(token: &Secret) -> Option<HeaderValue> {

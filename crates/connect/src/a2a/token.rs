@@ -1,9 +1,9 @@
 //! Access tokens by OAuth 2.0 client credentials: kept while they last, renewed a little earlier.
 //!
-//! One request for a token is under way at a time per peer; other callers wait for its outcome. Neither tokens
-//! nor the client's secret occur in errors or logs.
+//! One request for a token is under way at a time per peer; other callers wait for its outcome. A failure is
+//! remembered for a second. Neither tokens nor the client's secret occur in errors or logs.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderValue, Method, header};
@@ -11,14 +11,13 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::Instant};
-use url::form_urlencoded::{Serializer, byte_serialize};
+use url::form_urlencoded::Serializer;
 use wopr_wire::a2a::model::Secret;
 
 use super::{
     error::{Error, bounded},
-    peer::OAuth2,
+    peer::{OAuth2, form_encoded},
 };
-use crate::redact::Secrets;
 use crate::{
     egress::{EgressError, Gate, Request, Seam},
     http::allow_hint,
@@ -32,11 +31,14 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_LIFE: Duration = Duration::from_secs(5 * 60);
 /// A token is renewed this long before it expires, so that it is still valid when the peer checks it.
 const MARGIN: Duration = Duration::from_secs(30);
+/// How long a failure is remembered: no longer than until the first retry of a call.
+const FAILED_AGE: Duration = Duration::from_secs(1);
 
-/// The current token of a peer.
+/// The current token of a peer, or why there is none.
 #[derive(Debug)]
 pub(super) struct Tokens {
     current: Mutex<Option<Token>>,
+    failed: Mutex<Option<Failed>>,
     /// The turn to ask for a token.
     turn: Semaphore,
 }
@@ -47,10 +49,20 @@ struct Token {
     until: Instant,
 }
 
+/// A request for a token that failed.
+#[derive(Debug)]
+struct Failed {
+    why: String,
+    cause: Option<Arc<EgressError>>,
+    asked: Instant,
+    until: Instant,
+}
+
 impl Default for Tokens {
     fn default() -> Self {
         Self {
             current: Mutex::default(),
+            failed: Mutex::default(),
             turn: Semaphore::new(1),
         }
     }
@@ -59,6 +71,7 @@ impl Default for Tokens {
 impl Tokens {
     /// Returns a token that is still valid, and whether it was in use before.
     pub(super) async fn get(&self, gate: &Gate, oauth2: &OAuth2) -> Result<(Secret, bool), Error> {
+        let arrived = Instant::now();
         if let Some(token) = self.valid() {
             return Ok((token, true));
         }
@@ -67,10 +80,31 @@ impl Tokens {
         if let Some(token) = self.valid() {
             return Ok((token, true));
         }
-        let token = request(gate, oauth2).await?;
+        if let Some(error) = self.failure(arrived) {
+            return Err(error);
+        }
+        let asked = Instant::now();
+        let requested = request(gate, oauth2).await;
+        if let Err(Error::Token(why, cause)) = &requested {
+            *self.failed.lock() = Some(Failed {
+                why: why.clone(),
+                cause: cause.clone(),
+                asked,
+                until: Instant::now() + FAILED_AGE,
+            });
+        }
+        let token = requested?;
         let text = token.text.clone();
         *self.current.lock() = Some(token);
         Ok((text, false))
+    }
+
+    /// The failure that somebody who came at this time waited for, or that has just happened.
+    fn failure(&self, arrived: Instant) -> Option<Error> {
+        let failed = self.failed.lock();
+        let counts = |failed: &&Failed| arrived <= failed.asked || Instant::now() < failed.until;
+        let failed = failed.as_ref().filter(counts)?;
+        Some(Error::Token(failed.why.clone(), failed.cause.clone()))
     }
 
     /// Drops a token that the peer no longer accepts.
@@ -103,16 +137,16 @@ async fn request(gate: &Gate, oauth2: &OAuth2) -> Result<Token, Error> {
     let response = gate.request(Seam::A2a, form(oauth2)?).await;
     let response = response.map_err(|error| {
         let why = format!("{error}{}", allow_hint(&error));
-        Error::Token(why, Some(error))
+        Error::Token(why, Some(Arc::new(error)))
     })?;
     if !response.status.is_success() {
         let document: Value = serde_json::from_slice(&response.body).unwrap_or_default();
         let code = document.get("error").and_then(Value::as_str).unwrap_or_default();
-        let code = Secrets::of([oauth2.client_secret.expose()]).text(code);
+        let code = oauth2.secrets().text(code);
         let why = format!("the server answered {} {}", response.status, bounded(&code));
         let is_transient = response.status.is_server_error() || response.status.as_u16() == 429;
         // The status of a server that is only busy must not look final.
-        let cause = is_transient.then(|| EgressError::Exchange(response.status.to_string().into()));
+        let cause = is_transient.then(|| Arc::new(EgressError::Exchange(response.status.to_string().into())));
         return Err(Error::Token(why.trim_end().to_owned(), cause));
     }
     let granted: Granted = serde_json::from_slice(&response.body)
@@ -151,12 +185,10 @@ fn form(oauth2: &OAuth2) -> Result<Request, Error> {
             form.append_pair(name, value);
         }
     }
-    // RFC 6749 section 2.3.1: both are form-encoded before they become Basic credentials.
-    let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
     let pair = format!(
         "{}:{}",
-        encoded(&oauth2.client_id),
-        encoded(oauth2.client_secret.expose())
+        form_encoded(&oauth2.client_id),
+        form_encoded(oauth2.client_secret.expose())
     );
     let authorization = secret_header(&format!("Basic {}", STANDARD.encode(pair)));
     let authorization = authorization

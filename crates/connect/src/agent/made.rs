@@ -86,9 +86,8 @@ impl Cursor {
                         end: None,
                     });
                 }
-                if is_streamed {
-                    self.streamed = None;
-                }
+                // The artifact takes the place of what has been streamed, also if that was of another one.
+                self.streamed = None;
                 self.done.insert(id, digest_of(artifact));
                 self.n_artifacts += 1;
                 produced.push(Produced::Artifact {
@@ -332,6 +331,27 @@ mod tests {
                 vec![chunk("wo", false, true), whole("two")],
                 vec![],
                 vec![whole("more")],
+            ]
+        );
+    }
+
+    #[test]
+    fn an_artifact_between_chunks_of_another_begins_them_anew() {
+        let made = looks(&[
+            task(TaskState::Working, &[("a", &["one "])]),
+            task(TaskState::Working, &[("a", &["one "]), ("b", &["x"])]),
+            task(TaskState::InputRequired, &[("a", &["one two"])]),
+            task(TaskState::Working, &[("a", &["one two"]), ("c", &["y"])]),
+            task(TaskState::Completed, &[("a", &["one two three"]), ("c", &["yz"])]),
+        ]);
+        assert_eq!(
+            made,
+            [
+                vec![chunk("one ", true, false)],
+                vec![chunk("", false, true), whole("one "), chunk("x", true, false)],
+                vec![whole("one two")],
+                vec![chunk("y", true, false)],
+                vec![whole("one two three"), whole("yz")],
             ]
         );
     }

@@ -152,6 +152,12 @@ fn said(body: &[u8]) -> Option<String> {
     }
 }
 
+/// Whether a refusal is for the session of the request. Servers of the TypeScript SDK answer 400 instead of 404 to one that
+/// they have forgotten, with only a text to tell it from other refusals.
+fn is_about_session(said: &str) -> bool {
+    said.to_ascii_lowercase().contains("session")
+}
+
 /// The HTTP client of one server.
 #[derive(Clone)]
 pub(super) struct HttpServer {
@@ -273,6 +279,12 @@ impl StreamableHttpClient for HttpServer {
                 false => None,
             };
             let status = head.status;
+            if session.is_some()
+                && status == StatusCode::BAD_REQUEST
+                && said.as_deref().is_some_and(is_about_session)
+            {
+                return Err(StreamableHttpError::SessionExpired);
+            }
             return Err(StreamableHttpError::Client(HttpError::Status {
                 status,
                 after,

@@ -393,7 +393,7 @@ async fn missing_credential_unknown_peer_and_unspoken_version_are_named() {
     );
 }
 
-/// Grants `token-1`, `token-2` and so on.
+/// Grants `a-token-1`, `a-token-2` and so on.
 fn grants(expires_in: u64) -> impl Fn(&Seen) -> Option<Reply> + Send + Sync {
     let n_granted = std::sync::atomic::AtomicUsize::new(0);
     move |seen| {
@@ -402,7 +402,7 @@ fn grants(expires_in: u64) -> impl Fn(&Seen) -> Option<Reply> + Send + Sync {
         }
         let n = n_granted.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
         let granted =
-            json!({"access_token": format!("token-{n}"), "token_type": "Bearer", "expires_in": expires_in});
+            json!({"access_token": format!("a-token-{n}"), "token_type": "Bearer", "expires_in": expires_in});
         Some(json_reply(&granted))
     }
 }
@@ -422,10 +422,14 @@ fn with_oauth2(agent: &Agent) -> Peer {
 #[tokio::test]
 async fn access_token_is_kept_and_renewed_when_it_expires_or_is_refused() {
     for (expires_in, refused, tokens) in [
-        (3600, "", vec!["token-1", "token-1", "token-1"]),
+        (3600, "", vec!["a-token-1", "a-token-1", "a-token-1"]),
         // Too short-lived to be used twice.
-        (5, "", vec!["token-2", "token-3", "token-4"]),
-        (3600, "token-1", vec!["token-1", "token-2", "token-2", "token-2"]),
+        (5, "", vec!["a-token-2", "a-token-3", "a-token-4"]),
+        (
+            3600,
+            "a-token-1",
+            vec!["a-token-1", "a-token-2", "a-token-2", "a-token-2"],
+        ),
     ] {
         let grant = grants(expires_in);
         let mut agent = Agent::with_card(&[("/rpc", "JSONRPC", "1.0")], move |seen| {
@@ -489,10 +493,68 @@ async fn concurrent_calls_share_one_token_request() {
 }
 
 #[tokio::test]
+async fn credentials_of_earlier_requests_do_not_come_back() {
+    // What it was called with until now, in what it sends.
+    let known = std::sync::Mutex::new(Vec::new());
+    let grant = grants(5);
+    let agent = Agent::with_card(&[("/rpc", "JSONRPC", "1.0")], move |seen| {
+        if let Some(reply) = grant(seen) {
+            return reply;
+        }
+        let mut known = known.lock().unwrap();
+        known.push(seen.header("authorization").to_owned());
+        let mut task = task();
+        task["artifacts"] = json!([{"artifactId": "a", "parts": [{"text": known.join(" ")}]}]);
+        rpc_reply(&task)
+    })
+    .await;
+    let client = Client::new(open_gate(), [with_oauth2(&agent)]);
+    let mut peer = agent.peer();
+    for n in 1..5 {
+        if n > 2 {
+            peer.credential = Credential::Bearer(Secret::new(format!("of-the-file-{n}")).unwrap());
+            client.replace(peer.clone());
+        }
+        let found = client
+            .agent("planner", Wanted::default(), Call::default())
+            .await
+            .unwrap();
+        let shown = found.get_task("t", None).await.unwrap();
+        let text = serde_json::to_string(&shown.artifacts[0].parts).unwrap();
+        assert_eq!(text.matches("Bearer [redacted]").count(), n, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn calls_that_wait_for_a_token_share_its_refusal() {
+    let mut agent = Agent::with_card(&[("/rpc", "JSONRPC", "1.0")], |seen| {
+        match seen.path == "/token" {
+            true => reply(503, "text/plain", ""),
+            false => echo(seen),
+        }
+    })
+    .await;
+    let client = Client::new(open_gate(), [with_oauth2(&agent)]);
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let client = client.clone();
+        calls.spawn(async move { client.card("planner").await.unwrap_err() });
+    }
+    for error in calls.join_all().await {
+        assert!(
+            error.is_transient() && error.to_string().contains("503"),
+            "{error}"
+        );
+    }
+    let n_asked = agent.calls().iter().filter(|seen| seen.path == "/token").count();
+    assert_eq!(n_asked, 1);
+}
+
+#[tokio::test]
 async fn refused_token_request_says_why_without_the_secret() {
-    let agent = Agent::start(|_| {
-        let error = json!({"error": "invalid_client", "error_description": "a client:secret"});
-        reply(401, "application/json", error.to_string())
+    let agent = Agent::start(|seen| {
+        let error = format!("invalid_client {} a client:secret", seen.header("authorization"));
+        reply(401, "application/json", json!({"error": error}).to_string())
     })
     .await;
     let client = Client::new(open_gate(), [with_oauth2(&agent)]);
@@ -500,7 +562,7 @@ async fn refused_token_request_says_why_without_the_secret() {
     let text = error.to_string();
     assert!(matches!(error, Error::Token(..)) && !error.is_transient() && !error.may_have_been_sent());
     assert!(
-        text.contains("invalid_client") && !text.contains("secret"),
+        text.contains("invalid_client") && !text.contains("secret") && !text.contains("dlY3Jld"),
         "{text}"
     );
 }

@@ -1034,19 +1034,40 @@ async fn silent_server_over_http_holds_a_call_no_longer_than_its_time() {
 
 #[tokio::test]
 async fn forgotten_session_is_opened_again() {
-    let web = Web::start(|n, body| match n {
-        1 => (404, Vec::new(), String::new()),
-        _ => document(body, "again"),
-    })
-    .await;
-    let executors = web.executors(ProviderKey::None);
-    assert_eq!(text(call(&executors, request("t")).await), "again");
-    let methods = web.methods();
-    assert_eq!(
-        methods.iter().filter(|method| *method == "initialize").count(),
-        2,
-        "{methods:?}"
-    );
+    let refusal = |text: &str| {
+        let error = json!({ "jsonrpc": "2.0", "id": null, "error": { "code": -32000, "message": text } });
+        (
+            400,
+            vec!["content-type: application/json".to_owned()],
+            error.to_string(),
+        )
+    };
+    let forgotten = (404, Vec::new(), String::new());
+    for (refused, greetings, calls) in [
+        (forgotten, 2, 2),
+        // As servers of the TypeScript SDK say it.
+        (refusal("Bad Request: No valid session ID provided"), 2, 2),
+        (refusal("Bad Request: no such argument"), 1, 1),
+    ] {
+        let web = Web::start(move |n, body| match n {
+            1 => refused.clone(),
+            _ => document(body, "again"),
+        })
+        .await;
+        let executors = web.executors(ProviderKey::None);
+        let outcome = call(&executors, request("t")).await;
+        match calls {
+            2 => assert_eq!(text(outcome), "again"),
+            _ => assert_eq!(failure(outcome), failed("tool_call_rejected", false)),
+        }
+        let methods = web.methods();
+        let n = |name| methods.iter().filter(|method| *method == name).count();
+        assert_eq!(
+            (n("initialize"), n("tools/call")),
+            (greetings, calls),
+            "{methods:?}"
+        );
+    }
 }
 
 #[tokio::test]

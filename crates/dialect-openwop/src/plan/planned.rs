@@ -230,10 +230,13 @@ impl Planned for Plan {
         matches!(kind, Some(NodeKind::Supervisor(supervisor)) if supervisor.decider.sums_up())
     }
 
-    /// Returns `true` if views redact this output of the run: a terminal node has a redacted output of this name.
+    /// Returns `true` if views redact this output of the run: a node with which it can end has a redacted output of this name.
     fn is_sensitive_result(&self, port: &str) -> bool {
         let ends = self.nodes.iter().enumerate();
-        let mut ends = ends.filter(|(_, node)| node.out.iter().all(|&edge| self.edges[edge].slot.is_none()));
+        let mut ends = ends.filter(|(_, node)| {
+            matches!(node.kind, NodeKind::Dispatch(_))
+                || node.out.iter().all(|&edge| self.edges[edge].slot.is_none())
+        });
         ends.any(|(at, _)| self.redacts(at, port)) || self.is_sensitive(port)
     }
 

@@ -449,3 +449,37 @@ async fn channel_of_a_conversation_with_a_marked_output_is_masked() {
         assert_eq!(seen.contains("hushed"), !is_marked, "{seen}");
     }
 }
+
+#[tokio::test]
+async fn a_hidden_decision_that_ends_a_run_is_hidden_where_it_becomes_the_result() {
+    let server = Server::start().await;
+    let ending = |id: &str, marks: Value| {
+        let decision = json!({
+            "kind": "terminate", "reason": "hushed {{ pin }}", "confidence": 0.875,
+            "successCriteria": [{ "key": "hushed", "met": true }],
+        });
+        let mut lead = node(
+            "lead",
+            "core.orchestrator.supervisor",
+            json!({ "decision": decision }),
+        );
+        lead["outputSensitivity"] = marks;
+        let follow = node("follow", "core.dispatch", json!({}));
+        // A node behind it does not begin: the dispatch ends the run.
+        let mut ends = chain(id, &[lead, follow, node("never", "core.noop", json!({}))]);
+        ends["variables"] = json!([{ "name": "pin", "type": "string" }]);
+        ends
+    };
+    for (id, marks, is_hidden) in [
+        ("ends-hidden", json!({ "decision": true }), true),
+        ("ends-hidden-too", json!({ "kind": true }), true),
+        ("ends-shown", json!({}), false),
+    ] {
+        register(&server, &ending(id, marks)).await;
+        let run = server.run(id, json!({ "pin": "1" })).await;
+        server.wait_for(&run, "completed").await;
+        let shown = shown_anywhere(&server, &run).await;
+        assert_eq!(shown.contains("hushed"), !is_hidden, "{id}: {shown}");
+        assert_eq!(shown.contains("0.875"), !is_hidden, "{id}: {shown}");
+    }
+}
