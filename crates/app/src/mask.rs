@@ -291,6 +291,16 @@ impl Mask {
         self.output(node, port, value)
     }
 
+    /// Like [`Mask::said`], for what a tool is called with or gives back: members that have the name of a sensitive variable
+    /// are hidden.
+    #[must_use]
+    pub fn passed(&self, node: &NodeId, port: &str, value: &Value) -> Value {
+        match self.said(node, port, value) {
+            Value::Object(members) => Value::Object(self.inputs(&members).into_owned()),
+            other => other,
+        }
+    }
+
     /// Masks the result of a run: the outputs of its last node, or of its last nodes by name.
     #[must_use]
     pub fn result<'a>(&self, outputs: &'a Object) -> Cow<'a, Object> {

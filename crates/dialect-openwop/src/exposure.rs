@@ -9,7 +9,11 @@
 
 use wopr_kernel::Planned as _;
 
-use crate::{Node, NodeId, Object, Plan, node::gives_artifacts};
+use crate::{
+    Node, NodeId, Object, Plan,
+    node::{NodeKind, gives_artifacts},
+    plan::PlanNode,
+};
 
 /// The gate output that replaces an artifact.
 const EDITED: &str = "editedArtifactData";
@@ -97,8 +101,17 @@ impl Plan {
     /// variable.
     pub(crate) fn maker_of_variable(&self, name: &str) -> Option<&NodeId> {
         let is_declared = self.variables().iter().any(|variable| variable.name == name);
+        let is_gate =
+            |node: &&PlanNode| matches!(node.kind, NodeKind::Approval(_) | NodeKind::Interrupt { .. });
+        if name == EDITED
+            && is_declared
+            && let Some(gate) = self.nodes.iter().find(is_gate)
+        {
+            return Some(&gate.id);
+        }
         let mut nodes = self.definition.nodes.iter();
-        let made = nodes.find(|node| is_declared && makes_artifacts(node) && may_output(node, name));
+        let made = nodes
+            .find(|node| is_declared && makes_artifacts(node) && (name == EDITED || may_output(node, name)));
         made.map(|node| &node.id)
     }
 
@@ -109,7 +122,7 @@ impl Plan {
         let ends = ends.filter(|(_, node)| node.out.iter().all(|&edge| self.edges[edge].slot.is_none()));
         let made = ends.map(|(node, _)| node).find(|node| {
             let by_agent = gives_artifacts(&node.type_id) && BY_AGENT.contains(&port);
-            makes_artifacts(node) && (is_shown(port, outputs) || by_agent)
+            port == EDITED || (makes_artifacts(node) && (is_shown(port, outputs) || by_agent))
         });
         made.map(|node| &node.id)
     }

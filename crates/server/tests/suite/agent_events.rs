@@ -162,6 +162,41 @@ async fn acts_at_a_node_with_a_sensitive_output_are_hidden() {
     );
 }
 
+/// What a tool is called with and gives back has the names of variables.
+#[tokio::test]
+async fn members_of_a_tool_call_with_the_name_of_a_sensitive_variable_are_hidden() {
+    let server = Server::start().await;
+    let config = json!({
+        "mockToolCalls": [
+            { "toolId": "a:b", "arguments": { "pin": "4711", "city": "Rome" }, "result": { "pin": "4711", "ok": true } },
+            { "toolId": "a:b", "arguments": { "city": "Rome" }, "result": "fine" },
+        ],
+        "mockDecision": { "decision": "done" },
+    });
+    let mut document = agent(
+        "discreet-calls",
+        MOCK,
+        config,
+        json!({ "agentId": "acme.discreet" }),
+    );
+    document["variables"] = json!([{ "name": "pin", "type": "string", "sensitive": true }]);
+    server.post("/v1/workflows", &document).send().await.ok(201);
+    let run = server.run("discreet-calls", json!({})).await;
+    server.wait_for(&run, "completed").await;
+    let log = events(&server, &run).await;
+    let told = |name: &str| {
+        let events = log.iter().filter(|event| event["type"] == name);
+        events.map(|event| event["payload"].clone()).collect::<Vec<_>>()
+    };
+    let calls = told("agent.toolCalled");
+    assert_eq!(calls[0]["inputs"], json!({ "pin": "[REDACTED]", "city": "Rome" }));
+    assert_eq!(calls[0].get("argsHash"), None, "it could be guessed");
+    assert!(calls[1]["argsHash"].is_string(), "{:?}", calls[1]);
+    let returned = told("agent.toolReturned");
+    assert_eq!(returned[0]["outcome"], json!({ "pin": "[REDACTED]", "ok": true }));
+    assert!(!json!(log).to_string().contains("4711"), "{log:?}");
+}
+
 #[tokio::test]
 async fn agent_references_are_checked_at_registration() {
     let server = Server::start().await;

@@ -176,6 +176,32 @@ async fn answers_stored_as_artifacts_require_artifact_access() {
 }
 
 #[tokio::test]
+async fn an_artifact_as_a_reviewer_edited_it_requires_artifact_access_under_every_name() {
+    let server = Server::start().await;
+    let mut maker = node("maker", "core.template", json!({ "template": "draft" }));
+    maker["artifactType"] = json!("text");
+    let gate = node(
+        "gate",
+        "core.approvalGate",
+        json!({ "title": "Go?", "artifactId": "maker", "actions": ["accept", "edit"] }),
+    );
+    let answer = json!({ "action": "edit-accept", "editedArtifactData": "contents" });
+    let last = chain("edits-last", &[maker.clone(), gate.clone()]);
+    let mut before = chain(
+        "edits-before",
+        &[maker, gate, node("after", "core.noop", json!({}))],
+    );
+    before["variables"] = json!([{ "name": "editedArtifactData", "type": "string" }]);
+    for document in [last, before] {
+        let run = answered(&server, &document, &answer).await;
+        server.wait_for(&run, "completed").await;
+        let seen = shown(&server, READER, &run).await;
+        assert!(!seen.contains("contents"), "{seen}");
+        assert!(shown(&server, ALICE, &run).await.contains("contents"));
+    }
+}
+
+#[tokio::test]
 async fn page_shows_content_only_if_its_token_grants_artifact_access() {
     let server = Server::start_with(|config| config.conformance = false).await;
     let mut draft = node("draft", "core.template", json!({ "template": "the contents" }));

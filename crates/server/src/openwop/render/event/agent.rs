@@ -38,7 +38,10 @@ pub(super) fn payload<'a>(event: &'a AgentEvent, run: &RunId, mask: &Mask) -> Pa
     } = event;
     let shown = |port: &str, value: &Value| mask.said(&step.node, port, value);
     let words = |port: &str, text: &str| shown(port, &Value::String(text.to_owned()));
-    let value = |port: &str, value: &Option<Value>| value.as_ref().map(|value| shown(port, value));
+    let passed = |port: &str, value: &Option<Value>| {
+        let value = value.as_ref();
+        value.map(|value| mask.passed(&step.node, port, value))
+    };
     let own = || Payload::new().with("agentId", agent.as_str());
     // Counts the attempts of the execution; it is in no other event of the log.
     let invocation = || format!("{}:{attempt}", step.key());
@@ -82,19 +85,19 @@ pub(super) fn payload<'a>(event: &'a AgentEvent, run: &RunId, mask: &Mask) -> Pa
             args_hash,
             principal,
             transport,
-        } => own()
-            .with("toolName", tool.as_str())
-            .with("callId", call.as_str())
-            .maybe("inputs", value("inputs", inputs))
-            // Where the inputs are hidden so is their hash: whoever guesses them could check the guess.
-            .maybe(
-                "argsHash",
-                args_hash
-                    .as_deref()
-                    .filter(|hash| words("inputs", hash) == **hash),
-            )
-            .maybe("principal", principal.as_deref())
-            .maybe("transport", transport.map(Transport::as_str)),
+        } => {
+            let given = passed("inputs", inputs);
+            // Where anything of the inputs is hidden so is their hash: whoever guesses it could check the guess.
+            let hash = args_hash.as_deref();
+            let hash = hash.filter(|hash| given == *inputs && words("inputs", hash) == **hash);
+            own()
+                .with("toolName", tool.as_str())
+                .with("callId", call.as_str())
+                .maybe("inputs", given)
+                .maybe("argsHash", hash)
+                .maybe("principal", principal.as_deref())
+                .maybe("transport", transport.map(Transport::as_str))
+        }
         Act::ToolReturned {
             call,
             tool,
@@ -106,7 +109,7 @@ pub(super) fn payload<'a>(event: &'a AgentEvent, run: &RunId, mask: &Mask) -> Pa
             .with("toolName", tool.as_str())
             .with("callId", call.as_str())
             .with("status", status.as_str())
-            .maybe("outcome", value("outcome", outcome))
+            .maybe("outcome", passed("outcome", outcome))
             .maybe(
                 "error",
                 error.as_ref().map(|error| failed(error, mask, &step.node)),
@@ -116,7 +119,7 @@ pub(super) fn payload<'a>(event: &'a AgentEvent, run: &RunId, mask: &Mask) -> Pa
             .with("fromAgentId", agent.as_str())
             .with("toAgentId", to.as_str())
             .maybe("reason", reason.as_deref().map(|reason| words("reason", reason)))
-            .maybe("context", value("context", context)),
+            .maybe("context", passed("context", context)),
         Act::Decided {
             decision,
             confidence,
