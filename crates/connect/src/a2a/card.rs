@@ -8,7 +8,11 @@ use std::{
 use serde_json::Value;
 use url::Url;
 use wopr_wire::{
-    a2a::{method::Version, model::AgentCard, v03},
+    a2a::{
+        method::{Operation, Version},
+        model::AgentCard,
+        protobuf, v03,
+    },
     json::{self, Decode},
 };
 
@@ -88,12 +92,13 @@ pub(super) fn nothing_usable(card: &AgentCard, wanted: Wanted) -> Error {
     }
 }
 
-/// Parses a version; `None` if it is not supported.
+/// Parses a version; `None` if it is not supported. Some cards name only the major version, `1`.
 fn version_of(text: &str) -> Option<Version> {
-    if text.trim().is_empty() {
-        return None;
+    match text.trim() {
+        "" => None,
+        "1" => Some(Version::V1_0),
+        other => Version::from_header(Some(other)).ok(),
     }
-    Version::from_header(Some(text)).ok()
 }
 
 /// Parses an interface's URL. gRPC interfaces may be given as `host:port`; TLS is then used if the card was
@@ -109,13 +114,36 @@ fn address(text: &str, binding: Binding, place: &Url) -> Option<Url> {
     (is_http && is_anonymous).then_some(url)
 }
 
-/// Parses a card of either version; a card valid in both is read as the newer one.
-pub(super) fn read(document: Value) -> Result<AgentCard, json::DecodeError> {
-    if document.get("supportedInterfaces").is_some() {
-        AgentCard::decode(document)
-    } else {
-        v03::AgentCard::decode(document).map(Into::into)
+/// Parses a card of either version. A card of both has its interfaces of 0.3 last.
+pub(super) fn read(mut document: Value) -> Result<AgentCard, json::DecodeError> {
+    // Readers of ProtoJSON take the names of the `.proto` file too, and the document that defines how workflows are exposed
+    // as agents shows a card with them.
+    if document.get("supported_interfaces").is_some()
+        && let Some(method) = protobuf::method(Version::V1_0, Operation::GetExtendedAgentCard)
+        && let Value::Object(members) = &mut document
+    {
+        protobuf::canonical(method.response, members);
     }
+    if document.get("supportedInterfaces").is_none() {
+        return v03::AgentCard::decode(document).map(Into::into);
+    }
+    let old = document.get("url").is_some().then(|| document.clone());
+    let mut card = AgentCard::decode(document)?;
+    let old = old.and_then(|old| v03::AgentCard::decode(old).ok());
+    let old = old.map_or_else(Vec::new, |old| AgentCard::from(old).supported_interfaces);
+    for interface in old {
+        let version = version_of(&interface.protocol_version);
+        let is_known = card.supported_interfaces.iter().any(|known| {
+            known.url == interface.url
+                && version_of(&known.protocol_version) == version
+                && Binding::from_card(&known.protocol_binding)
+                    == Binding::from_card(&interface.protocol_binding)
+        });
+        if version == Some(Version::V0_3) && !is_known {
+            card.supported_interfaces.push(interface);
+        }
+    }
+    Ok(card)
 }
 
 /// Returns `true` if both addresses have the same origin, or are the same loopback port under different
@@ -289,5 +317,33 @@ mod tests {
         }
         assert!(!same("https://a.example", "https://b.example"));
         assert!(!same("http://localhost.example.com:1", "http://127.0.0.1:1"));
+    }
+
+    #[test]
+    fn card_with_the_names_of_the_proto_file_is_read() {
+        let card = card(&json!({
+            "supported_interfaces": [
+                { "url": "/rpc", "protocol_binding": "JSONRPC", "protocol_version": "1" },
+            ],
+            "default_input_modes": ["text/plain"],
+        }));
+        let first = chosen(&card, "https://agents.test/card.json", ANY);
+        assert_eq!(first, Some((0, "https://agents.test/rpc".to_owned())));
+        assert_eq!(card.default_input_modes, ["text/plain"]);
+    }
+
+    #[test]
+    fn card_of_both_versions_has_the_interfaces_of_both() {
+        let card = card(&json!({
+            "supportedInterfaces": [{ "url": "/new", "protocolBinding": "JSONRPC", "protocolVersion": "1.0" }],
+            "url": "https://agents.test/old", "preferredTransport": "JSONRPC", "protocolVersion": "0.3.0",
+            "additionalInterfaces": [{ "url": "https://agents.test/old", "transport": "JSONRPC" }],
+        }));
+        let place = "https://agents.test/card.json";
+        let chosen = |version| chosen(&card, place, Wanted { version, ..ANY });
+        let old = Some((1, "https://agents.test/old".to_owned()));
+        assert_eq!(chosen(None), Some((0, "https://agents.test/new".to_owned())));
+        assert_eq!(chosen(Some(Version::V0_3)), old);
+        assert_eq!(card.supported_interfaces.len(), 2);
     }
 }

@@ -154,12 +154,15 @@ pub enum CertificateProblem {
     Required,
     /// The peer does not accept this host's client certificate.
     Refused,
+    /// The peer ended the handshake without a reason. Over TLS 1.2, a peer that requires a client certificate does.
+    Handshake,
 }
 
 impl CertificateProblem {
     /// The alerts by which a peer says what it thinks of our certificate.
-    const ALERTS: [(AlertDescription, Self); 9] = [
+    const ALERTS: [(AlertDescription, Self); 10] = [
         (AlertDescription::CertificateRequired, Self::Required),
+        (AlertDescription::HandshakeFailure, Self::Handshake),
         (AlertDescription::BadCertificate, Self::Refused),
         (AlertDescription::UnsupportedCertificate, Self::Refused),
         (AlertDescription::CertificateRevoked, Self::Refused),
@@ -234,6 +237,7 @@ impl fmt::Display for CertificateProblem {
             Self::Unusable => "the peer's certificate is unusable",
             Self::Required => "the peer requires a client certificate",
             Self::Refused => "the peer does not accept the client certificate",
+            Self::Handshake => "the peer refused the handshake; it may require a client certificate",
         })
     }
 }

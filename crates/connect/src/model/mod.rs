@@ -82,8 +82,8 @@ pub(crate) struct Asked<'a> {
 /// The models that workflows may ask.
 #[derive(Debug, Clone)]
 pub struct Models {
-    gate: Gate,
-    providers: Arc<[Provider]>,
+    /// Each with the gate to it: what is open to the address in one provider's URL is not open to the others.
+    providers: Arc<[(Provider, Gate)]>,
     /// Has the keys that tenants keep with the host.
     secrets: NamedSecrets,
     /// The scripted one of conformance mode.
@@ -93,9 +93,12 @@ pub struct Models {
 impl Models {
     #[must_use]
     pub fn new(gate: &Gate, providers: Vec<Provider>, secrets: NamedSecrets, mock: Option<Mock>) -> Self {
+        let with_gate = |provider: Provider| {
+            let gate = gate.to_configured([&provider.base_url]);
+            (provider, gate)
+        };
         Self {
-            gate: gate.to_configured(providers.iter().map(|provider| &provider.base_url)),
-            providers: providers.into(),
+            providers: providers.into_iter().map(with_gate).collect(),
             secrets,
             mock,
         }
@@ -107,10 +110,14 @@ impl Models {
         self.mock.as_ref()
     }
 
+    fn provider(&self, name: &str) -> Option<&(Provider, Gate)> {
+        self.providers.iter().find(|(provider, _)| provider.name == name)
+    }
+
     /// What a call may cost at most, by the price of its provider. A token has about four bytes.
     pub(crate) fn estimate(&self, tenant: &TenantId, call: &ModelCall) -> Estimate {
-        let mut providers = self.providers.iter();
-        let provider = providers.find(|provider| provider.name == call.provider && provider.is_for(tenant));
+        let provider = self.provider(&call.provider).map(|(provider, _)| provider);
+        let provider = provider.filter(|provider| provider.is_for(tenant));
         let usage = ModelUsage {
             input_tokens: call.size().div_ceil(BYTES_PER_TOKEN) as u64,
             output_tokens: call.max_tokens.unwrap_or(0),
@@ -130,12 +137,9 @@ impl Models {
             return mock.answer(call, asked.step, asked.progress).await;
         }
         let tenant = &asked.run.tenant;
-        let provider = self
-            .providers
-            .iter()
-            .find(|provider| provider.name == call.provider);
+        let provider = self.provider(&call.provider);
         // A provider of other tenants looks like none.
-        let Some(provider) = provider.filter(|provider| provider.is_for(tenant)) else {
+        let Some((provider, gate)) = provider.filter(|(provider, _)| provider.is_for(tenant)) else {
             let message = format!("no model provider is named '{}'", call.provider);
             return failed("model_provider_unknown", message, false).into();
         };
@@ -159,9 +163,8 @@ impl Models {
             secrets: &secrets,
         };
         let ended = match call.streams {
-            true => streamed(&self.gate, wire, request, call, &asking, asked.progress).await,
-            false => self
-                .whole(wire, request, &asking, asked.keep)
+            true => streamed(gate, wire, request, call, &asking, asked.progress).await,
+            false => whole(gate, wire, request, &asking, asked.keep)
                 .await
                 .map(|answer| (answer, None)),
         };
@@ -262,25 +265,26 @@ impl Models {
             ProviderKey::Missing { source } => Err(missing(provider, source)),
         }
     }
+}
 
-    async fn whole(
-        &self,
-        wire: &dyn Wire,
-        request: Request,
-        asking: &Asking<'_>,
-        keep: &Keep,
-    ) -> Result<Answer, Outcome> {
-        let place = request.url.clone();
-        let response = match self.gate.request(Seam::Model, request).await {
-            Ok(response) => response,
-            Err(error) => return Err(failure(&error, &place)),
-        };
-        keep.until_recorded(response.share.clone());
-        if !response.status.is_success() {
-            return Err(asking.refused(response.status, &response.headers, &response.body));
-        }
-        asking.read(wire, &response.body)
+/// Asks for an answer in one piece.
+async fn whole(
+    gate: &Gate,
+    wire: &dyn Wire,
+    request: Request,
+    asking: &Asking<'_>,
+    keep: &Keep,
+) -> Result<Answer, Outcome> {
+    let place = request.url.clone();
+    let response = match gate.request(Seam::Model, request).await {
+        Ok(response) => response,
+        Err(error) => return Err(failure(&error, &place)),
+    };
+    keep.until_recorded(response.share.clone());
+    if !response.status.is_success() {
+        return Err(asking.refused(response.status, &response.headers, &response.body));
     }
+    asking.read(wire, &response.body)
 }
 
 /// A request to a provider: who made it, and what must not show in what it is told.

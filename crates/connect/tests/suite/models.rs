@@ -13,7 +13,7 @@ use wopr_wire::a2a::model::Secret;
 
 use crate::{
     executors::attempt,
-    peer::{Peer, Script, answer, gate},
+    peer::{Answers, Peer, Script, answer, gate, gate_with, limits},
 };
 
 const LOOPBACK: &str = "127.0.0.0/8";
@@ -521,6 +521,35 @@ async fn answers_are_bounded() {
             "{outcome:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn the_address_of_one_provider_is_not_open_to_the_name_of_another() {
+    let mut peer = Peer::start(json_answer(&json!({}))).await;
+    let local = Provider {
+        name: "local".to_owned(),
+        ..provider(ModelKind::OpenAi, &peer)
+    };
+    let mut named = provider(ModelKind::OpenAi, &peer);
+    named.base_url.set_host(Some("models.test")).unwrap();
+    let options = Options {
+        models: vec![local, named],
+        ..Options::default()
+    };
+    let resolver = Answers::new(&[&["127.0.0.1"]]);
+    let executors = Executors::new(gate_with("", limits(), resolver), options);
+    let (_, outcome) = ask(&executors, call(false)).await;
+    assert!(
+        matches!(&outcome, Outcome::Failed { code, .. } if code == "egress_refused"),
+        "{outcome:?}"
+    );
+    assert!(peer.rest().is_empty());
+    let of_local = ModelCall {
+        provider: "local".to_owned(),
+        ..call(false)
+    };
+    let _ = ask(&executors, of_local).await;
+    assert!(!peer.rest().is_empty(), "its own address is open");
 }
 
 #[tokio::test]
