@@ -43,7 +43,10 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return exit::report(&anyhow::Error::new(error).context("start the runtime")).into(),
     };
-    let exit = match runtime.block_on(commands::run(cli.command)) {
+    let ended = runtime.block_on(commands::run(cli.command));
+    // What was logged comes before what the command says of its end.
+    wopr_server::telemetry::flush();
+    let exit = match ended {
         Ok(exit) => exit,
         Err(error) => exit::report(&error),
     };

@@ -2,12 +2,13 @@
 //!
 //! Logs go to standard error, as text or JSON; standard output belongs to commands. Every request has a span, a
 //! trace context (continued from `traceparent` or new) and a line at `debug` under the target `wopr::access`.
-//! Credentials and bodies are never logged.
+//! Credentials and bodies are never logged. Lines are written by a thread of their own ([`flush`] waits for it).
 
 mod metrics;
 mod request;
 mod throttled;
 mod trace;
+mod writer;
 
 use std::io;
 
@@ -20,11 +21,16 @@ pub use metrics::{METRICS_TYPE, Metrics, OpenStream, StoreStats};
 pub use request::{Handled, NoFault, observe};
 pub(crate) use throttled::{not_accepted, not_ready, not_served};
 pub use trace::TraceContext;
+pub use writer::flush;
+
+use writer::LogQueue;
 
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     #[error("read the setting log.level: {0}")]
     Level(#[from] tracing_subscriber::filter::ParseError),
+    #[error("start the thread that writes the log: {0}")]
+    Thread(#[from] io::Error),
     /// The process already has a subscriber.
     #[error("set up logging twice")]
     Twice,
@@ -48,16 +54,18 @@ fn is_safe(about: &Metadata<'_>) -> bool {
 /// Sets up logging for the process.
 pub fn init(log: &Log) -> Result<(), InitError> {
     let filter = EnvFilter::builder().parse(&log.level)?;
+    let queue = LogQueue::to_stderr()?;
+    queue.clone().install();
     let set = match log.format {
         LogFormat::Text => set_global_default(
             fmt()
                 .with_env_filter(filter)
-                .with_writer(io::stderr)
+                .with_writer(queue)
                 .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
                 .finish()
                 .with(filter_fn(is_safe)),
         ),
-        LogFormat::Json => set_global_default(json(filter, io::stderr)),
+        LogFormat::Json => set_global_default(json(filter, queue)),
     };
     set.map_err(|_| InitError::Twice)
 }

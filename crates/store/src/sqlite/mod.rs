@@ -45,6 +45,7 @@ mod writer;
 use std::{
     fmt, fs,
     path::{Path, PathBuf},
+    process,
     sync::{
         Arc,
         atomic::Ordering::Relaxed,
@@ -312,16 +313,14 @@ impl Threads {
             wishes,
             lock,
         } = self;
-        let mut panicked = writer.join().is_err();
+        // None of them has panicked: that would have been the end of the process.
+        let _ = writer.join();
         for reader in readers {
-            panicked |= reader.join().is_err();
+            let _ = reader.join();
         }
         drop(wishes);
-        panicked |= checkpointer.join().is_err();
+        let _ = checkpointer.join();
         drop(lock);
-        if panicked {
-            tracing::error!("a thread of the store had panicked");
-        }
     }
 }
 
@@ -339,10 +338,25 @@ fn writing_prepared(path: &Path, max_bytes: Option<u64>) -> rusqlite::Result<Con
     Ok(conn)
 }
 
+/// Ends the process if its thread panics outside of a job. Without that thread nothing could be written until a restart;
+/// what was acknowledged is durable, so the restart comes at once.
+struct NeededThread;
+
+impl Drop for NeededThread {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            process::abort();
+        }
+    }
+}
+
 fn spawn(path: &Path, name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, OpenError> {
     thread::Builder::new()
         .name(name.to_owned())
-        .spawn(work)
+        .spawn(move || {
+            let _needed = NeededThread;
+            work();
+        })
         .map_err(|source| OpenError::Io {
             path: path.to_owned(),
             source,
