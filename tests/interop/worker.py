@@ -25,6 +25,8 @@ def work(input, activity):
         raise Failure("busy", "not yet", retryable=True)
     if what == "break":
         raise RuntimeError("the machine is on fire")
+    if what == "exit":
+        sys.exit(3)
     if what == "wait":
         activity.report({"waits": True})
         cancelled = activity.cancelled.wait(60)

@@ -54,14 +54,18 @@ pub(crate) enum BodyError {
 pub(crate) const ACCEPTED_CODINGS: (HeaderName, HeaderValue) =
     (header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
 
-/// Returns `true` if the body has a content coding; we decode none.
+/// Returns `true` if the body has a content coding, or a transfer coding besides `chunked`; we decode none. A proxy that does
+/// would read another body than we.
 pub(crate) fn is_encoded(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(header::CONTENT_ENCODING);
-    let codings = values
-        .iter()
-        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    let mut codings = codings.map(<[u8]>::trim_ascii);
-    codings.any(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity"))
+    let is_named = |name, known: &[u8]| {
+        let values = headers.get_all(name).into_iter();
+        let mut codings = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        codings.any(|coding| {
+            let coding = coding.trim_ascii();
+            !coding.is_empty() && !coding.eq_ignore_ascii_case(known)
+        })
+    };
+    is_named(header::CONTENT_ENCODING, b"identity") || is_named(header::TRANSFER_ENCODING, b"chunked")
 }
 
 /// Bytes and their share of the budget, which is returned when the last clone is dropped.
@@ -192,21 +196,17 @@ mod tests {
 
     #[test]
     fn detects_content_codings() {
-        for (value, wanted) in [
-            ("identity", false),
-            ("", false),
-            ("Identity, identity", false),
-            ("gzip", true),
-            ("identity, br", true),
+        for (name, value, wanted) in [
+            (header::CONTENT_ENCODING, "identity", false),
+            (header::CONTENT_ENCODING, "", false),
+            (header::CONTENT_ENCODING, "Identity, identity", false),
+            (header::CONTENT_ENCODING, "gzip", true),
+            (header::CONTENT_ENCODING, "identity, br", true),
+            (header::TRANSFER_ENCODING, "Chunked", false),
+            (header::TRANSFER_ENCODING, "gzip, chunked", true),
         ] {
-            assert_eq!(
-                is_encoded(&HeaderMap::from_iter([(
-                    header::CONTENT_ENCODING,
-                    HeaderValue::from_static(value)
-                )])),
-                wanted,
-                "{value}"
-            );
+            let headers = HeaderMap::from_iter([(name, HeaderValue::from_static(value))]);
+            assert_eq!(is_encoded(&headers), wanted, "{value}");
         }
         assert!(!is_encoded(&HeaderMap::new()));
     }

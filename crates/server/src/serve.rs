@@ -28,6 +28,8 @@ use crate::{
 const BACKLOG: u32 = 4_096;
 /// Pause after the system ran out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a client certificate is believed without a look at the time of day.
+const JUDGED: Duration = Duration::from_secs(60);
 /// Minimum interval between log lines about refused connections.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -281,7 +283,8 @@ async fn encrypted(
     }
 }
 
-/// Verifies a client certificate again whenever the trusted authorities may have changed.
+/// Verifies a client certificate again whenever the trusted authorities may have changed, and once a minute: the machine's
+/// clock may have been set, or the machine suspended.
 async fn judge(
     tls: &Tls,
     mut changes: watch::Receiver<u64>,
@@ -290,7 +293,7 @@ async fn judge(
 ) -> Infallible {
     // Covers changes between the handshake and now.
     changes.mark_changed();
-    while changes.changed().await.is_ok() {
+    while !matches!(tokio::time::timeout(JUDGED, changes.changed()).await, Ok(Err(_))) {
         refused.send_replace(!tls.accepts_client(chain));
     }
     std::future::pending().await

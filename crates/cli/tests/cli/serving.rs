@@ -1,6 +1,6 @@
 //! Startup and shutdown of `serve` and `dev`.
 
-use std::{io::Write as _, process::Command};
+use std::{io::Write as _, net::TcpStream, process::Command};
 
 use serde_json::{Value, json};
 
@@ -23,6 +23,52 @@ fn host_prints_its_address_and_shuts_down_gracefully() {
     assert!(log.contains("host closed"), "{log}");
     // The data is still there.
     drop(place.serve());
+}
+
+#[test]
+fn clients_without_a_credential_do_not_hold_up_a_stop() {
+    let mut place = Place::new();
+    let host = place.serve();
+    let address = host.origin.strip_prefix("http://").unwrap();
+    let half_sent = [
+        "GET /healthz HTTP/1.1\r\nhost:",
+        "POST /v1/runs HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{",
+    ];
+    let open: Vec<_> = (half_sent.iter())
+        .map(|text| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(text.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    // A request on a later connection: the host has those before it.
+    place.ends(0, &["doctor", "--server", &host.origin]);
+    assert!(signal(host.pid(), "TERM"));
+    let (status, log) = host.wait();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("host closed") && !log.contains("cut off"), "{log}");
+    drop(open);
+}
+
+/// The log is on a full disk, or goes into a pipe that nobody reads.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing() {
+    for log in ["2>/dev/full", "2<>stuck"] {
+        let mut place = Place::new();
+        place.set("WOPR_LOG", "trace");
+        let mut host = place.serve_limited(&format!("mkfifo stuck; exec {log}"));
+        // More than a pipe takes.
+        for _ in 0..40 {
+            place.ends(0, &["workflows", "list"]);
+            place.ends(0, &["run", "hello", "--detach"]);
+        }
+        host.close_stdin();
+        assert!(signal(host.pid(), "TERM"));
+        let (status, _) = host.wait();
+        assert_eq!(status.code(), Some(0), "{log}");
+        drop(place.serve());
+    }
 }
 
 #[test]
@@ -422,7 +468,7 @@ async fn a_host_that_is_told_to_stop_lets_calls_under_way_finish() {
     assert!(signal(host.pid(), "TERM"));
     // From then on, the stop is under way.
     let address = host.origin.strip_prefix("http://").unwrap();
-    while std::net::TcpStream::connect(address).is_ok() {}
+    while TcpStream::connect(address).is_ok() {}
     call.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
         .unwrap();
     let (status, log) = host.wait();

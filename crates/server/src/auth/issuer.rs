@@ -166,7 +166,7 @@ impl Issuer {
             self.is_aging.notify_one();
         }
         let is_fresh = known.is_failing || self.is_within(MAX_AGE, known.fetched);
-        let caller = || jwt::caller(&self.rules, &known.keys, &token, self.clock.now()).ok();
+        let caller = || jwt::caller(&self.rules, &known.keys, &token, self.clock.time_of_day()).ok();
         if is_fresh { caller() } else { None }
     }
 

@@ -61,7 +61,8 @@ mod stall;
 
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
-use http::{HeaderMap, HeaderValue, Request, Response, Version, header, uri::Authority};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, header, uri::Authority};
+use http_body::Body as _;
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
@@ -115,6 +116,9 @@ const MAX_ERROR_RESETS: usize = 64;
 /// A client that does not answer a ping in time is considered gone.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a host that stops waits for a connection on which no authenticated request is under way. Nobody without a
+/// credential delays a stop for longer.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Bytes that the client of an HTTP/2 connection without requests must read per [`STALL`]; more than pings take
 /// up.
 const MIN_TAKEN: u64 = 4 << 10;
@@ -298,14 +302,29 @@ impl Connections {
         slot: Slot,
     ) -> Result<Response<Body>, Infallible> {
         let held = activity.begin();
+        let is_head = request.method() == Method::HEAD;
         let mut response = Box::pin(self.faces.answer(request.map(Body::new))).await;
         // A response must not close an HTTP/2 connection.
         response.headers_mut().remove(header::CONNECTION);
+        if is_head {
+            return Ok(without_body(response));
+        }
         Ok(response.map(|body| {
             let body = Body::new(activity::Held::new(body, held));
             Body::new(Charged::new(body, slot, written))
         }))
     }
+}
+
+/// The response to `HEAD`. Over HTTP/1.1 hyper leaves the body out itself.
+fn without_body(response: Response<Body>) -> Response<Body> {
+    let (mut head, body) = response.into_parts();
+    if let Some(size) = body.size_hint().exact() {
+        head.headers
+            .entry(header::CONTENT_LENGTH)
+            .or_insert_with(|| size.into());
+    }
+    Response::from_parts(head, Body::empty())
 }
 
 /// Returns `true` if a request names exactly one valid host (RFC 9112 section 3.2).
@@ -324,7 +343,7 @@ fn names_one_host(version: Version, headers: &HeaderMap) -> bool {
 }
 
 /// Drives a connection to its end. It shuts down gracefully when the host stops or the connection idles or
-/// stalls. It ends at once if it stalls again, or has to leave.
+/// stalls. It ends at once if it stalls again, or has to leave, and soon if the host stops and waits for nothing on it.
 async fn drive<C: GracefulConnection, S: Future<Output = ()>>(
     connection: C,
     mut stopping: watch::Receiver<bool>,
@@ -340,11 +359,22 @@ async fn drive<C: GracefulConnection, S: Future<Output = ()>>(
         () = rests => {}
         () = stalls() => {}
     }
+    let is_unneeded = async {
+        // It never changes back.
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+        loop {
+            tokio::time::sleep(LAST_WORDS).await;
+            if line.may_leave() {
+                return;
+            }
+        }
+    };
     // The client opens another connection for its next requests.
     connection.as_mut().graceful_shutdown();
     tokio::select! {
         ended = connection => ended,
         () = line.told_to_leave() => Ok(()),
+        () = is_unneeded => Ok(()),
         () = stalls() => Ok(()),
     }
 }

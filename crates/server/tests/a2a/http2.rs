@@ -138,6 +138,46 @@ async fn a_connection_carries_many_requests() {
 }
 
 #[tokio::test]
+async fn response_to_head_has_no_body() {
+    let server = Server::start().await;
+    let mut connection = Connection::open(&server).await;
+    for path in [
+        "/healthz",
+        "/.well-known/agent-card.json",
+        "/v1/runs",
+        "/v1/openapi.json",
+        "/v1/nothing",
+    ] {
+        let (wanted, mut body) = connection.send(request(Method::GET, path), b"").await;
+        let mut length = 0;
+        while let Some(data) = soon(body.data()).await {
+            let data = data.unwrap();
+            let _ = body.flow_control().release_capacity(data.len());
+            length += data.len();
+        }
+        let (status, mut body) = connection.send(request(Method::HEAD, path), b"").await;
+        assert_eq!(status, wanted, "{path}");
+        assert_eq!(
+            connection.last_head("content-length"),
+            Some(length.to_string()),
+            "{path}"
+        );
+        assert!(
+            body.is_end_stream() && soon(body.data()).await.is_none(),
+            "{path}"
+        );
+    }
+    // A stream would have no end.
+    let (_, sent) = connection
+        .json(request(Method::POST, "/a2a/message:send"), &message("m", "hello"))
+        .await;
+    let path = format!("/v1/runs/{}/events", sent["task"]["id"].as_str().unwrap());
+    let (status, mut body) = connection.send(request(Method::HEAD, &path), b"").await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(soon(body.data()).await.is_none());
+}
+
+#[tokio::test]
 async fn refusal_waits_for_no_body_and_keeps_the_connection_open() {
     let server = Server::start().await;
     let mut connection = Connection::open(&server).await;

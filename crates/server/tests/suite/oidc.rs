@@ -12,6 +12,7 @@ use tokio::{
     net::TcpListener,
     task::JoinHandle,
 };
+use wopr_engine::{Clock as _, SystemClock};
 use wopr_server::config::Config;
 use wopr_wire::jws::SigningKey;
 
@@ -338,6 +339,32 @@ async fn a_key_replaced_under_its_name_is_found() {
         assert_eq!(issuer.asked(), 2, "forged signatures ask no more often");
         server.stop().await;
     }
+}
+
+/// The host's own time never goes back.
+#[tokio::test]
+async fn tokens_are_judged_by_the_time_of_day_after_the_clock_was_set_back() {
+    const HOUR: i64 = 3_600_000;
+    let key = key(1);
+    let issuer = Issuer::start(&[&key]).await;
+    let server = issuer.host(|_| {}).await;
+    let seconds = SystemClock.now().millis() / 1_000;
+    let (mut early, mut ending) = (issuer.claims(), issuer.claims());
+    early["nbf"] = json!(seconds + 1_800);
+    ending["exp"] = json!(seconds + 1_800);
+    let is_in_twice = async |claims: &Value| {
+        let token = signed(claims, &key);
+        // The first look may fetch keys; the second one need not wait for any.
+        [is_in(&server, &token).await, is_in(&server, &token).await]
+    };
+    assert_eq!(is_in_twice(&issuer.claims()).await, [true; 2]);
+    server.clock.advance(HOUR);
+    assert_eq!(is_in_twice(&early).await, [true; 2]);
+    assert_eq!(is_in_twice(&ending).await, [false; 2]);
+    server.clock.advance(-HOUR);
+    assert_eq!(is_in_twice(&early).await, [false; 2]);
+    assert_eq!(is_in_twice(&ending).await, [true; 2]);
+    server.stop().await;
 }
 
 #[tokio::test]
