@@ -320,7 +320,13 @@ async fn host_waits_for_its_database_and_starts_once_it_is_reachable() {
     let folder = tempfile::tempdir_in(place()).unwrap();
     let cluster = cluster();
     let way = Way::to(&cluster.url(), Is::Closed).await;
-    let mut host = host(folder.path(), "waits", &way.url(&cluster.url()));
+    // A name that is none of this machine: the connection could be read by others.
+    let port = way.address.port();
+    let url = way
+        .url(&cluster.url())
+        .replace(&way.address.to_string(), &format!("db.example:{port}"));
+    let joint = if url.contains('?') { '&' } else { '?' };
+    let mut host = host(folder.path(), "waits", &format!("{url}{joint}hostaddr=127.0.0.1"));
     let birth = host.spawn();
     while !host.said().contains("waiting for the database") {
         assert!(host.ended().is_none(), "{}", host.said());
@@ -337,6 +343,8 @@ async fn host_waits_for_its_database_and_starts_once_it_is_reachable() {
         "once when it begins and once when it is over: {}",
         host.said()
     );
+    let warnings = host.said().matches("is not encrypted").count();
+    assert_eq!(warnings, 1, "not at every attempt: {}", host.said());
 
     // Errors that waiting cannot fix are reported at once.
     let (server, _) = cluster

@@ -39,6 +39,8 @@ pub(super) struct Connector {
     /// Time limit per address of a server.
     pub(super) timeout: Duration,
     is_shuffled: bool,
+    /// Connections cross a network without TLS.
+    pub(super) is_exposed: bool,
     last_good: Arc<Mutex<Option<Place>>>,
 }
 
@@ -80,7 +82,12 @@ pub(super) type Messages = tokio_postgres::Connection<tokio_postgres::Socket, St
 
 impl Connector {
     /// Splits the parameters of a URL by server.
-    pub(super) fn new(config: &Config, tls: MakeRustlsConnect, timeout: Duration) -> Result<Self, OpenError> {
+    pub(super) fn new(
+        config: &Config,
+        tls: MakeRustlsConnect,
+        timeout: Duration,
+        is_exposed: bool,
+    ) -> Result<Self, OpenError> {
         let (hosts, addresses) = (config.get_hosts().len(), config.get_hostaddrs().len());
         let (n, ports) = (hosts.max(addresses), config.get_ports().len());
         if n == 0 {
@@ -99,6 +106,7 @@ impl Connector {
             tls,
             timeout,
             is_shuffled: config.get_load_balance_hosts() == LoadBalanceHosts::Random,
+            is_exposed,
             last_good: Arc::default(),
         })
     }
@@ -443,7 +451,12 @@ mod tests {
             .with_root_certificates(RootCertStore::empty())
             .with_no_client_auth();
         let config = url.parse().expect("a url");
-        Connector::new(&config, MakeRustlsConnect::new(tls), Duration::from_secs(5))
+        Connector::new(
+            &config,
+            MakeRustlsConnect::new(tls),
+            Duration::from_secs(5),
+            false,
+        )
     }
 
     #[test]

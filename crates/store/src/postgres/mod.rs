@@ -124,6 +124,7 @@ impl PostgresStore {
         let mut options = options;
         let connector = open::parse(url, &mut options)?;
         let schema = schema::ensure(&connector, options.migrate, options.needs_writes).await?;
+        open::warn_if_exposed(&connector);
         let counters = Arc::new(Counters::default());
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let pool = Pool::new(connector.clone(), &options, Arc::clone(&counters), tasks.clone())?;

@@ -91,11 +91,17 @@ pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenE
     if config.get_application_name().is_none() {
         config.application_name("wopr");
     }
-    if !wants_tls && !is_on_this_machine(&config) {
+    let is_exposed = !wants_tls && !is_on_this_machine(&config);
+    let tls = MakeRustlsConnect::new(client_config(wants_tls, roots.as_deref().map(Path::new))?);
+    Connector::new(&config, tls, timeout, is_exposed)
+}
+
+/// Warns of connections that others can read. Called once the database is open, as a start that waits for it tries again
+/// and again.
+pub(super) fn warn_if_exposed(connector: &Connector) {
+    if connector.is_exposed {
         tracing::warn!("the connection to the database is not encrypted, sslmode=require would");
     }
-    let tls = MakeRustlsConnect::new(client_config(wants_tls, roots.as_deref().map(Path::new))?);
-    Connector::new(&config, tls, timeout)
 }
 
 fn wrong(rule: &str) -> OpenError {

@@ -39,6 +39,7 @@ const OTHERS: Duration = Duration::from_secs(120);
 pub async fn migrate(url: &str) -> Result<u32, OpenError> {
     let connector = open::parse(url, &mut Options::default())?;
     ensure(&connector, true, true).await?;
+    open::warn_if_exposed(&connector);
     Ok(known())
 }
 
