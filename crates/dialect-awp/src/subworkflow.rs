@@ -38,6 +38,7 @@ pub(crate) fn begin(
     started: Seq,
 ) {
     if let Err(failure) = spawn(next, (workflow_ref, mapping, pin), step, started) {
+        let failure = next.input.catalog.failure_of_start(&step.node, failure);
         fail(next, step, started, failure);
     }
 }

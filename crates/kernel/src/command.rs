@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    AnswerEnd, Call, Dialect, DrainPolicy, Entropy, Failure, Fork, InterruptKind, Membership, Object, Origin,
-    Parent, PrincipalId, Recorded, Run, RunId, RunStarted, RunStatus, Seq, Startable, StepId, TenantId,
-    Timestamp, WorkflowId,
+    AnswerEnd, Call, Dialect, DrainPolicy, Entropy, Failure, Fork, InterruptKind, Membership, NodeId, Object,
+    Origin, Parent, PrincipalId, Recorded, Run, RunId, RunStarted, RunStatus, Seq, Startable, StepId,
+    TenantId, Timestamp, WorkflowId,
     measure::{size_of, size_of_object},
 };
 
@@ -239,7 +239,7 @@ pub struct HostBounds {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolve {
-    pub node: crate::NodeId,
+    pub node: NodeId,
     /// Restricts the answer to this execution of the node; `None` accepts the open one.
     pub ordinal: Option<u32>,
     /// Restricts the answer to the interrupt with this id, as the run that receives the command shows it;
@@ -390,7 +390,7 @@ impl Timer {
     pub fn parse(key: &str) -> Option<Self> {
         let step = |ordinal: &str, node: &str| {
             Some(StepId {
-                node: crate::NodeId::parse(node).ok()?,
+                node: NodeId::parse(node).ok()?,
                 ordinal: ordinal.parse().ok()?,
             })
         };
@@ -525,6 +525,12 @@ pub trait Catalog: std::fmt::Debug + Sync {
         self.current(workflow).is_some()
     }
 
+    /// Why a node did not start its child, which fails with `failure` now. A run that is decided again from its history
+    /// has the failure of then, because what could be started at that time is not known any more.
+    fn failure_of_start(&self, _node: &NodeId, failure: Failure) -> Failure {
+        failure
+    }
+
     /// Whether the run tree below `root` may grow by one run.
     fn admits_child(&self, _root: &RunId) -> bool {
         true
@@ -647,7 +653,7 @@ pub struct NewChild {
     /// The version that the child starts with.
     pub version: crate::ContentHash,
     /// The node of the parent that creates it.
-    pub node: crate::NodeId,
+    pub node: NodeId,
     pub start: StartRun,
     /// The event of the parent that creates it.
     pub dispatched: Seq,

@@ -280,6 +280,62 @@ fn a_child_that_could_not_start_is_no_run_here_either() {
     check_same(&copy_of(&script, &imported), &script, "without a child");
 }
 
+/// The host that imports cannot know what the other one could not start, and why.
+#[test]
+fn a_child_that_could_not_start_fails_with_the_words_of_its_rows() {
+    let pin = "0".repeat(64);
+    let node = json!({ "id": "sub", "type": "subworkflow", "config": {
+        "workflow_ref": "child", "version_pin": pin, "input_mapping": {},
+    } });
+    let parent = document("parent", json!({}), &[node], &[("start", "sub"), ("sub", "end")]);
+    let child = document(
+        "child",
+        json!({}),
+        &[tool("work")],
+        &[("start", "work"), ("work", "end")],
+    );
+    let script = Script::of_plans([plan(parent), plan(child)]).start(json!({}));
+    let failed = script.run(0).error.clone().expect("failed");
+    assert_eq!(failed.0.code, "child_version_mismatch");
+    let imported = import(&script).expect("imported");
+    assert_eq!(imported.children, []);
+    check_same(&copy_of(&script, &imported), &script, "another version");
+
+    // Another engine has words of its own.
+    let mut rows = export_run(&script, 0);
+    let fail = rows
+        .iter()
+        .position(|row| row["name"] == "FailNode")
+        .expect("failed");
+    let with = |rows: &mut [Value], code: Value, message: Value| {
+        rows[fail]["payload"]["code"] = code;
+        rows[fail]["payload"]["message"] = message;
+    };
+    let parent = script.plan(0).clone();
+    with(
+        &mut rows,
+        json!("subworkflow_depth_exceeded"),
+        json!("runs nest too deep"),
+    );
+    let imported = import_all(&parent, rows.clone(), Vec::new(), &terms()).expect("imported");
+    let (error, _) = imported.decision.run.error.as_ref().expect("failed");
+    assert_eq!(
+        (&*error.code, &*error.message, error.reason.as_deref()),
+        (
+            "subworkflow_depth_exceeded",
+            "runs nest too deep",
+            Some("subworkflow_failed")
+        )
+    );
+    with(&mut rows, Value::Null, json!("x".repeat((8 << 10) + 1)));
+    let error = import_all(&parent, rows, Vec::new(), &terms()).expect_err("refused");
+    let row = fail + 1;
+    assert_eq!(
+        error.to_string(),
+        format!("row {row}: message must have at most 8192 bytes")
+    );
+}
+
 #[test]
 fn a_child_with_the_name_of_a_built_in_reference_is_imported() {
     let node = json!({ "id": "sub", "type": "subworkflow", "config": {

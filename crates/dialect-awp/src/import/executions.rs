@@ -10,9 +10,9 @@ use std::{
     },
 };
 
-use wopr_kernel::{Catalog, MAX_EVENTS, Startable, WorkflowId};
+use wopr_kernel::{Catalog, Failure, MAX_EVENTS, NodeId, Startable, WorkflowId};
 
-use super::{GivenChild, ImportError};
+use super::{GivenChild, ImportError, next::worded};
 use crate::{
     plan::Plan,
     rows::{GivenRow, GivenRows, RowError},
@@ -139,13 +139,21 @@ impl<'a> Executions<'a> {
         rows.any(|row| row.is_event(name))
     }
 
-    /// The children that a decision may start: those of these rows, from the first one on that has not started yet.
-    pub(super) fn offered(&self, begun: &[Begun]) -> Offered {
+    /// The children that a decision may start: those of these rows, from the first one on that has not started yet. Why it
+    /// did not start others, the rows from the next command on say.
+    pub(super) fn offered<'r>(
+        &self,
+        begun: &[Begun],
+        rows: &'r GivenRows,
+        command: Option<usize>,
+    ) -> Offered<'r> {
         let next = begun.iter().take(MAX_EVENTS);
         let next = next.map(|begun| Arc::clone(&self.child(*begun).startable));
         Offered {
             next: Mutex::new(next.collect()),
             has_missed: AtomicBool::new(false),
+            rows,
+            failures: Mutex::new(Ok(command.unwrap_or(rows.rows.len()))),
         }
     }
 }
@@ -161,19 +169,28 @@ fn starts_child(row: &GivenRow) -> bool {
 
 /// The catalog of one decision: a workflow is the version that the next row of the history starts.
 #[derive(Debug)]
-pub(super) struct Offered {
+pub(super) struct Offered<'r> {
     next: Mutex<Vec<Arc<dyn Startable>>>,
     has_missed: AtomicBool,
+    rows: &'r GivenRows,
+    /// The first row that may say why the next child did not start, or the one that cannot be read.
+    failures: Mutex<Result<usize, RowError>>,
 }
 
-impl Offered {
+impl Offered<'_> {
     /// Whether a workflow was asked for of which no row starts a child.
     pub(super) fn has_missed(&self) -> bool {
         self.has_missed.load(Ordering::Relaxed)
     }
+
+    /// Checks the rows that say why children did not start.
+    pub(super) fn check(&self) -> Result<(), RowError> {
+        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.clone().map(drop)
+    }
 }
 
-impl Catalog for Offered {
+impl Catalog for Offered<'_> {
     fn current(&self, workflow: &WorkflowId) -> Option<Arc<dyn Startable>> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let first = next.iter().position(|child| child.workflow() == workflow);
@@ -182,6 +199,31 @@ impl Catalog for Offered {
             None => {
                 self.has_missed.store(true, Ordering::Relaxed);
                 None
+            }
+        }
+    }
+
+    fn failure_of_start(&self, node: &NodeId, failure: Failure) -> Failure {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(next) = *failures else {
+            return failure;
+        };
+        let mut rows = self.rows.rows.iter().enumerate().skip(next);
+        let is_its = |row: &GivenRow| {
+            row.is_command("FailNode") && row.node().is_none_or(|name| name == node.as_str())
+        };
+        let Some((index, row)) = rows.find(|(_, row)| is_its(row)) else {
+            // The rows say something else than this failure, which the comparison finds.
+            return failure;
+        };
+        match worded(index, row, failure.clone()) {
+            Ok(worded) => {
+                *failures = Ok(index + 1);
+                worded
+            }
+            Err(error) => {
+                *failures = Err(error);
+                failure
             }
         }
     }

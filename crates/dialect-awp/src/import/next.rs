@@ -483,6 +483,17 @@ pub(super) fn failure(index: usize, row: &GivenRow) -> Result<Failure, RowError>
     ))
 }
 
+/// The failure of a node as its row words it.
+pub(super) fn worded(index: usize, row: &GivenRow, failure: Failure) -> Result<Failure, RowError> {
+    let code = text(index, row, "code", MAX_CODE)?;
+    let message = text(index, row, "message", MAX_ERROR)?;
+    Ok(Failure {
+        code: code.map_or(failure.code, str::to_owned),
+        message: message.map_or(failure.message, str::to_owned),
+        ..failure
+    })
+}
+
 fn one(row: usize, end: usize, command: Command) -> Outcome {
     Outcome {
         row,

@@ -277,7 +277,9 @@ impl<'a> Replay<'a> {
         let at = self.given.rows[row].at.min(attempt.import.now);
         self.at = self.at.max(at);
         let left = self.begun.get(self.born.len()..).unwrap_or_default();
-        let catalog = attempt.executions.offered(left);
+        let catalog = attempt
+            .executions
+            .offered(left, self.given, self.comparison.next());
         let input = Input {
             now: self.at,
             entropy: attempt.entropy(),
@@ -290,6 +292,7 @@ impl<'a> Replay<'a> {
             Refusal::InvalidInput { .. } | Refusal::OutOfBounds { .. } => ImportError::Refused(refusal),
             other => RowError::new(row, format!("this host cannot {other}")).into(),
         })?;
+        catalog.check()?;
         // The rows that follow from the end of a node hold two copies of the state.
         let ends = decision.events.iter();
         let ends =
