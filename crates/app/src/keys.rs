@@ -52,6 +52,12 @@ pub struct ApiKey {
     pub revoked_at: Option<Timestamp>,
 }
 
+#[derive(Debug)]
+pub struct KeyPage {
+    pub keys: Vec<ApiKey>,
+    pub has_more: bool,
+}
+
 impl App {
     /// Adds a key to the caller's tenant.
     pub async fn add_key(&self, caller: &Caller, new: NewKey) -> Result<AddedKey, Error> {
@@ -106,20 +112,35 @@ impl App {
         }
     }
 
-    /// The keys of the caller's tenant, including revoked ones.
-    pub async fn keys(&self, caller: &Caller) -> Result<Vec<ApiKey>, Error> {
+    /// A page of the keys of the caller's tenant, including revoked ones, by their ids: those after one, which may be
+    /// gone by now.
+    pub async fn keys(&self, caller: &Caller, after: Option<&str>, limit: usize) -> Result<KeyPage, Error> {
         caller.require(Scope::KeysManage)?;
-        let rows = self.engine.store().keys_of(&caller.tenant).await?;
-        Ok(rows.into_iter().map(ApiKey::from).collect())
+        let mut rows = self.engine.store().keys_of(&caller.tenant).await?;
+        // Stores may have an order of their own.
+        rows.sort_unstable_by(|one, other| one.id.cmp(&other.id));
+        let begin = after.map_or(0, |after| rows.partition_point(|row| row.id.as_str() <= after));
+        let has_more = rows.len() - begin > limit;
+        let keys = rows.into_iter().skip(begin).take(limit);
+        Ok(KeyPage {
+            keys: keys.map(ApiKey::from).collect(),
+            has_more,
+        })
     }
 
     /// Revokes a key; a revoked one stays revoked. Returns `false` if the tenant has no such key.
     pub async fn revoke_key(&self, caller: &Caller, id: &str) -> Result<bool, Error> {
-        if !self.keys(caller).await?.iter().any(|key| key.id == id) {
+        caller.require(Scope::KeysManage)?;
+        let (store, now) = (self.engine.store(), self.engine.now());
+        if !store
+            .keys_of(&caller.tenant)
+            .await?
+            .iter()
+            .any(|key| key.id == id)
+        {
             return Ok(false);
         }
-        let now = self.engine.now();
-        self.engine.store().revoke_key(&caller.tenant, id, now).await?;
+        store.revoke_key(&caller.tenant, id, now).await?;
         Ok(true)
     }
 }

@@ -43,7 +43,7 @@ pub use conversation::Conversation;
 pub use deliveries::ListedDelivery;
 pub use error::Error;
 pub use fork_run::{DIFFERENCE_BYTES, EventDiff, MAX_DIFFERENCES, NewFork, RetryWith, RunDiff};
-pub use keys::{AddedKey, ApiKey, MAX_KEYS, NewKey, REVOKED_FOR_MS};
+pub use keys::{AddedKey, ApiKey, KeyPage, MAX_KEYS, NewKey, REVOKED_FOR_MS};
 pub use list_runs::{PhasePage, RunPage};
 pub use mask::{
     EDITED, Mask, REDACTED, definition, hide_members, is_redacted_definition, reads_artifacts, reads_result,

@@ -226,7 +226,10 @@ fn describe(row: &KeyRow) -> Value {
 
 async fn list(place: &Place) -> Result<Exit> {
     let document = match place.client()? {
-        Some(client) => client.get_with("/v1/host/wopr/keys", "keys").await?,
+        Some(client) => {
+            let keys = client.pages("/v1/host/wopr/keys", "keys", usize::MAX).await?;
+            json!({ "keys": keys.items })
+        }
         None => {
             let store = place.open(false).await?;
             let rows = store.registry().keys().await.context("read the keys");

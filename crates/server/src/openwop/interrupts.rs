@@ -24,7 +24,7 @@ use super::{
     idempotency, interrupt_page,
     problem::{Problem, no_interrupt},
     render,
-    runs::{Page, any_object, cursor, status_body},
+    runs::{Page, any_object, cursor, read_cursor, status_body},
     waiting,
 };
 use crate::{
@@ -421,7 +421,7 @@ struct List {
 /// large, and shows as many interrupts of one run as the document of the run does.
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let Page { limit, after } = Page::of(&call)?;
+        let Page { limit, after } = Page::of(&call, read_cursor)?;
         let (app, caller) = (call.host.app(), call.caller());
         let page = app.list_waiting_runs(caller, after.as_ref(), limit).await?;
         let mut interrupts = Vec::new();

@@ -8,7 +8,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use rand::{TryRngCore as _, rngs::OsRng};
 use serde::Serialize;
-use wopr_app::{AddedKey, ApiKey, Error as AppError, MAX_KEYS, NewKey};
+use wopr_app::{AddedKey, ApiKey, Error as AppError, KeyPage, MAX_KEYS, NewKey};
 use wopr_core::{Membership, PrincipalId};
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
@@ -20,6 +20,7 @@ use super::{
     call::Call,
     problem::Problem,
     render,
+    runs::{Page, of_opaque, opaque},
 };
 use crate::{
     auth::{Scopes, hash_hex},
@@ -73,8 +74,11 @@ struct Key {
 }
 
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct List {
     keys: Vec<Key>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
 impl Key {
@@ -178,9 +182,16 @@ fn is_id(text: &str) -> bool {
 /// `GET /v1/host/wopr/keys`
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let keys = call.host.app().keys(call.caller()).await?;
-        let keys = keys.into_iter().map(Key::of);
-        json_response(StatusCode::OK, &List { keys: keys.collect() })
+        let read = |cursor: &str| of_opaque(cursor).filter(|id| is_id(id));
+        let Page { limit, after } = Page::of(&call, read)?;
+        let app = call.host.app();
+        let KeyPage { keys, has_more } = app.keys(call.caller(), after.as_deref(), limit).await?;
+        let last = keys.last().filter(|_| has_more);
+        let list = List {
+            next_cursor: last.map(|key| opaque(&key.id)),
+            keys: keys.into_iter().map(Key::of).collect(),
+        };
+        json_response(StatusCode::OK, &list)
     }
     .boxed()
 }

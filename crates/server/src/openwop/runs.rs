@@ -400,7 +400,7 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
                 _ => {}
             }
         }
-        let Page { limit, after } = Page::of(&call)?;
+        let Page { limit, after } = Page::of(&call, read_cursor)?;
         let app = call.host.app();
         let page = app
             .list_runs(call.caller(), filter, after.as_ref(), limit)
@@ -419,13 +419,14 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-pub(super) struct Page {
+/// What a request says of the page that it wants, after the item that the cursor names.
+pub(super) struct Page<C> {
     pub(super) limit: usize,
-    pub(super) after: Option<RunId>,
+    pub(super) after: Option<C>,
 }
 
-impl Page {
-    pub(super) fn of(call: &Call) -> Result<Self, Problem> {
+impl<C> Page<C> {
+    pub(super) fn of(call: &Call, read_cursor: fn(&str) -> Option<C>) -> Result<Self, Problem> {
         let limit = match call.query("limit") {
             None => DEFAULT_PAGE,
             Some(text) => text
@@ -447,12 +448,20 @@ impl Page {
 
 /// An opaque cursor for a list of runs.
 pub(crate) fn cursor(run: &RunId) -> String {
-    URL_SAFE_NO_PAD.encode(run.as_str())
+    opaque(run.as_str())
 }
 
 pub(crate) fn read_cursor(text: &str) -> Option<RunId> {
-    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-    RunId::parse(std::str::from_utf8(&bytes).ok()?).ok()
+    RunId::parse(&of_opaque(text)?).ok()
+}
+
+/// Hides the name of an item in a cursor, so that clients do not make cursors.
+pub(super) fn opaque(name: &str) -> String {
+    URL_SAFE_NO_PAD.encode(name)
+}
+
+pub(super) fn of_opaque(cursor: &str) -> Option<String> {
+    String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()
 }
 
 /// Encodes the response to a command.

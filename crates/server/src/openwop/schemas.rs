@@ -635,7 +635,10 @@ fn host() -> Value {
         "CreatedKey": shape(&required, created, true),
         "KeyList": shape(
             &["keys"],
-            json!({ "keys": { "type": "array", "items": shape(&required, key, true) } }),
+            json!({
+                "keys": { "type": "array", "items": shape(&required, key, true) },
+                "nextCursor": text(),
+            }),
             true,
         ),
         "SetSecretRequest": shape(&["name", "value"], json!({ "name": text(), "value": text() }), true),

@@ -427,8 +427,9 @@ pub(super) static ROUTES: &[Route] = &[
     get("/v1/host/wopr/keys", "listKeys", keys::list)
         .about("The stored API keys of the caller's tenant, without secrets.")
         .needs(&[Scope::KeysManage])
+        .with(PAGE)
         .answers(200, "KeyList")
-        .fails(&[503]),
+        .fails(&[400, 503]),
     delete("/v1/host/wopr/keys/{keyId}", "revokeKey", keys::revoke)
         .about("Revokes an API key of the caller's tenant.")
         .needs(&[Scope::KeysManage])

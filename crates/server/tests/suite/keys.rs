@@ -1,5 +1,7 @@
 //! API keys created and revoked while the host runs.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use wopr_core::{PrincipalId, TenantId, Timestamp};
 use wopr_server::{
@@ -99,6 +101,27 @@ async fn a_tenant_has_a_bounded_number_of_keys() {
     let revoked = server.call("DELETE", "/v1/host/wopr/keys/k0").key(ALICE);
     assert_eq!(revoked.send().await.status, 204);
     make(ALICE, plain).send().await.ok(201);
+    // All of them are listed, page by page.
+    let (mut listed, mut path) = (BTreeSet::new(), "/v1/host/wopr/keys?limit=100".to_owned());
+    loop {
+        let page = server.get(&path).send().await.ok(200);
+        let keys = page["keys"].as_array().unwrap();
+        assert!((1..=100).contains(&keys.len()), "{}", keys.len());
+        for key in keys {
+            assert!(listed.insert(key["id"].to_string()), "{key} is listed twice");
+        }
+        match page["nextCursor"].as_str() {
+            Some(cursor) => path = format!("/v1/host/wopr/keys?limit=100&cursor={cursor}"),
+            None => break,
+        }
+    }
+    assert_eq!(listed.len(), 1_001, "with the revoked one");
+    let first = server.get("/v1/host/wopr/keys").send().await.ok(200);
+    assert_eq!(first["keys"].as_array().unwrap().len(), 50);
+    for query in ["limit=0", "limit=101", "cursor=x", "cursor=YSBi"] {
+        let refused = server.get(&format!("/v1/host/wopr/keys?{query}")).send().await;
+        refused.error(400, "validation_error");
+    }
     let large = json!({ "scopes": [], "roles": vec!["r".repeat(200); 50] });
     make(BOB, large).send().await.error(400, "validation_error");
     server.stop().await;

@@ -127,7 +127,7 @@ async fn use_cases_refuse_callers_without_their_scope() {
         (Scope::ActivitiesWork, lacks(app.worker_queues(nobody).await)),
         (Scope::RunsRead, lacks(app.messages(nobody, run, 1).await)),
         (Scope::ArtifactsRead, lacks(app.blob(nobody, run, "b").await)),
-        (Scope::KeysManage, lacks(app.keys(nobody).await)),
+        (Scope::KeysManage, lacks(app.keys(nobody, None, 1).await)),
         (Scope::KeysManage, lacks(app.revoke_key(nobody, "k").await)),
         (Scope::KeysManage, lacks(add_key(&server, nobody).await)),
         (Scope::ManifestRead, lacks(app.list_workflows(nobody))),
