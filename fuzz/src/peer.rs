@@ -128,7 +128,7 @@ fn model(data: &[u8], kind: ModelKind, streams: bool) {
             is_repeat: false,
             is_interrupted: false,
             idempotency_key: "key".to_owned(),
-            traceparent: None,
+            trace: None,
             request: AnyRequest::Model(Box::new(call)),
             handle: None,
             cursor: None,

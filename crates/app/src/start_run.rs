@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wopr_core::{IMPORTED, Object, Origin, Plan, Refusal, RunId, WorkflowId};
+use wopr_core::{IMPORTED, Object, Origin, Plan, Refusal, RunId, TraceContext, WorkflowId};
 use wopr_engine::{Create, Done, SideRows, Start};
 
 use crate::{App, Caller, Error, Forbidden, Scope};
@@ -47,7 +47,7 @@ pub struct NewRun {
     /// The group of runs it belongs to, if the protocol has such groups.
     pub context: Option<String>,
     /// W3C trace context of the request.
-    pub trace: Option<String>,
+    pub trace: Option<TraceContext>,
     pub side_rows: SideRows,
 }
 

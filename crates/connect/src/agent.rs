@@ -40,7 +40,7 @@ use std::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_core::{AgentCall, AgentReach, AgentVerb, RunKey, StepId, TenantId};
+use wopr_core::{AgentCall, AgentReach, AgentVerb, RunKey, StepId, TenantId, TraceContext};
 use wopr_engine::{Blobs, Outcome, Report, Wake};
 use wopr_wire::a2a::method::Version;
 
@@ -135,7 +135,7 @@ pub(crate) struct Attempted<'a> {
     pub(crate) is_repeat: bool,
     /// The key of the call.
     pub(crate) key: &'a str,
-    pub(crate) traceparent: Option<String>,
+    pub(crate) trace: Option<TraceContext>,
     pub(crate) handle: Option<Value>,
     pub(crate) cursor: Option<Value>,
     pub(crate) wake: Wake,
@@ -270,9 +270,15 @@ impl Agents {
     }
 
     /// Finds the agent that has a task.
-    async fn agent_of(&self, tenant: &TenantId, handle: &Handle) -> Result<Agent, a2a::Error> {
+    async fn agent_of(
+        &self,
+        tenant: &TenantId,
+        trace: Option<TraceContext>,
+        handle: &Handle,
+    ) -> Result<Agent, a2a::Error> {
         let wanted = wanted(handle.version.as_deref(), handle.binding.as_deref());
         let call = Call {
+            trace,
             tenant: Some(tenant.clone()),
             ..Call::default()
         };
@@ -305,7 +311,7 @@ pub(crate) fn without_agent(handle: Option<Value>, failure: Outcome) -> Outcome 
 /// What the requests of an attempt have in common.
 fn settings(attempted: &Attempted<'_>) -> Call {
     Call {
-        traceparent: attempted.traceparent.clone(),
+        trace: attempted.trace.clone(),
         tenant: Some(attempted.run.tenant.clone()),
         ..Call::default()
     }

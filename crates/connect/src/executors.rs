@@ -118,7 +118,7 @@ impl Executor for Executors {
             is_repeat,
             is_interrupted,
             idempotency_key: key,
-            traceparent,
+            trace,
             request,
             handle,
             cursor,
@@ -129,7 +129,6 @@ impl Executor for Executors {
         } = attempt;
         match request {
             Request::Http(call) => {
-                let trace = traceparent.as_deref();
                 // Boxed, so that the other calls do not take its memory.
                 Box::pin(self.http.call(&run.tenant, &key, trace, call, &keep))
                     .await
@@ -139,7 +138,7 @@ impl Executor for Executors {
                 let asked = mcp::Asked {
                     tenant: &run.tenant,
                     key: &key,
-                    traceparent: traceparent.as_deref(),
+                    trace: trace.as_ref(),
                     is_interrupted,
                 };
                 Box::pin(ask_tool(&self.tool_agents, &self.tools, &call, asked))
@@ -159,7 +158,7 @@ impl Executor for Executors {
                         number,
                         is_repeat,
                         key: &key,
-                        traceparent,
+                        trace,
                         handle,
                         cursor,
                         wake,
@@ -172,7 +171,7 @@ impl Executor for Executors {
                     run: &run,
                     step: &step,
                     key: &key,
-                    traceparent,
+                    trace,
                     progress: &progress,
                     keep: &keep,
                 };
@@ -182,7 +181,7 @@ impl Executor for Executors {
                 let asked = mcp::Asked {
                     tenant: &run.tenant,
                     key: &key,
-                    traceparent: traceparent.as_deref(),
+                    trace: trace.as_ref(),
                     is_interrupted,
                 };
                 Box::pin(self.tools.call(&call, asked)).await.into()
@@ -217,7 +216,7 @@ impl Executor for Executors {
             attempt,
             number,
             idempotency_key: key,
-            traceparent,
+            trace,
             request,
             blobs,
         } = recalling;
@@ -227,7 +226,7 @@ impl Executor for Executors {
                     return Err(CancelError::new("no peer has the address of the call".to_owned()));
                 }
                 self.agents
-                    .recall(&call, (&run, &step, (attempt, number)), &key, traceparent, blobs)
+                    .recall(&call, (&run, &step, (attempt, number)), &key, trace, blobs)
                     .await
             }
             // Nobody else goes on with a call.

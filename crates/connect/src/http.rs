@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Map, Value, json};
 use url::Url;
-use wopr_core::{SecretHeader, TenantId};
+use wopr_core::{SecretHeader, TenantId, TraceContext};
 use wopr_engine::{HttpCall, Keep, Outcome};
 
 use crate::{
@@ -58,12 +58,12 @@ impl Http {
         &self,
         tenant: &TenantId,
         key: &str,
-        traceparent: Option<&str>,
+        trace: Option<TraceContext>,
         mut call: HttpCall,
         keep: &Keep,
     ) -> Outcome {
         let secret_headers = std::mem::take(&mut call.secret_headers);
-        let mut request = match request(key, traceparent, call) {
+        let mut request = match request(key, trace, call) {
             Ok(request) => request,
             Err(rule) => return refused(rule),
         };
@@ -134,7 +134,7 @@ enum Malformed {
 }
 
 /// Converts a call to a request, or returns the rule that it breaks.
-fn request(key: &str, traceparent: Option<&str>, call: HttpCall) -> Result<Request, Malformed> {
+fn request(key: &str, trace: Option<TraceContext>, call: HttpCall) -> Result<Request, Malformed> {
     let method = Method::from_bytes(call.method.as_bytes()).map_err(|_| Malformed::Method)?;
     let url = read_url(&spaces_escaped(call.url.trim()))?;
     let mut request = Request::new(method, url);
@@ -156,7 +156,7 @@ fn request(key: &str, traceparent: Option<&str>, call: HttpCall) -> Result<Reque
             .or_insert(HeaderValue::from_static("application/json"));
     }
     request.timeout = Some(Duration::from_millis(call.timeout_ms));
-    request.traceparent = traceparent.map(str::to_owned);
+    request.trace = trace;
     Ok(request)
 }
 

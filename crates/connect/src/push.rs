@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, header::InvalidHeaderValue};
 use url::Url;
+use wopr_core::TraceContext;
 use wopr_engine::Undelivered;
 
 use crate::{
@@ -32,7 +33,7 @@ pub struct Push {
     pub content_type: HeaderValue,
     pub body: Bytes,
     /// W3C trace context.
-    pub traceparent: Option<String>,
+    pub trace: Option<TraceContext>,
 }
 
 /// Converts text to a header value that `Debug` hides.
@@ -79,7 +80,7 @@ fn request(push: Push) -> Request {
     request.body = push.body;
     // The status decides, so do not wait for the body of a slow receiver.
     request.head_only = true;
-    request.traceparent = push.traceparent;
+    request.trace = push.trace;
     request
 }
 
@@ -111,7 +112,7 @@ mod tests {
             authorization: Some(secret_header("Bearer SECRET").unwrap()),
             content_type: HeaderValue::from_static("application/json"),
             body: Bytes::from_static(b"SECRET"),
-            traceparent: None,
+            trace: None,
         };
         assert!(!format!("{:?}", push.token).contains("SECRET"));
         let request = request(push);

@@ -22,7 +22,7 @@ use std::{borrow::Cow, cell::Cell, collections::BTreeSet, sync::Arc};
 use serde_json::Value;
 use wopr_kernel::{
     Decision, Entropy, HostBounds, NewChild, Object, Origin, Planned, PrincipalId, Refusal, RunId, Startable,
-    TenantId, Timestamp, cost::MAX_DECISION_WORK,
+    TenantId, Timestamp, TraceContext, cost::MAX_DECISION_WORK,
 };
 
 use self::{
@@ -53,7 +53,7 @@ pub struct Import {
     pub principal: PrincipalId,
     pub origin: Origin,
     /// W3C trace context of the request.
-    pub trace: Option<String>,
+    pub trace: Option<TraceContext>,
     pub bounds: HostBounds,
     /// The name of the execution; that of the rows where absent.
     pub name: Option<String>,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_core::{AnsweredCall, CancelledCall, Refusal, RunId, RunKey, StepId, Timestamp};
+use wopr_core::{AnsweredCall, CancelledCall, Refusal, RunId, RunKey, StepId, Timestamp, TraceContext};
 use wopr_store::{
     CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Cause, Ended, WorkKey, WorkRow, WorkState,
 };
@@ -39,6 +39,8 @@ pub(crate) struct CallDelivery {
     attempt: u32,
     provider: String,
     idempotency_key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trace: Option<TraceContext>,
     handle: Value,
     content: Content,
     #[serde(flatten)]
@@ -98,7 +100,12 @@ pub(crate) fn is_call_delivery(name: &str) -> bool {
 }
 
 /// The row that tells the peer of a call that nobody waits for it.
-pub(crate) fn cancel_row(run: (&RunKey, &str), now: Timestamp, call: CancelledCall) -> WorkRow {
+pub(crate) fn cancel_row(
+    run: (&RunKey, &str),
+    trace: Option<&TraceContext>,
+    now: Timestamp,
+    call: CancelledCall,
+) -> WorkRow {
     let CancelledCall {
         step,
         attempt,
@@ -107,6 +114,7 @@ pub(crate) fn cancel_row(run: (&RunKey, &str), now: Timestamp, call: CancelledCa
     } = call;
     CallDelivery {
         idempotency_key: invocation_id(run, &step.node, (step.ordinal, 0), &provider),
+        trace: trace.cloned(),
         step,
         attempt,
         provider,
@@ -122,6 +130,7 @@ fn late_cancel_row(now: Timestamp, accepted: StoredEffect) -> Option<WorkRow> {
     let delivery = CallDelivery {
         provider: accepted.request.provider().to_owned(),
         idempotency_key: accepted.idempotency_key,
+        trace: accepted.trace,
         step: accepted.step,
         attempt: accepted.attempt,
         handle: accepted.handle?,
@@ -132,7 +141,13 @@ fn late_cancel_row(now: Timestamp, accepted: StoredEffect) -> Option<WorkRow> {
 }
 
 /// The row that tells the peer of a call the answer to its question; `number` is how many calls the step had made before.
-pub(crate) fn answer_row(run: (&RunKey, &str), now: Timestamp, call: AnsweredCall, number: u32) -> WorkRow {
+pub(crate) fn answer_row(
+    run: (&RunKey, &str),
+    trace: Option<&TraceContext>,
+    now: Timestamp,
+    call: AnsweredCall,
+    number: u32,
+) -> WorkRow {
     let AnsweredCall {
         step,
         attempt,
@@ -144,6 +159,7 @@ pub(crate) fn answer_row(run: (&RunKey, &str), now: Timestamp, call: AnsweredCal
     let key = invocation_id(run, &step.node, (step.ordinal, 0), &provider);
     CallDelivery {
         idempotency_key: format!("{key}.{}", interrupt_number(&step, &interrupt)),
+        trace: trace.cloned(),
         step,
         attempt,
         provider,
@@ -269,6 +285,7 @@ impl Engine {
             run: lease.run.clone(),
             provider: delivery.provider.clone(),
             idempotency_key: delivery.idempotency_key.clone(),
+            trace: delivery.trace.clone(),
             handle: delivery.handle.clone(),
         }));
         match lease.hold(telling).await {
@@ -289,6 +306,7 @@ impl Engine {
             run: lease.run.clone(),
             provider: delivery.provider.clone(),
             idempotency_key: delivery.idempotency_key.clone(),
+            trace: delivery.trace.clone(),
             handle: delivery.handle.clone(),
             interrupt: interrupt.to_owned(),
             value: value.clone(),

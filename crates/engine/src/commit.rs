@@ -5,7 +5,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use wopr_core::{
     Call, Decision, Effect, Event, InterruptKind, KernelEvent, ModelUsage, NewChild, NodeId, Plan, Recorded,
-    Run, RunId, RunKey, RunStatus, StepId, Timer, Timestamp, Work, format,
+    Run, RunId, RunKey, RunStatus, StepId, Timer, Timestamp, TraceContext, Work, format,
 };
 use wopr_store::{
     Batch, ChildRow, Ended, Epoch, Fence, Guard, Hold, InboxRow, Offer, Snapshot, StoredEvent, Summary,
@@ -42,7 +42,7 @@ pub(crate) struct StoredEffect {
     pub(crate) number: u32,
     pub(crate) idempotency_key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) traceparent: Option<String>,
+    pub(crate) trace: Option<TraceContext>,
     pub(crate) request: Request,
     /// Present once the peer has accepted the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -304,10 +304,10 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision, mut whole: Whol
     let is_crowded = enqueued.iter().any(|row| matches!(row.state, WorkState::Due(_)));
     let cancelled = cancelled
         .into_iter()
-        .map(|call| cancel_row((key, dialect), context.lease_now, call));
+        .map(|call| cancel_row((key, dialect), trace.as_ref(), context.lease_now, call));
     let answered = answered.into_iter().map(|call| {
         let number = view.run.n_calls(&**view.plan, &call.step).unwrap_or(0);
-        answer_row((key, dialect), context.lease_now, call, number)
+        answer_row((key, dialect), trace.as_ref(), context.lease_now, call, number)
     });
     let told: Vec<_> = cancelled.chain(answered).collect();
     let has_told = !told.is_empty() || !batch.work_moved.is_empty() || is_crowded;
@@ -475,7 +475,11 @@ pub(crate) fn effect_key(step: &StepId, attempt: u32, number: u32) -> WorkKey {
     }
 }
 
-pub(crate) fn stored_effect(run: (&RunKey, &str), trace: Option<&String>, effect: Effect) -> StoredEffect {
+pub(crate) fn stored_effect(
+    run: (&RunKey, &str),
+    trace: Option<&TraceContext>,
+    effect: Effect,
+) -> StoredEffect {
     let Effect {
         step,
         attempt,
@@ -513,7 +517,7 @@ pub(crate) fn stored_effect(run: (&RunKey, &str), trace: Option<&String>, effect
         attempt,
         number,
         idempotency_key,
-        traceparent: trace.cloned(),
+        trace: trace.cloned(),
         request,
         handle: None,
         cursor: None,
@@ -564,7 +568,7 @@ mod tests {
             attempt,
             number: 0,
             idempotency_key: "key".to_owned(),
-            traceparent: None,
+            trace: None,
             request: Request::SideEffect { payload: Value::Null },
             handle: None,
             cursor: None,

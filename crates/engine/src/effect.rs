@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_core::{
     Activity, AgentCall, MemoryCall, ModelCall, Produced, RemoteQuestion, RunKey, SecretHeader, StepId,
-    TenantId, ToolQuery, ToolRequest, provider, value_size,
+    TenantId, ToolQuery, ToolRequest, TraceContext, provider, value_size,
 };
 
 use crate::{Blobs, Estimate, ScriptedModel};
@@ -146,7 +146,7 @@ pub struct Attempt {
     /// The same for all attempts and restarts; sent as `Idempotency-Key` where the protocol has one.
     pub idempotency_key: String,
     /// W3C trace context to propagate.
-    pub traceparent: Option<String>,
+    pub trace: Option<TraceContext>,
     pub request: Request,
     /// Present if the peer has accepted the call before: by this the executor finds it again.
     pub handle: Option<Value>,
@@ -353,6 +353,7 @@ pub struct Cancellation {
     /// The type of the call.
     pub provider: String,
     pub idempotency_key: String,
+    pub trace: Option<TraceContext>,
     pub handle: Value,
 }
 
@@ -366,7 +367,7 @@ pub struct Recalling {
     pub number: u32,
     /// As of its attempts.
     pub idempotency_key: String,
-    pub traceparent: Option<String>,
+    pub trace: Option<TraceContext>,
     pub request: Request,
     /// Reads the files of messages that the request names.
     pub blobs: Blobs,
@@ -397,6 +398,7 @@ pub struct Answering {
     pub provider: String,
     /// The same for all attempts at this answer, and another one for the next answer.
     pub idempotency_key: String,
+    pub trace: Option<TraceContext>,
     pub handle: Value,
     /// The interrupt that was answered.
     pub interrupt: String,

@@ -161,7 +161,7 @@ impl Engine {
             is_repeat: effect.attempt > 0 || lease.fence > effect.first_lease(),
             is_interrupted: lease.fence > effect.first_lease(),
             idempotency_key: effect.idempotency_key.clone(),
-            traceparent: effect.traceparent.clone(),
+            trace: effect.trace.clone(),
             request: effect.request.clone(),
             handle: effect.handle.clone(),
             cursor: effect.cursor.clone(),

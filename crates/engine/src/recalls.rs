@@ -218,7 +218,7 @@ impl Engine {
             attempt: effect.attempt,
             number: effect.number,
             idempotency_key: effect.idempotency_key.clone(),
-            traceparent: effect.traceparent.clone(),
+            trace: effect.trace.clone(),
             request: effect.request.clone(),
             blobs: self.blobs(&lease.run, &Keep::default()),
         }));

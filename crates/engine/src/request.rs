@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wopr_core::{Object, Origin, Plan, PrincipalId, RunId, Seq, TenantId, Timestamp};
+use wopr_core::{Object, Origin, Plan, PrincipalId, RunId, Seq, TenantId, Timestamp, TraceContext};
 use wopr_store::{BlobRow, IdempotencyKey, IdempotencyRecord, MemoryRow, PushRow};
 
 use crate::View;
@@ -22,7 +22,7 @@ pub struct Start {
     /// The group of runs that this one belongs to.
     pub context: Option<String>,
     /// W3C trace context of the request, propagated to the run's outgoing calls.
-    pub trace: Option<String>,
+    pub trace: Option<TraceContext>,
 }
 
 #[derive(Debug)]

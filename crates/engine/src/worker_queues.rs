@@ -477,7 +477,7 @@ mod tests {
                 heartbeat_ms: None,
             },
             idempotency_key: String::new(),
-            traceparent: None,
+            trace: None,
             since: Timestamp::from_millis(0),
             lease: Duration::from_secs(60),
         };

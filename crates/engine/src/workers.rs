@@ -14,7 +14,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until},
 };
-use wopr_core::{Activity, Command, Failure, Object, RunKey, StepId, TenantId, Timestamp};
+use wopr_core::{Activity, Command, Failure, Object, RunKey, StepId, TenantId, Timestamp, TraceContext};
 use wopr_store::{Fence, Leased, OfferRequest, OfferThen, OfferedQueue, Outage, WriteError};
 
 use crate::{
@@ -105,7 +105,7 @@ pub struct LeasedActivity {
     pub activity: Activity,
     /// The same for every attempt of the step.
     pub idempotency_key: String,
-    pub traceparent: Option<String>,
+    pub trace: Option<TraceContext>,
     /// Since when it could be leased.
     pub since: Timestamp,
     /// How long the lease lasts.
@@ -543,7 +543,7 @@ pub(crate) fn read(row: Leased, lease: Duration) -> Option<LeasedActivity> {
         fence: row.fence,
         activity,
         idempotency_key: effect.idempotency_key,
-        traceparent: effect.traceparent,
+        trace: effect.trace,
         since: row.since,
         lease,
     })

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{
     AnswerEnd, Call, Dialect, DrainPolicy, Entropy, Failure, Fork, InterruptKind, Membership, NodeId, Object,
     Origin, Parent, PrincipalId, Recorded, Run, RunId, RunStarted, RunStatus, Seq, Startable, StepId,
-    TenantId, Timestamp, WorkflowId,
+    TenantId, Timestamp, TraceContext, WorkflowId,
     measure::{size_of, size_of_object},
 };
 
@@ -155,7 +155,7 @@ pub struct StartRun {
     pub context: Option<String>,
     /// W3C trace context of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trace: Option<String>,
+    pub trace: Option<TraceContext>,
     pub parent: Option<Parent>,
     /// The host's limits; a run may request tighter ones.
     pub bounds: HostBounds,

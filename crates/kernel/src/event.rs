@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     AnswerEnd, ContentHash, Failure, Fork, Given, InterruptKind, NodeId, PrincipalId, RefusalDivergence,
-    RunId, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
+    RunId, RunStatus, Seq, TenantId, Timestamp, TraceContext, WorkflowId,
 };
 
 pub type Object = Map<String, Value>;
@@ -662,7 +662,7 @@ pub struct RunStarted {
     pub context: Option<String>,
     /// W3C trace context of the request that started the run; its outbound calls carry it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trace: Option<String>,
+    pub trace: Option<TraceContext>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
     /// Where the run was forked from.

@@ -33,6 +33,7 @@ mod run;
 mod run_budget;
 mod shared_budget;
 mod status;
+mod trace;
 
 pub use call::{
     AgentCall, AgentReach, AgentVerb, Call, ListedTool, MemoryCall, MemoryRead, NewMemory, SecretHeader,
@@ -81,3 +82,4 @@ pub use shared_budget::{
     OverBudget, dollars, micros,
 };
 pub use status::{InterruptKind, RunStatus};
+pub use trace::TraceContext;

@@ -129,6 +129,8 @@ mod tenancy;
 mod tls;
 #[path = "suite/toggles.rs"]
 mod toggles;
+#[path = "suite/traces.rs"]
+mod traces;
 #[path = "suite/trust.rs"]
 mod trust;
 #[path = "suite/voters.rs"]

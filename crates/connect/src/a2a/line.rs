@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use url::Url;
-use wopr_core::TenantId;
+use wopr_core::{TenantId, TraceContext};
 use wopr_wire::{
     a2a::{
         method::{EXTENSIONS_HEADERS, Operation, VERSION_HEADER, Version},
@@ -36,7 +36,7 @@ pub type Items = Pin<Box<dyn Stream<Item = Result<Item, Error>> + Send>>;
 #[derive(Debug, Clone)]
 pub struct Call {
     /// W3C trace context.
-    pub traceparent: Option<String>,
+    pub trace: Option<TraceContext>,
     /// The tenant charged for the memory of answers; `None` charges the host.
     pub tenant: Option<TenantId>,
     /// URIs of the protocol extensions to activate.
@@ -56,7 +56,7 @@ pub struct Call {
 impl Default for Call {
     fn default() -> Self {
         Self {
-            traceparent: None,
+            trace: None,
             tenant: None,
             extensions: Vec::new(),
             send_timeout: Duration::from_secs(10 * 60),
@@ -131,7 +131,7 @@ impl Line {
         request.headers = headers;
         request.body = sending.body;
         request.tenant.clone_from(&self.call.tenant);
-        request.traceparent.clone_from(&self.call.traceparent);
+        request.trace.clone_from(&self.call.trace);
         request.protocol = match self.found.binding {
             Binding::JsonRpc | Binding::HttpJson => Protocol::Negotiated,
             Binding::Grpc => Protocol::Http2,

@@ -180,7 +180,7 @@ impl TaskApi {
         }
         request.body = body;
         request.tenant.clone_from(&self.call.tenant);
-        request.traceparent.clone_from(&self.call.traceparent);
+        request.trace.clone_from(&self.call.trace);
         request.protocol = Protocol::Negotiated;
         let limits = StreamLimits {
             headers: self.call.timeout,

@@ -15,6 +15,7 @@ use super::{
     question::{ANSWER, goes_on_asking, still_asks},
     refusals::Refusal,
     room::{self, Kind},
+    send::add_trace,
     tasks_http,
 };
 use crate::a2a::{self, Agent};
@@ -41,7 +42,7 @@ impl Agents {
         }
         let handle = handle_of(call.handle)?;
         let _room = self.room_of(&call.run.tenant, &handle, Kind::Look).await?;
-        let agent = self.agent_of(&call.run.tenant, &handle).await;
+        let agent = self.agent_of(&call.run.tenant, call.trace, &handle).await;
         let agent = agent.map_err(|error| told(&error))?;
         match agent.cancel_task(&handle.task_id).await {
             Ok(_) => Ok(()),
@@ -83,7 +84,8 @@ impl Agents {
         }
         let handle = handle_of(answering.handle)?;
         let _room = self.room_of(&answering.run.tenant, &handle, Kind::Answer).await?;
-        let agent = self.agent_of(&answering.run.tenant, &handle).await;
+        let trace = answering.trace;
+        let agent = self.agent_of(&answering.run.tenant, trace.clone(), &handle).await;
         let agent = agent.map_err(|error| told(&error))?;
         // The agent may have gone on, or ask something else by now.
         match agent.get_task(&handle.task_id, Some(0)).await {
@@ -103,6 +105,7 @@ impl Agents {
         if let Some(interrupt) = &handle.interrupt {
             origin["interrupt"] = json!({ "interruptId": interrupt });
         }
+        add_trace(&mut origin, trace.as_ref());
         message.metadata.insert("openwop".to_owned(), origin);
         let request = SendMessageRequest {
             tenant: None,

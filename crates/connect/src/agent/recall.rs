@@ -7,7 +7,7 @@
 //! message is repeated a few times only.
 
 use http::StatusCode;
-use wopr_core::{AgentCall, RunKey, StepId};
+use wopr_core::{AgentCall, RunKey, StepId, TraceContext};
 use wopr_engine::{Blobs, CancelError, Recalled, Wake};
 use wopr_wire::a2a::model::{SendMessageResponse, Task};
 
@@ -27,7 +27,7 @@ impl Agents {
         call: &AgentCall,
         (run, step, (attempt, number)): (&RunKey, &StepId, (u32, u32)),
         key: &str,
-        traceparent: Option<String>,
+        trace: Option<TraceContext>,
         blobs: Blobs,
     ) -> Result<Recalled, CancelError> {
         let attempted = Attempted {
@@ -38,7 +38,7 @@ impl Agents {
             number,
             is_repeat: true,
             key,
-            traceparent,
+            trace,
             handle: None,
             cursor: None,
             wake: Wake::none(),

@@ -9,8 +9,8 @@
 
 use std::time::Duration;
 
-use serde_json::json;
-use wopr_core::{AgentCall, ContentHash};
+use serde_json::{Value, json};
+use wopr_core::{AgentCall, ContentHash, TraceContext};
 use wopr_engine::{Outcome, Report};
 use wopr_wire::{
     a2a::{
@@ -207,13 +207,24 @@ pub(super) fn unsent(incomplete: Incomplete) -> Report {
     }
 }
 
+/// Adds the trace context to what a message says about where it comes from.
+pub(super) fn add_trace(origin: &mut Value, trace: Option<&TraceContext>) {
+    let Some(trace) = trace else {
+        return;
+    };
+    origin["traceparent"] = trace.parent().into();
+    if let Some(state) = trace.state() {
+        origin["tracestate"] = state.into();
+    }
+}
+
 /// The request of a call. Its files of messages are to be read.
 pub(super) fn draft(attempted: &Attempted<'_>, host: Option<&CallingHost>) -> Result<Draft, String> {
     let Attempted {
         call,
         run,
         key,
-        traceparent,
+        trace,
         ..
     } = attempted;
     let mut parts = Vec::new();
@@ -244,9 +255,7 @@ pub(super) fn draft(attempted: &Attempted<'_>, host: Option<&CallingHost>) -> Re
             origin["wellKnownUrl"] = url.as_str().into();
         }
     }
-    if let Some(traceparent) = traceparent {
-        origin["traceparent"] = traceparent.clone().into();
-    }
+    add_trace(&mut origin, trace.as_ref());
     message.metadata.insert("openwop".to_owned(), origin);
     let mut draft = Draft::new(SendMessageRequest {
         tenant: None,

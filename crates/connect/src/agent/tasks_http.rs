@@ -104,7 +104,7 @@ async fn submit(api: &dyn AgentTransport, attempted: &Attempted<'_>) -> Report {
         correlation_id: &correlation,
         idempotency_key: key,
         input: &input,
-        traceparent: attempted.traceparent.as_deref(),
+        trace: attempted.trace.as_ref(),
     });
     match within(api.polling().timeout, submitted).await {
         Ok(task) => {

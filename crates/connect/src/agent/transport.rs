@@ -10,7 +10,7 @@ use std::{fmt::Debug, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::Value;
-use wopr_core::TenantId;
+use wopr_core::{TenantId, TraceContext};
 
 use super::tasks_http::{CREDENTIALS_MISSING, PROVIDER_ERROR};
 use crate::{
@@ -62,7 +62,7 @@ pub struct NewTask<'a> {
     /// By which an agent recognizes a repeated submission.
     pub idempotency_key: &'a str,
     pub input: &'a Value,
-    pub traceparent: Option<&'a str>,
+    pub trace: Option<&'a TraceContext>,
 }
 
 /// A task that was submitted.

@@ -490,14 +490,22 @@ fn builder(limits: Limits) -> legacy::Builder {
 
 /// Converts a request for the HTTP client.
 fn outgoing(request: Request) -> Result<http::Request<Full<Bytes>>, EgressError> {
-    let trace = request.trace_header();
     let mut headers = request.headers;
     if request.protocol == Protocol::Http2 {
         // gRPC requires it, and HTTP/2 allows no other value.
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
-    if let Some(trace) = trace {
-        headers.insert("traceparent", trace);
+    if let Some(trace) = &request.trace {
+        // A state of another trace says nothing about this one.
+        headers.remove("tracestate");
+        for (name, value) in [
+            ("traceparent", Some(trace.parent())),
+            ("tracestate", trace.state()),
+        ] {
+            if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
+                headers.insert(name, value);
+            }
+        }
     }
     for (name, value) in [(header::USER_AGENT, USER_AGENT), (header::ACCEPT, "*/*")] {
         headers.entry(name).or_insert(HeaderValue::from_static(value));

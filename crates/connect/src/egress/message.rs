@@ -7,9 +7,9 @@
 use std::{fmt, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use url::Url;
-use wopr_core::TenantId;
+use wopr_core::{TenantId, TraceContext};
 
 use super::{gate::AnswerShare, stream::Protocol};
 
@@ -35,8 +35,8 @@ pub struct Request {
     pub tenant: Option<TenantId>,
     /// The caller needs status and headers only: the body is not read, and the connection is closed.
     pub head_only: bool,
-    /// W3C trace context. A malformed one is dropped, because a trace is not worth a failed call.
-    pub traceparent: Option<String>,
+    /// W3C trace context. Whoever sets its headers instead is overruled.
+    pub trace: Option<TraceContext>,
     /// Deliveries always use HTTP/1.1.
     pub protocol: Protocol,
 }
@@ -55,7 +55,7 @@ impl Request {
             expects_json: false,
             tenant: None,
             head_only: false,
-            traceparent: None,
+            trace: None,
             protocol: Protocol::Http1,
         }
     }
@@ -63,12 +63,6 @@ impl Request {
     /// The first header that callers may not set.
     pub(super) fn reserved_header(&self) -> Option<&HeaderName> {
         self.headers.keys().find(|name| is_reserved_header(name))
-    }
-
-    /// The trace context as a header, if it is well-formed.
-    pub(super) fn trace_header(&self) -> Option<HeaderValue> {
-        let text = self.traceparent.as_deref().filter(|text| is_traceparent(text))?;
-        HeaderValue::from_str(text).ok()
     }
 }
 
@@ -80,7 +74,7 @@ impl fmt::Debug for Request {
             .field("headers", &Redacted(&self.headers))
             .field("body_len", &self.body.len())
             .field("timeout", &self.timeout)
-            .field("traceparent", &self.traceparent)
+            .field("trace", &self.trace)
             .finish_non_exhaustive()
     }
 }
@@ -178,32 +172,10 @@ pub fn is_reserved_header(name: &HeaderName) -> bool {
         || name.as_str().starts_with("proxy-")
 }
 
-/// `00-<32 hex>-<16 hex>-<2 hex>`, lowercase, ids not all zero, any version except `ff`.
-fn is_traceparent(text: &str) -> bool {
-    let parts: Vec<&str> = text.split('-').collect();
-    let hex = |part: &str, len: usize| {
-        part.len() == len
-            && part
-                .bytes()
-                .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-    };
-    let set = |part: &str| part.bytes().any(|b| b != b'0');
-    match parts[..] {
-        [version, trace, span, flags] => {
-            hex(version, 2)
-                && version != "ff"
-                && hex(trace, 32)
-                && set(trace)
-                && hex(span, 16)
-                && set(span)
-                && hex(flags, 2)
-        }
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     #[test]
@@ -263,26 +235,6 @@ mod tests {
                 .headers
                 .insert(name.parse::<HeaderName>().unwrap(), HeaderValue::from_static("x"));
             assert_eq!(request.reserved_header().is_some(), reserved, "{name}");
-        }
-    }
-
-    #[test]
-    fn malformed_trace_context_is_dropped() {
-        let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        for (text, valid) in [
-            (good, true),
-            ("00-00000000000000000000000000000000-b7ad6b7169203331-01", false),
-            ("00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01", false),
-            ("ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", false),
-            ("00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01", false),
-            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", false),
-            (
-                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\nx: y",
-                false,
-            ),
-            ("", false),
-        ] {
-            assert_eq!(is_traceparent(text), valid, "{text:?}");
         }
     }
 }

@@ -22,7 +22,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 use url::Url;
-use wopr_core::{TenantId, ToolRequest};
+use wopr_core::{TenantId, ToolRequest, TraceContext};
 use wopr_engine::Outcome;
 
 use crate::{egress::Gate, http::failed, model::ProviderKey, redact::Secrets};
@@ -69,7 +69,7 @@ pub enum Reached {
 pub(crate) struct Asked<'a> {
     pub(crate) tenant: &'a TenantId,
     pub(crate) key: &'a str,
-    pub(crate) traceparent: Option<&'a str>,
+    pub(crate) trace: Option<&'a TraceContext>,
     /// An earlier process began this attempt, and may have made the call.
     pub(crate) is_interrupted: bool,
 }

@@ -474,8 +474,10 @@ impl Session {
         params.arguments = Some(request.arguments.clone());
         params.meta = asked.map(|asked| {
             let mut meta = Map::new();
-            if let Some(trace) = asked.traceparent {
-                meta.insert("traceparent".to_owned(), Value::from(trace));
+            if let Some(trace) = asked.trace {
+                meta.insert("traceparent".to_owned(), Value::from(trace.parent()));
+                let state = trace.state().map(Value::from);
+                meta.extend(state.map(|state| ("tracestate".to_owned(), state)));
             }
             meta.insert("idempotencyKey".to_owned(), Value::from(asked.key));
             serde_json::from_value(Value::Object(meta)).unwrap_or_default()

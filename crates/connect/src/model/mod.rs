@@ -23,7 +23,9 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
-use wopr_core::{AnswerEnd, ModelCall, ModelReply, ModelUsage, Produced, RunKey, StepId, TenantId, micros};
+use wopr_core::{
+    AnswerEnd, ModelCall, ModelReply, ModelUsage, Produced, RunKey, StepId, TenantId, TraceContext, micros,
+};
 use wopr_engine::{Estimate, Keep, Outcome, Progress, Report, Throttles};
 use wopr_wire::a2a::model::Secret;
 
@@ -74,7 +76,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) run: &'a RunKey,
     pub(crate) step: &'a StepId,
     pub(crate) key: &'a str,
-    pub(crate) traceparent: Option<String>,
+    pub(crate) trace: Option<TraceContext>,
     pub(crate) progress: &'a Progress,
     pub(crate) keep: &'a Keep,
 }
@@ -246,7 +248,7 @@ impl Models {
         request.max_response = Some(MAX_ANSWER);
         request.expects_json = true;
         request.tenant = Some(asked.run.tenant.clone());
-        request.traceparent.clone_from(&asked.traceparent);
+        request.trace.clone_from(&asked.trace);
         Ok((request, secrets))
     }
 

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use wopr_connect::a2a::{Call, Client, Credential, Error, OAuth2, Peer, Wanted};
+use wopr_core::TraceContext;
 use wopr_wire::a2a::{
     error::Kind,
     method::{Operation, Version},
@@ -79,7 +80,7 @@ async fn every_binding_sends_reads_lists_cancels_and_streams() {
         let interfaces: &'static [_] = Vec::leak(vec![(path, binding, "1.0")]);
         let mut agent = Agent::with_card(interfaces, echo).await;
         let call = Call {
-            traceparent: Some(TRACE.to_owned()),
+            trace: TraceContext::parse(TRACE.as_bytes(), [b"a=1".as_slice()]),
             extensions: vec!["https://e.test/x".to_owned()],
             ..Call::default()
         };
@@ -102,6 +103,7 @@ async fn every_binding_sends_reads_lists_cancels_and_streams() {
         for seen in agent.calls() {
             assert_eq!(seen.header("a2a-version"), "1.0", "{binding} {}", seen.path);
             assert_eq!(seen.header("traceparent"), TRACE);
+            assert_eq!(seen.header("tracestate"), "a=1");
             assert_eq!(seen.header("a2a-extensions"), "https://e.test/x");
         }
     }

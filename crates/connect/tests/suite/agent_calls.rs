@@ -20,7 +20,7 @@ use wopr_wire::a2a::model::Secret;
 
 use crate::{
     agent::{Agent, Reply, Seen, json_reply, open_gate, reply, rpc_reply, stalled, with_header},
-    executors::attempt,
+    executors::{STATE, TRACE, attempt},
 };
 
 const RPC: &str = "/rpc";
@@ -232,6 +232,11 @@ async fn message_is_sent_again_only_if_the_agent_lists_no_task_of_its_context() 
     let calls = agent.calls();
     let first = calls[0].json()["params"]["message"].clone();
     assert_eq!(calls.len(), 1, "the first message asks for nothing");
+    let traced = &first["metadata"]["openwop"];
+    assert_eq!(
+        (&traced["traceparent"], &traced["tracestate"]),
+        (&json!(TRACE), &json!(STATE))
+    );
     let mut again = call();
     again.is_repeat = true;
     let (handle, _) = accepted(executors.run(again).await);
@@ -336,6 +341,7 @@ pub(crate) fn answering(handle: &Value) -> Answering {
         run: call.run,
         provider: "agent".to_owned(),
         idempotency_key: format!("{}.0", call.idempotency_key),
+        trace: call.trace,
         handle: handle.clone(),
         interrupt: "ask:0".to_owned(),
         value: json!("yes"),
@@ -524,6 +530,7 @@ async fn messages_to_a_silent_agent_are_bounded_and_leave_room_for_looks_and_can
         run: call.run,
         provider: "agent".to_owned(),
         idempotency_key: call.idempotency_key,
+        trace: None,
         handle,
     };
     executors.cancel(cancel).await.expect("there is room");
@@ -550,6 +557,7 @@ async fn task_of_a_peer_that_is_gone_is_given_up_and_cancelled_when_the_peer_is_
             run: look.run.clone(),
             provider: "agent".to_owned(),
             idempotency_key: "key-1".to_owned(),
+            trace: None,
             handle: accepted.clone(),
         };
         let report = gone.run(look).await;
@@ -590,6 +598,7 @@ async fn cancel_counts_once_the_task_itself_has_ended() {
             run: call.run,
             provider: "agent".to_owned(),
             idempotency_key: call.idempotency_key,
+            trace: None,
             handle: json!({ "peer": "planner", "taskId": "t", "since": 0 }),
         };
         let cancelled = executors(&agent, |_| {}).cancel(cancel).await;
@@ -723,7 +732,7 @@ fn recalling() -> Recalling {
         attempt: 0,
         number: 0,
         idempotency_key: call.idempotency_key,
-        traceparent: None,
+        trace: None,
         request: call.request,
         blobs: call.blobs,
     }

@@ -11,6 +11,7 @@ use wopr_engine::{Answered, Executor as _};
 use crate::{
     agent::{Seen, rpc_reply},
     agent_calls::{agent, answering, asked, asking, executors, methods, sent, task},
+    executors::{STATE, TRACE},
 };
 
 /// A task that shows the first of these interrupts, as an OpenWOP host does.
@@ -55,6 +56,10 @@ async fn answer_names_the_question_that_was_shown_also_when_the_agent_shows_anot
         let answers = answers(&agent.calls());
         assert_eq!(answers.len(), 1, "{n}");
         assert_eq!(answers[0]["interrupt"], json!({ "interruptId": "colour" }), "{n}");
+        assert_eq!(
+            (&answers[0]["traceparent"], &answers[0]["tracestate"]),
+            (&json!(TRACE), &json!(STATE))
+        );
     }
     // It is not open any more.
     at.store(2, Ordering::Relaxed);

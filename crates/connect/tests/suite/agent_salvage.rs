@@ -175,6 +175,7 @@ async fn cancel_counts_though_the_task_or_the_answer_cannot_be_read() {
             run: call.run,
             provider: "agent".to_owned(),
             idempotency_key: call.idempotency_key,
+            trace: None,
             handle: handle(),
         };
         let cancelled = executors(&agent, |_| {}).cancel(cancel).await;

@@ -237,6 +237,7 @@ async fn embedded_agent_is_asked_answered_and_read_through_its_transport() {
         run: asking(asked(), None).run,
         provider: provider::AGENT.to_owned(),
         idempotency_key: "k".to_owned(),
+        trace: None,
         handle: handle.clone(),
         interrupt: "review:0:0".to_owned(),
         value: json!({ "answers": { "answer": "plain" } }),
@@ -282,6 +283,7 @@ async fn cancel_reaches_an_embedded_agent_and_a_failure_that_may_pass_is_tried_a
         run: asking(asked(), None).run,
         provider: provider::AGENT.to_owned(),
         idempotency_key: "k".to_owned(),
+        trace: None,
         handle: handle.clone(),
     };
     *agent.is_down.lock().unwrap() = true;

@@ -281,7 +281,7 @@ async fn push_succeeds_by_status_alone() {
         authorization: None,
         content_type: HeaderValue::from_static("application/json"),
         body: "{}".into(),
-        traceparent: None,
+        trace: None,
     };
     for (script, refused) in [
         // Bodies that are truncated, never end, or exceed the size limit.

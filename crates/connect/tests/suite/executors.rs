@@ -8,13 +8,14 @@ use wopr_connect::{
     Executors, Options,
     egress::{Limits, Resolver},
 };
-use wopr_core::{NodeId, RunId, RunKey, StepId, TenantId};
+use wopr_core::{NodeId, RunId, RunKey, StepId, TenantId, TraceContext};
 use wopr_engine::{Attempt, Blobs, Executor, HttpCall, Keep, Outcome, Progress, Report, Request, Wake};
 
 use crate::peer::{Answers, Peer, Script, answer, gate, gate_with, limits};
 
 const LOOPBACK: &str = "127.0.0.0/8";
-const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+pub(crate) const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+pub(crate) const STATE: &str = "vendor=1,other=2";
 
 /// The outcome of an attempt; these executors end every attempt.
 async fn ended(executors: &Executors, attempt: Attempt) -> Outcome {
@@ -39,7 +40,7 @@ pub(crate) fn attempt(request: Request) -> Attempt {
         is_repeat: false,
         is_interrupted: false,
         idempotency_key: "key-1".to_owned(),
-        traceparent: Some(TRACE.to_owned()),
+        trace: TraceContext::parse(TRACE.as_bytes(), [STATE.as_bytes()]),
         request,
         handle: None,
         cursor: None,
@@ -106,6 +107,7 @@ async fn call_carries_key_trace_and_body() {
     post.headers = vec![
         ("X-Api-Key".to_owned(), "k".to_owned()),
         ("traceparent".to_owned(), "mine".to_owned()),
+        ("tracestate".to_owned(), "mine=1".to_owned()),
     ];
     post.body = Some(json!({"name": "ä"}).to_string());
     let expected = json!({
@@ -123,6 +125,7 @@ async fn call_carries_key_trace_and_body() {
         "x-api-key: k",
         "content-type: application/json",
         &format!("traceparent: {TRACE}"),
+        &format!("tracestate: {STATE}"),
         &format!("user-agent: wopr/{}", env!("CARGO_PKG_VERSION")),
     ] {
         assert_eq!(

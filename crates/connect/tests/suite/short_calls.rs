@@ -27,7 +27,7 @@ fn attempt() -> Attempt {
         is_repeat: false,
         is_interrupted: false,
         idempotency_key: "key-1".to_owned(),
-        traceparent: None,
+        trace: None,
         request: Request::Agent(Box::new(AgentCall {
             verb: AgentVerb::INVOKE,
             peer: "planner".to_owned(),

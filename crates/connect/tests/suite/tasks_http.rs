@@ -82,7 +82,7 @@ fn first_attempt(call: AgentCall, handle: Option<Value>) -> Attempt {
         is_repeat: false,
         is_interrupted: false,
         idempotency_key: KEY.to_owned(),
-        traceparent: None,
+        trace: None,
         request: Request::Agent(Box::new(call)),
         handle,
         cursor: None,
@@ -482,6 +482,7 @@ async fn parked_question_goes_on_with_the_agent_or_ends_with_an_answer() {
         run: run(),
         provider: provider::AGENT.to_owned(),
         idempotency_key: "k".to_owned(),
+        trace: None,
         handle: handle.clone(),
         interrupt: "n:0:0".to_owned(),
         value: json!("REST"),
@@ -514,6 +515,7 @@ async fn there_is_no_card_and_a_cancel_has_nothing_to_tell() {
         run: run(),
         provider: provider::AGENT.to_owned(),
         idempotency_key: KEY.to_owned(),
+        trace: None,
         handle,
     };
     executors.cancel(cancellation).await.unwrap();

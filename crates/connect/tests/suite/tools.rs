@@ -984,6 +984,10 @@ async fn server_over_http_is_called_with_its_credential() {
         trace.starts_with("00-0af7651916cd43dd8448eb211c80319c-"),
         "{trace}"
     );
+    assert_eq!(
+        body["params"]["_meta"]["tracestate"], "vendor=1,other=2",
+        "{body}"
+    );
 }
 
 /// A call waits for a silent server no longer than for an answer of it, and does not end the greeting that others wait for.

@@ -482,9 +482,11 @@ async fn an_effect_carries_the_trace_of_the_request_that_started_its_run() {
         .register(None, workflow("fx", &nodes, &[("wait", "call")]))
         .await
         .expect("registers");
-    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let parent = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let trace = wopr_core::TraceContext::parse(parent, [b"a=1".as_slice()]);
+    assert!(trace.is_some());
     let start = wopr_engine::Start {
-        trace: Some(trace.to_owned()),
+        trace: trace.clone(),
         ..crate::harness::start(json!({}))
     };
     let create = wopr_engine::Create {
@@ -495,7 +497,7 @@ async fn an_effect_carries_the_trace_of_the_request_that_started_its_run() {
     };
     let key = fresh(engine.create(create).await.expect("creates")).key;
     let (attempt, reply) = attempts.lock().await.recv().await.expect("an attempt");
-    assert_eq!(attempt.traceparent.as_deref(), Some(trace));
+    assert_eq!(attempt.trace, trace);
     reply.send(Outcome::Done(json!({}))).expect("awaited");
     reaches(&engine, &key, RunStatus::Completed).await;
     engine.stop().await;

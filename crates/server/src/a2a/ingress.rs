@@ -20,6 +20,7 @@ use crate::{
     body::{self, BodyError, Weight},
     credential_id::CredentialId,
     message::Body,
+    telemetry,
 };
 
 /// The header that names the last event a client saw.
@@ -105,13 +106,8 @@ pub(super) fn call(
         interface,
         version,
         last_event_id: last_event_id(headers)?,
-        trace: trace_of(headers),
+        trace: telemetry::trace_of(headers),
     })
-}
-
-/// The request's trace context, which has been replaced by this host's own span.
-fn trace_of(headers: &HeaderMap) -> Option<String> {
-    headers.get("traceparent")?.to_str().ok().map(ToOwned::to_owned)
 }
 
 /// Reads the last event that a client saw. Invalid text is an error, not a fresh start.

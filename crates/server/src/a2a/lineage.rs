@@ -1,9 +1,11 @@
-//! Which run of which host sent a message, as the message says.
+//! Which run of which host sent a message, and in which trace, as the message says.
 
 use serde_json::{Value, json};
+use wopr_core::TraceContext;
 use wopr_wire::a2a::model::Metadata;
 
 use super::metadata::find;
+use crate::telemetry;
 
 /// The member of a run's metadata that names the calling run.
 pub(crate) const CALLER: &str = "caller";
@@ -22,6 +24,12 @@ pub(super) fn caller(metadata: &Metadata) -> Option<Value> {
         caller["wellKnownUrl"] = url.into();
     }
     Some(caller)
+}
+
+/// The trace context that the message carries.
+pub(super) fn trace(metadata: &Metadata) -> Option<TraceContext> {
+    let member = |name: &str| find(metadata, &["openwop", name]);
+    telemetry::trace_in(member("traceparent"), member("tracestate"))
 }
 
 fn is_web_address(url: &str) -> bool {

@@ -253,7 +253,7 @@ impl Service {
             tags,
             metadata: about,
             context: Some(context),
-            trace: call.trace.clone(),
+            trace: lineage::trace(&message.metadata).or_else(|| call.trace.clone()),
             side_rows: SideRows {
                 messages: vec![row],
                 blobs,

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use wopr_app::{Opened, View};
-use wopr_core::WorkflowId;
+use wopr_core::{TraceContext, WorkflowId};
 use wopr_wire::a2a::method::Version;
 
 use super::error::{Error, of_task};
@@ -30,7 +30,7 @@ pub(super) struct Call {
     /// The last event that the client saw before its stream broke.
     pub(super) last_event_id: Option<u64>,
     /// The W3C trace context of the request.
-    pub(super) trace: Option<String>,
+    pub(super) trace: Option<TraceContext>,
 }
 
 #[derive(Debug, Clone)]

@@ -18,7 +18,7 @@ use wopr_app::{
     VisibleRun,
 };
 use wopr_core::{
-    Object, Origin, Refusal, RunStatus,
+    Object, Origin, Refusal, RunStatus, TraceContext,
     awp::{self, ActivityMode, Submission, SubmitRefusal},
 };
 
@@ -47,7 +47,7 @@ pub struct Request {
     /// Makes the request take effect at most once.
     pub idempotency_key: Option<String>,
     /// W3C trace context.
-    pub traceparent: Option<String>,
+    pub trace: Option<TraceContext>,
     /// The definition is one that the host has accepted before, so nobody has to vouch for it again.
     pub is_registered: bool,
     /// Learns which run the call waits for, once it does.
@@ -62,7 +62,7 @@ impl Request {
             arguments,
             origin,
             idempotency_key: None,
-            traceparent: None,
+            trace: None,
             is_registered: false,
             waiting: None,
         }
@@ -132,7 +132,7 @@ struct Surface<'c> {
     caller: &'c Caller,
     once: Option<Once>,
     origin: &'static str,
-    traceparent: Option<String>,
+    trace: Option<TraceContext>,
     is_registered: bool,
     waiting: Option<watch::Sender<Option<VisibleRun>>>,
 }
@@ -146,7 +146,7 @@ impl<'h> Surface<'h> {
             caller,
             once,
             origin: request.origin,
-            traceparent: request.traceparent,
+            trace: request.trace,
             is_registered: request.is_registered,
             waiting: request.waiting,
         };
@@ -258,7 +258,7 @@ impl Surface<'_> {
         let new = NewRun {
             inputs: input.clone(),
             configurable,
-            trace: self.traceparent.clone(),
+            trace: self.trace.clone(),
             side_rows: self.side_rows(),
             ..NewRun::new(app.new_run_id(), Origin::new(self.origin))
         };

@@ -4,11 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 use wopr_app::{App, Error as AppError, View, VisibleRun};
+use wopr_core::TraceContext;
+use wopr_wire::json::Object;
 
 use super::progress::Progress;
 use crate::{
     Host,
     auth::{self, Caller},
+    telemetry,
 };
 
 #[derive(Debug, Clone)]
@@ -16,8 +19,16 @@ pub(super) struct Ask {
     pub(super) host: Arc<Host>,
     pub(super) caller: Arc<Caller>,
     pub(super) progress: Progress,
+    /// What a run that the request starts passes on.
+    pub(super) trace: Option<TraceContext>,
     /// Becomes `true` when the host closes or the client goes away: whatever waits then gives up.
     pub(super) leaving: watch::Receiver<bool>,
+}
+
+/// The trace context that a request itself carries.
+pub(super) fn trace(params: &Object) -> Option<TraceContext> {
+    let meta = params.get("_meta")?;
+    telemetry::trace_in(meta.get("traceparent"), meta.get("tracestate"))
 }
 
 impl Ask {

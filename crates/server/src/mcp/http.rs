@@ -17,10 +17,11 @@ use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
 };
+use wopr_core::TraceContext;
 use wopr_wire::{json::Object, sse};
 
 use super::{
-    ask::Ask,
+    ask::{self, Ask},
     in_flight::{Held, InFlight},
     message::{self, Error, Id, Message, Notification, Request, repeated, response},
     origin, progress,
@@ -36,7 +37,7 @@ use crate::{
     credential_id::CredentialId,
     hex,
     message::{Body, Response},
-    telemetry::{Handled, OpenStream},
+    telemetry::{self, Handled, OpenStream},
 };
 
 /// The address, as logs and metrics name it.
@@ -151,6 +152,7 @@ async fn post(
             Asked {
                 host,
                 caller,
+                trace: ask::trace(&request.params).or_else(|| telemetry::trace_of(headers)),
                 request,
                 held,
                 weight,
@@ -182,6 +184,7 @@ fn heard(all: &InFlight, caller: &Caller, session: &str, notification: Notificat
 struct Asked {
     host: Arc<Host>,
     caller: Arc<Caller>,
+    trace: Option<TraceContext>,
     request: Request,
     held: Option<Held>,
     weight: Weight,
@@ -192,6 +195,7 @@ impl Asked {
         let Self {
             host,
             caller,
+            trace,
             request,
             held,
             weight,
@@ -214,6 +218,7 @@ impl Asked {
             progress: Progress::of(&request.params, out),
             host: Arc::clone(&host),
             caller,
+            trace,
         };
         let id = request.id.clone();
         let answering = async move {

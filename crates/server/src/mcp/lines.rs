@@ -27,7 +27,7 @@ use tokio::{
 
 pub use super::message::{Notification, Request};
 use super::{
-    ask::Ask,
+    ask::{self, Ask},
     message::{self, Error, Id, Message, refusal, repeated, response},
     progress::Progress,
     service::{self, Channel},
@@ -424,6 +424,7 @@ impl Peer for Local {
             let is_handshake = request.method == "initialize";
             let ask = Ask {
                 progress: Progress::of(&request.params, out.clone()),
+                trace: ask::trace(&request.params),
                 leaving: self.leaving.subscribe(),
                 caller: self.caller.clone(),
                 host: Arc::clone(host),

@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use http::{HeaderMap, Uri};
 use url::form_urlencoded;
 use wopr_app::VisibleRun;
+use wopr_core::TraceContext;
 use wopr_wire::json::{self, Decode};
 
 use super::{
@@ -17,6 +18,7 @@ use super::{
 use crate::{
     Host,
     auth::{Caller, Scope},
+    telemetry,
 };
 
 pub(super) type Handler = fn(Call) -> BoxFuture<'static, Answer>;
@@ -81,6 +83,11 @@ impl Call {
     /// A header value, if it is visible ASCII.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// The trace context that a run of this request passes on.
+    pub(super) fn trace(&self) -> Option<TraceContext> {
+        telemetry::trace_of(&self.headers)
     }
 
     /// Decodes the body. If the route's body is optional, a blank one counts as `{}`.

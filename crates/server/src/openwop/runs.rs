@@ -57,7 +57,7 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
             tags: request.tags,
             metadata: request.metadata,
             context: None,
-            trace: call.header("traceparent").map(ToOwned::to_owned),
+            trace: call.trace(),
             side_rows,
         };
         let permit = caller.permit_start()?;

@@ -63,7 +63,7 @@ pub(super) fn start_task(call: Call) -> BoxFuture<'static, Answer> {
         let caller = call.caller();
         let run = call.host.app().new_run_id();
         let new = NewRun {
-            trace: call.header("traceparent").map(ToOwned::to_owned),
+            trace: call.trace(),
             ..NewRun::new(run.clone(), Origin::new("a2a"))
         };
         call.host

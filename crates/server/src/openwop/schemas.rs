@@ -492,6 +492,7 @@ fn activities() -> Value {
                 "timeoutMs": { "type": "integer" },
                 "heartbeatMs": { "type": "integer" },
                 "traceparent": text(),
+                "tracestate": text(),
             }),
             true,
         ),

@@ -51,6 +51,8 @@ struct Activity {
     heartbeat_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     traceparent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tracestate: Option<String>,
 }
 
 /// `POST /v1/activities:lease`
@@ -116,7 +118,7 @@ fn shown(host: &Host, worker: &str, leased: LeasedActivity) -> Activity {
         fence,
         activity,
         idempotency_key,
-        traceparent,
+        trace,
         since,
         lease,
     } = leased;
@@ -138,7 +140,8 @@ fn shown(host: &Host, worker: &str, leased: LeasedActivity) -> Activity {
         available_at: render::time(since),
         timeout_ms: activity.timeout_ms,
         heartbeat_ms: activity.heartbeat_ms,
-        traceparent,
+        traceparent: trace.as_ref().map(|trace| trace.parent().to_owned()),
+        tracestate: trace.and_then(|trace| trace.state().map(ToOwned::to_owned)),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::config::{Log, LogFormat};
 pub use metrics::{METRICS_TYPE, Metrics, OpenStream, StoreStats};
 pub use request::{Handled, NoFault, observe};
 pub(crate) use throttled::{not_accepted, not_ready, not_served};
-pub use trace::TraceContext;
+pub(crate) use trace::{trace_in, trace_of};
 pub use writer::flush;
 
 use writer::LogQueue;

@@ -13,7 +13,7 @@ use futures_util::FutureExt as _;
 use http::{HeaderValue, StatusCode, header::HeaderName};
 use tracing::{Instrument as _, Level};
 
-use super::trace::{TRACEPARENT, TraceContext};
+use super::trace::TraceHeaders;
 use crate::{
     Host, a2a,
     auth::Caller,
@@ -55,11 +55,12 @@ pub async fn observe<F: Future<Output = Response>>(
 ) -> Response {
     let begun = Instant::now();
     let (method, uri) = (request.method().clone(), request.uri().clone());
-    let (traceparent, trace_id) = TraceContext::of(request.headers()).headers();
+    let traced = TraceHeaders::of(request.headers());
+    let trace_id = traced.id().clone();
     let request_id = request_id(&request, &trace_id);
     let face = face(request.uri().path());
     // Faces read this host's span from the header and pass it on to outgoing calls.
-    request.headers_mut().insert(TRACEPARENT, traceparent.clone());
+    traced.clone().replace(request.headers_mut());
     // Little, as it is formatted for every request. Hexadecimal digits need no quotes.
     let trace = trace_id.to_str().unwrap_or_default();
     let span = tracing::info_span!(target: "wopr::access", "request", %trace);
@@ -76,7 +77,7 @@ pub async fn observe<F: Future<Output = Response>>(
             Problem::internal().into()
         }
     };
-    response.headers_mut().insert(TRACEPARENT, traceparent);
+    traced.replace(response.headers_mut());
     response.headers_mut().insert(X_REQUEST_ID.clone(), request_id);
     let handled = response.extensions_mut().remove::<Handled>();
     let took = begun.elapsed();

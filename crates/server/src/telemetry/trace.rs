@@ -1,129 +1,150 @@
-//! W3C trace context: reads `traceparent` and continues its trace with a new span.
+//! W3C trace context in the headers of requests and in messages. What is continued gets a new span, that of this host.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::Value;
+use wopr_core::TraceContext;
 
-pub(super) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// Length of the header in the version we write.
-const LENGTH: usize = 55;
-/// Position of the trace id in the header.
-const TRACE: Range<usize> = 3..35;
+/// Position of the trace id in `traceparent`.
+const ID: Range<usize> = 3..35;
 
-/// This host's span within a trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TraceContext {
-    trace: u128,
-    span: u64,
-    flags: u8,
+/// The trace context of a request, with this host's span, as headers.
+#[derive(Debug, Clone)]
+pub(super) struct TraceHeaders {
+    parent: HeaderValue,
+    state: Option<HeaderValue>,
+    id: HeaderValue,
 }
 
-impl TraceContext {
-    /// Continues the client's trace, or starts a sampled one if the header is missing or invalid.
-    #[must_use]
-    pub fn of(headers: &HeaderMap) -> Self {
-        let parent = headers.get(TRACEPARENT).and_then(|value| parse(value.as_bytes()));
-        // Zero is not a valid id. Setting the lowest bit avoids a loop.
-        let span = rand::random::<u64>() | 1;
-        match parent {
-            Some((trace, flags)) => Self { trace, span, flags },
-            None => Self {
-                trace: rand::random::<u128>() | 1,
-                span,
-                flags: 1,
-            },
+impl TraceHeaders {
+    /// Continues the client's trace, or starts a sampled one if the client sent no valid one.
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        let (parent, states) = values(headers);
+        let continued = parent.and_then(|parent| TraceContext::continued(parent, states, new_span()));
+        let context =
+            continued.unwrap_or_else(|| TraceContext::begun(rand::random::<u128>() | 1, new_span()));
+        let header = |text: Bytes| {
+            HeaderValue::from_maybe_shared(text).expect("a trace context is of printable ASCII")
+        };
+        let parent = Bytes::copy_from_slice(context.parent().as_bytes());
+        let state = context
+            .state()
+            .map(|state| Bytes::copy_from_slice(state.as_bytes()));
+        Self {
+            // They share their text.
+            id: header(parent.slice(ID)),
+            parent: header(parent),
+            state: state.map(header),
         }
     }
 
-    /// Returns the header value and the trace id. Both share one allocation.
-    #[must_use]
-    pub fn headers(&self) -> (HeaderValue, HeaderValue) {
-        let Self { trace, span, flags } = self;
-        let mut text = [b'-'; LENGTH];
-        write_hex(&mut text[..2], 0);
-        write_hex(&mut text[TRACE], *trace);
-        write_hex(&mut text[36..52], u128::from(*span));
-        write_hex(&mut text[53..], u128::from(*flags));
-        let text = Bytes::copy_from_slice(&text);
-        let header = |bytes| {
-            HeaderValue::from_maybe_shared(bytes).expect("hexadecimal digits and hyphens make a header")
+    /// The trace id as text.
+    pub(super) const fn id(&self) -> &HeaderValue {
+        &self.id
+    }
+
+    /// Replaces the trace context of a request or a response.
+    pub(super) fn replace(self, headers: &mut HeaderMap) {
+        headers.insert(TRACEPARENT, self.parent);
+        match self.state {
+            Some(state) => headers.insert(TRACESTATE, state),
+            None => headers.remove(TRACESTATE),
         };
-        (header(text.clone()), header(text.slice(TRACE)))
     }
 }
 
-/// Parses `version-trace-span-flags`. Later versions may append fields.
-fn parse(value: &[u8]) -> Option<(u128, u8)> {
-    let text = std::str::from_utf8(value).ok()?;
-    let mut fields = text.split('-');
-    let version = read_hex(fields.next()?, 2)?;
-    let trace = read_hex(fields.next()?, 32)?;
-    let span = read_hex(fields.next()?, 16)?;
-    let flags = read_hex(fields.next()?, 2)?;
-    let is_valid = version != 0xff && trace != 0 && span != 0 && (version > 0 || fields.next().is_none());
-    is_valid.then_some((trace, u8::try_from(flags & 1).unwrap_or(0)))
+/// The trace context that the run of a request passes on. The middleware has replaced the client's span by that of this
+/// host.
+pub(crate) fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
+    let (parent, states) = values(headers);
+    TraceContext::parse(parent?, states)
 }
 
-/// Fills `text` with the lowest hexadecimal digits of a number.
-fn write_hex(text: &mut [u8], mut number: u128) {
-    for digit in text.iter_mut().rev() {
-        *digit = b"0123456789abcdef"[(number & 15) as usize];
-        number >>= 4;
-    }
+/// The trace context that a message itself carries. It takes precedence over that of the request, with which a proxy may
+/// have carried the message. A malformed one counts as absent.
+pub(crate) fn trace_in(parent: Option<&Value>, state: Option<&Value>) -> Option<TraceContext> {
+    let state = state.and_then(Value::as_str).map(str::as_bytes);
+    TraceContext::continued(parent?.as_str()?.as_bytes(), state, new_span())
 }
 
-fn read_hex(text: &str, digits: usize) -> Option<u128> {
-    let is_hex = text.len() == digits
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    is_hex.then(|| u128::from_str_radix(text, 16).ok())?
+/// The values of both headers. Nobody knows which of several parents is meant, so they count as none.
+fn values(headers: &HeaderMap) -> (Option<&[u8]>, impl Iterator<Item = &[u8]>) {
+    let mut parents = headers.get_all(TRACEPARENT).iter();
+    let parent = match (parents.next(), parents.next()) {
+        (Some(parent), None) => Some(parent.as_bytes()),
+        (Some(_), Some(_)) | (None, _) => None,
+    };
+    let states = headers.get_all(TRACESTATE).iter().map(HeaderValue::as_bytes);
+    (parent, states)
+}
+
+/// Zero is not a valid id. Setting the lowest bit avoids a loop.
+fn new_span() -> u64 {
+    rand::random::<u64>() | 1
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
-    /// Returns the header and trace id that follow from an incoming header.
-    fn of(text: &str) -> (String, String) {
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    const ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+    /// The headers that follow from those of a client, and the trace id.
+    fn of(given: &[(&'static str, &str)]) -> (TraceContext, String) {
         let mut headers = HeaderMap::new();
-        headers.insert(TRACEPARENT, text.parse().unwrap());
-        let (header, id) = TraceContext::of(&headers).headers();
-        (
-            header.to_str().unwrap().to_owned(),
-            id.to_str().unwrap().to_owned(),
-        )
+        for (name, value) in given {
+            headers.append(*name, value.parse().unwrap());
+        }
+        let trace = TraceHeaders::of(&headers);
+        let id = trace.id().to_str().unwrap().to_owned();
+        trace.replace(&mut headers);
+        assert_eq!(headers.get_all(TRACEPARENT).iter().count(), 1);
+        (trace_of(&headers).unwrap(), id)
     }
 
     #[test]
     fn valid_traceparent_is_continued_with_a_new_span() {
-        let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-        let (text, id) = of(parent);
-        assert_eq!(id, "4bf92f3577b34da6a3ce929d0e0e4736");
-        assert!(text.starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-") && text.ends_with("-01"));
-        assert_ne!(text, parent);
+        let states = [("tracestate", "a=1, b=2"), ("tracestate", "c=3")];
+        let (context, id) = of(&[&[("traceparent", PARENT)], &states[..]].concat());
+        assert_eq!(id, ID);
+        assert!(context.parent().starts_with(&format!("00-{ID}-")) && context.parent().ends_with("-01"));
+        assert_ne!(context.parent(), PARENT);
+        assert_eq!(context.state(), Some("a=1,b=2,c=3"));
     }
 
     #[test]
-    fn invalid_traceparent_starts_a_trace() {
-        for text in [
-            "",
-            "x",
-            "00-0-0-0",
-            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
-            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
+    fn invalid_traceparent_starts_a_trace_without_the_state_of_another() {
+        for parents in [
+            &[][..],
+            &["x"],
+            &[PARENT, PARENT],
+            &["00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01"],
         ] {
-            let (header, id) = of(text);
-            assert_ne!(id, "4bf92f3577b34da6a3ce929d0e0e4736", "{text}");
-            assert_eq!(
-                parse(header.as_bytes()).map(|(trace, _)| format!("{trace:032x}")),
-                Some(id)
-            );
+            let mut given: Vec<_> = parents.iter().map(|parent| ("traceparent", *parent)).collect();
+            given.push(("tracestate", "a=1"));
+            let (context, id) = of(&given);
+            assert_ne!(id, ID, "{parents:?}");
+            assert_eq!(context.state(), None, "{parents:?}");
+        }
+    }
+
+    #[test]
+    fn messages_carry_a_trace_only_with_a_valid_parent() {
+        let context = trace_in(Some(&json!(PARENT)), Some(&json!("a=1"))).unwrap();
+        assert!(context.parent().starts_with(&format!("00-{ID}-")) && context.parent() != PARENT);
+        assert_eq!(context.state(), Some("a=1"));
+        let context = trace_in(Some(&json!(PARENT)), Some(&json!(["a=1"]))).unwrap();
+        assert_eq!(context.state(), None);
+        for parent in [None, Some(json!("x")), Some(json!(1))] {
+            assert_eq!(trace_in(parent.as_ref(), Some(&json!("a=1"))), None);
         }
     }
 }

@@ -301,8 +301,11 @@ async fn every_response_has_a_trace_and_a_request_id() {
     let reply = server
         .call("GET", "/v1/nothing")
         .header("traceparent", parent)
+        .header("tracestate", "a=1, b=2")
+        .header("tracestate", "c=3")
         .send()
         .await;
+    assert_eq!(reply.header("tracestate"), Some("a=1,b=2,c=3"));
     let trace = reply.header("traceparent").unwrap();
     assert!(trace.starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-") && trace != parent);
     assert_eq!(
@@ -312,4 +315,6 @@ async fn every_response_has_a_trace_and_a_request_id() {
     let reply = server.get("/v1/runs").header("x-request-id", "mine").send().await;
     assert_eq!(reply.header("x-request-id"), Some("mine"));
     assert_eq!(reply.header("traceparent").unwrap().len(), 55);
+    let reply = server.get("/v1/runs").header("tracestate", "a=1").send().await;
+    assert_eq!(reply.header("tracestate"), None, "without a traceparent");
 }

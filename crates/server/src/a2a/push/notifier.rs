@@ -61,7 +61,7 @@ impl Notifier {
             authorization: subscription.authorization().as_deref().map(header).transpose()?,
             content_type: HeaderValue::from_static(content_type(&subscription)),
             body: Bytes::from(body),
-            traceparent: kept.trace,
+            trace: kept.trace,
         })
     }
 }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use wopr_app::{Update, View};
-use wopr_core::{Event, KernelEvent, Object, Recorded, RunKey, Timestamp};
+use wopr_core::{Event, KernelEvent, Object, Recorded, RunKey, Timestamp, TraceContext};
 use wopr_wire::a2a::{
     method::Version,
     model::{
@@ -48,7 +48,7 @@ pub(super) struct Kept {
     made: VecDeque<String>,
     /// The W3C trace context of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) trace: Option<String>,
+    pub(super) trace: Option<TraceContext>,
 }
 
 /// Converts events to the updates that subscribers get. `before` is the run before the first of them.

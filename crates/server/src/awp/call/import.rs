@@ -168,7 +168,7 @@ impl Surface<'_> {
             tenant,
             principal,
             origin: Origin::new(self.origin),
-            trace: self.traceparent.clone(),
+            trace: self.trace.clone(),
             bounds: beginning.bounds,
             name,
             input,

@@ -33,7 +33,7 @@ use crate::{
     body::{self, BodyError, Weight},
     credential_id::CredentialId,
     message::{Body, Request, Response},
-    telemetry::{Handled, NoFault},
+    telemetry::{self, Handled, NoFault},
 };
 
 /// What paths begin with on the host's listener.
@@ -220,7 +220,7 @@ impl Face {
             Route::Import => {
                 let operation = Operation {
                     idempotency_key: idempotency_key(headers)?,
-                    traceparent: text(headers, "traceparent").map(str::to_owned),
+                    trace: telemetry::trace_of(headers),
                     ..Operation::new(Tool::Start, body, ORIGIN)
                 };
                 return Ok((StatusCode::CREATED, import(host, caller, operation).await?));
@@ -257,7 +257,7 @@ impl Face {
         }
         let operation = Operation {
             idempotency_key: idempotency_key(headers)?,
-            traceparent: text(headers, "traceparent").map(str::to_owned),
+            trace: telemetry::trace_of(headers),
             is_registered,
             ..Operation::new(tool, body, ORIGIN)
         };
@@ -332,10 +332,6 @@ fn listed(query: &str) -> Result<Object, Error> {
         arguments.insert(name.into_owned(), value);
     }
     Ok(arguments)
-}
-
-fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
-    headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {

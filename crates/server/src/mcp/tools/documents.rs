@@ -23,6 +23,7 @@ pub(super) async fn call(ask: &Ask, tool: Tool, arguments: Object) -> Outcome {
     let (waiting, mut waits) = watch::channel(None);
     let request = Request {
         waiting: Some(waiting),
+        trace: ask.trace.clone(),
         ..Request::new(tool, arguments, "mcp")
     };
     let following = async {

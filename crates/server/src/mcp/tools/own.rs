@@ -67,6 +67,7 @@ async fn start(ask: &Ask, plan: Arc<Plan>, inputs: Object) -> Outcome {
     let permit = ask.caller.permit_start()?;
     let new = NewRun {
         inputs,
+        trace: ask.trace.clone(),
         ..NewRun::new(ask.app().new_run_id(), Origin::new("mcp"))
     };
     let run = match ask.app().start_run_of(permit, plan, new).await? {

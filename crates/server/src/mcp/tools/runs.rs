@@ -204,6 +204,7 @@ fn start(ask: Ask, arguments: Object) -> BoxFuture<'static, Outcome> {
             tags,
             metadata,
             side_rows,
+            trace: ask.trace.clone(),
             ..NewRun::new(ask.app().new_run_id(), Origin::new("mcp"))
         };
         let run = match ask.app().start_run(permit, &workflow, new).await? {

@@ -177,7 +177,7 @@ async fn exchange(
 ) -> Result<Exchange, Problem> {
     let client = Client::new(call.host.gate().clone(), [peer(call, request)?]);
     let settings = a2a::Call {
-        traceparent: call.header("traceparent").map(ToOwned::to_owned),
+        trace: call.trace(),
         tenant: Some(call.caller().tenant.clone()),
         ..a2a::Call::default()
     };
