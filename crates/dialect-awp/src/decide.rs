@@ -248,10 +248,7 @@ fn begin(next: &mut Next<'_>, position: usize, step: &StepId, attempt: u32, star
             let data = json!({ "prompt": prompt, "resumeSchema": schema });
             next.interrupt(step, started, (InterruptKind::Custom, data), *timeout_ms);
         }
-        Kind::Wait(Wait::Duration(ms)) => {
-            let until = next.input.now.plus_millis(*ms);
-            next.sleep(step.clone(), until);
-        }
+        Kind::Wait(Wait::Duration(ms)) => next.sleep_for(step.clone(), *ms),
         Kind::Wait(Wait::Until(at)) => {
             let until = (*at).max(next.input.now);
             next.sleep(step.clone(), until);
@@ -444,7 +441,7 @@ pub(crate) fn fail(next: &mut Next<'_>, step: &StepId, cause: Seq, error: Failur
     let Some((_, active)) = next.active(step) else {
         return;
     };
-    let attempts = active.attempt + 1;
+    let attempts = active.n_attempts();
     let failed = KernelEvent::NodeFailed {
         step: step.clone(),
         error: error.clone(),

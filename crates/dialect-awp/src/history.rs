@@ -11,8 +11,8 @@ use std::{collections::HashMap, ops::Range};
 
 use serde_json::{Value, json};
 use wopr_kernel::{
-    Activity, EventRef, Failure, Given, GivenEnd, GivenOutcome, KernelEvent, Object, Planned, RecordedRef,
-    RunId, RunStarted, Seq, StepId, Timestamp, cost::Budget, fields, measure::size_of_object,
+    Activity, CutAttempt, EventRef, Failure, Given, GivenEnd, GivenOutcome, KernelEvent, Object, Planned,
+    RecordedRef, RunId, RunStarted, Seq, StepId, Timestamp, cost::Budget, fields, measure::size_of_object,
 };
 
 use crate::{
@@ -90,6 +90,10 @@ pub enum Wanted {
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Notes {
     attempt: u32,
+    /// How many of its attempts a pause has cut. The protocol has no pauses, so its rows do not count them.
+    n_cut: u32,
+    /// Whether the next attempt goes on with one that was cut.
+    is_cut: bool,
     /// The task of the agent that works at it.
     external_task: Option<Value>,
     child: Option<String>,
@@ -290,7 +294,18 @@ impl<'p> HistoryWriter<'p> {
             }
             KernelEvent::NodeRetried {
                 step, attempt, error, ..
-            } => self.attempt_failed(step, error, *attempt, true),
+            } => {
+                let n_cut = self.notes(step).map_or(0, |notes| notes.n_cut);
+                self.attempt_failed(step, error, attempt.saturating_sub(n_cut), true);
+            }
+            KernelEvent::RunPaused { cut, .. } => {
+                for CutAttempt { step, .. } in cut {
+                    if let Some(notes) = self.notes(step) {
+                        notes.n_cut += 1;
+                        notes.is_cut = true;
+                    }
+                }
+            }
             // A delegate may ask a second agent.
             KernelEvent::EffectScheduled {
                 step,
@@ -334,7 +349,6 @@ impl<'p> HistoryWriter<'p> {
             }
             // The protocol has no rows for these.
             KernelEvent::CancelRequested { .. }
-            | KernelEvent::RunPaused { .. }
             | KernelEvent::RunResumed { .. }
             | KernelEvent::NodeSkipped { .. }
             | KernelEvent::NodeCancelled { .. }
@@ -405,10 +419,19 @@ impl<'p> HistoryWriter<'p> {
         let Some(node) = plan.position(&step.node).map(|at| plan.at(at)) else {
             return;
         };
+        let mut attempt = attempt;
         if let Some(notes) = self.notes(step) {
             let child = notes.child.take().filter(|_| attempt > 0);
+            let n_cut = if attempt > 0 { notes.n_cut } else { 0 };
+            if attempt > 0 && notes.is_cut {
+                (notes.child, notes.is_cut) = (child, false);
+                return;
+            }
+            attempt = attempt.saturating_sub(n_cut);
             *notes = Notes {
                 attempt,
+                n_cut,
+                is_cut: false,
                 external_task: None,
                 child,
             };

@@ -107,9 +107,14 @@ impl Dialect for Toy {
                 Ok(outputs) => complete(next, &step, cause, outputs),
                 Err(failure) => fail(next, &step, cause, failure),
             },
-            // Its steps have neither timers nor retries, single children, joins of their own or gates, and its variables are its own.
+            Trigger::AttemptDue {
+                position,
+                step,
+                attempt,
+                started,
+            } => begin(next, position, step, attempt, started),
+            // Its steps have neither timers nor single children, joins of their own or gates, and its variables are its own.
             Trigger::Set(_)
-            | Trigger::AttemptDue { .. }
             | Trigger::TimerFired { .. }
             | Trigger::ChildEnded { .. }
             | Trigger::MemberEnded { .. }
@@ -158,32 +163,36 @@ fn go_on(next: &mut DecisionBuilder<'_, Toy>) {
         if next.must_pause() {
             return next.pause();
         }
-        let plan = next.plan;
         let Some((step, started)) = next.start_step(position) else {
             return;
         };
-        match &plan.steps[position] {
-            Step::Say(template) => match fill(next, template) {
-                Ok(text) => complete(next, &step, started, fields(json!({ "text": text }))),
-                Err(failure) => fail(next, &step, started, failure),
-            },
-            Step::Ask { question, name, .. } => match fill(next, question) {
-                Ok(question) => {
-                    let data = json!({ "questions": [{ "id": name, "question": question }] });
-                    next.interrupt(&step, started, (InterruptKind::Clarification, data), None);
-                }
-                Err(failure) => fail(next, &step, started, failure),
-            },
-            Step::Call(payload) => {
-                let payload = payload.clone();
-                next.call(step, 0, started, Call::SideEffect { payload });
+        begin(next, position, step, 0, started);
+    }
+}
+
+/// Begins an attempt of a step.
+fn begin(next: &mut DecisionBuilder<'_, Toy>, position: usize, step: StepId, attempt: u32, started: Seq) {
+    let plan = next.plan;
+    match &plan.steps[position] {
+        Step::Say(template) => match fill(next, template) {
+            Ok(text) => complete(next, &step, started, fields(json!({ "text": text }))),
+            Err(failure) => fail(next, &step, started, failure),
+        },
+        Step::Ask { question, name, .. } => match fill(next, question) {
+            Ok(question) => {
+                let data = json!({ "questions": [{ "id": name, "question": question }] });
+                next.interrupt(&step, started, (InterruptKind::Clarification, data), None);
             }
-            Step::Run { workflows, .. } => {
-                let spawned =
-                    spawns(next, workflows).and_then(|spawns| next.spawn_set(&step, started, spawns));
-                if let Err(failure) = spawned {
-                    fail(next, &step, started, failure);
-                }
+            Err(failure) => fail(next, &step, started, failure),
+        },
+        Step::Call(payload) => {
+            let payload = payload.clone();
+            next.call(step, attempt, started, Call::SideEffect { payload });
+        }
+        Step::Run { workflows, .. } => {
+            let spawned = spawns(next, workflows).and_then(|spawns| next.spawn_set(&step, started, spawns));
+            if let Err(failure) = spawned {
+                fail(next, &step, started, failure);
             }
         }
     }

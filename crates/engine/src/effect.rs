@@ -459,7 +459,8 @@ pub trait Executor: Send + Sync + fmt::Debug + 'static {
     }
 
     /// Whether the peer of a call of this type may go on with it on its own once it has the request. Such a call is
-    /// recalled if its run drops it before it is accepted.
+    /// recalled if its run drops it before it is accepted. It must not be one that a pause may cut (see
+    /// [`wopr_core::provider::may_be_cut`]).
     fn may_go_on(&self, provider: &str) -> bool {
         provider == provider::AGENT
     }

@@ -161,6 +161,7 @@ impl Engine {
                 event: KernelEvent::RunPaused {
                     reason: Some(QUARANTINED.to_owned()),
                     drain: DrainPolicy::default(),
+                    cut: Vec::new(),
                 }
                 .into(),
             };

@@ -141,8 +141,10 @@ pub(crate) fn settle(context: &Context<'_>, decided: &Decided<'_>) -> Rows {
         let won = context.won.filter(|won| won.key == key);
         let fence = won.map(|won| won.fence);
         let pending = view.run.call(&view.plan, step, *attempt);
-        let may_go_on =
-            pending.is_some_and(|call| call.handle.is_none() && context.executor.may_go_on(&call.provider));
+        // The next attempt makes a call again that a pause has cut, so nobody recalls it.
+        let may_go_on = !is_cut(decided.events, step)
+            && pending
+                .is_some_and(|call| call.handle.is_none() && context.executor.may_go_on(&call.provider));
         if !may_go_on {
             rows.ended.push(Ended { key, fence });
             continue;
@@ -197,6 +199,13 @@ pub(crate) fn settle(context: &Context<'_>, decided: &Decided<'_>) -> Rows {
         }
     }
     rows
+}
+
+fn is_cut(events: &[Recorded], step: &StepId) -> bool {
+    events.iter().any(|recorded| {
+        matches!(&recorded.event, Event::Kernel(KernelEvent::RunPaused { cut, .. })
+            if cut.iter().any(|cut| cut.step == *step))
+    })
 }
 
 fn has_completed(events: &[Recorded], step: &StepId) -> bool {

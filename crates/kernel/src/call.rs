@@ -347,4 +347,11 @@ pub mod provider {
     pub const TOOL_LIST: &str = "tool-list";
     pub const MEMORY: &str = "memory";
     pub const SIDE_EFFECT: &str = "core.conformance.side-effect";
+
+    /// Whether a pause may cut a call of this type, which the next attempt then makes again. A worker and an agent go on by
+    /// themselves, and a tool may do again what it has done already.
+    #[must_use]
+    pub fn may_be_cut(provider: &str) -> bool {
+        [HTTP, MEMORY, MODEL, SIDE_EFFECT, TOOL_LIST].contains(&provider)
+    }
 }

@@ -337,6 +337,9 @@ pub enum KernelEvent {
         reason: Option<String>,
         /// Whether active nodes may finish.
         drain: DrainPolicy,
+        /// The attempts that were cut. Another one of each follows once the run is resumed.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        cut: Vec<CutAttempt>,
     },
     RunResumed {
         reason: Option<String>,
@@ -733,11 +736,19 @@ pub struct Activity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DrainPolicy {
-    /// Stop between two events.
+    /// Cut the attempts that can be repeated, and begin no call.
     Immediate,
     /// Let active nodes finish.
     #[default]
     DrainCurrentNode,
+}
+
+/// An attempt that a pause cut.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutAttempt {
+    pub step: StepId,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attempt: u32,
 }
 
 impl DrainPolicy {

@@ -62,9 +62,12 @@ impl KernelEvent {
             Self::MemoryWritten(written) => written.content.len(),
             Self::MemoryCompacted { sources, .. } => sources.iter().map(String::len).sum(),
             Self::OutputChunk { chunk, .. } => chunk.len(),
+            Self::RunPaused { reason, cut, .. } => {
+                let nodes = cut.iter().map(|cut| cut.step.node.as_str().len());
+                of_text(reason.as_ref()) + nodes.sum::<usize>()
+            }
             Self::RunCancelled { reason, .. }
             | Self::CancelRequested { reason, .. }
-            | Self::RunPaused { reason, .. }
             | Self::RunResumed { reason } => of_text(reason.as_ref()),
             Self::NodeStarted { .. }
             | Self::NodeSkipped { .. }

@@ -16,8 +16,8 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::{
-    Active, Event, KernelEvent, Member, Phase, Planned, Recorded, Run, RunId, Seq, StepId, Timer, Timestamp,
-    Wait, Work,
+    Active, CutAttempt, Event, KernelEvent, Member, Phase, Planned, Recorded, Run, RunId, Seq, StepId, Timer,
+    Timestamp, Wait, Work,
 };
 
 /// A violated invariant.
@@ -80,9 +80,15 @@ impl LogChecker {
             }
             KernelEvent::RunStarted(_) => return wrong("the run starts again"),
             // A child can be cancelled or quarantined before it starts.
-            KernelEvent::RunCancelled { .. }
-            | KernelEvent::RunPaused { .. }
-            | KernelEvent::RunResumed { .. } => {}
+            KernelEvent::RunCancelled { .. } | KernelEvent::RunResumed { .. } => {}
+            KernelEvent::RunPaused { cut, .. } => {
+                for CutAttempt { step, attempt } in cut {
+                    if self.active.get(step) != Some(attempt) {
+                        return wrong("an attempt is cut that is not under way");
+                    }
+                    self.executions = self.executions.saturating_sub(1);
+                }
+            }
             _ if !self.has_begun => return wrong("it comes before run.started"),
             KernelEvent::NodeStarted { step, attempt, .. } => {
                 self.executions += 1;
@@ -303,6 +309,8 @@ pub fn check_run(run: &Run, plan: &dyn Planned, outstanding: &OutstandingWork) -
         };
         match wait {
             Wait::Work if plan.has_timer(position) => drop(timers.insert(Timer::Delay(step))),
+            // It goes on once the run is resumed.
+            Wait::Work if run.is_stopped => {}
             Wait::Work => return broken(format!("'{}' works without work to do", step.key())),
             Wait::Effect(pending) => {
                 if pending.deadline().is_some() {
@@ -320,6 +328,8 @@ pub fn check_run(run: &Run, plan: &dyn Planned, outstanding: &OutstandingWork) -
                     timers.insert(Timer::Interrupt(step));
                 }
             }
+            Wait::Children(members)
+                if run.is_stopped && members.iter().all(|member| member.end.is_some()) => {}
             Wait::Children(members) => {
                 let is_open = |child: &RunId| {
                     let mut known = run.children.iter();

@@ -53,7 +53,7 @@ pub use dialect::{
     Answered, ChildPolicy, Dialect, NodeTypes, OnFailure, Planned, Retries, Startable, Trigger, Verdict,
 };
 pub use event::{
-    Activity, ApprovalAction, Cap, Divergence, DrainPolicy, Event, EventRef, KernelEvent, Limits,
+    Activity, ApprovalAction, Cap, CutAttempt, Divergence, DrainPolicy, Event, EventRef, KernelEvent, Limits,
     MemoryWritten, Object, Origin, Parent, Recorded, RecordedRef, RunStarted, StepId,
 };
 pub use failure::{Failure, REJECTED, TIMED_OUT, WorkerFailure};

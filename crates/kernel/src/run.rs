@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    Activity, ApprovalAction, ContentHash, Dialect, EventRef, Failure, ForkMode, InterruptKind, Join,
-    KernelEvent, NodeId, Object, Planned, PrincipalId, RecordedRef, RefusalDivergence, RunId, RunStarted,
-    RunStatus, Seq, StepId, Timestamp, WorkflowId, event_size::size_of_event,
+    Activity, ApprovalAction, ContentHash, CutAttempt, Dialect, DrainPolicy, EventRef, Failure, ForkMode,
+    InterruptKind, Join, KernelEvent, NodeId, Object, Planned, PrincipalId, RecordedRef, RefusalDivergence,
+    RunId, RunStarted, RunStatus, Seq, StepId, Timestamp, WorkflowId, event_size::size_of_event, provider,
 };
 
 pub use view::{Asked, OpenInterrupt, Streaming};
@@ -34,7 +34,7 @@ pub const REDACTED: &str = "[REDACTED]";
 pub const IMPORTED: &str = "imported";
 
 /// The version of the kernel's fold: grows whenever the state of a log is another one, or has another form.
-pub const FOLD: u16 = 4;
+pub const FOLD: u16 = 5;
 
 /// The state of a run, derived from its log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -66,6 +66,9 @@ pub struct Run {
     /// The approximate size of the log in bytes.
     pub log_bytes: u64,
     pub paused: bool,
+    /// Whether the pause is one that lets no call begin.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_stopped: bool,
     pub cancelling: Option<Cancel>,
     pub active_ms: u64,
     pub running_since: Option<Timestamp>,
@@ -183,6 +186,11 @@ pub enum Phase {
 pub struct Active {
     pub ordinal: u32,
     pub attempt: u32,
+    /// When its first attempt began.
+    pub started_at: Timestamp,
+    /// How many of its attempts a pause has cut.
+    #[serde(default, skip_serializing_if = "crate::event::is_zero")]
+    pub n_cut: u32,
     pub wait: Wait,
     /// How many interrupts it has opened.
     #[serde(default, skip_serializing_if = "crate::event::is_zero")]
@@ -413,6 +421,7 @@ impl Default for Run {
             executions: 0,
             log_bytes: 0,
             paused: false,
+            is_stopped: false,
             cancelling: None,
             active_ms: 0,
             running_since: None,
@@ -543,15 +552,27 @@ impl Run {
                 });
                 Ok(())
             }
-            KernelEvent::RunPaused { .. } => {
+            KernelEvent::RunPaused { drain, cut, .. } => {
                 self.paused = true;
+                self.is_stopped = *drain == DrainPolicy::Immediate;
+                for CutAttempt { step, attempt } in cut {
+                    let active = self.active(plan, step)?;
+                    if active.attempt != *attempt || !active.may_be_cut() {
+                        return Err(illegal("cut of what cannot be repeated", &step.node));
+                    }
+                    active.wait = Wait::Retry { due: at };
+                    active.n_cut += 1;
+                    // The next attempt counts in its place.
+                    self.executions = self.executions.saturating_sub(1);
+                }
                 Ok(())
             }
             KernelEvent::RunResumed { .. } => {
                 self.paused = false;
+                self.is_stopped = false;
                 Ok(())
             }
-            KernelEvent::NodeStarted { step, attempt, .. } => self.start_node(plan, step, *attempt),
+            KernelEvent::NodeStarted { step, attempt, .. } => self.start_node(plan, step, *attempt, at),
             KernelEvent::NodeCompleted { step, .. } => {
                 let position = self.finish(plan, step, false)?;
                 self.nodes[position].phase = Phase::Completed;
@@ -917,17 +938,24 @@ impl Run {
         let gap = at.millis_since(self.updated_at);
         self.running_since = self.running_since.map(|since| since.plus_millis(gap));
         self.paused = false;
+        self.is_stopped = false;
         let mut dropped = HashSet::new();
         for (position, node) in self.nodes.iter_mut().enumerate() {
             let Phase::Active(active) = &mut node.phase else {
                 continue;
             };
             match &mut active.wait {
-                Wait::Retry { due } => *due = due.plus_millis(gap),
+                Wait::Retry { due } => {
+                    *due = due.plus_millis(gap);
+                    active.started_at = active.started_at.plus_millis(gap);
+                }
                 Wait::Interrupt(open) => {
                     open.deadline = open.deadline.map(|deadline| deadline.plus_millis(gap));
                 }
-                Wait::Work => active.streamed = None,
+                Wait::Work => {
+                    active.streamed = None;
+                    active.started_at = at;
+                }
                 Wait::Effect(_) | Wait::Children(_) if calls_again => {
                     let mut kept = Vec::new();
                     if let Wait::Children(members) = std::mem::replace(&mut active.wait, Wait::Work) {
@@ -982,7 +1010,13 @@ impl Run {
         Ok(())
     }
 
-    fn start_node(&mut self, plan: &impl Planned, step: &StepId, attempt: u32) -> Result<(), ApplyError> {
+    fn start_node(
+        &mut self,
+        plan: &impl Planned,
+        step: &StepId,
+        attempt: u32,
+        at: Timestamp,
+    ) -> Result<(), ApplyError> {
         let position = plan
             .position(&step.node)
             .ok_or_else(|| illegal("start", &step.node))?;
@@ -1018,6 +1052,8 @@ impl Run {
         state.phase = Phase::Active(Active {
             ordinal: step.ordinal,
             attempt: 0,
+            started_at: at,
+            n_cut: 0,
             wait: Wait::Work,
             n_interrupts: 0,
             called_at: None,
@@ -1122,6 +1158,21 @@ impl NodeState {
 }
 
 impl Active {
+    /// How many attempts it has made, without those that a pause has cut.
+    #[must_use]
+    pub const fn n_attempts(&self) -> u32 {
+        (self.attempt + 1).saturating_sub(self.n_cut)
+    }
+
+    /// Whether a pause may cut the current attempt: its timer, or a call that the next attempt makes again.
+    pub(crate) fn may_be_cut(&self) -> bool {
+        match &self.wait {
+            Wait::Work => true,
+            Wait::Effect(pending) => pending.handle.is_none() && provider::may_be_cut(&pending.provider),
+            Wait::Retry { .. } | Wait::Interrupt(_) | Wait::Children(_) => false,
+        }
+    }
+
     /// Whether nothing from outside is to come: there is no wait, or all children have ended that there was one for.
     #[must_use]
     pub fn waits_for_nothing(&self) -> bool {

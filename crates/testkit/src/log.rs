@@ -271,8 +271,10 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
                 text("with ", &parent.as_ref().map(name)),
             ],
         ),
-        KernelEvent::RunPaused { reason, drain } => {
-            ("run.paused", vec![drain.as_str().to_owned(), text("", reason)])
+        KernelEvent::RunPaused { reason, drain, cut } => {
+            let cut = cut.iter().map(|cut| format!("cut {}", at(&cut.step)));
+            let words = [drain.as_str().to_owned(), text("", reason)];
+            ("run.paused", words.into_iter().chain(cut).collect())
         }
         KernelEvent::RunResumed { reason } => ("run.resumed", vec![text("", reason)]),
         KernelEvent::NodeStarted { step, attempt, .. } => {

@@ -581,9 +581,17 @@ impl Script {
         self.tell(run, Command::Cancel { reason: None, by })
     }
 
-    /// Pauses the root.
+    /// Pauses the root, and lets its active nodes finish.
     pub fn pause(&mut self) -> Result<(), Refusal> {
-        let drain = DrainPolicy::DrainCurrentNode;
+        self.pause_by(DrainPolicy::DrainCurrentNode)
+    }
+
+    /// Pauses the root, and cuts what it can.
+    pub fn stop(&mut self) -> Result<(), Refusal> {
+        self.pause_by(DrainPolicy::Immediate)
+    }
+
+    fn pause_by(&mut self, drain: DrainPolicy) -> Result<(), Refusal> {
         self.tell(0, Command::Pause { reason: None, drain })
     }
 

@@ -301,7 +301,7 @@ async fn show(client: &Client, run: &str, format: Format) -> Result<Exit> {
         )?;
     }
     if !snapshot.status.is_terminal() {
-        for wait in waits::of(client, run).await {
+        for wait in waits::of(client, run, &snapshot).await {
             // Not "waits for", by which scripts find runs that wait for somebody.
             fact("pending", &wait)?;
         }

@@ -467,3 +467,39 @@ fn submissions_are_checked_in_order_and_change_nothing() {
     let refused = check_submission(own, (id, run, state), good).expect_err("refused");
     assert_eq!(refused.code(), "ACTIVITY_SUBMIT_NOT_AWAITING");
 }
+
+#[test]
+fn attempts_that_a_pause_cut_have_no_rows() {
+    let nodes = [
+        json!({ "id": "night", "type": "wait", "config": { "kind": "duration", "duration": "1s" } }),
+        json!({ "id": "work", "type": "llm_call", "config": {}, "retry": { "max_attempts": 2, "initial_interval": "1s" } }),
+    ];
+    let edges = [("start", "night"), ("night", "work"), ("work", "end")];
+    let history = |is_cut: bool| {
+        let document = document("cut", json!({}), &nodes, &edges);
+        let mut script = in_process(document, json!({ "inProcess": { "model": "p" } }), json!({}));
+        let cut = |script: &mut Script| {
+            if is_cut {
+                script.stop().expect("running");
+                script.resume().expect("paused");
+                script.wait(0);
+            }
+        };
+        cut(&mut script);
+        script.wait(1_000);
+        let busy = || Failure {
+            retryable: true,
+            ..Failure::new("model_call_failed", "later")
+        };
+        cut(&mut script);
+        cut(&mut script);
+        script.outcome("work", Err(busy())).expect("under way");
+        script.wait(1_000);
+        cut(&mut script);
+        script.outcome("work", Err(busy())).expect("under way");
+        assert_eq!(script.status(), "failed");
+        let rows = rows(&script, 0).into_iter();
+        rows.map(|row| (row.name, row.payload)).collect::<Vec<_>>()
+    };
+    assert_eq!(history(true), history(false));
+}

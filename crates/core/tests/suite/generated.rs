@@ -37,6 +37,7 @@ pub(crate) enum Told {
     NextTimer,
     Stray(usize, u32, u8),
     Pause,
+    Stop,
     Resume,
     Cancel,
     CancelChild(usize),
@@ -55,6 +56,7 @@ pub(crate) fn told() -> impl Strategy<Value = Told> {
         6 => Just(Told::NextTimer),
         1 => (node.clone(), 0..3_u32, 0..5_u8).prop_map(|(node, ordinal, kind)| Told::Stray(node, ordinal, kind)),
         2 => Just(Told::Pause),
+        2 => Just(Told::Stop),
         2 => Just(Told::Resume),
         1 => Just(Told::Cancel),
         1 => node.prop_map(Told::CancelChild),
@@ -258,6 +260,7 @@ pub(crate) fn tell(script: &mut Script, told: &Told) {
             let _ = script.fire(timer);
         }
         Told::Pause => drop(script.pause()),
+        Told::Stop => drop(script.stop()),
         Told::Resume => drop(script.resume()),
         Told::Cancel => drop(script.cancel()),
         Told::CancelChild(child) if script.n_runs() > 1 => {

@@ -9,11 +9,12 @@ use std::{collections::HashSet, sync::Arc};
 use expect_test::expect_file;
 use serde_json::{Value, json};
 use wopr_core::{
-    Activity, AnswerEnd, ApprovalAction, Authority, Cap, ContentHash, DialectEvent, DialectId, Divergence,
-    DrainPolicy, Event, Failure, Fork, ForkMode, Given, GivenAnswer, GivenEnd, GivenOutcome, GivenResult,
-    InterruptKind, KernelEvent, Limits, MemoryWritten, ModelMessage, ModelStop, ModelUsage, NodeId, Object,
-    Origin, Parent, PrincipalId, Recorded, Recorder, RefusalDivergence, ReplyKind, Run, RunId, RunMessage,
-    RunStarted, RunStatus, Seq, StepId, TenantId, Timer, Timestamp, ToolCall, WorkflowId, format, openwop,
+    Activity, AnswerEnd, ApprovalAction, Authority, Cap, ContentHash, CutAttempt, DialectEvent, DialectId,
+    Divergence, DrainPolicy, Event, Failure, Fork, ForkMode, Given, GivenAnswer, GivenEnd, GivenOutcome,
+    GivenResult, InterruptKind, KernelEvent, Limits, MemoryWritten, ModelMessage, ModelStop, ModelUsage,
+    NodeId, Object, Origin, Parent, PrincipalId, Recorded, Recorder, RefusalDivergence, ReplyKind, Run,
+    RunId, RunMessage, RunStarted, RunStatus, Seq, StepId, TenantId, Timer, Timestamp, ToolCall, WorkflowId,
+    format, openwop,
 };
 use wopr_testkit::{N_KINDS, Script, Workflow, agent_events, kind, orchestrations};
 
@@ -171,6 +172,10 @@ fn kernel_samples() -> Vec<KernelEvent> {
         KernelEvent::RunPaused {
             reason: reason(),
             drain: DrainPolicy::Immediate,
+            cut: vec![CutAttempt {
+                step: step(),
+                attempt: 1,
+            }],
         },
         KernelEvent::RunResumed { reason: reason() },
         KernelEvent::NodeStarted {

@@ -91,8 +91,7 @@ impl Walk<'_, '_> {
                 if asked == 0 {
                     return self.complete_node(&step, started, fields(json!({ "waitedMs": 0 })));
                 }
-                let until = self.input.now.plus_millis(asked);
-                self.sleep(step, until);
+                self.sleep_for(step, asked);
             }
             NodeKind::Fail {
                 code,
@@ -448,7 +447,7 @@ impl Walk<'_, '_> {
         let Some((position, active)) = self.active(step) else {
             return;
         };
-        let attempts = active.attempt + 1;
+        let attempts = active.n_attempts();
         let mut output = fields(json!({ "error": { "code": error.code, "message": error.message } }));
         if let (Some(reason), Some(error)) = (&error.reason, output.get_mut("error")) {
             error["reason"] = reason.as_str().into();

@@ -7,7 +7,7 @@ use std::sync::{
 
 use async_trait::async_trait;
 use serde_json::json;
-use wopr_core::{Command, RunStatus, Timestamp};
+use wopr_core::{Command, DrainPolicy, RunStatus, Timestamp};
 use wopr_engine::{
     Attempt, CommandError, Done, Engine, Executor, Idempotency, Options, Outcome, Report, SideRows,
     SystemClock,
@@ -253,6 +253,42 @@ async fn a_long_attempt_renews_its_lease() {
     );
     reply.send(Outcome::Done(json!({}))).expect("awaited");
     reaches(&engine, &key, RunStatus::Completed).await;
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn immediate_pause_breaks_an_attempt_off_and_the_resume_makes_another() {
+    let (executor, attempts) = steered();
+    let engine = engine(Arc::new(MemoryStore::new()), executor).await;
+    let call = node("call", "core.conformance.side-effect", json!({}));
+    engine
+        .register(None, workflow("fx", &[call], &[]))
+        .await
+        .expect("registers");
+    let key = fresh(create(&engine, "fx", json!({}), SideRows::default()).await).key;
+    let (cut, mut reply) = attempts.lock().await.recv().await.expect("an attempt");
+    let pause = Command::Pause {
+        reason: None,
+        drain: DrainPolicy::Immediate,
+    };
+    engine
+        .command(&key, pause, SideRows::default())
+        .await
+        .expect("running");
+    reply.closed().await;
+    assert!(attempts.lock().await.try_recv().is_err());
+    let resume = Command::Resume { reason: None };
+    engine
+        .command(&key, resume, SideRows::default())
+        .await
+        .expect("paused");
+    let (again, reply) = attempts.lock().await.recv().await.expect("another attempt");
+    assert_eq!((cut.attempt, again.attempt), (0, 1));
+    assert_eq!(cut.idempotency_key, again.idempotency_key);
+    assert!(again.is_repeat && !again.is_interrupted);
+    reply.send(Outcome::Done(json!({"ok": true}))).expect("awaited");
+    let view = reaches(&engine, &key, RunStatus::Completed).await;
+    assert_eq!(view.run.outputs, json!({"ok": true}).as_object().cloned());
     engine.stop().await;
 }
 

@@ -141,7 +141,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
     }
 
     /// Clears the timer and the effect of an active step, and returns its children.
-    fn stop_step(&mut self, step: &StepId) -> Vec<RunId> {
+    pub(super) fn stop_step(&mut self, step: &StepId) -> Vec<RunId> {
         let Some((_, active)) = self.active(step) else {
             return Vec::new();
         };

@@ -15,6 +15,7 @@ mod elide;
 mod end;
 mod fork;
 mod interrupt;
+mod pause;
 mod start;
 mod step;
 
@@ -28,8 +29,8 @@ use serde_json::Value;
 
 use crate::{
     Active, ApplyError, Command, Decision, Dialect, Event, Failure, Given, Input, InterruptKind, KernelEvent,
-    NodeId, Object, Phase, Planned, Recorded, Refusal, Run, RunMessage, RunStatus, Seq, StartRun, StepId,
-    Timer, Timestamp, Trigger, Wait, Work,
+    NodeId, Object, Phase, Planned, Recorded, Refusal, Run, RunMessage, Seq, StartRun, StepId, Timer,
+    Timestamp, Trigger, Wait, Work,
     cost::{
         self, Budget, DECISION_PAUSE, EVENT, Exhausted, MAX_DECISION_WORK, MAX_STATE, MESSAGES_PAUSE,
         STATE_PER_INPUT,
@@ -371,30 +372,8 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
                 self.cancel(reason, by, None)?;
                 Ok(Trigger::Advance)
             }
-            Command::Pause { reason, drain } => {
-                match self.run.status {
-                    RunStatus::Running => {}
-                    status => return Err(Refusal::NotPausable(status)),
-                }
-                // Pauses and resumes in turn would make a log grow without end.
-                if let Some(most) = self.run.full_log() {
-                    return Err(Refusal::LogFull { most });
-                }
-                self.record(None, KernelEvent::RunPaused { reason, drain });
-                Ok(Trigger::Advance)
-            }
-            Command::Resume { reason } => {
-                // A run that was quarantined while it was being cancelled resumes the cancel.
-                if !self.run.paused || self.run.status.is_terminal() {
-                    return Err(Refusal::NotPaused(self.run.status));
-                }
-                self.record(None, KernelEvent::RunResumed { reason });
-                if self.run.started.is_none() {
-                    return Ok(Trigger::Advance);
-                }
-                self.restart_retries();
-                Ok(Trigger::Resumed)
-            }
+            Command::Pause { reason, drain } => self.pause_run(reason, drain),
+            Command::Resume { reason } => self.resume_run(reason),
             Command::Resolve(resolve) => self.resolve(&resolve),
             Command::SetVariables(variables) => {
                 if self.run.status.is_terminal() {
@@ -583,6 +562,13 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
         )
     }
 
+    /// Lets a step wait for so long from its start. An attempt after one that was cut goes on with the wait.
+    pub fn sleep_for(&mut self, step: StepId, ms: u64) {
+        let active = self.active(&step);
+        let started_at = active.map_or(self.input.now, |(_, active)| active.started_at);
+        self.sleep(step, started_at.plus_millis(ms));
+    }
+
     /// Lets a step wait for a time.
     pub fn sleep(&mut self, step: StepId, until: Timestamp) {
         self.work.timers_set.push((Timer::Delay(step), until));
@@ -654,25 +640,6 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
             events: self.events,
             work: self.work,
             heard: self.heard,
-        }
-    }
-
-    /// Retry delays are timers; those that fired during a pause are set again.
-    fn restart_retries(&mut self) {
-        for position in 0..self.run.nodes.len() {
-            if let Phase::Active(Active {
-                ordinal,
-                attempt,
-                wait: Wait::Retry { due },
-                ..
-            }) = &self.run.nodes[position].phase
-            {
-                let (ordinal, next, due) = (*ordinal, attempt + 1, *due);
-                let step = self.step(position, ordinal);
-                self.work
-                    .timers_set
-                    .push((Timer::Retry(step, next), due.max(self.input.now)));
-            }
         }
     }
 }

@@ -65,8 +65,12 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
         );
     }
 
-    /// Calls out: the step then waits for the outcome.
+    /// Calls out: the step then waits for the outcome. If the run is stopped, the step does so in a later decision, which
+    /// begins with its attempt again.
     pub fn call(&mut self, step: StepId, attempt: u32, cause: Seq, call: Call) {
+        if self.run.is_stopped {
+            return;
+        }
         let activity = match &call {
             Call::Activity(activity) => Some(activity.clone()),
             Call::Http { .. }
@@ -471,12 +475,15 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             failure,
         } = attempted;
         let Retries { most, .. } = self.plan.retries(position);
-        if !self.plan.may_retry(position, &failure) || attempt >= most {
+        // An attempt that a pause cut is followed by another one anyway.
+        let n_cut = self.active(step).map_or(0, |(_, active)| active.n_cut);
+        let n_retries = attempt.saturating_sub(n_cut);
+        if !self.plan.may_retry(position, &failure) || n_retries >= most {
             return Some(failure);
         }
         let delay_ms = self
             .plan
-            .retry_delay_ms(position, attempt)
+            .retry_delay_ms(position, n_retries)
             .max(retry_after_ms.unwrap_or(0).min(MAX_RETRY_AFTER_MS));
         // The next attempt would be late.
         let deadline = self.pending(step, attempt).and_then(|pending| pending.deadline);

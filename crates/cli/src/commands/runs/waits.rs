@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-use wopr_wire::openwop::event::RunEventDoc;
+use serde_json::{Map, Value};
+use wopr_wire::openwop::{event::RunEventDoc, run::RunSnapshot};
 
 use crate::{client::Client, render};
 
@@ -36,6 +36,8 @@ enum Wait {
     },
     /// The time and the cause of the next attempt.
     Retry(String),
+    /// Another attempt after the one that a pause cut.
+    Resume,
     Child {
         run: String,
         workflow: String,
@@ -43,12 +45,13 @@ enum Wait {
 }
 
 /// Describes what a run waits for. What cannot be read is left out.
-pub(super) async fn of(client: &Client, run: &str) -> Vec<String> {
+pub(super) async fn of(client: &Client, run: &str, snapshot: &RunSnapshot) -> Vec<String> {
     let Ok(log) = client.log(run).await else {
         return Vec::new();
     };
     let events = log.into_iter().map(serde_json::from_value::<RunEventDoc>);
-    let waits = fold(events.filter_map(Result::ok));
+    let mut waits = fold(events.filter_map(Result::ok));
+    note_cut(&mut waits, &snapshot.node_states);
     let has_activity = waits.values().any(|wait| matches!(wait, Wait::Activity { .. }));
     let queues = match has_activity {
         true => client.get("/v1/host/wopr/workers").await.unwrap_or_default(),
@@ -64,6 +67,16 @@ pub(super) async fn of(client: &Client, run: &str) -> Vec<String> {
         lines.push(format!("{more} more; see the events of the run"));
     }
     lines
+}
+
+/// Corrects the waits of nodes whose attempt a pause has cut, which the events of these nodes do not say.
+fn note_cut(waits: &mut BTreeMap<String, Wait>, states: &Map<String, Value>) {
+    for (node, wait) in waits {
+        let state = states.get(node).map_or("", |state| render::text(state, "status"));
+        if state == "retrying" && matches!(wait, Wait::Timer { .. } | Wait::Call { .. } | Wait::Nothing) {
+            *wait = Wait::Resume;
+        }
+    }
 }
 
 /// Nodes and what they wait for.
@@ -122,6 +135,7 @@ fn line(node: &str, wait: &Wait, workers: &Value) -> Option<String> {
         Wait::Call { provider, since } => format!("the answer to a call ({provider}), since {since}"),
         Wait::Accepted { by, since } => format!("the answer of {by}, since {since}"),
         Wait::Retry(retry) => format!("a retry: {retry}"),
+        Wait::Resume => "its next attempt, after a pause".to_owned(),
         Wait::Child { run, workflow } => format!("the run {run} of {workflow}"),
     };
     Some(format!("{waits} ({node})"))
@@ -223,6 +237,32 @@ mod tests {
                 format!("a worker of the queue 'q', {at} (c)"),
                 "the run run_2 of w (d)".to_owned(),
                 format!("the answer of planner, task t, {at} (e)"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_node_that_a_pause_cut_waits_for_its_next_attempt() {
+        let events = [
+            event(0, "node.started", "a", json!({ "typeId": "core.delay" })),
+            event(
+                1,
+                "vendor.wopr.effect.scheduled",
+                "b",
+                json!({ "provider": "core.activity", "queue": "q" }),
+            ),
+        ];
+        let mut waits = fold(events.into_iter());
+        let states = json!({ "a": { "status": "retrying" }, "b": { "status": "running" } });
+        note_cut(&mut waits, states.as_object().unwrap());
+        let lines = waits
+            .iter()
+            .filter_map(|(node, wait)| line(node, wait, &Value::Null));
+        assert_eq!(
+            lines.collect::<Vec<_>>(),
+            [
+                "its next attempt, after a pause (a)",
+                "a worker of the queue 'q', since 2026-01-01T00:00:00.000Z (b)"
             ]
         );
     }

@@ -230,7 +230,10 @@ impl Client {
             return Some(Command::Cancel { reason, by });
         }
         if fate.once_in(20) {
-            let drain = DrainPolicy::DrainCurrentNode;
+            let drain = match fate.cuts_calls && fate.once_in(2) {
+                true => DrainPolicy::Immediate,
+                false => DrainPolicy::DrainCurrentNode,
+            };
             return Some(Command::Pause { reason, drain });
         }
         if view.run.status == RunStatus::Paused {

@@ -72,7 +72,7 @@ impl Executor for Fickle {
             self.process.number,
         );
         fate.tell(|| format!("p{} makes call {call} for {}", self.process.number, attempt.run));
-        if attempt.handle.is_none() {
+        if attempt.handle.is_none() && !fate.cuts_calls {
             // The peer has the message, whatever becomes of this process and its answer.
             self.server.witness.takes(
                 &attempt.run,
@@ -80,6 +80,8 @@ impl Executor for Fickle {
                 attempt.attempt,
                 &attempt.idempotency_key,
             );
+        }
+        if attempt.handle.is_none() {
             self.may_die().await;
         }
         fate.linger(USUAL_MS).await;
@@ -168,7 +170,7 @@ impl Executor for Fickle {
     }
 
     fn may_go_on(&self, _provider: &str) -> bool {
-        true
+        !self.fate.cuts_calls
     }
 
     async fn recall(&self, call: Recalling) -> Result<Recalled, CancelError> {

@@ -93,6 +93,8 @@ impl Odds {
 #[derive(Debug)]
 pub(crate) struct Fate {
     pub(crate) odds: Odds,
+    /// Whether clients cut calls with their pauses. No peer then goes on by itself with a call that it has not accepted.
+    pub(crate) cuts_calls: bool,
     entropy_source: Mutex<StdRng>,
     /// Faults strike. Off at the end of a world, where everything must come to rest.
     is_cruel: AtomicBool,
@@ -111,6 +113,7 @@ impl Fate {
         let mut entropy_source = StdRng::seed_from_u64(seed);
         Self {
             odds: Odds::draw(&mut entropy_source),
+            cuts_calls: seed.is_multiple_of(3),
             entropy_source: Mutex::new(entropy_source),
             is_cruel: AtomicBool::new(false),
             n_strikes: AtomicU64::new(0),

@@ -77,7 +77,7 @@ impl<'a, D: Dialect> DecisionBuilder<'a, D> {
     }
 
     /// The steps that wait for nothing that is written down.
-    pub(super) fn idle_steps(&self) -> Vec<StepId> {
+    pub(in crate::decide) fn idle_steps(&self) -> Vec<StepId> {
         let nodes = self.run.nodes.iter().enumerate();
         let idle = nodes.filter_map(|(position, node)| match &node.phase {
             Phase::Active(active) if active.waits_for_nothing() => Some(self.step(position, active.ordinal)),

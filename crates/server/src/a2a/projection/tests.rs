@@ -75,6 +75,7 @@ fn paused() -> KernelEvent {
     KernelEvent::RunPaused {
         reason: None,
         drain: DrainPolicy::default(),
+        cut: Vec::new(),
     }
 }
 

@@ -318,10 +318,17 @@ fn payload<'a>(event: &'a Event, run: &'a RunId, mask: &'a Mask) -> (Option<&'a 
                 .maybe("parentRunId", parent.as_ref().map(RunId::as_str));
             (None, payload)
         }
-        KernelEvent::RunPaused { reason, drain } => {
+        KernelEvent::RunPaused { reason, drain, cut } => {
+            // The protocol has a place for one.
+            let one = match &cut[..] {
+                [one] => Some(one),
+                [] | [_, _, ..] => None,
+            };
             let payload = Payload::new()
                 .maybe("reason", reason.as_deref())
-                .with("drainPolicy", drain.as_str());
+                .with("drainPolicy", drain.as_str())
+                .maybe("interruptedNodeId", one.map(|cut| cut.step.node.as_str()))
+                .maybe("interruptedAttempt", one.map(|cut| cut.attempt));
             (None, payload)
         }
         KernelEvent::RunResumed { reason } => (None, Payload::new().maybe("reason", reason.as_deref())),

@@ -2,9 +2,9 @@ use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
 use serde_json::{Map, Value, json};
 use wopr_core::{
-    Cap, ContentHash, DialectEvent, Divergence, DrainPolicy, Event, Limits, MemoryWritten, NodeId, NodeTypes,
-    Origin, Parent, Plan, PrincipalId, RunId, RunStarted, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
-    openwop,
+    Cap, ContentHash, CutAttempt, DialectEvent, Divergence, DrainPolicy, Event, Limits, MemoryWritten,
+    NodeId, NodeTypes, Origin, Parent, Plan, PrincipalId, RunId, RunStarted, RunStatus, Seq, TenantId,
+    Timestamp, WorkflowId, openwop,
 };
 
 use wopr_testkit::agent_events;
@@ -138,6 +138,10 @@ fn kernel_samples() -> Vec<KernelEvent> {
         KernelEvent::RunPaused {
             reason: reason(),
             drain: DrainPolicy::Immediate,
+            cut: vec![CutAttempt {
+                step: step(),
+                attempt: 1,
+            }],
         },
         KernelEvent::RunResumed { reason: None },
         KernelEvent::NodeStarted {
