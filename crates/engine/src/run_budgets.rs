@@ -16,9 +16,11 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
-use wopr_core::{BudgetKey, BudgetUnit, OverBudget, OverRunBudget, RunBound, RunKey, RunSpending};
+use wopr_core::{BudgetKey, BudgetUnit, OverBudget, OverRunBudget, RunBound, RunKey, RunSpending, provider};
 
-use crate::{Attempt, Engine, Estimate, Outcome, Report, Request, View, waiting::Waiting};
+use crate::{
+    Attempt, Engine, Estimate, Outcome, Report, Request, View, commit::effect_key, waiting::Waiting,
+};
 
 /// After how long the first call of a run looks again that waits for others. It is woken when one of them ends in this
 /// process.
@@ -59,6 +61,8 @@ struct Reservation {
     amount: Estimate,
     /// What other calls had reserved.
     others: Estimate,
+    /// Whether no other call of the run was under way in this process.
+    is_alone: bool,
 }
 
 impl Drop for Reservation {
@@ -105,6 +109,7 @@ impl RunBudgets {
         if under_way.left.is_some_and(|left| others.uses_up(left)) {
             return None;
         }
+        let is_alone = under_way.n_calls == 0;
         under_way.n_calls += 1;
         under_way.reserved = others.with(amount);
         Some(Reservation {
@@ -112,6 +117,7 @@ impl RunBudgets {
             run: run.clone(),
             amount,
             others,
+            is_alone,
         })
     }
 
@@ -233,6 +239,21 @@ impl Engine {
         Duration::from_millis(asked_ms / 4).clamp(WHILE_ASKED.0, WHILE_ASKED.1)
     }
 
+    /// Has the other calls of a run look that a process which has ended left waiting: they are in no queue of this one.
+    async fn wake_beside(&self, view: &View, attempt: &Attempt) {
+        for (step, nth, number) in view.run.calls_of(&**view.plan, provider::MODEL) {
+            if step == attempt.step {
+                continue;
+            }
+            let key = effect_key(&step, nth, number);
+            if let Err(error) = self.wake_row(&view.key, &key, Duration::ZERO).await {
+                // It looks by itself, if later.
+                tracing::debug!(run = %view.key, %error, "waiting call not woken");
+                return;
+            }
+        }
+    }
+
     /// Reserves room for a call, if there is some.
     async fn hold_back(&self, attempt: &Attempt) -> Held {
         let (run, call) = match &attempt.request {
@@ -258,6 +279,9 @@ impl Engine {
         let Some(spending) = view.run.model_spending(&view.plan) else {
             return Held::Not(None);
         };
+        if attempt.is_interrupted && reservation.is_alone && budgets.waiting.is_empty(run) {
+            self.wake_beside(&view, attempt).await;
+        }
         match budgets.look(&spending, &reservation, &call.granted) {
             Room::Yes => Held::Not(Some(reservation)),
             Room::Later => Held::UntilLater(LATER),

@@ -103,6 +103,11 @@ impl<K: Clone + Eq + Hash> Waiting<K> {
         }
     }
 
+    /// Whether no call is in a queue.
+    pub(crate) fn is_empty(&self, place: &K) -> bool {
+        !self.0.queues.lock().by_place.contains_key(place)
+    }
+
     /// Takes a call out of a queue.
     pub(crate) fn leave(&self, place: &K, id: &str) {
         let mut queues = self.0.queues.lock();

@@ -11,6 +11,7 @@ mod pushes;
 mod quarantine;
 mod recalls;
 mod retention;
+mod run_budgets;
 mod runs;
 mod shares;
 mod simulation;

@@ -264,6 +264,30 @@ impl Run {
         })
     }
 
+    /// The calls of a type that steps wait for: the step, the attempt, and how many calls the step had made before.
+    pub fn calls_of<'a>(
+        &'a self,
+        plan: &'a dyn Planned,
+        provider: &'a str,
+    ) -> impl Iterator<Item = (StepId, u32, u32)> {
+        self.nodes
+            .iter()
+            .enumerate()
+            .filter_map(move |(position, state)| {
+                let Phase::Active(active) = &state.phase else {
+                    return None;
+                };
+                let Wait::Effect(pending) = &active.wait else {
+                    return None;
+                };
+                let step = StepId {
+                    node: plan.node(position).clone(),
+                    ordinal: active.ordinal,
+                };
+                (pending.provider == provider).then_some((step, active.attempt, active.n_calls))
+            })
+    }
+
     /// The ordinal of the node's latest execution.
     #[must_use]
     pub fn latest_ordinal(&self, plan: &dyn Planned, node: &NodeId) -> Option<u32> {
