@@ -26,7 +26,7 @@ use crate::{
     rates::Rates,
     stats::Counters,
     worker_queues::{Answer, Full, Look, Next, Place, WorkerQueues},
-    worker_roster::Roster,
+    worker_roster::{Attempt, Roster},
 };
 
 /// Looks at queues that are under way at the same time.
@@ -148,7 +148,7 @@ struct WaitingCall {
     number: u64,
     answer: oneshot::Receiver<Answer>,
     worker: String,
-    n_got: usize,
+    got: Vec<(Attempt, Fence)>,
 }
 
 impl Drop for WaitingCall {
@@ -159,12 +159,15 @@ impl Drop for WaitingCall {
             number,
             answer,
             worker,
-            n_got,
+            got,
         } = self;
         let workers = &engine.shared.workers;
         workers.queues.leave(place, *number);
         let (tenant, queue) = &*place;
-        workers.roster.got(tenant, queue, worker, *n_got, engine.now());
+        let (got, lease) = (std::mem::take(got), engine.shared.options.workers.lease);
+        workers
+            .roster
+            .got(tenant, queue, worker, got, lease, engine.now());
         if let Ok(Ok(rows)) = answer.try_recv() {
             let (tasks, engine) = (&engine.shared.tasks, engine.clone());
             tasks.spawn(async move { engine.give_back_activities(rows).await });
@@ -223,7 +226,7 @@ impl Engine {
             number,
             answer,
             worker,
-            n_got: 0,
+            got: Vec::new(),
         };
         let mut is_last = is_last_look;
         loop {
@@ -236,7 +239,11 @@ impl Engine {
                         // The loop that answers has gone.
                         Err(_) => Vec::new(),
                     };
-                    waiting.n_got = rows.len();
+                    let leased = |row: &LeasedActivity| {
+                        let attempt = (row.run.clone(), row.step.clone(), row.attempt);
+                        (attempt, row.fence)
+                    };
+                    waiting.got = rows.iter().map(leased).collect();
                     Counters::add(&shared.counters.activities_leased, rows.len());
                     return Ok(rows);
                 }
@@ -260,14 +267,16 @@ impl Engine {
         lease: &WorkerLease,
     ) -> Result<bool, CommandError> {
         let (shared, WorkerLease { fence, queue, worker }) = (&self.shared, lease);
-        shared
-            .workers
-            .roster
-            .heard(&run.tenant, queue, worker, self.now());
-        let (_, until) = shared.lease_clock.lease(shared.options.workers.lease);
+        let roster = &shared.workers.roster;
+        roster.heard(&run.tenant, queue, worker, self.now());
+        let lasts = shared.options.workers.lease;
+        let (_, until) = shared.lease_clock.lease(lasts);
         let key = effect_key(step, attempt, 0);
         let then = OfferThen::Renew(until);
-        Ok(shared.store.set_offer(run, &key, *fence, then).await?)
+        let is_renewed = shared.store.set_offer(run, &key, *fence, then).await?;
+        let attempt = (run.clone(), step.clone(), attempt);
+        roster.renewed(&attempt, lease, is_renewed.then_some(lasts), self.now());
+        Ok(is_renewed)
     }
 
     /// Ends an activity with the outcome of its worker, under the worker's lease if it has one. An outcome under a
@@ -282,6 +291,7 @@ impl Engine {
     ) -> Result<Done, CommandError> {
         let EndedActivity { details, outcome } = ending.into();
         let won = lease.map(|lease| won(&step, attempt, lease.fence));
+        let held = lease.map(|lease| ((run.clone(), step.clone(), attempt), lease));
         let progressed = details.map(|details| (step.clone(), details));
         let command = Command::Effect {
             step,
@@ -300,11 +310,11 @@ impl Engine {
         };
         let once = side_rows.idempotency.clone();
         let done = Box::pin(self.command_fenced(run, None, &command, side_rows, won)).await;
-        if let Some(WorkerLease { queue, worker, .. }) = lease
+        if let Some((attempt, lease)) = &held
             && matches!(done, Ok(Done::Fresh(_)) | Err(CommandError::Refused(_)))
         {
             let roster = &self.shared.workers.roster;
-            roster.ended(&run.tenant, queue, worker, self.now());
+            roster.ended(attempt, lease, self.now());
         }
         if let Ok(Done::Fresh(_)) = &done {
             Counters::add(&self.shared.counters.activities_ended, 1);

@@ -508,7 +508,7 @@ fn activities() -> Value {
                 "queue": text(),
                 "worker": text(),
                 "waiting": { "type": "integer", "description": "Its calls that wait for activities." },
-                "working": { "type": "integer", "description": "Activities that it got from this process and has not ended." },
+                "working": { "type": "integer", "description": "Activities that it leased from this process and has not ended, as long as the leases last." },
                 "seenAt": instant(),
             }),
             true,
