@@ -32,10 +32,14 @@ pub(super) struct Answer {
 /// A tool whose arguments may still be arriving.
 #[derive(Debug, Default)]
 pub(super) struct AskedTool {
+    /// Where the provider counts it in its answer.
+    pub(super) index: Option<u64>,
     pub(super) id: String,
     pub(super) name: String,
     /// JSON text.
     pub(super) arguments: String,
+    /// The arguments came with the beginning of the call. Pieces that follow replace them.
+    pub(super) is_preset: bool,
     /// What the provider wants to see again.
     pub(super) signature: Option<String>,
 }
@@ -64,15 +68,21 @@ impl Answer {
         self.reasoning.push_str(&words[..end]);
     }
 
-    /// The tool at a place of the answer, which may be new.
-    pub(super) fn tool(&mut self, index: usize) -> Result<&mut AskedTool, Malformed> {
-        if index >= MAX_TOOLS {
+    /// Begins a call of a tool.
+    pub(super) fn open_tool(&mut self, index: Option<u64>) -> Result<&mut AskedTool, Malformed> {
+        if self.tools.len() >= MAX_TOOLS {
             return Err(Malformed);
         }
-        while self.tools.len() <= index {
-            self.tools.push(AskedTool::default());
-        }
-        self.tools.get_mut(index).ok_or(Malformed)
+        self.tools.push(AskedTool {
+            index,
+            ..AskedTool::default()
+        });
+        self.tools.last_mut().ok_or(Malformed)
+    }
+
+    /// The newest call that the provider counts so.
+    pub(super) fn newest_tool(&self, index: Option<u64>) -> Option<usize> {
+        self.tools.iter().rposition(|tool| tool.index == index)
     }
 
     /// What it took. Where the provider does not say so, which no budget would notice, that is reckoned from the bytes.
@@ -136,6 +146,10 @@ impl Answer {
             // The stream broke off.
             None => return Err(Malformed),
         };
+        // The model asked for tools in a way that was not understood.
+        if stop == ModelStop::Tools && tool_calls.is_empty() && self.text.is_empty() {
+            return Err(Malformed);
+        }
         let named = self.model.filter(|named| !named.is_empty() && named.len() <= 256);
         Ok(ModelReply {
             provider: provider.name.clone(),

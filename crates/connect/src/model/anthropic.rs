@@ -6,7 +6,8 @@ use wopr_core::{ModelCall, ModelMessage, ModelStop};
 
 use super::{
     Wire,
-    answer::{Answer, Malformed, count, text},
+    answer::{Answer, AskedTool, Malformed, count, text},
+    reason::Broken,
 };
 
 pub(super) struct Anthropic;
@@ -81,6 +82,13 @@ impl Wire for Anthropic {
         body
     }
 
+    fn broken<'d>(&self, document: &'d Value) -> Option<Broken<'d>> {
+        let ended = document.get("delta").unwrap_or(document);
+        let reason = text(ended, "stop_reason")?;
+        // A turn pauses for tools of the provider, which this host does not ask for.
+        matches!(reason, "error" | "pause_turn").then_some(Broken { reason, words: None })
+    }
+
     fn read(&self, document: Value, answer: &mut Answer) -> Result<(), Malformed> {
         begun(&document, answer);
         let blocks = document
@@ -90,13 +98,7 @@ impl Wire for Anthropic {
         for block in blocks {
             match text(block, "type") {
                 Some("text") => answer.say(text(block, "text").ok_or(Malformed)?)?,
-                Some("tool_use") => {
-                    let index = answer.tools.len();
-                    opened(block, index, answer)?;
-                    if let Some(input) = block.get("input") {
-                        answer.tool(index)?.arguments = input.to_string();
-                    }
-                }
+                Some("tool_use") => opened(block, None, answer)?,
                 Some("thinking") => answer.think(text(block, "thinking").unwrap_or_default()),
                 Some(_) | None => {}
             }
@@ -111,7 +113,7 @@ impl Wire for Anthropic {
             "content_block_start" => {
                 let block = document.get("content_block").ok_or(Malformed)?;
                 match text(block, "type") {
-                    Some("tool_use") => opened(block, answer.tools.len(), answer)?,
+                    Some("tool_use") => opened(block, count(&document, "index"), answer)?,
                     Some("text") => answer.say(text(block, "text").unwrap_or_default())?,
                     Some(_) | None => {}
                 }
@@ -123,8 +125,11 @@ impl Wire for Anthropic {
                     Some("thinking_delta") => answer.think(text(delta, "thinking").unwrap_or_default()),
                     Some("input_json_delta") => {
                         let more = text(delta, "partial_json").ok_or(Malformed)?;
-                        let last = answer.tools.last_mut().ok_or(Malformed)?;
-                        last.arguments.push_str(more);
+                        let tool = open_at(count(&document, "index"), answer).ok_or(Malformed)?;
+                        if !more.is_empty() && std::mem::take(&mut tool.is_preset) {
+                            tool.arguments.clear();
+                        }
+                        tool.arguments.push_str(more);
                     }
                     Some(_) | None => {}
                 }
@@ -158,11 +163,27 @@ fn said(content: &str, tool_calls: &[wopr_core::ToolCall]) -> Vec<Value> {
     words.into_iter().chain(calls).collect()
 }
 
-fn opened(block: &Value, index: usize, answer: &mut Answer) -> Result<(), Malformed> {
-    let tool = answer.tool(index)?;
+fn opened(block: &Value, index: Option<u64>, answer: &mut Answer) -> Result<(), Malformed> {
+    let tool = answer.open_tool(index)?;
     text(block, "id").unwrap_or_default().clone_into(&mut tool.id);
     text(block, "name").ok_or(Malformed)?.clone_into(&mut tool.name);
+    // Servers that do not stream arguments send them here; the others send an empty object or an empty text.
+    let input = block.get("input").filter(|input| !input.is_null());
+    if let Some(input) = input.filter(|input| input.as_str() != Some("")) {
+        tool.arguments = input.to_string();
+        tool.is_preset = true;
+    }
     Ok(())
+}
+
+/// The call whose block has an index. Several blocks may be open at a time, and some servers do not count them.
+fn open_at(index: Option<u64>, answer: &mut Answer) -> Option<&mut AskedTool> {
+    let counted = index.and_then(|_| answer.newest_tool(index));
+    let at = match index {
+        Some(_) => counted.or_else(|| answer.newest_tool(None))?,
+        None => answer.tools.len().checked_sub(1)?,
+    };
+    answer.tools.get_mut(at)
 }
 
 fn begun(message: &Value, answer: &mut Answer) {
@@ -186,5 +207,74 @@ fn ended(message: &Value, answer: &mut Answer) {
             "refusal" => ModelStop::Refusal,
             _ => ModelStop::End,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools(events: &[Value]) -> Result<Vec<(String, String)>, Malformed> {
+        let mut answer = Answer::default();
+        for event in events {
+            Anthropic.read_event(event.clone(), &mut answer)?;
+        }
+        let tools = answer.tools.into_iter();
+        Ok(tools.map(|tool| (tool.id, tool.arguments)).collect())
+    }
+
+    fn block(index: u32, id: &str, input: &Value) -> Value {
+        let block = json!({ "type": "tool_use", "id": id, "name": "echo", "input": input });
+        json!({ "type": "content_block_start", "index": index, "content_block": block })
+    }
+
+    fn more(index: u32, json: &str) -> Value {
+        let delta = json!({ "type": "input_json_delta", "partial_json": json });
+        json!({ "type": "content_block_delta", "index": index, "delta": delta })
+    }
+
+    fn both(first: &str, second: &str) -> Vec<(String, String)> {
+        [("a", first), ("b", second)]
+            .map(|(id, arguments)| (id.to_owned(), arguments.to_owned()))
+            .into()
+    }
+
+    #[test]
+    fn pieces_of_blocks_that_are_open_together_go_to_their_own() {
+        let none = json!({});
+        let events = [
+            block(1, "a", &none),
+            block(2, "b", &none),
+            more(1, "{\"x\":"),
+            more(2, "{\"x\":2}"),
+            more(1, "1}"),
+        ];
+        assert_eq!(
+            tools(&events).expect("can be read"),
+            both("{\"x\":1}", "{\"x\":2}")
+        );
+        // A piece of no call must not become a part of another one.
+        assert!(tools(&[block(1, "a", &none), more(2, "{}")]).is_err());
+    }
+
+    #[test]
+    fn arguments_may_come_with_the_beginning_of_a_block() {
+        let given = json!({ "x": 1 });
+        let events = [block(0, "a", &given), block(1, "b", &given), more(1, "{\"x\":2}")];
+        assert_eq!(
+            tools(&events).expect("can be read"),
+            both("{\"x\":1}", "{\"x\":2}")
+        );
+        let events = [block(0, "a", &given), more(0, ""), block(1, "b", &json!(""))];
+        assert_eq!(tools(&events).expect("can be read"), both("{\"x\":1}", ""));
+    }
+
+    #[test]
+    fn a_turn_that_pauses_is_not_complete() {
+        let ended = |reason: &str| json!({ "type": "message_delta", "delta": { "stop_reason": reason } });
+        assert!(Anthropic.broken(&ended("pause_turn")).is_some());
+        assert!(Anthropic.broken(&ended("end_turn")).is_none());
+        let whole = json!({ "type": "message", "stop_reason": "error", "content": [] });
+        assert!(Anthropic.broken(&whole).is_some());
     }
 }

@@ -7,9 +7,13 @@ use wopr_core::{ModelCall, ModelMessage, ModelStop};
 use super::{
     Wire,
     answer::{Answer, Malformed, count, text},
+    reason::Broken,
 };
 
 pub(super) struct Gemini;
+
+/// The reason of an answer that goes on.
+const UNSPECIFIED: &str = "FINISH_REASON_UNSPECIFIED";
 
 impl Wire for Gemini {
     fn path(&self, model: &str, streams: bool) -> String {
@@ -97,6 +101,19 @@ impl Wire for Gemini {
         body
     }
 
+    fn broken<'d>(&self, document: &'d Value) -> Option<Broken<'d>> {
+        let candidate = document.pointer("/candidates/0")?;
+        let reason = text(candidate, "finishReason")?;
+        match stop(reason) {
+            // It has names for what goes wrong, and adds to them, but only one for an answer that is complete.
+            None if reason != UNSPECIFIED => Some(Broken {
+                reason,
+                words: text(candidate, "finishMessage"),
+            }),
+            None | Some(_) => None,
+        }
+    }
+
     fn read(&self, document: Value, answer: &mut Answer) -> Result<(), Malformed> {
         if document.get("candidates").is_none() && document.get("promptFeedback").is_none() {
             return Err(Malformed);
@@ -134,8 +151,7 @@ impl Wire for Gemini {
                 None => {}
             }
             if let Some(call) = part.get("functionCall") {
-                let index = answer.tools.len();
-                let tool = answer.tool(index)?;
+                let tool = answer.open_tool(None)?;
                 text(call, "name").ok_or(Malformed)?.clone_into(&mut tool.name);
                 text(call, "id").unwrap_or_default().clone_into(&mut tool.id);
                 tool.signature = text(part, "thoughtSignature").map(str::to_owned);
@@ -144,15 +160,30 @@ impl Wire for Gemini {
                 }
             }
         }
-        if let Some(reason) = text(candidate, "finishReason") {
-            answer.stop = Some(match reason {
-                "MAX_TOKENS" => ModelStop::Length,
-                "SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" => ModelStop::Refusal,
-                _ if !answer.tools.is_empty() => ModelStop::Tools,
-                _ => ModelStop::End,
+        if let Some(stop) = text(candidate, "finishReason").and_then(stop) {
+            answer.stop = Some(match stop {
+                ModelStop::End if !answer.tools.is_empty() => ModelStop::Tools,
+                ModelStop::End | ModelStop::Length | ModelStop::Tools | ModelStop::Refusal => stop,
             });
         }
         Ok(())
+    }
+}
+
+fn stop(reason: &str) -> Option<ModelStop> {
+    match reason {
+        "STOP" => Some(ModelStop::End),
+        "MAX_TOKENS" => Some(ModelStop::Length),
+        "SAFETY"
+        | "RECITATION"
+        | "BLOCKLIST"
+        | "PROHIBITED_CONTENT"
+        | "SPII"
+        | "MODEL_ARMOR"
+        | "IMAGE_SAFETY"
+        | "IMAGE_PROHIBITED_CONTENT"
+        | "IMAGE_RECITATION" => Some(ModelStop::Refusal),
+        _ => None,
     }
 }
 
@@ -165,4 +196,30 @@ fn called(call: &wopr_core::ToolCall) -> Value {
         part["thoughtSignature"] = signature.as_str().into();
     }
     part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_known_end_makes_an_answer_complete() {
+        for (reason, is_broken, stop) in [
+            ("STOP", false, Some(ModelStop::End)),
+            ("MAX_TOKENS", false, Some(ModelStop::Length)),
+            ("SAFETY", false, Some(ModelStop::Refusal)),
+            ("FINISH_REASON_UNSPECIFIED", false, None),
+            ("MALFORMED_FUNCTION_CALL", true, None),
+            ("UNEXPECTED_TOOL_CALL", true, None),
+            ("LANGUAGE", true, None),
+            ("OTHER", true, None),
+            ("SOMETHING_NEW", true, None),
+        ] {
+            let document = json!({ "candidates": [{ "content": {}, "finishReason": reason }] });
+            assert_eq!(Gemini.broken(&document).is_some(), is_broken, "{reason}");
+            let mut answer = Answer::default();
+            Gemini.read_event(document, &mut answer).expect("can be read");
+            assert_eq!(answer.stop, stop, "{reason}");
+        }
+    }
 }

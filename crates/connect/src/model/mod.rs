@@ -41,7 +41,7 @@ use crate::{
 };
 
 use answer::{Answer, BYTES_PER_TOKEN, Malformed};
-use reason::Reason;
+use reason::{Broken, Reason};
 use semantic_key::key_of;
 use stream::streamed;
 
@@ -65,6 +65,9 @@ trait Wire: Send + Sync {
         &[]
     }
     fn body(&self, model: &str, call: &ModelCall, streams: bool) -> Value;
+    /// How a whole answer, or an event of a streamed one, says that the answer is not complete because the provider
+    /// failed.
+    fn broken<'d>(&self, document: &'d Value) -> Option<Broken<'d>>;
     /// Reads a whole answer.
     fn read(&self, document: Value, answer: &mut Answer) -> Result<(), Malformed>;
     /// Reads one event of a streamed answer.
@@ -301,7 +304,7 @@ impl Asking<'_> {
     /// Reads an answer that came as a whole.
     fn read(&self, wire: &dyn Wire, body: &[u8]) -> Result<Answer, Outcome> {
         let document = serde_json::from_slice(body).map_err(|_| malformed())?;
-        self.check(&document)?;
+        self.check(wire, &document)?;
         let mut answer = Answer::default();
         wire.read(document, &mut answer)
             .map_err(|Malformed| malformed())?;
@@ -309,11 +312,12 @@ impl Asking<'_> {
     }
 
     /// Refuses a document, or an event of a stream, that says that something went wrong.
-    fn check(&self, document: &Value) -> Result<(), Outcome> {
-        if !reason::is_error(document) {
-            return Ok(());
-        }
-        let reason = Reason::of(document, self.secrets);
+    fn check(&self, wire: &dyn Wire, document: &Value) -> Result<(), Outcome> {
+        let reason = match wire.broken(document) {
+            _ if reason::is_error(document) => Reason::of(document, self.secrets),
+            Some(broken) => Reason::of_end(&broken, self.secrets),
+            None => return Ok(()),
+        };
         self.log(None, &reason);
         let message = format!(
             "the model provider ended its answer with an error{}",

@@ -22,6 +22,13 @@ pub(super) struct Reason {
     pub(super) words: Option<String>,
 }
 
+/// The end of an answer that its provider says is not complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Broken<'d> {
+    pub(super) reason: &'d str,
+    pub(super) words: Option<&'d str>,
+}
+
 impl Reason {
     /// Reads a response that is no answer.
     pub(super) fn of_body(body: &[u8], secrets: &Secrets) -> Self {
@@ -51,6 +58,15 @@ impl Reason {
         Self {
             code: code.map(str::to_owned),
             words: words.and_then(|words| cut(words, secrets)),
+        }
+    }
+
+    /// Reads the reason with which a provider ended an answer that failed.
+    pub(super) fn of_end(broken: &Broken<'_>, secrets: &Secrets) -> Self {
+        let is_shown = |code: &&str| is_code(code) && secrets.text(code) == **code;
+        Self {
+            code: Some(broken.reason).filter(is_shown).map(str::to_owned),
+            words: cut(broken.words.unwrap_or(broken.reason), secrets),
         }
     }
 

@@ -117,7 +117,7 @@ fn read_event(
         return Ok(ControlFlow::Continue(()));
     }
     let document: Value = serde_json::from_str(&event.data).map_err(|_| malformed())?;
-    asking.check(&document)?;
+    asking.check(wire, &document)?;
     wire.read_event(document, answer).map_err(|_| malformed())?;
     match answer.text.len() > MAX_TEXT {
         true => Err(too_large()),

@@ -717,6 +717,30 @@ fn both(reply: &ModelReply) -> Vec<(&str, &Value)> {
 }
 
 #[tokio::test]
+async fn an_answer_that_its_provider_broke_off_is_asked_for_again() {
+    let gemini = json!({ "candidates": [{ "content": { "parts": [{ "text": "par" }] },
+        "finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": KEY }] });
+    let openai = json!({ "choices": [{ "message": { "content": "par" }, "delta": { "content": "par" },
+        "finish_reason": "error" }] });
+    for (kind, document, code) in [
+        (ModelKind::Gemini, &gemini, "MALFORMED_FUNCTION_CALL"),
+        (ModelKind::OpenAi, &openai, "error"),
+    ] {
+        let whole = json_answer(document);
+        let streamed = events(std::slice::from_ref(document));
+        for (streams, script) in [(false, whole), (true, streamed)] {
+            let peer = Peer::start(script).await;
+            let executors = executors(provider(kind, &peer));
+            let (_, outcome) = ask(&executors, call(streams)).await;
+            let words = format!("the model provider ended its answer with an error ({code})");
+            let is_told = matches!(&outcome, Outcome::Failed { code, message, retryable: true, .. }
+                if code == "model_call_failed" && *message == words);
+            assert!(is_told, "{kind:?} {streams}: {outcome:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn parallel_tools_arrive_in_pieces_over_every_wire() {
     let openai = [
         json!({ "model": "m-1", "choices": [{ "delta": { "tool_calls": [
