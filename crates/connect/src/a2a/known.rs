@@ -65,7 +65,7 @@ impl Known {
         let (own, named) = match &peer.tls {
             // Nothing but the operator says where its tasks are: there is no card.
             None if let Transport::TasksHttp(_) = peer.transport => {
-                (gate.to_configured([&peer.url]), gate.clone())
+                (gate.to_configured(&peer.url), gate.clone())
             }
             None => (gate.clone(), gate.clone()),
             Some(tls) => (gate.with_tls(&tls.own), gate.with_tls(&tls.named)),

@@ -212,14 +212,15 @@ impl Gate {
         }
     }
 
-    /// A gate for requests to places that the operator has configured, with connections of its own. It also lets through
-    /// to the addresses in their URLs, `localhost` among them; limits and the memory of responses are shared.
+    /// A gate for requests to one place that the operator has configured, with connections of its own. It also lets
+    /// through to the address in its URL, `localhost` among them; limits and the memory of responses are shared.
+    /// Requests to other places must not use it: a name among them could resolve to that address.
     #[must_use]
-    pub fn to_configured<'u>(&self, places: impl IntoIterator<Item = &'u Url>) -> Self {
+    pub fn to_configured(&self, place: &Url) -> Self {
         let Shared {
             limits, held, inner, ..
         } = &*self.shared;
-        let addresses = places.into_iter().flat_map(literal_addresses).map(Cidr::of);
+        let addresses = literal_addresses(place).into_iter().map(Cidr::of);
         let mut policy = (*inner.policy).clone();
         policy.allow.extend(addresses);
         if policy == *inner.policy {

@@ -99,7 +99,7 @@ impl Models {
     #[must_use]
     pub fn new(gate: &Gate, providers: Vec<Provider>, secrets: NamedSecrets, mock: Option<Mock>) -> Self {
         let with_gate = |provider: Provider| {
-            let gate = gate.to_configured([&provider.base_url]);
+            let gate = gate.to_configured(&provider.base_url);
             (provider, gate)
         };
         Self {
