@@ -1,14 +1,18 @@
 //! Which run of which host sent a message, and in which trace, as the message says.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 use wopr_core::TraceContext;
-use wopr_wire::a2a::model::Metadata;
+use wopr_wire::a2a::model::{Message, Metadata};
 
 use super::metadata::find;
 use crate::telemetry;
 
 /// The member of a run's metadata that names the calling run.
 pub(crate) const CALLER: &str = "caller";
+/// The members with a trace context.
+const TRACE: [&str; 2] = ["traceparent", "tracestate"];
 /// Longest text that is kept, in bytes.
 const MAX_TEXT: usize = 512;
 
@@ -28,8 +32,27 @@ pub(super) fn caller(metadata: &Metadata) -> Option<Value> {
 
 /// The trace context that the message carries.
 pub(super) fn trace(metadata: &Metadata) -> Option<TraceContext> {
-    let member = |name: &str| find(metadata, &["openwop", name]);
-    telemetry::trace_in(member("traceparent"), member("tracestate"))
+    let [parent, state] = TRACE.map(|name| find(metadata, &["openwop", name]));
+    telemetry::trace_in(parent, state)
+}
+
+/// The message without its trace context: a client that repeats a message may do so in another span.
+pub(super) fn untraced(message: &Message) -> Cow<'_, Message> {
+    let is_traced = |name| find(&message.metadata, &["openwop", name]).is_some();
+    if !TRACE.into_iter().any(is_traced) {
+        return Cow::Borrowed(message);
+    }
+    let mut message = message.clone();
+    for name in TRACE {
+        message.metadata.remove(&format!("openwop.{name}"));
+        if let Some(Value::Object(members)) = message.metadata.get_mut("openwop") {
+            members.remove(name);
+        }
+    }
+    if message.metadata.get("openwop") == Some(&json!({})) {
+        message.metadata.remove("openwop");
+    }
+    Cow::Owned(message)
 }
 
 fn is_web_address(url: &str) -> bool {
@@ -39,7 +62,34 @@ fn is_web_address(url: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use wopr_wire::a2a::model::Role;
+
     use super::*;
+
+    #[test]
+    fn a_message_is_the_same_in_another_trace() {
+        let message = |metadata: Value| Message {
+            message_id: "id".to_owned(),
+            context_id: None,
+            task_id: None,
+            role: Role::User,
+            parts: Vec::new(),
+            metadata: metadata.as_object().unwrap().clone(),
+            extensions: Vec::new(),
+            reference_task_ids: Vec::new(),
+            unreadable: Vec::new(),
+        };
+        let bare = message(json!({ "a": 1 }));
+        for traced in [
+            json!({ "a": 1, "openwop": { "traceparent": "00-1", "tracestate": "x=1" } }),
+            json!({ "a": 1, "openwop.traceparent": "00-2" }),
+            json!({ "a": 1 }),
+        ] {
+            assert_eq!(*untraced(&message(traced)), bare);
+        }
+        let named = message(json!({ "openwop": { "traceparent": "00-1", "runId": "r" } }));
+        assert_eq!(*untraced(&named), message(json!({ "openwop": { "runId": "r" } })));
+    }
 
     #[test]
     fn caller_is_named_only_with_its_host_and_within_bounds() {

@@ -470,9 +470,10 @@ impl Service {
             Some(run) => format!("a2a:{run}"),
         };
         let named = select::named(metadata);
+        let message = lineage::untraced(message);
         // JSON is written in small pieces, of which each would take as long to hash as a whole block.
         let mut canonical = io::BufWriter::with_capacity(HASHED, Hashing(Sha256::new()));
-        let written = serde_json::to_writer(&mut canonical, &(interface, message, named));
+        let written = serde_json::to_writer(&mut canonical, &(interface, &*message, named));
         let unhashed = |error: &dyn Display| {
             tracing::error!(%error, "message does not serialise");
             A2aError::Internal
