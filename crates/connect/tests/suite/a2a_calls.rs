@@ -225,7 +225,7 @@ async fn refused_token_is_renewed_once_for_the_card() {
         let is_first = n_cards.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
         match seen.header("authorization") {
             // As if it had been revoked after the first lookup.
-            "Bearer token-1" if !is_first => reply(401, "text/plain", ""),
+            "Bearer a-token-1" if !is_first => reply(401, "text/plain", ""),
             _ => with_header(
                 json_reply(&card(&seen.origin, &[("/rpc", "JSONRPC", "1.0")])),
                 "cache-control",
