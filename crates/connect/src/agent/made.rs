@@ -117,6 +117,22 @@ impl Cursor {
                 });
             }
         }
+        // What was streamed of an artifact that the agent has dropped is nothing.
+        let is_dropped = |streamed: &Streamed| {
+            let mut ids = task
+                .artifacts
+                .iter()
+                .map(|artifact| digest(artifact.artifact_id.as_bytes()));
+            rests && !ids.any(|id| id == streamed.id)
+        };
+        if self.streamed.take_if(|streamed| is_dropped(streamed)).is_some() {
+            produced.push(Produced::Chunk {
+                text: String::new(),
+                starts: true,
+                is_last: true,
+                end: None,
+            });
+        }
         self.n_bytes += produced.iter().map(Produced::size).sum::<usize>();
         produced
     }
@@ -354,6 +370,27 @@ mod tests {
                 vec![whole("one two three"), whole("yz")],
             ]
         );
+    }
+
+    #[test]
+    fn a_streamed_text_that_the_agent_drops_is_ended_without_any() {
+        for state in [TaskState::Completed, TaskState::InputRequired] {
+            let made = looks(&[
+                task(TaskState::Working, &[("a", &["one "])]),
+                task(TaskState::Working, &[]),
+                task(state, &[]),
+                task(TaskState::Completed, &[("b", &["two"])]),
+            ]);
+            assert_eq!(
+                made,
+                [
+                    vec![chunk("one ", true, false)],
+                    vec![],
+                    vec![chunk("", true, true)],
+                    vec![whole("two")],
+                ]
+            );
+        }
     }
 
     #[test]
