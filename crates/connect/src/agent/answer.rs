@@ -88,19 +88,21 @@ impl Agents {
         let agent = self.agent_of(&answering.run.tenant, trace.clone(), &handle).await;
         let agent = agent.map_err(|error| told(&error))?;
         // The agent may have gone on, or ask something else by now.
-        match agent.get_task(&handle.task_id, Some(0)).await {
+        let task = match agent.get_task(&handle.task_id, Some(0)).await {
             Ok(task) => match still_asks(&agent, &handle, &task).await {
-                Ok(true) => {}
+                Ok(true) => task,
                 Ok(false) => return Ok(Answered::Taken),
                 Err(error) => return Err(told(&error)),
             },
             Err(error) if is_forgotten(&error) => return Ok(Answered::Taken),
             Err(error) => return Err(told(&error)),
-        }
+        };
         let key = &answering.idempotency_key;
         let mut message = Message::new(format!("wopr-{key}"), Role::User, answer_parts(answering.value));
         message.task_id = Some(handle.task_id.clone());
-        message.context_id = Some(handle.context_id.clone()).filter(|id| !id.is_empty());
+        // The agent may have moved its task to another context since.
+        let contexts = [task.context_id, handle.context_id.clone()];
+        message.context_id = contexts.into_iter().find(|id| !id.is_empty());
         let mut origin = json!({ "runId": answering.run.run.as_str(), "interruptId": answering.interrupt });
         if let Some(interrupt) = &handle.interrupt {
             origin["interrupt"] = json!({ "interruptId": interrupt });

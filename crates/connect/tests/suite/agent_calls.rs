@@ -433,6 +433,31 @@ async fn answer_that_the_agent_refuses_has_its_question_asked_anew() {
 }
 
 #[tokio::test]
+async fn answer_goes_to_the_context_that_the_task_has_now() {
+    let mut agent = agent("1.0", |seen, method| {
+        let mut asking = asking("m", "Sure?");
+        match method {
+            "SendMessage" if seen.json()["params"]["message"]["taskId"] == "t" => {
+                sent("1.0", &task("1.0", "TASK_STATE_WORKING", "new"))
+            }
+            "SendMessage" => sent("1.0", &asking),
+            "GetTask" => {
+                asking["contextId"] = "new".into();
+                rpc_reply(&asking)
+            }
+            method => panic!("{method}"),
+        }
+    })
+    .await;
+    let executors = executors(&agent, |_| {});
+    let (handle, _) = asked(&executors, None).await;
+    assert_eq!(handle["contextId"], "c");
+    assert_eq!(executors.answer(answering(&handle)).await, Ok(Answered::Taken));
+    let message = agent.calls().last().unwrap().json()["params"]["message"].clone();
+    assert_eq!(message["contextId"], "new");
+}
+
+#[tokio::test]
 async fn answer_that_was_taken_counts_though_the_response_cannot_be_read() {
     let is_answered = AtomicBool::new(false);
     let agent = agent("1.0", move |seen, method| match method {
