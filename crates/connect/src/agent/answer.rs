@@ -30,6 +30,27 @@ fn handle_of(stored: Value) -> Result<Handle, CancelError> {
     serde_json::from_value(stored).map_err(|error| CancelError::new(error.to_string()))
 }
 
+/// Has an agent cancel a task that nobody waits for.
+///
+/// # Errors
+/// The task goes on, or nobody knows.
+pub(super) async fn cancelled(agent: &Agent, task: &str) -> Result<(), a2a::Error> {
+    match agent.cancel_task(task).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_forgotten(&error) => Ok(()),
+        // It has ended, or cannot be cancelled now; or the task says more than the answer.
+        Err(refusal) if is_over(&refusal) || is_nonsense(&refusal) => {
+            match agent.get_task(task, Some(0)).await {
+                Ok(task) if task.status.state.is_terminal() => Ok(()),
+                Ok(_) => Err(refusal),
+                Err(error) if is_forgotten(&error) => Ok(()),
+                Err(error) => Err(error),
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
 impl Agents {
     /// Cancels the task of a call that its run no longer waits for.
     pub(crate) async fn cancel(&self, call: Cancellation) -> Result<(), CancelError> {
@@ -44,20 +65,8 @@ impl Agents {
         let _room = self.room_of(&call.run.tenant, &handle, Kind::Look).await?;
         let agent = self.agent_of(&call.run.tenant, call.trace, &handle).await;
         let agent = agent.map_err(|error| told(&error))?;
-        match agent.cancel_task(&handle.task_id).await {
-            Ok(_) => Ok(()),
-            Err(error) if is_forgotten(&error) => Ok(()),
-            // It has ended, or cannot be cancelled now; or the task says more than the answer.
-            Err(refusal) if is_over(&refusal) || is_nonsense(&refusal) => {
-                match agent.get_task(&handle.task_id, Some(0)).await {
-                    Ok(task) if task.status.state.is_terminal() => Ok(()),
-                    Ok(_) => Err(told(&refusal)),
-                    Err(error) if is_forgotten(&error) => Ok(()),
-                    Err(error) => Err(told(&error)),
-                }
-            }
-            Err(error) => Err(told(&error)),
-        }
+        let cancelled = cancelled(&agent, &handle.task_id).await;
+        cancelled.map_err(|error| told(&error))
     }
 
     /// Takes room for a request about a task; for none if this host does not have the agent, which the request will say.

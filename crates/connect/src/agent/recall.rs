@@ -13,12 +13,12 @@ use wopr_wire::a2a::model::{SendMessageResponse, Task};
 
 use super::{
     Agents, Attempted,
-    answer::told,
+    answer::{cancelled, told},
     files::Incomplete,
     room::Kind,
-    send::{draft, handle_of, has_short_ids, is_refused, known_task, own_context},
+    send::{NAME_TOO_LONG, draft, handle_of, has_short_ids, is_refused, known_task, own_context},
 };
-use crate::a2a;
+use crate::a2a::{self, Agent};
 
 impl Agents {
     /// Finds the task of a call that its run has dropped.
@@ -63,7 +63,7 @@ impl Agents {
         let own = own_context(&agent, &attempted);
         if let Some(context) = &own {
             match known_task(&agent, context).await {
-                Ok(Some(task)) => return found(call, &task),
+                Ok(Some(task)) => return found(&agent, call, &task).await,
                 Ok(None) => return Ok(Recalled::Nothing),
                 Err(error) if error.is_transient() => return Err(told(&error)),
                 // It lists no tasks.
@@ -89,7 +89,7 @@ impl Agents {
             sent = agent.send_message(message).await;
         }
         match sent {
-            Ok(SendMessageResponse::Task(task)) => found(call, &task),
+            Ok(SendMessageResponse::Task(task)) => found(&agent, call, &task).await,
             // It has answered, or says that it takes no such message, and so did not take it before either.
             Ok(SendMessageResponse::Message(_)) | Err(a2a::Error::Remote(_)) => Ok(Recalled::Over),
             Err(error) => lost(&error),
@@ -120,14 +120,18 @@ fn is_pressed(status: StatusCode) -> bool {
     )
 }
 
-fn found(call: &AgentCall, task: &Task) -> Result<Recalled, CancelError> {
+async fn found(agent: &Agent, call: &AgentCall, task: &Task) -> Result<Recalled, CancelError> {
     if task.status.state.is_terminal() {
         return Ok(Recalled::Over);
     }
-    match has_short_ids(task) {
-        true => Ok(Recalled::Found(handle_of(call, task).to_value())),
-        false => Ok(Recalled::Unusable(
-            "the agent's name for its task is too long".to_owned(),
-        )),
+    if has_short_ids(task) {
+        return Ok(Recalled::Found(handle_of(call, task).to_value()));
+    }
+    // What cannot be stored cannot be cancelled later.
+    let cancelled = cancelled(agent, &task.id).await;
+    match cancelled {
+        Ok(()) => Ok(Recalled::Over),
+        Err(error) if error.is_transient() => Err(told(&error)),
+        Err(_) => Ok(Recalled::Unusable(NAME_TOO_LONG.to_owned())),
     }
 }

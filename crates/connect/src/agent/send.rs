@@ -26,6 +26,7 @@ use wopr_wire::{
 
 use super::{
     Agents, Attempted, Handle,
+    answer::cancelled,
     failure::{failed, not_sent},
     files::{Draft, Incomplete},
     now,
@@ -41,6 +42,8 @@ use crate::{
 const MAX_IDS: usize = 2 << 10;
 /// The most tasks that are read of a call's own context, which holds one.
 const MAX_TASKS: u32 = 20;
+/// Why a task is left.
+pub(super) const NAME_TOO_LONG: &str = "the agent's name for its task is too long";
 /// When files that could not be read are read again.
 const FILES_AGAIN: Duration = Duration::from_secs(1);
 
@@ -97,8 +100,17 @@ impl Agents {
         items: Option<Items>,
     ) -> Report {
         if !has_short_ids(&task) {
-            let message = "the agent's name for its task is too long".to_owned();
-            return failed("remote_failed", message).into();
+            // What cannot be stored cannot be cancelled later.
+            let is_cancelled = task.status.state.is_terminal() || cancelled(agent, &task.id).await.is_ok();
+            return Outcome::Failed {
+                code: "remote_failed".to_owned(),
+                message: NAME_TOO_LONG.to_owned(),
+                retryable: false,
+                retry_after: None,
+                may_go_on: !is_cancelled,
+                is_timeout: false,
+            }
+            .into();
         }
         let handle = handle_of(attempted.call, &task);
         if let Some(items) =

@@ -259,6 +259,54 @@ async fn message_is_sent_again_only_if_the_agent_lists_no_task_of_its_context() 
     assert_eq!(calls[0].json()["params"]["message"]["contextId"], "mine");
 }
 
+fn listed(tasks: &[Value]) -> Reply {
+    let n = tasks.len();
+    rpc_reply(&json!({ "tasks": tasks, "nextPageToken": "", "pageSize": 20, "totalSize": n }))
+}
+
+fn named(id: &str, state: &str, context: &Value) -> Value {
+    json!({ "id": id, "contextId": context, "status": { "state": state } })
+}
+
+#[tokio::test]
+async fn task_whose_name_cannot_be_stored_is_cancelled_at_once() {
+    for is_cancelled in [true, false] {
+        let id = "t".repeat(3_000);
+        let mut agent = agent("1.0", move |_, method| match method {
+            "SendMessage" => sent("1.0", &named(&id, "TASK_STATE_WORKING", &json!("c"))),
+            "CancelTask" if is_cancelled => rpc_reply(&named(&id, "TASK_STATE_CANCELED", &json!("c"))),
+            "ListTasks" => listed(&[]),
+            _ => reply(503, "text/plain", "no"),
+        })
+        .await;
+        let report = executors(&agent, |_| {}).run(call()).await;
+        let Report::Ended(Outcome::Failed { code, may_go_on, .. }) = report else {
+            panic!("{report:?}")
+        };
+        // A recall finds one that goes on.
+        assert_eq!((code.as_str(), may_go_on), ("remote_failed", !is_cancelled));
+        assert_eq!(methods(&mut agent), ["SendMessage", "CancelTask"]);
+    }
+}
+
+#[tokio::test]
+async fn recalled_task_whose_name_cannot_be_stored_is_cancelled_at_once() {
+    let id = "t".repeat(3_000);
+    let mut agent = agent("1.0", move |seen, method| {
+        let context = &seen.json()["params"]["contextId"];
+        match method {
+            "ListTasks" => listed(&[named(&id, "TASK_STATE_WORKING", context)]),
+            "GetTask" => rpc_reply(&named(&id, "TASK_STATE_WORKING", &json!("c"))),
+            "CancelTask" => rpc_reply(&named(&id, "TASK_STATE_CANCELED", &json!("c"))),
+            method => panic!("{method}"),
+        }
+    })
+    .await;
+    let recalled = executors(&agent, |_| {}).recall(recalling()).await;
+    assert_eq!(recalled, Ok(Recalled::Over));
+    assert_eq!(methods(&mut agent), ["ListTasks", "GetTask", "CancelTask"]);
+}
+
 #[tokio::test]
 async fn agent_that_lists_nothing_gets_the_same_message_again() {
     for (version, lists, expected) in [
@@ -856,12 +904,6 @@ async fn message_of_a_recall_is_repeated_only_if_no_answer_came() {
         || rpc_reply(&json!({})),
         || reply(200, "application/json", "nonsense"),
         || reply(418, "text/plain", "no"),
-        || {
-            let id = "t".repeat(3_000);
-            rpc_reply(
-                &json!({ "kind": "task", "id": id, "contextId": "c", "status": { "state": "working" } }),
-            )
-        },
     ] {
         let recalled = recalled_of(unusable).await;
         assert!(matches!(recalled, Ok(Recalled::Unusable(_))), "{recalled:?}");
