@@ -49,6 +49,7 @@ use self::{
     follow::Followers,
     refusals::Refusals,
     room::{Kind, NoRoom, Rooms},
+    send::Repeats,
 };
 use crate::{
     CallingHost,
@@ -150,6 +151,7 @@ pub(crate) struct Agents {
     followers: Arc<Followers>,
     rooms: Arc<Rooms>,
     refusals: Arc<Refusals>,
+    repeats: Arc<Repeats>,
     /// The peers that could not be reached when they were last asked for a task, which was logged.
     away: Arc<Mutex<HashSet<String>>>,
     callbacks: Option<Arc<dyn Callbacks>>,
@@ -175,6 +177,7 @@ impl Agents {
             followers: Arc::default(),
             rooms: Arc::default(),
             refusals: Arc::default(),
+            repeats: Arc::default(),
             away: Arc::default(),
             callbacks,
             poll_interval,

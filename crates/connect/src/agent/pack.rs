@@ -1,7 +1,7 @@
 //! Calls that end with the agent's first answer: a message that is sent and not followed, a look at a task, a cancel,
 //! and the agent's card.
 //!
-//! Each may be repeated. A message has the same id in every attempt; a task that was cancelled before is looked at.
+//! Each may be repeated. A message has the same id in every attempt and is repeated as that of a call that is followed; a task that was cancelled before is looked at.
 //! Everything in the outcome is the agent's word, and marked as untrusted. Of what an agent says, metadata and
 //! references to other tasks are left out: nothing here follows them.
 
@@ -14,9 +14,8 @@ use wopr_wire::a2a::model::{Message, SendMessageResponse, Task, TaskState};
 use super::{
     Agents, Attempted,
     failure::{failed, is_nonsense, is_over, not_sent},
-    files::Incomplete,
     outputs::{data_of, shown, text_of, text_of_task, with_unreadable},
-    send::{draft, unsent},
+    send::Sent,
 };
 use crate::a2a::{self, Agent};
 
@@ -52,14 +51,9 @@ impl Agents {
             AgentVerb::GetTask { task } => self.get_task(attempted, task).await,
             AgentVerb::CancelTask { task } => self.cancel_task(attempted, task).await,
             AgentVerb::Invoke { .. } | AgentVerb::Send { .. } => {
-                let draft = draft(attempted, self.origin.as_deref()).map_err(Incomplete::Invalid);
-                let completed = async { draft?.complete(&attempted.blobs).await };
-                match completed.await {
-                    Ok(request) => {
-                        let sent = async { self.agent(attempted).await?.send_message(request).await };
-                        sent.await.map(|answer| of_answer(&attempted.call.peer, &answer))
-                    }
-                    Err(incomplete) => return unsent(incomplete),
+                match Box::pin(self.message(attempted)).await {
+                    Ok(Sent { answer, .. }) => Ok(of_answer(&attempted.call.peer, &answer)),
+                    Err(report) => return report,
                 }
             }
         };

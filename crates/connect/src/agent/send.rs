@@ -3,13 +3,16 @@
 //! The message has an id that is made of the call's key, so it is the same in every attempt: an agent that recognizes
 //! message ids makes one task of them. For one that does not, the first message to an agent of 1.0 also opens a
 //! context of the call's own, unless the workflow names one. Before the message is sent again, because this host died
-//! or a connection broke, the agent is asked for a task in that context. A second task is possible only with an agent
-//! that does neither: it knows no ids, and does not list tasks by context. A call that is recalled is looked for in the
-//! same ways; see [`super::recall`].
+//! or a connection broke, the agent is asked for a task in that context, and once more after a while if it lists none: it
+//! may have the message and no task yet. If it lists several in the end, all but one are cancelled. A second task stays
+//! only with an agent that does neither: it knows no ids, and does not list tasks by context. A call that is recalled is
+//! looked for in the same ways; see [`super::recall`].
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use wopr_core::{AgentCall, ContentHash, TraceContext};
 use wopr_engine::{Outcome, Report};
 use wopr_wire::{
@@ -18,7 +21,7 @@ use wopr_wire::{
         method::Version,
         model::{
             ListTasksRequest, Message, Part, Role, SendMessageConfiguration, SendMessageRequest,
-            SendMessageResponse, Task,
+            SendMessageResponse, Task, TaskState,
         },
     },
     json::Object,
@@ -42,53 +45,95 @@ use crate::{
 const MAX_IDS: usize = 2 << 10;
 /// The most tasks that are read of a call's own context, which holds one.
 const MAX_TASKS: u32 = 20;
+/// How long a message waits that is to be sent again, and how long after that the agent is asked again at the latest.
+const ONCE_MORE: Duration = Duration::from_secs(5);
+const STALE: Duration = Duration::from_secs(300);
 /// Why a task is left.
 pub(super) const NAME_TOO_LONG: &str = "the agent's name for its task is too long";
 /// When files that could not be read are read again.
 const FILES_AGAIN: Duration = Duration::from_secs(1);
 
+/// What an agent says to a message for the first time.
+pub(super) struct Sent {
+    pub(super) agent: Agent,
+    pub(super) answer: SendMessageResponse,
+    /// The stream of the task, if it goes on.
+    stream: Option<Items>,
+}
+
 impl Agents {
     pub(super) async fn send(&self, attempted: Attempted<'_>) -> Report {
-        let draft = match draft(&attempted, self.origin.as_deref()) {
-            Ok(draft) => draft,
-            Err(rule) => return failed("invalid_input", rule).into(),
-        };
-        let agent = match self.agent(&attempted).await {
-            Ok(agent) => agent,
-            Err(error) => return not_sent(&error).into(),
-        };
-        let own = own_context(&agent, &attempted);
+        match Box::pin(self.message(&attempted)).await {
+            Ok(Sent {
+                answer: SendMessageResponse::Message(message),
+                ..
+            }) => Outcome::Done(of_message(&attempted.call.peer, &message)).into(),
+            Ok(Sent {
+                agent,
+                answer: SendMessageResponse::Task(task),
+                stream,
+            }) => self.taken(&agent, attempted, task, stream).await,
+            Err(report) => report,
+        }
+    }
+
+    /// Sends the message of a call, unless the agent has it.
+    ///
+    /// # Errors
+    /// Returns the report of an attempt without an answer.
+    pub(super) async fn message(&self, attempted: &Attempted<'_>) -> Result<Sent, Report> {
+        let draft = draft(attempted, self.origin.as_deref()).map_err(|rule| failed("invalid_input", rule))?;
+        let agent = self.agent(attempted).await.map_err(|error| not_sent(&error))?;
+        let own = own_context(&agent, attempted);
+        let mut lists = false;
         if attempted.is_repeat
             && let Some(context) = &own
         {
             match known_task(&agent, context).await {
-                Ok(Some(task)) => return self.taken(&agent, attempted, task, None).await,
-                Ok(None) => {}
-                Err(error) if error.is_transient() => return not_sent(&error).into(),
+                Ok(Some(task)) => {
+                    return Ok(Sent {
+                        agent,
+                        answer: SendMessageResponse::Task(task),
+                        stream: None,
+                    });
+                }
+                Ok(None) => lists = true,
+                Err(error) if error.is_transient() => return Err(not_sent(&error).into()),
                 // It lists no tasks.
                 Err(_) => {}
             }
+            if lists && let Some(rest) = self.repeats.rest(attempted.key) {
+                return Err(Report::Unchanged {
+                    check_after: Some(rest),
+                });
+            }
         }
-        let mut request = match draft.complete(&attempted.blobs).await {
-            Ok(request) => request,
-            Err(incomplete) => return unsent(incomplete),
-        };
+        let mut request = draft.complete(&attempted.blobs).await.map_err(unsent)?;
         if own.is_some() {
             request.message.context_id.clone_from(&own);
         }
-        let mut sent = send(&agent, request.clone()).await;
+        let streams = attempted.call.verb.is_followed();
+        let mut sent = send(&agent, request.clone(), streams).await;
         if own.is_some() && sent.as_ref().is_err_and(is_refused) {
             // It takes only contexts that it made itself.
             request.message.context_id = None;
-            sent = send(&agent, request).await;
+            sent = send(&agent, request, streams).await;
         }
-        match sent {
-            Ok((SendMessageResponse::Message(message), _)) => {
-                Outcome::Done(of_message(&attempted.call.peer, &message)).into()
-            }
-            Ok((SendMessageResponse::Task(task), items)) => self.taken(&agent, attempted, task, items).await,
-            Err(error) => not_sent(&error).into(),
+        let (answer, stream) = sent.map_err(|error| not_sent(&error))?;
+        // Only now may the agent list a task that it has made of an earlier message.
+        if lists
+            && let (Some(context), SendMessageResponse::Task(task)) = (&own, &answer)
+            && leave_one(&agent, context, task).await.is_err()
+        {
+            return Err(Report::Unchanged {
+                check_after: Some(ONCE_MORE),
+            });
         }
+        Ok(Sent {
+            agent,
+            answer,
+            stream,
+        })
     }
 
     /// Reports the task that an agent has made of the message.
@@ -97,7 +142,7 @@ impl Agents {
         agent: &Agent,
         attempted: Attempted<'_>,
         task: Task,
-        items: Option<Items>,
+        stream: Option<Items>,
     ) -> Report {
         if !has_short_ids(&task) {
             // What cannot be stored cannot be cancelled later.
@@ -113,13 +158,37 @@ impl Agents {
             .into();
         }
         let handle = handle_of(attempted.call, &task);
-        if let Some(items) =
-            items.filter(|_| !task.status.state.is_interrupted() && !task.status.state.is_terminal())
+        if let Some(stream) =
+            stream.filter(|_| !task.status.state.is_interrupted() && !task.status.state.is_terminal())
         {
             let Attempted { run, key, wake, .. } = &attempted;
-            self.followers.follow(&run.tenant, key, items, wake.clone());
+            self.followers.follow(&run.tenant, key, stream, wake.clone());
         }
         self.judge(agent, &attempted, handle, task).await
+    }
+}
+
+/// The calls whose repeated message waits, because the agent lists no task of it yet: it may store one only once it
+/// works at it. They are in memory only: a process that died may have sent the message, and the wait begins anew.
+#[derive(Debug, Default)]
+pub(super) struct Repeats(Mutex<HashMap<String, Instant>>);
+
+impl Repeats {
+    /// How long a call waits before its message is sent again; `None` if it has just done so.
+    fn rest(&self, key: &str) -> Option<Duration> {
+        let now = Instant::now();
+        let mut calls = self.0.lock();
+        let waits = calls.remove(key).filter(|due| now < *due + STALE);
+        if waits.is_some_and(|due| due <= now) {
+            return None;
+        }
+        let due = waits.unwrap_or(now + ONCE_MORE);
+        // What nobody has come back for goes before the map grows.
+        if calls.len() == calls.capacity() {
+            calls.retain(|_, due| now < *due + STALE);
+        }
+        calls.insert(key.to_owned(), due);
+        Some(due - now)
     }
 }
 
@@ -148,12 +217,13 @@ pub(super) fn has_short_ids(task: &Task) -> bool {
     task.id.len() + task.context_id.len() <= MAX_IDS
 }
 
-/// Sends a message, as a stream if the agent offers it. Returns the stream if the task goes on.
+/// Sends a message, as a stream if that is wanted and the agent offers it. Returns the stream if the task goes on.
 async fn send(
     agent: &Agent,
     request: SendMessageRequest,
+    streams: bool,
 ) -> Result<(SendMessageResponse, Option<Items>), a2a::Error> {
-    match agent.card().model.capabilities.streaming == Some(true) {
+    match streams && agent.card().model.capabilities.streaming == Some(true) {
         true => stream(agent, request).await,
         false => agent.send_message(request).await.map(|answer| (answer, None)),
     }
@@ -183,8 +253,58 @@ fn uuid_of(text: &str) -> String {
     )
 }
 
-/// The task of a context, if there is one.
+/// The task of a call's own context, if there is one. If there are several, the agent has made one of each message: one
+/// counts, and the others are cancelled.
 pub(super) async fn known_task(agent: &Agent, context: &str) -> Result<Option<Task>, a2a::Error> {
+    let listed = list(agent, context).await?;
+    // One that has answered, or else one that may.
+    let rank = |state: TaskState| match state {
+        TaskState::Completed => 0,
+        TaskState::Unspecified
+        | TaskState::Submitted
+        | TaskState::Working
+        | TaskState::InputRequired
+        | TaskState::AuthRequired => 1,
+        TaskState::Failed | TaskState::Canceled | TaskState::Rejected => 2,
+    };
+    let Some(task) = listed.iter().min_by_key(|task| rank(task.status.state)) else {
+        return Ok(None);
+    };
+    cancel_others(agent, &listed, &task.id).await?;
+    agent.get_task(&task.id, Some(0)).await.map(Some)
+}
+
+/// Cancels all tasks of a call's own context but this one.
+async fn leave_one(agent: &Agent, context: &str, task: &Task) -> Result<(), a2a::Error> {
+    match list(agent, context).await {
+        Ok(listed) => cancel_others(agent, &listed, &task.id).await,
+        Err(error) if error.is_transient() => Err(error),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Cancels all of these tasks but one.
+async fn cancel_others(agent: &Agent, tasks: &[Task], one: &str) -> Result<(), a2a::Error> {
+    let others = tasks.iter().filter(|task| task.id != one);
+    for other in others.filter(|task| !task.status.state.is_terminal()) {
+        tracing::info!(
+            task = one,
+            other = other.id,
+            "an agent has made two tasks of one message; one is cancelled"
+        );
+        match cancelled(agent, &other.id).await {
+            Err(error) if error.is_transient() => return Err(error),
+            Err(error) => {
+                tracing::warn!(other = other.id, %error, "an agent does not cancel the other task of a message");
+            }
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The tasks of a context.
+async fn list(agent: &Agent, context: &str) -> Result<Vec<Task>, a2a::Error> {
     let request = ListTasksRequest {
         tenant: None,
         context_id: Some(context.to_owned()),
@@ -195,13 +315,10 @@ pub(super) async fn known_task(agent: &Agent, context: &str) -> Result<Option<Ta
         status_timestamp_after: None,
         include_artifacts: false,
     };
-    let listed = agent.list_tasks(request).await?;
+    let mut tasks = agent.list_tasks(request).await?.tasks;
     // An agent may list others, too.
-    let mut tasks = listed.tasks.into_iter();
-    let Some(task) = tasks.find(|task| task.context_id == context) else {
-        return Ok(None);
-    };
-    agent.get_task(&task.id, Some(0)).await.map(Some)
+    tasks.retain(|task| task.context_id == context);
+    Ok(tasks)
 }
 
 /// Whether the agent did not take the message because of its form.

@@ -259,6 +259,27 @@ async fn message_is_sent_again_only_if_the_agent_lists_no_task_of_its_context() 
     assert_eq!(calls[0].json()["params"]["message"]["contextId"], "mine");
 }
 
+/// Lets the time pass that a call waits, without waiting for it.
+async fn wait(report: Report) {
+    let Report::Unchanged {
+        check_after: Some(after),
+    } = report
+    else {
+        panic!("{report:?}")
+    };
+    tokio::time::pause();
+    tokio::time::advance(after).await;
+    tokio::time::resume();
+}
+
+fn sending() -> Attempt {
+    let mut sending = call();
+    if let Request::Agent(call) = &mut sending.request {
+        call.verb = AgentVerb::Send { task: None };
+    }
+    sending
+}
+
 fn listed(tasks: &[Value]) -> Reply {
     let n = tasks.len();
     rpc_reply(&json!({ "tasks": tasks, "nextPageToken": "", "pageSize": 20, "totalSize": n }))
@@ -266,6 +287,152 @@ fn listed(tasks: &[Value]) -> Reply {
 
 fn named(id: &str, state: &str, context: &Value) -> Value {
     json!({ "id": id, "contextId": context, "status": { "state": state } })
+}
+
+#[tokio::test]
+async fn task_that_an_agent_stores_late_is_found_before_the_message_is_sent_again() {
+    for attempt in [call(), sending()] {
+        let n_lists = AtomicUsize::new(0);
+        let mut agent = agent("1.0", move |seen, method| {
+            let context = &seen.json()["params"]["contextId"];
+            match method {
+                "ListTasks" if n_lists.fetch_add(1, Ordering::Relaxed) == 0 => listed(&[]),
+                "ListTasks" => listed(&[named("t", "TASK_STATE_WORKING", context)]),
+                "GetTask" => rpc_reply(&task("1.0", "TASK_STATE_WORKING", "c")),
+                method => panic!("{method}"),
+            }
+        })
+        .await;
+        let executors = executors(&agent, |_| {});
+        let mut again = attempt.clone();
+        again.is_repeat = true;
+        wait(executors.run(again.clone()).await).await;
+        match executors.run(again).await {
+            Report::Ended(Outcome::Done(outputs)) => assert_eq!(outputs["taskId"], "t"),
+            report => assert_eq!(accepted(report).0["taskId"], "t"),
+        }
+        assert_eq!(methods(&mut agent), ["ListTasks", "ListTasks", "GetTask"]);
+    }
+}
+
+#[tokio::test]
+async fn message_that_is_not_followed_opens_a_context_too_and_is_sent_once() {
+    let context = Arc::<std::sync::Mutex<Value>>::default();
+    let opened = Arc::clone(&context);
+    let mut agent = agent("1.0", move |seen, method| match method {
+        "SendMessage" => {
+            let context = seen.json()["params"]["message"]["contextId"].clone();
+            *opened.lock().unwrap() = context.clone();
+            sent("1.0", &named("t", "TASK_STATE_WORKING", &context))
+        }
+        "ListTasks" => {
+            let context = &seen.json()["params"]["contextId"];
+            assert_eq!(*context, *opened.lock().unwrap());
+            listed(&[named("t", "TASK_STATE_WORKING", context)])
+        }
+        "GetTask" => rpc_reply(&task("1.0", "TASK_STATE_WORKING", "c")),
+        method => panic!("{method}"),
+    })
+    .await;
+    let executors = executors(&agent, |_| {});
+    for is_repeat in [false, true] {
+        let mut sending = sending();
+        sending.is_repeat = is_repeat;
+        let Report::Ended(Outcome::Done(outputs)) = executors.run(sending).await else {
+            panic!("it ends with the first answer")
+        };
+        assert_eq!(outputs["taskId"], "t");
+    }
+    assert!(context.lock().unwrap().is_string());
+    assert_eq!(methods(&mut agent), ["SendMessage", "ListTasks", "GetTask"]);
+}
+
+#[tokio::test]
+async fn tasks_of_one_message_are_cancelled_but_for_one() {
+    for (is_recall, is_cancelled) in [(false, true), (false, false), (true, true)] {
+        let mut agent = agent("1.0", move |seen, method| {
+            let params = seen.json()["params"].clone();
+            let context = &params["contextId"];
+            match method {
+                "ListTasks" => listed(&[
+                    named("dropped", "TASK_STATE_CANCELED", context),
+                    named("one", "TASK_STATE_WORKING", context),
+                    named("two", "TASK_STATE_WORKING", context),
+                    named("other", "TASK_STATE_WORKING", &json!("another context")),
+                ]),
+                "GetTask" => rpc_reply(&named(
+                    params["id"].as_str().unwrap(),
+                    "TASK_STATE_WORKING",
+                    &json!("c"),
+                )),
+                "CancelTask" if is_cancelled => rpc_reply(&named(
+                    params["id"].as_str().unwrap(),
+                    "TASK_STATE_CANCELED",
+                    &json!("c"),
+                )),
+                "CancelTask" => reply(503, "text/plain", "no"),
+                method => panic!("{method}"),
+            }
+        })
+        .await;
+        let executors = executors(&agent, |_| {});
+        let mut again = call();
+        again.is_repeat = true;
+        match (is_recall, is_cancelled) {
+            (true, _) => assert_eq!(found(&executors.recall(recalling()).await.unwrap()), "one"),
+            (false, true) => assert_eq!(accepted(executors.run(again).await).0["taskId"], "one"),
+            // The call does not go on before the other task is cancelled.
+            (false, false) => assert!(matches!(
+                executors.run(again).await,
+                Report::Ended(Outcome::Failed { retryable: true, .. })
+            )),
+        }
+        let calls = agent.calls();
+        let cancels = calls
+            .iter()
+            .map(Seen::json)
+            .filter(|call| call["method"] == "CancelTask");
+        let cancelled: Vec<_> = cancels.map(|call| call["params"]["id"].clone()).collect();
+        assert_eq!(cancelled, ["two"]);
+    }
+}
+
+#[tokio::test]
+async fn second_task_of_a_repeated_message_is_cancelled() {
+    let n_lists = AtomicUsize::new(0);
+    let mut agent = agent("1.0", move |seen, method| {
+        let params = seen.json()["params"].clone();
+        let context = &params["contextId"];
+        match method {
+            // It lists the task of the first message very late.
+            "ListTasks" if n_lists.fetch_add(1, Ordering::Relaxed) < 2 => listed(&[]),
+            "ListTasks" => listed(&[
+                named("one", "TASK_STATE_WORKING", context),
+                named("two", "TASK_STATE_WORKING", context),
+            ]),
+            "SendMessage" => {
+                let context = &params["message"]["contextId"];
+                sent("1.0", &named("two", "TASK_STATE_WORKING", context))
+            }
+            "CancelTask" => rpc_reply(&named(
+                params["id"].as_str().unwrap(),
+                "TASK_STATE_CANCELED",
+                &json!("c"),
+            )),
+            method => panic!("{method}"),
+        }
+    })
+    .await;
+    let executors = executors(&agent, |_| {});
+    let mut again = call();
+    again.is_repeat = true;
+    wait(executors.run(again.clone()).await).await;
+    assert_eq!(accepted(executors.run(again).await).0["taskId"], "two");
+    let cancel = agent.calls().last().unwrap().json();
+    assert_eq!(
+        (&cancel["method"], &cancel["params"]["id"]),
+        (&json!("CancelTask"), &json!("one"))
+    );
 }
 
 #[tokio::test]
@@ -310,7 +477,12 @@ async fn recalled_task_whose_name_cannot_be_stored_is_cancelled_at_once() {
 #[tokio::test]
 async fn agent_that_lists_nothing_gets_the_same_message_again() {
     for (version, lists, expected) in [
-        ("1.0", true, vec!["ListTasks", "SendMessage"]),
+        // It may store its task late, so it is asked twice, and after the message for another task.
+        (
+            "1.0",
+            true,
+            vec!["ListTasks", "ListTasks", "SendMessage", "ListTasks"],
+        ),
         ("1.0", false, vec!["ListTasks", "SendMessage"]),
         // No tasks are listed by context in 0.3.
         ("0.3", false, vec!["message/send"]),
@@ -325,11 +497,17 @@ async fn agent_that_lists_nothing_gets_the_same_message_again() {
         .await;
         let mut again = call();
         again.is_repeat = true;
-        accepted(executors(&agent, |_| {}).run(again).await);
+        let executors = executors(&agent, |_| {});
+        if lists {
+            wait(executors.run(again.clone()).await).await;
+        }
+        accepted(executors.run(again).await);
         let calls = agent.calls();
         let methods: Vec<_> = calls.iter().map(|seen| seen.json()["method"].clone()).collect();
         assert_eq!(methods, expected, "{version}");
-        let message = calls.last().unwrap().json()["params"]["message"].clone();
+        let requests = calls.iter().map(Seen::json);
+        let mut messages = requests.filter_map(|request| request["params"].get("message").cloned());
+        let message = messages.next().unwrap();
         assert_eq!(message["messageId"], "wopr-key-1");
         assert_eq!(message.get("contextId").is_some(), version == "1.0");
     }
