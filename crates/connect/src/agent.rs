@@ -14,6 +14,7 @@
 
 mod answer;
 mod callback;
+mod carried;
 mod failure;
 mod files;
 mod follow;
@@ -102,6 +103,9 @@ struct Handle {
     /// The task has had something in it that cannot be read, which was logged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_unreadable: bool,
+    /// Since when the agent says that it has no way to be asked for its task, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unaskable: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     version: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -18,6 +18,62 @@ pub(super) fn is_over(error: &a2a::Error) -> bool {
     matches!(error, a2a::Error::Remote(remote) if remote.kind == Some(Kind::TaskNotCancelable))
 }
 
+/// Returns `true` if the error says that the agent does not have the task, or that it has no such method.
+pub(super) fn tells_no_task(error: &a2a::Error) -> bool {
+    match error {
+        a2a::Error::Remote(remote) => matches!(
+            remote.kind,
+            Some(Kind::TaskNotFound | Kind::MethodNotFound | Kind::UnsupportedOperation)
+        ),
+        a2a::Error::Status(said) => matches!(
+            said.status,
+            StatusCode::NOT_FOUND
+                | StatusCode::METHOD_NOT_ALLOWED
+                | StatusCode::GONE
+                | StatusCode::NOT_IMPLEMENTED
+        ),
+        a2a::Error::NotOffered { .. } => true,
+        a2a::Error::UnknownPeer(_)
+        | a2a::Error::CredentialMissing { .. }
+        | a2a::Error::Token(..)
+        | a2a::Error::Policy(_)
+        | a2a::Error::Unreachable { .. }
+        | a2a::Error::Interrupted(_)
+        | a2a::Error::TimedOut(_)
+        | a2a::Error::TooLarge { .. }
+        | a2a::Error::Undecodable(_)
+        | a2a::Error::TooDeep
+        | a2a::Error::NoStream
+        | a2a::Error::OtherTask
+        | a2a::Error::CardMissing { .. }
+        | a2a::Error::CardNotFetched { .. }
+        | a2a::Error::CardInvalid(_)
+        | a2a::Error::CardUnsigned
+        | a2a::Error::NoInterface { .. }
+        | a2a::Error::VersionNotSupported { .. }
+        | a2a::Error::Unwritable(_) => false,
+    }
+}
+
+/// Whether the agent says that it streams nothing of this task, as of one that has ended.
+pub(super) fn has_no_stream_of_it(error: &a2a::Error) -> bool {
+    matches!(
+        error,
+        a2a::Error::Remote(remote) if matches!(remote.kind, Some(Kind::TaskNotFound | Kind::UnsupportedOperation))
+    )
+}
+
+/// Whether the agent says that it has no such method. Not found is something else: a proxy says so while the agent is away.
+pub(super) fn has_no_method(error: &a2a::Error) -> bool {
+    match error {
+        a2a::Error::Status(said) => matches!(
+            said.status,
+            StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
+        ),
+        error => tells_no_task(error) && !is_forgotten(error),
+    }
+}
+
 /// Whether the agent has answered with something that cannot be read.
 pub(super) fn is_nonsense(error: &a2a::Error) -> bool {
     matches!(error, a2a::Error::Undecodable(_))

@@ -1,9 +1,14 @@
 //! Follows the streams of tasks, so that a parked call is looked at as soon as something changes.
 //!
-//! What a stream says is not believed: it wakes the call, and the agent is asked. The number of streams is
-//! bounded, for the host and for each tenant; a call that is not followed is looked at when it is due.
+//! What a stream says is not believed: it wakes the call, and the agent is asked. The end that a stream has brought
+//! counts only if the agent then has no task, or none to ask for. The number of streams is bounded, for the host and for
+//! each tenant; a call that is not followed is looked at when it is due.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use parking_lot::Mutex;
@@ -13,15 +18,22 @@ use tokio::{
 };
 use wopr_core::TenantId;
 use wopr_engine::Wake;
-use wopr_wire::a2a::model::StreamResponse;
+use wopr_wire::a2a::model::{StreamResponse, Task};
 
-use super::room::holder;
-use crate::{a2a::Items, shares::Shares};
+use super::{room::holder, stream::GoesOn};
+use crate::shares::{Share, Shares};
 
 /// The most streams of one host. A tenant gets half of those that are left.
 const MAX_FOLLOWED: usize = 256;
 /// Shortest time between two looks at a task that a stream causes.
 const PACE: Duration = Duration::from_millis(250);
+/// The most bytes that are kept of tasks whose streams are followed. A tenant gets half of those that are left.
+const MAX_BYTES: usize = 32 << 20;
+/// How long the end of a task is kept, and how long once it has been told.
+const KEPT: Duration = Duration::from_secs(600);
+const TOLD: Duration = Duration::from_secs(60);
+/// How long an agent that gave no stream of a task is asked for no other.
+const REFUSED: Duration = Duration::from_secs(60);
 /// How long a stream may be without an event before it is left.
 const SILENCE: Duration = Duration::from_secs(600);
 
@@ -29,8 +41,13 @@ const SILENCE: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(super) struct Followers {
     slots: Arc<Shares<u64>>,
+    /// For what the streams bring.
+    room: Arc<Shares<u64>>,
     /// The calls that are followed, by their keys.
     calls: Arc<Mutex<HashSet<String>>>,
+    ends: Arc<Ends>,
+    /// When agents that gave no stream of a task are asked for one again.
+    refusing: Mutex<HashMap<String, Instant>>,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -38,7 +55,10 @@ impl Default for Followers {
     fn default() -> Self {
         Self {
             slots: Arc::new(Shares::new(MAX_FOLLOWED, 1)),
+            room: Arc::new(Shares::new(MAX_BYTES, 1)),
             calls: Arc::default(),
+            ends: Arc::default(),
+            refusing: Mutex::default(),
             tasks: Mutex::default(),
         }
     }
@@ -56,56 +76,155 @@ impl Drop for Claim {
     }
 }
 
+/// The place of a call among those that are followed, until it is dropped.
+pub(super) struct Place {
+    claim: Claim,
+    _slot: Share<u64>,
+    room: Share<u64>,
+}
+
 impl Followers {
     pub(super) fn is_followed(&self, key: &str) -> bool {
         self.calls.lock().contains(key)
     }
 
-    /// Follows the stream of a call, unless it is followed or there are too many.
-    pub(super) fn follow(&self, tenant: &TenantId, key: &str, items: Items, wake: Wake) {
-        let Some(slot) = self.slots.take(holder(tenant), 1) else {
-            return;
-        };
+    /// Whether an agent may be asked for the stream of a task. One that gave none is left alone for a while, so that looks
+    /// at its other tasks do not wait for it.
+    pub(super) fn may_ask(&self, peer: &str) -> bool {
+        let mut refusing = self.refusing.lock();
+        refusing.retain(|_, until| *until > Instant::now());
+        !refusing.contains_key(peer)
+    }
+
+    /// Notes that an agent gave no stream of a task.
+    pub(super) fn note_refusal(&self, peer: &str) {
+        self.refusing
+            .lock()
+            .insert(peer.to_owned(), Instant::now() + REFUSED);
+    }
+
+    /// Takes a place for a call, unless it is followed or there are too many.
+    pub(super) fn place(&self, tenant: &TenantId, key: &str) -> Option<Place> {
+        let slot = self.slots.take(holder(tenant), 1)?;
         if !self.calls.lock().insert(key.to_owned()) {
-            return;
+            return None;
         }
         let claim = Claim {
             calls: Arc::clone(&self.calls),
             key: key.to_owned(),
         };
+        Some(Place {
+            claim,
+            _slot: slot,
+            room: self.room.share(holder(tenant)),
+        })
+    }
+
+    /// Follows the stream of a call.
+    pub(super) fn follow(&self, place: Place, stream: GoesOn, wake: Wake) {
+        let ends = Arc::clone(&self.ends);
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
-        tasks.spawn(async move {
-            watch(items, &wake).await;
-            drop((claim, slot));
-        });
+        tasks.spawn(async move { watch(stream, place, &ends, &wake).await });
+    }
+
+    /// The task of a call as its stream has ended it. It stays for a moment, until the end of the call is recorded.
+    pub(super) fn end_of(&self, key: &str, task: &str) -> Option<Task> {
+        self.ends.get(key).filter(|end| end.id == task)
+    }
+
+    /// Forgets how the stream of a call has ended: the agent has told it.
+    pub(super) fn forget(&self, key: &str) {
+        self.ends.0.lock().remove(key);
+    }
+}
+
+/// The ended tasks of streams, by the keys of their calls, for agents that cannot be asked for them.
+#[derive(Debug, Default)]
+struct Ends(Mutex<HashMap<String, End>>);
+
+#[derive(Debug)]
+struct End {
+    task: Task,
+    until: Instant,
+    _room: Share<u64>,
+}
+
+impl Ends {
+    fn keep(&self, key: String, task: Task, room: Share<u64>) {
+        let now = Instant::now();
+        let mut ends = self.0.lock();
+        ends.retain(|_, end| end.until > now);
+        let end = End {
+            task,
+            until: now + KEPT,
+            _room: room,
+        };
+        ends.insert(key, end);
+    }
+
+    fn get(&self, key: &str) -> Option<Task> {
+        let mut ends = self.0.lock();
+        let end = ends.get_mut(key)?;
+        end.until = end.until.min(Instant::now() + TOLD);
+        Some(end.task.clone())
     }
 }
 
 /// Wakes the call with each change until the task rests, the stream ends, or nobody waits for the call.
-async fn watch(mut items: Items, wake: &Wake) {
+async fn watch(stream: GoesOn, place: Place, ends: &Ends, wake: &Wake) {
+    let GoesOn { mut items, carried } = stream;
+    let Place {
+        claim,
+        _slot,
+        mut room,
+    } = place;
+    let mut carried = carried;
+    let mut take = |item| {
+        let rests = is_rest(&item);
+        carried.take(item);
+        carried.trim(|n_bytes| {
+            room.shrink_to(n_bytes);
+            room.grow(n_bytes - room.amount())
+        });
+        rests
+    };
     let mut next_look = Instant::now() + PACE;
     let mut is_first = true;
-    loop {
+    let has_ended = loop {
         let Ok(Some(Ok((_, item)))) = timeout(SILENCE, items.next()).await else {
             return;
         };
-        let mut rests = is_rest(&item);
         // A stream begins with the task as it is, which is known.
-        if std::mem::take(&mut is_first) && !rests && matches!(item, StreamResponse::Task(_)) {
+        let is_known = std::mem::take(&mut is_first) && matches!(item, StreamResponse::Task(_));
+        let mut rests = take(item);
+        if is_known && !rests {
             continue;
         }
         if !rests {
             sleep_until(next_look).await;
             // One look sees all that has come.
-            while let Some(Some(Ok((_, item)))) = items.next().now_or_never() {
-                rests = rests || is_rest(&item);
+            while !rests && let Some(Some(Ok((_, item)))) = items.next().now_or_never() {
+                rests = take(item);
             }
         }
         next_look = Instant::now() + PACE;
-        if !wake.now().await || rests {
+        if rests {
+            break carried.has_ended();
+        }
+        if !wake.now().await {
             return;
         }
+    };
+    let task = carried.task.filter(|_| has_ended);
+    if let Some(task) = task {
+        ends.keep(claim.key.clone(), task, room);
+    }
+    // It is no longer followed when it is looked at.
+    let key = claim.key.clone();
+    drop(claim);
+    if !wake.now().await {
+        ends.0.lock().remove(&key);
     }
 }
 
@@ -131,7 +250,18 @@ mod tests {
     };
 
     use super::*;
-    use crate::a2a::Error;
+    use crate::{
+        a2a::{Error, Items},
+        agent::carried::Carried,
+    };
+
+    /// Watches a stream until it is left.
+    async fn watched(items: Items, wake: &Wake) {
+        let followers = Followers::default();
+        let place = followers.place(&TenantId::parse("t").unwrap(), "k").unwrap();
+        let carried = Carried::default();
+        watch(GoesOn { items, carried }, place, &followers.ends, wake).await;
+    }
 
     fn update(state: TaskState) -> StreamResponse {
         StreamResponse::StatusUpdate(TaskStatusUpdateEvent {
@@ -165,7 +295,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn changes_that_come_together_cause_one_look() {
         let (wake, n) = counted(true);
-        watch(items(&[TaskState::Working; 50]), &wake).await;
+        watched(items(&[TaskState::Working; 50]), &wake).await;
         assert_eq!(n.load(Ordering::Relaxed), 1);
     }
 
@@ -173,7 +303,7 @@ mod tests {
     async fn a_task_that_rests_is_looked_at_and_left() {
         let (wake, n) = counted(true);
         let then = items(&[TaskState::Completed]).chain(stream::pending());
-        watch(Box::pin(then), &wake).await;
+        watched(Box::pin(then), &wake).await;
         assert_eq!(n.load(Ordering::Relaxed), 1);
     }
 
@@ -181,10 +311,10 @@ mod tests {
     async fn a_call_that_is_over_and_a_silent_stream_are_left() {
         let (wake, n) = counted(false);
         let then = items(&[TaskState::Working]).chain(stream::pending());
-        watch(Box::pin(then), &wake).await;
+        watched(Box::pin(then), &wake).await;
         assert_eq!(n.load(Ordering::Relaxed), 1);
         let (wake, n) = counted(true);
-        watch(Box::pin(stream::pending()), &wake).await;
+        watched(Box::pin(stream::pending()), &wake).await;
         assert_eq!(n.load(Ordering::Relaxed), 0);
     }
 
@@ -194,7 +324,11 @@ mod tests {
         let follow = |tenant: &str, n: usize| {
             let tenant = TenantId::parse(tenant).unwrap();
             let key = format!("{}-{n}", tenant.as_str());
-            followers.follow(&tenant, &key, Box::pin(stream::pending()), Wake::none());
+            if let Some(place) = followers.place(&tenant, &key) {
+                let items: Items = Box::pin(stream::pending());
+                let carried = Carried::default();
+                followers.follow(place, GoesOn { items, carried }, Wake::none());
+            }
             followers.is_followed(&key)
         };
         let first = (0..1_000).filter(|n| follow("a", *n)).count();

@@ -8,22 +8,28 @@ use wopr_wire::a2a::model::{Task, TaskState};
 
 use super::{
     Agents, Attempted, Handle, MAX_RETRY_AFTER,
-    failure::{cut, failed, is_forgotten, lost},
+    carried::Carried,
+    failure::{cut, failed, has_no_method, has_no_stream_of_it, is_forgotten, lost, tells_no_task},
     given_up,
     made::{Cursor, may_grow},
     now,
     outputs::{of_task, text_of},
     question::{asks, asks_the_same, interrupt, question, says},
+    stream::GoesOn,
 };
 use crate::a2a::{self, Agent};
 
 /// How long an agent may take to begin the stream of a task.
 const SUBSCRIBED: Duration = Duration::from_secs(5);
+/// The age from which a task is followed by a stream of its own.
+const SETTLED: Duration = Duration::from_secs(5);
 /// Shortest and longest time between two looks at a task. In between, it is looked at after a quarter of its age.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const LAST_LOOK: Duration = Duration::from_secs(30);
 /// The time until the next look while an agent cannot be asked.
 const UNASKED_LOOK: Duration = Duration::from_secs(15);
+/// How long a call waits for a task that its agent has no way to be asked for, and whose stream nobody follows.
+const UNASKABLE: Duration = Duration::from_secs(600);
 /// The time until the next look at a task that asks: it may be answered elsewhere.
 const ASKED_LOOK: Duration = Duration::from_secs(10);
 /// The reason of a run whose agent cancelled its task.
@@ -31,16 +37,16 @@ const CANCELLED: &str = "cross_protocol_cancel";
 
 impl Agents {
     pub(super) async fn look(&self, attempted: &Attempted<'_>, handle: Handle) -> Report {
-        let asked = async {
-            let agent = self.agent(attempted).await?;
-            let task = agent.get_task(&handle.task_id, Some(0)).await?;
-            Ok((agent, task))
+        let agent = match self.agent(attempted).await {
+            Ok(agent) => agent,
+            Err(error) => return self.unasked(attempted, &handle, &error),
         };
-        let error: a2a::Error = match asked.await {
-            Ok((agent, task)) => {
+        let error = match agent.get_task(&handle.task_id, Some(0)).await {
+            Ok(task) => {
                 if self.away.lock().remove(&handle.peer) {
                     tracing::info!(peer = handle.peer, "an agent can be asked for its tasks again");
                 }
+                self.followers.forget(attempted.key);
                 let (task_id, was_asking) = (task.id.clone(), handle.asks.is_some());
                 let report = Box::pin(self.judge(&agent, attempted, handle, task)).await;
                 // A task that changes is worth a stream.
@@ -51,11 +57,30 @@ impl Agents {
             }
             Err(error) => error,
         };
-        if is_forgotten(&error) {
+        if !tells_no_task(&error) {
+            return self.unasked(attempted, &handle, &error);
+        }
+        // First, since a stream that ends meanwhile has left its end.
+        let is_followed = self.followers.is_followed(attempted.key);
+        // Its stream was the only word of the agent, and the last one.
+        if let Some(task) = self.followers.end_of(attempted.key, &handle.task_id) {
+            return Box::pin(self.judge(&agent, attempted, handle, task)).await;
+        }
+        if has_no_method(&error) {
+            let is_followed = Box::pin(self.follow_again(&agent, attempted, &handle.task_id)).await;
+            return unaskable(handle, &error, is_followed);
+        }
+        // A stream that goes on says how the task ends.
+        if is_forgotten(&error) && !is_followed {
             return failed("remote_failed", "the agent no longer knows the task".to_owned()).into();
         }
-        if let a2a::Error::TooLarge { .. } | a2a::Error::TooDeep | a2a::Error::UnknownPeer(_) = &error {
-            return lost(&handle, &error).into();
+        self.unasked(attempted, &handle, &error)
+    }
+
+    /// What a look does that did not learn the state of the task.
+    fn unasked(&self, attempted: &Attempted<'_>, handle: &Handle, error: &a2a::Error) -> Report {
+        if let a2a::Error::TooLarge { .. } | a2a::Error::TooDeep | a2a::Error::UnknownPeer(_) = error {
+            return lost(handle, error).into();
         }
         let (run, peer, task) = (attempted.run, &handle.peer, &handle.task_id);
         // An agent that is away may have thousands of tasks.
@@ -72,17 +97,36 @@ impl Agents {
         }
     }
 
-    /// Follows a task that is not followed, if its agent streams.
-    async fn follow_again(&self, agent: &Agent, attempted: &Attempted<'_>, task: &str) {
+    /// Follows a task, if its agent streams and there is a place for another one. Returns whether it is followed.
+    async fn follow_again(&self, agent: &Agent, attempted: &Attempted<'_>, task: &str) -> bool {
+        let Attempted {
+            run, key, wake, call, ..
+        } = attempted;
+        if self.followers.is_followed(key) {
+            return true;
+        }
         let streams = agent.card().model.capabilities.streaming == Some(true);
-        if !streams || self.followers.is_followed(attempted.key) {
-            return;
+        if !streams || !self.followers.may_ask(&call.peer) {
+            return false;
         }
+        // Without one, nothing is asked for: thousands of tasks may be waited for.
+        let Some(place) = self.followers.place(&run.tenant, key) else {
+            return false;
+        };
         // If there is no stream, it is looked at when it is due.
-        if let Ok(Ok(items)) = tokio::time::timeout(SUBSCRIBED, agent.subscribe(task, None)).await {
-            let Attempted { run, key, wake, .. } = attempted;
-            self.followers.follow(&run.tenant, key, items, wake.clone());
-        }
+        let items = match tokio::time::timeout(SUBSCRIBED, agent.subscribe(task, None)).await {
+            Ok(Ok(items)) => items,
+            // It may have ended meanwhile, which says nothing of the agent's other tasks.
+            Ok(Err(error)) if has_no_stream_of_it(&error) => return false,
+            Ok(Err(_)) | Err(_) => {
+                self.followers.note_refusal(&call.peer);
+                return false;
+            }
+        };
+        let carried = Carried::midway(task);
+        self.followers
+            .follow(place, GoesOn { items, carried }, wake.clone());
+        true
     }
 
     /// What a task means for its call: what it has made, and its state.
@@ -179,6 +223,7 @@ impl Agents {
             says: None,
             interrupt: None,
             refused: None,
+            unaskable: None,
             ..handle
         };
         if state == TaskState::Unspecified && !handle.is_unspecified {
@@ -186,9 +231,13 @@ impl Agents {
             tracing::warn!(%run, peer, task, "an agent names no state of its task; it is asked on");
             handle.is_unspecified = true;
         }
-        let is_followed = self.followers.is_followed(attempted.key);
+        let age = since(handle.since);
+        // Its stream may have broken, or been another process's. A short task is not worth one.
+        let is_followed = match age >= SETTLED && !self.is_pushed(&handle) {
+            true => Box::pin(self.follow_again(agent, attempted, &handle.task_id)).await,
+            false => self.followers.is_followed(attempted.key),
+        };
         let is_new = !is_followed && Box::pin(self.register(agent, attempted, &mut handle)).await;
-        let age = Duration::from_millis(now().saturating_sub(handle.since));
         let check_after = match (is_new, self.is_pushed(&handle)) {
             // It may have changed before the agent pushes.
             (true, _) => FIRST_LOOK,
@@ -204,6 +253,33 @@ impl Agents {
             false => Report::Accepted { handle, check_after },
         }
     }
+}
+
+/// What a look does at a task that its agent cannot be asked for. The call waits for a while: another process may follow
+/// the stream that ends the task.
+fn unaskable(handle: Handle, error: &a2a::Error, is_followed: bool) -> Report {
+    let check_after = Some(UNASKED_LOOK);
+    let is_noted = match (handle.unaskable.map(since), is_followed) {
+        (None, true) => true,
+        (None, false) => false,
+        // The other processes see that it is followed.
+        (Some(waited), true) => waited < UNASKABLE / 2,
+        (Some(waited), false) if waited >= UNASKABLE => return lost(&handle, error).into(),
+        (Some(_), false) => true,
+    };
+    match is_noted {
+        true => Report::Unchanged { check_after },
+        false => {
+            let unaskable = Some(now());
+            let handle = Handle { unaskable, ..handle }.to_value();
+            Report::Accepted { handle, check_after }
+        }
+    }
+}
+
+/// The time since a moment in milliseconds since 1970.
+fn since(moment: u64) -> Duration {
+    Duration::from_millis(now().saturating_sub(moment))
 }
 
 /// How a call ends whose task has ended, or asks what nobody answers.

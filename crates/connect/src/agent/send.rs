@@ -34,11 +34,11 @@ use super::{
     files::{Draft, Incomplete},
     now,
     outputs::of_message,
-    stream::stream,
+    stream::{GoesOn, stream},
 };
 use crate::{
     CallingHost,
-    a2a::{self, Agent, Items},
+    a2a::{self, Agent},
 };
 
 /// Longest names of a task and its context, together.
@@ -58,7 +58,7 @@ pub(super) struct Sent {
     pub(super) agent: Agent,
     pub(super) answer: SendMessageResponse,
     /// The stream of the task, if it goes on.
-    stream: Option<Items>,
+    stream: Option<GoesOn>,
 }
 
 impl Agents {
@@ -142,7 +142,7 @@ impl Agents {
         agent: &Agent,
         attempted: Attempted<'_>,
         task: Task,
-        stream: Option<Items>,
+        stream: Option<GoesOn>,
     ) -> Report {
         if !has_short_ids(&task) {
             // What cannot be stored cannot be cancelled later.
@@ -162,7 +162,9 @@ impl Agents {
             stream.filter(|_| !task.status.state.is_interrupted() && !task.status.state.is_terminal())
         {
             let Attempted { run, key, wake, .. } = &attempted;
-            self.followers.follow(&run.tenant, key, stream, wake.clone());
+            if let Some(place) = self.followers.place(&run.tenant, key) {
+                self.followers.follow(place, stream, wake.clone());
+            }
         }
         self.judge(agent, &attempted, handle, task).await
     }
@@ -207,6 +209,7 @@ pub(super) fn handle_of(call: &AgentCall, task: &Task) -> Handle {
         pushes: None,
         is_unspecified: false,
         is_unreadable: false,
+        unaskable: None,
         version: call.version.clone(),
         binding: call.binding.clone(),
     }
@@ -222,7 +225,7 @@ async fn send(
     agent: &Agent,
     request: SendMessageRequest,
     streams: bool,
-) -> Result<(SendMessageResponse, Option<Items>), a2a::Error> {
+) -> Result<(SendMessageResponse, Option<GoesOn>), a2a::Error> {
     match streams && agent.card().model.capabilities.streaming == Some(true) {
         true => stream(agent, request).await,
         false => agent.send_message(request).await.map(|answer| (answer, None)),
