@@ -7,6 +7,7 @@
 
 mod encoded;
 mod spelling;
+mod steps;
 
 use std::fmt;
 
@@ -321,5 +322,20 @@ mod tests {
         }
         assert_eq!(secrets.cut_by("x abababab", 6), Some(2));
         assert_eq!(secrets.cut_by("x abababab", 2), None);
+    }
+
+    #[test]
+    fn a_text_that_repeats_the_beginning_of_a_secret_is_replaced_as_a_whole() {
+        let secret = format!("{}b", "a".repeat(8_000));
+        let secrets = Secrets::of([secret.as_str()]);
+        for last in ["%", "\\"] {
+            let text = format!("{}{last}", "a".repeat(1 << 20));
+            assert!(secrets.occurs_in(&text));
+            assert_eq!(secrets.text(&text), REDACTED);
+            assert!(secrets.begun_in(&text) <= text.len());
+        }
+        // Without the first character of an escape there is nothing to compare.
+        let plain = "a".repeat(1 << 20);
+        assert_eq!(secrets.text(&plain), plain);
     }
 }

@@ -5,6 +5,9 @@ use base64::{
     Engine as _, alphabet,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
+use memchr::memmem;
+
+use super::steps::{Exhausted, Steps};
 
 /// Both alphabets of base64, with or without padding.
 const LENIENT: GeneralPurposeConfig =
@@ -47,7 +50,7 @@ pub(super) fn rewritten(text: &str, change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> 
 pub(super) fn replaced_in_bytes(bytes: &[u8], secret: &str, replacement: &str) -> Vec<u8> {
     let secret = secret.as_bytes();
     let (mut replaced, mut rest) = (Vec::with_capacity(bytes.len()), bytes);
-    while let Some(at) = rest.windows(secret.len()).position(|window| window == secret) {
+    while let Some(at) = memmem::find(rest, secret) {
         replaced.extend_from_slice(&rest[..at]);
         replaced.extend_from_slice(replacement.as_bytes());
         rest = &rest[at + secret.len()..];
@@ -58,51 +61,78 @@ pub(super) fn replaced_in_bytes(bytes: &[u8], secret: &str, replacement: &str) -
 
 /// The text with the secret replaced where some of its characters are percent-encoded; `None` if it is nowhere.
 pub(super) fn percent_replaced(text: &str, secret: &str, replacement: &str) -> Option<String> {
-    let (mut replaced, mut rest, mut at) = (String::new(), 0, 0);
-    while let Some((start, end)) = percent_from(text, at, secret) {
-        replaced.push_str(&text[rest..start]);
-        replaced.push_str(replacement);
-        (rest, at) = (end, end);
+    let mut steps = Steps::for_text(text.len());
+    let (mut replaced, mut rest) = (String::new(), 0);
+    loop {
+        match percent_from(text, rest, secret, &mut steps) {
+            Err(Exhausted) => return Some(replacement.to_owned()),
+            Ok(Some((start, end))) => {
+                replaced.push_str(&text[rest..start]);
+                replaced.push_str(replacement);
+                rest = end;
+            }
+            Ok(None) if rest == 0 => return None,
+            Ok(None) => {
+                replaced.push_str(&text[rest..]);
+                return Some(replaced);
+            }
+        }
     }
-    if rest == 0 {
-        return None;
-    }
-    replaced.push_str(&text[rest..]);
-    Some(replaced)
 }
 
 /// Returns `true` if a text contains the secret with some of its characters percent-encoded.
 pub(super) fn percent_occurs_in(text: &str, secret: &str) -> bool {
-    percent_from(text, 0, secret).is_some()
+    !matches!(
+        percent_from(text, 0, secret, &mut Steps::for_text(text.len())),
+        Ok(None)
+    )
 }
 
 /// Where the secret next is.
-fn percent_from(text: &str, at: usize, secret: &str) -> Option<(usize, usize)> {
+fn percent_from(
+    text: &str,
+    from: usize,
+    secret: &str,
+    steps: &mut Steps,
+) -> Result<Option<(usize, usize)>, Exhausted> {
+    let (bytes, first) = (text.as_bytes(), secret.as_bytes().first());
     if !text.contains('%') {
-        return None;
+        return Ok(None);
     }
-    let (first, bytes) = (secret.bytes().next()?, text.as_bytes());
-    let starts = (at..bytes.len()).filter(|start| bytes[*start] == first || bytes[*start] == b'%');
-    let mut found = starts.filter_map(|start| Some((start, percent_end(bytes, start, secret)?)));
-    found.find(|(start, end)| text.is_char_boundary(*start) && text.is_char_boundary(*end))
+    for start in from..bytes.len() {
+        if (Some(&bytes[start]) == first || bytes[start] == b'%')
+            && let Some(end) = percent_end(bytes, start, secret, steps)?
+            && text.is_char_boundary(start)
+            && text.is_char_boundary(end)
+        {
+            return Ok(Some((start, end)));
+        }
+    }
+    Ok(None)
 }
 
 /// Where the secret ends that begins at this byte.
-fn percent_end(text: &[u8], start: usize, secret: &str) -> Option<usize> {
+fn percent_end(
+    text: &[u8],
+    start: usize,
+    secret: &str,
+    steps: &mut Steps,
+) -> Result<Option<usize>, Exhausted> {
     let mut at = start;
     for byte in secret.bytes() {
-        at = match text.get(at)? {
-            b'%' => match escaped(text, at, byte) {
-                Some(end) => end,
-                None if byte == b'%' => at + 1,
-                None => return None,
-            },
-            b'+' if byte == b' ' => at + 1,
-            other if *other == byte => at + 1,
-            _ => return None,
+        steps.take()?;
+        let next = match text.get(at) {
+            Some(b'%') => escaped(text, at, byte).or((byte == b'%').then_some(at + 1)),
+            Some(b'+') if byte == b' ' => Some(at + 1),
+            Some(other) if *other == byte => Some(at + 1),
+            Some(_) | None => None,
         };
+        match next {
+            Some(next) => at = next,
+            None => return Ok(None),
+        }
     }
-    Some(at)
+    Ok(Some(at))
 }
 
 /// Where the escape of a byte ends, which may itself be percent-encoded, any number of times.

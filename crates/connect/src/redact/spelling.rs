@@ -2,10 +2,15 @@
 //!
 //! A document may be a string of another one, whose escapes have further backslashes. So a backslash stands for any
 //! number of them, which finds more than any reader of the text would: a credential is too long to be met by chance.
+//!
+//! A text that repeats the beginning of a secret is compared with it again and again. After so many steps that no other
+//! text needs them, it counts as one that contains the secret.
 
 /// How far before the end of a text a secret may begin, in bytes for each of its own. The longest escape of a document
 /// within two others has nine, and some characters need two.
 const REACH: usize = 20;
+
+use super::steps::{Exhausted, Steps};
 
 /// How much of a secret a text contains from a given byte on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,51 +33,74 @@ enum Next {
 
 /// The text with the secret replaced where it has escapes; `None` if it is nowhere.
 pub(super) fn replaced(text: &str, secret: &str, replacement: &str) -> Option<String> {
-    let mut found = escaped(text, secret).peekable();
-    found.peek()?;
-    let (mut replaced, mut rest) = (String::with_capacity(text.len()), 0);
-    for (start, end) in found {
-        if start >= rest {
-            replaced.push_str(&text[rest..start]);
-            replaced.push_str(replacement);
-            rest = end;
+    let mut steps = Steps::for_text(text.len());
+    let (mut replaced, mut rest) = (String::new(), 0);
+    loop {
+        match escaped_from(text, rest, secret, &mut steps) {
+            Err(Exhausted) => return Some(replacement.to_owned()),
+            Ok(Some((start, end))) => {
+                replaced.push_str(&text[rest..start]);
+                replaced.push_str(replacement);
+                rest = end;
+            }
+            Ok(None) if rest == 0 => return None,
+            Ok(None) => {
+                replaced.push_str(&text[rest..]);
+                return Some(replaced);
+            }
         }
     }
-    replaced.push_str(&text[rest..]);
-    Some(replaced)
 }
 
 /// Returns `true` if a text contains the secret written with escapes.
 pub(super) fn occurs_in(text: &str, secret: &str) -> bool {
-    escaped(text, secret).next().is_some()
+    !matches!(
+        escaped_from(text, 0, secret, &mut Steps::for_text(text.len())),
+        Ok(None)
+    )
 }
 
 /// The length in bytes of the longest end of a text that may be the beginning of the secret.
 pub(super) fn begun_in(text: &str, secret: &str) -> usize {
     let from = text.len().saturating_sub(secret.len() * REACH);
-    let mut starts = starts(text, from, text.len());
-    let begun = starts.find(|start| met(text, *start, secret) == Met::Begun);
-    begun.map_or(0, |start| text.len() - start)
+    let mut steps = Steps::for_text(text.len() - from);
+    for start in starts(text, from, text.len()) {
+        match met(text, start, secret, &mut steps) {
+            Ok(Met::Begun) | Err(Exhausted) => return text.len() - start,
+            Ok(Met::Whole(_) | Met::Not) => {}
+        }
+    }
+    0
 }
 
 /// Where the secret begins, however it is written, if a cut of the text at this byte would divide it.
 pub(super) fn cut_by(text: &str, secret: &str, end: usize) -> Option<usize> {
     let from = end.saturating_sub(secret.len() * REACH);
-    let mut starts = starts(text, from, end.min(text.len()));
-    starts.find(|start| match met(text, *start, secret) {
-        Met::Whole(last) => last > end,
-        Met::Begun | Met::Not => false,
+    let end = end.min(text.len());
+    let mut steps = Steps::for_text(end.saturating_sub(from));
+    starts(text, from, end).find(|start| match met(text, *start, secret, &mut steps) {
+        Ok(Met::Whole(last)) => last > end,
+        Ok(Met::Begun | Met::Not) => false,
+        Err(Exhausted) => true,
     })
 }
 
-/// The ranges of a text that contain the secret. None if the text has no escapes.
-fn escaped(text: &str, secret: &str) -> impl Iterator<Item = (usize, usize)> {
-    let end = if text.contains('\\') { text.len() } else { 0 };
-    let found = starts(text, 0, end).map(move |start| (start, met(text, start, secret)));
-    found.filter_map(|(start, met)| match met {
-        Met::Whole(end) => Some((start, end)),
-        Met::Begun | Met::Not => None,
-    })
+/// The next range of a text that contains the secret. None if the text has no escapes.
+fn escaped_from(
+    text: &str,
+    from: usize,
+    secret: &str,
+    steps: &mut Steps,
+) -> Result<Option<(usize, usize)>, Exhausted> {
+    if !text.contains('\\') {
+        return Ok(None);
+    }
+    for start in starts(text, from, text.len()) {
+        if let Met::Whole(end) = met(text, start, secret, steps)? {
+            return Ok(Some((start, end)));
+        }
+    }
+    Ok(None)
 }
 
 /// Where a secret may begin. Backslashes in a row are one, so that a text of many takes no more time.
@@ -84,12 +112,13 @@ fn starts(text: &str, from: usize, end: usize) -> impl Iterator<Item = usize> {
     (from..end).filter(is_start)
 }
 
-fn met(text: &str, start: usize, secret: &str) -> Met {
+fn met(text: &str, start: usize, secret: &str, steps: &mut Steps) -> Result<Met, Exhausted> {
     let (mut at, mut is_escaped) = (start, false);
     let mut letters = secret.chars().peekable();
     while let Some(letter) = letters.next() {
+        steps.take()?;
         if at == text.len() {
-            return Met::Begun;
+            return Ok(Met::Begun);
         }
         if letter == '\\' && text[at..].starts_with('\\') {
             while letters.next_if_eq(&'\\').is_some() {}
@@ -104,11 +133,11 @@ fn met(text: &str, start: usize, secret: &str) -> Met {
         }
         match next(text, at, letter, is_escaped) {
             Next::Is(end) => (at, is_escaped) = (end, false),
-            Next::Ends => return Met::Begun,
-            Next::Not => return Met::Not,
+            Next::Ends => return Ok(Met::Begun),
+            Next::Not => return Ok(Met::Not),
         }
     }
-    Met::Whole(at)
+    Ok(Met::Whole(at))
 }
 
 /// Looks for a character. The backslash of its escape may have been taken for one of the secret.
