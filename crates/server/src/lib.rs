@@ -11,6 +11,7 @@ mod answers;
 pub mod auth;
 pub mod awp;
 mod body;
+mod brief;
 mod budgets;
 mod callbacks;
 mod connection;

@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     Host,
+    brief::{Brief, label},
     config::{CardVersion, default_tenant},
     hex,
     message::{Body, Response},
@@ -343,10 +344,11 @@ pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
         .filter(|plan| plan.is_public() && workflow.is_none_or(|wanted| plan.id() == wanted))
         .collect();
     plans.sort_by(|a, b| a.id().cmp(b.id()));
+    let brief = Brief::among(plans.len());
     let (name, description, base) = match (workflow, plans.first()) {
         (Some(_), None) => return None,
         (Some(id), Some(plan)) => {
-            let skill = skill(plan);
+            let skill = skill(plan, brief);
             (
                 skill.name,
                 skill.description,
@@ -397,7 +399,7 @@ pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
         security_requirements: requirements,
         default_input_modes: INPUT_MODES.map(str::to_owned).to_vec(),
         default_output_modes: OUTPUT_MODES.map(str::to_owned).to_vec(),
-        skills: plans.into_iter().map(|plan| skill(plan)).collect(),
+        skills: plans.iter().map(|plan| skill(plan, brief)).collect(),
         signatures: Vec::new(),
     })
 }
@@ -425,23 +427,23 @@ fn extension(extension: &Extension) -> AgentExtension {
 }
 
 /// Describes a workflow as a skill.
-fn skill(plan: &Plan) -> AgentSkill {
+fn skill(plan: &Plan, brief: Brief) -> AgentSkill {
     let texts = |name: &str| -> Vec<String> {
         let list = plan.metadata(name).and_then(Value::as_array);
-        let list = list.into_iter().flatten().filter_map(Value::as_str);
-        list.map(str::to_owned).collect()
+        brief.labels(list.into_iter().flatten().filter_map(Value::as_str))
     };
     let mut tags = texts("tags");
     if tags.is_empty() {
         tags.push(TAG.to_owned());
     }
     let (input_modes, output_modes) = Modes::of(plan).told();
-    let name = plan.name().to_owned();
     let description = plan.description().filter(|text| !text.is_empty());
     AgentSkill {
         id: plan.id().to_string(),
-        description: description.unwrap_or(&name).to_owned(),
-        name,
+        description: brief
+            .description(description.unwrap_or_else(|| plan.name()))
+            .into_owned(),
+        name: label(plan.name()).into_owned(),
         tags,
         examples: texts("examples"),
         input_modes,

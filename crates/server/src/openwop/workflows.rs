@@ -1,6 +1,6 @@
 //! Registers and reads workflow definitions.
 
-use std::{fmt::Display, sync::LazyLock};
+use std::{borrow::Cow, fmt::Display, sync::LazyLock};
 
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
@@ -22,6 +22,7 @@ use super::{
 use crate::{
     Host,
     auth::Caller,
+    brief::{Brief, label},
     message::{Body, Response},
 };
 
@@ -52,11 +53,11 @@ impl Schema {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Item<'a> {
     workflow_id: &'a str,
-    name: &'a str,
+    name: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    description: Option<&'a str>,
+    description: Option<Cow<'a, str>>,
     /// The author's version label.
-    version: &'a str,
+    version: Cow<'a, str>,
     /// The content hash that runs are pinned to.
     content_version: &'a str,
     is_active: bool,
@@ -66,15 +67,25 @@ pub(crate) struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    pub(crate) fn of(plan: &'a Plan) -> Self {
+    fn of(plan: &'a Plan) -> Self {
         Self {
             workflow_id: plan.id().as_str(),
-            name: plan.name(),
-            description: plan.description(),
-            version: plan.version_label(),
+            name: plan.name().into(),
+            description: plan.description().map(Into::into),
+            version: plan.version_label().into(),
             content_version: plan.version().as_str(),
             is_active: plan.is_active(),
             warnings: Vec::new(),
+        }
+    }
+
+    /// As a list has it.
+    pub(crate) fn listed(plan: &'a Plan, brief: Brief) -> Self {
+        Self {
+            name: label(plan.name()),
+            description: plan.description().map(|text| brief.description(text)),
+            version: label(plan.version_label()),
+            ..Self::of(plan)
         }
     }
 
@@ -283,7 +294,8 @@ pub(super) fn schema(call: Call) -> BoxFuture<'static, Answer> {
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let plans = call.host.app().list_workflows(call.caller())?;
-        let workflows = plans.iter().map(|plan| Item::of(plan)).collect();
+        let brief = Brief::among(plans.len());
+        let workflows = plans.iter().map(|plan| Item::listed(plan, brief)).collect();
         json_response(StatusCode::OK, &List { workflows })
     }
     .boxed()

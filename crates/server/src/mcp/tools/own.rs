@@ -7,10 +7,14 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use wopr_app::{Done, NewRun, VisibleRun};
-use wopr_core::{ContentHash, Object, Origin, Plan, WorkflowId};
+use wopr_core::{ContentHash, Object, Origin, Plan, WorkflowId, json_size};
 
 use super::{Ask, Hints, Outcome, runs, schema};
-use crate::{auth::Scope, openwop::problem::no_run};
+use crate::{
+    auth::Scope,
+    brief::{Brief, label},
+    openwop::problem::no_run,
+};
 
 const PREFIX: &str = "run_";
 /// Longest name that every client takes.
@@ -19,8 +23,8 @@ const MAX_NAME: usize = 64;
 const HASH: usize = 8;
 /// Tools per page of the list.
 const PAGE: usize = 100;
-/// Longest description that a list repeats.
-const MAX_DESCRIPTION: usize = 1_024;
+/// The largest schema of inputs that a list repeats, in bytes.
+const MAX_SCHEMA: usize = 16 << 10;
 
 /// The workflows that are tools for a caller, by their names. A caller who may neither read nor start workflows does not
 /// learn which there are.
@@ -79,10 +83,10 @@ async fn start(ask: &Ask, plan: Arc<Plan>, inputs: Object) -> Outcome {
 
 fn document(name: &str, plan: &Plan) -> Value {
     let about = plan.description().unwrap_or_else(|| plan.name());
-    let about = &about[..about.floor_char_boundary(MAX_DESCRIPTION)];
+    let about = Brief::among(PAGE).description(about);
     json!({
         "name": name,
-        "title": plan.name(),
+        "title": label(plan.name()),
         "description": format!("Start a run of the workflow {} and wait for it. {about}", plan.id()),
         "inputSchema": inputs(plan.document()),
         "outputSchema": schema::run(),
@@ -120,8 +124,8 @@ fn inputs(definition: &Value) -> Value {
         if let Some(kind) = text(variable, "type").filter(|kind| TYPES.contains(&kind.as_str())) {
             property["type"] = kind.into();
         }
-        if let Some(description) = text(variable, "description") {
-            property["description"] = description.into();
+        if let Some(description) = variable.get("description").and_then(Value::as_str) {
+            property["description"] = label(description).into();
         }
         if variable.get("required") == Some(&Value::Bool(true)) && variable.get("defaultValue").is_none() {
             required.push(name.clone());
@@ -138,7 +142,12 @@ fn inputs(definition: &Value) -> Value {
             kind.map_or_else(|| json!({}), |kind| json!({ "type": kind })),
         );
     }
-    json!({ "type": "object", "properties": properties, "required": required })
+    let schema = json!({ "type": "object", "properties": properties, "required": required });
+    match json_size(&schema) <= MAX_SCHEMA {
+        true => schema,
+        // What is missing or of another type is refused when the run starts.
+        false => json!({ "type": "object" }),
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     auth::Scope,
+    brief::Brief,
     openwop::{
         Problem,
         problem::listed_problem,
@@ -145,10 +146,11 @@ fn list(ask: Ask, arguments: Object) -> BoxFuture<'static, Outcome> {
         let plans = ask.app().list_workflows(&ask.caller)?;
         let is_next = |id: &str| after.as_deref().is_none_or(|after| id > after);
         let mut next = plans.iter().filter(|plan| is_next(plan.id().as_str()));
+        let brief = Brief::among(MAX_LISTED);
         let workflows: Vec<_> = next
             .by_ref()
             .take(MAX_LISTED)
-            .map(|plan| Item::of(plan))
+            .map(|plan| Item::listed(plan, brief))
             .collect();
         Ok(Output {
             headline: format!("Listed {} workflow(s).", workflows.len()),
