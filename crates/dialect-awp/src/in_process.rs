@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use wopr_kernel::{
     Call, Failure, ModelCall, ModelMessage, ModelStop, Object, OverBudget, Seq, StepId, TIMED_OUT,
     ToolRequest, cost, fence, fields,
+    measure::{may_be_parsed, object_too_deep},
 };
 
 use crate::{
@@ -77,7 +78,7 @@ impl InProcess {
     /// It is too much.
     pub fn check(&self) -> Result<(), InProcessError> {
         let Some(steps) = &self.steps else { return Ok(()) };
-        if wopr_kernel::measure::object_too_deep(steps) {
+        if object_too_deep(steps) {
             return Err(InProcessError::TooDeep);
         }
         let n_bytes = Value::Object(steps.clone()).to_string().len();
@@ -295,14 +296,17 @@ fn said(next: &mut Next<'_>, reply: &Object, has_schema: bool) -> Result<Object,
     let text = reply.get("text").unwrap_or(&Value::Null);
     next.spend(2 * cost::of_value(text))?;
     let text = text.as_str().unwrap_or_default();
-    match serde_json::from_str(text) {
-        Ok(Value::Object(output)) => Ok(output),
-        Ok(value) if has_schema => Ok(wrapped(value)),
-        Err(_) if has_schema => Err(Failure::new(
+    let parsed = may_be_parsed(text)
+        .then(|| serde_json::from_str(text).ok())
+        .flatten();
+    match parsed {
+        Some(Value::Object(output)) => Ok(output),
+        Some(value) if has_schema => Ok(wrapped(value)),
+        None if has_schema => Err(Failure::new(
             activity::OUTPUT_SCHEMA_VIOLATION,
             "the model answered with something else than JSON",
         )),
-        Ok(_) | Err(_) => Ok(fields(json!({ "text": text }))),
+        Some(_) | None => Ok(fields(json!({ "text": text }))),
     }
 }
 

@@ -4,6 +4,7 @@
 //! was found is never changed: a document that does not parse is not repaired here.
 
 use serde_json::Value;
+use wopr_kernel::measure::may_be_parsed;
 
 /// How a document was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,9 @@ pub(crate) enum Missing {
 }
 
 pub(crate) fn find(text: &str) -> Result<(Value, Found), Missing> {
+    if !may_be_parsed(text) {
+        return Err(Missing::Broken("it has too many values".to_owned()));
+    }
     let whole = text.trim();
     let error = match serde_json::from_str::<Value>(whole) {
         Ok(document) => return Ok((document, Found::Direct)),
@@ -126,5 +130,10 @@ mod tests {
         ] {
             assert!(matches!(find(broken), Err(Missing::Broken(_))), "{broken}");
         }
+        let heavy = format!("[{}0]", "{\"\":0},".repeat(150_000));
+        assert_eq!(
+            find(&heavy),
+            Err(Missing::Broken("it has too many values".to_owned()))
+        );
     }
 }

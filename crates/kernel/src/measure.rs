@@ -59,6 +59,12 @@ pub fn parsed_limit(limit: usize) -> usize {
     limit.saturating_mul(TIMES_PARSED).max(LEAST_PARSED)
 }
 
+/// Whether a text that others wrote may be parsed: it takes no more memory than one of its size may.
+#[must_use]
+pub fn may_be_parsed(text: &str) -> bool {
+    parsed_size(text.as_bytes()) <= parsed_limit(text.len())
+}
+
 /// The approximate memory in bytes that a value takes, by the measure of [`parsed_size`].
 #[must_use]
 pub fn value_size(value: &Value) -> usize {

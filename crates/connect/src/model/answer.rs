@@ -10,6 +10,8 @@ use crate::redact::Secrets;
 const MAX_REASONING: usize = 64 * 1024;
 /// Most tools that a model may ask for in one answer.
 const MAX_TOOLS: usize = 64;
+/// Longest arguments of a call that are parsed, in bytes. A decision refuses longer ones in any case, and so it does a text.
+const MAX_ARGUMENTS: usize = 64 * 1024;
 /// What a token is taken for where a provider does not count them.
 pub(super) const BYTES_PER_TOKEN: usize = 4;
 
@@ -122,6 +124,7 @@ impl Answer {
             let mut arguments = match tool.arguments.trim() {
                 "" => Value::Object(serde_json::Map::new()),
                 // A model may write anything; its tool says what is wrong with it.
+                text if text.len() > MAX_ARGUMENTS => Value::String(text.to_owned()),
                 text => match serde_json::from_str(text) {
                     // Deeper ones could not be read back from the log.
                     Ok(arguments) if !too_deep(&arguments) => arguments,
@@ -187,7 +190,7 @@ mod tests {
     use crate::model::{Kind, ProviderKey};
 
     #[test]
-    fn arguments_that_nest_too_deep_are_text() {
+    fn arguments_that_nest_too_deep_or_are_too_long_are_text() {
         let provider = Provider {
             name: "p".to_owned(),
             kind: Kind::OpenAi,
@@ -197,10 +200,10 @@ mod tests {
             tenants: Vec::new(),
             price: None,
         };
-        let arguments = |depth: usize| {
+        let read = |arguments: String| {
             let tool = AskedTool {
                 name: "t".to_owned(),
-                arguments: format!("{{\"a\":{}1{}}}", "[".repeat(depth), "]".repeat(depth)),
+                arguments,
                 ..AskedTool::default()
             };
             let answer = Answer {
@@ -211,8 +214,10 @@ mod tests {
             let reply = answer.finish(&provider, ("m", 8), &Secrets::default()).unwrap();
             reply.tool_calls[0].arguments.clone()
         };
-        assert!(arguments(10).is_object());
-        assert!(arguments(100).is_string());
+        let nested = |depth| format!("{{\"a\":{}1{}}}", "[".repeat(depth), "]".repeat(depth));
+        let many = |n_bytes: usize| format!("{{\"a\":[{}0]}}", "0,".repeat(n_bytes / 2));
+        assert!(read(nested(10)).is_object() && read(many(1_000)).is_object());
+        assert!(read(nested(100)).is_string() && read(many(MAX_ARGUMENTS)).is_string());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! type of its node is in no other. So whoever may start runs cannot choose a tool by its inputs.
 
 use serde_json::{Value, json};
-use wopr_kernel::ToolRequest;
+use wopr_kernel::{ToolRequest, measure::may_be_parsed};
 
 use super::server_tools::ServerTool;
 use crate::{Object, WorkflowId};
@@ -88,7 +88,7 @@ pub(crate) fn told(mut outcome: Object) -> Object {
     let text = outcome.remove("text");
     let repeats = |text: &Value| {
         let text = text.as_str().unwrap_or_default();
-        structured.is_some() && serde_json::from_str::<Value>(text).ok() == structured
+        structured.is_some() && may_be_parsed(text) && serde_json::from_str::<Value>(text).ok() == structured
     };
     told.extend(
         text.filter(|text| !repeats(text))
