@@ -29,6 +29,7 @@ use crate::{
     loading::Fetched,
     locks::Locks,
     logs::store_failed,
+    memory_shares::MemoryShares,
     outboxes::{FOLDING, Outboxes},
     parks::Parks,
     pool::Pool,
@@ -77,6 +78,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) budgets: Arc<Budgets>,
     pub(crate) run_budgets: RunBudgets,
+    pub(crate) memory_shares: Arc<MemoryShares>,
     pub(crate) timers: Pool,
     pub(crate) effects: Pool,
     /// A turn to read files of messages.
@@ -177,11 +179,13 @@ impl Engine {
         let (began, _) = lease_clock.lease(Duration::ZERO);
         let catalog = Catalog::load(&*store, &options).await?;
         let decision_pool = DecisionPool::new(options.deciders);
+        let memory_shares = Arc::<MemoryShares>::default();
         let executor = Arc::new(Remembering::new(
             executor,
             Arc::clone(&store),
             Arc::clone(&clock),
             Arc::clone(&options.secrets),
+            Arc::clone(&memory_shares),
         ));
         let tasks = TaskTracker::new();
         let (budgets, counters) = (
@@ -217,6 +221,7 @@ impl Engine {
             tails: Arc::default(),
             counters,
             budgets,
+            memory_shares,
             run_budgets: RunBudgets::new(tasks.clone(), Handle::current()),
             inboxes: Inboxes::default(),
             outboxes: Outboxes::default(),

@@ -210,7 +210,15 @@ impl Engine {
         }
         let scopes = (&*began.memory_scope(&owner.run), &*branch.memory_scope());
         let own = remembering::written_by(&owner.run, &began, &events);
-        let copied = remembering::copied(&*self.shared.store, &owner, scopes, own, (at, now)).await;
+        let store = &*self.shared.store;
+        let copied = remembering::copied(
+            (store, &self.shared.memory_shares),
+            &owner,
+            scopes,
+            own,
+            (at, now),
+        )
+        .await;
         copied.map_err(|trouble| match trouble {
             Trouble::Read(error) => error,
             other => ReadError::Unavailable(Cause::of(other)),

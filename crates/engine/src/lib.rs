@@ -40,6 +40,7 @@ mod loading;
 mod locks;
 mod logs;
 mod lost_activities;
+mod memory_shares;
 mod notifier;
 mod options;
 mod outboxes;
@@ -92,15 +93,13 @@ pub use error::CommandError;
 pub use forks::ForkRun;
 pub use holdings::WorkflowLimit;
 pub use load_budget::TIMES_DECIDED;
+pub use memory_shares::{MAX_BYTES as MAX_MEMORY_BYTES, MAX_ROWS as MAX_MEMORY_ROWS};
 pub use notifier::{Delivery, Notifier, Undelivered};
 pub use options::Options;
 pub use pushes::Options as PushOptions;
 pub use quarantine::QUARANTINED;
 pub use recent_runs::Decided;
-pub use remembering::{
-    MAX_BYTES as MAX_MEMORY_BYTES, MAX_OF_SCOPE as MAX_MEMORY_OF_SCOPE, MAX_ROWS as MAX_MEMORY_ROWS,
-    NoSecrets, Secrets,
-};
+pub use remembering::{MAX_OF_SCOPE as MAX_MEMORY_OF_SCOPE, NoSecrets, Secrets};
 pub use removing::WorkflowRemoval;
 pub use request::{Create, Done, Idempotency, NewMessage, NewSubscription, Respond, SideRows, Start};
 pub use scripted::ScriptedModel;

@@ -1,11 +1,11 @@
-//! One decision at a time per run, within this process.
+//! One decision at a time per run, and one look for room in its memory per tenant, within this process.
 //!
 //! Correctness rests on the store's sequence check; the lock only avoids decisions that would conflict. An
 //! entry exists while somebody holds or awaits it.
 
 use std::{
     collections::HashMap,
-    hash::{BuildHasher, RandomState},
+    hash::{BuildHasher, Hash, RandomState},
     sync::Arc,
 };
 
@@ -16,15 +16,15 @@ use wopr_core::RunKey;
 /// Few enough to be cheap, and enough that commands of different runs rarely contend.
 const SHARDS: usize = 64;
 
-type Shard = Mutex<HashMap<RunKey, Arc<tokio::sync::Mutex<()>>>>;
+type Shard<K> = Mutex<HashMap<K, Arc<tokio::sync::Mutex<()>>>>;
 
 #[derive(Debug)]
-pub(crate) struct Locks {
-    shards: Vec<Shard>,
+pub(crate) struct Locks<K = RunKey> {
+    shards: Vec<Shard<K>>,
     hasher: RandomState,
 }
 
-impl Default for Locks {
+impl<K> Default for Locks<K> {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
@@ -33,19 +33,19 @@ impl Default for Locks {
     }
 }
 
-/// The lock of a run, held until dropped.
+/// The lock of a key, held until dropped.
 #[derive(Debug)]
-pub(crate) struct RunLock<'a> {
-    shard: &'a Shard,
-    key: RunKey,
+pub(crate) struct KeyLock<'a, K: Eq + Hash> {
+    shard: &'a Shard<K>,
+    key: K,
     guard: Option<OwnedMutexGuard<()>>,
 }
 
-impl Locks {
-    /// Takes the lock of a run if it is free.
-    pub(crate) fn try_hold(&self, key: &RunKey) -> Option<RunLock<'_>> {
+impl<K: Clone + Eq + Hash> Locks<K> {
+    /// Takes the lock of a key if it is free.
+    pub(crate) fn try_hold(&self, key: &K) -> Option<KeyLock<'_, K>> {
         let (shard, mutex) = self.entry(key);
-        let mut lock = RunLock {
+        let mut lock = KeyLock {
             shard,
             key: key.clone(),
             guard: None,
@@ -54,10 +54,10 @@ impl Locks {
         lock.guard.is_some().then_some(lock)
     }
 
-    pub(crate) async fn hold(&self, key: &RunKey) -> RunLock<'_> {
+    pub(crate) async fn hold(&self, key: &K) -> KeyLock<'_, K> {
         let (shard, mutex) = self.entry(key);
         // Created before waiting, so that a caller dropped while it waits still cleans up.
-        let mut lock = RunLock {
+        let mut lock = KeyLock {
             shard,
             key: key.clone(),
             guard: None,
@@ -66,14 +66,14 @@ impl Locks {
         lock
     }
 
-    fn entry(&self, key: &RunKey) -> (&Shard, Arc<tokio::sync::Mutex<()>>) {
+    fn entry(&self, key: &K) -> (&Shard<K>, Arc<tokio::sync::Mutex<()>>) {
         let index = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0);
         let shard = &self.shards[index];
         (shard, Arc::clone(shard.lock().entry(key.clone()).or_default()))
     }
 }
 
-impl Drop for RunLock<'_> {
+impl<K: Eq + Hash> Drop for KeyLock<'_, K> {
     fn drop(&mut self) {
         self.guard = None;
         let mut entries = self.shard.lock();

@@ -1,9 +1,8 @@
 //! Calls to what agents remember: reads entries from the store, and prepares those that the append of the outcome
 //! writes. All other calls go to the host's executor.
 //!
-//! A tenant may keep so many rows and bytes. If a call would exceed them, what runs that have ended remembered in scopes
-//! of their own makes room. If that is not enough the call fails, and so does one whose scope is full. Calls that run at the same time may exceed the share by what they write. Secrets are replaced before
-//! anything is stored.
+//! A call fails if its tenant or its scope has no room for what it writes. Secrets are replaced before anything is
+//! stored.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -14,17 +13,14 @@ use wopr_core::{
     CONTENT_TRUST, Event, KernelEvent, MemoryCall, ModelCall, NewMemory, Recorded, RunId, RunKey, RunStarted,
     Seq, TenantId, Timestamp, UNTRUSTED, hex,
 };
-use wopr_store::{MemoryEntry, MemoryQuery, MemoryRow, MemoryUse, ReadError, Store, WriteError};
+use wopr_store::{MemoryEntry, MemoryQuery, MemoryRoom, MemoryRow, ReadError, Store, WriteError};
 
 use crate::{
     Answered, Answering, Attempt, CancelError, Cancellation, Clock, Estimate, Executor, Outcome, Recalled,
     Recalling, Report, Request, ScriptedModel,
+    memory_shares::{MAX_BYTES, MAX_ROWS, MemoryShares},
 };
 
-/// Maximum rows that a tenant keeps, earlier versions included.
-pub const MAX_ROWS: u64 = 10_000;
-/// Maximum bytes that a tenant keeps, earlier versions included.
-pub const MAX_BYTES: u64 = 64 << 20;
 /// Maximum entries of one scope.
 pub const MAX_OF_SCOPE: u64 = 1_000;
 /// How long a row is kept after another one has replaced it.
@@ -34,8 +30,6 @@ pub(crate) const KEPT: Duration = Duration::from_secs(24 * 3_600);
 const MAX_READ_BYTES: usize = 512 << 10;
 /// Shortest secret that is looked for: any text may contain a shorter one by chance.
 const SHORTEST_SECRET: usize = 6;
-/// Rows deleted at once if a share is used up.
-const ROWS: usize = 256;
 /// How often an unavailable store is asked, and the first pause in between, which doubles.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(100);
@@ -64,6 +58,7 @@ pub(crate) struct Remembering {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     secrets: Arc<dyn Secrets>,
+    shares: Arc<MemoryShares>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -98,12 +93,14 @@ impl Remembering {
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         secrets: Arc<dyn Secrets>,
+        shares: Arc<MemoryShares>,
     ) -> Self {
         Self {
             others,
             store,
             clock,
             secrets,
+            shares,
         }
     }
 
@@ -219,8 +216,12 @@ impl Remembering {
         now: Timestamp,
     ) -> Result<(), Trouble> {
         let n_bytes: usize = written.iter().map(|entry| entry.content.len()).sum();
-        let (n_rows, n_bytes) = (written.len() as u64, n_bytes as u64);
-        let (used, has_room) = make_room(&*self.store, tenant, scope, (n_rows, n_bytes), now).await?;
+        let wanted = MemoryRoom {
+            rows: written.len() as u64,
+            bytes: n_bytes as u64,
+        };
+        let shares = &self.shares;
+        let (used, has_room) = shares.make_room(&*self.store, tenant, scope, wanted, now).await?;
         if !has_room {
             return Err(Trouble::refused(
                 "memory_full",
@@ -230,7 +231,7 @@ impl Remembering {
                 ),
             ));
         }
-        if used.in_scope + n_rows > MAX_OF_SCOPE {
+        if used.in_scope + wanted.rows > MAX_OF_SCOPE {
             return Err(Trouble::refused(
                 "memory_full",
                 format!(
@@ -243,34 +244,10 @@ impl Remembering {
     }
 }
 
-/// Makes room for rows and bytes in the share of a tenant, if it is used up. Returns what is used, and whether there is room.
-async fn make_room(
-    store: &dyn Store,
-    tenant: &TenantId,
-    scope: &str,
-    (n_rows, n_bytes): (u64, u64),
-    now: Timestamp,
-) -> Result<(MemoryUse, bool), Trouble> {
-    let has_room = |used: &MemoryUse| used.rows + n_rows <= MAX_ROWS && used.bytes + n_bytes <= MAX_BYTES;
-    let mut used = store.memory_use(tenant, scope).await?;
-    if has_room(&used) {
-        return Ok((used, true));
-    }
-    // Entries that nobody can read any more.
-    store.forget_memory(Some(tenant), now, now, ROWS).await?;
-    used = store.memory_use(tenant, scope).await?;
-    // Entries that only a fork can still read.
-    while !has_room(&used) && store.forget_ended_scope(tenant).await? > 0 {
-        used = store.memory_use(tenant, scope).await?;
-    }
-    let has_room = has_room(&used);
-    Ok((used, has_room))
-}
-
 /// The entries of a scope that a run had when it had written `own`, the rows of its last millisecond, as rows of another
 /// scope. `None` if they are no longer known, or if the tenant may not remember so much.
 pub(crate) async fn copied(
-    store: &dyn Store,
+    (store, shares): (&dyn Store, &MemoryShares),
     run: &RunKey,
     (from, to): (&str, &str),
     own: Vec<MemoryRow>,
@@ -340,8 +317,11 @@ pub(crate) async fn copied(
     }
     let rows: Vec<_> = rows.into_values().collect();
     let n_bytes: usize = rows.iter().map(MemoryRow::size).sum();
-    let more = (rows.len() as u64, n_bytes as u64);
-    let (_, has_room) = make_room(store, &run.tenant, to, more, now).await?;
+    let wanted = MemoryRoom {
+        rows: rows.len() as u64,
+        bytes: n_bytes as u64,
+    };
+    let (_, has_room) = shares.make_room(store, &run.tenant, to, wanted, now).await?;
     Ok(has_room.then_some(rows))
 }
 
@@ -521,66 +501,7 @@ impl Executor for Remembering {
 
 #[cfg(test)]
 mod tests {
-    use wopr_core::{ContentHash, PrincipalId, RunStatus, WorkflowId};
-    use wopr_store::{AgentMemory as _, Batch, Guard, Log as _, MemoryStore, Summary};
-
     use super::*;
-
-    /// A run that has written so many entries to its own scope.
-    async fn remembering(store: &MemoryStore, n: i64, status: RunStatus, n_entries: u64) -> RunKey {
-        let at = Timestamp::from_millis(n);
-        let tenant = TenantId::parse("acme").expect("valid");
-        let run = RunKey::new(tenant, RunId::from_parts(at, [0; 10]));
-        let workflow = WorkflowId::parse("w").expect("valid");
-        let principal = PrincipalId::parse("p").expect("valid");
-        let summary = Summary {
-            status,
-            ..Summary::new(workflow, ContentHash::of(b"w"), principal, at)
-        };
-        let mut batch = Batch::new(run.clone(), Guard::Create, Vec::new(), summary);
-        batch.memory = (0..n_entries)
-            .map(|id| MemoryRow {
-                scope: run.run.memory_scope(),
-                id: id.to_string(),
-                seq: Seq(id + 1),
-                at,
-                content: Some("x".to_owned()),
-                tags: Vec::new(),
-                created_at: at,
-                expires_at: None,
-                is_untrusted: false,
-            })
-            .collect();
-        store.append(batch).await.expect("appends");
-        run
-    }
-
-    #[tokio::test]
-    async fn runs_that_have_ended_make_room_for_others() {
-        let store = MemoryStore::new();
-        let later = remembering(&store, 2, RunStatus::Completed, 4_000).await;
-        // It ended before the other.
-        let first = remembering(&store, 1, RunStatus::Failed, 4_000).await;
-        let live = remembering(&store, 3, RunStatus::Running, 2_000).await;
-        let now = Timestamp::from_millis(9);
-        let room = async |n_rows| {
-            let (used, has_room) = make_room(&store, &live.tenant, "team", (n_rows, 1), now)
-                .await
-                .expect("counts");
-            (used.rows, has_room)
-        };
-        assert_eq!(room(1).await, (6_000, true));
-        assert_eq!(room(4_000).await, (6_000, true));
-        assert_eq!(room(4_001).await, (2_000, true));
-        assert_eq!(room(8_001).await, (2_000, false));
-        for (run, is_forgotten) in [(&first, true), (&later, true), (&live, false)] {
-            assert_eq!(store.has_forgotten(run).await.expect("reads"), is_forgotten);
-            // A fork would begin without what its source remembered.
-            let from = run.run.memory_scope();
-            let copied = copied(&store, run, (&from, "run:fork"), Vec::new(), (now, now)).await;
-            assert_eq!(copied.expect("reads").is_none(), is_forgotten);
-        }
-    }
 
     #[test]
     fn secrets_are_replaced_by_their_names() {

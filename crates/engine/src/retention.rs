@@ -233,16 +233,28 @@ impl Engine {
             return Ok(());
         }
         self.forget_spent().await?;
+        let mut tenant = None;
+        while let Some(next) = self.shared.store.next_remembering(tenant.as_ref()).await? {
+            // One that keeps its reads busy does not hold up the others.
+            if let Err(error) = self.forget_memory_of(&next).await {
+                store_failed("cannot tidy what a tenant remembers", &error);
+            }
+            tenant = Some(next);
+        }
+        looks.memory_at = Some(begun + MEMORY_EVERY);
+        Ok(())
+    }
+
+    async fn forget_memory_of(&self, tenant: &TenantId) -> Result<(), WriteError> {
         loop {
             let since = Instant::now();
             let now = self.now();
             let before = earlier(now, remembering::KEPT);
-            let n_forgotten = self.shared.store.forget_memory(None, now, before, ROWS).await?;
-            if n_forgotten == 0 {
-                looks.memory_at = Some(begun + MEMORY_EVERY);
+            let forgotten = self.shared.store.forget_memory(tenant, now, before, ROWS).await;
+            rest(since).await;
+            if forgotten? == 0 {
                 return Ok(());
             }
-            rest(since).await;
         }
     }
 

@@ -83,6 +83,22 @@ pub struct MemoryUse {
     pub in_scope: u64,
 }
 
+/// Room in what a tenant keeps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryRoom {
+    pub rows: u64,
+    /// As [`MemoryRow::size`] counts them.
+    pub bytes: u64,
+}
+
+impl MemoryRoom {
+    /// Whether it is at least as much as what is wanted.
+    #[must_use]
+    pub const fn covers(&self, wanted: &Self) -> bool {
+        self.rows >= wanted.rows && self.bytes >= wanted.bytes
+    }
+}
+
 /// Reads and tidies what agents remember. What is written comes with [`crate::Batch::memory`].
 #[async_trait]
 pub trait AgentMemory: Send + Sync + 'static {
@@ -92,20 +108,29 @@ pub trait AgentMemory: Send + Sync + 'static {
     /// Counts the rows of a tenant, and the ids in one of its scopes.
     async fn memory_use(&self, tenant: &TenantId, scope: &str) -> Result<MemoryUse, ReadError>;
 
-    /// Deletes at most `limit` rows that nobody can read any more: what a newer row replaced before `before`, and
+    /// The next tenant, in the order of their ids, of which something is stored.
+    async fn next_remembering(&self, after: Option<&TenantId>) -> Result<Option<TenantId>, ReadError>;
+
+    /// Deletes at most `limit` rows of a tenant that nobody can read any more: what a newer row replaced before `before`, and
     /// what has expired at `now` or was removed before `before` and hides no earlier version. Returns how many.
     async fn forget_memory(
         &self,
-        tenant: Option<&TenantId>,
+        tenant: &TenantId,
         now: Timestamp,
         before: Timestamp,
         limit: usize,
     ) -> Result<usize, WriteError>;
 
-    /// Deletes all rows of a scope of the tenant that belongs to a run ([`RunId::memory_scope`]) which has ended, or is no
-    /// longer there: the one that ended first. Returns how many rows there were, 0 if there is no such scope.
-    async fn forget_ended_scope(&self, tenant: &TenantId) -> Result<usize, WriteError>;
+    /// Deletes all rows of scopes of the tenant that belong to runs ([`RunId::memory_scope`]) which have ended, or are no
+    /// longer there. Those that ended first go first, until as many rows and bytes are free as are wanted, or `limit`
+    /// rows are. Returns how many rows there were, 0 if there is no such scope.
+    async fn forget_ended_scopes(
+        &self,
+        tenant: &TenantId,
+        wanted: MemoryRoom,
+        limit: usize,
+    ) -> Result<usize, WriteError>;
 
-    /// Whether [`Self::forget_ended_scope`] has deleted what the run remembered in its own scope.
+    /// Whether [`Self::forget_ended_scopes`] has deleted what the run remembered in its own scope.
     async fn has_forgotten(&self, run: &RunKey) -> Result<bool, ReadError>;
 }

@@ -37,7 +37,7 @@ pub mod turns;
 mod vitals;
 mod work;
 
-pub use agent_memory::{AgentMemory, MemoryEntry, MemoryQuery, MemoryRow, MemoryUse};
+pub use agent_memory::{AgentMemory, MemoryEntry, MemoryQuery, MemoryRoom, MemoryRow, MemoryUse};
 pub use batch::{
     Batch, BlobRow, ChildRow, ERROR_CODE_BYTES, Ended, Fence, Guard, Hold, IdempotencyKey, IdempotencyRecord,
     InboxRow, MessageRow, Moved, Parked, Snapshot, StoredEvent, Summary, WorkKey, WorkRow, WorkState,

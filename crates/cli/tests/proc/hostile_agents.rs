@@ -32,7 +32,7 @@ use crate::{
 /// Calls of each agent at the same time.
 const CALLS: usize = 3;
 /// How long calls wait for agents that say nothing.
-const PATIENCE_MS: u64 = 4_000;
+const PATIENCE_MS: u64 = 15_000;
 /// The host's memory in MiB; a debug build needs more than others.
 const MEMORY_MIB: u64 = 640;
 /// The longest that an ordinary run may take beside them.

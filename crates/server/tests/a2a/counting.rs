@@ -134,8 +134,9 @@ hand_on! { Retention:
 hand_on! { AgentMemory:
     memory(tenant: &TenantId, query: &MemoryQuery) -> Result<Vec<MemoryEntry>, ReadError>;
     memory_use(tenant: &TenantId, scope: &str) -> Result<MemoryUse, ReadError>;
-    forget_memory(tenant: Option<&TenantId>, now: Timestamp, before: Timestamp, limit: usize) -> Result<usize, WriteError>;
-    forget_ended_scope(tenant: &TenantId) -> Result<usize, WriteError>;
+    next_remembering(after: Option<&TenantId>) -> Result<Option<TenantId>, ReadError>;
+    forget_memory(tenant: &TenantId, now: Timestamp, before: Timestamp, limit: usize) -> Result<usize, WriteError>;
+    forget_ended_scopes(tenant: &TenantId, wanted: MemoryRoom, limit: usize) -> Result<usize, WriteError>;
     has_forgotten(run: &RunKey) -> Result<bool, ReadError>;
 }
 

@@ -328,7 +328,10 @@ CREATE TABLE agent_memory (
     PRIMARY KEY (tenant, scope, id, written_at, run, seq)
 ) STRICT;
 
-CREATE INDEX agent_memory_expiring ON agent_memory (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX agent_memory_expiring ON agent_memory (tenant, expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX agent_memory_removed ON agent_memory (tenant, written_at) WHERE content IS NULL;
+-- Counts the share of a tenant without reading contents.
+CREATE INDEX agent_memory_sizes ON agent_memory (tenant, size);
 
 -- What models took in windows of the calendar, of a tenant as a whole (the workflow without a name) or of one workflow.
 -- An append adds to it what the answers took that it records.

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use wopr_core::{RunId, RunKey, Seq, TenantId, Timestamp};
 
 use super::MemoryStore;
-use crate::{AgentMemory, MemoryEntry, MemoryQuery, MemoryRow, MemoryUse, ReadError, WriteError};
+use crate::{AgentMemory, MemoryEntry, MemoryQuery, MemoryRoom, MemoryRow, MemoryUse, ReadError, WriteError};
 
 /// The tenant, the scope and the id of an entry.
 pub(super) type Place = (TenantId, String, String);
@@ -63,9 +63,17 @@ impl AgentMemory for MemoryStore {
         Ok(used)
     }
 
+    async fn next_remembering(&self, after: Option<&TenantId>) -> Result<Option<TenantId>, ReadError> {
+        let state = self.state.lock();
+        let mut tenants = state.memory.keys().map(|(tenant, ..)| tenant);
+        Ok(tenants
+            .find(|tenant| after.is_none_or(|after| *tenant > after))
+            .cloned())
+    }
+
     async fn forget_memory(
         &self,
-        tenant: Option<&TenantId>,
+        tenant: &TenantId,
         now: Timestamp,
         before: Timestamp,
         limit: usize,
@@ -74,7 +82,7 @@ impl AgentMemory for MemoryStore {
         let mut n_forgotten = 0;
         let mut empty = BTreeSet::new();
         for (place, versions) in &mut state.memory {
-            if tenant.is_some_and(|tenant| *tenant != place.0) {
+            if *tenant != place.0 {
                 continue;
             }
             while n_forgotten < limit {
@@ -102,10 +110,15 @@ impl AgentMemory for MemoryStore {
         Ok(n_forgotten)
     }
 
-    async fn forget_ended_scope(&self, tenant: &TenantId) -> Result<usize, WriteError> {
+    async fn forget_ended_scopes(
+        &self,
+        tenant: &TenantId,
+        wanted: MemoryRoom,
+        limit: usize,
+    ) -> Result<usize, WriteError> {
         let mut state = self.state.lock();
         let scopes = state.memory.keys().filter(|(of, ..)| of == tenant);
-        let mut ended: Vec<_> = scopes
+        let ended: BTreeSet<_> = scopes
             .filter_map(|(_, scope, _)| {
                 let id = scope
                     .strip_prefix(RunId::MEMORY_SCOPE)
@@ -115,19 +128,24 @@ impl AgentMemory for MemoryStore {
                 is_over.then(|| (run.map(|run| run.summary.updated_at), scope.clone(), id))
             })
             .collect();
-        ended.sort();
-        let Some((_, scope, id)) = ended.into_iter().next() else {
-            return Ok(0);
-        };
-        if let Some(run) = state.runs.get_mut(&RunKey::new(tenant.clone(), id)) {
-            run.memory_forgotten = true;
+        let (mut freed, mut n_rows) = (MemoryRoom::default(), 0);
+        for (_, scope, id) in ended {
+            if freed.covers(&wanted) || n_rows >= limit {
+                break;
+            }
+            if let Some(run) = state.runs.get_mut(&RunKey::new(tenant.clone(), id)) {
+                run.memory_forgotten = true;
+            }
+            state.memory.retain(|(of, within, _), versions| {
+                let is_forgotten = of == tenant && *within == scope;
+                if is_forgotten {
+                    n_rows += versions.len();
+                    freed.rows += versions.len() as u64;
+                    freed.bytes += versions.values().map(|row| row.size() as u64).sum::<u64>();
+                }
+                !is_forgotten
+            });
         }
-        let mut n_rows = 0;
-        state.memory.retain(|(of, within, _), versions| {
-            let is_forgotten = of == tenant && *within == scope;
-            n_rows += if is_forgotten { versions.len() } else { 0 };
-            !is_forgotten
-        });
         Ok(n_rows)
     }
 

@@ -9,7 +9,7 @@ use super::{
     round::{Round, value},
     rows,
 };
-use crate::{AgentMemory, MemoryEntry, MemoryQuery, MemoryUse, ReadError, WriteError};
+use crate::{AgentMemory, MemoryEntry, MemoryQuery, MemoryRoom, MemoryUse, ReadError, WriteError};
 
 /// A row that a batch repeats is the same row.
 pub(super) const INSERT: &str = "INSERT INTO agent_memory (tenant, run, scope, id, written_at, seq, content, tags,
@@ -31,10 +31,12 @@ const COUNT: &str =
     "SELECT count(*), coalesce(sum(size), 0)::bigint, count(DISTINCT id) FILTER (WHERE scope = $2)
      FROM agent_memory WHERE tenant = $1";
 
+const NEXT_TENANT: &str = "SELECT tenant FROM agent_memory WHERE tenant > $1 ORDER BY tenant LIMIT 1";
+
 /// What a newer row replaced early enough.
 const REPLACED: &str = "DELETE FROM agent_memory WHERE (tenant, scope, id, written_at, run, seq) IN (
          SELECT tenant, scope, id, written_at, run, seq FROM agent_memory AS old
-         WHERE ($1::text IS NULL OR tenant = $1) AND written_at < $2 AND EXISTS (
+         WHERE tenant = $1 AND written_at < $2 AND EXISTS (
              SELECT FROM agent_memory AS new
              WHERE new.tenant = old.tenant AND new.scope = old.scope AND new.id = old.id
                  AND new.written_at < $2
@@ -45,7 +47,7 @@ const REPLACED: &str = "DELETE FROM agent_memory WHERE (tenant, scope, id, writt
 /// What has expired or was removed, once nothing is left that would come back.
 const OVER: &str = "DELETE FROM agent_memory WHERE (tenant, scope, id, written_at, run, seq) IN (
          SELECT tenant, scope, id, written_at, run, seq FROM agent_memory AS last
-         WHERE ($1::text IS NULL OR tenant = $1)
+         WHERE tenant = $1
              AND (expires_at <= $2 OR (content IS NULL AND written_at < $3))
              AND NOT EXISTS (
                  SELECT FROM agent_memory AS other
@@ -54,17 +56,24 @@ const OVER: &str = "DELETE FROM agent_memory WHERE (tenant, scope, id, written_a
          LIMIT $4)
      RETURNING 1";
 
-/// Of the scopes that belong to runs which have ended or are gone, deletes the one of the run that ended first.
-const FORGET_SCOPE: &str = "WITH ended AS (
-         SELECT m.scope, r.run FROM (
-             SELECT DISTINCT scope FROM agent_memory
-             WHERE tenant = $1 AND scope >= 'run:' AND scope < 'run;') AS m
-         LEFT JOIN runs AS r ON r.tenant = $1 AND r.run = substr(m.scope, 5)
+/// Deletes scopes that belong to runs which have ended or are gone, those that ended first, as long as the scopes before
+/// them are not enough.
+const FORGET_SCOPES: &str = "WITH sizes AS (
+         SELECT scope, count(*) AS n_rows, sum(size) AS n_bytes FROM agent_memory
+         WHERE tenant = $1 AND scope >= 'run:' AND scope < 'run;' GROUP BY scope),
+     ended AS (
+         SELECT s.scope, r.run, coalesce(sum(s.n_rows) OVER earlier, 0) AS rows_before,
+             coalesce(sum(s.n_bytes) OVER earlier, 0) AS bytes_before
+         FROM sizes AS s LEFT JOIN runs AS r ON r.tenant = $1 AND r.run = substr(s.scope, 5)
          WHERE r.run IS NULL OR r.status IN ('completed', 'failed', 'cancelled')
-         ORDER BY r.updated_at NULLS FIRST, m.scope LIMIT 1),
+         WINDOW earlier AS (
+             ORDER BY r.updated_at NULLS FIRST, s.scope ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)),
+     chosen AS (
+         SELECT scope, run FROM ended
+         WHERE (rows_before < $2::bigint OR bytes_before < $3::bigint) AND rows_before < $4::bigint),
      marked AS (
-         UPDATE runs AS r SET memory_forgotten = true FROM ended WHERE r.tenant = $1 AND r.run = ended.run)
-     DELETE FROM agent_memory AS m USING ended WHERE m.tenant = $1 AND m.scope = ended.scope RETURNING 1";
+         UPDATE runs AS r SET memory_forgotten = true FROM chosen WHERE r.tenant = $1 AND r.run = chosen.run)
+     DELETE FROM agent_memory AS m USING chosen WHERE m.tenant = $1 AND m.scope = chosen.scope RETURNING 1";
 
 const HAS_FORGOTTEN: &str = "SELECT 1 FROM runs WHERE tenant = $1 AND run = $2 AND memory_forgotten";
 
@@ -116,14 +125,23 @@ impl AgentMemory for PostgresStore {
         })
     }
 
+    async fn next_remembering(&self, after: Option<&TenantId>) -> Result<Option<TenantId>, ReadError> {
+        // The empty string sorts before every tenant.
+        let after = after.map_or("", TenantId::as_str);
+        let next = || Round::of(NEXT_TENANT, vec![value(after)]);
+        let found = self.pool.learn(next).await?;
+        let tenant = found.first().map(|row| rows::id(row, 0, TenantId::parse));
+        Ok(tenant.transpose()?)
+    }
+
     async fn forget_memory(
         &self,
-        tenant: Option<&TenantId>,
+        tenant: &TenantId,
         now: Timestamp,
         before: Timestamp,
         limit: usize,
     ) -> Result<usize, WriteError> {
-        let tenant = || value(tenant.map(TenantId::as_str));
+        let tenant = || value(tenant.as_str());
         let (now, before) = (now.millis(), before.millis());
         let replaced = || {
             let values = vec![tenant(), value(before), value(rows::limit(limit))];
@@ -138,8 +156,23 @@ impl AgentMemory for PostgresStore {
         Ok(n_replaced + self.pool.write(over).await?.len())
     }
 
-    async fn forget_ended_scope(&self, tenant: &TenantId) -> Result<usize, WriteError> {
-        let round = || Round::of(FORGET_SCOPE, vec![value(tenant.as_str())]);
+    async fn forget_ended_scopes(
+        &self,
+        tenant: &TenantId,
+        wanted: MemoryRoom,
+        limit: usize,
+    ) -> Result<usize, WriteError> {
+        let round = || {
+            Round::of(
+                FORGET_SCOPES,
+                vec![
+                    value(tenant.as_str()),
+                    value(rows::int(wanted.rows)),
+                    value(rows::int(wanted.bytes)),
+                    value(rows::limit(limit)),
+                ],
+            )
+        };
         Ok(self.pool.write(round).await?.len())
     }
 

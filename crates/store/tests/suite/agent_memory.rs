@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wopr_core::{RunKey, Seq};
-use wopr_store::{AppendError, Batch, MemoryQuery, MemoryRow, MemoryUse, Removal, Store};
+use wopr_store::{AppendError, Batch, MemoryQuery, MemoryRoom, MemoryRow, MemoryUse, Removal, Store};
 
 use crate::{behaviours, make::*};
 
@@ -20,6 +20,8 @@ behaviours! {
     forgetting_brings_nothing_back,
     entries_of_shared_scopes_outlive_their_run_and_those_of_its_own_do_not,
     the_scope_of_the_run_that_ended_first_is_forgotten_first,
+    as_many_ended_scopes_are_forgotten_at_once_as_are_lacking,
+    tenants_that_remember_something_are_found_in_turn,
     rows_and_bytes_are_counted,
 }
 
@@ -229,7 +231,7 @@ async fn other_scopes_and_tenants_see_nothing(store: Arc<dyn Store>) {
     assert_eq!(used, MemoryUse::default());
     // Nor do they lose anything.
     let forgotten = store
-        .forget_memory(Some(&tenant("rival")), at(9_000), at(9_000), 100)
+        .forget_memory(&tenant("rival"), at(9_000), at(9_000), 100)
         .await;
     assert_eq!(forgotten.expect("forget"), 0);
     assert_eq!(read(&*store, &all()).await, ["a=one"]);
@@ -267,7 +269,7 @@ async fn what_nobody_can_read_is_forgotten(store: Arc<dyn Store>) {
     let mut n_forgotten = 0;
     loop {
         let step = store
-            .forget_memory(None, at(100), at(50), 2)
+            .forget_memory(&tenant("acme"), at(100), at(50), 2)
             .await
             .expect("forget");
         assert!(step <= 2, "{step}");
@@ -304,7 +306,7 @@ async fn forgetting_brings_nothing_back(store: Arc<dyn Store>) {
     // The versions that replaced the old ones are over, but younger than what may be forgotten.
     for _ in 0..3 {
         store
-            .forget_memory(None, at(100), at(50), 1)
+            .forget_memory(&tenant("acme"), at(100), at(50), 1)
             .await
             .expect("forget");
         assert_eq!(
@@ -320,7 +322,7 @@ async fn forgetting_brings_nothing_back(store: Arc<dyn Store>) {
         );
     }
     while store
-        .forget_memory(None, at(100), at(90), 1)
+        .forget_memory(&tenant("acme"), at(100), at(90), 1)
         .await
         .expect("forget")
         > 0
@@ -390,6 +392,10 @@ async fn entries_of_shared_scopes_outlive_their_run_and_those_of_its_own_do_not(
     assert_eq!(n_own(&*store, "rival").await, 1);
 }
 
+fn wanted(rows: u64, bytes: u64) -> MemoryRoom {
+    MemoryRoom { rows, bytes }
+}
+
 async fn the_scope_of_the_run_that_ended_first_is_forgotten_first(store: Arc<dyn Store>) {
     use wopr_core::RunStatus::{Cancelled, Completed, Running};
     for (n, status, at) in [(1, Running, 1), (2, Completed, 9), (3, Cancelled, 5)] {
@@ -402,7 +408,13 @@ async fn the_scope_of_the_run_that_ended_first_is_forgotten_first(store: Arc<dyn
     write(&*store, &other, vec![own_row(2, "e")]).await;
     let acme = tenant("acme");
     for (forgotten, n_rows, left) in [(3, 2, [2, 2, 0]), (2, 2, [2, 0, 0]), (1, 0, [2, 0, 0])] {
-        assert_eq!(store.forget_ended_scope(&acme).await.expect("forget"), n_rows);
+        assert_eq!(
+            store
+                .forget_ended_scopes(&acme, wanted(1, 0), 100)
+                .await
+                .expect("forget"),
+            n_rows
+        );
         for (n, left) in [1, 2, 3].into_iter().zip(left) {
             assert_eq!(own(&*store, n).await.len(), left, "{n}");
         }
@@ -411,6 +423,46 @@ async fn the_scope_of_the_run_that_ended_first_is_forgotten_first(store: Arc<dyn
     }
     assert_eq!(read(&*store, &all()).await, ["shared=one"]);
     assert!(!store.has_forgotten(&other).await.expect("read"));
+}
+
+async fn as_many_ended_scopes_are_forgotten_at_once_as_are_lacking(store: Arc<dyn Store>) {
+    for n in 1..=9 {
+        let mut batch = create(&run(n), 1);
+        batch.summary = summary(wopr_core::RunStatus::Completed, i64::try_from(n).expect("small"));
+        batch.memory = vec![own_row(n, "a"), own_row(n, "b")];
+        store.append(batch).await.expect("append");
+    }
+    // A scope whose run is not there any more goes first.
+    write(&*store, &run(11), vec![own_row(10, "a")]).await;
+    let acme = tenant("acme");
+    let bytes = own_row(1, "a").size() as u64;
+    for (room, limit, n_rows) in [
+        (wanted(0, 0), 100, 0),
+        (wanted(2, 0), 100, 3),
+        (wanted(1, 2 * bytes + 1), 100, 4),
+        (wanted(100, 0), 3, 4),
+        (wanted(100, u64::MAX), 100, 8),
+        (wanted(1, 1), 100, 0),
+    ] {
+        let forgotten = store.forget_ended_scopes(&acme, room, limit).await;
+        assert_eq!(forgotten.expect("forget"), n_rows, "{room:?}");
+    }
+    let used = store.memory_use(&acme, SCOPE).await.expect("count");
+    assert_eq!(used, MemoryUse::default());
+}
+
+async fn tenants_that_remember_something_are_found_in_turn(store: Arc<dyn Store>) {
+    for (of, n) in [("rival", 1), ("acme", 2), ("zenith", 3)] {
+        let run = RunKey::new(tenant(of), run_id(n));
+        write(&*store, &run, vec![row("a", 0, 1, "one"), row("b", 0, 1, "two")]).await;
+    }
+    // It has runs, and remembers nothing.
+    write(&*store, &RunKey::new(tenant("empty"), run_id(4)), Vec::new()).await;
+    let mut found = Vec::new();
+    while let Some(next) = store.next_remembering(found.last()).await.expect("read") {
+        found.push(next);
+    }
+    assert_eq!(found, ["acme", "rival", "zenith"].map(tenant));
 }
 
 async fn rows_and_bytes_are_counted(store: Arc<dyn Store>) {

@@ -19,9 +19,9 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 use wopr_store::{
     AgentMemory, AppendError, Batch, BlobRow, CallDeliveryCursor, CallDeliveryFilter, CallDeliveryRow, Child,
     EndedRoots, Epoch, EventPage, Fence, Guard, Hint, IdempotencyKey, IdempotencyRecord, KeyRow, Leased,
-    LeasedOffers, Load, Log, Mailbox, MemoryEntry, MemoryQuery, MemoryStore, MemoryUse, MessageRow,
-    OfferRequest, OfferThen, OfferedQueue, Offers, Parking, PhaseCursor, PhaseFilter, PhasePage, Queue,
-    Quota, ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, SecretRow, Spenders,
+    LeasedOffers, Load, Log, Mailbox, MemoryEntry, MemoryQuery, MemoryRoom, MemoryStore, MemoryUse,
+    MessageRow, OfferRequest, OfferThen, OfferedQueue, Offers, Parking, PhaseCursor, PhaseFilter, PhasePage,
+    Queue, Quota, ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, SecretRow, Spenders,
     Spending, SpentRow, StoredSecrets, Summary, Swept, Then, Times, Work, WorkKey, WorkflowChange,
     WorkflowRow, WriteError,
 };
@@ -712,9 +712,14 @@ impl AgentMemory for Connection {
         self.server.store.memory_use(tenant, scope).await
     }
 
+    async fn next_remembering(&self, after: Option<&TenantId>) -> Result<Option<TenantId>, ReadError> {
+        self.read("remembering tenants").await?;
+        self.server.store.next_remembering(after).await
+    }
+
     async fn forget_memory(
         &self,
-        tenant: Option<&TenantId>,
+        tenant: &TenantId,
         now: Timestamp,
         before: Timestamp,
         limit: usize,
@@ -728,10 +733,16 @@ impl AgentMemory for Connection {
         self.written("forgot memory", n_forgotten).await
     }
 
-    async fn forget_ended_scope(&self, tenant: &TenantId) -> Result<usize, WriteError> {
-        self.write("forget scope").await?;
-        let n_forgotten = self.server.store.forget_ended_scope(tenant).await?;
-        self.written("forgot scope", n_forgotten).await
+    async fn forget_ended_scopes(
+        &self,
+        tenant: &TenantId,
+        wanted: MemoryRoom,
+        limit: usize,
+    ) -> Result<usize, WriteError> {
+        self.write("forget scopes").await?;
+        let store = &self.server.store;
+        let n_forgotten = store.forget_ended_scopes(tenant, wanted, limit).await?;
+        self.written("forgot scopes", n_forgotten).await
     }
 
     async fn has_forgotten(&self, run: &RunKey) -> Result<bool, ReadError> {
