@@ -12,6 +12,7 @@ use crate::{
     Answered, Answering, Attempt, CancelError, Cancellation, Clock, Estimate, Executor, Outcome, Recalled,
     Recalling, Report, Request, ScriptedModel,
     budgets::{Budgets, Reservation, Room},
+    logs::store_failed,
     waiting::Waiting,
 };
 
@@ -107,8 +108,7 @@ impl Executor for Budgeting {
             }
             // Without the counts nobody knows whether it may be asked.
             Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(run = %attempt.run, error, "cannot read what was spent");
+                store_failed("cannot read what was spent", &error);
                 Report::Unchanged {
                     check_after: Some(LATER),
                 }

@@ -19,6 +19,7 @@ use crate::{
     Answered, Answering, Cancellation, CommandError, Engine, Outcome, Request, SideRows,
     commit::{StoredEffect, Won, effect_key, invocation_id, is_zero},
     effects::{Changed, ended},
+    logs::work_failed,
     panics::{Panicked, caught},
     pool::{End, Lease},
     recalls::{Recall, is_recall},
@@ -317,9 +318,8 @@ impl Engine {
                 let CallDelivery { step, attempt, .. } = delivery;
                 let parked = effect_key(step, *attempt, number);
                 if let Err(error) = self.wake_row(&lease.run, &parked, Duration::ZERO).await {
-                    let (run, call) = (&lease.run, &lease.key.name);
                     // It is looked at when it is due.
-                    tracing::info!(%run, call, %error, "a call is not looked at after its answer yet");
+                    work_failed("a call is not looked at after its answer yet", &lease.run, &error);
                 }
                 Tried::Delivered
             }

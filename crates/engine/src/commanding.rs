@@ -16,6 +16,7 @@ use crate::{
     decision_pool::BRIEF,
     descendants::Allowance,
     load_budget::{LoadPermit, Purpose},
+    logs::work_failed,
     stats::Counters,
     uncertain_commit::UncertainCommits,
     view::{Open, Opened},
@@ -311,7 +312,7 @@ impl Engine {
         // stands even if this fails; the inbox loop will then catch up.
         for ancestor in ancestors.iter().rev() {
             if let Err(error) = self.hear(ancestor).await {
-                tracing::warn!(run = %ancestor, %error, "answer not heard yet");
+                work_failed("answer not heard yet", ancestor, &error);
             }
         }
         Ok(Done::Fresh(self.view(key).await?.ok_or(CommandError::NotFound)?))

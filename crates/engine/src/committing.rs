@@ -17,6 +17,7 @@ use crate::{
     complete_on_drop::CompleteOnDrop,
     engine::Shared,
     follow_up::FollowUp,
+    logs::store_failed,
     panics::Panicked,
     stats::Counters,
     uncertain_commit::UncertainCommit,
@@ -242,7 +243,7 @@ impl Engine {
             Err(AppendError::Unavailable(why)) => Err(Failed::Error(CommandError::Unavailable(why))),
             Err(AppendError::Corrupt(why)) => Err(Failed::Error(CommandError::Internal(why))),
             Err(AppendError::Unknown(why)) => {
-                tracing::warn!(run = %key, %why, "commit in doubt");
+                store_failed("commit in doubt", &why);
                 // Without events nothing can happen twice, so the command is simply decided again.
                 let Some(first) = first else {
                     return Err(Failed::Conflict);

@@ -17,6 +17,7 @@ use crate::{
     Attempt, CommandError, Engine, Keep, Lost, Outcome, Progress, Report, Request, SideRows, Wake,
     call_deliveries::{CallDelivery, is_call_delivery},
     commit::{self, StoredEffect, Won},
+    logs::work_failed,
     panics::{Panicked, caught},
     pool::{End, Lease},
     recalls::{Recall, is_recall},
@@ -485,23 +486,29 @@ impl Engine {
 
     async fn record(&self, run: &RunKey, command: Command, won: Won) -> Recorded {
         let mut pause = Duration::from_millis(50);
-        for _ in 0..APPEND_TRIES {
+        for n_tries in 1..=APPEND_TRIES {
             let fenced = Some(won.clone());
             let recording = Box::pin(self.command_fenced(run, None, &command, SideRows::default(), fenced));
             match self.attend(run, recording).await {
                 Ok(_) => return Recorded::End(End::Over),
                 Err(CommandError::Refused(Refusal::Stale)) => return Recorded::Unwanted,
-                Err(CommandError::Unavailable(_) | CommandError::Busy { .. }) => {
+                Err(error @ (CommandError::Unavailable(_) | CommandError::Busy { .. })) => {
+                    if n_tries == APPEND_TRIES {
+                        work_failed(
+                            "outcome not recorded, the effect will be attempted again",
+                            run,
+                            &error,
+                        );
+                    }
                     tokio::time::sleep(pause).await;
                     pause *= 2;
                 }
                 Err(error) => {
-                    tracing::error!(%run, effect = won.key.name, %error, "outcome not recorded");
+                    work_failed("outcome not recorded", run, &error);
                     return Recorded::End(End::Over);
                 }
             }
         }
-        tracing::warn!(%run, effect = won.key.name, "outcome not recorded, the effect will be attempted again");
         Recorded::Later
     }
 

@@ -6,10 +6,13 @@ use parking_lot::Mutex;
 use tracing::Span;
 use wopr_core::RunKey;
 
-use crate::Throttle;
+use crate::{CommandError, Throttle, Throttles};
 
 /// A throttle for each kind of failure. There are as many as this crate has texts for them.
 static FAILURES: Mutex<BTreeMap<&'static str, Throttle>> = Mutex::new(BTreeMap::new());
+
+/// Failures of work on runs that are not the store's, each minute: a tenant can have as many as it has runs.
+static WORK_FAILURES: Throttles = Throttles::new(30);
 
 /// A span that adds the run to every line logged while it is being worked on.
 pub(crate) fn of_run(run: &RunKey) -> Span {
@@ -26,5 +29,24 @@ pub(crate) fn store_failed(what: &'static str, error: &dyn Display) {
     };
     if let Some(left_out) = admitted {
         tracing::warn!(%error, left_out, "{what}");
+    }
+}
+
+/// Says that work on a run failed. While the store is away, that is once a minute for each text, and otherwise some lines
+/// a minute for each tenant.
+pub(crate) fn work_failed(what: &'static str, run: &RunKey, error: &CommandError) {
+    match error {
+        CommandError::Unavailable(_) => store_failed(what, error),
+        CommandError::Busy { .. }
+        | CommandError::NotFound
+        | CommandError::Refused(_)
+        | CommandError::KeyReused
+        | CommandError::AliasTaken
+        | CommandError::TooManyReceivers { .. }
+        | CommandError::Internal(_) => {
+            if let Some(left_out) = WORK_FAILURES.admit(&run.tenant, Instant::now()) {
+                tracing::warn!(%run, %error, left_out, "{what}");
+            }
+        }
     }
 }

@@ -14,6 +14,7 @@ use wopr_store::LostOffer;
 
 use crate::{
     CommandError, Engine, SideRows,
+    logs::work_failed,
     panics::{Panicked, caught},
     stats::Counters,
     workers::{read, won},
@@ -66,9 +67,7 @@ impl Engine {
             }
             // The attempt ended before the host could end it.
             Err(CommandError::Refused(_) | CommandError::NotFound) => {}
-            Err(error) => {
-                tracing::warn!(%run, %node, queue, %error, "cannot end an activity that lost its leases");
-            }
+            Err(error) => work_failed("cannot end an activity that lost its leases", run, &error),
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use wopr_core::Timestamp;
 use wopr_store::{Parking, Queue};
 
-use crate::{Engine, pool::Lease};
+use crate::{Engine, logs::store_failed, pool::Lease};
 
 /// How long the first row waits for others.
 const GATHER: Duration = Duration::from_millis(10);
@@ -75,9 +75,7 @@ impl Engine {
                     self.shared.effects.hint(next);
                 }
             }
-            Err(error) => {
-                tracing::warn!(rows = rows.len(), %error, "rows not parked, their leases will run out");
-            }
+            Err(error) => store_failed("rows not parked, their leases will run out", &error),
         }
         drop(leases);
         self.pool(Queue::Effects).freed.notify_one();

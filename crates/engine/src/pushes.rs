@@ -17,6 +17,7 @@ use wopr_store::{Attempted, DeliveryRow, HOPELESS, PushRow, Put, Then, WriteErro
 
 use crate::{
     Delivery, Engine, Notifier, Undelivered,
+    logs::store_failed,
     panics::{Panicked, caught},
     pool::{End, Lease},
     stats::Counters,
@@ -71,7 +72,7 @@ impl Engine {
         let pending = match store.waiting(&lease.run, &lease.key.name, BURST).await {
             Ok(pending) => pending,
             Err(error) => {
-                tracing::warn!(run = %lease.run, %error, "cannot read what waits for a receiver");
+                store_failed("cannot read what waits for a receiver", &error);
                 return End::Release(self.lease_time().plus_millis(millis(AFTER_TROUBLE)));
             }
         };
@@ -231,7 +232,7 @@ impl Engine {
                     };
                 }
                 Ok(false) => return Next::Stop(End::Over),
-                Err(error) => tracing::warn!(%run, %error, "push not settled"),
+                Err(error) => store_failed("push not settled", &error),
             }
             if self.paused_for(pause).await {
                 break;

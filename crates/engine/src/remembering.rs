@@ -18,6 +18,7 @@ use wopr_store::{MemoryEntry, MemoryQuery, MemoryRoom, MemoryRow, ReadError, Sto
 use crate::{
     Answered, Answering, Attempt, CancelError, Cancellation, Clock, Estimate, Executor, Outcome, Recalled,
     Recalling, Report, Request, ScriptedModel,
+    logs::store_failed,
     memory_shares::{MAX_BYTES, MAX_ROWS, MemoryShares},
 };
 
@@ -121,11 +122,11 @@ impl Remembering {
                 Trouble::Refused { code, message } => (code, message),
                 // What exactly is wrong with the store is for its operator.
                 Trouble::Read(error) => {
-                    tracing::warn!(run = %attempt.run, error = &error as &dyn std::error::Error, "cannot read memory");
+                    store_failed("cannot read memory", &error);
                     ("memory_unavailable", "the memory cannot be read".to_owned())
                 }
                 Trouble::Write(error) => {
-                    tracing::warn!(run = %attempt.run, error = &error as &dyn std::error::Error, "cannot tidy memory");
+                    store_failed("cannot tidy memory", &error);
                     ("memory_unavailable", "the memory cannot be written".to_owned())
                 }
             };

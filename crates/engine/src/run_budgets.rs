@@ -19,7 +19,8 @@ use tokio_util::task::TaskTracker;
 use wopr_core::{BudgetKey, BudgetUnit, OverBudget, OverRunBudget, RunBound, RunKey, RunSpending, provider};
 
 use crate::{
-    Attempt, Engine, Estimate, Outcome, Report, Request, View, commit::effect_key, waiting::Waiting,
+    Attempt, Engine, Estimate, Outcome, Report, Request, View, commit::effect_key, logs::store_failed,
+    waiting::Waiting,
 };
 
 /// After how long the first call of a run looks again that waits for others. It is woken when one of them ends in this
@@ -271,8 +272,7 @@ impl Engine {
             Ok(None) => return Held::Not(None),
             // Only the log says whether the model may be asked.
             Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(%run, error, "cannot read what the run has spent");
+                store_failed("cannot read what the run has spent", &error);
                 return Held::UntilLater(AFTER_TROUBLE);
             }
         };

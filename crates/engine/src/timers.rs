@@ -14,6 +14,7 @@ use wopr_core::{Command, RunKey, Timer};
 use crate::{
     CommandError, Done, Engine, SideRows, View,
     load_budget::{LoadPermit, Purpose},
+    logs::work_failed,
     pool::{End, Lease},
     stats::Counters,
     view::{Open, Sizes},
@@ -40,7 +41,7 @@ impl Engine {
                 End::Over
             }
             Err(error) => {
-                tracing::warn!(timer = key.name, %error, "timer not fired");
+                work_failed("timer not fired", run, &error);
                 if self.shared.run_backoff.is_left_alone(run) {
                     return End::Over;
                 }

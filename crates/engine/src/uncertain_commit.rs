@@ -42,7 +42,7 @@ impl Engine {
                 } = uncertain.0.swap_remove(index);
                 // Each was decided without the others in the log, so at most one can have committed.
                 uncertain.0.clear();
-                tracing::info!(run = %after.key, "commit in doubt had happened");
+                tracing::debug!(run = %after.key, "commit in doubt had happened");
                 // The log of an ended run cannot have grown since; any other may have.
                 let is_terminal = after.run.status.is_terminal();
                 let change = is_terminal.then(|| self.shared.recent_runs.change(&after.key));

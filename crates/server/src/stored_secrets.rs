@@ -15,6 +15,7 @@ use crate::{
     config::NamedSecret,
     hex, models,
     secrets::{SealError, Secrets, Subkey},
+    telemetry,
 };
 
 /// Bytes of a fingerprint.
@@ -104,7 +105,7 @@ impl StoredValues {
 impl SecretValues for StoredValues {
     async fn value(&self, tenant: &TenantId, name: &str) -> Result<Option<Secret>, ValueError> {
         let row = self.store.secret(tenant, name).await.map_err(|error| {
-            tracing::warn!(%error, secret = name, "a stored secret cannot be read");
+            telemetry::secret_not_read(name, &error);
             ValueError::Unavailable
         })?;
         let Some(row) = row else { return Ok(None) };

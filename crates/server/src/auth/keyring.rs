@@ -32,7 +32,7 @@ use super::{
     AuthError, Caller, Scopes,
     verdict::{Admitted, Validity},
 };
-use crate::{config, hex};
+use crate::{config, hex, telemetry};
 
 /// Maximum delay until a change of another process is noticed.
 const POLL: Duration = Duration::from_secs(1);
@@ -277,7 +277,7 @@ impl Keyring {
             let round = self.rounds.fetch_add(1, Ordering::SeqCst) + 1;
             looked.at = Some(Instant::now());
             if let Err(error) = self.catch_up().await {
-                warn!(%error, "cannot read keys");
+                telemetry::keys_not_read(&error);
             }
             looked.round = round;
         }

@@ -19,7 +19,7 @@ use crate::config::{Log, LogFormat};
 
 pub use metrics::{METRICS_TYPE, Metrics, OpenStream, StoreStats};
 pub use request::{Handled, NoFault, observe};
-pub(crate) use throttled::{not_accepted, not_ready, not_served};
+pub(crate) use throttled::{keys_not_read, not_accepted, not_ready, not_served, secret_not_read};
 pub(crate) use trace::{trace_in, trace_of};
 pub use writer::flush;
 

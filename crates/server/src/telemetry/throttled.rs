@@ -10,6 +10,8 @@ const MOST_FAULTS: u32 = 60;
 static UNAVAILABLE: Throttle = Throttle::new(1);
 static NOT_READY: Throttle = Throttle::new(1);
 static NOT_ACCEPTED: Throttle = Throttle::new(1);
+static KEYS_NOT_READ: Throttle = Throttle::new(1);
+static SECRET_NOT_READ: Throttle = Throttle::new(1);
 
 /// The lines of a host about answered requests.
 #[derive(Debug)]
@@ -46,5 +48,19 @@ pub(crate) fn not_accepted(error: &dyn Display) {
 pub(crate) fn not_ready(error: &dyn Display) {
     if let Some(left_out) = NOT_READY.admit(Instant::now()) {
         tracing::warn!(%error, left_out, "not ready");
+    }
+}
+
+/// The keys were not read for a credential that nobody knows, which strangers send as often as they like.
+pub(crate) fn keys_not_read(error: &dyn Display) {
+    if let Some(left_out) = KEYS_NOT_READ.admit(Instant::now()) {
+        tracing::warn!(%error, left_out, "cannot read keys");
+    }
+}
+
+/// The store did not give a secret to a call.
+pub(crate) fn secret_not_read(name: &str, error: &dyn Display) {
+    if let Some(left_out) = SECRET_NOT_READ.admit(Instant::now()) {
+        tracing::warn!(%error, secret = name, left_out, "a stored secret cannot be read");
     }
 }
