@@ -42,7 +42,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_core::{AgentCall, AgentReach, AgentVerb, RunKey, StepId, TenantId, TraceContext};
-use wopr_engine::{Blobs, Outcome, Report, Wake};
+use wopr_engine::{Blobs, Outcome, Report, Throttles, Wake};
 use wopr_wire::a2a::method::Version;
 
 use self::{
@@ -67,6 +67,8 @@ pub type Transports = HashMap<String, Arc<dyn AgentTransport>>;
 
 /// Longest time until the next attempt that an agent may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3_600);
+/// Lines a minute about tasks that agents make for a tenant: the agents decide how many there are.
+static OF_TASKS: Throttles = Throttles::new(30);
 
 /// By which a task is found again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

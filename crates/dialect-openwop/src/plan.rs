@@ -50,8 +50,8 @@ const TURNS: [&str; 2] = ["turns", "answer"];
 const SAID: [&str; 3] = ["turns", "answer", "outcome"];
 /// The output with what the agent of a node has decided.
 const DECISION: &str = "decision";
-/// The outputs of a dispatch that ends its run: what was decided, and what the verifier says of it.
-const END: [&str; 4] = ["reason", "successCriteria", "confidence", "verdict"];
+/// The outputs of a dispatch that ends its run with what was decided. How sure the agent was is in its events too.
+const END: [&str; 2] = ["reason", "successCriteria"];
 /// The output with the checksum of what a child has given back.
 const ATTESTATION: &str = "attestation";
 

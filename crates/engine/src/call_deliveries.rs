@@ -6,7 +6,7 @@
 //! a day: its row stays, to be listed and retried, until its run is removed. An answer is repeated for as long as its
 //! call waits for it, as a call goes on whose peer cannot be asked: only the peer's word ends it, or the end of its time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -16,7 +16,7 @@ use wopr_store::{
 };
 
 use crate::{
-    Answered, Answering, Cancellation, CommandError, Engine, Outcome, Request, SideRows,
+    Answered, Answering, Cancellation, CommandError, Engine, Outcome, Request, SideRows, Throttles,
     commit::{StoredEffect, Won, effect_key, invocation_id, is_zero},
     effects::{Changed, ended},
     logs::work_failed,
@@ -32,6 +32,9 @@ const ANSWER: &str = "answer:";
 const CANCEL: &str = "cancel:";
 /// Rows read at once.
 const PAGE: usize = 100;
+
+/// Lines a minute about calls of a tenant whose peers are not told of the cancel.
+static NOT_TOLD: Throttles = Throttles::new(30);
 
 /// The stored body of a delivery.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -375,7 +378,9 @@ impl Engine {
             Changed::No if recall.is_some() => lease.give_back(),
             Changed::No => {
                 let (run, effect) = (&lease.run, &lease.key.name);
-                tracing::warn!(%run, effect, "the peer of a cancelled call will not be told");
+                if let Some(left_out) = NOT_TOLD.admit(&run.tenant, Instant::now()) {
+                    tracing::warn!(%run, effect, left_out, "the peer of a cancelled call will not be told");
+                }
                 End::Over
             }
         }

@@ -365,7 +365,8 @@ impl Engine {
                     Recorded::Unwanted => {
                         let (run, effect) = (&lease.run, &lease.key.name);
                         Counters::add(&self.shared.counters.effects_dropped, 1);
-                        tracing::info!(%run, effect, "outcome of a lost attempt dropped");
+                        // As often as a tenant cancels runs; the counter says it, too.
+                        tracing::debug!(%run, effect, "outcome of a lost attempt dropped");
                         End::Over
                     }
                 }

@@ -9,11 +9,13 @@
 //! attempt. If the host dies before it has, the lease ends and the next look finds the row again. Nobody looks at a
 //! queue in which no call waits, so there the attempt goes on until a worker calls.
 
+use std::time::Instant;
+
 use wopr_core::{Command, Failure};
 use wopr_store::LostOffer;
 
 use crate::{
-    CommandError, Engine, SideRows,
+    CommandError, Engine, SideRows, Throttles,
     logs::work_failed,
     panics::{Panicked, caught},
     stats::Counters,
@@ -22,6 +24,9 @@ use crate::{
 
 /// The code of the failure.
 const WORKER_LOST: &str = "worker_lost";
+
+/// Lines a minute about activities of a tenant that fail because its workers went away.
+static LOST: Throttles = Throttles::new(30);
 
 impl Engine {
     /// Ends the attempts of rows that are leased to this host. Those for which that fails are found again when the
@@ -60,10 +65,12 @@ impl Engine {
         match ended {
             Ok(_) => {
                 Counters::add(&self.shared.counters.activities_lost, 1);
-                tracing::warn!(
-                    %run, %node, queue, attempt = lost.attempt, leases = n_lost,
-                    "activity failed: too many leases ended without an outcome"
-                );
+                if let Some(left_out) = LOST.admit(&run.tenant, Instant::now()) {
+                    tracing::warn!(
+                        %run, %node, queue, attempt = lost.attempt, leases = n_lost, left_out,
+                        "activity failed: too many leases ended without an outcome"
+                    );
+                }
             }
             // The attempt ended before the host could end it.
             Err(CommandError::Refused(_) | CommandError::NotFound) => {}

@@ -10,13 +10,16 @@
 //! delays neither other subscriptions nor runs. If a process dies, another takes over its leases and repeats
 //! the attempts that were not settled. [`crate::outboxes`] makes the deliveries.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use wopr_core::{RunKey, Seq, Timestamp};
 use wopr_store::{Attempted, DeliveryRow, HOPELESS, PushRow, Put, Then, WriteError};
 
 use crate::{
-    Delivery, Engine, Notifier, Undelivered,
+    Delivery, Engine, Notifier, Throttles, Undelivered,
     logs::store_failed,
     panics::{Panicked, caught},
     pool::{End, Lease},
@@ -29,6 +32,9 @@ const BURST: usize = 16;
 const AFTER_TROUBLE: Duration = Duration::from_millis(500);
 /// Tries to settle an attempt while the store is unavailable, before it is left to the next lease.
 const SETTLE_TRIES: u32 = 8;
+
+/// Lines a minute about pushes of a tenant that are given up: its receivers decide how many are.
+static GIVEN_UP: Throttles = Throttles::new(30);
 
 /// How to continue after an attempt.
 enum Next {
@@ -152,7 +158,9 @@ impl Engine {
             }
             Some(Undelivered { reason, .. }) if self.is_too_old(enqueued_at, now) => {
                 Counters::add(&counters.pushes_given_up, 1);
-                tracing::warn!(%run, push, seq = seq.0, reason, "push given up");
+                if let Some(left_out) = GIVEN_UP.admit(&run.tenant, Instant::now()) {
+                    tracing::warn!(%run, push, seq = seq.0, reason, left_out, "push given up");
+                }
                 let given_up = Attempted::GivenUp {
                     error: reason,
                     at: now,

@@ -221,7 +221,8 @@ impl Engine {
                 return unchanged(asking.join(&run, (&id, &wake), again, self.now()));
             }
             self.shared.counters.over_budget(over.key.scope);
-            tracing::info!(%run, budget = over.message(), "model not asked");
+            // As often as a run calls models; the counter says it, too.
+            tracing::debug!(%run, budget = over.message(), "model not asked");
         }
         keep.until_recorded(waiting.decided(&run, &id, reservation));
         keep.until_recorded(asking.decided(&run, &id, None::<Reservation>));

@@ -1,11 +1,11 @@
 //! Tries at a delivery: how often and why they failed, when the next one is due, and when it is given up.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use wopr_core::Timestamp;
 
-use crate::{Engine, pool::Lease};
+use crate::{Engine, Throttles, pool::Lease};
 
 /// How long a delivery is repeated that nobody waits for.
 const REPEATED_FOR_MS: u64 = 24 * 3_600 * 1_000;
@@ -16,6 +16,10 @@ const LONGEST_PAUSE_MS: u64 = 3_600 * 1_000;
 const LONGEST_AWAITED_PAUSE_MS: u64 = 300 * 1_000;
 /// Longest stored error, in bytes.
 const MAX_ERROR: usize = 2_000;
+
+/// Lines a minute about deliveries of a tenant that fail: peers decide how many do.
+static GIVEN_UP: Throttles = Throttles::new(30);
+static REPEATED: Throttles = Throttles::new(30);
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Tries {
@@ -89,9 +93,15 @@ impl Engine {
         let pause = repeats.pause(tries, now);
         let due = pause.map(|pause| now.plus_millis(pause.max(asked)));
         match due {
-            None => tracing::warn!(%run, call, error, "a delivery to the peer of a call was given up"),
+            None => {
+                if let Some(left_out) = GIVEN_UP.admit(&run.tenant, Instant::now()) {
+                    tracing::warn!(%run, call, error, left_out, "a delivery to the peer of a call was given up");
+                }
+            }
             Some(_) => {
-                tracing::info!(%run, call, error, "a delivery to the peer of a call failed; it is repeated");
+                if let Some(left_out) = REPEATED.admit(&run.tenant, Instant::now()) {
+                    tracing::info!(%run, call, error, left_out, "a delivery to the peer of a call failed; it is repeated");
+                }
             }
         }
         error.truncate(error.floor_char_boundary(MAX_ERROR));

@@ -11,7 +11,7 @@ use wopr_core::TenantId;
 use wopr_engine::Secrets;
 use wopr_store::{ReadError, Store};
 
-use crate::stored_secrets::SecretCipher;
+use crate::{stored_secrets::SecretCipher, telemetry};
 
 /// Nobody's credential: the conformance suite looks for it where it must not be.
 const TEST: (&str, &str) = ("conformance-test-secret", "conformance-canary-7f3a91d2c4");
@@ -63,7 +63,7 @@ impl Secrets for KnownSecrets {
                 Ok(value) => known.push((row.name, value.expose().to_owned())),
                 // Nobody can use it either.
                 Err(error) => {
-                    tracing::error!(%error, secret = row.name, tenant = %tenant, "a stored secret cannot be decrypted");
+                    telemetry::secret_not_opened(tenant, &row.name, &error);
                 }
             }
         }

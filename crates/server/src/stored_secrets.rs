@@ -111,7 +111,7 @@ impl SecretValues for StoredValues {
         let Some(row) = row else { return Ok(None) };
         let value = self.cipher.open(tenant, name, &row.sealed);
         value.map(Some).map_err(|error| {
-            tracing::error!(%error, secret = name, tenant = %tenant, "a stored secret cannot be decrypted");
+            telemetry::secret_not_opened(tenant, name, &error);
             ValueError::Unreadable
         })
     }

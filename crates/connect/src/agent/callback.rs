@@ -4,12 +4,16 @@
 //! one that is missed or forged changes nothing. It is used where the agent offers it, this host can be reached, and
 //! no stream of the task is followed. A stream is better: it also brings what an agent writes piece by piece.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use wopr_core::{ContentHash, RunKey, StepId};
 use wopr_wire::a2a::model::{Secret, TaskPushNotificationConfig};
 
-use super::{Agents, Attempted, Handle, Pushes};
+use super::{Agents, Attempted, Handle, OF_TASKS, Pushes};
 use crate::a2a::Agent;
 
 /// How long an agent may take to register for pushes.
@@ -69,7 +73,9 @@ impl Agents {
                 true
             }
             Ok(Err(error)) if !error.is_transient() => {
-                tracing::info!(%run, peer, task, %error, "an agent does not push; its task is looked at instead");
+                if let Some(left_out) = OF_TASKS.admit(&run.tenant, Instant::now()) {
+                    tracing::info!(%run, peer, task, %error, left_out, "an agent does not push; its task is looked at instead");
+                }
                 handle.pushes = Some(Pushes::Refused);
                 false
             }

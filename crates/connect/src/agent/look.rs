@@ -1,13 +1,13 @@
 //! Looks at the task of a call, and judges what its state means.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wopr_core::AgentCall;
-use wopr_engine::{Outcome, Report};
+use wopr_engine::{Outcome, Report, Throttles};
 use wopr_wire::a2a::model::{Task, TaskState};
 
 use super::{
-    Agents, Attempted, Handle, MAX_RETRY_AFTER,
+    Agents, Attempted, Handle, MAX_RETRY_AFTER, OF_TASKS,
     carried::Carried,
     failure::{cut, failed, has_no_method, has_no_stream_of_it, is_forgotten, lost, tells_no_task},
     given_up,
@@ -18,6 +18,9 @@ use super::{
     stream::GoesOn,
 };
 use crate::a2a::{self, Agent};
+
+/// Lines a minute about an agent that is away or back, which it may be as often as it is asked.
+static AWAY: Throttles = Throttles::new(10);
 
 /// How long an agent may take to begin the stream of a task.
 const SUBSCRIBED: Duration = Duration::from_secs(5);
@@ -43,8 +46,14 @@ impl Agents {
         };
         let error = match agent.get_task(&handle.task_id, Some(0)).await {
             Ok(task) => {
-                if self.away.lock().remove(&handle.peer) {
-                    tracing::info!(peer = handle.peer, "an agent can be asked for its tasks again");
+                if self.away.lock().remove(&handle.peer)
+                    && let Some(left_out) = AWAY.admit(&handle.peer, Instant::now())
+                {
+                    tracing::info!(
+                        peer = handle.peer,
+                        left_out,
+                        "an agent can be asked for its tasks again"
+                    );
                 }
                 self.followers.forget(attempted.key);
                 let (task_id, was_asking) = (task.id.clone(), handle.asks.is_some());
@@ -85,9 +94,13 @@ impl Agents {
         let (run, peer, task) = (attempted.run, &handle.peer, &handle.task_id);
         // An agent that is away may have thousands of tasks.
         if !error.is_transient() {
-            tracing::info!(%run, peer, task, %error, "an agent could not be asked for its task; it will be asked again");
+            if let Some(left_out) = OF_TASKS.admit(&run.tenant, Instant::now()) {
+                tracing::info!(%run, peer, task, %error, left_out, "an agent could not be asked for its task; it will be asked again");
+            }
         } else if self.away.lock().insert(peer.clone()) {
-            tracing::info!(peer, %error, "an agent could not be asked for its tasks; it will be asked again");
+            if let Some(left_out) = AWAY.admit(peer, Instant::now()) {
+                tracing::info!(peer, %error, left_out, "an agent could not be asked for its tasks; it will be asked again");
+            }
         } else {
             tracing::debug!(%run, peer, task, %error, "an agent could not be asked for its task again");
         }
@@ -139,7 +152,9 @@ impl Agents {
     ) -> Report {
         if !task.unreadable.is_empty() && !handle.is_unreadable {
             let (run, peer, unreadable) = (attempted.run, &handle.peer, task.unreadable.join("; "));
-            tracing::warn!(%run, peer, task = task.id, unreadable, "parts of an agent's task cannot be read; they are left out");
+            if let Some(left_out) = OF_TASKS.admit(&run.tenant, Instant::now()) {
+                tracing::warn!(%run, peer, task = task.id, unreadable, left_out, "parts of an agent's task cannot be read; they are left out");
+            }
             handle.is_unreadable = true;
         }
         let mut cursor = Cursor::read(attempted.cursor.as_ref());
@@ -228,7 +243,9 @@ impl Agents {
         };
         if state == TaskState::Unspecified && !handle.is_unspecified {
             let (run, peer, task) = (attempted.run, &handle.peer, &handle.task_id);
-            tracing::warn!(%run, peer, task, "an agent names no state of its task; it is asked on");
+            if let Some(left_out) = OF_TASKS.admit(&run.tenant, Instant::now()) {
+                tracing::warn!(%run, peer, task, left_out, "an agent names no state of its task; it is asked on");
+            }
             handle.is_unspecified = true;
         }
         let age = since(handle.since);

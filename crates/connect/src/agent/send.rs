@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use wopr_core::{AgentCall, ContentHash, TraceContext};
-use wopr_engine::{Outcome, Report};
+use wopr_engine::{Outcome, Report, Throttles};
 use wopr_wire::{
     a2a::{
         error::Kind,
@@ -40,6 +40,10 @@ use crate::{
     CallingHost,
     a2a::{self, Agent},
 };
+
+/// Lines a minute about messages of which an agent has made two tasks, for each agent.
+static TWO_TASKS: Throttles = Throttles::new(10);
+static NOT_CANCELLED: Throttles = Throttles::new(10);
 
 /// Longest names of a task and its context, together.
 const MAX_IDS: usize = 2 << 10;
@@ -288,17 +292,23 @@ async fn leave_one(agent: &Agent, context: &str, task: &Task) -> Result<(), a2a:
 
 /// Cancels all of these tasks but one.
 async fn cancel_others(agent: &Agent, tasks: &[Task], one: &str) -> Result<(), a2a::Error> {
+    let name = &agent.card().model.name;
     let others = tasks.iter().filter(|task| task.id != one);
     for other in others.filter(|task| !task.status.state.is_terminal()) {
-        tracing::info!(
-            task = one,
-            other = other.id,
-            "an agent has made two tasks of one message; one is cancelled"
-        );
+        if let Some(left_out) = TWO_TASKS.admit(name, Instant::now().into_std()) {
+            tracing::info!(
+                task = one,
+                other = other.id,
+                left_out,
+                "an agent has made two tasks of one message; one is cancelled"
+            );
+        }
         match cancelled(agent, &other.id).await {
             Err(error) if error.is_transient() => return Err(error),
             Err(error) => {
-                tracing::warn!(other = other.id, %error, "an agent does not cancel the other task of a message");
+                if let Some(left_out) = NOT_CANCELLED.admit(name, Instant::now().into_std()) {
+                    tracing::warn!(other = other.id, %error, left_out, "an agent does not cancel the other task of a message");
+                }
             }
             Ok(()) => {}
         }

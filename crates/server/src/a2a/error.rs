@@ -65,7 +65,7 @@ impl From<AppError> for Error {
                 Self::Unavailable
             }
             AppError::Internal(why) => {
-                tracing::error!(error = %why, "a2a operation failed");
+                telemetry::failed_inside(&why);
                 A2aError::Internal.into()
             }
         }

@@ -37,7 +37,7 @@ use crate::{
     auth::{Caller, Scope},
     credential_id::CredentialId,
     paging::{CHUNK, Pace},
-    telemetry::OpenStream,
+    telemetry::{self, OpenStream},
 };
 
 /// Events to read per page while they are small.
@@ -401,7 +401,7 @@ impl TaskStream {
                 Ok(Some(_)) => {}
                 Err(error) => {
                     // The client resumes with the id of the last event it saw.
-                    tracing::warn!(run = %self.key, %error, "a2a stream broken off");
+                    telemetry::broken_off(&self.key, &error);
                     return None;
                 }
             }

@@ -16,7 +16,10 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 
 use super::{AuthError, verdict::Validity};
 
-use crate::message::{Body, BoxError};
+use crate::{
+    message::{Body, BoxError},
+    telemetry,
+};
 
 /// A body that ends when its credential does.
 pub(super) struct Lasting {
@@ -63,7 +66,7 @@ impl HttpBody for Lasting {
             return Poll::Ready(None);
         };
         if this.key_ended.as_mut().poll(context).is_ready() {
-            tracing::info!("answer cut off, its key opens nothing any more");
+            telemetry::cut_off();
             this.body = None;
             return Poll::Ready(this.is_grpc.then(|| Ok(Frame::trailers(unauthenticated()))));
         }

@@ -186,7 +186,7 @@ impl From<AppError> for Error {
                 Self::unavailable(1_000)
             }
             AppError::Internal(why) => {
-                tracing::error!(error = %why, "workflow operation failed");
+                telemetry::failed_inside(&why);
                 Self::internal()
             }
         }

@@ -10,7 +10,7 @@ use wopr_core::{RunId, RunStatus, Timestamp, awp};
 use wopr_wire::time::Timestamp as WireTime;
 
 use super::{arguments::Arguments, error::Error, execution::find_listed, render, stable, tool::Tool};
-use crate::{Host, auth::Caller};
+use crate::{Host, auth::Caller, telemetry};
 
 const DEFAULT_PAGE: usize = 50;
 const MAX_PAGE: u64 = 100;
@@ -81,7 +81,7 @@ pub(super) async fn list(host: &Host, caller: &Caller, mut arguments: Arguments)
             };
             // One run that cannot be read now does not hide the others.
             let found = found.unwrap_or_else(|error| {
-                tracing::warn!(run = %run.run, message = error.message, "a run is left out of a list");
+                telemetry::not_listed(&run, &error.message);
                 None
             });
             if let Some(view) = found {

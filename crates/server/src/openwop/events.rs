@@ -40,7 +40,7 @@ use crate::{
     message::{Body, Response},
     page,
     paging::{CHUNK, Pace},
-    telemetry::OpenStream,
+    telemetry::{self, OpenStream},
 };
 
 /// Events to read per page while they are small.
@@ -316,7 +316,7 @@ impl Follow {
             }
             let read = self.read_chunk().await.map_err(|error| {
                 // The client resumes with its last id and loses nothing.
-                tracing::warn!(%error, run = %self.key, "event stream broken off");
+                telemetry::broken_off(&self.key, &error);
                 BrokenOff
             })?;
             if read.chunk.is_some() {

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     Host,
     auth::Scope,
-    page,
+    page, telemetry,
     tokens::{Claims, Holder, Intent},
 };
 
@@ -356,8 +356,10 @@ pub(super) fn mint(call: Call) -> BoxFuture<'static, Answer> {
         membership.extend(&request.membership);
         // As with voting for others: a caller who manages keys could create a key for them anyway.
         if !is_own && !caller.may(Scope::KeysManage) {
-            return Err(Problem::forbidden("the credential may not mint tokens for others")
-                .with("scopeRequired", Scope::KeysManage.as_str()));
+            return Err(
+                Problem::forbidden("the credential may not mint tokens for others")
+                    .with("scopeRequired", Scope::KeysManage.as_str()),
+            );
         }
         let app = call.host.app();
         let view = app
@@ -381,10 +383,7 @@ pub(super) fn mint(call: Call) -> BoxFuture<'static, Answer> {
             },
         };
         let token = call.host.tokens().mint(&claims, asked.deadline, app.now());
-        tracing::info!(
-            run = %claims.key.run, node = %claims.node, principal = %claims.holder.principal, by = %caller.key_id,
-            "interrupt token minted"
-        );
+        telemetry::token_minted(&claims, caller);
         let minted = Minted {
             run_id: request.run,
             node_id: request.node,

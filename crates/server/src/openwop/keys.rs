@@ -26,6 +26,7 @@ use crate::{
     auth::{Scopes, hash_hex},
     hex,
     message::Body,
+    telemetry,
 };
 
 const MAX_ID: usize = 64;
@@ -162,7 +163,7 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
             }
         };
         call.host.auth().catch_up().await.map_err(AppError::from)?;
-        tracing::info!(key = %added.id, tenant = %added.tenant, by = %caller.key_id, "api key created");
+        telemetry::key_created(&added.id, caller);
         let key = Key {
             secret: Some(secret),
             ..Key::of(added)
@@ -206,7 +207,7 @@ pub(super) fn revoke(call: Call) -> BoxFuture<'static, Answer> {
             return Err(Problem::not_found("no such key"));
         }
         call.host.auth().catch_up().await.map_err(AppError::from)?;
-        tracing::info!(key = %id, tenant = %caller.tenant, by = %caller.key_id, "api key revoked");
+        telemetry::key_revoked(id, caller);
         Ok(bytes_response(StatusCode::NO_CONTENT, Body::empty()))
     }
     .boxed()

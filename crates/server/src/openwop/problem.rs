@@ -330,7 +330,7 @@ impl From<AppError> for Problem {
                 Self::unavailable(RETRY_AFTER)
             }
             AppError::Internal(why) => {
-                tracing::error!(%why, "request failed on our side");
+                telemetry::failed_inside(&why);
                 Self::internal()
             }
         }

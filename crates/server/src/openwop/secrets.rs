@@ -18,7 +18,7 @@ use super::{
     problem::Problem,
     render,
 };
-use crate::{message::Body, stored_secrets::SecretError};
+use crate::{message::Body, stored_secrets::SecretError, telemetry};
 
 /// The body of `POST /v1/host/wopr/secrets`. Unknown members are rejected.
 struct SetSecret {
@@ -92,7 +92,7 @@ pub(super) fn set(call: Call) -> BoxFuture<'static, Answer> {
             let message = format!("the tenant has {} secrets already", wopr_app::MAX_SECRETS);
             Problem::new(StatusCode::CONFLICT, "conflict", message)
         })?;
-        tracing::info!(secret = %set.name, tenant = %caller.tenant, by = %caller.key_id, "secret set");
+        telemetry::secret_set(&set.name, caller);
         json_response(StatusCode::OK, &Secret::of(set))
     }
     .boxed()
@@ -115,7 +115,7 @@ pub(super) fn remove(call: Call) -> BoxFuture<'static, Answer> {
         if !call.host.app().remove_secret(caller, name).await? {
             return Err(Problem::not_found("no such secret"));
         }
-        tracing::info!(secret = %name, tenant = %caller.tenant, by = %caller.key_id, "secret removed");
+        telemetry::secret_removed(name, caller);
         Ok(bytes_response(StatusCode::NO_CONTENT, Body::empty()))
     }
     .boxed()

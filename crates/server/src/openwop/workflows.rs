@@ -24,6 +24,7 @@ use crate::{
     auth::Caller,
     brief::{Brief, label},
     message::{Body, Response},
+    telemetry,
 };
 
 static VERSION: HeaderName = HeaderName::from_static("openwop-workflow-version");
@@ -192,7 +193,7 @@ pub(crate) async fn remove_named(host: &Host, caller: &Caller, id: &str) -> Resu
     let id = WorkflowId::parse(id).map_err(|_| missing())?;
     match host.app().remove_workflow(caller, &id).await? {
         WorkflowRemoval::Removed => {
-            tracing::info!(workflow = %id, tenant = %caller.tenant, by = %caller.key_id, "workflow removed");
+            telemetry::workflow_removed(&id, caller);
             Ok(())
         }
         WorkflowRemoval::Shared => Err(Problem::forbidden(

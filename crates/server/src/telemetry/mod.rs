@@ -19,7 +19,11 @@ use crate::config::{Log, LogFormat};
 
 pub use metrics::{METRICS_TYPE, Metrics, OpenStream, StoreStats};
 pub use request::{Handled, NoFault, observe};
-pub(crate) use throttled::{keys_not_read, not_accepted, not_ready, not_served, secret_not_read};
+pub(crate) use throttled::{
+    broken_off, cut_off, failed_inside, key_created, key_revoked, keys_not_read, not_accepted, not_listed,
+    not_ready, not_served, secret_not_opened, secret_not_read, secret_removed, secret_set, token_minted,
+    workflow_removed,
+};
 pub(crate) use trace::{trace_in, trace_of};
 pub use writer::flush;
 
@@ -90,6 +94,7 @@ mod tests {
 
     use parking_lot::Mutex;
     use tracing::{debug, error, info, subscriber::with_default, trace, warn};
+    use wopr_core::{RunId, RunKey, TenantId};
 
     use super::*;
 
@@ -130,6 +135,28 @@ mod tests {
         let text = String::from_utf8(written.0.lock().clone()).unwrap();
         assert!(!text.contains("token-"), "{text}");
         assert_eq!(text.matches("kept-").count(), 3, "{text}");
+    }
+
+    #[test]
+    fn lines_that_one_tenant_causes_are_bounded() {
+        let written = Written::default();
+        let writer = written.clone();
+        let filter = EnvFilter::builder().parse("info").unwrap();
+        let run = RunKey {
+            tenant: TenantId::parse("a-loud-tenant").unwrap(),
+            run: RunId::parse("run_0123456789abcdef").unwrap(),
+        };
+        with_default(json(filter, move || writer.clone()), || {
+            for _ in 0..1_000 {
+                broken_off(&run, &"no room");
+                not_listed(&run, "no room");
+                secret_not_opened(&run.tenant, "crm", &"forged");
+                failed_inside(&"corrupt");
+                keys_not_read(&"away");
+            }
+        });
+        let text = String::from_utf8(written.0.lock().clone()).unwrap();
+        assert_eq!(text.lines().count(), 1 + 1 + 1 + 60 + 1, "{text}");
     }
 
     #[test]
