@@ -32,8 +32,6 @@ pub struct App {
     pub(crate) options: Options,
     pub(crate) principals: Arc<dyn Principals>,
     pub(crate) last_reads: LastReads,
-    /// Held while a key is added.
-    pub(crate) adding_key: tokio::sync::Mutex<()>,
 }
 
 impl App {
@@ -44,7 +42,6 @@ impl App {
             options,
             principals,
             last_reads: LastReads::default(),
-            adding_key: tokio::sync::Mutex::default(),
         }
     }
 

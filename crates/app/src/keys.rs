@@ -11,6 +11,10 @@ use crate::{App, Caller, Error, GrantedScopes, Scope, start_run::invalid};
 pub const MAX_KEYS: usize = 1_000;
 /// Maximum bytes of a key's roles and groups together.
 const MAX_MEMBERSHIP: usize = 8 * 1024;
+/// How often a key is tried to be added while other requests change the tenant's keys.
+const TRIES: u32 = 4;
+/// After how long a client tries again whose key was not added.
+const RETRY_AFTER_MS: u64 = 1_000;
 /// How long a revoked key is remembered. A process that has not read the keys for an hour reads all of them, so none
 /// misses that a key was revoked.
 pub const REVOKED_FOR_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
@@ -68,26 +72,7 @@ impl App {
             let rule = format!("take {n_bytes} bytes together with groups, and {MAX_MEMBERSHIP} is the most");
             return Err(invalid("roles", rule).into());
         }
-        // One at a time: of several at once, each would find room.
-        let _turn = self.adding_key.lock().await;
         let (store, now) = (self.engine.store(), self.engine.now());
-        let known = store.keys_of(&caller.tenant).await?;
-        if known.iter().any(|row| row.id == new.id) {
-            return Ok(AddedKey::Taken);
-        }
-        let n_revoked = known.iter().filter(|row| row.revoked_at.is_some()).count();
-        if known.len() - n_revoked >= MAX_KEYS {
-            return Ok(AddedKey::Full);
-        }
-        let forgotten = Timestamp::from_millis(now.millis().saturating_sub(REVOKED_FOR_MS));
-        let is_forgotten = |row: &KeyRow| row.revoked_at.is_some_and(|at| at < forgotten);
-        let n_forgotten = known.iter().filter(|row| is_forgotten(row)).count();
-        if n_forgotten > 0 {
-            store.forget_keys(&caller.tenant, forgotten).await?;
-        }
-        if n_revoked - n_forgotten >= MAX_KEYS {
-            return Ok(AddedKey::FullOfRevoked);
-        }
         let NewKey {
             id,
             secret_sha256,
@@ -105,11 +90,26 @@ impl App {
             created_at: now,
             revoked_at: None,
         };
-        let key = ApiKey::from(row.clone());
-        match store.add_key(row).await? {
-            true => Ok(AddedKey::Added(key)),
-            false => Ok(AddedKey::Taken),
+        let forgotten = Timestamp::from_millis(now.millis().saturating_sub(REVOKED_FOR_MS));
+        for _ in 0..TRIES {
+            // Requests that are refused do not reach the store's writer.
+            let known = store.keys_of(&caller.tenant).await?;
+            let kept = |key: &&KeyRow| key.revoked_at.is_none_or(|at| at >= forgotten);
+            let n_kept = known.iter().filter(kept).count();
+            if let Some(refused) = refusal(&known, n_kept, &row.id) {
+                return Ok(refused);
+            }
+            if n_kept < known.len() {
+                store.forget_keys(&caller.tenant, forgotten).await?;
+            }
+            if store.add_key(row.clone(), MAX_KEYS).await? {
+                return Ok(AddedKey::Added(row.into()));
+            }
+            // Another request took the id or the last place meanwhile.
         }
+        Err(Error::Busy {
+            retry_after_ms: RETRY_AFTER_MS,
+        })
     }
 
     /// A page of the keys of the caller's tenant, including revoked ones, by their ids: those after one, which may be
@@ -142,6 +142,20 @@ impl App {
         }
         store.revoke_key(&caller.tenant, id, now).await?;
         Ok(true)
+    }
+}
+
+/// Why a tenant with these keys gets no other one, if so. Of those that are revoked, some are about to be forgotten.
+fn refusal(known: &[KeyRow], n_kept: usize, id: &str) -> Option<AddedKey> {
+    let n_valid = known.iter().filter(|key| key.revoked_at.is_none()).count();
+    if known.iter().any(|key| key.id == id) {
+        Some(AddedKey::Taken)
+    } else if n_valid >= MAX_KEYS {
+        Some(AddedKey::Full)
+    } else if n_kept - n_valid >= MAX_KEYS {
+        Some(AddedKey::FullOfRevoked)
+    } else {
+        None
     }
 }
 

@@ -95,9 +95,9 @@ pub trait Registry: Send + Sync + 'static {
         max_bytes: usize,
     ) -> Result<Vec<(Revision, WorkflowChange)>, ReadError>;
 
-    /// Adds a key. Returns `false` and changes nothing if the tenant already has a key of that id, revoked or
-    /// not.
-    async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError>;
+    /// Adds a key. Returns `false` and changes nothing if the tenant already has a key of that id, revoked or not, or
+    /// `limit` others that are not revoked, or `limit` that are.
+    async fn add_key(&self, row: KeyRow, limit: usize) -> Result<bool, WriteError>;
 
     /// Revokes a key of a tenant; `false` if it does not exist or is already revoked.
     async fn revoke_key(&self, tenant: &TenantId, id: &str, at: Timestamp) -> Result<bool, WriteError>;

@@ -185,7 +185,7 @@ async fn create_here(wanted: Wanted, scopes: Scopes, place: &Place) -> Result<Va
     };
     let store = place.open(true).await?;
     let done = async {
-        let added = store.registry().add_key(row.clone()).await;
+        let added = store.registry().add_key(row.clone(), usize::MAX).await;
         if added.context("store the key")? {
             return Ok(());
         }

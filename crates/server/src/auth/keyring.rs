@@ -530,7 +530,7 @@ mod tests {
         let since = Instant::now();
         assert!(keyring.look_again("s1").await.is_err());
         assert_eq!(since.elapsed(), Duration::ZERO, "the first at once");
-        assert!(store.add_key(row("k1", "s1", false)).await.unwrap());
+        assert!(store.add_key(row("k1", "s1", false), usize::MAX).await.unwrap());
         let many = (0..100).map(|_| keyring.look_again("s1"));
         for found in futures_util::future::join_all(many).await {
             assert_eq!(&*found.unwrap().caller.key_id, "k1");

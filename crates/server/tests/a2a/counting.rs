@@ -101,7 +101,7 @@ hand_on! { Registry:
     remove_workflow(tenant: &TenantId, id: &WorkflowId, check_at: Timestamp) -> Result<bool, WriteError>;
     workflow(tenant: &TenantId, id: &WorkflowId, version: &ContentHash) -> Result<Option<WorkflowRow>, ReadError>;
     workflows_since(after: Revision, max_bytes: usize) -> Result<Vec<(Revision, WorkflowChange)>, ReadError>;
-    add_key(row: KeyRow) -> Result<bool, WriteError>;
+    add_key(row: KeyRow, limit: usize) -> Result<bool, WriteError>;
     revoke_key(tenant: &TenantId, id: &str, at: Timestamp) -> Result<bool, WriteError>;
     keys() -> Result<Vec<KeyRow>, ReadError>;
     keys_of(tenant: &TenantId) -> Result<Vec<KeyRow>, ReadError>;

@@ -403,7 +403,13 @@ async fn a_revoked_key_ends_its_stream_with_a_status() {
         created_at: server.host.engine().now(),
         revoked_at: None,
     };
-    server.host.engine().store().add_key(row).await.unwrap();
+    server
+        .host
+        .engine()
+        .store()
+        .add_key(row, usize::MAX)
+        .await
+        .unwrap();
     let message = json!({"message": {"messageId": "s", "role": "ROLE_USER", "parts": [{"text": "x"}],
         "metadata": {"skillId": "slow"}}});
     let mut streams = Vec::new();

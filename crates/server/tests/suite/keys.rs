@@ -179,7 +179,7 @@ impl Beside {
             created_at: Timestamp::from_millis(0),
             revoked_at: None,
         };
-        assert!(self.0.add_key(row).await.unwrap());
+        assert!(self.0.add_key(row, usize::MAX).await.unwrap());
         secret
     }
 

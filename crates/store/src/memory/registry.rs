@@ -109,8 +109,13 @@ impl Registry for MemoryStore {
         Ok(rows)
     }
 
-    async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError> {
+    async fn add_key(&self, row: KeyRow, limit: usize) -> Result<bool, WriteError> {
         let mut state = self.state.lock();
+        let own = state.keys.values().filter(|(_, key)| key.tenant == row.tenant);
+        let (revoked, valid): (Vec<_>, Vec<_>) = own.partition(|(_, key)| key.revoked_at.is_some());
+        if revoked.len().max(valid.len()) >= limit {
+            return Ok(false);
+        }
         let revision = state.next_revision();
         match state.keys.entry((row.id.clone(), row.tenant.clone())) {
             Entry::Vacant(entry) => {

@@ -280,8 +280,8 @@ impl Registry for PostgresStore {
         Ok(registry::workflows_since(&self.pool, after, max_bytes).await?)
     }
 
-    async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError> {
-        let is_added = registry::add_key(&self.pool, &row).await?;
+    async fn add_key(&self, row: KeyRow, limit: usize) -> Result<bool, WriteError> {
+        let is_added = registry::add_key(&self.pool, &row, limit).await?;
         self.tell(Hint::Registry);
         Ok(is_added)
     }

@@ -88,9 +88,13 @@ const WORKFLOWS_SINCE: &str = "SELECT tenant, id, version, body, registered_at, 
      WHERE total <= $2::bigint OR place = 1 ORDER BY revision";
 
 /// A round resent after a commit in doubt finds its own key, and recognizes it by the secret.
+/// A key that a retried write has added already does not count. Two keys that are added at once may both find the last
+/// place free: the bound is one of size, not of promises.
 const ADD_KEY: &str = "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision)
      INSERT INTO api_keys (id, secret_sha256, tenant, principal, scopes, membership, created_at, revoked_at, revision)
      SELECT $1, $2, $3, $4, $5, $6, $7::bigint, $8::bigint, revision FROM next
+     WHERE (SELECT count(*) FROM api_keys WHERE tenant = $3 AND id <> $1 AND revoked_at IS NULL) < $9::bigint
+         AND (SELECT count(*) FROM api_keys WHERE tenant = $3 AND id <> $1 AND revoked_at IS NOT NULL) < $9::bigint
      ON CONFLICT (tenant, id) DO UPDATE SET revision = excluded.revision
          WHERE api_keys.secret_sha256 = excluded.secret_sha256 RETURNING 1";
 
@@ -212,7 +216,7 @@ pub(super) async fn workflows_since(
     found.iter().map(read).collect()
 }
 
-pub(super) async fn add_key(pool: &Pool, key: &KeyRow) -> Result<bool, Fault> {
+pub(super) async fn add_key(pool: &Pool, key: &KeyRow, limit: usize) -> Result<bool, Fault> {
     let scopes = serde_json::to_string(&key.scopes).expect("a list of strings is always JSON");
     let membership = serde_json::to_string(&key.membership).expect("lists of strings are always JSON");
     let round = || {
@@ -227,6 +231,7 @@ pub(super) async fn add_key(pool: &Pool, key: &KeyRow) -> Result<bool, Fault> {
                 value(membership.as_str()),
                 value(key.created_at.millis()),
                 value(key.revoked_at.map(Timestamp::millis)),
+                value(rows::limit(limit)),
             ],
         )
     };
@@ -253,7 +258,7 @@ pub(super) async fn keys(pool: &Pool) -> Result<Vec<KeyRow>, Fault> {
 
 pub(super) async fn keys_of(pool: &Pool, tenant: &TenantId) -> Result<Vec<KeyRow>, Fault> {
     let found = pool
-        .learn(|| Round::of(KEYS_OF, vec![value(tenant.as_str())]))
+        .read(tenant, || Round::of(KEYS_OF, vec![value(tenant.as_str())]))
         .await?;
     found.iter().map(rows::key).collect()
 }

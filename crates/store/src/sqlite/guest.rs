@@ -94,8 +94,8 @@ impl Registry for Guest {
         self.read(|conn| registry::workflows_since(conn, after, max_bytes))
     }
 
-    async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError> {
-        self.write(|conn| registry::add_key(conn, &row))
+    async fn add_key(&self, row: KeyRow, limit: usize) -> Result<bool, WriteError> {
+        self.write(|conn| registry::add_key(conn, &row, limit))
     }
 
     async fn revoke_key(&self, tenant: &TenantId, id: &str, at: Timestamp) -> Result<bool, WriteError> {

@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// The kind of a read.
 #[derive(Debug, Clone)]
 pub(super) enum Lane {
-    /// A list of a tenant's runs, tasks or deliveries.
+    /// A list of a tenant's runs, tasks, deliveries or keys.
     List(TenantId),
     /// A read of a few runs or one record of a tenant.
     Look(TenantId),

@@ -425,8 +425,9 @@ impl Registry for SqliteStore {
         .await
     }
 
-    async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError> {
-        self.write(SMALL, move |conn| registry::add_key(conn, &row)).await
+    async fn add_key(&self, row: KeyRow, limit: usize) -> Result<bool, WriteError> {
+        self.write(SMALL, move |conn| registry::add_key(conn, &row, limit))
+            .await
     }
 
     async fn revoke_key(&self, tenant: &TenantId, id: &str, at: Timestamp) -> Result<bool, WriteError> {
@@ -441,8 +442,10 @@ impl Registry for SqliteStore {
 
     async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRow>, ReadError> {
         let tenant = tenant.clone();
-        self.read(Lane::Work, move |conn| registry::keys_of(conn, &tenant))
-            .await
+        self.read(Lane::List(tenant.clone()), move |conn| {
+            registry::keys_of(conn, &tenant)
+        })
+        .await
     }
 
     async fn forget_keys(&self, tenant: &TenantId, revoked_before: Timestamp) -> Result<(), WriteError> {

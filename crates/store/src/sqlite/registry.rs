@@ -181,14 +181,17 @@ pub(super) fn workflows_since(
     Ok(workflows)
 }
 
-pub(super) fn add_key(conn: &Connection, key: &KeyRow) -> Result<bool, Fault> {
+pub(super) fn add_key(conn: &Connection, key: &KeyRow, limit: usize) -> Result<bool, Fault> {
     let scopes = serde_json::to_string(&key.scopes).expect("a list of strings is always JSON");
     let membership = serde_json::to_string(&key.membership).expect("lists of strings are always JSON");
     let added = conn
         .prepare_cached(
             "INSERT INTO api_keys
                  (id, secret_sha256, tenant, principal, scopes, membership, created_at, revoked_at, revision)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (tenant, id) DO NOTHING",
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9
+             WHERE (SELECT count(*) FROM api_keys WHERE tenant = ?3 AND revoked_at IS NULL) < ?10
+                 AND (SELECT count(*) FROM api_keys WHERE tenant = ?3 AND revoked_at IS NOT NULL) < ?10
+             ON CONFLICT (tenant, id) DO NOTHING",
         )?
         .execute(params![
             key.id,
@@ -200,6 +203,7 @@ pub(super) fn add_key(conn: &Connection, key: &KeyRow) -> Result<bool, Fault> {
             key.created_at.millis(),
             key.revoked_at.map(Timestamp::millis),
             next_revision(conn)?,
+            rows::limit(limit),
         ])?;
     Ok(added == 1)
 }

@@ -31,6 +31,7 @@ crate::behaviours!(
     keys_read_back_by_id,
     a_key_is_revoked_once,
     an_existing_key_is_never_replaced,
+    keys_of_a_tenant_are_limited,
     one_of_many_racing_adds_of_a_key_wins,
     key_ids_are_separate_per_tenant,
 );
@@ -210,7 +211,7 @@ async fn every_change_has_a_later_revision(store: Arc<dyn Store>) {
     let mut seen = Revision::default();
     for (row, id) in rows.iter().zip(["b", "c", "d", "a", "e", "f"]) {
         store.put_workflow(row.clone()).await.expect("put");
-        assert!(store.add_key(key(id)).await.expect("add"));
+        assert!(store.add_key(key(id), usize::MAX).await.expect("add"));
         let news = store.workflows_since(seen, usize::MAX).await.expect("read");
         assert_eq!(news.len(), 1, "{news:?}");
         let (revision, changed) = &news[0];
@@ -241,7 +242,7 @@ async fn revoked_keys_of_a_tenant_are_forgotten(store: Arc<dyn Store>) {
         ..key("a")
     };
     for row in [key("b"), key("a"), key("c"), theirs.clone()] {
-        assert!(store.add_key(row).await.expect("add"));
+        assert!(store.add_key(row, usize::MAX).await.expect("add"));
     }
     for (tenant, id, when) in [(acme(), "a", 5), (acme(), "b", 9), (tenant("zeta"), "a", 5)] {
         assert!(store.revoke_key(&tenant, id, at(when)).await.expect("revoke"));
@@ -255,7 +256,7 @@ async fn revoked_keys_of_a_tenant_are_forgotten(store: Arc<dyn Store>) {
     assert_eq!(ids(acme()).await, ["b", "c"]);
     assert_eq!(ids(tenant("zeta")).await, ["a"]);
     // The id is free again.
-    assert!(store.add_key(key("a")).await.expect("add"));
+    assert!(store.add_key(key("a"), usize::MAX).await.expect("add"));
 }
 
 async fn current_workflows_are_read_in_pages(store: Arc<dyn Store>) {
@@ -476,7 +477,7 @@ fn ended(run: &RunKey) -> Batch {
 
 async fn no_op_changes_have_no_revision(store: Arc<dyn Store>) {
     store.put_workflow(version(None, "a", "v1")).await.expect("put");
-    assert!(store.add_key(key("k")).await.expect("add"));
+    assert!(store.add_key(key("k"), usize::MAX).await.expect("add"));
     store.revoke_key(&acme(), "k", at(9)).await.expect("revoke");
     let (workflows, keys) = (
         store
@@ -486,7 +487,7 @@ async fn no_op_changes_have_no_revision(store: Arc<dyn Store>) {
         store.keys_since(Revision::default()).await.expect("read"),
     );
     assert!(!store.put_workflow(version(None, "a", "v1")).await.expect("put"));
-    assert!(!store.add_key(another("k")).await.expect("add"));
+    assert!(!store.add_key(another("k"), usize::MAX).await.expect("add"));
     assert!(!store.revoke_key(&acme(), "k", at(10)).await.expect("revoke"));
     assert!(
         !store
@@ -502,13 +503,13 @@ async fn no_op_changes_have_no_revision(store: Arc<dyn Store>) {
 async fn keys_read_back_by_id(store: Arc<dyn Store>) {
     assert_eq!(store.keys().await.expect("keys"), []);
     for id in ["b", "a"] {
-        assert!(store.add_key(key(id)).await.expect("add"));
+        assert!(store.add_key(key(id), usize::MAX).await.expect("add"));
     }
     assert_eq!(store.keys().await.expect("keys"), [key("a"), key("b")]);
 }
 
 async fn a_key_is_revoked_once(store: Arc<dyn Store>) {
-    assert!(store.add_key(key("a")).await.expect("add"));
+    assert!(store.add_key(key("a"), usize::MAX).await.expect("add"));
     let revoke = async |owner: &str, id: &str, when| {
         let revoked = store.revoke_key(&tenant(owner), id, when).await;
         revoked.expect("revoke")
@@ -527,11 +528,11 @@ async fn a_key_is_revoked_once(store: Arc<dyn Store>) {
 }
 
 async fn an_existing_key_is_never_replaced(store: Arc<dyn Store>) {
-    assert!(store.add_key(key("a")).await.expect("add"));
-    assert!(!store.add_key(another("a")).await.expect("add"));
+    assert!(store.add_key(key("a"), usize::MAX).await.expect("add"));
+    assert!(!store.add_key(another("a"), usize::MAX).await.expect("add"));
     assert_eq!(store.keys().await.expect("keys"), [key("a")]);
     store.revoke_key(&acme(), "a", at(9)).await.expect("revoke");
-    assert!(!store.add_key(another("a")).await.expect("add"));
+    assert!(!store.add_key(another("a"), usize::MAX).await.expect("add"));
     let [kept] = store.keys().await.expect("keys").try_into().expect("one key");
     assert_eq!(
         (kept.revoked_at, kept.secret_sha256),
@@ -539,12 +540,31 @@ async fn an_existing_key_is_never_replaced(store: Arc<dyn Store>) {
     );
 }
 
+async fn keys_of_a_tenant_are_limited(store: Arc<dyn Store>) {
+    let add = async |row| store.add_key(row, 2).await.expect("add");
+    let revoke = async |id: &str| assert!(store.revoke_key(&acme(), id, at(9)).await.expect("revoke"));
+    assert!(add(key("a")).await && add(key("b")).await);
+    assert!(!add(key("c")).await, "as many as it may have");
+    let theirs = KeyRow {
+        tenant: tenant("zeta"),
+        ..key("c")
+    };
+    assert!(add(theirs).await, "another tenant's");
+    revoke("a").await;
+    assert!(add(key("c")).await, "a revoked one makes room");
+    revoke("b").await;
+    assert!(!add(key("d")).await, "as many revoked ones as it may have");
+    store.forget_keys(&acme(), at(10)).await.expect("forget");
+    assert!(add(key("d")).await);
+    assert!(store.add_key(key("e"), usize::MAX).await.expect("add"));
+}
+
 async fn one_of_many_racing_adds_of_a_key_wins(store: Arc<dyn Store>) {
     let row = |n: u32| KeyRow {
         secret_sha256: ContentHash::of(n.to_string().as_bytes()).as_str().to_owned(),
         ..key("a")
     };
-    let adds = (0..60).map(|n| store.add_key(row(n)));
+    let adds = (0..60).map(|n| store.add_key(row(n), usize::MAX));
     let added = futures_util::future::join_all(adds).await;
     let winners: Vec<_> = (0..60)
         .zip(added)
@@ -559,8 +579,8 @@ async fn key_ids_are_separate_per_tenant(store: Arc<dyn Store>) {
         tenant: tenant("zeta"),
         ..another("a")
     };
-    assert!(store.add_key(key("a")).await.expect("add"));
-    assert!(store.add_key(theirs.clone()).await.expect("add"));
+    assert!(store.add_key(key("a"), usize::MAX).await.expect("add"));
+    assert!(store.add_key(theirs.clone(), usize::MAX).await.expect("add"));
     assert!(
         store
             .revoke_key(&tenant("zeta"), "a", at(9))
@@ -589,7 +609,7 @@ async fn guest_registers_while_a_host_has_the_database_open() {
         let appends = (0..50).map(|m| store.append(create(&run(100 * n + m), 1)));
         let appends = futures_util::future::join_all(appends);
         let row = key(&format!("k{n}"));
-        let (appended, stored) = tokio::join!(appends, guest.add_key(row.clone()));
+        let (appended, stored) = tokio::join!(appends, guest.add_key(row.clone(), usize::MAX));
         assert!(stored.expect("stores"));
         for appended in appended {
             appended.expect("appends");

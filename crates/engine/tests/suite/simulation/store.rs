@@ -610,9 +610,9 @@ impl Registry for Connection {
         self.server.store.workflows_since(after, max_bytes).await
     }
 
-    async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError> {
+    async fn add_key(&self, row: KeyRow, limit: usize) -> Result<bool, WriteError> {
         self.write("key").await?;
-        self.server.store.add_key(row).await
+        self.server.store.add_key(row, limit).await
     }
 
     async fn revoke_key(&self, tenant: &TenantId, id: &str, at: Timestamp) -> Result<bool, WriteError> {
