@@ -31,8 +31,8 @@ use crate::{
 
 /// Calls of each agent at the same time.
 const CALLS: usize = 3;
-/// How long calls wait for agents that say nothing.
-const PATIENCE_MS: u64 = 15_000;
+/// How long calls wait for agents that say nothing. Before each of three repeats, an agent without the task has 5 s to list it.
+const PATIENCE_MS: u64 = 25_000;
 /// The host's memory in MiB; a debug build needs more than others.
 const MEMORY_MIB: u64 = 640;
 /// The longest that an ordinary run may take beside them.
