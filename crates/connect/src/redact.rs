@@ -45,16 +45,23 @@ impl Secrets {
                 text: text.to_owned(),
                 in_base64: encoded::in_base64(text),
             });
-            // A secret that contains another one is replaced first, so that no part of it remains.
-            self.0.sort_by_key(|known| std::cmp::Reverse(known.text.len()));
+            self.sort();
         }
     }
 
     /// Adds those of another list.
     pub(crate) fn join(&mut self, others: &Self) {
         for secret in &others.0 {
-            self.add(&secret.text);
+            if !self.0.contains(secret) {
+                self.0.push(secret.clone());
+            }
         }
+        self.sort();
+    }
+
+    /// A secret that contains another one is replaced first, so that no part of it remains.
+    fn sort(&mut self) {
+        self.0.sort_by_key(|known| std::cmp::Reverse(known.text.len()));
     }
 
     /// The length in bytes of the longest end of a text that may be the beginning of a secret.

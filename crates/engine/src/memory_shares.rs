@@ -137,7 +137,7 @@ async fn tidied(
     wanted: &MemoryRoom,
     now: Timestamp,
 ) -> Result<MemoryUse, Trouble> {
-    // Entries that nobody can read any more.
+    // First delete the entries that no run can read any more.
     let mut used = loop {
         let n_forgotten = store.forget_memory(tenant, now, now, ROWS).await?;
         let used = store.memory_use(tenant, scope).await?;

@@ -525,8 +525,8 @@ pub trait Catalog: std::fmt::Debug + Sync {
         self.current(workflow).is_some()
     }
 
-    /// Why a node did not start its child, which fails with `failure` now. A run that is decided again from its history
-    /// has the failure of then, because what could be started at that time is not known any more.
+    /// The failure of a node whose child could not be started. `failure` is the reason that holds now. An imported run is
+    /// decided again from its history: then this is the failure that the history records.
     fn failure_of_start(&self, _node: &NodeId, failure: Failure) -> Failure {
         failure
     }

@@ -1164,7 +1164,7 @@ impl Active {
         (self.attempt + 1).saturating_sub(self.n_cut)
     }
 
-    /// Whether a pause may cut the current attempt: its timer, or a call that the next attempt makes again.
+    /// Whether a pause may cut the current attempt. It may cut a timer, and a call that the next attempt can repeat.
     pub(crate) fn may_be_cut(&self) -> bool {
         match &self.wait {
             Wait::Work => true,

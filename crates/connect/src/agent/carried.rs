@@ -6,6 +6,8 @@ use wopr_wire::{
     json::Object,
 };
 
+use super::made;
+
 /// The most bytes of artifacts that are kept of a stream. The task is asked for more than that.
 const MAX_CARRIED: usize = 1 << 20;
 /// The most places of a streamed task that are named because they cannot be read.
@@ -119,10 +121,9 @@ impl Carried {
         }
     }
 
-    /// Whether the task has ended or asks something.
+    /// Whether the agent does not work at the task now.
     pub(super) fn rests(&self) -> bool {
-        let state = self.task.as_ref().map(|task| task.status.state);
-        state.is_some_and(|state| state.is_terminal() || state.is_interrupted())
+        self.task.as_ref().is_some_and(made::rests)
     }
 
     /// Whether the task has ended, and nothing that was streamed of its result is missing.

@@ -55,7 +55,7 @@ pub(super) fn tells_no_task(error: &a2a::Error) -> bool {
     }
 }
 
-/// Whether the agent says that it streams nothing of this task, as of one that has ended.
+/// Whether the agent refuses the stream of this one task, for example because the task has ended.
 pub(super) fn has_no_stream_of_it(error: &a2a::Error) -> bool {
     matches!(
         error,

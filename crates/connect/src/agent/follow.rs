@@ -228,7 +228,7 @@ async fn watch(stream: GoesOn, place: Place, ends: &Ends, wake: &Wake) {
     }
 }
 
-/// Whether the task has ended or asks something.
+/// Whether the item says that the agent has stopped working: the task has ended, or it waits for an answer.
 fn is_rest(item: &StreamResponse) -> bool {
     let state = match item {
         StreamResponse::Message(_) => return true,

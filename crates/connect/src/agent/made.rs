@@ -117,7 +117,7 @@ impl Cursor {
                 });
             }
         }
-        // What was streamed of an artifact that the agent has dropped is nothing.
+        // If the agent has dropped an artifact, an empty last chunk replaces what was streamed of it.
         let is_dropped = |streamed: &Streamed| {
             let mut ids = task
                 .artifacts
@@ -148,13 +148,13 @@ impl Cursor {
     }
 }
 
-/// Whether the agent may add to an artifact of the task.
+/// Whether an artifact of the task may still grow.
 pub(super) fn may_grow(task: &Task) -> bool {
     !task.artifacts.is_empty() && !rests(task)
 }
 
-/// Whether the agent makes nothing now: its task has ended or asks something.
-fn rests(task: &Task) -> bool {
+/// Whether the agent does not work at the task now: the task has ended, or it waits for an answer.
+pub(super) fn rests(task: &Task) -> bool {
     let state = task.status.state;
     state.is_terminal() || state.is_interrupted()
 }

@@ -7,7 +7,7 @@ use base64::{
 };
 use memchr::memmem;
 
-use super::steps::{Exhausted, Steps};
+use super::steps::{self, Exhausted, Steps};
 
 /// Both alphabets of base64, with or without padding.
 const LENIENT: GeneralPurposeConfig =
@@ -62,22 +62,9 @@ pub(super) fn replaced_in_bytes(bytes: &[u8], secret: &str, replacement: &str) -
 /// The text with the secret replaced where some of its characters are percent-encoded; `None` if it is nowhere.
 pub(super) fn percent_replaced(text: &str, secret: &str, replacement: &str) -> Option<String> {
     let mut steps = Steps::for_text(text.len());
-    let (mut replaced, mut rest) = (String::new(), 0);
-    loop {
-        match percent_from(text, rest, secret, &mut steps) {
-            Err(Exhausted) => return Some(replacement.to_owned()),
-            Ok(Some((start, end))) => {
-                replaced.push_str(&text[rest..start]);
-                replaced.push_str(replacement);
-                rest = end;
-            }
-            Ok(None) if rest == 0 => return None,
-            Ok(None) => {
-                replaced.push_str(&text[rest..]);
-                return Some(replaced);
-            }
-        }
-    }
+    steps::replaced(text, replacement, |from| {
+        percent_from(text, from, secret, &mut steps)
+    })
 }
 
 /// Returns `true` if a text contains the secret with some of its characters percent-encoded.

@@ -10,7 +10,7 @@
 /// within two others has nine, and some characters need two.
 const REACH: usize = 20;
 
-use super::steps::{Exhausted, Steps};
+use super::steps::{self, Exhausted, Steps};
 
 /// How much of a secret a text contains from a given byte on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,22 +34,9 @@ enum Next {
 /// The text with the secret replaced where it has escapes; `None` if it is nowhere.
 pub(super) fn replaced(text: &str, secret: &str, replacement: &str) -> Option<String> {
     let mut steps = Steps::for_text(text.len());
-    let (mut replaced, mut rest) = (String::new(), 0);
-    loop {
-        match escaped_from(text, rest, secret, &mut steps) {
-            Err(Exhausted) => return Some(replacement.to_owned()),
-            Ok(Some((start, end))) => {
-                replaced.push_str(&text[rest..start]);
-                replaced.push_str(replacement);
-                rest = end;
-            }
-            Ok(None) if rest == 0 => return None,
-            Ok(None) => {
-                replaced.push_str(&text[rest..]);
-                return Some(replaced);
-            }
-        }
-    }
+    steps::replaced(text, replacement, |from| {
+        escaped_from(text, from, secret, &mut steps)
+    })
 }
 
 /// Returns `true` if a text contains the secret written with escapes.

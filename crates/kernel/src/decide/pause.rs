@@ -99,7 +99,7 @@ impl<D: Dialect> DecisionBuilder<'_, D> {
             let Some((position, active)) = self.active(&step) else {
                 continue;
             };
-            // What goes on with one step may end another.
+            // The decision for one step may have ended another step of this list.
             if !active.waits_for_nothing() || self.run.status.is_terminal() {
                 continue;
             }

@@ -249,6 +249,27 @@ impl Run {
         &'a self,
         plan: &'a dyn Planned,
     ) -> impl Iterator<Item = (StepId, u32, &'a Activity)> {
+        let calls = self.pending_calls(plan);
+        calls
+            .filter_map(|(step, active, pending)| Some((step, active.attempt, &**pending.activity.as_ref()?)))
+    }
+
+    /// The calls of a type that steps wait for: the step, the attempt, and how many calls the step had made before.
+    pub fn calls_of<'a>(
+        &'a self,
+        plan: &'a dyn Planned,
+        provider: &'a str,
+    ) -> impl Iterator<Item = (StepId, u32, u32)> {
+        let calls = self.pending_calls(plan);
+        let calls = calls.filter(move |(_, _, pending)| pending.provider == provider);
+        calls.map(|(step, active, _)| (step, active.attempt, active.n_calls))
+    }
+
+    /// The steps that wait for the outcome of a call, with what they wait for.
+    fn pending_calls<'a>(
+        &'a self,
+        plan: &'a dyn Planned,
+    ) -> impl Iterator<Item = (StepId, &'a Active, &'a Pending)> {
         self.nodes.iter().enumerate().filter_map(|(position, state)| {
             let Phase::Active(active) = &state.phase else {
                 return None;
@@ -260,32 +281,8 @@ impl Run {
                 node: plan.node(position).clone(),
                 ordinal: active.ordinal,
             };
-            Some((step, active.attempt, &**pending.activity.as_ref()?))
+            Some((step, active, &**pending))
         })
-    }
-
-    /// The calls of a type that steps wait for: the step, the attempt, and how many calls the step had made before.
-    pub fn calls_of<'a>(
-        &'a self,
-        plan: &'a dyn Planned,
-        provider: &'a str,
-    ) -> impl Iterator<Item = (StepId, u32, u32)> {
-        self.nodes
-            .iter()
-            .enumerate()
-            .filter_map(move |(position, state)| {
-                let Phase::Active(active) = &state.phase else {
-                    return None;
-                };
-                let Wait::Effect(pending) = &active.wait else {
-                    return None;
-                };
-                let step = StepId {
-                    node: plan.node(position).clone(),
-                    ordinal: active.ordinal,
-                };
-                (pending.provider == provider).then_some((step, active.attempt, active.n_calls))
-            })
     }
 
     /// The ordinal of the node's latest execution.

@@ -19,7 +19,7 @@ pub(super) struct Ask {
     pub(super) host: Arc<Host>,
     pub(super) caller: Arc<Caller>,
     pub(super) progress: Progress,
-    /// What a run that the request starts passes on.
+    /// The trace context of the request. A run that the request starts passes it on with its calls.
     pub(super) trace: Option<TraceContext>,
     /// Becomes `true` when the host closes or the client goes away: whatever waits then gives up.
     pub(super) leaving: watch::Receiver<bool>,

@@ -419,7 +419,7 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-/// What a request says of the page that it wants, after the item that the cursor names.
+/// The page that a request asks for: its size, and the item after which it begins, which the cursor names.
 pub(super) struct Page<C> {
     pub(super) limit: usize,
     pub(super) after: Option<C>,

@@ -75,7 +75,8 @@ pub(crate) fn failed_inside(error: &dyn Display) {
     }
 }
 
-/// The keys were not read for a credential that nobody knows, which strangers send as often as they like.
+/// The host could not read the keys from the store to look up an unknown credential. Anybody may send such credentials, any
+/// number of them.
 pub(crate) fn keys_not_read(error: &dyn Display) {
     if let Some(left_out) = KEYS_NOT_READ.admit(Instant::now()) {
         tracing::warn!(%error, left_out, "cannot read keys");
